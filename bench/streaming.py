@@ -12,7 +12,7 @@ from measure import Line, cpu
 from pydantic import BaseModel, create_model
 from pydantic_core import from_json
 
-from acorn._formats.partial.compile import plan_of
+from acorn._formats.partial.compile import expectation_of
 from acorn._formats.partial.parser import PushParser
 from acorn._formats.schema.shape import shape_of
 from acorn._machine.response import Streamer
@@ -68,7 +68,7 @@ def read_all(kind: Any, text: str, look: Callable[[Any], Any]) -> float:
     deltas = [text[at : at + SIZE] for at in range(0, len(text), SIZE)]
     best = math.inf
     for _ in range(3):
-        parser = PushParser(plan_of(kind))
+        parser = PushParser(expectation_of(kind))
         feed, value = parser.feed, parser.value
         start = time.process_time()
         for delta in deltas:

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from acorn._drive.tree import Tree
-from acorn._formats.blobs import BlobIndex, write_blobs
-from acorn._formats.json import to_plain
+from acorn._formats.blobs import BlobReader, save_text
+from acorn._formats.json import to_json_data
 from acorn._machine.asks import AskHook, AskSource
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
@@ -24,8 +24,8 @@ from acorn.record import TOOL
 
 def _read(text: str, plain: Any) -> Any:
     """What was saved, as from a store: the data of pictures comes from beside it."""
-    kept, data = write_blobs(plain)
-    return BlobIndex(lambda _: {each.sha256: each.raw() for each in data}).read(kept) if data else json.loads(text)
+    kept, data = save_text(plain)
+    return BlobReader(lambda _: {each.sha256: each.raw() for each in data}).read(kept) if data else json.loads(text)
 
 
 class SavedTree(Tree):
@@ -79,7 +79,7 @@ class SavedTree(Tree):
             saved["state"]["under_way"] = {each: at for each, at in under_way.items() if not each.startswith(TOOL)}
             new = load(plan, saved, old.run.deps)
             was, made = old.run._book.messages, new.run._book.messages  # not `history`: nobody is handed it here
-            assert old.run.error is not None or made == json.loads(json.dumps(to_plain(was)))
+            assert old.run.error is not None or made == json.loads(json.dumps(to_json_data(was)))
             self._keep_the_record(old, new)
             self.loops[run_id] = new
             if context is not None:

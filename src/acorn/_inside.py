@@ -1,94 +1,400 @@
-"""The internal interface of the surfaces.
+"""The interface between the library and its surfaces.
 
-`cli`, `web`, `mcp`, `durable` and `testing` import `acorn`, its public modules and this module. They import no other
-private module, so that a third party could write such a surface too.
+A surface is a part of acorn that uses the library from outside: `cli`, `web`, `mcp`, `durable` and `testing`. Surfaces
+import `acorn`, its public modules and this module, and no other private module. A third party could write a surface
+with the same means. `import acorn` does not load this module.
+
+The functions are grouped by task: agents, inputs, runs, stored runs, messages, redaction, text, tools.
 """
 
 from __future__ import annotations
 
-from acorn._base.log import logger as logger
-from acorn._base.startup import INTERRUPTED as INTERRUPTED
-from acorn._base.startup import raise_when_interrupted as raise_when_interrupted
-from acorn._call.batch import Batch as Batch
-from acorn._call.batch import Item as Item
-from acorn._call.call import adrive_tree as adrive_tree
-from acorn._call.call import aresume as aresume
-from acorn._call.call import aresume_stream as aresume_stream
-from acorn._call.call import drive_tree as drive_tree
-from acorn._call.call import resume_stream as resume_stream
-from acorn._call.explain import Explanation as Explanation
-from acorn._call.explain import example_input as example_input
-from acorn._call.explain import explain as explain
-from acorn._call.explain import tool_name as tool_name
-from acorn._call.plan import checked_plan as checked_plan
-from acorn._call.start import load_queued as load_queued
-from acorn._call.start import stored_settings as stored_settings
-from acorn._declare.spec import Spec as Spec
-from acorn._declare.spec_cache import BASE as BASE
-from acorn._declare.spec_cache import CALL_OPTIONS as CALL_OPTIONS
-from acorn._declare.spec_cache import BatchItem as BatchItem
-from acorn._declare.spec_cache import agent_name as agent_name
-from acorn._declare.spec_cache import call_options as call_options
-from acorn._declare.spec_cache import class_of as class_of
-from acorn._declare.spec_cache import class_spec as class_spec
-from acorn._declare.spec_cache import docstring_of as docstring_of
-from acorn._declare.spec_cache import instance_of as instance_of
-from acorn._declare.spec_cache import read_spec as read_spec
-from acorn._declare.spec_cache import spec_of as spec_of
-from acorn._declare.tools.collect import FINISH as FINISH
-from acorn._declare.tools.collect import FunctionTool as FunctionTool
-from acorn._declare.tools.collect import is_tool_name as is_tool_name
-from acorn._declare.tools.collect import make_tool as make_tool
-from acorn._declare.tools.decorator import options_of as options_of
-from acorn._declare.tools.decorator import tool as tool
-from acorn._declare.tools.kinds import Tool as Tool
-from acorn._drive.bridge import LoopBoundCall as LoopBoundCall
-from acorn._drive.bridge import call_async as call_async
-from acorn._drive.bridge import call_sync as call_sync
-from acorn._drive.bridge import is_async as is_async
-from acorn._drive.bridge import start_thread as start_thread
-from acorn._drive.commit import HandedBackError as HandedBackError
-from acorn._drive.commit import status_of as status_of
-from acorn._drive.load import build_in_thread as build_in_thread
-from acorn._drive.owner_loop import OwnerLoop as OwnerLoop
-from acorn._drive.tree import Tree as Tree
-from acorn._formats.blobs import describe_blobs as describe_blobs
-from acorn._formats.blobs import to_saved as to_saved
-from acorn._formats.blobs import without_data as without_data
-from acorn._formats.content import text_of as text_of
-from acorn._formats.json import compact as compact
-from acorn._formats.json import describe_error as describe_error
-from acorn._formats.json import excerpt as excerpt
-from acorn._formats.json import shorten as shorten
-from acorn._formats.json import to_plain as to_plain
-from acorn._formats.json import to_text as to_text
-from acorn._formats.json import whole_text as whole_text
-from acorn._formats.redact import redact as redact
-from acorn._formats.redact import secrets_in as secrets_in
-from acorn._formats.schema.example_values import value_for as value_for
-from acorn._formats.schema.generate import JsonSchema as JsonSchema
-from acorn._formats.schema.generate import followed as followed
-from acorn._formats.schema.generate import schema_of as schema_of
-from acorn._formats.schema.problems import Problem as Problem
-from acorn._formats.schema.problems import complaints as complaints
-from acorn._formats.schema.problems import in_words as in_words
-from acorn._formats.schema.problems import problems as problems
-from acorn._formats.schema.shape import FORMAT as FORMAT
-from acorn._formats.schema.shape import RESULT as RESULT
-from acorn._formats.schema.shape import Shape as Shape
-from acorn._formats.schema.shape import aliases_of as aliases_of
-from acorn._formats.xml.encode import INVALID as INVALID
-from acorn._formats.xml.encode import snake_case as snake_case
-from acorn._history.compaction import INTRODUCTION as INTRODUCTION
-from acorn._history.history import history_of as history_of
-from acorn._history.messages import FINISHED as FINISHED
-from acorn._history.messages import REMINDER as REMINDER
-from acorn._history.messages import SKIPPED as SKIPPED
-from acorn._history.messages import TOO_LATE as TOO_LATE
-from acorn._record.saved_form import MisfitError as MisfitError
-from acorn._record.saved_form import RecordedError as RecordedError
-from acorn._record.saved_form import fields_of as fields_of
-from acorn._record.saved_form import module_in as module_in
-from acorn._record.saved_form import read_entries as read_entries
-from acorn._record.saved_form import written_entry as written_entry
-from acorn._record.saved_form import written_request as written_request
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from threading import Event
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from acorn import Run, module
+from acorn._base.startup import raise_when_interrupted
+from acorn._call.batch import Batch, Item
+from acorn._call.call import adrive_tree as _adrive_tree
+from acorn._call.call import aresume, aresume_stream, resume_stream
+from acorn._call.call import drive_tree as _drive_tree
+from acorn._call.explain import Explanation, tool_name
+from acorn._call.explain import example_input as _example_input
+from acorn._call.explain import explain as explain_agent
+from acorn._call.plan import checked_plan as check_agent
+from acorn._call.start import load_queued as _load_queued
+from acorn._call.start import stored_settings
+from acorn._declare import spec_cache as _specs
+from acorn._declare.spec_cache import instance_of
+from acorn._declare.tools.collect import FINISH, is_tool_name
+from acorn._declare.tools.collect import FunctionTool as _FunctionTool
+from acorn._declare.tools.collect import make_tool as _make_tool
+from acorn._declare.tools.decorator import options_of as _options_of
+from acorn._declare.tools.kinds import Tool
+from acorn._drive.bridge import LoopBoundCall, call_async, is_async
+from acorn._drive.bridge import call_sync as _call_sync
+from acorn._drive.bridge import start_thread as _start_thread
+from acorn._drive.commit import HandedBackError
+from acorn._drive.commit import status_of as _status_of
+from acorn._drive.load import build_in_thread as _build_in_thread
+from acorn._drive.owner_loop import OwnerLoop
+from acorn._formats.blobs import describe_blobs, read_without_blobs, to_saved_data
+from acorn._formats.content import text_of
+from acorn._formats.json import (
+    describe_error,
+    excerpt,
+    replace_surrogates,
+    shorten,
+    to_compact_json,
+    to_json_data,
+    to_json_text,
+)
+from acorn._formats.redact import find_secrets, redact
+from acorn._formats.schema.example_values import example_value
+from acorn._formats.schema.generate import JsonSchema, follow_refs
+from acorn._formats.schema.generate import schema_of as _schema_of
+from acorn._formats.schema.problems import Problem, describe_errors, describe_schema
+from acorn._formats.schema.problems import find_problems as _find_problems
+from acorn._formats.schema.shape import MEDIA_FORMAT as _MEDIA_FORMAT
+from acorn._formats.schema.shape import RESULT, Shape, aliases_of
+from acorn._formats.xml.encode import VALIDATION_ERROR_START as _VALIDATION_ERROR
+from acorn._formats.xml.encode import snake_case
+from acorn._history.compaction import INTRODUCTION as _SUMMARY_INTRODUCTION
+from acorn._history.history import history_of
+from acorn._history.messages import FINISHED as _FINISHED
+from acorn._history.messages import REMINDER as _REMINDER
+from acorn._history.messages import SKIPPED as _SKIPPED
+from acorn._history.messages import TOO_LATE as _TOO_LATE
+from acorn._record.saved_form import MisfitError, RecordedError, fields_of
+from acorn._record.saved_form import module_in as class_in_journal
+from acorn._record.saved_form import read_entries as _read_entries
+from acorn._record.saved_form import written_entry as entry_to_json
+from acorn._record.saved_form import written_request as request_to_json
+from acorn.errors import InputError
+from acorn.journal import Entry
+from acorn.stores.port import Status, Store, StoredRun
+from acorn.types import JsonObject
+
+__all__ = [
+    # Types and wire names
+    "FINISH",
+    "RESULT",
+    "AgentDescription",
+    "Batch",
+    "Explanation",
+    "HandedBackError",
+    "Item",
+    "JsonSchema",
+    "LoopBoundCall",
+    "MisfitError",
+    "OwnerLoop",
+    "Problem",
+    "QueuedRun",
+    "RecordedError",
+    "Shape",
+    "Tool",
+    # Agents
+    "agent_name",
+    "check_agent",
+    "describe_agent",
+    "example_input",
+    "explain_agent",
+    "instance_of",
+    "is_agent",
+    "tool_name",
+    # Inputs and schemas
+    "aliases_of",
+    "describe_schema",
+    "example_value",
+    "follow_refs",
+    "input_problems",
+    "media_kind",
+    "output_schema",
+    "parse_input",
+    "describe_errors",
+    # Runs
+    "aresume",
+    "aresume_stream",
+    "in_batch",
+    "resume_stream",
+    # Stored runs
+    "class_in_journal",
+    "entry_to_json",
+    "fields_of",
+    "history_of",
+    "read_stored_entries",
+    "request_to_json",
+    "stored_file",
+    "stored_settings",
+    "to_saved_data",
+    "read_without_blobs",
+    # Messages of the machine
+    "is_finish_result",
+    "is_reminder",
+    "is_skipped",
+    "is_validation_error",
+    "without_summary_introduction",
+    # Redaction
+    "redact",
+    "find_secrets",
+    "secrets_of_model",
+    # Text
+    "describe_blobs",
+    "describe_error",
+    "excerpt",
+    "shorten",
+    "snake_case",
+    "text_of",
+    "to_compact_json",
+    "to_json_data",
+    "to_json_text",
+    "replace_surrogates",
+    # Tools and event loops
+    "call_async",
+    "call_in_thread",
+    "describe_as_tool",
+    "is_async",
+    "is_tool_name",
+    "new_tool",
+    # The process
+    "raise_when_interrupted",
+]
+
+Agent = module[Any, Any]
+AgentOrClass = Agent | type[Agent]
+AgentT = TypeVar("AgentT", bound=Agent)
+
+
+# Agents
+
+
+@dataclass(frozen=True, eq=False)
+class AgentDescription:
+    """The declaration of an agent: what it takes and returns, its tools and its limits."""
+
+    name: str
+    """The name of its class."""
+    docstring: str
+    """The nearest docstring of its class, or ""."""
+    input: Shape
+    output: Shape
+    max_steps: int | None
+    """None for a single turn."""
+    limits: Mapping[str, float]
+    """The limits that are set, by their names."""
+    tools: Sequence[Tool]
+    branches: Mapping[str, AgentOrClass]
+    source_count: int
+    """The number of tool sources, such as MCP servers. Their tools are not known until they are opened."""
+    store: object
+    """The store as declared, or None."""
+    model: object = field(repr=False)
+    """The model as declared. It may hold a key, so it is never printed."""
+
+
+_LIMITS = ("max_steps", "max_total_tokens", "max_cost", "max_seconds")
+
+
+def describe_agent(agent: AgentOrClass) -> AgentDescription:
+    """Describe an agent, or a class, as it is declared now."""
+    spec = _specs.read_spec(agent)
+    entries = spec.branches.items()
+    return AgentDescription(
+        name=spec.owner,
+        docstring=_specs.module_docstring(agent) or "",
+        input=spec.input,
+        output=spec.output,
+        max_steps=spec.max_steps,
+        limits={name: value for name in _LIMITS if (value := getattr(spec, name)) is not None},
+        tools=spec.tools,
+        branches={name: entry["module"] if isinstance(entry, Mapping) else entry for name, entry in entries},
+        source_count=len(spec.sources),
+        store=spec.store,
+        model=spec.model,
+    )
+
+
+def agent_name(agent: AgentOrClass) -> str:
+    """Return the name by which stores and workers know an agent: `package.file:Class`."""
+    return _specs.agent_name(_specs.class_of(agent))
+
+
+def is_agent(value: object) -> bool:
+    """Return whether a value is a module class, also one with type arguments, or an instance."""
+    return hasattr(_specs.class_of(value), _specs.BASE)
+
+
+def example_input(agent: Agent) -> Any:
+    """Make up an input that an agent accepts; None if it takes no input."""
+    return _example_input(_specs.spec_of(agent))
+
+
+# Inputs and schemas
+
+
+def parse_input(agent: Agent, values: object) -> BaseModel:
+    """Validate a JSON object as the input of an agent; an `InputError` names every wrong field."""
+    spec = _specs.spec_of(agent)
+    shape, owner = spec.input, spec.owner
+    if not isinstance(values, dict):
+        raise InputError(f"The input of `{owner}` must be a JSON object.")
+    has_unknown = any(name not in shape._accepted for name in values) and not shape.allows_extra
+    try:
+        parsed = shape.schema.model_validate_json(json.dumps(values), by_alias=True, by_name=True)
+    except ValidationError:
+        return shape.from_call(owner, (), values)
+    return shape.from_call(owner, (), values) if has_unknown else parsed
+
+
+def input_problems(shape: Shape, error: ValidationError, values: Mapping[str, Any]) -> list[Problem]:
+    """Describe what Pydantic found wrong with an input, one problem for each field."""
+    return _find_problems(error, shape.xml_schema, values)
+
+
+def output_schema(shape: Shape) -> JsonSchema:
+    """Return the JSON Schema of a value as acorn writes it, with the fields under their own names."""
+    return _schema_of(shape.schema, by_alias=False, mode="serialization")
+
+
+def media_kind(schema: JsonSchema) -> str | None:
+    """Return `image`, `audio` or `file` if a schema describes one, else None."""
+    kind = str(schema.get("format"))
+    return kind.removeprefix(_MEDIA_FORMAT) if kind.startswith(_MEDIA_FORMAT) else None
+
+
+# Runs. An agent starts runs by `run` and `stream`, and forks them by `using(thread=..., before=...)`.
+
+
+def in_batch(agent: AgentT, batch: str, index: int) -> AgentT:
+    """Make the next run of an agent an item of a batch, as the runs of a chat are. Returns the agent."""
+    options = replace(_specs.call_options(agent), item=_specs.BatchItem(batch, index))
+    vars(agent)[_specs.CALL_OPTIONS] = options
+    return agent
+
+
+class QueuedRun:
+    """A run that a queue delivered and that this process has claimed."""
+
+    def __init__(self, agent: Agent, stored: Sequence[StoredRun], store: Store, stop: Event | None) -> None:
+        """Load the run. Once `stop` is set, the run stops at its next commit with a `HandedBackError`."""
+        self._run_id = stored[0].facts.id
+        self._tree = _load_queued(agent, stored, store)
+        self._tree.leave = stop
+
+    @classmethod
+    async def build(cls, build: Callable[[], QueuedRun]) -> QueuedRun:
+        """Load a run in a thread. If the caller is cancelled meanwhile, the claim is released."""
+        loaded: list[QueuedRun] = []
+
+        def load() -> tuple[Any, str]:
+            loaded.append(build())
+            return loaded[0]._tree, loaded[0]._run_id
+
+        await _build_in_thread(load)
+        return loaded[0]
+
+    def drive(self) -> Run:
+        """Drive the run until it ends or pauses."""
+        return _drive_tree(self._tree, self._run_id)
+
+    async def adrive(self) -> Run:
+        """Drive the run on the event loop until it ends or pauses."""
+        return await _adrive_tree(self._tree, self._run_id)
+
+    @property
+    def status(self) -> Status:
+        return _status_of(self._tree.loops[self._run_id])
+
+    @property
+    def fatal_error(self) -> BaseException | None:
+        """The error after which the run could not be committed."""
+        return self._tree.lost
+
+
+# Stored runs
+
+
+def read_stored_entries(texts: Iterable[str]) -> list[Entry]:
+    """Read journal entries as a store has them, without the data of images, audio and files."""
+    return _read_entries(map(read_without_blobs, texts))
+
+
+def stored_file(stored: StoredRun) -> str | None:
+    """Return the file that the class of a stored run was defined in, if the store has it."""
+    overrides = stored.header.overrides
+    return json.loads(overrides).get("file") if overrides else None
+
+
+# This is the place for the tree of a run: one class that all views draw. `cli/view_tree.py` and `web/page/rows.py`
+# build one each until then.
+
+
+# Messages of the machine
+
+
+def is_reminder(text: str) -> bool:
+    """Return whether a message asks the model to call a tool or to finish."""
+    return text == _REMINDER
+
+
+def is_skipped(error: str | None) -> bool:
+    """Return whether a tool result says that the call was skipped, because the answer came with it or was due."""
+    return error in (_SKIPPED, _TOO_LATE)
+
+
+def is_validation_error(error: str | None) -> bool:
+    """Return whether a tool result says that an answer did not validate."""
+    return error is not None and error.startswith(_VALIDATION_ERROR)
+
+
+def is_finish_result(content: object) -> bool:
+    """Return whether a tool result says that the answer was accepted."""
+    return content == _FINISHED
+
+
+def without_summary_introduction(summary: str) -> str:
+    """Return the summary of earlier steps as the model wrote it."""
+    return summary.removeprefix(_SUMMARY_INTRODUCTION)
+
+
+# Redaction. This is the place for the one redactor of the package. `cli/output.py`, `web/page/wire.py`,
+# `web/serve/secrets.py`, `mcp/address.py` and `mcp/server.py` combine these functions until then.
+
+
+def secrets_of_model(model: object) -> set[str]:
+    """Return the secrets in the declaration of a model, or of a list of models."""
+    if isinstance(model, list | tuple):
+        return {secret for each in model for secret in secrets_of_model(each)}
+    return find_secrets(model) if isinstance(model, Mapping) else set()
+
+
+# Tools and event loops
+
+
+def new_tool(function: Callable[..., object], where: str) -> Tool:
+    """Make a tool of a function that `acorn.tool` has marked; `where` names its origin in errors.
+
+    Raises `DeclarationError` if arguments cannot be checked against its schema.
+    """
+    options = _options_of(function)
+    assert options is not None
+    assert options.name is not None
+    tool = _FunctionTool(options.name, function, options, where)
+    tool.binding  # noqa: B018 - computes the cached property
+    return tool
+
+
+def describe_as_tool(agent: Agent, where: str, owner: str) -> JsonObject:
+    """Return the name, the description and the parameters of an agent as a tool."""
+    return _make_tool(agent, where, owner, {}).schema
+
+
+def call_in_thread(function: Callable[..., Any], *args: object) -> Future[Any]:
+    """Call a sync or async function in a new thread, with a copy of the caller's context."""
+    return _start_thread(_call_sync, function, *args)

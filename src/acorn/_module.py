@@ -20,12 +20,12 @@ from acorn._declare.settings import SETTINGS, settings_in, without_overridden
 from acorn._declare.spec_cache import (
     BASE,
     CALL_OPTIONS,
-    KEPT,
-    LOCALS,
-    OPEN,
-    AsShapes,
-    AsTool,
+    LOCAL_NAMES,
+    OPEN_SOURCES,
+    SPEC_CACHE,
     CallOptions,
+    ShapesDescriptor,
+    ToolDescriptor,
     call_options,
     class_spec,
     spec_of,
@@ -148,7 +148,7 @@ class module(Generic[In, Out, Deps]):
         super().__init_subclass__(**kwargs)
         read_generics(cls, module)
         _warn_of_near_misses(cls)
-        setattr(cls, LOCALS, {**getattr(cls, LOCALS, {}), **_local_names(cls)})
+        setattr(cls, LOCAL_NAMES, {**getattr(cls, LOCAL_NAMES, {}), **_local_names(cls)})
         class_spec(cls)
 
     def __repr__(self) -> str:
@@ -157,7 +157,7 @@ class module(Generic[In, Out, Deps]):
     def __getstate__(self) -> JsonObject:
         # What an instance remembers of its spec and its runs, and what it keeps open, is not part of it: copies and
         # pickles begin anew.
-        return {name: value for name, value in list(vars(self).items()) if name not in (KEPT, LAST, OPEN)}
+        return {name: value for name, value in list(vars(self).items()) if name not in (SPEC_CACHE, LAST, OPEN_SOURCES)}
 
     # Sources of tools, kept open
 
@@ -401,8 +401,8 @@ class module(Generic[In, Out, Deps]):
             fork=known.fork if thread is before is _UNSET else _call.fork_of(_or_none(thread), _or_none(before), owner),
         )
         _check_one_past(call_options(other), owner)
-        if OPEN in vars(self):
-            vars(other)[OPEN] = vars(self)[OPEN].for_copy()
+        if OPEN_SOURCES in vars(self):
+            vars(other)[OPEN_SOURCES] = vars(self)[OPEN_SOURCES].for_copy()
         return other
 
     @classmethod
@@ -506,8 +506,8 @@ class module(Generic[In, Out, Deps]):
 
 
 setattr(module, BASE, module)
-setattr(module, AS_TOOL, AsTool())
-setattr(module, SHAPES, AsShapes())
+setattr(module, AS_TOOL, ToolDescriptor())
+setattr(module, SHAPES, ShapesDescriptor())
 Module = module
 
 

@@ -11,8 +11,8 @@ from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from acorn._formats.partial.compile import plan_of
-from acorn._formats.partial.frames import HIDDEN, as_value
+from acorn._formats.partial.compile import expectation_of
+from acorn._formats.partial.frames import NOT_READY, resolve_lazy
 from acorn._formats.partial.parser import PushParser
 from acorn._formats.schema.shape import RESULT, Shape
 from acorn.models.assemble import CallParts
@@ -48,9 +48,9 @@ class AnswerReader:
         with self._lock:
             parser = self._parser
             if parser is None:
-                parser = self._parser = PushParser(plan_of(self._shape.schema))
+                parser = self._parser = PushParser(expectation_of(self._shape.schema))
             elif count < self._fed:  # an old chunk, read after a newer one: go through it once more
-                parser = PushParser(plan_of(self._shape.schema))
+                parser = PushParser(expectation_of(self._shape.schema))
                 for piece in self._pieces[:count]:
                     parser.feed(piece)
                 return self._value(parser), parser.completed()
@@ -60,8 +60,8 @@ class AnswerReader:
             return self._value(parser), parser.completed()
 
     def _value(self, parser: PushParser) -> Any:
-        found = as_value(parser.value())
-        if found is HIDDEN or self._is_empty:
+        found = resolve_lazy(parser.value())
+        if found is NOT_READY or self._is_empty:
             return None
         return getattr(found, RESULT, None) if self._is_wrapped else found
 

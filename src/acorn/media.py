@@ -21,9 +21,9 @@ from urllib.parse import unquote_to_bytes, urlsplit
 from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
-from acorn._formats.blobs import Data, is_saving, size_text
+from acorn._formats.blobs import Blob, format_size, is_saving
 from acorn._formats.content import ContentPart, part_schema
-from acorn._formats.schema.shape import FORMAT
+from acorn._formats.schema.shape import MEDIA_FORMAT
 from acorn.types import JsonObject
 
 _TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
@@ -67,7 +67,7 @@ class Media(ContentPart):
 
     __slots__ = ("_data", "_media_type", "_name", "_url")
 
-    _data: Data | None
+    _data: Blob | None
     _url: str | None
     _media_type: str | None
     _name: str | None
@@ -121,10 +121,10 @@ class Media(ContentPart):
         media_type = cls._checked_type(media_type, where)
         if not raw:
             raise ValueError(f"{where} is empty")
-        return cls._made(Data.of(raw, cls._head(media_type)), None, media_type, name)
+        return cls._made(Blob.of(raw, cls._head(media_type)), None, media_type, name)
 
     @classmethod
-    def _made(cls, data: Data | None, url: str | None, media_type: str | None, name: str | None) -> Self:
+    def _made(cls, data: Blob | None, url: str | None, media_type: str | None, name: str | None) -> Self:
         if name is not None and not isinstance(name, str):
             raise TypeError(f"the name of {cls._word} must be a text, got a `{type(name).__name__}`")
         made = cls.__new__(cls)
@@ -197,7 +197,7 @@ class Media(ContentPart):
         return 0 if self._data is None else self._data.size
 
     def __repr__(self) -> str:
-        what = _short(self._url) if self._url is not None else f"{self._media_type}, {size_text(self.size)}"
+        what = _short(self._url) if self._url is not None else f"{self._media_type}, {format_size(self.size)}"
         return (
             f"{type(self).__name__}({what})" if self._name is None else f"{type(self).__name__}({what}, {self._name!r})"
         )
@@ -244,7 +244,7 @@ class Media(ContentPart):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> JsonObject:
-        return {"type": "string", "format": f"{FORMAT}{cls.kind}"}
+        return {"type": "string", "format": f"{MEDIA_FORMAT}{cls.kind}"}
 
     @classmethod
     def _read(cls, value: Any) -> Self:
@@ -272,7 +272,7 @@ class Media(ContentPart):
         data, url, media_type, name = map(saved.get, _FIELDS)
         if not all(isinstance(value, str | None) for value in (data, url, media_type, name)):
             raise ValueError(f"the fields of {cls._word} are texts: {', '.join(_FIELDS)}")
-        if isinstance(data, Data) and isinstance(media_type, str) and data.head == cls._head(media_type):
+        if isinstance(data, Blob) and isinstance(media_type, str) and data.head == cls._head(media_type):
             return cls._made(data, None, cls._checked_type(media_type, "the data"), name)
         if isinstance(data, str):
             if data[:5].lower() == "data:":

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, cast, over
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
-from acorn._formats.json import describe_error, excerpt, to_plain
+from acorn._formats.json import describe_error, excerpt, to_json_data
 from acorn._history.history import HistoryOwnership
 from acorn.errors import AcornError
 from acorn.types import ForkedFrom, JsonObject, Usage
@@ -242,7 +242,7 @@ def _portable(value: Any) -> Any:
     try:
         pickle.dumps(value)
     except Exception:  # whatever a user's class raises
-        return to_plain(value)
+        return to_json_data(value)
     return value
 
 

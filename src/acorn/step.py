@@ -12,15 +12,15 @@ from typing_extensions import TypeVar
 from acorn._declare.settings import (
     check_set_once,
     check_setting,
-    in_force,
+    effective_setting,
     merge_settings,
     settings_in,
     without_overridden,
 )
 from acorn._declare.tools.collect import FINISH, make_tool
 from acorn._declare.tools.kinds import Tool
-from acorn._formats.content import Parts
-from acorn._formats.xml.encode import encode
+from acorn._formats.content import PartCollector
+from acorn._formats.xml.encode import encode_xml
 from acorn._machine.finish import judge_fields
 from acorn.errors import DeclarationError, ToolConflictError
 from acorn.models.port import ModelResponse, is_model
@@ -68,7 +68,7 @@ class Step(Generic[Deps]):
     _removed: tuple[str, ...] = ()
     """Branches."""
     _context: tuple[str, ...] = ()
-    _parts: Parts | None = None
+    _parts: PartCollector | None = None
     _finished: Any = None
 
     def __init__(
@@ -234,8 +234,8 @@ class Step(Generic[Deps]):
 
     def add_to_context(self, content: Any) -> None:
         """Show the model something beside the tool results: a string, dict, list or Pydantic instance."""
-        self._parts = self._parts or Parts()
-        self._context += (encode(content, self._spec.xml_context_root, self._spec.xml, self._parts),)
+        self._parts = self._parts or PartCollector()
+        self._context += (encode_xml(content, self._spec.xml_context_root, self._spec.xml, self._parts),)
 
     def _shown(self) -> Content | None:
         """All that `add_to_context` was given; None where it was not called."""
@@ -286,10 +286,10 @@ class Step(Generic[Deps]):
 
     @property
     def _model_before(self) -> Any:
-        return in_force("model", self._before, self._spec)
+        return effective_setting("model", self._before, self._spec)
 
     def _setting(self, name: str) -> Any:
-        return in_force(name, merge_settings(self._before, self.changes()), self._spec)
+        return effective_setting(name, merge_settings(self._before, self.changes()), self._spec)
 
     def _set(self, name: str, value: Any) -> None:
         check_setting(self._spec.owner, name, value)

@@ -54,7 +54,7 @@ def results(messages: list[dict[str, Any]]) -> list[str]:
     return [message["content"] for message in messages if message["role"] == "tool"]
 
 
-def test_an_agent_is_described_by_its_class(call: Call, script: Script) -> None:
+def test_agent_tool_schema_comes_from_agent_class(call: Call, script: Script) -> None:
     model = script(DONE)
     call(Boss(model=model))
     assert names(model.requests[0]) == ["deep_digger", "__finish__"]
@@ -67,9 +67,7 @@ def test_an_agent_is_described_by_its_class(call: Call, script: Script) -> None:
 
 
 @pytest.mark.parametrize("agent", [DeepDigger, DeepDigger()], ids=["class", "instance"])
-def test_it_runs_with_its_own_prompt_and_conversation_and_the_callers_model(
-    call: Call, script: Script, agent: Any
-) -> None:
+def test_agent_tool_run_uses_own_prompt_and_callers_model(call: Call, script: Script, agent: Any) -> None:
     model = script(calling("deep_digger", place="the garden"), BONE, DONE)
     run = call.run(Boss(model=model, tools=[agent]))
     assert run.output == "found"
@@ -84,21 +82,21 @@ def test_it_runs_with_its_own_prompt_and_conversation_and_the_callers_model(
     assert (record.branch, record.output, record.stop_reason) == ("deep_digger", Find(what="a bone"), "finish")
 
 
-def test_its_own_model_comes_first(call: Call, script: Script) -> None:
+def test_agent_tool_with_own_model_uses_it(call: Call, script: Script) -> None:
     own, model = script(BONE, name="own"), script(calling("deep_digger", place="x"), DONE)
     call(Boss(model=model, tools=[DeepDigger(model=own)]))
     assert len(own.requests) == 1
     assert len(model.requests) == 2
 
 
-def test_settings_of_the_caller_are_not_inherited(call: Call, script: Script) -> None:
+def test_agent_tool_does_not_inherit_callers_settings(call: Call, script: Script) -> None:
     model = script(calling("deep_digger", place="x"), BONE, DONE)
     call(Boss(model=model, temperature=0.1, max_tokens=77))
     assert (model.requests[1].temperature, model.requests[1].max_tokens) == (0.7, 4096)
 
 
 @pytest.mark.parametrize(("own", "seen"), [(None, "the caller's"), ("its own", "its own")])
-def test_its_own_deps_come_before_the_callers(call: Call, script: Script, own: Any, seen: str) -> None:
+def test_agent_tool_with_own_deps_uses_them(call: Call, script: Script, own: Any, seen: str) -> None:
     class Reader(DeepDigger):
         def system_prompt(self) -> str:
             return f"With {current_run().deps}."
@@ -109,7 +107,7 @@ def test_its_own_deps_come_before_the_callers(call: Call, script: Script, own: A
     assert model.requests[1].messages[0]["content"] == f"With {seen}."
 
 
-def test_what_it_uses_counts_in_the_caller(call: Call, script: Script) -> None:
+def test_agent_tool_usage_counts_in_caller(call: Call, script: Script) -> None:
     used = [
         Reply(calls=each.calls, usage=Usage(10, 1, requests=1))
         for each in (calling("deep_digger", place="x"), BONE, DONE)
@@ -119,7 +117,7 @@ def test_what_it_uses_counts_in_the_caller(call: Call, script: Script) -> None:
     assert run.cost == pytest.approx(0.33)
 
 
-def test_the_callers_limits_bound_it(call: Call, script: Script) -> None:
+def test_agent_tool_is_bounded_by_callers_limits(call: Call, script: Script) -> None:
     @tool(repeatable=True)
     def scratch() -> str:
         """Scratch."""
@@ -140,7 +138,7 @@ def test_the_callers_limits_bound_it(call: Call, script: Script) -> None:
     assert run.usage.total_tokens <= 2_000
 
 
-def test_wrong_arguments_go_back_to_the_model_and_nothing_runs(call: Call, script: Script) -> None:
+def test_agent_tool_with_wrong_arguments_is_tool_error(call: Call, script: Script) -> None:
     model = script(calling("deep_digger", plaice="x") & calling("deep_digger", place="x", depth="deep"), DONE)
     run = call.run(Boss(model=model))
     first, second = results(run.history)[:2]
@@ -149,7 +147,7 @@ def test_wrong_arguments_go_back_to_the_model_and_nothing_runs(call: Call, scrip
     assert run.branches == []
 
 
-def test_a_failure_of_it_is_a_tool_error(call: Call, script: Script) -> None:
+def test_agent_tool_failure_is_tool_error(call: Call, script: Script) -> None:
     class Stubborn(DeepDigger):
         parse_retries = 0
 
@@ -160,7 +158,7 @@ def test_a_failure_of_it_is_a_tool_error(call: Call, script: Script) -> None:
     assert run.output == "found"
 
 
-def test_a_single_turn_that_does_not_finish_is_a_tool_error(call: Call, script: Script) -> None:
+def test_agent_tool_unfinished_single_turn_is_tool_error(call: Call, script: Script) -> None:
     @tool
     def scratch() -> str:
         """Scratch."""
@@ -175,7 +173,7 @@ def test_a_single_turn_that_does_not_finish_is_a_tool_error(call: Call, script: 
 
 
 @pytest.mark.message_list
-def test_agents_and_functions_of_one_response_run_at_the_same_time(call: Call) -> None:
+def test_agent_tools_and_functions_of_one_response_run_concurrently(call: Call) -> None:
     both = threading.Barrier(3)
 
     @tool
@@ -202,7 +200,7 @@ def test_agents_and_functions_of_one_response_run_at_the_same_time(call: Call) -
 
 
 @pytest.mark.message_list
-def test_agents_nest_and_the_depth_is_bounded(call: Call) -> None:
+def test_agent_tools_nest_up_to_max_depth(call: Call) -> None:
     class Recursive(module[Any, str]):
         """Dig deeper."""
 
@@ -225,7 +223,7 @@ def test_agents_nest_and_the_depth_is_bounded(call: Call) -> None:
     assert "4 levels deep" in str(run.output)
 
 
-def test_a_branch_inherits_the_agents_among_its_parents_tools(call: Call, script: Script) -> None:
+def test_branch_inherits_agent_tools_of_parent(call: Call, script: Script) -> None:
     class Aside(module[Any, str]):
         """Step aside."""
 
@@ -238,7 +236,7 @@ def test_a_branch_inherits_the_agents_among_its_parents_tools(call: Call, script
     assert run.branches[0].output == "aside"
 
 
-def test_one_instance_serves_many_calls_at_once(call: Call, script: Script) -> None:
+def test_agent_tool_instance_serves_concurrent_calls(call: Call, script: Script) -> None:
     digger = DeepDigger()
     both = calling("deep_digger", place="a") & calling("deep_digger", place="b")
     run = call.run(Boss(model=script(both, BONE, BONE, DONE), tools=[digger]))
@@ -247,7 +245,7 @@ def test_one_instance_serves_many_calls_at_once(call: Call, script: Script) -> N
 
 
 @pytest.mark.live_objects
-def test_a_hook_may_add_and_remove_one(call: Call, script: Script) -> None:
+def test_hook_adds_and_removes_agent_tool(call: Call, script: Script) -> None:
     class Changing(Boss):
         tools = []
 
@@ -268,7 +266,7 @@ def test_a_hook_may_add_and_remove_one(call: Call, script: Script) -> None:
     ]
 
 
-def test_a_decorator_may_name_and_describe_it(call: Call, script: Script) -> None:
+def test_tool_decorator_names_and_describes_agent(call: Call, script: Script) -> None:
     @tool(name="dig", description="Dig it up.")
     class Named(DeepDigger): ...
 
@@ -277,7 +275,7 @@ def test_a_decorator_may_name_and_describe_it(call: Call, script: Script) -> Non
     assert model.requests[0].tools[0]["function"]["description"] == "Dig it up."
 
 
-def test_listeners_hear_it_as_a_run_below(call: Call, script: Script) -> None:
+def test_listener_receives_agent_tool_as_child_run(call: Call, script: Script) -> None:
     heard: list[Any] = []
     with listen(heard.append):
         run = call.run(Boss(model=script(calling("deep_digger", place="x"), BONE, DONE)))
@@ -289,13 +287,13 @@ def test_listeners_hear_it_as_a_run_below(call: Call, script: Script) -> None:
     assert inner.parent_id == run.id
 
 
-def test_two_agents_of_one_name_are_a_conflict() -> None:
+def test_two_agent_tools_with_one_name_conflict() -> None:
     other = type("DeepDigger", (module,), {"final_output": str})
     with pytest.raises(ToolConflictError, match="'deep_digger' of `Two` is defined twice"):
         type("Two", (module,), {"tools": [DeepDigger, other]})
 
 
-def test_a_class_that_needs_arguments_is_refused_when_the_class_is_defined() -> None:
+def test_agent_class_with_required_init_arguments_is_rejected() -> None:
     class Needy(DeepDigger):
         def __init__(self, spade: str) -> None:
             super().__init__()
@@ -306,19 +304,19 @@ def test_a_class_that_needs_arguments_is_refused_when_the_class_is_defined() -> 
     type("Two", (module,), {"tools": [Needy("steel")]})
 
 
-def test_a_timeout_of_the_decorator_is_refused_and_the_agents_own_limit_named() -> None:
+def test_agent_tool_decorator_timeout_is_rejected_with_advice() -> None:
     timed = tool(timeout=1.0)(type("Timed", (DeepDigger,), {}))
     with pytest.raises(DeclarationError, match=r"`Two\.tools\[0\]` is the agent `Timed` with .*`max_seconds`"):
         type("Two", (module,), {"tools": [timed]})
 
 
-def test_the_base_class_itself_is_no_tool() -> None:
+def test_module_base_class_as_tool_is_rejected() -> None:
     with pytest.raises(DeclarationError, match="base class of all modules"):
         type("Two", (module,), {"tools": [module]})
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-def test_an_agent_may_stand_alone(how: str) -> None:
+def test_agent_as_only_tool_works(how: str) -> None:
     under_way: list[int] = []
     most: list[int] = []
 

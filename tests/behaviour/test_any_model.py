@@ -214,7 +214,7 @@ KINDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_every_type_of_pydantic_gets_values_that_validate(kind: str) -> None:
+def test_any_model_values_validate_for_every_pydantic_type(kind: str) -> None:
     declared = KINDS[kind]
     given: list[Any] = []
 
@@ -275,7 +275,7 @@ def called(run: Run[Any]) -> list[str]:
     return [made.name for entry in own for made in entry.calls]
 
 
-def test_every_tool_and_branch_is_called_once_and_inherited_ones_not_again(call: Call) -> None:
+def test_any_model_calls_each_tool_and_branch_once(call: Call) -> None:
     model = AnyModel()
     run = call.run(Outer(model=model))
     assert isinstance(run.output, Report)
@@ -285,19 +285,19 @@ def test_every_tool_and_branch_is_called_once_and_inherited_ones_not_again(call:
     assert not [message for message in run.history if "Tool error" in str(message.get("content"))]
 
 
-def test_it_is_the_same_each_time(call: Call) -> None:
+def test_any_model_gives_equal_answers_each_time(call: Call) -> None:
     one, two = call.run(Outer(model=AnyModel())), call.run(Outer(model=AnyModel()))
     assert one.history == two.history
     assert one.output == two.output
 
 
-def test_a_single_turn_answers_at_once(call: Call) -> None:
+def test_any_model_single_turn_finishes_immediately(call: Call) -> None:
     model = AnyModel()
     assert isinstance(call(Inner(model=model, tools=[], final_output=Report, initial_input=str), "x"), Unfinished)
     assert call(module(model=AnyModel(), final_output=Report)) == Report(title="text", score=1)
 
 
-def test_it_streams() -> None:
+def test_any_model_stream_yields_partials() -> None:
     def read(chunks: list[Any]) -> Any:
         assert len(chunks) > 5
         assert any(chunk.partial is not None for chunk in chunks)
@@ -309,19 +309,19 @@ def test_it_streams() -> None:
     assert read(list(Outer(model=AnyModel()).stream())) == read(asyncio.run(main()))
 
 
-def test_the_last_step_is_kept_to_and_no_limit_stands_in_the_way(call: Call) -> None:
+def test_any_model_respects_max_steps_and_limits(call: Call) -> None:
     run = call.run(Outer(model=AnyModel(), max_steps=1, max_cost=0.01, max_total_tokens=100_000))
     assert (run.stop_reason, run.cost) == ("forced", 0.0)
     assert called(run) == ["look", "add", "inner", "again", "__finish__"]
 
 
-def test_a_conversation_that_goes_on_is_another_run_and_calls_them_again() -> None:
+def test_any_model_continued_conversation_calls_tools_again() -> None:
     agent = Outer(model=AnyModel(), branches={})
     first = agent.run()
     assert called(agent.using(history=first).run()) == ["look", "add", "__finish__"]
 
 
-def test_an_agent_that_is_a_tool_has_a_conversation_of_its_own(call: Call) -> None:
+def test_any_model_agent_tool_has_own_conversation(call: Call) -> None:
     class Boss(module[Any, str]):
         """Delegate."""
 
@@ -333,7 +333,7 @@ def test_an_agent_that_is_a_tool_has_a_conversation_of_its_own(call: Call) -> No
     assert called(run.branches[0]) == ["weigh", "__finish__"]
 
 
-def test_a_tool_described_by_a_schema_alone_is_called_too(call: Call) -> None:
+def test_any_model_calls_tool_with_schema_only(call: Call) -> None:
     schema = {
         "type": "object",
         "properties": {"n": {"type": ["integer", "null"]}, "kind": {"allOf": [{"$ref": "#/definitions/kind"}]}},
@@ -377,18 +377,18 @@ class Endless(BaseModel):
         (Annotated[set[bool], Field(min_length=3)], "result"),
     ],
 )
-def test_where_there_is_no_value_the_error_names_the_field(call: Call, declared: Any, field: str) -> None:
+def test_any_model_without_fitting_value_names_field(call: Call, declared: Any, field: str) -> None:
     with pytest.raises(AcornError, match=rf"^`AnyModel` found no value for `{field}` of `__finish__`, which must"):
         call(module(model=AnyModel(), final_output=declared))
 
 
-def test_it_can_be_copied_and_pickled() -> None:
+def test_any_model_can_be_copied_and_pickled() -> None:
     agent = Outer(model=AnyModel())
     for made in (copy.deepcopy(agent), pickle.loads(pickle.dumps(agent))):
         assert isinstance(made(), Report)
 
 
-def test_it_is_a_scripted_model_that_remembers_its_requests() -> None:
+def test_any_model_records_requests() -> None:
     model = AnyModel(name="mine")
     Outer(model=model)()
     assert isinstance(model, ScriptedModel)

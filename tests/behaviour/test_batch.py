@@ -55,7 +55,7 @@ Way = Callable[..., tuple[list[Any], Any]]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_row_is_a_run_of_its_own(way: Way) -> None:
+def test_map_starts_one_run_per_row(way: Way) -> None:
     rows: list[Any] = [{"word": "a"}, Row(word="b"), {"word": "bad"}, {"wrod": "c"}, {"word": "d"}]
     items, progress = way(shout(), rows, concurrency=2)
     assert sorted(item.index for item in items) == [0, 1, 2, 3, 4]
@@ -71,7 +71,7 @@ def test_each_row_is_a_run_of_its_own(way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_no_more_than_so_many_are_under_way_and_rows_are_read_as_they_are_needed(way: Way) -> None:
+def test_map_bounds_concurrency_and_reads_rows_lazily(way: Way) -> None:
     lock, now, most, read, answered = threading.Lock(), 0, 0, 0, 0
 
     def slow(request: ModelRequest) -> Reply | Failure:
@@ -98,7 +98,7 @@ def test_no_more_than_so_many_are_under_way_and_rows_are_read_as_they_are_needed
     assert progress.total == 20
 
 
-def test_results_come_in_the_order_of_the_rows() -> None:
+def test_map_results_keep_order_of_rows() -> None:
     batch = shout().map([{"word": "a"}, {"word": "bad"}, {"word": "c"}])
     first, second, third = batch.results()
     assert (first, third) == ("A", "C")
@@ -111,7 +111,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_same_batch_again_does_nothing_twice(store: Any, way: Way) -> None:
+def test_map_with_same_id_repeats_nothing(store: Any, way: Way) -> None:
     rows = [{"word": word} for word in ("a", "bad", "c")]
     model = ScriptedModel(answer)
     way(shout(model=model, store=store), rows, id="nightly")
@@ -129,7 +129,7 @@ def test_the_same_batch_again_does_nothing_twice(store: Any, way: Way) -> None:
     assert {facts.batch for facts in acorn.runs(store).list()} == {"nightly"}
 
 
-def test_a_key_stands_for_its_row_wherever_it_stands(store: Any) -> None:
+def test_map_key_identifies_row_at_any_position(store: Any) -> None:
     model = ScriptedModel(answer)
     agent = shout(model=model, store=store)
     agent.map([{"word": "a"}, {"word": "b"}], id="n", key=lambda row: row["word"]).results()
@@ -139,14 +139,14 @@ def test_a_key_stands_for_its_row_wherever_it_stands(store: Any) -> None:
     assert len(model.requests) == 3
 
 
-def test_another_input_under_the_same_index_is_an_error_of_its_item(store: Any) -> None:
+def test_map_other_input_at_same_index_is_item_error(store: Any) -> None:
     agent = shout(store=store)
     agent.map([{"word": "a"}], id="n").results()
     (found,) = agent.map([{"word": "b"}], id="n").results()
     assert isinstance(found, StoreError)
 
 
-def test_what_was_interrupted_goes_on(store: Any) -> None:
+def test_map_resumes_interrupted_rows(store: Any) -> None:
     class Stubborn(module[Row, str]):
         """Stubborn."""
 
@@ -177,14 +177,14 @@ def test_what_was_interrupted_goes_on(store: Any) -> None:
     assert agent.worked == ["a", "b", "c", "c", "d", "e"]
 
 
-def test_a_batch_stops_beginning_when_its_money_is_spent() -> None:
+def test_map_stops_starting_rows_at_max_cost() -> None:
     model = ScriptedModel(answer, price=Price(0.1, 0.1))
     found = shout(model=model).map([{"word": "a"}, {"word": "b"}], concurrency=1, max_cost=0.01).results()
     assert found[0] == "A"
     assert isinstance(found[1], LimitError)
 
 
-def test_an_item_may_wait_for_people(store: Any) -> None:
+def test_map_item_can_pause_for_human_input(store: Any) -> None:
     class Careful(module[Row, str]):
         """Careful."""
 
@@ -216,7 +216,7 @@ def test_an_item_may_wait_for_people(store: Any) -> None:
         ([], {"id": "without a store"}),
     ],
 )
-def test_wrong_arguments_are_told_at_once(rows: Any, options: dict[str, Any]) -> None:
+def test_map_wrong_arguments_raise_immediately(rows: Any, options: dict[str, Any]) -> None:
     with pytest.raises(DeclarationError):
         shout().map(rows, **options)
     with pytest.raises(DeclarationError):
@@ -224,7 +224,7 @@ def test_wrong_arguments_are_told_at_once(rows: Any, options: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("options", [{}, {"id": "nightly"}, {"id": "nightly", "queue": True}])
-def test_the_name_of_one_run_is_not_that_of_many(options: dict[str, Any]) -> None:
+def test_map_rejects_run_id_of_single_run(options: dict[str, Any]) -> None:
     agent = shout(store=MemoryStore()).using(run_id="a")
     with pytest.raises(DeclarationError, match=r"`run_id` of `Shout.using` names one run, and a batch begins many"):
         agent.map([{"word": "a"}], **options)

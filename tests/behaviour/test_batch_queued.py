@@ -70,7 +70,7 @@ def queued(store: Store) -> Desk:
 
 
 @pytest.mark.usefixtures("worker")
-def test_all_rows_come_to_an_end(store: Store) -> None:
+def test_queued_batch_finishes_all_rows(store: Store) -> None:
     rows: list[Any] = [*(f"row {at}" for at in range(20)), "fail", 17, "ask"]
     batch = queued(store).map(rows, queue=True)
     items = {item.index: item for item in batch}
@@ -86,7 +86,7 @@ def test_all_rows_come_to_an_end(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("worker")
-def test_the_async_batch_does_the_same(store: Store) -> None:
+def test_queued_async_batch_finishes_all_rows(store: Store) -> None:
     async def use() -> None:
         batch = queued(store).amap(["a", "fail", "b"], queue=True)
         items = {item.index: item async for item in batch}
@@ -97,7 +97,7 @@ def test_the_async_batch_does_the_same(store: Store) -> None:
     asyncio.run(use())
 
 
-def test_a_batch_that_was_left_is_found_again_by_its_id(store: Store) -> None:
+def test_queued_batch_left_early_is_found_by_id(store: Store) -> None:
     rows = ["a", "b", "fail"]
     first = queued(store).map(rows, queue=True, id="nightly", key=str)
     steps = iter(first)
@@ -119,7 +119,7 @@ def test_a_batch_that_was_left_is_found_again_by_its_id(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("worker")
-def test_what_had_failed_is_tried_again_where_somebody_wants_it(store: Store) -> None:
+def test_queued_batch_retries_failed_rows_on_request(store: Store) -> None:
     (item,) = queued(store).map(["fail"], queue=True, id="nightly")
     assert item.run is not None
     began = acorn.runs(store).get(item.run.id).started
@@ -131,7 +131,7 @@ def test_what_had_failed_is_tried_again_where_somebody_wants_it(store: Store) ->
     assert acorn.runs(store).get(item.run.id).started != began
 
 
-def test_a_run_that_is_cancelled_or_deleted_is_an_error_of_its_item(store: Store) -> None:
+def test_queued_batch_cancelled_or_deleted_run_is_item_error(store: Store) -> None:
     batch = iter(queued(store).map(["a", "b"], queue=True, id="nightly"))
     items: list[Any] = []
     thread = threading.Thread(target=lambda: items.extend(batch))
@@ -146,14 +146,14 @@ def test_a_run_that_is_cancelled_or_deleted_is_an_error_of_its_item(store: Store
 
 
 @pytest.mark.usefixtures("worker")
-def test_rows_are_read_as_there_is_room(store: Store) -> None:
+def test_queued_batch_reads_rows_as_capacity_allows(store: Store) -> None:
     batch = iter(queued(store).map(map(str, itertools.count()), queue=True, id="endless"))
     assert next(batch).output == "done True"
     batch.close()  # type: ignore[attr-defined]
     assert len(store.list(limit=None)) <= 10_000
 
 
-def test_a_batch_puts_no_more_when_its_money_is_spent(store: Store) -> None:
+def test_queued_batch_stops_submitting_at_max_cost(store: Store) -> None:
     batch = queued(store).map(map(str, range(2_000)), queue=True, max_cost=0.01)
     items: list[Any] = []
     thread = threading.Thread(target=lambda: items.extend(batch))
@@ -167,7 +167,7 @@ def test_a_batch_puts_no_more_when_its_money_is_spent(store: Store) -> None:
     assert len(begun) == len(store.list(limit=None)) <= 100
 
 
-def test_what_is_wrong_is_told_at_once(store: Store) -> None:
+def test_queued_batch_wrong_arguments_raise_immediately(store: Store) -> None:
     with pytest.raises(DeclarationError, match=r"`concurrency` of `Desk\.map` is for runs in this process"):
         queued(store).map(["a"], queue=True, concurrency=4)
     with pytest.raises(DeclarationError, match="keeps no runs"):

@@ -32,14 +32,14 @@ class Extract(module[str, T], Generic[T]):
 ANN = {"name": "Ann"}
 
 
-def test_an_instance_made_with_brackets_gives_what_they_say(call: Call, script: Script) -> None:
+def test_instance_of_generic_class_uses_its_type_arguments(call: Call, script: Script) -> None:
     model = script(finish(**ANN))
     agent = Extract[Person](model=model)
     assert call(agent, "Ann came.") == Person(name="Ann")
     assert model.requests[0].messages[1]["content"] == "<input>\n  <result>Ann came.</result>\n</input>"
 
 
-def test_an_agent_whose_brackets_were_left_out_is_told_what_to_write(call: Call) -> None:
+def test_generic_class_without_type_arguments_raises_with_advice(call: Call) -> None:
     with pytest.raises(DeclarationError) as caught:
         call(Extract(model=ScriptedModel([])), "Ann came.")
     assert str(caught.value) == (
@@ -48,7 +48,7 @@ def test_an_agent_whose_brackets_were_left_out_is_told_what_to_write(call: Call)
     )
 
 
-def test_what_brackets_leave_open_may_be_set_instead(call: Call, script: Script) -> None:
+def test_open_type_argument_can_be_set_as_attribute(call: Call, script: Script) -> None:
     class People(Extract[T], Generic[T]):
         final_output = Person
 
@@ -56,7 +56,7 @@ def test_what_brackets_leave_open_may_be_set_instead(call: Call, script: Script)
     assert call(People(model=script(finish(**ANN))), "Ann came.") == Person(name="Ann")
 
 
-def test_an_input_that_brackets_leave_open_is_told_of_too(call: Call) -> None:
+def test_open_input_type_argument_raises_with_advice(call: Call) -> None:
     class Judge(module[T, str], Generic[T]):
         """Judge it."""
 
@@ -64,12 +64,12 @@ def test_an_input_that_brackets_leave_open_is_told_of_too(call: Call) -> None:
         call(Judge(model=ScriptedModel([])), "Ann came.")
 
 
-def test_module_itself_may_be_made_with_brackets(call: Call, script: Script) -> None:
+def test_module_itself_accepts_type_arguments(call: Call, script: Script) -> None:
     agent = module[str, Person](model=script(finish(**ANN)), system_prompt="Extract.")
     assert call(agent, "Ann came.") == Person(name="Ann")
 
 
-def test_brackets_of_an_instance_fill_a_type_inside_a_type_and_are_read_once() -> None:
+def test_instance_type_arguments_fill_nested_type_and_are_read_once() -> None:
     class Listed(module[str, list[T]], Generic[T]):
         pass
 
@@ -79,14 +79,14 @@ def test_brackets_of_an_instance_fill_a_type_inside_a_type_and_are_read_once() -
     assert spec_of(Listed[str]()).output.schema.model_fields["result"].annotation == list[str]
 
 
-def test_brackets_of_an_instance_live_on_in_its_copies() -> None:
+def test_instance_type_arguments_survive_copies() -> None:
     agent = Extract[Person](temperature=0)
     for other in (agent.using(max_steps=3), copy.copy(agent), pickle.loads(pickle.dumps(agent))):
         assert spec_of(other).output.schema is Person
     assert spec_of(agent.using(final_output=int)).output.wrapped
 
 
-def test_a_default_of_a_type_variable_is_what_it_stands_for() -> None:
+def test_type_variable_default_is_used() -> None:
     D = typing_extensions.TypeVar("D", default=Person)
 
     class Defaulted(module[str, D], Generic[D]):
@@ -97,7 +97,7 @@ def test_a_default_of_a_type_variable_is_what_it_stands_for() -> None:
 
 
 @pytest.mark.parametrize("entry", [Extract[Person], Extract[Person]()])
-def test_an_agent_with_brackets_is_a_branch_and_a_tool(call: Call, script: Script, entry: Any) -> None:
+def test_generic_agent_works_as_branch_and_tool(call: Call, script: Script, entry: Any) -> None:
     class Main(module[Any, str]):
         max_steps = 3
 
@@ -139,7 +139,7 @@ class Asking(module[None, str, Database]):
         step.add_to_context(step.deps.name)
 
 
-def test_tools_and_hooks_get_at_their_deps(call: Call, script: Script) -> None:
+def test_tools_and_hooks_can_read_deps(call: Call, script: Script) -> None:
     model = script(calling("by_self") & calling("by_run"), finish(result="done"))
     agent = Asking(model=model).using(deps=Cached("mine"))
     run = call.run(agent)
@@ -150,13 +150,13 @@ def test_tools_and_hooks_get_at_their_deps(call: Call, script: Script) -> None:
     assert context["content"] == "<context>mine</context>"
 
 
-def test_deps_of_another_type_are_refused_at_once() -> None:
+def test_deps_of_wrong_type_raise_immediately() -> None:
     with pytest.raises(InputError) as caught:
         Asking().using(deps="db")  # type: ignore[arg-type]
     assert str(caught.value) == "The `deps` of `Asking` must be of the type `Database`, got a `str`."
 
 
-def test_deps_that_were_never_brought_are_missed_before_any_model_call(call: Call) -> None:
+def test_missing_deps_raise_before_model_call(call: Call) -> None:
     model = ScriptedModel([])
     with pytest.raises(InputError) as caught:
         call(Asking(model=model))
@@ -182,7 +182,7 @@ class HasName(Protocol):
         (HasName, 5, True),
     ],
 )
-def test_deps_are_checked_as_far_as_isinstance_can_tell(kind: Any, deps: Any, fits: bool) -> None:
+def test_deps_are_checked_as_far_as_isinstance_allows(kind: Any, deps: Any, fits: bool) -> None:
     class Agent(module[Any, Any, kind]):
         pass
 
@@ -194,7 +194,7 @@ def test_deps_are_checked_as_far_as_isinstance_can_tell(kind: Any, deps: Any, fi
                 agent.using(deps=deps)
 
 
-def test_deps_reach_through_a_generic_class() -> None:
+def test_deps_type_reaches_through_generic_class() -> None:
     class Middle(module[str, T, Database], Generic[T]):
         pass
 
@@ -206,7 +206,7 @@ def test_deps_reach_through_a_generic_class() -> None:
             agent.using(deps=5)  # type: ignore[arg-type]
 
 
-def test_a_branch_gets_its_parents_deps_if_they_are_of_its_type(call: Call, script: Script) -> None:
+def test_branch_gets_parents_deps_of_its_type(call: Call, script: Script) -> None:
     class Parent(module[Any, str]):
         max_steps = 3
         branches = {"ask": Asking}
@@ -216,7 +216,7 @@ def test_a_branch_gets_its_parents_deps_if_they_are_of_its_type(call: Call, scri
 
 
 @pytest.mark.parametrize("how", ["branches", "tools", "nested"])
-def test_deps_of_what_an_agent_starts_are_judged_before_any_model_call_and_not_shown(call: Call, how: str) -> None:
+def test_deps_of_started_agents_are_checked_before_model_call(call: Call, how: str) -> None:
     class Between(module[Any, str]):
         branches = {"ask": Asking}
 
@@ -234,7 +234,7 @@ def test_deps_of_what_an_agent_starts_are_judged_before_any_model_call_and_not_s
     assert model.requests == []
 
 
-def test_an_annotated_type_of_deps_is_its_type(call: Call) -> None:
+def test_annotated_deps_type_is_unwrapped(call: Call) -> None:
     class Noted(module[None, str, Annotated[Database, "noted"]]):
         pass
 

@@ -142,7 +142,7 @@ def run_main(call: Call, model: Any, kind: type[module[Any, Any]] = Main, **sett
 # Declaring
 
 
-def test_a_class_may_be_its_own_branch(call: Call, script: Script) -> None:
+def test_class_can_be_its_own_branch(call: Call, script: Script) -> None:
     class Digger(module[Any, str]):
         """Dig."""
 
@@ -161,7 +161,7 @@ def test_a_class_may_be_its_own_branch(call: Call, script: Script) -> None:
 
 
 @pytest.mark.parametrize(("limit", "begun"), [(None, 5), (1, 1), (2, 2)])
-def test_max_depth_bounds_recursion_with_an_error_that_the_model_reads(
+def test_max_depth_exceeded_is_error_that_model_reads(
     call: Call, script: Script, limit: int | None, begun: int
 ) -> None:
     class Digger(module[Any, str]):
@@ -184,7 +184,7 @@ def test_max_depth_bounds_recursion_with_an_error_that_the_model_reads(
     )
 
 
-def test_a_branch_may_bound_its_own_nesting_but_not_widen_its_parents(call: Call, script: Script) -> None:
+def test_branch_max_depth_can_narrow_but_not_widen_parents(call: Call, script: Script) -> None:
     inner = branch_of(__doc__="Inner.", branches={"check": Checker}, max_steps=2, max_depth=1)
     outer = branch_of(__doc__="Outer.", branches={"inner": inner}, max_steps=2, max_depth=9)
     model = script(calling("outer"), calling("inner"), calling("check"), TRUE, TRUE, TRUE, DONE)
@@ -194,9 +194,7 @@ def test_a_branch_may_bound_its_own_nesting_but_not_widen_its_parents(call: Call
     assert "BranchError: `inner` would be branch 2 levels deep" in told(run.branches[0])[1]
 
 
-def test_the_tool_of_a_branch_takes_no_parameters_and_has_the_first_paragraph_of_the_docstring(
-    call: Call, script: Script
-) -> None:
+def test_branch_tool_without_input_has_no_parameters_and_first_docstring_paragraph(call: Call, script: Script) -> None:
     model = script(DONE)
     run_main(call, model)
     assert schema(model.requests[0], "check") == {
@@ -207,7 +205,7 @@ def test_the_tool_of_a_branch_takes_no_parameters_and_has_the_first_paragraph_of
     assert names(model.requests[0]) == ["look", "boom", "check", "__finish__"]
 
 
-def test_the_description_may_be_given_or_inherited(call: Call, script: Script) -> None:
+def test_branch_description_can_be_set_or_inherited(call: Call, script: Script) -> None:
     class Heir(Checker):
         pass
 
@@ -222,7 +220,7 @@ def test_the_description_may_be_given_or_inherited(call: Call, script: Script) -
     assert "description" not in schema(model.requests[0], "silent")
 
 
-def test_the_tool_of_a_branch_with_an_input_takes_its_fields(call: Call, script: Script) -> None:
+def test_branch_tool_with_input_takes_its_fields(call: Call, script: Script) -> None:
     model = script(DONE)
     run_main(call, model, branches={"check": Asked})
     assert schema(model.requests[0], "check")["parameters"] == {
@@ -235,7 +233,7 @@ def test_the_tool_of_a_branch_with_an_input_takes_its_fields(call: Call, script:
     }
 
 
-def test_no_tool_may_take_the_name_of_a_branch_during_a_run(call: Call, script: Script) -> None:
+def test_tool_added_in_run_cannot_take_name_of_branch(call: Call, script: Script) -> None:
     def check() -> str:
         return ""
 
@@ -252,9 +250,7 @@ def test_no_tool_may_take_the_name_of_a_branch_during_a_run(call: Call, script: 
 # What a branch begins with
 
 
-def test_a_branch_begins_with_a_copy_of_the_conversation_in_which_the_pending_calls_are_answered(
-    call: Call, script: Script
-) -> None:
+def test_branch_history_starts_as_copy_with_pending_calls_answered(call: Call, script: Script) -> None:
     model = script(calling("look"), Reply("Hm.") & calling("check"), TRUE, DONE)
     run = run_main(call, model)
     parents = model.requests[1].messages
@@ -287,7 +283,7 @@ def assert_same_bytes(parent: ModelRequest, child: ModelRequest) -> None:
 @pytest.mark.parametrize("prompt", [SYSTEM, ""])
 @pytest.mark.parametrize("with_input", [False, True])
 @pytest.mark.message_list
-def test_up_to_the_branching_point_the_messages_are_the_parents_to_the_byte(
+def test_branch_messages_before_branching_point_equal_parents_bytes(
     call: Call, script: Script, prompt: str, with_input: bool
 ) -> None:
     # The same id comes again and again, so that the parent sends other ids than it keeps.
@@ -302,7 +298,7 @@ def test_up_to_the_branching_point_the_messages_are_the_parents_to_the_byte(
 
 
 @pytest.mark.message_list
-def test_what_the_parent_has_trimmed_is_sent_by_the_branch_as_the_parent_sends_it(call: Call) -> None:
+def test_branch_sends_trimmed_history_like_parent(call: Call) -> None:
     class Trimmer(Main):
         def on_step(self, step: Step) -> None:
             if step.counter == 2:  # the input goes, and the result of the first call
@@ -320,7 +316,7 @@ def test_what_the_parent_has_trimmed_is_sent_by_the_branch_as_the_parent_sends_i
 
 @pytest.mark.message_list
 @pytest.mark.edits_history
-def test_a_result_without_a_call_that_the_parent_had_finds_its_call_in_the_branch(call: Call) -> None:
+def test_branch_repairs_result_without_call_of_parent(call: Call) -> None:
     stray = {"role": "tool", "tool_call_id": "x", "content": "stray"}
     made = {"id": "x", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
@@ -347,9 +343,7 @@ def test_a_result_without_a_call_that_the_parent_had_finds_its_call_in_the_branc
     assert (turn["tool_calls"], result) == ([made], stray)
 
 
-def test_a_parent_without_a_prompt_leaves_the_branch_its_own_and_the_other_way_round(
-    call: Call, script: Script
-) -> None:
+def test_branch_or_parent_without_prompt_uses_the_other(call: Call, script: Script) -> None:
     model = script(calling("check"), TRUE, DONE)
     run_main(call, model, system_prompt="")
     assert model.requests[0].messages[0]["role"] == "user"
@@ -360,7 +354,7 @@ def test_a_parent_without_a_prompt_leaves_the_branch_its_own_and_the_other_way_r
 
 
 @pytest.mark.edits_history
-def test_a_prompt_may_be_a_method_of_the_branch_and_a_system_message_of_parts(call: Call, script: Script) -> None:
+def test_branch_prompt_can_be_method_and_system_message_parts(call: Call, script: Script) -> None:
     class Parts(Main):
         def on_step(self, step: Step) -> None:
             self.history[0]["content"] = [{"type": "text", "text": "Parts."}]
@@ -377,7 +371,7 @@ def test_a_prompt_may_be_a_method_of_the_branch_and_a_system_message_of_parts(ca
     ]
 
 
-def test_the_input_of_a_branch_follows_as_xml(call: Call, script: Script) -> None:
+def test_branch_input_follows_as_xml(call: Call, script: Script) -> None:
     model = script(calling("check", claim="a < b", depth="2"), TRUE, DONE)
     run = run_main(call, model, branches={"check": Asked})
     begun, given = model.requests[1].messages[-2:]
@@ -398,7 +392,7 @@ def test_the_input_of_a_branch_follows_as_xml(call: Call, script: Script) -> Non
         (Reply(calls=[*calling("check").calls]), "`claim`"),
     ],
 )
-def test_wrong_arguments_are_a_tool_error_and_no_branch(call: Call, script: Script, reply: Reply, error: str) -> None:
+def test_branch_with_wrong_arguments_is_tool_error(call: Call, script: Script, reply: Reply, error: str) -> None:
     run = run_main(call, script(reply, DONE), branches={"check": Asked})
     assert told(run)[0].startswith("Tool error: InputError: ")
     assert error in told(run)[0]
@@ -413,7 +407,7 @@ def test_wrong_arguments_are_a_tool_error_and_no_branch(call: Call, script: Scri
         ('{"claim": "x', "length", "The reply was cut off at the token limit"),
     ],
 )
-def test_arguments_that_are_no_object_are_a_tool_error(
+def test_branch_with_non_object_arguments_is_tool_error(
     call: Call, script: Script, raw: str, stop: str | None, error: str
 ) -> None:
     reply = calling("check")
@@ -422,7 +416,7 @@ def test_arguments_that_are_no_object_are_a_tool_error(
     assert told(run)[0].startswith(f"Tool error: {error}")
 
 
-def test_a_plain_type_as_input_travels_as_result(call: Call, script: Script) -> None:
+def test_branch_plain_input_travels_as_result(call: Call, script: Script) -> None:
     model = script(calling("check", result="it"), TRUE, DONE)
     run_main(call, model, branches={"check": branch_of(initial_input=str)})
     assert model.requests[1].messages[-1]["content"] == "<input>\n  <result>it</result>\n</input>"
@@ -431,7 +425,7 @@ def test_a_plain_type_as_input_travels_as_result(call: Call, script: Script) -> 
 # Tools
 
 
-def test_a_branch_has_the_parents_tools_and_its_own_but_not_its_parents_branches(call: Call, script: Script) -> None:
+def test_branch_has_parents_and_own_tools_but_not_parents_branches(call: Call, script: Script) -> None:
     def dig() -> str:
         return "earth"
 
@@ -444,7 +438,7 @@ def test_a_branch_has_the_parents_tools_and_its_own_but_not_its_parents_branches
     assert told(run.branches[0])[-3:-1] == ["earth", "nothing in here"]
 
 
-def test_the_branchs_tool_wins_where_names_meet(call: Call, script: Script) -> None:
+def test_branch_tool_wins_over_parents_tool_of_same_name(call: Call, script: Script) -> None:
     @tool(name="look")
     def other(far: int) -> str:
         """Look far."""
@@ -458,14 +452,14 @@ def test_the_branchs_tool_wins_where_names_meet(call: Call, script: Script) -> N
     assert told(run)[1] == "nothing in here"
 
 
-def test_a_branch_of_the_branch_wins_over_a_tool_of_the_parents(call: Call, script: Script) -> None:
+def test_nested_branch_wins_over_parents_tool_of_same_name(call: Call, script: Script) -> None:
     checker = branch_of(branches={"look": branch_of(__doc__="Inner.")}, max_steps=3)
     model = script(calling("check"), calling("look"), TRUE, TRUE, DONE)
     run = run_main(call, model, branches={"check": checker})
     assert run.branches[0].branches[0].output == Verdict(is_true=True, why="so")
 
 
-def test_a_source_of_the_branch_wins_over_a_tool_of_the_parents(call: Call, script: Script) -> None:
+def test_branch_source_wins_over_parents_tool_of_same_name(call: Call, script: Script) -> None:
     happened: list[str] = []
 
     class Source:
@@ -488,7 +482,7 @@ def test_a_source_of_the_branch_wins_over_a_tool_of_the_parents(call: Call, scri
 
 
 @pytest.mark.live_objects
-def test_the_parents_tools_are_those_that_it_has_at_this_step(call: Call, script: Script) -> None:
+def test_branch_inherits_parents_tools_of_current_step(call: Call, script: Script) -> None:
     def dig() -> str:
         return "earth"
 
@@ -503,7 +497,7 @@ def test_the_parents_tools_are_those_that_it_has_at_this_step(call: Call, script
     assert names(model.requests[2]) == ["look", "dig", "__finish__"]
 
 
-def test_method_tools_of_the_parent_stay_bound_to_it(call: Call, script: Script) -> None:
+def test_parents_method_tool_stays_bound_to_parent(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     class Owner(Main):
@@ -522,7 +516,7 @@ def test_method_tools_of_the_parent_stay_bound_to_it(call: Call, script: Script)
     assert inside is run.branches[0]
 
 
-def test_a_branch_may_be_removed_like_any_tool(call: Call, script: Script) -> None:
+def test_branch_can_be_removed_like_tool(call: Call, script: Script) -> None:
     class Once(Main):
         def on_step(self, step: Step) -> None:
             assert step.tools == [look, boom]
@@ -544,7 +538,7 @@ def test_a_branch_may_be_removed_like_any_tool(call: Call, script: Script) -> No
     assert len(run.branches) == 1
 
 
-def test_a_tool_that_cannot_be_removed_is_told_beside_the_branches(call: Call, script: Script) -> None:
+def test_remove_tool_error_lists_branches(call: Call, script: Script) -> None:
     class Wrong(Main):
         def on_step(self, step: Step) -> None:
             step.remove_tool("chek")
@@ -554,7 +548,7 @@ def test_a_tool_that_cannot_be_removed_is_told_beside_the_branches(call: Call, s
 
 
 @pytest.mark.live_objects
-def test_a_tool_may_take_the_place_of_a_branch_that_was_removed(call: Call, script: Script) -> None:
+def test_tool_can_replace_removed_branch(call: Call, script: Script) -> None:
     def check() -> str:
         """Check by hand."""
         return "checked"
@@ -571,7 +565,7 @@ def test_a_tool_may_take_the_place_of_a_branch_that_was_removed(call: Call, scri
     assert (told(run)[1], run.branches) == ("checked", [])
 
 
-def test_a_single_turn_without_its_only_branch_is_asked_for_its_answer(call: Call, script: Script) -> None:
+def test_single_turn_without_its_only_branch_is_forced_to_finish(call: Call, script: Script) -> None:
     class Alone(Main):
         """Answer the question."""
 
@@ -595,7 +589,7 @@ INHERITED: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", INHERITED)
-def test_what_the_branch_declares_holds_and_otherwise_the_parents(call: Call, script: Script, name: str) -> None:
+def test_branch_setting_wins_over_parents(call: Call, script: Script, name: str) -> None:
     above, own = INHERITED[name]
     for declared, expected in (({}, above), ({name: own}, own)):
         model = script(calling("check"), TRUE, DONE)
@@ -606,14 +600,14 @@ def test_what_the_branch_declares_holds_and_otherwise_the_parents(call: Call, sc
         assert name == "cache" or name in model.requests[1].declared
 
 
-def test_a_default_that_nobody_set_stays_a_default(call: Call, script: Script) -> None:
+def test_branch_default_stays_default_when_not_set(call: Call, script: Script) -> None:
     model = script(calling("check"), TRUE, DONE)
     run_main(call, model)
     assert not model.requests[1].declared & {"temperature", "max_tokens"}
 
 
 @pytest.mark.live_objects
-def test_what_on_step_has_changed_is_the_parents_at_that_step(call: Call, script: Script) -> None:
+def test_branch_inherits_settings_changed_by_on_step(call: Call, script: Script) -> None:
     other = script(calling("check"), TRUE, calling("check"), TRUE, DONE, name="other")
 
     class Changer(Main):
@@ -630,7 +624,7 @@ def test_what_on_step_has_changed_is_the_parents_at_that_step(call: Call, script
     assert [(r.temperature, r.max_tokens) for r in own.requests] == [(1.5, 77)] * 2
 
 
-def test_max_steps_and_parse_retries_are_the_parents_unless_declared(call: Call, script: Script) -> None:
+def test_branch_inherits_max_steps_and_parse_retries(call: Call, script: Script) -> None:
     model = script(calling("check"), calling("look"), TRUE, DONE)
     run = run_main(call, model, max_steps=1)
     assert run.branches[0].stop_reason == "forced"
@@ -645,7 +639,7 @@ def test_max_steps_and_parse_retries_are_the_parents_unless_declared(call: Call,
     assert run.branches[0].output == Verdict(is_true=True, why="so")
 
 
-def test_the_xml_options_are_the_parents_unless_declared(call: Call, script: Script) -> None:
+def test_branch_inherits_xml_options(call: Call, script: Script) -> None:
     class Contexts(Asked):
         """Check with context."""
 
@@ -672,7 +666,7 @@ def test_the_xml_options_are_the_parents_unless_declared(call: Call, script: Scr
     assert run.branches[0].output == Verdict(is_true=True)
 
 
-def test_deps_are_the_parents(call: Call, script: Script) -> None:
+def test_branch_inherits_deps(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     def peek() -> None:
@@ -688,7 +682,7 @@ def test_deps_are_the_parents(call: Call, script: Script) -> None:
 # What comes of it
 
 
-def test_the_output_is_the_instance_and_the_model_reads_it_as_json(call: Call, script: Script) -> None:
+def test_branch_result_is_instance_and_model_reads_json(call: Call, script: Script) -> None:
     seen: list[ToolResult] = []
 
     class Watcher(Main):
@@ -708,7 +702,7 @@ def test_the_output_is_the_instance_and_the_model_reads_it_as_json(call: Call, s
     assert BEGUN not in json.dumps(run.history)
 
 
-def test_a_branch_may_be_called_twice_in_a_run_and_in_one_reply(call: Call, script: Script) -> None:
+def test_branch_can_be_called_twice_in_run_and_in_response(call: Call, script: Script) -> None:
     twice = calling("check", claim="a") & calling("check", claim="b")
 
     def reply(request: ModelRequest) -> Any:
@@ -722,7 +716,7 @@ def test_a_branch_may_be_called_twice_in_a_run_and_in_one_reply(call: Call, scri
     assert [branch.input.model_dump()["claim"] for branch in run.branches] == ["a", "b", "c"]
 
 
-def test_ordinary_tools_run_first_and_their_results_are_in_what_the_branch_sees(call: Call, script: Script) -> None:
+def test_tools_run_before_branches_and_their_results_are_visible(call: Call, script: Script) -> None:
     order: list[str] = []
 
     def slow() -> str:
@@ -747,7 +741,7 @@ def test_ordinary_tools_run_first_and_their_results_are_in_what_the_branch_sees(
     assert told(run)[:3] == ['{"is_true":true,"why":"so"}', *pending[1:3]]
 
 
-def test_three_deep(call: Call, script: Script) -> None:
+def test_branches_nest_three_levels_deep(call: Call, script: Script) -> None:
     paths: list[str | None] = []
 
     class Inner(Checker):
@@ -788,7 +782,7 @@ def test_three_deep(call: Call, script: Script) -> None:
     assert [len(run.branches), len(run.branches[0].branches), len(run.branches[0].branches[0].branches)] == [1, 1, 1]
 
 
-def test_several_branches_of_one_reply_run_at_the_same_time(call: Call, script: Script) -> None:
+def test_branches_of_one_response_run_concurrently(call: Call, script: Script) -> None:
     """Each waits for the other two."""
     barrier = threading.Barrier(3)
     met = asyncio.Event()
@@ -817,7 +811,7 @@ def test_several_branches_of_one_reply_run_at_the_same_time(call: Call, script: 
         assert run.usage.requests == 8
 
 
-def test_one_that_fails_does_not_harm_the_others(call: Call, script: Script) -> None:
+def test_failing_branch_does_not_affect_siblings(call: Call, script: Script) -> None:
     class OddError(Exception):
         def __str__(self) -> str:
             raise RuntimeError("not even this")
@@ -864,7 +858,7 @@ def test_one_that_fails_does_not_harm_the_others(call: Call, script: Script) -> 
     assert [branch.stop_reason for branch in run.branches] == ["finish", "error", "error", "error"]
 
 
-def test_one_that_reaches_its_max_steps_is_forced(call: Call, script: Script) -> None:
+def test_branch_at_max_steps_is_forced_to_finish(call: Call, script: Script) -> None:
     model = script(calling("check"), calling("look"), calling("look"), TRUE, DONE)
     run = run_main(call, model, branches={"check": branch_of(max_steps=2)})
     assert model.requests[3].forced_tool == "__finish__"
@@ -872,7 +866,7 @@ def test_one_that_reaches_its_max_steps_is_forced(call: Call, script: Script) ->
     assert (run.steps, run.stop_reason) == (1, "finish")
 
 
-def test_one_that_would_end_unfinished_has_failed(call: Call, script: Script) -> None:
+def test_branch_that_ends_unfinished_has_failed(call: Call, script: Script) -> None:
     model = script(calling("check"), calling("look"), DONE)
     run = run_main(call, model, branches={"check": branch_of(max_steps=None)})
     assert told(run)[0] == (
@@ -881,7 +875,7 @@ def test_one_that_would_end_unfinished_has_failed(call: Call, script: Script) ->
     assert isinstance(run.branches[0].output, Unfinished)
 
 
-def test_a_single_turn_may_end_with_a_branch(call: Call, script: Script) -> None:
+def test_single_turn_can_end_with_branch(call: Call, script: Script) -> None:
     run = run_main(call, script(calling("check"), TRUE), max_steps=None, branches={"check": branch_of(max_steps=1)})
     assert isinstance(run.output, Unfinished)
     assert run.output.tool_results[0].output == Verdict(is_true=True, why="so")
@@ -889,7 +883,7 @@ def test_a_single_turn_may_end_with_a_branch(call: Call, script: Script) -> None
 
 @pytest.mark.live_objects
 @pytest.mark.edits_history
-def test_what_a_branch_does_to_its_history_never_changes_the_parents(call: Call, script: Script) -> None:
+def test_branch_history_edits_do_not_change_parent(call: Call, script: Script) -> None:
     class Vandal(Checker):
         """Vandal."""
 
@@ -914,7 +908,7 @@ def test_what_a_branch_does_to_its_history_never_changes_the_parents(call: Call,
         assert model.requests[4].messages[: len(model.requests[1].messages)] == model.requests[1].messages
 
 
-def test_runs_that_branch_at_the_same_time_in_different_threads_do_not_meet(script: Script) -> None:
+def test_concurrent_runs_in_threads_branch_independently(script: Script) -> None:
     def reply(request: ModelRequest) -> Any:
         question = request.messages[1]["content"]
         is_child = asks(request) != SYSTEM
@@ -934,7 +928,7 @@ def test_runs_that_branch_at_the_same_time_in_different_threads_do_not_meet(scri
 # By hand
 
 
-def test_a_branch_by_hand_in_on_step_sees_the_results_and_its_own_is_only_returned(call: Call, script: Script) -> None:
+def test_self_branch_in_on_step_sees_results_and_is_only_returned(call: Call, script: Script) -> None:
     class Reviewed(Main):
         def on_step(self, step: Step) -> None:
             step.tool_results[0].output = "changed"
@@ -954,7 +948,7 @@ def test_a_branch_by_hand_in_on_step_sees_the_results_and_its_own_is_only_return
     assert [message["role"] for message in run.history[:6]] == ["system", "user", "assistant", "tool", "tool", "user"]
 
 
-def test_step_branch_names_a_branch_by_hand_by_its_class(call: Call, script: Script) -> None:
+def test_step_branch_name_of_self_branch_is_its_class(call: Call, script: Script) -> None:
     paths: list[str | None] = []
 
     class Inner(Checker):
@@ -974,7 +968,7 @@ def test_step_branch_names_a_branch_by_hand_by_its_class(call: Call, script: Scr
     assert paths == [None, "Inner"]
 
 
-def test_a_branch_by_hand_in_a_tool_sees_the_siblings_that_have_returned(call: Call, script: Script) -> None:
+def test_self_branch_in_tool_sees_finished_siblings(call: Call, script: Script) -> None:
     class Deep(Main):
         @tool(parallel=False)
         def deep(self, number: int) -> str:
@@ -991,7 +985,7 @@ def test_a_branch_by_hand_in_a_tool_sees_the_siblings_that_have_returned(call: C
     assert told(run)[1:3] == ["first", "second"]
 
 
-def test_branches_by_hand_in_tools_that_run_in_threads(call: Call, script: Script) -> None:
+def test_self_branch_in_concurrent_tool_threads_works(call: Call, script: Script) -> None:
     barrier = threading.Barrier(2)
 
     class Deep(Main):
@@ -1012,7 +1006,7 @@ def test_branches_by_hand_in_tools_that_run_in_threads(call: Call, script: Scrip
     assert (len(run.branches), run.usage.requests) == (2, 4)
 
 
-def test_abranch_in_an_async_hook_and_an_async_tool(call: Call, script: Script) -> None:
+def test_abranch_in_async_hook_and_tool_works(call: Call, script: Script) -> None:
     class Deep(Main):
         @tool
         async def deep(self) -> str:
@@ -1027,7 +1021,7 @@ def test_abranch_in_an_async_hook_and_an_async_tool(call: Call, script: Script) 
     assert run.usage.requests == 4
 
 
-def test_a_branch_by_hand_in_on_finish_and_in_a_prompt_method(call: Call, script: Script) -> None:
+def test_self_branch_in_on_finish_and_prompt_method_works(call: Call, script: Script) -> None:
     class Prompted(Main):
         def system_prompt(self) -> str:
             return f"Prompt {self.branch(branch_of(system_prompt='')).why}"
@@ -1044,9 +1038,7 @@ def test_a_branch_by_hand_in_on_finish_and_in_a_prompt_method(call: Call, script
     assert model.requests[2].messages[-1] == {"role": "tool", "tool_call_id": "call_2_0", "content": NOT_YET}
 
 
-def test_branch_all_runs_them_at_the_same_time_and_gives_failures_as_errors_in_order(
-    call: Call, script: Script
-) -> None:
+def test_branch_all_runs_concurrently_and_returns_failures_in_order(call: Call, script: Script) -> None:
     barrier = threading.Barrier(2)
     found: list[Any] = []
 
@@ -1075,7 +1067,7 @@ def test_branch_all_runs_them_at_the_same_time_and_gives_failures_as_errors_in_o
     assert (len(run.branches), run.usage.requests) == (3, 7)
 
 
-def test_branch_all_keeps_to_its_concurrency(call: Call, script: Script) -> None:
+def test_branch_all_respects_concurrency(call: Call, script: Script) -> None:
     under_way: list[int] = []
     most: list[int] = []
 
@@ -1106,7 +1098,7 @@ def test_branch_all_keeps_to_its_concurrency(call: Call, script: Script) -> None
     assert len(most) == 5
 
 
-def test_a_branch_by_hand_that_fails_is_a_branch_error_whose_cause_is_the_original(call: Call, script: Script) -> None:
+def test_failing_self_branch_raises_branch_error_with_cause(call: Call, script: Script) -> None:
     caught: list[BranchError] = []
 
     class Risky(Main):
@@ -1126,7 +1118,7 @@ def test_a_branch_by_hand_that_fails_is_a_branch_error_whose_cause_is_the_origin
     assert (run.output, run.usage.requests, len(run.branches)) == ("yes", 4, 2)
 
 
-def test_a_branch_error_that_nobody_catches_ends_the_run(call: Call, script: Script) -> None:
+def test_uncaught_branch_error_ends_run(call: Call, script: Script) -> None:
     class Risky(Main):
         def on_step(self, step: Step) -> None:
             self.branch(branch_of(parse_retries=0))
@@ -1138,7 +1130,7 @@ def test_a_branch_error_that_nobody_catches_ends_the_run(call: Call, script: Scr
     assert isinstance(run.branches[0].error, ParseError)
 
 
-def test_a_branch_by_hand_too_deep_is_a_branch_error(call: Call, script: Script) -> None:
+def test_self_branch_beyond_max_depth_raises_branch_error(call: Call, script: Script) -> None:
     class Digger(Main):
         max_depth = 2
 
@@ -1150,7 +1142,7 @@ def test_a_branch_by_hand_too_deep_is_a_branch_error(call: Call, script: Script)
         run_main(call, model, Digger)
 
 
-def test_outside_a_run_there_is_nothing_to_branch_from() -> None:
+def test_self_branch_outside_run_raises() -> None:
     agent = Main(model=ScriptedModel([]))
     with pytest.raises(AcornError, match=r"There is no run to branch from: `self\.branch\(\.\.\.\)` works inside"):
         agent.branch(Checker)
@@ -1160,7 +1152,7 @@ def test_outside_a_run_there_is_nothing_to_branch_from() -> None:
         agent.branch_all([(Checker, {})])
 
 
-def test_another_instance_has_no_run_to_branch_from(call: Call, script: Script) -> None:
+def test_self_branch_of_other_instance_raises(call: Call, script: Script) -> None:
     class Helper(Checker):
         """Help."""
 
@@ -1186,7 +1178,7 @@ class Lender(Main):
         return self.branch(Asked, claim="It is.").why
 
 
-def test_a_method_tool_of_the_parent_branches_the_parents_run(call: Call, script: Script) -> None:
+def test_parents_method_tool_branches_from_parents_run(call: Call, script: Script) -> None:
     model = script(calling("check"), calling("ask"), TRUE, TRUE, DONE)
     run = run_main(call, model, Lender)
     assert [branch.branch for branch in run.branches] == ["check", "Asked"]
@@ -1199,7 +1191,7 @@ def test_a_method_tool_of_the_parent_branches_the_parents_run(call: Call, script
     assert run.usage.requests == 5
 
 
-def test_branches_side_by_side_may_call_such_a_tool_of_their_parents(call: Call, script: Script) -> None:
+def test_concurrent_branches_can_call_parents_branching_tool(call: Call, script: Script) -> None:
     scripts = by_asker(
         answer=[calling("check") & calling("check"), DONE],
         be=[calling("ask"), calling("ask"), TRUE, TRUE],
@@ -1210,7 +1202,7 @@ def test_branches_side_by_side_may_call_such_a_tool_of_their_parents(call: Call,
     assert len({branch.id for branch in run.branches}) == 4
 
 
-def test_such_a_tool_cannot_nest_without_end(call: Call, script: Script) -> None:
+def test_parents_branching_tool_cannot_nest_without_end(call: Call, script: Script) -> None:
     scripts = by_asker(
         answer=[calling("check"), DONE],
         be=[calling("ask"), TRUE],
@@ -1225,7 +1217,7 @@ class Empty(module[Any, Any]):
     """Nothing."""
 
 
-def test_only_a_module_class_with_an_output_can_be_branched_to(call: Call, script: Script) -> None:
+def test_self_branch_requires_module_class_with_output(call: Call, script: Script) -> None:
     class Wrong(Main):
         def on_step(self, step: Step) -> None:
             for kind in (str, "Checker"):
@@ -1264,7 +1256,7 @@ COUNT = "`concurrency` of `branch_all` must be a whole number of at least 1, or 
         ([], 0, COUNT),
     ],
 )
-def test_branch_all_says_what_it_takes_before_anything_is_begun(
+def test_branch_all_checks_arguments_before_start(
     call: Call, script: Script, branches: Any, concurrency: Any, words: str
 ) -> None:
     class Wrong(Main):
@@ -1287,7 +1279,7 @@ class Named(Checker):
         return Verdict(is_true=output.is_true, why=self.name)
 
 
-def test_a_branch_class_that_wants_arguments_is_refused_where_it_is_declared() -> None:
+def test_branch_class_with_init_arguments_is_rejected_at_declaration() -> None:
     words = (
         "`Main2.branches['check']` is the class `Named`, which cannot be made without arguments "
         "(missing a required argument: 'name'); give an instance."
@@ -1298,7 +1290,7 @@ def test_a_branch_class_that_wants_arguments_is_refused_where_it_is_declared() -
         assert str(caught.value) == words
 
 
-def test_a_branch_class_that_wants_arguments_is_refused_where_it_is_begun(call: Call, script: Script) -> None:
+def test_branch_class_with_init_arguments_is_rejected_at_start(call: Call, script: Script) -> None:
     class Hooked(Main):
         def on_step(self, step: Step) -> None:
             with pytest.raises(DeclarationError, match="cannot be made without arguments"):
@@ -1307,7 +1299,7 @@ def test_a_branch_class_that_wants_arguments_is_refused_where_it_is_begun(call: 
     run_main(call, script(calling("look"), DONE), Hooked)
 
 
-def test_an_instance_is_a_branch_with_its_own_settings(call: Call, script: Script) -> None:
+def test_instance_as_branch_keeps_its_settings(call: Call, script: Script) -> None:
     ours = script(calling("check"), DONE)
     theirs = call.scripted([TRUE])
     branches = {"check": {"module": Named("Ann", model=theirs, temperature=0.1), "description": "Ask Ann"}}
@@ -1318,7 +1310,7 @@ def test_an_instance_is_a_branch_with_its_own_settings(call: Call, script: Scrip
     assert described["description"] == "Ask Ann"
 
 
-def test_the_users_code_branches_to_an_instance(call: Call, script: Script) -> None:
+def test_self_branch_accepts_instance(call: Call, script: Script) -> None:
     found: list[Any] = []
 
     class Hooked(Main):
@@ -1333,13 +1325,13 @@ def test_the_users_code_branches_to_an_instance(call: Call, script: Script) -> N
     assert [branch.branch for branch in run.branches] == ["Named", "Named"]
 
 
-def test_an_instance_that_brings_a_conversation_is_no_branch() -> None:
+def test_instance_with_history_as_branch_is_rejected() -> None:
     agent = Checker().using(history=[{"role": "user", "content": "before"}])
     with pytest.raises(DeclarationError, match="goes on with its parent's conversation"):
         Main(branches={"check": agent})
 
 
-def test_a_module_that_is_simply_called_in_a_tool_is_no_branch(call: Call, script: Script) -> None:
+def test_module_called_in_tool_is_not_a_branch(call: Call, script: Script) -> None:
     model = script(calling("ask"), TRUE, DONE)
 
     def ask() -> str:
@@ -1353,7 +1345,7 @@ def test_a_module_that_is_simply_called_in_a_tool_is_no_branch(call: Call, scrip
 # Records and limits
 
 
-def test_records_hang_under_their_parents_and_usage_and_cost_add_up(call: Call, script: Script) -> None:
+def test_branch_records_nest_and_usage_adds_up(call: Call, script: Script) -> None:
     def used(reply: Reply, given: int) -> Reply:
         return reply & Reply(usage=Usage(given, 1, 1, 1, 1))
 
@@ -1378,7 +1370,7 @@ def test_records_hang_under_their_parents_and_usage_and_cost_add_up(call: Call, 
         assert_complete(each.history)
 
 
-def test_capture_sees_branches_that_run_in_threads(call: Call, script: Script) -> None:
+def test_capture_includes_branches_in_threads(call: Call, script: Script) -> None:
     model = script(calling("check") & calling("check"), TRUE, TRUE, DONE)
     with capture() as runs:
         run = run_main(call, model)
@@ -1390,7 +1382,7 @@ def weighty(reply: Reply, tokens: int) -> Reply:
     return reply & Reply(usage=Usage(tokens, 0, requests=1))
 
 
-def test_the_tokens_of_branches_count_and_the_parent_keeps_enough_to_answer(call: Call, script: Script) -> None:
+def test_branch_tokens_count_and_parent_keeps_budget_for_answer(call: Call, script: Script) -> None:
     looks = [weighty(calling("look"), 100) for _ in range(3)]
     model = script(weighty(calling("check"), 100), *looks, weighty(TRUE, 100), weighty(DONE, 100))
     run = run_main(call, model, max_total_tokens=750, branches={"check": branch_of(max_steps=50)})
@@ -1400,7 +1392,7 @@ def test_the_tokens_of_branches_count_and_the_parent_keeps_enough_to_answer(call
     assert run.usage.total_tokens == 600
 
 
-def test_a_branch_that_has_used_up_what_there_is_fails_and_the_parent_answers(call: Call, script: Script) -> None:
+def test_branch_that_exhausts_budget_fails_and_parent_answers(call: Call, script: Script) -> None:
     for limit, own, whose in ((850, None, "`Main`'s"), (None, 450, "its")):
         model = script(weighty(calling("check"), 100), weighty(calling("look"), 500), weighty(DONE, 100))
         branches = {"check": branch_of(max_total_tokens=own)}
@@ -1412,7 +1404,7 @@ def test_a_branch_that_has_used_up_what_there_is_fails_and_the_parent_answers(ca
         assert (run.output, run.stop_reason) == ("yes", "limit" if limit else "finish")
 
 
-def test_the_dollars_of_branches_count(call: Call, script: Script) -> None:
+def test_branch_cost_counts_in_parent(call: Call, script: Script) -> None:
     looks = [weighty(calling("look"), 100) for _ in range(3)]
     model = script(
         weighty(calling("check"), 100), *looks, weighty(TRUE, 100), weighty(DONE, 100), price=Price(0.01, 0.01)
@@ -1430,7 +1422,7 @@ def test_the_dollars_of_branches_count(call: Call, script: Script) -> None:
     assert "DeclarationError: `Main.max_cost` needs prices, and none are known for `free`" in told(run)[0]
 
 
-def test_a_limit_of_the_branchs_own_counts_what_it_uses_itself(call: Call, script: Script) -> None:
+def test_branch_limit_counts_its_own_usage(call: Call, script: Script) -> None:
     hungry, other = (branch_of(__doc__=f"{name}.", max_steps=50) for name in ("Hungry", "Other"))
     small = branch_of(__doc__="Small.", max_steps=50, max_total_tokens=400)
     gate = threading.Event()
@@ -1454,7 +1446,7 @@ def test_a_limit_of_the_branchs_own_counts_what_it_uses_itself(call: Call, scrip
     assert run.usage.total_tokens == 12310
 
 
-def test_the_seconds_of_branches_count(call: Call, script: Script) -> None:
+def test_branch_seconds_count_in_parent(call: Call, script: Script) -> None:
     class Slow(Main):
         def on_step(self, step: Step) -> None:
             time.sleep(0.25)
@@ -1496,7 +1488,7 @@ def chunks_of(call: Call, agent: module[Any, Any]) -> list[StreamChunk[Any]]:
     return asyncio.run(main())
 
 
-def test_a_branch_streams_to_its_own_on_stream_and_not_to_the_parents(call: Call, script: Script) -> None:
+def test_branch_streams_to_its_own_on_stream(call: Call, script: Script) -> None:
     heard: list[StreamChunk[Any]] = []
 
     class Loud(Checker):
@@ -1518,7 +1510,7 @@ def test_a_branch_streams_to_its_own_on_stream_and_not_to_the_parents(call: Call
     assert results == [ToolResult("call_1_0", "check", Verdict(is_true=True, why="so"))]
 
 
-def test_the_callers_iterator_gets_the_chunks_of_branches_with_their_path(call: Call, script: Script) -> None:
+def test_stream_yields_branch_chunks_with_path(call: Call, script: Script) -> None:
     inner = branch_of(__doc__="Inner.")
     outer = branch_of(__doc__="Outer.", branches={"inner": inner}, max_steps=2)
     model = script(calling("outer"), calling("inner"), Reply("In.") & TRUE, Reply("Out.") & TRUE, Reply("Top.") & DONE)
@@ -1537,7 +1529,7 @@ def test_the_callers_iterator_gets_the_chunks_of_branches_with_their_path(call: 
     assert partials[-1].model_dump() == {"is_true": True, "why": "so"}
 
 
-def test_the_chunks_of_branches_side_by_side_come_as_they_are_made(call: Call, script: Script) -> None:
+def test_concurrent_branch_chunks_arrive_as_they_are_made(call: Call, script: Script) -> None:
     kinds = {name: branch_of(__doc__=f"{name}.") for name in ("one", "two")}
     scripts = {name: [Reply(f"I am {name}, and I say so.") & TRUE] for name in kinds}
     model = script(by_asker(answer=[calling("one") & calling("two"), DONE], **scripts))
@@ -1583,7 +1575,7 @@ class Gate(ScriptedModel):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_cancelling_the_parent_cancels_its_branches(count: int) -> None:
+def test_cancelling_parent_cancels_branches(count: int) -> None:
     together = Reply()
     for _ in range(count):
         together = together & calling("check")
@@ -1608,7 +1600,7 @@ def test_cancelling_the_parent_cancels_its_branches(count: int) -> None:
         assert_complete(each.history)
 
 
-def test_cancelling_the_parent_ends_a_branch_that_a_sync_hook_has_begun() -> None:
+def test_cancelling_parent_ends_branch_started_in_sync_hook() -> None:
     class Hooked(Main):
         def on_step(self, step: Step) -> None:
             self.branch(branch_of(max_steps=9))
@@ -1640,7 +1632,7 @@ def assert_soon(claim: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_what_is_no_failure_goes_up_and_ends_the_others(call: Call, kind: type[BaseException]) -> None:
+def test_base_exception_in_branch_ends_siblings(call: Call, kind: type[BaseException]) -> None:
     gate = threading.Event()
 
     def stop() -> None:
@@ -1688,7 +1680,7 @@ class Dripping(ScriptedModel):
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_leaving_an_iterator_early_ends_the_branches(call: Call, count: int) -> None:
+def test_leaving_stream_early_ends_branches(call: Call, count: int) -> None:
     together = calling("check") if count == 1 else calling("check") & calling("check")
 
     def reply(request: ModelRequest) -> Any:
@@ -1725,7 +1717,7 @@ def test_leaving_an_iterator_early_ends_the_branches(call: Call, count: int) -> 
 
 
 @pytest.mark.message_list
-def test_a_branch_that_fails_beside_its_own_tools_and_branches_leaves_the_rest_alone(call: Call) -> None:
+def test_failing_branch_beside_own_tools_and_branches_leaves_siblings(call: Call) -> None:
     begun, go_on = threading.Semaphore(0), threading.Event()
 
     @tool

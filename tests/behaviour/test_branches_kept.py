@@ -143,7 +143,7 @@ def asked(model: ScriptedModel) -> Usage:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_open_branches_have_used_is_in_the_record_of_an_interrupted_run(way: str) -> None:
+def test_interrupted_run_counts_usage_of_open_branches(way: str) -> None:
     first, model = trunk()
     with pytest.raises(KeyboardInterrupt):
         go(Tree(first), first.run.id, way)
@@ -155,7 +155,7 @@ def test_what_open_branches_have_used_is_in_the_record_of_an_interrupted_run(way
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_when_it_goes_on_nothing_is_counted_twice(way: str) -> None:
+def test_resumed_run_counts_branch_usage_once(way: str) -> None:
     first, model = trunk()
     tree = Tree(first)
     Trouble.left = 3
@@ -176,7 +176,7 @@ def test_when_it_goes_on_nothing_is_counted_twice(way: str) -> None:
     assert (read.run.usage, read.run.cost) == (again.run.usage, again.run.cost)
 
 
-def test_a_loaded_run_that_ends_before_its_branches_go_on_counts_them() -> None:
+def test_loaded_run_that_ends_early_counts_its_branches() -> None:
     first, model = trunk()
     tree = Tree(first)
     with pytest.raises(KeyboardInterrupt):
@@ -190,7 +190,7 @@ def test_a_loaded_run_that_ends_before_its_branches_go_on_counts_them() -> None:
 
 
 @pytest.mark.parametrize("end", ["fails", "finishes"])
-def test_what_a_branch_in_a_thread_has_used_by_the_end_of_its_run_is_counted(end: str) -> None:
+def test_run_counts_usage_of_branch_in_thread_at_end(end: str) -> None:
     asks, release = threading.Event(), threading.Event()
     threads: list[threading.Thread] = []
 
@@ -252,7 +252,7 @@ def test_what_a_branch_in_a_thread_has_used_by_the_end_of_its_run_is_counted(end
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_records_of_all_saved_branches_hang_in_a_loaded_tree(way: str) -> None:
+def test_loaded_tree_has_records_of_all_saved_branches(way: str) -> None:
     first, _ = trunk()
     tree = Tree(first)
     with pytest.raises(KeyboardInterrupt):
@@ -294,7 +294,7 @@ def kinds(run: Run[Any]) -> list[Any]:
     ]
 
 
-def test_what_ended_branches_have_spent_still_counts_against_the_limits() -> None:
+def test_usage_of_finished_branches_counts_against_limits() -> None:
     first, model = trunk()
     tree = Tree(first)
     with pytest.raises(KeyboardInterrupt):

@@ -84,7 +84,7 @@ def told(run: Run[Any]) -> list[str]:
 STOPPED = "This call was not completed: the run was stopped."
 
 
-def test_in_the_model_call(script: Script) -> None:
+def test_cancel_during_model_call(script: Script) -> None:
     pause = Pause()
 
     class Slow(ScriptedModel):
@@ -104,7 +104,7 @@ def test_in_the_model_call(script: Script) -> None:
     assert (run.steps, run.usage.requests) == (1, 1)
 
 
-def test_in_an_async_tool(script: Script) -> None:
+def test_cancel_during_async_tool(script: Script) -> None:
     pause = Pause()
 
     async def hang() -> None:
@@ -115,7 +115,7 @@ def test_in_an_async_tool(script: Script) -> None:
     assert told(run) == [STOPPED]
 
 
-def test_in_a_sync_tool(script: Script) -> None:
+def test_cancel_during_sync_tool(script: Script) -> None:
     pause = Pause()
 
     threads: list[threading.Thread] = []
@@ -136,7 +136,7 @@ def test_in_a_sync_tool(script: Script) -> None:
     asyncio.run(main())
 
 
-def test_in_a_sync_function_that_returns_something_to_await(script: Script) -> None:
+def test_cancel_during_sync_function_that_returns_awaitable(script: Script) -> None:
     pause = Pause()
 
     def hang() -> Awaitable[None]:
@@ -147,7 +147,7 @@ def test_in_a_sync_function_that_returns_something_to_await(script: Script) -> N
     assert told(run) == [STOPPED]
 
 
-def test_in_several_tools_at_once(script: Script) -> None:
+def test_cancel_during_concurrent_tools(script: Script) -> None:
     pauses = [Pause(), Pause(), Pause()]
     all_there = Pause()
     done = threading.Event()
@@ -168,7 +168,7 @@ def test_in_several_tools_at_once(script: Script) -> None:
     assert done.wait(PATIENCE)
 
 
-def test_calls_that_had_not_begun_are_not_made(script: Script) -> None:
+def test_cancel_skips_calls_not_started(script: Script) -> None:
     pause = Pause()
     made: list[int] = []
 
@@ -185,7 +185,7 @@ def test_calls_that_had_not_begun_are_not_made(script: Script) -> None:
     assert len(told(run)) == 3
 
 
-def test_a_tool_that_ignores_it_does_not_save_the_run(script: Script) -> None:
+def test_cancel_ignored_by_tool_still_ends_run(script: Script) -> None:
     pause = Pause()
 
     async def stubborn() -> str:
@@ -230,7 +230,7 @@ class Hooked(Worker):
         ("on_finish", ["system", "user", "assistant", "tool", "assistant", "tool"]),
     ],
 )
-def test_in_an_async_hook(where: str, expected: list[str]) -> None:
+def test_cancel_during_async_hook(where: str, expected: list[str]) -> None:
     pause = Pause()
 
     def look() -> str:
@@ -244,7 +244,7 @@ def test_in_an_async_hook(where: str, expected: list[str]) -> None:
         assert_request_valid(request)
 
 
-def test_in_a_sync_hook(script: Script) -> None:
+def test_cancel_during_sync_hook(script: Script) -> None:
     pause = Pause()
 
     class Slow(Worker):
@@ -266,7 +266,7 @@ def test_in_a_sync_hook(script: Script) -> None:
 
 
 @pytest.mark.parametrize("where", ["open", "tools"])
-def test_while_a_source_is_opened(script: Script, where: str) -> None:
+def test_cancel_while_source_opens(script: Script, where: str) -> None:
     pause = Pause()
     diary: list[str] = []
 
@@ -293,7 +293,7 @@ def test_while_a_source_is_opened(script: Script, where: str) -> None:
     assert run.history == []
 
 
-def test_sources_are_closed(script: Script) -> None:
+def test_cancel_closes_sources(script: Script) -> None:
     pause = Pause()
     diary: list[str] = []
 
@@ -312,7 +312,7 @@ def test_sources_are_closed(script: Script) -> None:
     assert diary == ["closed after [True]"]
 
 
-def test_a_run_inside_a_run_is_cancelled_with_it(script: Script) -> None:
+def test_cancel_reaches_run_inside_run(script: Script) -> None:
     pause = Pause()
     records: list[Run[Any]] = []
 
@@ -332,7 +332,7 @@ def test_a_run_inside_a_run_is_cancelled_with_it(script: Script) -> None:
     assert told(records[0]) == [STOPPED]
 
 
-def test_by_a_timeout_around_the_call(script: Script) -> None:
+def test_timeout_around_call_cancels_run(script: Script) -> None:
     pause = Pause()
     bound = asyncio.Timeout(None)
 
@@ -355,7 +355,7 @@ def test_by_a_timeout_around_the_call(script: Script) -> None:
     assert pause.left == [True]
 
 
-def test_before_it_has_begun() -> None:
+def test_cancel_before_start() -> None:
     model = ScriptedModel([])
 
     async def main() -> None:
@@ -370,7 +370,7 @@ def test_before_it_has_begun() -> None:
     assert model.requests == []
 
 
-def test_the_other_calls_of_the_instance_go_on() -> None:
+def test_cancel_leaves_other_calls_of_instance() -> None:
     async def main() -> None:
         gate = asyncio.Event()
 
@@ -398,7 +398,7 @@ def test_the_other_calls_of_the_instance_go_on() -> None:
     asyncio.run(main())
 
 
-def test_the_conversation_can_be_taken_up_again(script: Script) -> None:
+def test_cancelled_run_history_can_be_continued(script: Script) -> None:
     pause = Pause()
 
     async def hang() -> None:
@@ -417,7 +417,7 @@ def test_the_conversation_can_be_taken_up_again(script: Script) -> None:
     ]
 
 
-def test_results_that_were_there_are_kept_in_the_step(script: Script) -> None:
+def test_cancelled_run_keeps_results_of_step(script: Script) -> None:
     seen: list[list[ToolResult]] = []
     pause = Pause()
 
@@ -441,7 +441,7 @@ def test_results_that_were_there_are_kept_in_the_step(script: Script) -> None:
 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_ctrl_c_closes_branches_that_run_side_by_side_though_their_tools_go_on() -> None:
+def test_ctrl_c_closes_concurrent_branches_while_tools_continue() -> None:
     busy, release = threading.Semaphore(0), threading.Event()
     threads: list[threading.Thread] = []
 

@@ -155,7 +155,7 @@ def check(error: RunCancelledError, store: Store) -> Run[Any]:
 
 @WAYS
 @pytest.mark.parametrize("name", ["sleep", "doze"])
-def test_in_a_long_tool(store: Store, scene: Scene, way: Way, name: str) -> None:
+def test_stored_cancel_ends_long_tool(store: Store, scene: Scene, way: Way, name: str) -> None:
     agent = Desk(tools=[getattr(scene, name)], model=ScriptedModel([call(name)]))
     check(cancelled(agent, store, scene, way), store)
     if name == "doze":
@@ -165,7 +165,7 @@ def test_in_a_long_tool(store: Store, scene: Scene, way: Way, name: str) -> None
 
 
 @WAYS
-def test_a_run_that_takes_its_time_to_end_is_kept_with_its_end(scene: Scene, way: Way) -> None:
+def test_stored_cancel_waits_for_slow_end_and_stores_it(scene: Scene, way: Way) -> None:
     class Tidy:
         def tools(self) -> list[Any]:
             return [scene.doze]
@@ -178,19 +178,19 @@ def test_a_run_that_takes_its_time_to_end_is_kept_with_its_end(scene: Scene, way
 
 
 @WAYS
-def test_in_several_tools_at_once(store: Store, scene: Scene, way: Way) -> None:
+def test_stored_cancel_ends_concurrent_tools(store: Store, scene: Scene, way: Way) -> None:
     script = [call("quick") & call("sleep") & call("doze")]
     agent = Desk(tools=[scene.quick, scene.sleep, scene.doze], model=ScriptedModel(script))
     check(cancelled(agent, store, scene, way), store)
 
 
 @WAYS
-def test_in_a_model_call(store: Store, scene: Scene, way: Way) -> None:
+def test_stored_cancel_ends_model_call(store: Store, scene: Scene, way: Way) -> None:
     check(cancelled(Desk(model=SlowModel(scene)), store, scene, way), store)
 
 
 @WAYS
-def test_in_a_branch(store: Store, scene: Scene, way: Way) -> None:
+def test_stored_cancel_ends_branch(store: Store, scene: Scene, way: Way) -> None:
     inner = type("Inner", (Desk,), {"tools": [scene.sleep], "__doc__": "Look below."})
     agent = Desk(branches={"inner": inner}, model=ScriptedModel([call("inner", question="?"), call("sleep")]))
     run = check(cancelled(agent, store, scene, way), store)
@@ -198,7 +198,7 @@ def test_in_a_branch(store: Store, scene: Scene, way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", [called, acalled])
-def test_in_a_branch_of_the_users_code(store: Store, scene: Scene, way: Way) -> None:
+def test_stored_cancel_ends_self_branch(store: Store, scene: Scene, way: Way) -> None:
     class Inner(Desk):
         """Look below."""
 
@@ -214,7 +214,7 @@ def test_in_a_branch_of_the_users_code(store: Store, scene: Scene, way: Way) -> 
     check(cancelled(agent, store, scene, way), store)
 
 
-def test_a_stream_that_nobody_reads_just_now_ends_when_it_goes_on(store: Store, scene: Scene) -> None:
+def test_stored_cancel_ends_unread_stream_at_next_read(store: Store, scene: Scene) -> None:
     agent = Desk(tools=[scene.quick], model=ScriptedModel([call("quick"), finish("x")]))
     chunks = agent.using(run_id="a", store=store).stream(question="why?")
     next(chunks)
@@ -224,7 +224,7 @@ def test_a_stream_that_nobody_reads_just_now_ends_when_it_goes_on(store: Store, 
         list(chunks)
 
 
-def test_a_task_that_was_woken_is_not_cancelled(store: Store, scene: Scene) -> None:
+def test_task_woken_by_cancel_check_is_not_cancelled(store: Store, scene: Scene) -> None:
     agent = Desk(tools=[scene.doze], model=ScriptedModel([call("doze")])).using(run_id="a", store=store)
 
     async def main() -> str:
@@ -251,7 +251,7 @@ CANCEL = "import sys, acorn; acorn.runs(sys.argv[1]).cancel('a')"
 
 @pytest.mark.parametrize("way", [called, acalled])
 @pytest.mark.parametrize("where", ["sqlite", "postgres"])
-def test_from_another_process(
+def test_stored_cancel_from_other_process_ends_run(
     request: pytest.FixtureRequest, tmp_path: Path, scene: Scene, way: Way, where: str
 ) -> None:
     url = str(tmp_path / "runs.db") if where == "sqlite" else request.getfixturevalue("postgres")

@@ -36,7 +36,7 @@ CUT = Reply(calls=[RawCall(None, "__finish__", '{"number": ')], stop_reason="len
 
 
 @pytest.mark.parametrize("wrong", [WRONG, NO_JSON, CUT], ids=["wrong", "no JSON", "cut off"])
-def test_the_cause_of_a_parse_error_is_what_pydantic_said_last(call: Call, script: Script, wrong: Reply) -> None:
+def test_parse_error_cause_is_last_pydantic_error(call: Call, script: Script, wrong: Reply) -> None:
     with pytest.raises(ParseError) as caught:
         call(Asker(model=script(finish(number=[]), wrong)))
     cause = caught.value.__cause__
@@ -44,20 +44,20 @@ def test_the_cause_of_a_parse_error_is_what_pydantic_said_last(call: Call, scrip
     assert "list" not in str(cause)
 
 
-def test_an_answer_in_xml_has_the_same_cause(call: Call, script: Script) -> None:
+def test_parse_error_cause_of_xml_answer_is_pydantic_error(call: Call, script: Script) -> None:
     model = script("no", "<output><number>many</number></output>", forces=False)
     with pytest.raises(ParseError) as caught:
         call(Asker(model=model))
     assert isinstance(caught.value.__cause__, ValidationError)
 
 
-def test_an_answer_that_is_no_xml_has_the_reason_as_its_cause(call: Call, script: Script) -> None:
+def test_parse_error_cause_of_invalid_xml_is_reason(call: Call, script: Script) -> None:
     with pytest.raises(ParseError) as caught:
         call(Asker(model=script("no", "still no", forces=False)))
     assert isinstance(caught.value.__cause__, ParseError)
 
 
-def test_a_value_error_by_accident_in_on_finish_is_the_cause_of_the_parse_error(call: Call, script: Script) -> None:
+def test_parse_error_cause_is_accidental_value_error_of_on_finish(call: Call, script: Script) -> None:
     class Careless(Asker):
         def on_finish(self, output: Answer) -> Any:
             return int("twelve")
@@ -70,7 +70,7 @@ def test_a_value_error_by_accident_in_on_finish_is_the_cause_of_the_parse_error(
     assert "on_finish" in [frame.name for frame in extract_tb(cause.__traceback__)]
 
 
-def test_a_text_that_was_cut_off_in_a_loop_is_told_so(call: Call, script: Script) -> None:
+def test_cut_off_text_in_loop_is_reported(call: Call, script: Script) -> None:
     model = script(Reply("Let me think this", stop_reason="length"), "Done?", finish(number=1))
     call(Asker(model=model, tools=[look], max_steps=5))
     cut, whole = (request.messages[-1]["content"] for request in model.requests[1:])

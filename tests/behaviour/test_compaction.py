@@ -114,7 +114,7 @@ def check(run: Run[Any], model: ScriptedModel) -> None:
     assert_thread_true(run)
 
 
-def test_older_steps_are_replaced_by_a_summary_that_is_used(way: str) -> None:
+def test_compaction_replaces_older_steps_with_summary(way: str) -> None:
     model = ScriptedModel(looks)
     run = run_in(Looker(model=model), way)
     check(run, model)
@@ -134,7 +134,7 @@ def test_older_steps_are_replaced_by_a_summary_that_is_used(way: str) -> None:
     assert run.usage.requests == len(model.requests)
 
 
-def test_the_thread_keeps_everything(way: str) -> None:
+def test_compaction_keeps_everything_in_thread(way: str) -> None:
     run = run_in(Looker(model=ScriptedModel(looks)), way)
     events = run.thread
     assert [event.args["at"] for event in events if event.type == "tool_call" and event.tool_name == "look"] == [
@@ -145,7 +145,7 @@ def test_the_thread_keeps_everything(way: str) -> None:
     assert summaries[0].summarized_iterations == [1, 2, 3]
 
 
-def test_summaries_are_summed_up_again(way: str) -> None:
+def test_compaction_summarizes_summaries_again(way: str) -> None:
     asked: list[str] = []
 
     def reply(request: ModelRequest) -> Any:
@@ -165,7 +165,7 @@ def test_summaries_are_summed_up_again(way: str) -> None:
 
 
 @pytest.mark.parametrize("summary", ["", "  \n", Reply(refusal="No."), Reply("Half", stop_reason="content_filter")])
-def test_without_a_summary_the_history_stays_and_the_run_goes_on(way: str, summary: Any) -> None:
+def test_compaction_without_summary_keeps_history(way: str, summary: Any) -> None:
     model = ScriptedModel(functools.partial(looks, summary=summary))
     run = run_in(Looker(model=model), way)
     check(run, model)
@@ -178,13 +178,13 @@ def test_without_a_summary_the_history_stays_and_the_run_goes_on(way: str, summa
     assert run.usage.requests == len(model.requests)
 
 
-def test_a_summary_that_was_cut_off_says_so() -> None:
+def test_compaction_reports_cut_off_summary() -> None:
     model = ScriptedModel(functools.partial(looks, summary=Reply(SHORT, stop_reason="length")))
     assert run_in(Looker(model=model), "sync").output == "4711"
     assert f"{SHORT} (cut off here)" in str(model.requests[-1].messages)
 
 
-def test_what_it_costs_is_counted(way: str) -> None:
+def test_compaction_cost_is_counted(way: str) -> None:
     model = ScriptedModel(looks, price=Price(0.001, 0.002))
     run = run_in(Looker(model=model), way)
     spent = [entry for entry in run.journal.entries if isinstance(entry, Compacted | ModelResponded)]
@@ -192,7 +192,7 @@ def test_what_it_costs_is_counted(way: str) -> None:
     assert run.cost == pytest.approx(sum(entry.cost or 0.0 for entry in spent))
 
 
-def test_what_the_provider_counts_decides() -> None:
+def test_compaction_uses_token_count_of_provider() -> None:
     def reply(request: ModelRequest) -> Any:
         made = looks(request, times=4)
         if isinstance(made, Reply):
@@ -211,7 +211,7 @@ def _without_usage(reply: Any) -> Any:
     return made
 
 
-def test_chunks_of_a_summary_are_nobodys_business() -> None:
+def test_compaction_request_is_not_streamed_to_user() -> None:
     shown: list[StreamChunk[str]] = []
 
     class Watched(Looker):
@@ -228,14 +228,14 @@ def test_chunks_of_a_summary_are_nobodys_business() -> None:
         assert "4711" not in "".join(chunk.content or "" for chunk in each)
 
 
-def test_short_conversations_are_left_alone() -> None:
+def test_compaction_leaves_short_conversations() -> None:
     model = ScriptedModel(functools.partial(looks, times=2))
     assert not compactions(run_in(Looker(model=model, compact_at=100_000), "sync"))
     model = ScriptedModel(functools.partial(looks, times=1))
     assert not compactions(run_in(Looker(model=model, compact_at=1), "sync"))  # two turns are kept at least
 
 
-def test_what_is_not_worth_a_request_is_left_alone() -> None:
+def test_compaction_skips_small_savings() -> None:
     """The part that stays is long by itself: there is no summary at every step."""
     model = ScriptedModel(functools.partial(looks, times=12))
     run = run_in(
@@ -252,7 +252,7 @@ def test_what_is_not_worth_a_request_is_left_alone() -> None:
     assert 0 < len(compactions(run)) < 6
 
 
-def test_a_run_that_was_cut_off_in_the_middle_of_it_goes_on() -> None:
+def test_compaction_interrupted_in_progress_resumes() -> None:
     state = {"strikes": 1}
 
     def reply(request: ModelRequest) -> Any:
@@ -273,14 +273,14 @@ def test_a_run_that_was_cut_off_in_the_middle_of_it_goes_on() -> None:
     assert again.run.usage.requests == len(model.requests) - 1
 
 
-def test_every_moment_of_it_can_be_saved_and_ends_the_same() -> None:
+def test_compaction_saved_at_every_moment_ends_equal() -> None:
     whole = run_in(Looker(model=ScriptedModel(looks)), "sync")
     saved = run_in(Looker(model=ScriptedModel(looks)), "saved")
     assert saved.history == whole.history
     assert saved.usage == whole.usage
 
 
-def test_a_forced_finish_comes_behind_it(way: str) -> None:
+def test_compaction_precedes_forced_finish(way: str) -> None:
     model = ScriptedModel(functools.partial(looks, times=99))
 
     def reply(request: ModelRequest) -> Any:
@@ -293,7 +293,7 @@ def test_a_forced_finish_comes_behind_it(way: str) -> None:
     assert compactions(run)
 
 
-def test_near_a_limit_the_answer_is_more_urgent() -> None:
+def test_compaction_near_limit_gives_way_to_answer() -> None:
     def reply(request: ModelRequest) -> Any:
         return finish("enough") if request.forced_tool else looks(request, times=99)
 
@@ -320,7 +320,7 @@ class Outer(Looker):
     branches = {"inner": Inner}
 
 
-def test_a_branch_sums_up_what_it_inherits(way: str) -> None:
+def test_branch_compacts_inherited_history(way: str) -> None:
     def reply(request: ModelRequest) -> Any:
         if is_summary(request):
             return SHORT
@@ -354,7 +354,7 @@ def test_a_branch_sums_up_what_it_inherits(way: str) -> None:
     assert run.usage.requests == len(model.requests)
 
 
-def test_a_branch_inherits_the_setting() -> None:
+def test_branch_inherits_compact_at() -> None:
     model = ScriptedModel(lambda request: looks(request) if is_summary(request) else _branching(request))
     run = run_in(Outer(model=model), "sync")
     (branch,) = run.branches
@@ -368,7 +368,7 @@ def _branching(request: ModelRequest) -> Any:
     return looks(request)
 
 
-def test_an_earlier_conversation_is_summed_up_too(way: str) -> None:
+def test_compaction_includes_prior_history(way: str) -> None:
     prior: list[dict[str, Any]] = []
     for number in range(4):
         prior += [{"role": "user", "content": f"ask {number}"}, {"role": "assistant", "content": LONG}]
@@ -382,7 +382,7 @@ def test_an_earlier_conversation_is_summed_up_too(way: str) -> None:
     assert {"role": "user", "content": "<input>go</input>"} in run.history or "go" in str(run.history[:4])
 
 
-def test_a_history_that_hooks_edit_is_summed_up_as_it_is(way: str) -> None:
+def test_compaction_uses_history_as_edited_by_hooks(way: str) -> None:
     class Editing(Looker):
         """Look around."""
 
@@ -403,7 +403,7 @@ def test_a_history_that_hooks_edit_is_summed_up_as_it_is(way: str) -> None:
     assert run.output == "4711"
 
 
-def test_a_call_is_never_torn_from_its_result() -> None:
+def test_compaction_never_separates_call_from_result() -> None:
     class Moving(Looker):
         """Look around."""
 
@@ -422,7 +422,7 @@ def test_a_call_is_never_torn_from_its_result() -> None:
         assert called >= answered
 
 
-def test_many_calls_in_one_response_stay_together(way: str) -> None:
+def test_compaction_keeps_calls_of_one_response_together(way: str) -> None:
     def reply(request: ModelRequest) -> Any:
         if is_summary(request):
             return SHORT
@@ -437,7 +437,7 @@ def test_many_calls_in_one_response_stay_together(way: str) -> None:
     assert run.output == "4711"
 
 
-def test_as_one_document() -> None:
+def test_compaction_with_thread_format() -> None:
     def reply(request: ModelRequest) -> Any:
         if is_summary(request):
             return SHORT
@@ -454,7 +454,7 @@ def test_as_one_document() -> None:
     assert compactions(run)
 
 
-def test_whoever_listens_hears_of_it() -> None:
+def test_compaction_is_reported_to_listeners() -> None:
     heard: list[Entry] = []
     with listen(heard.append):
         run = run_in(Looker(model=ScriptedModel(looks)), "sync")
@@ -464,12 +464,12 @@ def test_whoever_listens_hears_of_it() -> None:
     assert again.history == run.history
 
 
-def test_any_model_sums_up_as_well() -> None:
+def test_any_model_answers_compaction() -> None:
     assert isinstance(Looker(model=AnyModel(), compact_at=1)("go"), str)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "many", True])
-def test_a_wrong_setting_is_refused(value: Any) -> None:
+def test_compact_at_wrong_value_is_rejected(value: Any) -> None:
     with pytest.raises(DeclarationError, match=r"`Looker\.compact_at` must be a whole number of tokens"):
         Looker(compact_at=value)
 
@@ -530,7 +530,7 @@ assert not any(message.get("tool_call_id") == "c1" for message in run.history)
 """
 
 
-def test_killed_while_it_is_summed_up_and_right_after_it_goes_on(tmp_path: Path) -> None:
+def test_compaction_killed_during_and_after_resumes(tmp_path: Path) -> None:
     def go() -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", VICTIM]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE)

@@ -95,7 +95,7 @@ def saw(request: ModelRequest) -> list[Any]:
 # The input
 
 
-def test_a_picture_in_the_input_follows_its_xml(call: Call, script: Script) -> None:
+def test_image_in_input_follows_its_xml(call: Call, script: Script) -> None:
     model = script(DONE)
     run = call.run(Botanist(model=model), question="What is it?", photo=OAK, more={"others": [ELM, OAK]})
     xml = (
@@ -114,7 +114,7 @@ def test_a_picture_in_the_input_follows_its_xml(call: Call, script: Script) -> N
     assert saw(model.requests[0]) == [("user", xml, [OAK_PART, ELM_PART])]
 
 
-def test_without_a_picture_the_content_is_text(call: Call, script: Script) -> None:
+def test_input_without_image_is_text(call: Call, script: Script) -> None:
     model = script(DONE)
     run = call.run(Botanist(model=model), question="What is it?")
     assert run.history[1]["content"] == "<input>\n  <question>What is it?</question>\n  <more />\n</input>"
@@ -122,7 +122,7 @@ def test_without_a_picture_the_content_is_text(call: Call, script: Script) -> No
 
 
 @pytest.mark.parametrize("kind", [Photo, list[Photo], dict[str, Photo]])
-def test_a_plain_type_may_be_a_part_or_hold_some(call: Call, script: Script, kind: Any) -> None:
+def test_plain_type_input_can_be_or_hold_media(call: Call, script: Script, kind: Any) -> None:
     class Plain(module):
         initial_input = kind
         final_output = Answer
@@ -136,7 +136,7 @@ def test_a_plain_type_may_be_a_part_or_hold_some(call: Call, script: Script, kin
     assert parts == pictures(run.history) == [OAK_PART]
 
 
-def test_a_schema_may_be_a_part_itself_and_sounds_are_parts_too(call: Call, script: Script) -> None:
+def test_media_as_schema_and_audio_are_content_parts(call: Call, script: Script) -> None:
     class Listener(module[Sketch, Answer]):
         pass
 
@@ -155,7 +155,7 @@ def test_a_schema_may_be_a_part_itself_and_sounds_are_parts_too(call: Call, scri
 
 
 @pytest.mark.edits_history
-def test_an_input_that_was_trimmed_away_comes_back_with_its_picture(call: Call, script: Script) -> None:
+def test_trimmed_input_returns_with_its_image(call: Call, script: Script) -> None:
     class Forgetful(Botanist):
         def on_step(self, step: Step) -> None:
             del self.history[1:]
@@ -168,7 +168,7 @@ def test_an_input_that_was_trimmed_away_comes_back_with_its_picture(call: Call, 
 # What tools return
 
 
-def test_a_picture_that_a_tool_returned_follows_its_result(call: Call, script: Script) -> None:
+def test_image_returned_by_tool_follows_its_result(call: Call, script: Script) -> None:
     model = script(calling("shoot", place="wood"), DONE)
     run = call.run(Botanist(model=model), question="?")
     part = image(f"{DATA}wood")
@@ -180,7 +180,7 @@ def test_a_picture_that_a_tool_returned_follows_its_result(call: Call, script: S
 
 
 @pytest.mark.message_list
-def test_what_is_sent_of_a_result_is_a_tool_message_of_text_and_a_user_message(call: Call, script: Script) -> None:
+def test_tool_result_with_image_is_sent_as_text_and_user_message(call: Call, script: Script) -> None:
     model = script(calling("describe") & calling("plain") & calling("shoot"), DONE)
     call.run(Botanist(model=model), question="?")
     placeholders = [{"media": number, "kind": "image"} for number in (1, 2)]
@@ -204,7 +204,7 @@ def test_what_is_sent_of_a_result_is_a_tool_message_of_text_and_a_user_message(c
     }
 
 
-def test_what_was_sent_once_is_sent_the_same_again(call: Call, script: Script) -> None:
+def test_resent_media_messages_are_identical(call: Call, script: Script) -> None:
     model = script(calling("shoot", place="a"), calling("plain"), calling("shoot", place="b"), DONE)
     call.run(Botanist(model=model), question="?", photo=OAK)
     told = [saw(request) for request in model.requests]
@@ -214,7 +214,7 @@ def test_what_was_sent_once_is_sent_the_same_again(call: Call, script: Script) -
 
 
 @pytest.mark.live_objects
-def test_the_output_of_a_result_stays_what_the_tool_returned(call: Call, script: Script) -> None:
+def test_tool_result_output_stays_the_returned_object(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     class Watching(Botanist):
@@ -225,7 +225,7 @@ def test_the_output_of_a_result_stays_what_the_tool_returned(call: Call, script:
     assert seen == [{"shots": [Shot(OAK, "wood"), Shot(ELM, "park")], "count": 2}]
 
 
-def test_a_hook_may_put_pictures_in_and_take_them_out(call: Call, script: Script) -> None:
+def test_hook_can_add_and_remove_images(call: Call, script: Script) -> None:
     class Editing(Botanist):
         def on_step(self, step: Step) -> None:
             for result in step.tool_results:
@@ -238,7 +238,7 @@ def test_a_hook_may_put_pictures_in_and_take_them_out(call: Call, script: Script
     assert pictures(model.requests[1].messages) == [OAK_PART]
 
 
-def test_a_result_that_was_not_edited_is_the_same_beside_a_hook(call: Call, script: Script) -> None:
+def test_unedited_result_is_identical_beside_hook(call: Call, script: Script) -> None:
     class Watching(Botanist):
         def on_step(self, step: Step) -> None:
             assert step.tool_results
@@ -250,7 +250,7 @@ def test_a_result_that_was_not_edited_is_the_same_beside_a_hook(call: Call, scri
     assert pictures(histories[0]) == [OAK_PART, ELM_PART]
 
 
-def test_context_may_hold_pictures(call: Call, script: Script) -> None:
+def test_add_to_context_accepts_images(call: Call, script: Script) -> None:
     class Showing(Botanist):
         def on_step(self, step: Step) -> None:
             step.add_to_context(OAK)
@@ -282,7 +282,7 @@ PARTS = [
 
 @pytest.mark.message_list
 @pytest.mark.parametrize(("content", "kept", "beside"), [row[1:] for row in PARTS], ids=[row[0] for row in PARTS])
-def test_what_a_user_wrote_into_a_result_is_sent_the_same_way(
+def test_user_written_parts_in_result_are_sent_alike(
     call: Call, script: Script, content: Any, kept: Any, beside: Any
 ) -> None:
     model = script(DONE)
@@ -308,7 +308,7 @@ def test_what_a_user_wrote_into_a_result_is_sent_the_same_way(
     assert [message["role"] for message in sent[5:]] == ["user"] * (2 + bool(beside))
 
 
-def test_a_conversation_goes_on_with_its_pictures(call: Call, script: Script) -> None:
+def test_continued_conversation_keeps_images(call: Call, script: Script) -> None:
     model = script(calling("shoot"), DONE, DONE)
     agent = Botanist(model=model)
     first = call.run(agent, question="?", photo=OAK)
@@ -318,7 +318,7 @@ def test_a_conversation_goes_on_with_its_pictures(call: Call, script: Script) ->
     assert text_of(first.history[1]["content"]) in str(saw(model.requests[-1])[0][1])
 
 
-def test_a_branch_has_the_pictures_of_its_parent_and_its_own(call: Call, script: Script) -> None:
+def test_branch_has_images_of_parent_and_its_own(call: Call, script: Script) -> None:
     class Closer(module[Question, Answer]):
         """Look closer."""
 
@@ -339,7 +339,7 @@ def test_a_branch_has_the_pictures_of_its_parent_and_its_own(call: Call, script:
     assert to_messages(run.branches[0].thread) == run.branches[0].history
 
 
-def test_a_branch_may_return_pictures(call: Call, script: Script) -> None:
+def test_branch_can_return_images(call: Call, script: Script) -> None:
     class Painter(module[Any, Answer]):
         """Paint."""
 
@@ -372,7 +372,7 @@ def walked(call: Call, script: Script) -> Run[Any]:
     return call.run(Showing(model=script(*REPLIES)), question="?", photo=OAK)
 
 
-def test_the_journal_tells_what_the_model_reads(call: Call, script: Script) -> None:
+def test_journal_records_what_model_reads(call: Call, script: Script) -> None:
     run = walked(call, script)
     entries = run.journal.entries
     (said,) = [entry for entry in entries if isinstance(entry, MessagesAdded)]
@@ -387,7 +387,7 @@ def test_the_journal_tells_what_the_model_reads(call: Call, script: Script) -> N
 
 
 @pytest.mark.edits_history
-def test_who_edits_the_history_edits_no_entry(call: Call, script: Script) -> None:
+def test_history_edit_does_not_change_journal(call: Call, script: Script) -> None:
     run = walked(call, script)
     before = json.dumps(history_of(run.journal.entries))
     for message in run.history:
@@ -398,7 +398,7 @@ def test_who_edits_the_history_edits_no_entry(call: Call, script: Script) -> Non
     assert "EDITED" not in json.dumps(dump_events(run.thread))
 
 
-def test_the_thread_tells_the_text_and_carries_the_rest(call: Call, script: Script) -> None:
+def test_thread_has_text_and_carries_parts(call: Call, script: Script) -> None:
     run = walked(call, script)
     assert to_messages(run.thread) == run.history
     assert to_messages(parse_events(json.dumps(dump_events(run.thread)))) == run.history
@@ -414,7 +414,7 @@ def test_the_thread_tells_the_text_and_carries_the_rest(call: Call, script: Scri
     assert results[1]["shots"][1] == {"photo": {"media": 2, "kind": "image"}, "place": "park"}
 
 
-def test_a_saved_run_has_its_pictures_still(call: Call, script: Script) -> None:
+def test_saved_run_keeps_images(call: Call, script: Script) -> None:
     model = script(DONE)
     agent = Botanist(model=model)
     run = call.run(agent, question="?", photo=OAK)
@@ -424,7 +424,7 @@ def test_a_saved_run_has_its_pictures_still(call: Call, script: Script) -> None:
     assert again.openings == loop.openings
 
 
-def test_a_run_that_fails_keeps_the_pictures_that_had_come(call: Call, script: Script) -> None:
+def test_failed_run_keeps_images(call: Call, script: Script) -> None:
     class Failing(Botanist):
         def on_step(self, step: Step) -> None:
             raise ZeroDivisionError
@@ -440,7 +440,7 @@ def test_a_run_that_fails_keeps_the_pictures_that_had_come(call: Call, script: S
 # As one document
 
 
-def test_in_a_thread_each_picture_follows_the_document_with_its_event(script: Script) -> None:
+def test_thread_format_sends_images_after_their_event(script: Script) -> None:
     model = script(calling("shoot"), DONE)
     Botanist(model=model, history_format="thread")(question="?", photo=OAK)
     _, sent = model.requests[1].messages
@@ -459,7 +459,7 @@ def used(reply: Reply) -> Reply:
     return replace(reply, usage=Usage(100, 10))
 
 
-def test_the_data_of_a_picture_is_not_counted_as_text(call: Call, script: Script) -> None:
+def test_image_data_is_not_counted_as_text(call: Call, script: Script) -> None:
     big = Photo(DATA + "A" * 400_000)
 
     @tool
@@ -492,7 +492,7 @@ def test_text_in_parts_is_counted(call: Call, script: Script) -> None:
 # How it is sent
 
 
-def test_the_data_of_a_picture_is_not_copied_for_every_request(script: Script) -> None:
+def test_image_data_is_not_copied_per_request(script: Script) -> None:
     model = script(calling("shoot"), calling("plain"), DONE)
     run = Botanist(model=model).run(question="?", photo=OAK)
     for request in model.requests:

@@ -127,14 +127,14 @@ BESIDES = [
 
 
 @pytest.mark.parametrize(("attribute", "default"), DEFAULTS + BESIDES)
-def test_an_attribute_that_nobody_set_has_its_default(attribute: str, default: Any) -> None:
+def test_setting_without_value_has_default(attribute: str, default: Any) -> None:
     agent = declare()
     assert getattr(agent, attribute) == default
     assert getattr(agent(), attribute) == default
     assert attribute not in spec_of(agent()).declared
 
 
-def test_a_module_that_declares_nothing_compiles_to_the_defaults() -> None:
+def test_empty_module_compiles_to_defaults() -> None:
     spec = spec_of(declare()())
     assert (spec.owner, spec.declared) == ("Agent", frozenset())
     assert (spec.model, spec.temperature, spec.max_tokens) == (None, 0.7, 4096)
@@ -147,17 +147,17 @@ def test_a_module_that_declares_nothing_compiles_to_the_defaults() -> None:
     assert (spec.xml_input_root, spec.xml_output_root, spec.xml_context_root) == ("input", "output", "context")
 
 
-def test_module_has_a_conventional_name_too() -> None:
+def test_module_alias_is_same_class() -> None:
     assert Module is module
 
 
-def test_a_declared_attribute_counts_as_declared_even_at_its_default() -> None:
+def test_setting_declared_at_default_counts_as_declared() -> None:
     assert spec_of(declare(temperature=0.7)()).declared == {"temperature"}
     assert spec_of(declare("Child", declare(temperature=0.7), max_steps=3)()).declared == {"temperature", "max_steps"}
     assert spec_of(declare()(max_tokens=4096)).declared == {"max_tokens"}
 
 
-def test_an_attribute_of_a_mixin_that_module_hides_does_not_count_as_declared() -> None:
+def test_mixin_attribute_hidden_by_module_is_not_declared() -> None:
     class Mixin:
         temperature = 0.1
 
@@ -200,7 +200,7 @@ RIGHT: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("attribute", "value"), RIGHT)
-def test_a_right_value_is_taken_as_it_is(attribute: str, value: Any) -> None:
+def test_setting_accepts_valid_value(attribute: str, value: Any) -> None:
     assert getattr(spec_of(declare(**{attribute: value})()), attribute) is value
     assert getattr(spec_of(declare()(**{attribute: value})), attribute) is value
 
@@ -373,33 +373,33 @@ WAYS = [_on_the_class, _on_the_instance, _by_using, _on_the_instance_later, _on_
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("attribute", "value", "allowed", "told"), WRONG)
-def test_a_wrong_value_is_refused_in_these_words_wherever_it_is_set(
+def test_setting_rejects_invalid_value_with_message(
     attribute: str, value: Any, allowed: str, told: str, way: Callable[[str, Any], object]
 ) -> None:
     words = refusal(lambda: way(attribute, value))
     assert words == f"`Agent.{attribute}` must be {allowed}, got {told}."
 
 
-def test_a_number_too_large_for_a_float_is_refused_like_any_other() -> None:
+def test_setting_rejects_number_too_large_for_float() -> None:
     assert refusal(lambda: declare(temperature=10**400)).startswith(
         "`Agent.temperature` must be a number from 0 to 2, got 1000"
     )
 
 
-def test_the_message_names_the_class_that_was_being_defined() -> None:
+def test_declaration_error_names_defined_class() -> None:
     assert refusal(lambda: declare("Researcher", temperature=3)).startswith("`Researcher.temperature` must be ")
     parent = declare("Parent")
     assert refusal(lambda: declare("Child", parent, max_steps=0)).startswith("`Child.max_steps` must be ")
 
 
-def test_a_long_value_is_cut_in_the_message() -> None:
+def test_declaration_error_shortens_long_value() -> None:
     words = refusal(lambda: declare(temperature="x" * 5000))
     assert words.startswith("`Agent.temperature` must be a number from 0 to 2, got 'xxx")
     assert words.endswith("x….")
     assert len(words) < 200
 
 
-def test_a_value_without_a_readable_repr_is_still_told() -> None:
+def test_declaration_error_handles_failing_repr() -> None:
     class Broken:
         def __repr__(self) -> str:
             raise RuntimeError("no")
@@ -408,7 +408,7 @@ def test_a_value_without_a_readable_repr_is_still_told() -> None:
     assert words == "`Agent.temperature` must be a number from 0 to 2, got <Broken without a repr>."
 
 
-def test_a_property_in_the_place_of_a_setting_is_refused() -> None:
+def test_property_as_setting_is_rejected() -> None:
     assert "`Agent.temperature` must be a number" in refusal(lambda: declare(temperature=property(lambda self: 1)))
 
 
@@ -435,7 +435,7 @@ NEAR = [
 
 
 @pytest.mark.parametrize(("written", "meant"), NEAR)
-def test_a_name_close_to_one_of_ours_warns_and_names_it(written: str, meant: str) -> None:
+def test_similar_attribute_name_warns_with_suggestion(written: str, meant: str) -> None:
     with pytest.warns(UserWarning, match="did you mean") as caught:
         declare(**{written: 5})
     assert [str(warning.message) for warning in caught] == [
@@ -443,7 +443,7 @@ def test_a_name_close_to_one_of_ours_warns_and_names_it(written: str, meant: str
     ]
 
 
-def test_the_warning_points_at_the_class() -> None:
+def test_similar_name_warning_points_at_class() -> None:
     with pytest.warns(UserWarning, match="did you mean") as caught:
 
         class Agent(module):
@@ -453,7 +453,7 @@ def test_the_warning_points_at_the_class() -> None:
     assert Agent.max_step == 5
 
 
-def test_a_subclass_does_not_warn_again() -> None:
+def test_subclass_does_not_repeat_warning() -> None:
     with pytest.warns(UserWarning, match="did you mean `max_steps`"):
         parent = declare("Parent", max_step=5)
     declare("Child", parent)
@@ -474,7 +474,7 @@ def test_a_subclass_does_not_warn_again() -> None:
         "_max_step",
     ],
 )
-def test_an_unrelated_or_private_name_does_not_warn(name: str) -> None:
+def test_unrelated_or_private_name_does_not_warn(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         declare(**{name: 5})
@@ -498,7 +498,7 @@ def test_methods_and_inner_classes_do_not_warn() -> None:
     assert names(Agent) == []
 
 
-def test_class_methods_and_cached_properties_do_not_warn_either() -> None:
+def test_class_methods_and_cached_properties_do_not_warn() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
 
@@ -525,7 +525,7 @@ class Painter(module):
     tools = [search]
 
 
-def test_an_instance_may_set_attributes_for_itself() -> None:
+def test_instance_overrides_settings() -> None:
     spec = spec_of(Painter(temperature=0.2, max_steps=3, model={"id": "m"}, tools=[calculate], final_output=str))
     assert (spec.temperature, spec.max_steps, spec.model) == (0.2, 3, {"id": "m"})
     assert [tool.name for tool in spec.tools] == ["calculate"]
@@ -535,16 +535,16 @@ def test_an_instance_may_set_attributes_for_itself() -> None:
     assert names(Painter) == ["search"]
 
 
-def test_an_instance_without_overrides_shares_the_spec_of_its_class() -> None:
+def test_instance_without_overrides_shares_class_spec() -> None:
     assert spec_of(Painter()) is spec_of(Painter())
 
 
-def test_an_instances_spec_is_made_once() -> None:
+def test_instance_spec_is_compiled_once() -> None:
     agent = Painter(temperature=0.2)
     assert spec_of(agent) is spec_of(agent)
 
 
-def test_an_instance_may_set_everything() -> None:
+def test_instance_can_override_every_setting() -> None:
     everything: dict[str, Any] = {
         "model": "m",
         "temperature": 1,
@@ -585,14 +585,14 @@ def test_an_instance_may_set_everything() -> None:
         ("max_step", "`Painter` has no attribute `max_step` to set; did you mean `max_steps`?"),
     ],
 )
-def test_an_unknown_name_is_a_type_error(name: str, words: str) -> None:
+def test_unknown_setting_raises_type_error(name: str, words: str) -> None:
     for act in (Painter, Painter().using):
         with pytest.raises(TypeError) as caught:
             act(**{name: 5})
         assert str(caught.value).startswith(words)
 
 
-def test_an_input_that_is_given_too_early_is_told_where_it_belongs() -> None:
+def test_input_passed_to_init_raises_with_advice() -> None:
     class Asked(module[Text, Verdict]):
         """Judge."""
 
@@ -603,18 +603,18 @@ def test_an_input_that_is_given_too_early_is_told_where_it_belongs() -> None:
         assert str(caught.value) == words
 
 
-def test_the_words_about_an_unknown_name_end_like_a_sentence() -> None:
+def test_unknown_setting_message_is_a_sentence() -> None:
     with pytest.raises(TypeError) as caught:
         Painter(temprature=5)
     assert not str(caught.value).endswith("?.")
 
 
-def test_a_setting_cannot_be_given_by_position() -> None:
+def test_positional_setting_raises() -> None:
     with pytest.raises(TypeError):
         cast(Any, Painter)("openai/gpt-4o")
 
 
-def test_an_own_init_without_super_works() -> None:
+def test_own_init_without_super_works() -> None:
     class Agent(module):
         temperature = 0.5
 
@@ -626,7 +626,7 @@ def test_an_own_init_without_super_works() -> None:
     assert spec_of(Agent("a").using(temperature=1)).temperature == 1
 
 
-def test_an_own_init_with_super_works() -> None:
+def test_own_init_with_super_works() -> None:
     class Agent(module):
         def __init__(self, name: str, **overrides: Any) -> None:
             super().__init__(**overrides)
@@ -657,7 +657,7 @@ def test_attributes_set_on_self_in_init_count() -> None:
     assert spec.declared == {"system_prompt", "temperature", "tools", "final_output"}
 
 
-def test_a_dataclass_may_be_a_module() -> None:
+def test_dataclass_can_be_module() -> None:
     @dataclasses.dataclass
     class Agent(module):
         """Help."""
@@ -667,7 +667,7 @@ def test_a_dataclass_may_be_a_module() -> None:
     assert spec_of(Agent(name="b")).prompt.text == "Help."
 
 
-def test_tools_of_an_instance_may_be_its_own_bound_methods() -> None:
+def test_instance_tools_can_be_its_bound_methods() -> None:
     class Agent(module):
         def __init__(self) -> None:
             self.tools = [self.look]
@@ -687,7 +687,7 @@ def test_tools_of_an_instance_may_be_its_own_bound_methods() -> None:
 # using
 
 
-def test_using_returns_a_copy_and_leaves_the_original_untouched() -> None:
+def test_using_returns_copy_and_leaves_original() -> None:
     agent = Painter(temperature=0.2)
     before = spec_of(agent)
     other = agent.using(temperature=1.0, max_steps=4)
@@ -698,7 +698,7 @@ def test_using_returns_a_copy_and_leaves_the_original_untouched() -> None:
     assert (agent.temperature, agent.max_steps) == (0.2, None)
 
 
-def test_using_keeps_what_was_set_before_and_what_is_the_users() -> None:
+def test_using_keeps_earlier_settings_and_user_attributes() -> None:
     agent = Painter(temperature=0.2)
     vars(agent)["colors"] = ["red"]
     third = agent.using(max_steps=4).using(max_tokens=7)
@@ -707,14 +707,14 @@ def test_using_keeps_what_was_set_before_and_what_is_the_users() -> None:
     assert vars(third)["colors"] is vars(agent)["colors"]
 
 
-def test_using_nothing_is_a_plain_copy() -> None:
+def test_using_without_arguments_is_plain_copy() -> None:
     agent = Painter(temperature=0.2)
     other = agent.using()
     assert other is not agent
     assert spec_of(other).temperature == 0.2
 
 
-def test_using_does_not_call_a_users_init_again() -> None:
+def test_using_does_not_call_user_init() -> None:
     calls: list[str] = []
 
     class Agent(module):
@@ -725,7 +725,7 @@ def test_using_does_not_call_a_users_init_again() -> None:
     assert calls == ["a"]
 
 
-def test_using_checks_one_attribute_against_another() -> None:
+def test_using_checks_related_attributes() -> None:
     check = declare("Check", final_output=str)
     with pytest.raises(ToolConflictError, match="Tool 'search' of `Painter`"):
         Painter().using(branches={"search": check})
@@ -734,7 +734,7 @@ def test_using_checks_one_attribute_against_another() -> None:
 # Changes after the definition
 
 
-def test_a_class_attribute_changed_later_is_found() -> None:
+def test_class_attribute_changed_later_is_seen() -> None:
     agent = declare(temperature=0.5)
     instance = agent()
     assert spec_of(instance).temperature == 0.5
@@ -746,14 +746,14 @@ def test_a_class_attribute_changed_later_is_found() -> None:
     assert spec_of(instance).temperature == 0.25
 
 
-def test_a_class_attribute_deleted_later_is_its_default_again() -> None:
+def test_class_attribute_deleted_later_returns_to_default() -> None:
     agent = declare(temperature=0.5)
     del cast(Any, agent).temperature
     assert spec_of(agent()).temperature == 0.7
     assert spec_of(agent()).declared == set()
 
 
-def test_a_change_on_a_parent_reaches_its_children_and_their_instances() -> None:
+def test_parent_class_change_reaches_subclasses_and_instances() -> None:
     parent = declare("Parent", temperature=0.5)
     child = declare("Child", parent)
     instance = child(max_steps=3)
@@ -763,7 +763,7 @@ def test_a_change_on_a_parent_reaches_its_children_and_their_instances() -> None
     assert spec_of(instance).max_steps == 3
 
 
-def test_an_instance_attribute_changed_or_deleted_later_is_found() -> None:
+def test_instance_attribute_change_is_seen() -> None:
     agent = Painter(temperature=0.2)
     agent.temperature = 0.3
     assert spec_of(agent).temperature == 0.3
@@ -771,7 +771,7 @@ def test_an_instance_attribute_changed_or_deleted_later_is_found() -> None:
     assert spec_of(agent).temperature == 0.5
 
 
-def test_a_list_of_tools_mutated_in_place_is_found() -> None:
+def test_tool_list_changed_in_place_is_seen() -> None:
     agent = declare(tools=[search])
     instance, own = agent(), agent(tools=[search])
     assert names(instance) == names(own) == ["search"]
@@ -784,7 +784,7 @@ def test_a_list_of_tools_mutated_in_place_is_found() -> None:
     assert refusal(lambda: spec_of(instance)).startswith("`Agent.tools[2]` must be a function")
 
 
-def test_a_list_of_fields_a_dict_of_branches_and_a_model_mutated_in_place_are_found() -> None:
+def test_fields_branches_and_model_changed_in_place_are_seen() -> None:
     agent = declare(initial_input=["a"], branches={}, model={"model": "m"})
     instance = agent()
     before = spec_of(instance)
@@ -805,7 +805,7 @@ def test_a_list_of_fields_a_dict_of_branches_and_a_model_mutated_in_place_are_fo
     assert refusal(lambda: spec_of(instance)).startswith("`Agent.model[1]` must be ")
 
 
-def test_a_prompt_changed_later_is_found() -> None:
+def test_prompt_changed_later_is_seen() -> None:
     parent = declare("Parent", system_prompt="one")
     agent = declare("Child", parent)()
     assert prompt(agent).text == "one"
@@ -816,7 +816,7 @@ def test_a_prompt_changed_later_is_found() -> None:
 # module[In, Out]
 
 
-def test_brackets_declare_both_schemas() -> None:
+def test_type_arguments_declare_both_schemas() -> None:
     class Sentiment(module[Text, Verdict]):
         """Classify the sentiment of the text."""
 
@@ -827,7 +827,7 @@ def test_brackets_declare_both_schemas() -> None:
     assert spec.declared == {"initial_input", "final_output"}
 
 
-def test_brackets_may_hold_plain_types() -> None:
+def test_type_arguments_can_be_plain_types() -> None:
     class Splitter(module[str, list[str]]):
         pass
 
@@ -836,7 +836,7 @@ def test_brackets_may_hold_plain_types() -> None:
     assert spec.output.schema.model_fields["result"].annotation == list[str]
 
 
-def test_none_in_brackets_is_nothing() -> None:
+def test_type_argument_none_means_no_schema() -> None:
     class Dice(module[None, int]):
         pass
 
@@ -848,7 +848,7 @@ def test_none_in_brackets_is_nothing() -> None:
     assert spec_of(Log()).output.is_empty
 
 
-def test_any_in_brackets_declares_nothing() -> None:
+def test_type_argument_any_declares_nothing() -> None:
     class Half(module[Any, Verdict]):
         initial_input = ["text"]
 
@@ -857,14 +857,14 @@ def test_any_in_brackets_declares_nothing() -> None:
     assert spec.output.schema is Verdict
 
 
-def test_one_type_in_brackets_is_the_input() -> None:
+def test_single_type_argument_is_input() -> None:
     class Half(module[Text]):
         final_output = Verdict
 
     assert (spec_of(Half()).input.schema, spec_of(Half()).output.schema) == (Text, Verdict)
 
 
-def test_four_types_in_brackets_are_refused() -> None:
+def test_four_type_arguments_are_rejected() -> None:
     with pytest.raises(TypeError, match="Too many arguments"):
         cast(Any, module)[Text, Verdict, str, int]
 
@@ -873,7 +873,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-def test_brackets_reach_through_a_generic_class_in_between() -> None:
+def test_type_arguments_reach_through_generic_class() -> None:
     class Judge(module[T, Verdict], Generic[T]):
         """Judge."""
 
@@ -891,7 +891,7 @@ def test_brackets_reach_through_a_generic_class_in_between() -> None:
     assert spec_of(Judge()).output.schema is Verdict
 
 
-def test_brackets_follow_the_names_of_type_variables_not_their_order() -> None:
+def test_type_arguments_follow_type_variables_not_order() -> None:
     class Swapped(module[U, T], Generic[T, U]):
         pass
 
@@ -905,7 +905,7 @@ def test_brackets_follow_the_names_of_type_variables_not_their_order() -> None:
     assert (spec.input.schema, spec.output.schema) == (Text, Verdict)
 
 
-def test_brackets_fill_a_type_variable_inside_a_type() -> None:
+def test_type_arguments_fill_type_variable_inside_type() -> None:
     class Sorter(module[list[T], dict[str, T]], Generic[T]):
         pass
 
@@ -917,7 +917,7 @@ def test_brackets_fill_a_type_variable_inside_a_type() -> None:
     assert spec.output.schema.model_fields["result"].annotation == dict[str, int]
 
 
-def test_brackets_and_an_attribute_that_disagree_are_refused() -> None:
+def test_type_arguments_that_contradict_attribute_are_rejected() -> None:
     def twice() -> None:
         class Sentiment(module[Text, Verdict]):
             initial_input = Verdict
@@ -925,7 +925,7 @@ def test_brackets_and_an_attribute_that_disagree_are_refused() -> None:
     assert refusal(twice) == "`Sentiment` declares `initial_input` twice, in brackets and as an attribute; keep one."
 
 
-def test_brackets_and_an_attribute_that_agree_are_no_contradiction() -> None:
+def test_type_arguments_that_agree_with_attribute_are_accepted() -> None:
     class Sentiment(module[Text, list[str]]):
         initial_input = Text
         final_output = list[str]
@@ -933,7 +933,7 @@ def test_brackets_and_an_attribute_that_agree_are_no_contradiction() -> None:
     assert spec_of(Sentiment()).input.schema is Text
 
 
-def test_new_brackets_on_a_subclass_replace_the_old_ones() -> None:
+def test_subclass_type_arguments_replace_parents() -> None:
     class Sentiment(module[Text, Verdict]):
         pass
 
@@ -944,7 +944,7 @@ def test_new_brackets_on_a_subclass_replace_the_old_ones() -> None:
     assert (spec.input.schema, spec.output.schema) == (Verdict, Text)
 
 
-def test_a_subclass_may_replace_what_its_parents_brackets_declared() -> None:
+def test_subclass_attribute_replaces_parents_type_argument() -> None:
     class Sentiment(module[Text, Verdict]):
         pass
 
@@ -955,7 +955,7 @@ def test_a_subclass_may_replace_what_its_parents_brackets_declared() -> None:
     assert spec_of(Short()).output.wrapped
 
 
-def test_a_mixin_ahead_may_replace_what_brackets_declared() -> None:
+def test_mixin_before_class_replaces_type_argument() -> None:
     class Sentiment(module[Text, Verdict]):
         pass
 
@@ -965,7 +965,7 @@ def test_a_mixin_ahead_may_replace_what_brackets_declared() -> None:
     assert spec_of(declare("Short", Plain, Sentiment)()).output.wrapped
 
 
-def test_a_later_change_reaches_the_children_of_a_class_with_brackets() -> None:
+def test_later_change_reaches_subclasses_of_generic_class() -> None:
     class Sentiment(module[Text, Verdict]):
         pass
 
@@ -976,14 +976,14 @@ def test_a_later_change_reaches_the_children_of_a_class_with_brackets() -> None:
     assert spec_of(Child()).output.wrapped
 
 
-def test_an_instance_may_replace_what_brackets_declared() -> None:
+def test_instance_attribute_replaces_type_argument() -> None:
     class Sentiment(module[Text, Verdict]):
         pass
 
     assert spec_of(Sentiment(final_output=str)).output.wrapped
 
 
-def test_a_name_in_quotes_in_brackets_is_refused_like_one_as_attribute() -> None:
+def test_quoted_type_argument_is_rejected_like_attribute() -> None:
     def forward() -> None:
         class Sentiment(module["Text", "Verdict"]):
             pass
@@ -1023,12 +1023,12 @@ LISTS: list[tuple[Any, dict[str, tuple[Any, bool, Any]]]] = [
 
 
 @pytest.mark.parametrize(("declared", "expected"), LISTS)
-def test_a_list_of_fields_becomes_a_model(declared: Any, expected: dict[str, tuple[Any, bool, Any]]) -> None:
+def test_field_list_becomes_schema(declared: Any, expected: dict[str, tuple[Any, bool, Any]]) -> None:
     assert fields_of(declared) == expected
     assert not spec_of(declare(initial_input=declared)()).input.wrapped
 
 
-def test_fields_keep_their_order_descriptions_and_limits() -> None:
+def test_field_list_keeps_order_descriptions_and_limits() -> None:
     declared = ["z", ("n", int, Field(description="How many", ge=1)), ("a", str, "x")]
     assert spec_of(declare(final_output=declared)()).output.json_schema == {
         "type": "object",
@@ -1063,15 +1063,13 @@ def test_fields_keep_their_order_descriptions_and_limits() -> None:
         (["a", "b", ("a", int)], "", "names the field `a` twice; keep one."),
     ],
 )
-def test_a_wrong_list_of_fields_is_refused_in_these_words(
-    declared: Any, place: str, words: str, attribute: str
-) -> None:
+def test_invalid_field_list_is_rejected_with_message(declared: Any, place: str, words: str, attribute: str) -> None:
     assert refusal(lambda: declare(**{attribute: declared})) == f"`Agent.{attribute}{place}` {words}"
 
 
 @pytest.mark.parametrize("attribute", ["initial_input", "final_output"])
 @pytest.mark.parametrize("kind", ["int", 5, {"a": int}, Field(description="How many"), ...])
-def test_a_field_whose_type_is_no_type_is_refused_and_named(kind: Any, attribute: str) -> None:
+def test_field_with_invalid_type_is_rejected_by_name(kind: Any, attribute: str) -> None:
     words = refusal(lambda: declare(**{attribute: ["a", ("n", kind)]}))
     assert words.startswith(f"`Agent.{attribute}[1]` must be ")
     assert words.endswith(f"got {kind!r}.")
@@ -1081,7 +1079,7 @@ def test_a_field_whose_type_is_no_type_is_refused_and_named(kind: Any, attribute
 @pytest.mark.parametrize(
     "declared", [Opaque, Opaque(), [("o", Opaque)], list[Opaque], Generic, type("Meta", (type,), {})]
 )
-def test_a_type_that_pydantic_cannot_validate_is_refused(declared: Any, attribute: str) -> None:
+def test_type_unknown_to_pydantic_is_rejected(declared: Any, attribute: str) -> None:
     words = refusal(lambda: declare(**{attribute: declared}))
     assert words.startswith(
         (f"`Agent.{attribute}` must be {SCHEMA}; Pydantic says: ", f"`Agent.{attribute}` cannot be ")
@@ -1090,18 +1088,18 @@ def test_a_type_that_pydantic_cannot_validate_is_refused(declared: Any, attribut
 
 @pytest.mark.parametrize("attribute", ["initial_input", "final_output"])
 @pytest.mark.parametrize("declared", [Callable[[int], int], type, [("f", Callable[..., Any])]])
-def test_a_type_that_json_cannot_carry_is_refused(declared: Any, attribute: str) -> None:
+def test_type_without_json_form_is_rejected(declared: Any, attribute: str) -> None:
     words = refusal(lambda: declare(**{attribute: declared}))
     assert words.startswith(f"`Agent.{attribute}` cannot be described in JSON Schema: ")
     assert words.endswith("Use types that JSON can carry.")
 
 
-def test_the_base_class_of_all_models_is_refused() -> None:
+def test_base_model_itself_is_rejected() -> None:
     assert refusal(lambda: declare(initial_input=BaseModel)).startswith("`Agent.initial_input` ")
 
 
 @pytest.mark.parametrize("declared", [["model_config"], [("total", cast(Any, ClassVar)[int])]])
-def test_a_field_that_pydantic_would_drop_in_silence_is_refused(declared: list[Any]) -> None:
+def test_field_that_pydantic_would_drop_is_rejected(declared: list[Any]) -> None:
     assert refusal(lambda: declare(initial_input=declared)).startswith("`Agent.initial_input")
 
 
@@ -1109,7 +1107,7 @@ ODD_NAMES = ["title", "self", "model", "type", "default", "description", "copy",
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_a_field_may_have_a_name_that_others_use(name: str) -> None:
+def test_field_name_used_elsewhere_is_accepted(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         spec = spec_of(declare(initial_input=[name], final_output=[(name, int, 5)])())
@@ -1118,7 +1116,7 @@ def test_a_field_may_have_a_name_that_others_use(name: str) -> None:
     assert spec.input.from_call("Agent", (), {name: "a"}).__dict__ == {name: "a"}
 
 
-def test_all_these_names_go_together() -> None:
+def test_field_names_used_elsewhere_work_together() -> None:
     spec = spec_of(declare(initial_input=ODD_NAMES)())
     assert list(spec.input.json_schema["properties"]) == ODD_NAMES
 
@@ -1137,7 +1135,7 @@ def test_all_these_names_go_together() -> None:
         (Annotated[str, Field(description="A name")], {"type": "string", "description": "A name"}),
     ],
 )
-def test_a_plain_type_travels_in_the_field_result(declared: Any, schema: dict[str, Any]) -> None:
+def test_plain_output_travels_in_field_result(declared: Any, schema: dict[str, Any]) -> None:
     for attribute, side in (("initial_input", "input"), ("final_output", "output")):
         shape = getattr(spec_of(declare(**{attribute: declared})()), side)
         assert shape.wrapped
@@ -1158,12 +1156,12 @@ def test_a_plain_type_travels_in_the_field_result(declared: Any, schema: dict[st
         (Annotated[int, Field(gt=0)], 1, 1),
     ],
 )
-def test_a_plain_type_comes_back_unwrapped(declared: Any, given: Any, expected: Any) -> None:
+def test_plain_output_is_returned_unwrapped(declared: Any, given: Any, expected: Any) -> None:
     shape = spec_of(declare(final_output=declared)()).output
     assert shape.unwrap(shape.schema.model_validate({"result": given})) == expected
 
 
-def test_a_typed_dict_of_the_standard_library_is_taken_or_refused_with_advice() -> None:
+def test_standard_typed_dict_is_accepted_or_rejected_with_advice() -> None:
     Plain = typing.TypedDict("Plain", {"x": int})  # noqa: UP013
     try:
         assert spec_of(declare(final_output=Plain)()).output.wrapped
@@ -1172,7 +1170,7 @@ def test_a_typed_dict_of_the_standard_library_is_taken_or_refused_with_advice() 
         assert "typing_extensions.TypedDict" in str(error)  # noqa: PT017
 
 
-def test_a_model_comes_back_as_it_is_and_nothing_as_none() -> None:
+def test_model_output_is_returned_as_is_and_empty_as_none() -> None:
     shape = spec_of(declare(final_output=Verdict)()).output
     verdict = Verdict(sentiment="positive")
     assert not shape.wrapped
@@ -1182,7 +1180,7 @@ def test_a_model_comes_back_as_it_is_and_nothing_as_none() -> None:
 
 
 @pytest.mark.parametrize("nothing", [[], None, (), type(None)])
-def test_an_empty_list_and_none_are_nothing(nothing: Any) -> None:
+def test_empty_list_and_none_mean_no_schema(nothing: Any) -> None:
     spec = spec_of(declare(initial_input=nothing, final_output=nothing)())
     for shape in (spec.input, spec.output):
         assert shape.is_empty
@@ -1190,7 +1188,7 @@ def test_an_empty_list_and_none_are_nothing(nothing: Any) -> None:
         assert shape.json_schema == {"type": "object", "properties": {}}
 
 
-def test_a_model_may_name_a_class_that_comes_later() -> None:
+def test_schema_can_name_later_class() -> None:
     space: dict[str, Any] = {"BaseModel": BaseModel, "module": module, "__name__": "later"}
     exec("class Book(BaseModel):\n    pages: list['Page']\n\nclass Agent(module):\n    initial_input = Book", space)
     exec("class Page(BaseModel):\n    number: int", space)
@@ -1198,7 +1196,7 @@ def test_a_model_may_name_a_class_that_comes_later() -> None:
     assert spec_of(space["Agent"]()).input.json_schema["properties"]["pages"]["type"] == "array"
 
 
-def test_a_recursive_model_is_taken() -> None:
+def test_recursive_schema_is_accepted() -> None:
     class Tree(BaseModel):
         name: str
         children: list["Tree"] = []
@@ -1209,7 +1207,7 @@ def test_a_recursive_model_is_taken() -> None:
 # The system prompt
 
 
-def test_the_docstring_is_the_prompt() -> None:
+def test_docstring_is_prompt() -> None:
     class Agent(module):
         """
         You are a helpful assistant.
@@ -1220,7 +1218,7 @@ def test_the_docstring_is_the_prompt() -> None:
     assert prompt(Agent).text == "You are a helpful assistant.\n\n  - Be concise"
 
 
-def test_a_prompt_as_string_is_cleaned_like_a_docstring() -> None:
+def test_prompt_string_is_cleaned_like_docstring() -> None:
     agent = declare(
         system_prompt="""
         You are a helpful assistant.
@@ -1231,25 +1229,25 @@ def test_a_prompt_as_string_is_cleaned_like_a_docstring() -> None:
     assert prompt(agent).text == "You are a helpful assistant.\n\n  - Be concise"
 
 
-def test_an_explicit_prompt_wins_over_the_docstring() -> None:
+def test_explicit_prompt_wins_over_docstring() -> None:
     assert prompt(declare(__doc__="No.", system_prompt="Yes.")).text == "Yes."
 
 
-def test_a_docstring_is_inherited_and_the_nearest_counts() -> None:
+def test_nearest_inherited_docstring_is_prompt() -> None:
     parent = declare("Parent", __doc__="Parent.")
     assert prompt(declare("Child", parent)).text == "Parent."
     assert prompt(declare("Child", parent, __doc__="Child.")).text == "Child."
     assert prompt(declare("Grandchild", declare("Child", parent, __doc__="Child."))).text == "Child."
 
 
-def test_an_explicit_prompt_anywhere_above_wins_over_every_docstring() -> None:
+def test_explicit_prompt_in_any_base_wins_over_docstrings() -> None:
     grandparent = declare("Grandparent", system_prompt="Explicit.")
     parent = declare("Parent", grandparent, __doc__="Parent.")
     assert prompt(declare("Child", parent, __doc__="Child.")).text == "Explicit."
     assert prompt(declare("Child", parent, __doc__="Child.", system_prompt="Nearest.")).text == "Nearest."
 
 
-def test_an_explicit_prompt_of_a_mixin_counts() -> None:
+def test_explicit_prompt_of_mixin_counts() -> None:
     class Mixin:
         system_prompt = "Mixed in."
 
@@ -1257,7 +1255,7 @@ def test_an_explicit_prompt_of_a_mixin_counts() -> None:
     assert prompt(declare("Behind", module, Mixin, __doc__="Doc.")).text == "Mixed in."
 
 
-def test_a_docstring_of_a_mixin_does_not_count() -> None:
+def test_docstring_of_mixin_does_not_count() -> None:
     class Mixin:
         """About the mixin."""
 
@@ -1267,13 +1265,13 @@ def test_a_docstring_of_a_mixin_does_not_count() -> None:
     assert prompt(declare("Child", Mixin, parent)).text == "Parent."
 
 
-def test_the_docstring_of_module_itself_is_never_a_prompt() -> None:
+def test_module_docstring_is_never_prompt() -> None:
     assert module.__doc__
     assert prompt(declare()).text == ""
     assert prompt(module()).text == ""
 
 
-def test_an_empty_prompt_means_none() -> None:
+def test_empty_prompt_means_no_system_message() -> None:
     assert prompt(declare(__doc__="Doc.", system_prompt="")).text == ""
     parent = declare("Parent", __doc__="Parent.", system_prompt="Explicit.")
     assert prompt(declare("Child", parent, system_prompt="")).text == ""
@@ -1281,7 +1279,7 @@ def test_an_empty_prompt_means_none() -> None:
     assert prompt(declare(__doc__="Doc.")(system_prompt="")).text == ""
 
 
-def test_a_generic_class_in_between_gives_its_docstring() -> None:
+def test_generic_base_class_docstring_is_prompt() -> None:
     class Judge(module[T, Verdict], Generic[T]):
         """Judge."""
 
@@ -1291,7 +1289,7 @@ def test_a_generic_class_in_between_gives_its_docstring() -> None:
     assert prompt(TextJudge).text == "Judge."
 
 
-def test_a_prompt_method_is_called_for_each_run() -> None:
+def test_prompt_method_is_called_per_run() -> None:
     class Agent(module):
         """Not this."""
 
@@ -1340,7 +1338,7 @@ def _anything(*args: object) -> str:
 @pytest.mark.parametrize(
     "method", [_alone, _with_default, _with_anything, staticmethod(_none), classmethod(_alone), lambda self: "text"]
 )
-def test_a_method_that_can_be_called_with_self_alone_is_a_prompt(method: Any) -> None:
+def test_prompt_method_callable_with_self_is_accepted(method: Any) -> None:
     assert prompt(declare(system_prompt=method)).is_method
 
 
@@ -1354,15 +1352,15 @@ def test_a_method_that_can_be_called_with_self_alone_is_a_prompt(method: Any) ->
         (classmethod(_two), "`Agent.system_prompt` is called with `self` alone; it takes 2."),
     ],
 )
-def test_a_prompt_method_with_another_signature_is_refused(method: Any, words: str) -> None:
+def test_prompt_method_with_other_signature_is_rejected(method: Any, words: str) -> None:
     assert refusal(lambda: declare(system_prompt=method)) == words
 
 
-def test_a_prompt_method_that_needs_a_keyword_is_refused() -> None:
+def test_prompt_method_with_required_keyword_is_rejected() -> None:
     assert refusal(lambda: declare(system_prompt=_keyword)).startswith("`Agent.system_prompt` is called with `self`")
 
 
-def test_a_prompt_method_that_takes_anything_is_taken() -> None:
+def test_prompt_method_with_any_arguments_is_accepted() -> None:
     assert prompt(declare(system_prompt=_anything)).is_method
 
 
@@ -1378,12 +1376,12 @@ class Wanting:
         return "Hello"
 
 
-def test_a_callable_object_is_called_without_self() -> None:
+def test_prompt_callable_object_is_called_without_self() -> None:
     assert prompt(declare(system_prompt=Greeting())).is_method
     assert "`Agent.system_prompt` is called with no arguments" in refusal(lambda: declare(system_prompt=Wanting()))
 
 
-def test_an_instance_may_have_a_prompt_of_any_kind(tmp_path: Path) -> None:
+def test_instance_prompt_can_be_of_any_kind(tmp_path: Path) -> None:
     agent = declare(__doc__="Doc.", system_prompt=_alone)
     file = tmp_path / "prompt.md"
     file.write_text("From a file.")
@@ -1431,9 +1429,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return there
 
 
-def test_a_relative_file_is_found_beside_the_file_that_defines_the_class(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_relative_prompt_file_is_found_next_to_class_file(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (package / "prompts" / "researcher.md").write_text("beside")
     loaded = load(package / "acorn_test_researcher.py", monkeypatch)
     found = prompt(loaded.Researcher).file
@@ -1442,7 +1438,7 @@ def test_a_relative_file_is_found_beside_the_file_that_defines_the_class(
     assert read_prompt_file(found, "Researcher") == "beside"
 
 
-def test_a_relative_file_is_looked_for_in_the_working_directory_first(
+def test_relative_prompt_file_is_found_in_working_directory_first(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (package / "prompts" / "researcher.md").write_text("beside")
@@ -1456,9 +1452,7 @@ def test_a_relative_file_is_looked_for_in_the_working_directory_first(
     assert read_prompt_file(found, "Researcher") == "here"
 
 
-def test_an_inherited_file_is_looked_for_beside_the_class_that_names_it(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inherited_prompt_file_is_found_next_to_declaring_class(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (package / "prompts" / "researcher.md").write_text("beside")
     loaded = load(package / "acorn_test_researcher.py", monkeypatch)
     child = declare("Child", loaded.Researcher)
@@ -1467,9 +1461,7 @@ def test_an_inherited_file_is_looked_for_beside_the_class_that_names_it(
     assert found.samefile(package / "prompts" / "researcher.md")
 
 
-def test_a_missing_file_is_named_with_the_places_that_were_searched(
-    package: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_prompt_file_names_searched_places(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = refusal(lambda: load(package / "acorn_test_researcher.py", monkeypatch))
     assert words == (
         "`Researcher.system_prompt` names the file `prompts/researcher.md`, which is not there; looked in "
@@ -1477,19 +1469,19 @@ def test_a_missing_file_is_named_with_the_places_that_were_searched(
     )
 
 
-def test_a_missing_file_with_an_absolute_path_is_named(tmp_path: Path) -> None:
+def test_missing_absolute_prompt_file_is_named(tmp_path: Path) -> None:
     words = refusal(lambda: declare(system_prompt=tmp_path / "none.md"))
     assert words == (
         f"`Agent.system_prompt` names the file `{tmp_path / 'none.md'}`, which is not there; looked in {tmp_path}."
     )
 
 
-def test_a_directory_is_no_file(tmp_path: Path) -> None:
+def test_prompt_directory_is_rejected(tmp_path: Path) -> None:
     words = refusal(lambda: declare(system_prompt=tmp_path))
     assert words.startswith(f"`Agent.system_prompt` names the file `{tmp_path}`, which is ")
 
 
-def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
+def test_prompt_file_that_is_not_utf8_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "latin.md"
     file.write_bytes("größe".encode("latin-1"))
     words = refusal(lambda: declare(system_prompt=file))
@@ -1499,7 +1491,7 @@ def test_a_file_that_is_not_utf_8_is_refused(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_is_sent_as_it_is(tmp_path: Path) -> None:
+def test_prompt_file_is_sent_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "prompt.md"
     text = "\n   Größe\r\n\ttabs\n\n"
     file.write_bytes(text.encode())
@@ -1508,7 +1500,7 @@ def test_a_file_is_sent_as_it_is(tmp_path: Path) -> None:
     assert read_prompt_file(file, "Agent") == text
 
 
-def test_a_file_that_vanished_since_is_named_when_it_is_read(tmp_path: Path) -> None:
+def test_prompt_file_that_vanished_is_named(tmp_path: Path) -> None:
     file = tmp_path / "prompt.md"
     file.write_text("text")
     declare(system_prompt=file)
@@ -1536,7 +1528,7 @@ def by_name(agent: AgentClass, name: str) -> Tool:
     return next(tool for tool in spec_of(agent()).tools if tool.name == name)
 
 
-def test_tools_of_methods_add_up_base_first() -> None:
+def test_method_tools_add_up_base_class_first() -> None:
     class Child(Base):
         @tool
         def third(self, x: int) -> int:
@@ -1547,18 +1539,18 @@ def test_tools_of_methods_add_up_base_first() -> None:
     assert names(Child) == ["first", "second_tool", "third"]
 
 
-def test_listed_tools_come_before_methods() -> None:
+def test_listed_tools_precede_method_tools() -> None:
     assert names(declare("Child", Base, tools=[search, calculate])) == ["search", "calculate", "first", "second_tool"]
 
 
-def test_a_list_of_tools_replaces_the_parents_list() -> None:
+def test_tool_list_replaces_parents_list() -> None:
     parent = declare("Parent", tools=[search])
     assert names(declare("Child", parent)) == ["search"]
     assert names(declare("Child", parent, tools=[calculate])) == ["calculate"]
     assert names(declare("Child", parent, tools=[])) == []
 
 
-def test_tools_of_mixins_count() -> None:
+def test_mixin_tools_count() -> None:
     class Mixin:
         @tool
         def mixed(self, x: int) -> int:
@@ -1569,7 +1561,7 @@ def test_tools_of_mixins_count() -> None:
     assert sorted(names(declare("Behind", Base, Mixin))) == ["first", "mixed", "second_tool"]
 
 
-def test_an_override_with_the_decorator_takes_the_methods_place() -> None:
+def test_decorated_override_replaces_method_tool() -> None:
     class Child(Base):
         @tool(name="uno")
         def first(self, x: int) -> int:
@@ -1586,7 +1578,7 @@ def test_an_override_with_the_decorator_takes_the_methods_place() -> None:
     assert by_name(Child, "second").options.timeout is None
 
 
-def test_an_override_without_the_decorator_stays_a_tool_with_the_same_options() -> None:
+def test_undecorated_override_stays_tool_with_options() -> None:
     class Child(Base):
         def second(self, x: int, y: str = "") -> int:
             """Better."""
@@ -1599,7 +1591,7 @@ def test_an_override_without_the_decorator_stays_a_tool_with_the_same_options() 
     assert better.options.timeout == 5
 
 
-def test_an_override_without_type_hints_is_refused() -> None:
+def test_override_without_type_hints_is_rejected() -> None:
     def no_hints(self: Any, x):  # type: ignore[no-untyped-def]
         """No hints."""
 
@@ -1610,13 +1602,13 @@ def test_an_override_without_type_hints_is_refused() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 5, property(lambda self: 1)])
-def test_an_attribute_that_is_no_method_removes_the_tool(value: Any) -> None:
+def test_non_method_attribute_removes_method_tool(value: Any) -> None:
     child = declare("Child", Base, first=value)
     assert names(child) == ["second_tool"]
     assert names(declare("Grandchild", child)) == ["second_tool"]
 
 
-def test_a_removed_tool_comes_back_only_with_the_decorator() -> None:
+def test_removed_method_tool_returns_only_with_decorator() -> None:
     child = declare("Child", Base, first=None)
 
     def first(self: Any, x: int) -> int:
@@ -1627,7 +1619,7 @@ def test_a_removed_tool_comes_back_only_with_the_decorator() -> None:
     assert "first" in names(declare("Grandchild", child, first=tool(first)))
 
 
-def test_every_kind_of_method_is_a_tool() -> None:
+def test_every_kind_of_method_can_be_tool() -> None:
     class Agent(module):
         @tool
         async def waiting(self, x: int) -> int:
@@ -1657,7 +1649,7 @@ def test_every_kind_of_method_is_a_tool() -> None:
         }
 
 
-def test_a_method_below_a_decorator_that_binds_like_a_function_is_a_tool() -> None:
+def test_method_under_binding_decorator_is_tool() -> None:
     class Agent(module[Any, Any]):
         @tool
         @functools.lru_cache  # noqa: B019 - as users do
@@ -1679,11 +1671,11 @@ def test_a_method_below_a_decorator_that_binds_like_a_function_is_a_tool() -> No
     assert name.function() == "Agent"
 
 
-def test_the_same_function_listed_twice_is_one_tool() -> None:
+def test_function_listed_twice_is_one_tool() -> None:
     assert names(declare(tools=[search, search])) == ["search"]
 
 
-def test_a_method_that_is_listed_too_is_one_tool() -> None:
+def test_method_also_listed_is_one_tool() -> None:
     def ask(self: Any, x: int) -> int:
         """Ask."""
         return x
@@ -1794,7 +1786,7 @@ TOOLS: list[tuple[dict[str, Any], type[DeclarationError], str]] = [
 
 
 @pytest.mark.parametrize(("attributes", "kind", "words"), TOOLS)
-def test_wrong_tools_are_refused_in_these_words(
+def test_invalid_tools_are_rejected_with_message(
     attributes: dict[str, Any], kind: type[DeclarationError], words: str
 ) -> None:
     with pytest.raises(DeclarationError) as caught:
@@ -1803,7 +1795,7 @@ def test_wrong_tools_are_refused_in_these_words(
     assert str(caught.value) == words
 
 
-def test_a_parameter_that_json_cannot_carry_is_named() -> None:
+def test_parameter_without_json_form_is_named() -> None:
     words = refusal(lambda: declare(tools=[_strange]))
     assert words.startswith(
         "The parameter `callback` of the tool `_strange` has a type that a model cannot be asked for"
@@ -1811,7 +1803,7 @@ def test_a_parameter_that_json_cannot_carry_is_named() -> None:
     assert words.endswith(f"(`Agent`, tools[0] (`{HERE}._strange`))")
 
 
-def test_tools_set_on_an_instance_are_checked_against_the_methods() -> None:
+def test_instance_tools_are_checked_against_methods() -> None:
     class Agent(module):
         @tool
         def search(self, query: str) -> str:
@@ -1846,22 +1838,22 @@ def _local() -> AgentClass:
     return cast(AgentClass, space["make"]())
 
 
-def test_a_tool_may_name_a_class_of_the_function_around_it() -> None:
+def test_tool_can_use_class_of_enclosing_function() -> None:
     assert list(by_name(_local(), "plot").schema["parameters"]["properties"]) == ["spot"]
 
 
-def test_a_tool_still_knows_the_classes_around_it_when_an_instance_brings_more_tools() -> None:
+def test_enclosing_classes_stay_known_when_instance_adds_tools() -> None:
     for one in spec_of(_local()(tools=[search])).tools:
         assert one.schema["parameters"]["properties"]
 
 
-def test_a_tool_still_knows_the_classes_around_it_when_the_class_is_changed() -> None:
+def test_enclosing_classes_stay_known_when_class_changes() -> None:
     agent = _local()
     cast(Any, agent).temperature = 1
     assert list(by_name(agent, "plot").schema["parameters"]["properties"]) == ["spot"]
 
 
-def test_a_tool_still_knows_the_classes_around_it_in_a_subclass_elsewhere() -> None:
+def test_enclosing_classes_stay_known_in_subclass_elsewhere() -> None:
     child = declare("Child", _local())
     assert list(by_name(child, "plot").schema["parameters"]["properties"]) == ["spot"]
 
@@ -1891,16 +1883,16 @@ INPUT = {"location": "message", "index": 0}
         ),
     ],
 )
-def test_cache_points_are_taken_in_every_form(declared: Any, compiled: tuple[Any, ...]) -> None:
+def test_cache_points_are_accepted_in_every_form(declared: Any, compiled: tuple[Any, ...]) -> None:
     assert spec_of(declare(cache=declared)()).cache == compiled
     assert spec_of(declare()(cache=declared)).cache == compiled
 
 
-def test_five_cache_points_are_too_many() -> None:
+def test_five_cache_points_are_rejected() -> None:
     assert refusal(lambda: declare(cache=[INPUT] * 5)).startswith(f"`Agent.cache` must be {CACHE}, got [")
 
 
-def test_an_index_of_a_cache_point_is_no_boolean() -> None:
+def test_boolean_cache_point_index_is_rejected() -> None:
     assert refusal(lambda: declare(cache=[{"location": "message", "index": True}])).startswith("`Agent.cache` must be ")
 
 
@@ -1922,12 +1914,12 @@ def test_branches_are_modules_by_name() -> None:
 
 
 @pytest.mark.parametrize("output", [str, ["answer"], Verdict, int | None, Place])
-def test_a_branch_may_have_any_output(output: Any) -> None:
+def test_branch_can_have_any_output(output: Any) -> None:
     check = declare("Check", final_output=output)
     assert spec_of(declare(branches={"check": check})()).branches == {"check": check}
 
 
-def test_a_branch_may_inherit_its_output_or_have_it_in_brackets() -> None:
+def test_branch_output_can_be_inherited_or_type_argument() -> None:
     class Bracketed(module[None, Verdict]):
         pass
 
@@ -1937,7 +1929,7 @@ def test_a_branch_may_inherit_its_output_or_have_it_in_brackets() -> None:
     assert list(spec_of(declare(branches={"a": Bracketed, "b": Inherited})()).branches) == ["a", "b"]
 
 
-def test_a_module_may_be_its_own_branch() -> None:
+def test_module_can_be_its_own_branch() -> None:
     agent = declare(final_output=str, branches={})
     cast(Any, agent.branches)["again"] = agent
     assert spec_of(agent()).branches == {"again": agent}
@@ -1977,13 +1969,13 @@ BRANCH_DICT = "must be a module class or {'module': Class, 'description': 'text'
         (None, FactChecker, BRANCH_NAME),
     ],
 )
-def test_a_wrong_branch_is_refused_in_these_words(name: Any, entry: Any, words: str) -> None:
+def test_invalid_branch_is_rejected_with_message(name: Any, entry: Any, words: str) -> None:
     for act in (lambda: declare(branches={name: entry}), lambda: declare()(branches={name: entry})):
         assert refusal(act) == f"`Agent.branches[{name!r}]` {words}"
 
 
 @pytest.mark.parametrize("output", [[], None, (), type(None)])
-def test_a_branch_without_an_output_is_refused(output: Any) -> None:
+def test_branch_without_output_is_rejected(output: Any) -> None:
     silent = declare("Silent", final_output=output)
     for entry in (silent, {"module": silent, "description": "Check"}):
         assert refusal(lambda entry=entry: declare(branches={"check": entry})) == (  # type: ignore[misc]
@@ -1991,11 +1983,11 @@ def test_a_branch_without_an_output_is_refused(output: Any) -> None:
         )
 
 
-def test_module_itself_is_no_branch() -> None:
+def test_module_base_class_as_branch_is_rejected() -> None:
     assert "which has no `final_output`" in refusal(lambda: declare(branches={"check": module}))
 
 
-def test_a_branch_of_the_same_name_as_a_tool_is_a_conflict() -> None:
+def test_branch_with_name_of_tool_conflicts() -> None:
     with pytest.raises(ToolConflictError) as caught:
         declare(tools=[search], branches={"search": FactChecker})
     assert str(caught.value) == (
@@ -2008,7 +2000,7 @@ def test_a_branch_of_the_same_name_as_a_tool_is_a_conflict() -> None:
     )
 
 
-def test_an_instance_cannot_bring_a_tool_of_the_same_name_as_a_branch() -> None:
+def test_instance_tool_with_name_of_branch_conflicts() -> None:
     with pytest.raises(ToolConflictError, match="in `branches`"):
         declare(branches={"search": FactChecker})(tools=[search])
 
@@ -2024,7 +2016,7 @@ def everything_said(error: BaseException) -> str:
     return f"{error!r} {error} {error.args} {''.join(traceback.format_exception(error))}"
 
 
-def test_a_key_shows_in_no_repr() -> None:
+def test_api_key_is_in_no_repr() -> None:
     class Agent(module):
         """Help."""
 
@@ -2050,12 +2042,12 @@ def test_a_key_shows_in_no_repr() -> None:
         (None, "<Agent no model>"),
     ],
 )
-def test_the_repr_of_an_agent_names_its_model(model: Any, shown: str) -> None:
+def test_agent_repr_names_model(model: Any, shown: str) -> None:
     assert repr(declare(model=model)()) == shown
 
 
 @pytest.mark.parametrize("model", [[SECRET], (SECRET,), {"model": SECRET}, MappingProxyType(SECRET), {CANARY}])
-def test_the_repr_of_an_agent_with_a_wrong_model_hides_it_too(model: Any) -> None:
+def test_agent_repr_with_invalid_model_hides_key(model: Any) -> None:
     agent = declare()()
     agent.model = model
     assert CANARY not in repr(agent)
@@ -2097,14 +2089,14 @@ LEAKS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("attributes", LEAKS)
-def test_a_key_shows_in_no_error(attributes: dict[str, Any]) -> None:
+def test_api_key_is_in_no_error(attributes: dict[str, Any]) -> None:
     with pytest.raises(AcornError) as caught:
         declare(**attributes)
     assert CANARY not in everything_said(caught.value)
 
 
 @pytest.mark.parametrize("attributes", [leak for leak in LEAKS if "search" not in leak])
-def test_a_key_shows_in_no_error_of_an_instance(attributes: dict[str, Any]) -> None:
+def test_api_key_is_in_no_instance_error(attributes: dict[str, Any]) -> None:
     agent: Any = declare()
     for act in (agent, agent().using):
         with pytest.raises(AcornError) as caught:
@@ -2112,7 +2104,7 @@ def test_a_key_shows_in_no_error_of_an_instance(attributes: dict[str, Any]) -> N
         assert CANARY not in everything_said(caught.value)
 
 
-def test_a_key_shows_neither_in_a_type_error_nor_in_a_warning() -> None:
+def test_api_key_is_in_no_type_error_or_warning() -> None:
     with pytest.raises(TypeError) as caught:
         declare(model=SECRET)(api_key=CANARY)
     assert CANARY not in str(caught.value)
@@ -2121,7 +2113,7 @@ def test_a_key_shows_neither_in_a_type_error_nor_in_a_warning() -> None:
     assert CANARY not in str(warned[0].message)
 
 
-def test_what_a_partial_has_filled_in_is_not_told() -> None:
+def test_partial_arguments_are_not_in_schema() -> None:
     def fetch(url: str, token: str) -> str:
         """Fetch."""
         return url
@@ -2156,7 +2148,7 @@ class Late(BaseModel):
         (Late, "the field `code` of "),
     ],
 )
-def test_a_pattern_that_cannot_be_compiled_is_told_at_declaration(attribute: str, declared: Any, field: str) -> None:
+def test_invalid_pattern_is_reported_at_declaration(attribute: str, declared: Any, field: str) -> None:
     other = {"initial_input": [("text", str)], "final_output": [("answer", str)]}
     words = refusal(lambda: declare(**{"model": "x/y", "__doc__": "Judge.", **other, attribute: declared}))
     assert f"the pattern of {field}`Agent.{attribute}`" in words
@@ -2164,7 +2156,7 @@ def test_a_pattern_that_cannot_be_compiled_is_told_at_declaration(attribute: str
     assert "python-re" in words
 
 
-def test_a_pattern_of_pythons_own_engine_may_look_ahead() -> None:
+def test_python_regex_pattern_can_look_ahead() -> None:
     class Strong(BaseModel):
         model_config = ConfigDict(regex_engine="python-re")
         code: str = Field(pattern=LOOKAHEAD)

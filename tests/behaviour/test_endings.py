@@ -78,7 +78,7 @@ def nested(diary: list[str]) -> module[Any, str]:
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_leaving_a_stream_ends_what_is_deepest_first(way: str) -> None:
+def test_leaving_stream_ends_deepest_runs_first(way: str) -> None:
     closed: list[str] = []
     agent, endings = nested(closed), Endings()
     with listen(endings):
@@ -98,7 +98,7 @@ async def _leave(agent: module[Any, str]) -> None:
                 return
 
 
-def test_a_branch_that_cannot_begin_is_an_error_for_its_parent_to_read(call: Call) -> None:
+def test_branch_that_cannot_start_is_tool_error(call: Call) -> None:
     error = ValueError("no prompt today")
 
     class Wordless(module[Any, str]):
@@ -118,7 +118,7 @@ def test_a_branch_that_cannot_begin_is_an_error_for_its_parent_to_read(call: Cal
     assert "no prompt today" in str(model.requests[1].messages[-1]["content"])
 
 
-def test_ctrl_c_in_one_branch_ends_those_beside_it_deepest_first() -> None:
+def test_ctrl_c_in_branch_ends_siblings_deepest_first() -> None:
     class Inner(module[Any, str]):
         """Go inside."""
 
@@ -162,7 +162,7 @@ def test_ctrl_c_in_one_branch_ends_those_beside_it_deepest_first() -> None:
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_a_branch_whose_beginning_cannot_be_kept_fails_of_that(way: str) -> None:
+def test_branch_whose_start_cannot_be_stored_fails(way: str) -> None:
     error = ValueError("the disk is full")
 
     def keep(entry: Entry) -> None:

@@ -68,7 +68,7 @@ HOWS = pytest.mark.parametrize("how", ["sync", "async"])
 
 
 @HOWS
-def test_a_branch_that_fails_beside_its_own_tools_fails_alone(how: str) -> None:
+def test_branch_failing_beside_its_tools_fails_alone(how: str) -> None:
     child = Watched(tools=[fast, slow], model=ScriptedModel([call("fast") & call("slow")]))
     late = Plain(model=ScriptedModel([Reply(delay=0.5) & finish(x="1")]))
     top = Top(
@@ -79,7 +79,7 @@ def test_a_branch_that_fails_beside_its_own_tools_fails_alone(how: str) -> None:
 
 
 @HOWS
-def test_a_branch_that_fails_ends_those_that_it_called(how: str) -> None:
+def test_failing_branch_ends_its_own_branches(how: str) -> None:
     class Late(module):
         """Late."""
 
@@ -98,13 +98,13 @@ def test_a_branch_that_fails_ends_those_that_it_called(how: str) -> None:
 
 
 @HOWS
-def test_a_single_turn_branch_fails_once(how: str) -> None:
+def test_single_turn_branch_fails_once(how: str) -> None:
     child = Watched(max_steps=None, tools=[fast], model=ScriptedModel([call("fast")]))
     top = Top(tools=[child], model=ScriptedModel([call("watched"), finish(y="ok")]))
     assert results(run(top, how))[0] == "Tool error: ValueError: boom"
 
 
-def test_a_run_that_is_cancelled_twice_has_its_record() -> None:
+def test_run_cancelled_twice_has_record() -> None:
     begun, tidies = asyncio.Event(), asyncio.Event()
 
     @tool
@@ -144,7 +144,7 @@ class Branching(Top):
 
 @HOWS
 @pytest.mark.parametrize("name", ["called", "own"])
-def test_ctrl_c_between_the_birth_of_a_branch_and_its_beginning(how: str, name: str) -> None:
+def test_ctrl_c_between_branch_context_and_start_is_handled(how: str, name: str) -> None:
     def interrupt(entry: Entry) -> None:
         if isinstance(entry, BranchStarted):
             raise KeyboardInterrupt
@@ -155,7 +155,7 @@ def test_ctrl_c_between_the_birth_of_a_branch_and_its_beginning(how: str, name: 
 
 
 @HOWS
-def test_a_branch_of_a_tool_that_was_too_slow_ends_with_the_run(how: str) -> None:
+def test_branch_of_timed_out_tool_ends_with_run(how: str) -> None:
     requests: list[Any] = []
 
     def answer(request: Any) -> Reply:
@@ -192,7 +192,7 @@ def test_a_branch_of_a_tool_that_was_too_slow_ends_with_the_run(how: str) -> Non
     assert [each.stop_reason for each in record.branches] == ["cancelled"]
 
 
-def test_a_listener_does_not_hear_what_it_begins() -> None:
+def test_listener_does_not_receive_runs_it_starts() -> None:
     heard: list[str] = []
 
     def listener(entry: Entry) -> None:
@@ -209,7 +209,7 @@ class TwoWordsError(Exception):
         super().__init__(f"{one} {two}")
 
 
-def test_an_error_can_be_pickled_whatever_a_branch_failed_of() -> None:
+def test_error_of_branch_can_be_pickled() -> None:
     class Odd(Plain):
         """Odd."""
 
@@ -224,7 +224,7 @@ def test_an_error_can_be_pickled_whatever_a_branch_failed_of() -> None:
 
 
 @HOWS
-def test_ctrl_c_deep_below_is_the_end_of_all_above_it(how: str) -> None:
+def test_ctrl_c_in_nested_branch_ends_all_parents(how: str) -> None:
     @tool
     def stop() -> str:
         raise KeyboardInterrupt
@@ -253,7 +253,7 @@ def test_ctrl_c_deep_below_is_the_end_of_all_above_it(how: str) -> None:
 
 
 @HOWS
-def test_ctrl_c_while_the_sources_of_a_failed_run_are_closed_is_not_lost(how: str) -> None:
+def test_ctrl_c_while_closing_sources_of_failed_run_is_kept(how: str) -> None:
     class Source:
         def tools(self) -> list[Any]:
             return [fast]

@@ -51,42 +51,40 @@ CARRIED: list[tuple[type[AcornError], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "parents"), TREE)
-def test_every_error_stands_in_its_place_of_the_tree(
-    kind: type[Exception], parents: tuple[type[Exception], ...]
-) -> None:
+def test_error_classes_have_expected_bases(kind: type[Exception], parents: tuple[type[Exception], ...]) -> None:
     assert kind.__bases__ == parents
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_one_except_clause_catches_every_error(kind: type[Exception]) -> None:
+def test_acorn_error_catches_every_error(kind: type[Exception]) -> None:
     with pytest.raises(AcornError):
         raise kind("something is wrong")
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_every_error_is_a_public_name_and_lives_in_errors(kind: type[Exception]) -> None:
+def test_every_error_is_public_and_defined_in_errors(kind: type[Exception]) -> None:
     assert kind.__name__ in acorn.__all__
     assert getattr(acorn, kind.__name__) is kind
     assert getattr(errors, kind.__name__) is kind
 
 
-def test_there_are_no_other_public_errors() -> None:
+def test_errors_module_has_no_other_public_class() -> None:
     public = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
     assert public == {kind.__name__ for kind in ALL}
 
 
-def test_an_input_error_is_caught_as_a_value_error() -> None:
+def test_input_error_is_value_error() -> None:
     with pytest.raises(ValueError, match="`question` is missing"):
         raise InputError("`question` is missing")
 
 
 @pytest.mark.parametrize("kind", [DeclarationError, ParseError, BranchError, ModelError, LimitError, StoreError])
-def test_no_other_error_is_a_value_error(kind: type[Exception]) -> None:
+def test_other_errors_are_not_value_errors(kind: type[Exception]) -> None:
     assert not issubclass(kind, ValueError)
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_the_words_are_the_message(kind: type[Exception]) -> None:
+def test_error_text_is_message(kind: type[Exception]) -> None:
     error = kind("what happened, where, what to do")
     assert str(error) == "what happened, where, what to do"
     assert error.args == ("what happened, where, what to do",)
@@ -94,26 +92,26 @@ def test_the_words_are_the_message(kind: type[Exception]) -> None:
 
 
 @pytest.mark.parametrize(("kind", "defaults"), DEFAULTS)
-def test_what_an_error_carries_has_defaults(kind: type[AcornError], defaults: dict[str, Any]) -> None:
+def test_error_attributes_have_defaults(kind: type[AcornError], defaults: dict[str, Any]) -> None:
     assert vars(kind("wrong")) == defaults
 
 
 @pytest.mark.parametrize(("kind", "carried"), CARRIED)
-def test_an_error_carries_what_it_was_given(kind: type[AcornError], carried: dict[str, Any]) -> None:
+def test_error_attributes_hold_given_values(kind: type[AcornError], carried: dict[str, Any]) -> None:
     error = kind("wrong", **carried)
     assert vars(error) == carried
     assert str(error) == "wrong"
 
 
 @pytest.mark.parametrize(("kind", "carried"), CARRIED)
-def test_what_an_error_carries_is_given_by_name_only(kind: type[AcornError], carried: dict[str, Any]) -> None:
+def test_error_attributes_are_keyword_only(kind: type[AcornError], carried: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
         kind("wrong", *carried.values())
 
 
 @pytest.mark.parametrize("kind", ALL)
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_every_error_survives_pickling(kind: type[Exception], protocol: int) -> None:
+def test_errors_survive_pickling(kind: type[Exception], protocol: int) -> None:
     back = pickle.loads(pickle.dumps(kind("wrong"), protocol))
     assert type(back) is kind
     assert back.args == ("wrong",)
@@ -121,7 +119,7 @@ def test_every_error_survives_pickling(kind: type[Exception], protocol: int) -> 
 
 
 @pytest.mark.parametrize(("kind", "carried"), CARRIED)
-def test_what_an_error_carries_survives_pickling(kind: type[AcornError], carried: dict[str, Any]) -> None:
+def test_error_attributes_survive_pickling(kind: type[AcornError], carried: dict[str, Any]) -> None:
     back = pickle.loads(pickle.dumps(kind("wrong", **carried)))
     assert type(back) is kind
     assert str(back) == "wrong"
@@ -129,7 +127,7 @@ def test_what_an_error_carries_survives_pickling(kind: type[AcornError], carried
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_what_others_hang_on_an_error_survives_pickling(kind: type[Exception]) -> None:
+def test_foreign_error_attributes_survive_pickling(kind: type[Exception]) -> None:
     error = kind("wrong")
     error.add_note("in step 3")
     vars(error)["run"] = "r-1"
@@ -138,7 +136,7 @@ def test_what_others_hang_on_an_error_survives_pickling(kind: type[Exception]) -
     assert back.run == "r-1"
 
 
-def test_the_errors_of_a_parse_error_are_a_list_of_its_own() -> None:
+def test_parse_error_errors_is_its_own_list() -> None:
     given = [{"path": "answer", "expected": "string", "received": "5"}]
     error = ParseError("wrong", errors=given)
     given.clear()
@@ -146,13 +144,13 @@ def test_the_errors_of_a_parse_error_are_a_list_of_its_own() -> None:
     assert ParseError("one").errors is not ParseError("two").errors
 
 
-def test_a_branch_error_keeps_its_cause() -> None:
+def test_branch_error_keeps_cause() -> None:
     cause = ParseError("the model never gave a valid answer", raw_output="{}")
     with pytest.raises(BranchError) as caught:
         raise BranchError("the branch `FactChecker` failed") from cause
     assert caught.value.__cause__ is cause
 
 
-def test_a_wrong_declaration_and_a_conflict_of_tools_are_told_apart() -> None:
+def test_declaration_error_and_tool_conflict_error_differ() -> None:
     assert issubclass(ToolConflictError, DeclarationError)
     assert not issubclass(DeclarationError, ToolConflictError)

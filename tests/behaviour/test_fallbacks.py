@@ -85,7 +85,7 @@ class Listener(module[Heard, Answer]):
     max_steps = 2
 
 
-def test_one_that_cannot_take_a_medium_is_not_asked_and_the_next_is(call: Call, script: Script) -> None:
+def test_model_that_cannot_take_media_is_skipped(call: Call, script: Script) -> None:
     run = call.run(Listener(model=[CLAUDE, script(DONE, name="b")]), song=SONG)
     assert run.output == Answer(text="done")
     (fallback,) = answered(run)[0].fallbacks
@@ -93,14 +93,14 @@ def test_one_that_cannot_take_a_medium_is_not_asked_and_the_next_is(call: Call, 
     assert "It takes no audio, and there is audio in `song`" in fallback.cause
 
 
-def test_where_none_can_take_a_medium_all_of_them_are_named(call: Call) -> None:
+def test_media_that_no_model_takes_names_all_models(call: Call) -> None:
     other = {**CLAUDE, "model": "anthropic/claude-haiku-4-5"}
     with pytest.raises(ModelError, match=r"claude-haiku-4-5.*takes no audio.*claude-sonnet-4-5.*takes no audio") as no:
         call(Listener(model=[CLAUDE, other]), song=SONG)
     assert not no.value.retryable
 
 
-def test_a_tool_of_a_provider_is_for_all_models_of_a_list(call: Call) -> None:
+def test_hosted_tool_is_checked_for_all_models(call: Call) -> None:
     class Searcher(module[str, str]):
         """Search."""
 
@@ -113,7 +113,7 @@ def test_a_tool_of_a_provider_is_for_all_models_of_a_list(call: Call) -> None:
 
 
 @pytest.mark.parametrize("status", [None, 408, 409, 429, 500, 503, 529])
-def test_the_next_is_asked_where_one_fails_with_what_may_pass(call: Call, script: Script, status: int | None) -> None:
+def test_retryable_failure_asks_next_model(call: Call, script: Script, status: int | None) -> None:
     first, second = script(Failure(status), name="first"), script(DONE, name="second")
     run = call.run(Asker(model=[first, second]))
     assert run.output == Answer(text="done")
@@ -127,7 +127,7 @@ def test_the_next_is_asked_where_one_fails_with_what_may_pass(call: Call, script
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
-def test_what_will_not_pass_is_not_handed_on(call: Call, script: Script, status: int) -> None:
+def test_permanent_failure_does_not_ask_next_model(call: Call, script: Script, status: int) -> None:
     first, second = script(Failure(status), name="first"), script(name="second")
     with pytest.raises(ModelError) as caught:
         call(Asker(model=[first, second]))
@@ -135,13 +135,13 @@ def test_what_will_not_pass_is_not_handed_on(call: Call, script: Script, status:
     assert "second" not in str(caught.value)
 
 
-def test_an_error_that_is_no_model_error_is_not_handed_on(call: Call, script: Script) -> None:
+def test_other_exception_does_not_ask_next_model(call: Call, script: Script) -> None:
     first, second = script(KeyError("a bug"), name="first"), script(name="second")
     with pytest.raises(KeyError, match="a bug"):
         call(Asker(model=[first, second]))
 
 
-def test_each_request_begins_with_the_first(call: Call, script: Script) -> None:
+def test_each_request_starts_with_first_model(call: Call, script: Script) -> None:
     first = script(BUSY, call_of("look"), BUSY, DONE, name="first")
     second = script(call_of("look"), call_of("look"), name="second")
     run = call.run(Asker(model=[first, second]))
@@ -150,7 +150,7 @@ def test_each_request_begins_with_the_first(call: Call, script: Script) -> None:
     assert run.model == "first"
 
 
-def test_a_request_goes_down_the_whole_list(call: Call, script: Script) -> None:
+def test_request_tries_whole_list(call: Call, script: Script) -> None:
     models = [script(BUSY, name="a"), script(Failure(429), name="b"), script(Failure(), name="c")]
     run = call.run(Asker(model=[*models, script(DONE, name="d")]))
     told = [(each.failed, each.to) for each in answered(run)[0].fallbacks]
@@ -158,7 +158,7 @@ def test_a_request_goes_down_the_whole_list(call: Call, script: Script) -> None:
     assert run.model == "d"
 
 
-def test_models_of_one_name_are_told_apart(call: Call, script: Script) -> None:
+def test_models_of_same_name_are_distinguished(call: Call, script: Script) -> None:
     run = call.run(Asker(model=[script(BUSY, name="a"), script(BUSY, name="b"), script(DONE, name="a")]))
     told = [(each.failed, each.to) for each in answered(run)[0].fallbacks]
     assert told == [("a (model[0])", "b"), ("b", "a (model[2])")]
@@ -166,13 +166,13 @@ def test_models_of_one_name_are_told_apart(call: Call, script: Script) -> None:
     assert run.model == "a"
 
 
-def test_a_list_of_one_is_that_model(call: Call, script: Script) -> None:
+def test_list_of_one_model_is_that_model(call: Call, script: Script) -> None:
     assert call.run(Asker(model=[script(DONE, name="only")])).model == "only"
     with pytest.raises(ModelError, match=r"^`only` failed \(HTTP 503\): the script says so$"):
         call(Asker(model=[script(BUSY, name="only")]))
 
 
-def test_where_all_fail_the_last_is_told_and_why_each_did(call: Call, script: Script) -> None:
+def test_failure_of_all_models_reports_last_and_each_reason(call: Call, script: Script) -> None:
     models = [
         script(Failure(503, "no room"), name="a"),
         script(Failure(429, "slowly"), name="b"),
@@ -190,14 +190,14 @@ def test_where_all_fail_the_last_is_told_and_why_each_did(call: Call, script: Sc
     assert [getattr(each, "status", None) for each in cause.exceptions] == [503, 429, 500]
 
 
-def test_where_the_last_will_not_pass_that_is_what_is_told(call: Call, script: Script) -> None:
+def test_permanent_failure_of_last_model_is_reported(call: Call, script: Script) -> None:
     models = [script(BUSY, name="a"), script(Failure(401, "no such key"), name="b"), script(name="c")]
     with pytest.raises(ModelError, match=r"`b` failed .HTTP 401.: no such key.*`a` failed") as caught:
         call(Asker(model=models))
     assert (caught.value.status, caught.value.retryable) == (401, False)
 
 
-def test_an_interrupted_run_goes_on_where_the_last_may_pass(call: Call, script: Script) -> None:
+def test_interrupted_run_resumes_if_last_failure_was_retryable(call: Call, script: Script) -> None:
     with pytest.raises(ModelError) as caught:
         call(Asker(model=[script(Failure(401), name="a")]))
     assert caught.value.run.journal.entries[-1]._fields[0] == "run_id"
@@ -210,7 +210,7 @@ def test_an_interrupted_run_goes_on_where_the_last_may_pass(call: Call, script: 
 # Where a list may stand
 
 
-def test_a_list_is_a_model_wherever_one_is_set(call: Call, script: Script) -> None:
+def test_model_list_is_accepted_wherever_model_is_set(call: Call, script: Script) -> None:
     def pair() -> list[Any]:
         return [script(BUSY, name="first"), script(DONE, name="second")]
 
@@ -226,7 +226,7 @@ def test_a_list_is_a_model_wherever_one_is_set(call: Call, script: Script) -> No
 
 
 @pytest.mark.live_objects
-def test_a_hook_may_set_a_list(call: Call, script: Script) -> None:
+def test_hook_can_set_model_list(call: Call, script: Script) -> None:
     third = [script(BUSY, name="b"), script(DONE, name="c")]
 
     class Hooked(Asker):
@@ -238,7 +238,7 @@ def test_a_hook_may_set_a_list(call: Call, script: Script) -> None:
 
 
 @pytest.mark.live_objects
-def test_a_hook_that_changes_the_list_in_place_changes_that_of_its_run_alone(call: Call, script: Script) -> None:
+def test_hook_edit_of_model_list_changes_only_its_run(call: Call, script: Script) -> None:
     a, b, c = script(call_of("look"), BUSY, name="a"), script(BUSY, name="b"), script(DONE, name="c")
     declared = [a, b]
 
@@ -254,7 +254,7 @@ def test_a_hook_that_changes_the_list_in_place_changes_that_of_its_run_alone(cal
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
-def test_a_list_that_a_hook_only_looks_at_is_not_changed(call: Call, script: Script, kind: Any) -> None:
+def test_reading_model_list_in_hook_changes_nothing(call: Call, script: Script, kind: Any) -> None:
     class Looking(Asker):
         def on_step(self, step: Step) -> None:
             assert [model.name for model in step.model] == ["a", "b"]
@@ -263,7 +263,7 @@ def test_a_list_that_a_hook_only_looks_at_is_not_changed(call: Call, script: Scr
     assert call.run(Looking(model=kind([first, second]))).model == "b"
 
 
-def test_what_a_hook_sets_beside_a_changed_list_counts_for_what_it_left_alone() -> None:
+def test_hook_settings_beside_edited_list_apply_to_rest() -> None:
     class Hooked(Asker):
         def on_start(self, step: Step) -> None:
             step.model.append({"model": "openai/gpt-4o-mini", "temperature": 0.2})
@@ -281,7 +281,7 @@ def test_what_a_hook_sets_beside_a_changed_list_counts_for_what_it_left_alone() 
     assert (loop.setting("temperature"), model[0]["temperature"]) == (0.9, 0.1)
 
 
-def test_branches_inherit_the_list_as_it_stands(call: Call, script: Script) -> None:
+def test_branch_inherits_current_model_list(call: Call, script: Script) -> None:
     class Part(module[Any, Answer]):
         """Answer a part."""
 
@@ -322,7 +322,7 @@ def test_branches_inherit_the_list_as_it_stands(call: Call, script: Script) -> N
     ],
     ids=str,
 )
-def test_a_wrong_list_is_told_in_words(model: Any, words: str) -> None:
+def test_invalid_model_list_raises_clear_error(model: Any, words: str) -> None:
     for make in (
         lambda: Asker(model=model).run(),
         lambda: Asker().using(model=model).run(),
@@ -333,7 +333,7 @@ def test_a_wrong_list_is_told_in_words(model: Any, words: str) -> None:
         assert "sk-123" not in str(caught.value)
 
 
-def test_a_wrong_list_of_a_hook_is_told_too(call: Call, script: Script) -> None:
+def test_invalid_model_list_from_hook_raises_clear_error(call: Call, script: Script) -> None:
     class Hooked(Asker):
         def on_step(self, step: Step) -> None:
             step.model = []
@@ -342,12 +342,12 @@ def test_a_wrong_list_of_a_hook_is_told_too(call: Call, script: Script) -> None:
         call(Hooked(model=script(call_of("look"))))
 
 
-def test_an_element_that_cannot_be_used_is_told_before_anything_is_asked(call: Call, script: Script) -> None:
+def test_unusable_list_element_raises_before_request(call: Call, script: Script) -> None:
     with pytest.raises(DeclarationError, match=r"`Asker\.model` cannot be used: `lane` must be"):
         call(Asker(model=[script(name="unasked"), {"model": "openai/gpt-4o", "lane": "fast"}]))
 
 
-def test_an_agent_shows_its_models_without_their_secrets() -> None:
+def test_agent_repr_shows_models_without_secrets() -> None:
     agent = Asker(model=["openai/gpt-4o", {"model": "anthropic/claude-x", "api_key": "sk-123"}, ScriptedModel("")])
     assert repr(agent) == "<Asker model=['openai/gpt-4o', 'anthropic/claude-x', ScriptedModel]>"
 
@@ -367,7 +367,7 @@ def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_a_stream_that_broke_before_its_first_delta_is_handed_on(way: str) -> None:
+def test_stream_broken_before_first_delta_asks_next_model(way: str) -> None:
     first, second = ScriptedModel(BUSY, name="first"), ScriptedModel(Reply("Hm.") & DONE, name="second")
     last = streamed(Asker(model=[first, second]), way)[-1]
     assert last.run is not None
@@ -375,7 +375,7 @@ def test_a_stream_that_broke_before_its_first_delta_is_handed_on(way: str) -> No
     assert answered(last.run)[0].fallbacks[0].failed == "first"
 
 
-def test_a_stream_that_broke_behind_its_first_delta_is_not_handed_on(way: str) -> None:
+def test_stream_broken_after_first_delta_does_not_ask_next_model(way: str) -> None:
     first, second = ScriptedModel(Failure(503, after=Reply("Let")), name="first"), ScriptedModel([], name="second")
     with pytest.raises(ModelError, match=r"^`first` failed \(HTTP 503\): the script says so$") as caught:
         streamed(Asker(model=[first, second]), way)
@@ -383,14 +383,14 @@ def test_a_stream_that_broke_behind_its_first_delta_is_not_handed_on(way: str) -
     assert second.requests == []
 
 
-def test_a_model_that_cannot_stream_may_stand_in_for_one_that_can(way: str) -> None:
+def test_model_without_streaming_can_replace_streaming_one(way: str) -> None:
     first, second = ScriptedModel(BUSY, name="first"), RawModel([finishing(text="done")])
     last = streamed(Asker(model=[first, second]), way)[-1]
     assert last.run is not None
     assert (last.result, last.run.model) == (Answer(text="done"), "raw")
 
 
-def test_a_stream_that_is_left_closes_that_of_the_model(way: str) -> None:
+def test_leaving_stream_closes_models_stream(way: str) -> None:
     closed: list[str] = []
 
     class Watched(ScriptedModel):
@@ -471,7 +471,7 @@ def ask(request: pytest.FixtureRequest) -> Ask:
     return found
 
 
-def test_a_circuit_opens_after_three_failures_in_a_row_and_is_tried_again_after_half_a_minute(ask: Ask) -> None:
+def test_circuit_opens_after_three_failures_and_is_tried_after_thirty_seconds(ask: Ask) -> None:
     clock, a, b = Clock(), Switch("a", is_up=False), Switch("b")
     chain = Chain.of([a, b], Circuits(clock))
     for count in range(1, FAILURES + 1):
@@ -506,7 +506,7 @@ def test_a_circuit_opens_after_three_failures_in_a_row_and_is_tried_again_after_
     assert len(a.requests) == 9
 
 
-def test_a_success_between_failures_begins_the_count_anew(ask: Ask) -> None:
+def test_success_between_failures_resets_count(ask: Ask) -> None:
     a, b = Switch("a"), Switch("b")
     chain = Chain.of([a, b], Circuits(Clock()))
     for is_up in (False, False, True, False, False, True, False, False):
@@ -516,7 +516,7 @@ def test_a_success_between_failures_begins_the_count_anew(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401])
-def test_what_will_not_pass_opens_no_circuit(ask: Ask, status: int) -> None:
+def test_permanent_failure_opens_no_circuit(ask: Ask, status: int) -> None:
     a, b = ScriptedModel([Failure(status)] * 5, name="a"), Switch("b")
     chain = Chain.of([a, b], Circuits(Clock()))
     for _ in range(5):
@@ -525,7 +525,7 @@ def test_what_will_not_pass_opens_no_circuit(ask: Ask, status: int) -> None:
     assert len(a.requests) == 5
 
 
-def test_with_all_circuits_open_the_first_is_asked(ask: Ask) -> None:
+def test_all_circuits_open_asks_first_model(ask: Ask) -> None:
     clock, a, b = Clock(), Switch("a", is_up=False), Switch("b", is_up=False)
     chain = Chain.of([a, b], Circuits(clock))
     for _ in range(3):
@@ -542,7 +542,7 @@ def test_with_all_circuits_open_the_first_is_asked(ask: Ask) -> None:
     assert (len(a.requests), len(b.requests)) == (6, 3)
 
 
-def test_who_is_left_out_for_its_open_circuit_is_told() -> None:
+def test_model_skipped_for_open_circuit_is_reported() -> None:
     a, b = Switch("a", is_up=False), Switch("b")
     chain = Chain.of([a, b], Circuits(Clock()))
     runs = [Asker(model=chain).run() for _ in range(4)]
@@ -551,7 +551,7 @@ def test_who_is_left_out_for_its_open_circuit_is_told() -> None:
     assert [asked(run) for run in runs] == [["a"], ["a"], ["a"], ["b"]]
 
 
-def test_a_stream_that_broke_behind_its_first_delta_counts_as_a_failure(way: str) -> None:
+def test_stream_broken_after_first_delta_counts_as_failure(way: str) -> None:
     a, b = ScriptedModel([Failure(503, after=Reply("Let"))] * 3, name="a"), Switch("b")
     chain = Chain.of([a, b], Circuits(Clock()))
     asking = apieces if way == "async" else pieces
@@ -561,7 +561,7 @@ def test_a_stream_that_broke_behind_its_first_delta_counts_as_a_failure(way: str
     assert asking(chain).model == "b"
 
 
-def test_one_at_a_time_tries_a_model_whose_circuit_was_open() -> None:
+def test_open_circuit_is_tried_by_one_request_at_a_time() -> None:
     """Many threads ask at once: one of them is let through, and as long as it waits the others go elsewhere."""
     clock, b = Clock(), Switch("b")
     under_way, go = threading.Event(), threading.Event()
@@ -598,7 +598,7 @@ def test_one_at_a_time_tries_a_model_whose_circuit_was_open() -> None:
     assert whole(chain).model == "a"
 
 
-def test_a_trial_that_ends_when_others_have_found_out_says_nothing_of_the_next() -> None:
+def test_late_trial_result_does_not_change_closed_circuit() -> None:
     clock = Clock()
     circuit = Circuits(clock).of("openai/gpt-4o")
 
@@ -631,7 +631,7 @@ def test_a_trial_that_ends_when_others_have_found_out_says_nothing_of_the_next()
     assert circuit.is_passable
 
 
-def test_many_threads_that_fail_at_once_open_the_circuit_once() -> None:
+def test_concurrent_failures_open_circuit_once() -> None:
     a, b = Switch("a", is_up=False), Switch("b")
     clock = Clock()
     chain = Chain.of([a, b], Circuits(clock))
@@ -649,7 +649,7 @@ def test_many_threads_that_fail_at_once_open_the_circuit_once() -> None:
     assert whole(chain).model == "a"
 
 
-def test_circuits_are_known_to_the_whole_process_by_the_object() -> None:
+def test_circuits_are_shared_in_process_by_model_object() -> None:
     a, b = Switch("a", is_up=False), Switch("b")
     for _ in range(3):
         Asker(model=[a, b]).run()
@@ -665,7 +665,7 @@ def test_circuits_are_known_to_the_whole_process_by_the_object() -> None:
     assert Another(model=[same_name, b]).run().model == "a"
 
 
-def test_a_circuit_goes_with_its_object() -> None:
+def test_circuit_ends_with_its_model_object() -> None:
     circuits = Circuits()
     one = ScriptedModel("")
     kept = circuits.of(one)
@@ -694,7 +694,7 @@ def test_a_circuit_goes_with_its_object() -> None:
         ),
     ],
 )
-def test_a_circuit_is_known_by_the_model_and_where_it_is_asked(one: Any, other: Any, is_same: bool) -> None:
+def test_circuit_is_keyed_by_model_and_endpoint(one: Any, other: Any, is_same: bool) -> None:
     circuits = Circuits()
     assert (circuits.of(one) is circuits.of(other)) == is_same
 
@@ -703,7 +703,7 @@ def test_a_circuit_is_known_by_the_model_and_where_it_is_asked(one: Any, other: 
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_call_that_is_cancelled_while_one_is_tried_says_nothing_of_the_model(streams: bool) -> None:
+def test_cancelled_trial_does_not_count_for_circuit(streams: bool) -> None:
     clock, b = Clock(), Switch("b")
     is_down = True
     tried = threading.Event()
@@ -739,7 +739,7 @@ async def _drained(agent: module[Any, Any]) -> None:
         pass
 
 
-def test_a_cancelled_call_is_not_handed_on() -> None:
+def test_cancelled_call_does_not_ask_next_model() -> None:
     a, b = ScriptedModel(replace(DONE, delay=4 * PATIENCE), name="a"), Switch("b")
 
     async def give_up() -> None:
@@ -754,14 +754,14 @@ def test_a_cancelled_call_is_not_handed_on() -> None:
     assert b.requests == []
 
 
-def test_the_time_of_the_run_is_not_spent_twice(call: Call, script: Script) -> None:
+def test_max_seconds_is_not_spent_twice(call: Call, script: Script) -> None:
     """A model that answers late because the run has no more time has not failed."""
     a, b = ScriptedModel(replace(DONE, delay=4 * PATIENCE), name="a"), ScriptedModel([], name="b")
     with pytest.raises(Exception, match="max_seconds"):
         call(Asker(model=[a, b], max_seconds=0.05))
 
 
-def test_the_next_has_the_time_that_is_left(call: Call, script: Script) -> None:
+def test_next_model_gets_remaining_time(call: Call, script: Script) -> None:
     first, second = script(BUSY, name="first"), script(DONE, name="second")
     call(Asker(model=[first, second], max_seconds=1000))
     before, after = first.requests[0].timeout, second.requests[0].timeout
@@ -773,7 +773,7 @@ def test_the_next_has_the_time_that_is_left(call: Call, script: Script) -> None:
 # What each of them can do
 
 
-def test_a_tool_is_not_forced_on_one_that_cannot_be_made_to_call_it(call: Call, script: Script) -> None:
+def test_tool_is_not_forced_on_model_that_cannot(call: Call, script: Script) -> None:
     class Single(module[Any, Answer]):
         """Answer."""
 
@@ -784,7 +784,7 @@ def test_a_tool_is_not_forced_on_one_that_cannot_be_made_to_call_it(call: Call, 
     assert [request.forced_tool for request in second.requests] == [None, None]
 
 
-def test_whether_a_tool_is_forced_goes_by_who_is_asked_first(call: Call, script: Script) -> None:
+def test_forcing_depends_on_model_asked_first(call: Call, script: Script) -> None:
     class Single(module[Any, Answer]):
         """Answer."""
 
@@ -796,7 +796,7 @@ def test_whether_a_tool_is_forced_goes_by_who_is_asked_first(call: Call, script:
     assert first.requests[0].forced_tool is None
 
 
-def test_the_cost_is_that_of_the_one_that_answered(call: Call, script: Script) -> None:
+def test_cost_is_that_of_answering_model(call: Call, script: Script) -> None:
     reply = replace(DONE, usage=Usage(1000, 100, requests=1))
     for price, cost in ((Price(0.01, 0.1), 20.0), (None, None)):
         first = script(BUSY, name="first", price=Price(1.0, 1.0))
@@ -806,7 +806,7 @@ def test_the_cost_is_that_of_the_one_that_answered(call: Call, script: Script) -
         assert run.usage.input_tokens == 1000
 
 
-def test_the_cost_of_a_stream_is_that_of_the_one_that_answered(way: str) -> None:
+def test_stream_cost_is_that_of_answering_model(way: str) -> None:
     reply = replace(DONE, usage=Usage(1000, 100, requests=1))
     first = ScriptedModel(BUSY, name="first", price=Price(1.0, 1.0))
     second = ScriptedModel(reply, name="second", price=Price(0.01, 0.1))
@@ -815,13 +815,13 @@ def test_the_cost_of_a_stream_is_that_of_the_one_that_answered(way: str) -> None
     assert run.cost == 20.0
 
 
-def test_max_cost_needs_the_prices_of_all(call: Call, script: Script) -> None:
+def test_max_cost_needs_prices_of_all_models(call: Call, script: Script) -> None:
     first, second = script(name="first", price=Price(1.0, 1.0)), script(name="second")
     with pytest.raises(DeclarationError, match=r"`Asker\.max_cost` needs prices, and none are known for `second`"):
         call(Asker(model=[first, second], max_cost=5))
 
 
-def test_max_cost_counts_by_who_is_asked(call: Call, script: Script) -> None:
+def test_max_cost_counts_by_asked_model(call: Call, script: Script) -> None:
     dear = replace(call_of("look"), usage=Usage(100, 0, requests=1))
     first = script(BUSY, finish(text="done"), name="first", price=Price(0.001, 0.001))
     second = script(dear, name="second", price=Price(1.0, 1.0))
@@ -831,7 +831,7 @@ def test_max_cost_counts_by_who_is_asked(call: Call, script: Script) -> None:
     assert run.cost > 100
 
 
-def test_a_refusal_is_of_the_one_that_refused(call: Call, script: Script) -> None:
+def test_refusal_names_model_that_refused(call: Call, script: Script) -> None:
     first, second = script(BUSY, name="first"), script(Reply(refusal="No."), name="second")
     with pytest.raises(ModelError, match=r"^`second` refused to answer: No\."):
         call(Asker(model=[first, second]))
@@ -882,7 +882,7 @@ def looks(number: int) -> ModelResponse:
 
 
 @pytest.mark.message_list
-def test_thoughts_are_sent_back_to_their_author_alone(call: Call) -> None:
+def test_reasoning_is_sent_only_to_its_author(call: Call) -> None:
     a = Thinker("a", looks(1), busy(), looks(3), finishing(text="done"))
     b = Thinker("b", looks(2))
     run = call.run(Asker(model=[a, b]))
@@ -892,7 +892,7 @@ def test_thoughts_are_sent_back_to_their_author_alone(call: Call) -> None:
     assert kept == ["a 1", "b 1", "a 3", "a 4"]
 
 
-def test_thoughts_of_a_stream_too(way: str) -> None:
+def test_streamed_reasoning_is_sent_only_to_its_author(way: str) -> None:
     a = Thinker("a", looks(1), busy(), finishing(text="done"))
     b = Thinker("b", looks(2))
     streamed(Asker(model=[a, b]), way)
@@ -900,7 +900,7 @@ def test_thoughts_of_a_stream_too(way: str) -> None:
     assert b.thoughts() == [[]]
 
 
-def test_thoughts_of_whom_nobody_knows_are_taken_for_those_of_the_first() -> None:
+def test_reasoning_of_unknown_author_belongs_to_first_model() -> None:
     prior = Thinker("a", looks(1), finishing(text="before"))
     first = Asker(model=prior)
     first.run()
@@ -919,9 +919,7 @@ def test_thoughts_of_whom_nobody_knows_are_taken_for_those_of_the_first() -> Non
 # What is said of it
 
 
-def test_the_log_tells_who_is_asked_instead_and_when_a_circuit_opens(
-    call: Call, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_log_reports_fallback_and_open_circuit(call: Call, caplog: pytest.LogCaptureFixture) -> None:
     clock, a, b = Clock(), Switch("a", is_up=False), Switch("b")
     chain = Chain.of([a, b], Circuits(clock))
     with caplog.at_level(logging.INFO, logger="acorn"):
@@ -943,7 +941,7 @@ def test_the_log_tells_who_is_asked_instead_and_when_a_circuit_opens(
     assert {record.levelno for record in caplog.records} == {logging.INFO}
 
 
-def test_a_saved_run_keeps_who_answered_and_a_list_without_its_secrets() -> None:
+def test_saved_run_keeps_answering_model_and_list_without_secrets() -> None:
     class Hooked(Asker):
         def on_step(self, step: Step) -> None:
             step.model = ["openai/gpt-4o", {"model": "openai/gpt-4o-mini", "api_key": "sk-secret-123", "top_p": 0.5}]
@@ -975,7 +973,7 @@ def test_a_saved_run_keeps_who_answered_and_a_list_without_its_secrets() -> None
     assert [model.name for model in again.model.models] == ["openai/gpt-4o", "openai/gpt-4o-mini"]  # type: ignore[attr-defined]
 
 
-def test_a_chain_is_a_model_of_the_port() -> None:
+def test_model_chain_implements_port() -> None:
     chain = Chain.of([Switch("a"), Switch("b")], Circuits())
     assert is_model(chain)
     assert can_stream(chain)

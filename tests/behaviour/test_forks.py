@@ -95,7 +95,7 @@ def forked(events: Any, step: int, *replies: Any, **settings: Any) -> tuple[Any,
     return Researcher(model=model, **settings).using(thread=events, before=step), model
 
 
-def test_a_fork_goes_on_at_its_step() -> None:
+def test_fork_continues_at_its_step() -> None:
     run = first_run()
     agent, model = forked(run.thread, 3, call("search", query="other"), finish(answer="forked"))
     fork = agent.run()
@@ -110,7 +110,7 @@ def test_a_fork_goes_on_at_its_step() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4])
-def test_at_every_step_what_is_kept_is_told_as_it_was(step: int) -> None:
+def test_fork_at_every_step_keeps_earlier_events(step: int) -> None:
     run = first_run()
     agent, model = forked(run.thread, step)
     fork = agent.run()
@@ -120,7 +120,7 @@ def test_at_every_step_what_is_kept_is_told_as_it_was(step: int) -> None:
     assert Run.from_json(fork.to_json()).thread == fork.thread
 
 
-def test_it_says_what_it_was_forked_from_and_counts_from_zero() -> None:
+def test_fork_records_origin_and_starts_counts_at_zero() -> None:
     run = first_run()
     model = ScriptedModel([Reply(calls=finish(answer="x").calls, usage=acorn.Usage(10, 5, requests=1))])
     fork = Researcher(model=model).using(thread=run.thread, before=3).run()
@@ -131,19 +131,19 @@ def test_it_says_what_it_was_forked_from_and_counts_from_zero() -> None:
     assert again.forked_from == ForkedFrom(run.id, before=3)
 
 
-def test_limits_begin_at_zero() -> None:
+def test_fork_limits_start_at_zero() -> None:
     run = first_run()
     agent, _ = forked(run.thread, 4, finish(answer="x"), max_total_tokens=run.usage.total_tokens)
     assert agent.run().stop_reason == "finish"
 
 
-def test_a_record_will_do_as_well() -> None:
+def test_fork_accepts_record() -> None:
     run = first_run()
     agent, _ = forked(run, 2)
     assert agent.run().forked_from == (run.id, 2)
 
 
-def test_an_edited_result_is_what_the_model_reads_and_the_thread_tells() -> None:
+def test_fork_sends_edited_result() -> None:
     events = first_run().thread
     for event in events:
         if isinstance(event, ToolResultEvent) and event.iteration == 1:
@@ -155,7 +155,7 @@ def test_an_edited_result_is_what_the_model_reads_and_the_thread_tells() -> None
     assert fork.forked_from.run is not None
 
 
-def test_an_edited_turn_is_read_though_its_old_text_travels_along() -> None:
+def test_fork_sends_edited_turn() -> None:
     raw = Reply(calls=[call("search", query="x").calls[0]])
     raw.calls[0].arguments = '{ "query":  "x" }'  # not as we would write it
     run = Researcher(model=ScriptedModel([raw, finish(answer="a")])).run(question="q")
@@ -171,7 +171,7 @@ def test_an_edited_turn_is_read_though_its_old_text_travels_along() -> None:
     assert model.requests[0].messages[2]["tool_calls"][0]["function"]["arguments"] == '{"query":"edited"}'
 
 
-def test_an_edited_error_and_text_are_read() -> None:
+def test_fork_sends_edited_error_and_text() -> None:
     events = first_run().thread
     for event in events:
         if isinstance(event, ErrorEvent) and event.iteration == 1:
@@ -184,7 +184,7 @@ def test_an_edited_error_and_text_are_read() -> None:
     assert {"Tool error: another reason", "Edited."} <= set(texts)
 
 
-def test_an_edited_skipped_call_is_read() -> None:
+def test_fork_sends_edited_skipped_call() -> None:
     model = ScriptedModel([finish(answers="wrong") & call("search", query="x"), Reply("hm"), finish(answer="a")])
     events = Researcher(model=model).run(question="q").thread
     (skipped,) = [each for each in events if isinstance(each, ErrorEvent) and each.error.startswith("Skipped")]
@@ -194,7 +194,7 @@ def test_an_edited_skipped_call_is_read() -> None:
     assert "Tool error: Not now." in [each["content"] for each in model.requests[0].messages]
 
 
-def test_events_may_come_as_plain_data() -> None:
+def test_fork_accepts_events_as_plain_data() -> None:
     run = first_run()
     plain = json.loads(json.dumps(dump_events(run.thread)))
     agent, model = forked(plain, 3)
@@ -204,7 +204,7 @@ def test_events_may_come_as_plain_data() -> None:
     assert asked(model) == to_messages(before(run.thread, 3))
 
 
-def test_later_edits_of_the_events_do_not_reach_the_fork() -> None:
+def test_fork_ignores_later_event_edits() -> None:
     events = first_run().thread
     agent, model = forked(events, 3)
     events.clear()
@@ -212,7 +212,7 @@ def test_later_edits_of_the_events_do_not_reach_the_fork() -> None:
     assert len(model.requests[0].messages) > 3
 
 
-def test_another_model_and_another_prompt() -> None:
+def test_fork_accepts_other_model_and_prompt() -> None:
     run = first_run()
     model = ScriptedModel([finish(answer="x")], name="other")
     agent = Researcher().using(thread=run.thread, before=3, model=model, system_prompt="Be brief.")
@@ -223,7 +223,7 @@ def test_another_model_and_another_prompt() -> None:
     assert to_messages(fork.thread) == fork.history
 
 
-def test_a_prompt_that_is_a_file_or_a_method_is_read_anew(tmp_path: Path) -> None:
+def test_fork_reads_prompt_file_or_method_again(tmp_path: Path) -> None:
     (tmp_path / "prompt.md").write_text("From a file.", encoding="utf-8")
     run = first_run()
     for prompt, said in ((tmp_path / "prompt.md", "From a file."), (lambda: "Made now.", "Made now.")):
@@ -232,7 +232,7 @@ def test_a_prompt_that_is_a_file_or_a_method_is_read_anew(tmp_path: Path) -> Non
         assert model.requests[0].messages[0]["content"] == said
 
 
-def test_the_prompt_of_the_thread_stays_where_the_class_has_another_now() -> None:
+def test_fork_keeps_prompt_of_thread_when_class_changed() -> None:
     class Changed(Researcher):
         """Another prompt."""
 
@@ -241,7 +241,7 @@ def test_the_prompt_of_the_thread_stays_where_the_class_has_another_now() -> Non
     assert model.requests[0].messages[0]["content"] == "You are a research assistant."
 
 
-def test_an_input_takes_the_place_of_the_one_that_was_kept() -> None:
+def test_fork_input_replaces_kept_input() -> None:
     run = first_run()
     agent, model = forked(run.thread, 3)
     fork = agent.run(question="Another?")
@@ -250,7 +250,7 @@ def test_an_input_takes_the_place_of_the_one_that_was_kept() -> None:
     assert model.requests[0].messages[2:] == to_messages(before(run.thread, 3))[2:]
 
 
-def test_an_edited_input_is_the_input() -> None:
+def test_fork_uses_edited_input() -> None:
     events = first_run().thread
     message = events[1]
     assert isinstance(message, MessageEvent)
@@ -261,7 +261,7 @@ def test_an_edited_input_is_the_input() -> None:
 
 
 @pytest.mark.parametrize("way", ["stream", "arun", "astream", "acall"])
-def test_it_goes_on_in_every_way(way: str) -> None:
+def test_fork_works_in_every_way_of_calling(way: str) -> None:
     run = first_run()
     agent, _ = forked(run.thread, 3)
 
@@ -278,7 +278,7 @@ def test_it_goes_on_in_every_way(way: str) -> None:
         assert asyncio.run(agent.acall()) == Answer(answer="forked")
 
 
-def test_hooks_see_what_is_new_and_on_start_is_not_called_again() -> None:
+def test_fork_hooks_see_new_steps_only() -> None:
     seen: list[Any] = []
 
     class Hooked(Researcher):
@@ -299,7 +299,7 @@ def test_hooks_see_what_is_new_and_on_start_is_not_called_again() -> None:
     assert fork.input == run.input
 
 
-def test_listeners_hear_all_that_is_in_its_journal() -> None:
+def test_fork_listener_receives_whole_journal() -> None:
     run, heard = first_run(), list[Entry]()
     agent, _ = forked(run.thread, 3)
     with listen(heard.append):
@@ -310,7 +310,7 @@ def test_listeners_hear_all_that_is_in_its_journal() -> None:
     assert [entry.step for entry in heard if isinstance(entry, ModelResponded)] == [1, 2, 3]
 
 
-def test_a_fork_is_kept_in_a_store_and_can_be_forked_again(tmp_path: Path) -> None:
+def test_fork_can_be_stored_and_forked_again(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
     run = first_run(store=store)
     agent, _ = forked(run.thread, 3, call("search", _id="c9", query="x"), finish(answer="f"), store=store)
@@ -327,7 +327,7 @@ def test_a_fork_is_kept_in_a_store_and_can_be_forked_again(tmp_path: Path) -> No
     assert asked(model) == to_messages(before(fork.thread, 4))
 
 
-def test_an_interrupted_fork_goes_on_by_resume(tmp_path: Path) -> None:
+def test_interrupted_fork_can_be_resumed(tmp_path: Path) -> None:
     store, run = tmp_path / "runs.db", first_run()
     failing = ScriptedModel([call("search", query="x"), Failure(status=503)])
     agent = Researcher(model=failing, store=store)
@@ -344,7 +344,7 @@ def test_an_interrupted_fork_goes_on_by_resume(tmp_path: Path) -> None:
     assert told(before(found.thread, 3)) == told(before(run.thread, 3))
 
 
-def test_a_fork_can_be_saved_and_loaded_after_every_tell() -> None:
+def test_fork_can_be_saved_after_every_tell() -> None:
     run = first_run()
     agent, _ = forked(run.thread, 3, call("search", query="x"), Reply("hm"), finish(wrong=1), finish(answer="f"))
     loop = new_loop(agent, (), {})
@@ -356,14 +356,14 @@ def test_a_fork_can_be_saved_and_loaded_after_every_tell() -> None:
     assert fork.forked_from == (run.id, 3)
 
 
-def test_a_named_fork_gives_its_output_again(tmp_path: Path) -> None:
+def test_named_fork_returns_stored_output(tmp_path: Path) -> None:
     run = first_run()
     agent, model = forked(run.thread, 3, store=tmp_path / "runs.db")
     assert agent.using(run_id="fork-1")() == agent.using(run_id="fork-1")()
     assert len(model.requests) == 1
 
 
-def test_a_run_that_failed_goes_on_at_the_step_that_failed() -> None:
+def test_fork_of_failed_run_continues_at_failed_step() -> None:
     failing = ScriptedModel([call("search", query="x"), Failure(status=400)])
     with pytest.raises(acorn.ModelError) as caught:
         Researcher(model=failing).run(question="q")
@@ -375,7 +375,7 @@ def test_a_run_that_failed_goes_on_at_the_step_that_failed() -> None:
     assert model.requests[0].messages[-1]["role"] == "tool"
 
 
-def test_a_branch_stays_with_the_run_it_was_in_and_its_result_is_kept() -> None:
+def test_fork_keeps_result_of_branch() -> None:
     class Check(module[None, str]):
         """Check."""
 
@@ -394,7 +394,7 @@ def test_a_branch_stays_with_the_run_it_was_in_and_its_result_is_kept() -> None:
         Above(model=script).using(thread=of_branch, before=1)
 
 
-def test_a_summary_is_kept() -> None:
+def test_fork_keeps_summary() -> None:
     long = "word " * 400
 
     class Long(Researcher):
@@ -422,13 +422,13 @@ def test_a_summary_is_kept() -> None:
     assert told(before(fork.thread, step)) == told(before(run.thread, step))
 
 
-def test_at_the_last_step_the_answer_is_forced() -> None:
+def test_fork_at_last_step_is_forced_to_finish() -> None:
     agent, model = forked(first_run().thread, 3, max_steps=2)
     assert agent.run().stop_reason == "forced"
     assert model.requests[0].forced_tool == "__finish__"
 
 
-def test_a_thread_may_be_sent_as_a_document() -> None:
+def test_fork_works_with_thread_format() -> None:
     run = first_run()
     agent, model = forked(run.thread, 3, history_format="thread")
     agent.run()
@@ -436,7 +436,7 @@ def test_a_thread_may_be_sent_as_a_document() -> None:
     assert "I think about it." in model.requests[0].messages[-1]["content"]
 
 
-def test_sources_are_opened() -> None:
+def test_fork_opens_sources() -> None:
     opened: list[str] = []
 
     class Source:
@@ -478,7 +478,7 @@ class Other(module[int, int]):
         (None, "`before` is missing"),
     ],
 )
-def test_a_wrong_step_is_refused(step: Any, words: str) -> None:
+def test_fork_at_wrong_step_is_rejected(step: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         Researcher().using(thread=first_run().thread, before=step)
 
@@ -495,18 +495,18 @@ def test_a_wrong_step_is_refused(step: Any, words: str) -> None:
         ([{"type": "message", "role": "nobody", "content": ""}], r"`thread\[0\]"),
     ],
 )
-def test_what_is_no_thread_is_refused(thread: Any, words: str) -> None:
+def test_fork_of_non_thread_is_rejected(thread: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         Researcher().using(thread=thread, before=1)
 
 
-def test_no_thread_is_no_fork() -> None:
+def test_using_without_thread_is_not_a_fork() -> None:
     agent, _ = forked(first_run().thread, 3)
     with pytest.raises(InputError, match="question"):
         agent.using(thread=None).run()
 
 
-def test_before_without_a_thread_and_a_thread_with_a_history_are_refused() -> None:
+def test_fork_arguments_that_exclude_each_other_are_rejected() -> None:
     run = first_run()
     with pytest.raises(InputError, match=r"`before` .* needs `thread`"):
         Researcher().using(before=2)
@@ -516,7 +516,7 @@ def test_before_without_a_thread_and_a_thread_with_a_history_are_refused() -> No
         Researcher().using(history=run).using(thread=run.thread, before=2)
 
 
-def test_a_thread_whose_input_does_not_fit_is_refused_before_the_model_is_asked() -> None:
+def test_fork_with_unfitting_input_is_rejected_before_model_call() -> None:
     model = ScriptedModel([finish(3)])
     with pytest.raises(
         InputError, match=r"input of the thread does not fit `Other` \(`result`: Field required\).*Other.*\(\.\.\.\)"
@@ -525,7 +525,7 @@ def test_a_thread_whose_input_does_not_fit_is_refused_before_the_model_is_asked(
     assert not model.requests
 
 
-def test_a_call_without_a_result_and_a_result_without_a_call_are_refused() -> None:
+def test_fork_with_unmatched_call_or_result_is_rejected() -> None:
     events = first_run().thread
     lost = [event for event in events if not isinstance(event, ToolResultEvent)]
     with pytest.raises(InputError, match=r"call `search`.*in step 1 has no result"):
@@ -535,7 +535,7 @@ def test_a_call_without_a_result_and_a_result_without_a_call_are_refused() -> No
         Researcher().using(thread=alone, before=2)
 
 
-def test_a_fork_cannot_be_a_branch_or_a_tool() -> None:
+def test_fork_as_branch_or_tool_is_rejected() -> None:
     fork = Researcher().using(thread=first_run().thread, before=2)
     with pytest.raises(DeclarationError, match=r"using\(thread=...\)"):
         type("Above", (Researcher,), {"branches": {"below": fork}})
@@ -543,7 +543,7 @@ def test_a_fork_cannot_be_a_branch_or_a_tool() -> None:
         type("Above", (Researcher,), {"tools": [fork]})
 
 
-def test_a_fork_that_was_stopped_before_it_began_is_not_begun_as_another_run(tmp_path: Path) -> None:
+def test_fork_stopped_before_start_is_not_started_as_other_run(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
 
     def prompt() -> str:

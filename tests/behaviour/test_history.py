@@ -117,7 +117,7 @@ DONE = finish(answer="nowhere")
 # Where results go
 
 
-def test_results_stand_directly_behind_the_message_that_asked_for_them(call: Call) -> None:
+def test_tool_results_directly_follow_their_assistant_message(call: Call) -> None:
     run, requests = walk(call, [LOOK & CELLAR, DONE])
     assert told(run.history[2:5]) == [
         ("assistant", ""),
@@ -128,7 +128,7 @@ def test_results_stand_directly_behind_the_message_that_asked_for_them(call: Cal
     assert requests[1][3:] == run.history[3:5]
 
 
-def test_on_step_runs_before_the_results_enter_the_history(call: Call) -> None:
+def test_on_step_runs_before_results_enter_history(call: Call) -> None:
     seen: list[list[str]] = []
 
     def watch(self: Looker, step: Step) -> None:
@@ -138,7 +138,7 @@ def test_on_step_runs_before_the_results_enter_the_history(call: Call) -> None:
     assert seen == [["system", "user", "assistant"], ["system", "user", "assistant", "tool", "assistant"]]
 
 
-def test_what_on_step_appends_comes_after_the_results(call: Call) -> None:
+def test_messages_appended_by_on_step_follow_results(call: Call) -> None:
     def remind(self: Looker, step: Step) -> None:
         self.history.append({"role": "user", "content": "Remember to be concise in your next response."})
 
@@ -151,7 +151,7 @@ def test_what_on_step_appends_comes_after_the_results(call: Call) -> None:
 
 
 @pytest.mark.parametrize("to", [0, 1, 2])
-def test_results_follow_their_message_wherever_on_step_moves_it(call: Call, to: int) -> None:
+def test_results_follow_message_moved_by_on_step(call: Call, to: int) -> None:
     @at_step(2)
     def move(self: Looker, step: Step) -> None:
         self.history.append({"role": "user", "content": "Hurry."})
@@ -165,7 +165,7 @@ def test_results_follow_their_message_wherever_on_step_moves_it(call: Call, to: 
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda history: json.loads(json.dumps(history))])
-def test_a_copied_message_is_known_by_its_call_ids(call: Call, copied: Callable[[Any], Any]) -> None:
+def test_copied_message_is_found_by_call_ids(call: Call, copied: Callable[[Any], Any]) -> None:
     def replace(self: Looker, step: Step) -> None:
         self.history = copied(self.history)
 
@@ -184,7 +184,7 @@ def test_a_copied_message_is_known_by_its_call_ids(call: Call, copied: Callable[
     assert_complete(run.history)
 
 
-def test_a_copy_is_found_behind_another_message_with_results_of_its_own(call: Call) -> None:
+def test_copied_message_after_other_results_is_found(call: Call) -> None:
     @at_step(2)
     def move(self: Looker, step: Step) -> None:
         self.history.insert(2, copy.deepcopy(self.history.pop()))
@@ -193,7 +193,7 @@ def test_a_copy_is_found_behind_another_message_with_results_of_its_own(call: Ca
     assert [message.get("tool_call_id") for message in run.history[2:6]] == [None, "b", None, "a"]
 
 
-def test_a_copy_that_has_lost_a_call_gets_the_results_of_the_others(call: Call) -> None:
+def test_copied_message_without_one_call_gets_other_results(call: Call) -> None:
     def forget(self: Looker, step: Step) -> None:
         turn = copy.deepcopy(self.history.pop())
         del turn["tool_calls"][0]
@@ -204,7 +204,7 @@ def test_a_copy_that_has_lost_a_call_gets_the_results_of_the_others(call: Call) 
     assert told(requests[1])[3:] == [("tool", "nothing in the cellar")]
 
 
-def test_results_are_gone_with_their_message(call: Call) -> None:
+def test_results_of_removed_message_are_dropped(call: Call) -> None:
     @at_step(2)
     def drop(self: Looker, step: Step) -> None:
         self.history.pop()
@@ -215,7 +215,7 @@ def test_results_are_gone_with_their_message(call: Call) -> None:
     assert_complete(run.history)
 
 
-def test_results_of_a_removed_message_do_not_go_to_an_earlier_one_of_the_same_ids(call: Call) -> None:
+def test_results_of_removed_message_do_not_go_to_earlier_one(call: Call) -> None:
     @at_step(2)
     def drop(self: Looker, step: Step) -> None:
         self.history.pop()
@@ -225,7 +225,7 @@ def test_results_of_a_removed_message_do_not_go_to_an_earlier_one_of_the_same_id
     assert "the cellar" not in json.dumps(run.history)
 
 
-def test_the_same_id_in_two_responses_is_answered_twice(call: Call) -> None:
+def test_same_call_id_in_two_responses_is_answered_twice(call: Call) -> None:
     run, requests = walk(call, [LOOK, calls("look", "a", place="the cellar"), DONE])
     assert [text for role, text in told(requests[2]) if role == "tool"] == [
         "nothing in the attic",
@@ -234,7 +234,7 @@ def test_the_same_id_in_two_responses_is_answered_twice(call: Call) -> None:
     assert [message.get("tool_call_id") for message in run.history[3:6:2]] == ["a", "a"]
 
 
-def test_a_message_put_in_twice_is_answered_twice(call: Call) -> None:
+def test_message_inserted_twice_is_answered_twice(call: Call) -> None:
     @at_step(1)
     def double(self: Looker, step: Step) -> None:
         self.history.append(self.history[-1])
@@ -248,7 +248,7 @@ def test_a_message_put_in_twice_is_answered_twice(call: Call) -> None:
     ]
 
 
-def test_context_follows_the_results_in_one_user_message(call: Call) -> None:
+def test_context_follows_results_in_one_user_message(call: Call) -> None:
     def add(self: Looker, step: Step) -> None:
         step.add_to_context("Remember to be concise")
         step.add_to_context({"analysis_result": {"summary": "Data shows trend", "confidence": 0.8}})
@@ -268,12 +268,12 @@ def test_context_follows_the_results_in_one_user_message(call: Call) -> None:
     assert requests[1][3:] == run.history[3:7]
 
 
-def test_context_follows_a_reply_in_text(call: Call) -> None:
+def test_context_follows_text_response(call: Call) -> None:
     run, _ = walk(call, ["Hm.", DONE], lambda self, step: step.add_to_context("Go on"))
     assert told(run.history[2:4]) == [("assistant", "Hm."), ("user", "<context>Go on</context>")]
 
 
-def test_context_stays_when_the_message_is_gone(call: Call) -> None:
+def test_context_stays_when_message_is_removed(call: Call) -> None:
     def drop(self: Looker, step: Step) -> None:
         self.history.pop()
         step.add_to_context("Nothing happened")
@@ -282,7 +282,7 @@ def test_context_stays_when_the_message_is_gone(call: Call) -> None:
     assert told(requests[1])[1:] == [("user", INPUT), ("user", "<context>Nothing happened</context>")]
 
 
-def test_the_model_reads_the_results_as_on_step_left_them(call: Call) -> None:
+def test_model_reads_results_as_changed_by_on_step(call: Call) -> None:
     def change(self: Looker, step: Step) -> None:
         first, second = step.tool_results
         first.output = {"data": first.output, "note": "unsure"}
@@ -295,7 +295,7 @@ def test_the_model_reads_the_results_as_on_step_left_them(call: Call) -> None:
     ]
 
 
-def test_results_that_change_places_stay_with_their_calls(call: Call) -> None:
+def test_reordered_results_stay_with_their_calls(call: Call) -> None:
     _, requests = walk(call, [LOOK & CELLAR, DONE], lambda self, step: step.tool_results.reverse())
     assert [(m["tool_call_id"], m["content"]) for m in requests[1][3:]] == [
         ("a", "nothing in the attic"),
@@ -303,13 +303,13 @@ def test_results_that_change_places_stay_with_their_calls(call: Call) -> None:
     ]
 
 
-def test_a_removed_result_is_answered_by_a_placeholder_and_not_in_the_history(call: Call) -> None:
+def test_removed_result_is_sent_as_placeholder(call: Call) -> None:
     run, requests = walk(call, [LOOK & CELLAR, DONE], lambda self, step: step.tool_results.pop(0))
     assert told(requests[1])[3:] == [("tool", NO_RESULT), ("tool", "nothing in the cellar")]
     assert roles(run.history[2:5]) == ["assistant", "tool", "assistant"]
 
 
-def test_a_result_of_no_call_is_not_sent(call: Call) -> None:
+def test_result_without_call_is_not_sent(call: Call) -> None:
     def add(self: Looker, step: Step) -> None:
         step.tool_results.append(ToolResult("z", "look", "a mouse"))
 
@@ -318,7 +318,7 @@ def test_a_result_of_no_call_is_not_sent(call: Call) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, "nothing", ["nothing"], [{"id": "a", "output": "x"}]])
-def test_results_that_are_no_results_are_an_error_that_says_so(call: Call, wrong: Any) -> None:
+def test_invalid_tool_results_raise(call: Call, wrong: Any) -> None:
     def spoil(self: Looker, step: Step) -> None:
         step.tool_results = wrong
 
@@ -330,19 +330,19 @@ def test_results_that_are_no_results_are_an_error_that_says_so(call: Call, wrong
 # What acorn writes
 
 
-def test_every_message_that_acorn_writes_has_text_for_content(call: Call) -> None:
+def test_acorn_messages_have_text_content(call: Call) -> None:
     replies = [LOOK, "Hm.", calls("look", place=5), finish(answer=5), LOOK & finish(answer="nowhere")]
     run, _ = walk(call, replies, lambda self, step: step.add_to_context("Hm"))
     assert [message["content"] for message in run.history if not isinstance(message["content"], str)] == []
     assert [message["content"] for message in run.history if message["role"] == "assistant"] == ["", "Hm.", "", "", ""]
 
 
-def test_the_history_keeps_the_models_words_beside_its_calls(call: Call) -> None:
+def test_history_keeps_text_beside_calls(call: Call) -> None:
     run, requests = walk(call, [Reply("Let me see.") & LOOK, DONE])
     assert run.history[2]["content"] == requests[1][2]["content"] == "Let me see."
 
 
-def test_blank_text_beside_calls_is_kept_and_not_sent(call: Call) -> None:
+def test_whitespace_beside_calls_is_kept_but_not_sent(call: Call) -> None:
     run, requests = walk(call, [Reply(" \n") & LOOK, DONE])
     assert run.history[2]["content"] == " \n"
     assert requests[1][2]["content"] is None
@@ -350,7 +350,7 @@ def test_blank_text_beside_calls_is_kept_and_not_sent(call: Call) -> None:
 
 @pytest.mark.parametrize("blank", ["", " \n\t", None, []])
 @pytest.mark.parametrize("role", ["user", "system", "assistant"])
-def test_a_message_without_content_is_not_sent(call: Call, role: str, blank: Any) -> None:
+def test_message_without_content_is_not_sent(call: Call, role: str, blank: Any) -> None:
     @at_step(1)
     def add(self: Looker, step: Step) -> None:
         self.history.append({"role": role, "content": blank})
@@ -361,7 +361,7 @@ def test_a_message_without_content_is_not_sent(call: Call, role: str, blank: Any
     assert run.history[4:6] == [{"role": role, "content": blank}, {"role": role}]
 
 
-def test_a_conversation_that_ends_with_the_models_words_is_asked_to_go_on(call: Call) -> None:
+def test_conversation_ending_with_assistant_gets_user_message(call: Call) -> None:
     @at_step(1)
     def add(self: Looker, step: Step) -> None:
         self.history.append({"role": "assistant", "content": "I think"})
@@ -377,7 +377,7 @@ def test_a_conversation_that_ends_with_the_models_words_is_asked_to_go_on(call: 
 # Trimming and clearing
 
 
-def test_history_trimmed_as_the_seeds_trim_it_stays_valid(call: Call) -> None:
+def test_history_trimmed_like_seeds_stays_valid(call: Call) -> None:
     def trim(self: Looker, step: Step) -> None:
         if len(self.history) > 50:
             self.history = self.history[:1] + self.history[-40:]
@@ -394,7 +394,7 @@ def test_history_trimmed_as_the_seeds_trim_it_stays_valid(call: Call) -> None:
 
 
 @pytest.mark.parametrize("keep", range(1, 9))
-def test_whatever_is_trimmed_what_is_sent_is_valid(call: Call, keep: int) -> None:
+def test_any_trimmed_history_is_sent_valid(call: Call, keep: int) -> None:
     def trim(self: Looker, step: Step) -> None:
         self.history = self.history[-keep:]
 
@@ -404,7 +404,7 @@ def test_whatever_is_trimmed_what_is_sent_is_valid(call: Call, keep: int) -> Non
 
 
 @pytest.mark.parametrize("how", ["clear", "replace", "delete"])
-def test_of_a_cleared_history_the_input_is_left(call: Call, how: str) -> None:
+def test_cleared_history_sends_input(call: Call, how: str) -> None:
     def clear(self: Looker, step: Step) -> None:
         if how == "clear":
             self.history.clear()
@@ -418,7 +418,7 @@ def test_of_a_cleared_history_the_input_is_left(call: Call, how: str) -> None:
     assert roles(run.history) == ["assistant", "tool"]
 
 
-def test_the_input_is_put_back_between_the_system_message_and_the_rest(call: Call) -> None:
+def test_trimmed_input_is_put_back_after_system_message(call: Call) -> None:
     @at_step(2)
     def trim(self: Looker, step: Step) -> None:
         del self.history[1]
@@ -429,7 +429,7 @@ def test_the_input_is_put_back_between_the_system_message_and_the_rest(call: Cal
     assert roles(run.history)[:2] == ["system", "assistant"]
 
 
-def test_the_input_is_not_put_back_where_another_user_message_comes_first(call: Call) -> None:
+def test_trimmed_input_is_not_put_back_before_other_user_message(call: Call) -> None:
     @at_step(2)
     def summarise(self: Looker, step: Step) -> None:
         self.history[1:-1] = [{"role": "user", "content": "So far: nothing in the attic."}]
@@ -442,7 +442,7 @@ def test_the_input_is_not_put_back_where_another_user_message_comes_first(call: 
     ]
 
 
-def test_what_is_said_after_the_input_was_put_back_takes_its_place(call: Call) -> None:
+def test_new_message_after_restored_input_replaces_it(call: Call) -> None:
     def clear(self: Looker, step: Step) -> None:
         if step.counter == 1:
             self.history = []
@@ -454,7 +454,7 @@ def test_what_is_said_after_the_input_was_put_back_takes_its_place(call: Call) -
 
 
 @pytest.mark.parametrize("text", ["", " "])
-def test_an_input_that_was_emptied_in_place_is_put_back(call: Call, text: str) -> None:
+def test_input_emptied_in_place_is_put_back(call: Call, text: str) -> None:
     @at_step(1)
     def empty(self: Looker, step: Step) -> None:
         self.history[1]["content"] = text
@@ -463,7 +463,7 @@ def test_an_input_that_was_emptied_in_place_is_put_back(call: Call, text: str) -
     assert requests[1][1] == {"role": "user", "content": INPUT}
 
 
-def test_an_edited_input_is_sent_as_it_was_edited(call: Call) -> None:
+def test_edited_input_is_sent_as_edited(call: Call) -> None:
     @at_step(1)
     def edit(self: Looker, step: Step) -> None:
         self.history[1]["content"] = "Where is she?"
@@ -472,7 +472,7 @@ def test_an_edited_input_is_sent_as_it_was_edited(call: Call) -> None:
     assert requests[1][1] == {"role": "user", "content": "Where is she?"}
 
 
-def test_the_system_message_can_be_changed_on_the_way(call: Call) -> None:
+def test_system_message_can_be_changed_during_run(call: Call) -> None:
     def note(self: Looker, step: Step) -> None:
         for message in self.history:
             if message["role"] == "system":
@@ -483,7 +483,7 @@ def test_the_system_message_can_be_changed_on_the_way(call: Call) -> None:
     assert requests[1][0]["content"] == "Look around, then answer.\n\nNOTE: User prefers bullet points."
 
 
-def test_what_a_request_said_does_not_change_with_the_history(call: Call) -> None:
+def test_recorded_request_does_not_change_with_history(call: Call) -> None:
     snapshots: list[Any] = []
 
     def answer(request: ModelRequest) -> ModelResponse:
@@ -504,7 +504,7 @@ def test_what_a_request_said_does_not_change_with_the_history(call: Call) -> Non
 # Strays and gaps
 
 
-def test_a_tool_message_whose_call_is_gone_is_not_sent(call: Call) -> None:
+def test_tool_message_without_call_is_not_sent(call: Call) -> None:
     @at_step(2)
     def tear(self: Looker, step: Step) -> None:
         del self.history[2]
@@ -514,7 +514,7 @@ def test_a_tool_message_whose_call_is_gone_is_not_sent(call: Call) -> None:
     assert roles(run.history)[:4] == ["system", "user", "tool", "assistant"]
 
 
-def test_a_call_whose_result_is_gone_gets_a_placeholder(call: Call) -> None:
+def test_call_without_result_gets_placeholder(call: Call) -> None:
     @at_step(2)
     def tear(self: Looker, step: Step) -> None:
         del self.history[3]
@@ -525,7 +525,7 @@ def test_a_call_whose_result_is_gone_gets_a_placeholder(call: Call) -> None:
 
 
 @pytest.mark.parametrize("to", [1, 2, 100])
-def test_a_result_finds_its_call_from_wherever_it_was_moved(call: Call, to: int) -> None:
+def test_moved_result_is_matched_to_its_call(call: Call, to: int) -> None:
     @at_step(2)
     def move(self: Looker, step: Step) -> None:
         self.history.insert(to, self.history.pop(3))
@@ -539,7 +539,7 @@ def test_a_result_finds_its_call_from_wherever_it_was_moved(call: Call, to: int)
     ]
 
 
-def test_a_result_that_comes_later_takes_the_place_of_the_placeholder(call: Call) -> None:
+def test_late_result_replaces_placeholder(call: Call) -> None:
     kept: list[Message] = []
 
     def hold(self: Looker, step: Step) -> None:
@@ -556,7 +556,7 @@ def test_a_result_that_comes_later_takes_the_place_of_the_placeholder(call: Call
     ]
 
 
-def test_a_stray_result_answers_a_call_of_its_id_that_comes_later_without_one(call: Call) -> None:
+def test_stray_result_answers_later_call_of_same_id(call: Call) -> None:
     def edit(self: Looker, step: Step) -> None:
         if step.counter == 1:
             self.history.insert(2, {"role": "tool", "tool_call_id": "b", "content": "a mouse"})
@@ -568,7 +568,7 @@ def test_a_stray_result_answers_a_call_of_its_id_that_comes_later_without_one(ca
     assert told(requests[2])[-2:] == [("assistant", None), ("tool", "a mouse")]
 
 
-def test_the_second_of_two_results_is_not_sent(call: Call) -> None:
+def test_second_result_of_call_is_not_sent(call: Call) -> None:
     @at_step(2)
     def double(self: Looker, step: Step) -> None:
         self.history.insert(4, {**self.history[3], "content": "once more"})
@@ -581,7 +581,7 @@ def test_the_second_of_two_results_is_not_sent(call: Call) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"place": ', "attic", "[1]", "null", '"attic"', "5", '{"place": NaN}', "{'a': 1}"])
-def test_malformed_arguments_are_kept_to_the_letter_and_sent_as_an_empty_object(call: Call, text: str) -> None:
+def test_malformed_arguments_are_kept_and_sent_as_empty_object(call: Call, text: str) -> None:
     seen: list[Any] = []
     model = call.raw([calling(("a", "look", text)), finishing(answer="nowhere")])
     agent = Looker(lambda self, step: seen.append(step.tool_calls[0]), model=model)
@@ -594,14 +594,14 @@ def test_malformed_arguments_are_kept_to_the_letter_and_sent_as_an_empty_object(
 
 @pytest.mark.message_list
 @pytest.mark.parametrize("text", ["", "{}", " { } ", '{"place":"attic"}', '{"place": "\\u00e9"}'])
-def test_arguments_that_are_an_object_are_sent_to_the_letter(call: Call, text: str) -> None:
+def test_object_arguments_are_sent_unchanged(call: Call, text: str) -> None:
     model = call.raw([calling(("a", "look", text)), finishing(answer="nowhere")])
     call.run(Looker(model=model), question="Where is it?")
     assert judged(model)[1][2]["tool_calls"][0]["function"]["arguments"] == (text or "{}")
 
 
 @pytest.mark.parametrize("missing", [None, ""])
-def test_missing_ids_get_new_ones(call: Call, missing: str | None) -> None:
+def test_missing_call_ids_get_new_ids(call: Call, missing: str | None) -> None:
     two = ((missing, "look", '{"place": "attic"}'), (missing, "look", '{"place": "cellar"}'))
     model = call.raw([calling(*two), calling(*two), finishing(answer="nowhere")])
     seen: list[str] = []
@@ -620,7 +620,7 @@ def test_missing_ids_get_new_ones(call: Call, missing: str | None) -> None:
 
 @pytest.mark.parametrize("ids", [("x", "x", "x"), ("call_2_1", None, None), (None, "call_2_0", "call_2_0")])
 @pytest.mark.message_list
-def test_ids_repeated_in_one_response_get_new_ones(call: Call, ids: tuple[str | None, ...]) -> None:
+def test_repeated_call_ids_in_response_get_new_ids(call: Call, ids: tuple[str | None, ...]) -> None:
     made = [(each, "look", json.dumps({"place": str(at)})) for at, each in enumerate(ids)]
     model = call.raw([calling(*made), finishing(answer="nowhere")])
     run = call.run(Looker(model=model), question="Where is it?")
@@ -633,7 +633,7 @@ def test_ids_repeated_in_one_response_get_new_ones(call: Call, ids: tuple[str | 
 
 
 @pytest.mark.message_list
-def test_an_id_used_in_an_earlier_response_is_sent_under_another(call: Call) -> None:
+def test_call_id_of_earlier_response_is_sent_under_new_id(call: Call) -> None:
     every = [calling(("call_0", "look", json.dumps({"place": str(at)}))) for at in range(3)]
     model = call.raw([*every, finishing(answer="nowhere")])
     run = call.run(Looker(model=model), question="Where is it?")
@@ -654,7 +654,7 @@ def test_an_id_used_in_an_earlier_response_is_sent_under_another(call: Call) -> 
         ("\ud800", "_"),
     ],
 )
-def test_a_made_up_tool_name_is_sent_in_a_form_that_providers_take(call: Call, made_up: str, sent: str) -> None:
+def test_invalid_tool_name_is_sent_in_valid_form(call: Call, made_up: str, sent: str) -> None:
     model = call.raw([calling(("a", made_up, "{}")), finishing(answer="nowhere")])
     run = call.run(Looker(model=model), question="Where is it?")
     assert run.history[2]["tool_calls"][0]["function"]["name"] == made_up
@@ -685,7 +685,7 @@ def sent_of(call: Call, *messages: Any) -> list[Message]:
 
 
 @pytest.mark.message_list
-def test_content_parts_are_sent_as_they_are(call: Call) -> None:
+def test_content_parts_are_sent_unchanged(call: Call) -> None:
     every = [
         {"type": "text", "text": "What is this?"},
         {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA", "detail": "low"}},
@@ -696,14 +696,14 @@ def test_content_parts_are_sent_as_they_are(call: Call) -> None:
 
 
 @pytest.mark.message_list
-def test_further_keys_of_a_message_are_sent_along(call: Call) -> None:
+def test_extra_message_keys_are_sent(call: Call) -> None:
     thought = {**said("Hm."), "thinking_blocks": [{"type": "thinking", "signature": "abc"}]}
     asked = {**text("Well?"), "cache_control": {"type": "ephemeral"}}
     assert sent_of(call, thought, asked) == [thought, asked]
 
 
 @pytest.mark.message_list
-def test_what_a_provider_wants_back_is_sent_back(call: Call) -> None:
+def test_provider_specific_fields_are_sent_back(call: Call) -> None:
     blocks = [{"type": "thinking", "thinking": "Hm.", "signature": "abc"}]
     first = calling(("a", "look", '{"place": "x"}'), extra={"thinking_blocks": blocks})
     model = call.raw([first, finishing(answer="nowhere")])
@@ -735,7 +735,7 @@ FLAT_SENT = [
 
 
 @pytest.mark.message_list
-def test_the_flat_form_of_tool_calls_in_the_seeds_is_accepted(call: Call) -> None:
+def test_flat_tool_calls_of_seeds_are_accepted(call: Call) -> None:
     assert sent_of(call, *FLAT) == FLAT_SENT
 
 
@@ -786,7 +786,7 @@ def _odd(name: str, given: Message, sent: list[Message]) -> Any:
 
 
 @pytest.mark.parametrize(("given", "sent"), [_odd(*row) for row in ODD])
-def test_an_odd_message_is_sent_in_a_form_that_providers_take(call: Call, given: Message, sent: list[Message]) -> None:
+def test_irregular_message_is_sent_in_valid_form(call: Call, given: Message, sent: list[Message]) -> None:
     assert sent_of(call, given) == sent
 
 
@@ -794,12 +794,12 @@ def test_an_odd_message_is_sent_in_a_form_that_providers_take(call: Call, given:
     "made",
     [None, [None], ["look"], [{}], [{"function": None}], [{"id": 5, "function": {"name": 5, "arguments": 5}}], {}],
 )
-def test_odd_calls_are_sent_in_a_form_that_providers_take(call: Call, made: Any) -> None:
+def test_irregular_calls_are_sent_in_valid_form(call: Call, made: Any) -> None:
     sent_of(call, {"role": "assistant", "content": "Hm.", "tool_calls": made})
 
 
 @pytest.mark.message_list
-def test_results_with_odd_ids_and_content_find_their_calls(call: Call) -> None:
+def test_results_with_irregular_ids_and_content_are_matched(call: Call) -> None:
     made = [{"id": 5, "name": "look", "arguments": {}}, {"name": "look"}, {"id": None, "name": "look"}]
     results = [
         {"role": "tool", "tool_call_id": None, "content": {"seen": 1}},
@@ -811,7 +811,7 @@ def test_results_with_odd_ids_and_content_find_their_calls(call: Call) -> None:
 
 
 @pytest.mark.live_objects
-def test_what_cannot_be_written_is_sent_as_its_repr(call: Call) -> None:
+def test_value_without_json_form_is_sent_as_repr(call: Call) -> None:
     circle: dict[str, Any] = {"role": "user", "content": "Hi"}
     circle["self"] = circle
     deep: Any = []
@@ -828,7 +828,7 @@ def test_what_cannot_be_written_is_sent_as_its_repr(call: Call) -> None:
 
 
 @pytest.mark.live_objects
-def test_an_object_whose_comparison_fails_is_read_anew_each_time(call: Call) -> None:
+def test_object_with_failing_comparison_is_read_again(call: Call) -> None:
     class Sour:
         word = "before"
 
@@ -852,7 +852,7 @@ def test_an_object_whose_comparison_fails_is_read_anew_each_time(call: Call) -> 
 
 @pytest.mark.parametrize("wrong", ["hello", None, 5, ["role", "user"], {}, {"content": "Hi"}, {"role": "robot"}])
 @pytest.mark.parametrize("settings", [{}, {"max_total_tokens": 100_000}])
-def test_a_message_that_is_none_is_an_error_that_names_its_place(call: Call, wrong: Any, settings: Any) -> None:
+def test_invalid_message_raises_with_its_index(call: Call, wrong: Any, settings: Any) -> None:
     @at_step(2)
     def spoil(self: Looker, step: Step) -> None:
         self.history.append(wrong)
@@ -864,7 +864,7 @@ def test_a_message_that_is_none_is_an_error_that_names_its_place(call: Call, wro
 
 
 @pytest.mark.parametrize("wrong", [None, (), "history", {"role": "user"}])
-def test_a_history_that_is_no_list_is_an_error_that_says_so(call: Call, wrong: Any) -> None:
+def test_history_that_is_not_a_list_raises(call: Call, wrong: Any) -> None:
     def spoil(self: Looker, step: Step) -> None:
         self.history = wrong
 
@@ -879,7 +879,7 @@ def test_a_history_that_is_no_list_is_an_error_that_says_so(call: Call, wrong: A
 
 
 @pytest.mark.message_list
-def test_half_a_surrogate_pair_is_kept_in_the_history_and_sent_as_a_replacement(call: Call) -> None:
+def test_lone_surrogate_is_kept_and_sent_as_replacement(call: Call) -> None:
     half = "a\ud83d"
     model = call.raw(
         [
@@ -904,7 +904,7 @@ def test_half_a_surrogate_pair_is_kept_in_the_history_and_sent_as_a_replacement(
     assert judged(model)[1] == sent[: len(judged(model)[1])]
 
 
-def test_two_halves_of_a_pair_are_sent_as_the_character_they_make(call: Call) -> None:
+def test_split_surrogate_pair_is_sent_as_one_character(call: Call) -> None:
     assert sent_of(call, text("\ud83e\udd94")) == [text("\U0001f994")]
 
 
@@ -937,9 +937,7 @@ NOT_IN_A_DOCUMENT = [pytest.param(edit, marks=pytest.mark.message_list) for edit
 
 
 @pytest.mark.parametrize("edit", [_content, _arguments, _place, *NOT_IN_A_DOCUMENT])
-def test_an_edit_of_an_early_message_late_in_a_run_is_in_the_next_request(
-    call: Call, edit: Callable[[list[Message]], None]
-) -> None:
+def test_late_edit_of_early_message_is_in_next_request(call: Call, edit: Callable[[list[Message]], None]) -> None:
     late = 25 if call.way in (SAVED, AS_THREAD) else 150  # the whole run is saved, or written, at each step
 
     def change(self: Looker, step: Step) -> None:
@@ -966,7 +964,7 @@ def test_an_edit_of_an_early_message_late_in_a_run_is_in_the_next_request(
 @pytest.mark.parametrize("early", ["plain", "half a surrogate: \ud800", "größer"])
 @pytest.mark.message_list
 @pytest.mark.live_objects
-def test_what_was_sent_before_is_not_made_again(call: Call, early: str) -> None:
+def test_unchanged_messages_are_not_built_again(call: Call, early: str) -> None:
     @at_step(1)
     def add(self: Looker, step: Step) -> None:
         self.history.append(text(early))
@@ -988,7 +986,7 @@ def scribbled(self: Any) -> None:
 
 @pytest.mark.edits_history
 @pytest.mark.parametrize("where", ["on_finish", "on_step", "on_step that finishes", "on_step of a single turn"])
-def test_the_journal_of_a_run_that_is_over_tells_of_what_was_edited_in_place(call: Call, where: str) -> None:
+def test_journal_of_finished_run_records_in_place_edits(call: Call, where: str) -> None:
     class Scribbler(module[Question, Answer]):
         """Look around, then answer."""
 
@@ -1013,7 +1011,7 @@ def test_the_journal_of_a_run_that_is_over_tells_of_what_was_edited_in_place(cal
 
 
 @pytest.mark.edits_history
-def test_the_journal_of_a_run_that_failed_tells_of_what_was_edited_in_place(call: Call) -> None:
+def test_journal_of_failed_run_records_in_place_edits(call: Call) -> None:
     def fail(self: Looker, step: Step) -> None:
         scribbled(self)
         raise ValueError("enough")
@@ -1038,7 +1036,7 @@ class Chat(module[Question, Answer]):
         return f"Speak {current_run().deps or 'English'}."
 
 
-def test_a_record_is_gone_on_with(call: Call) -> None:
+def test_using_history_continues_record(call: Call) -> None:
     model = call.scripted([LOOK, finish(answer="Italy"), finish(answer="Germany")])
     first = call.run(Chat(model=model), question="Who won in 1994?")
     second = call.run(Chat(model=model).using(history=first), question="And in 1990?")
@@ -1052,7 +1050,7 @@ def test_a_record_is_gone_on_with(call: Call) -> None:
     assert_complete(second.history)
 
 
-def test_no_history_begins_a_conversation(call: Call) -> None:
+def test_using_empty_history_starts_conversation(call: Call) -> None:
     model = call.scripted([finish(answer="Italy"), finish(answer="Germany")])
     first: Any = None
     for question in ("Who won in 1994?", "And in 1990?"):
@@ -1062,7 +1060,7 @@ def test_no_history_begins_a_conversation(call: Call) -> None:
     assert roles(call.run(anew, question="a").history) == ["system", "user", "assistant", "tool"]
 
 
-def test_the_prompt_is_made_anew_and_other_system_messages_stay_where_they_stood(call: Call) -> None:
+def test_continued_conversation_has_new_prompt_and_other_system_messages(call: Call) -> None:
     model = call.scripted([LOOK, finish(answer="Hi"), finish(answer="Salut"), finish(answer="Ave")])
 
     class Adding(Chat):
@@ -1080,7 +1078,7 @@ def test_the_prompt_is_made_anew_and_other_system_messages_stay_where_they_stood
 
 
 @pytest.mark.parametrize("edit", ["in place", "moved", "removed", "none"])
-def test_the_prompt_of_a_record_is_known_whatever_became_of_it(call: Call, edit: str) -> None:
+def test_prompt_of_continued_record_is_recognized(call: Call, edit: str) -> None:
     mine = {"role": "system", "content": "Mine."}
 
     @at_step(1)
@@ -1102,7 +1100,7 @@ def test_the_prompt_of_a_record_is_known_whatever_became_of_it(call: Call, edit:
     assert systems == ["Look around, then answer.", *([] if edit == "in place" else ["Mine."])]
 
 
-def test_without_a_prompt_a_continued_conversation_has_no_system_message(call: Call) -> None:
+def test_continued_conversation_without_prompt_has_no_system_message(call: Call) -> None:
     class Bare(Looker):
         system_prompt = ""
 
@@ -1112,7 +1110,7 @@ def test_without_a_prompt_a_continued_conversation_has_no_system_message(call: C
     assert roles(judged(model)[0]) == ["user", "assistant", "user"]
 
 
-def test_a_chat_of_three_turns_carries_everything_along(call: Call) -> None:
+def test_chat_of_three_turns_keeps_all_messages(call: Call) -> None:
     model = call.scripted(
         [LOOK, finish(answer="one"), finish(answer=2), finish(answer="two"), "Hm.", finish(answer="three")]
     )
@@ -1128,7 +1126,7 @@ def test_a_chat_of_three_turns_carries_everything_along(call: Call) -> None:
     assert_complete(run.history)
 
 
-def test_a_list_is_gone_on_with_and_left_as_it_is(call: Call) -> None:
+def test_using_message_list_leaves_list_unchanged(call: Call) -> None:
     def scribble(self: Looker, step: Step) -> None:
         for message in self.history:
             if isinstance(message["content"], list):
@@ -1154,7 +1152,7 @@ def test_a_list_is_gone_on_with_and_left_as_it_is(call: Call) -> None:
     assert run.history is not given
 
 
-def test_a_record_that_is_gone_on_with_stays_as_it_is(call: Call) -> None:
+def test_using_record_leaves_record_unchanged(call: Call) -> None:
     model = call.scripted([LOOK, DONE, CELLAR, DONE])
 
     def scribble(self: Looker, step: Step) -> None:
@@ -1169,13 +1167,13 @@ def test_a_record_that_is_gone_on_with_stays_as_it_is(call: Call) -> None:
 
 
 @pytest.mark.parametrize("prior", [[], ()])
-def test_an_empty_conversation_is_a_beginning(call: Call, prior: Any) -> None:
+def test_using_empty_conversation_starts_new_one(call: Call, prior: Any) -> None:
     model = call.scripted([DONE])
     call(Looker(model=model).using(history=prior), question="Where is it?")
     assert told(judged(model)[0]) == [("system", "Look around, then answer."), ("user", INPUT)]
 
 
-def test_open_calls_of_an_earlier_conversation_are_repaired(call: Call) -> None:
+def test_open_calls_of_prior_history_are_repaired(call: Call) -> None:
     def made(*ids: str) -> Message:
         return {"role": "assistant", "content": "", "tool_calls": [{"id": each, "name": "look"} for each in ids]}
 
@@ -1194,14 +1192,14 @@ def test_open_calls_of_an_earlier_conversation_are_repaired(call: Call) -> None:
 
 
 @pytest.mark.message_list
-def test_the_flat_form_of_the_seeds_can_be_gone_on_with(call: Call) -> None:
+def test_flat_form_of_seeds_can_be_continued(call: Call) -> None:
     model = call.scripted([DONE])
     run = call.run(Looker(model=model).using(history=[text("Hello"), *FLAT]), question="Where is it?")
     assert judged(model)[0][2:4] == FLAT_SENT
     assert_complete(run.history)
 
 
-def test_a_conversation_cut_off_at_its_beginning_says_so_and_does_not_repeat_the_input(call: Call) -> None:
+def test_conversation_without_start_says_so_and_does_not_repeat_input(call: Call) -> None:
     model = call.scripted([LOOK, DONE])
     prior = [{"role": "tool", "tool_call_id": "gone", "content": "x"}, {"role": "assistant", "content": "Yes?"}]
     call(Looker(model=model).using(history=prior), question="Where is it?")
@@ -1210,7 +1208,7 @@ def test_a_conversation_cut_off_at_its_beginning_says_so_and_does_not_repeat_the
 
 
 @pytest.mark.parametrize("end", [ParseError, RuntimeError, AcornError, KeyboardInterrupt, LimitError])
-def test_a_failed_run_leaves_a_complete_history_that_can_be_gone_on_with(call: Call, end: type[BaseException]) -> None:
+def test_failed_run_history_can_be_continued(call: Call, end: type[BaseException]) -> None:
     replies: list[Any] = [LOOK & CELLAR]
     settings: dict[str, Any] = {}
 
@@ -1237,13 +1235,13 @@ def test_a_failed_run_leaves_a_complete_history_that_can_be_gone_on_with(call: C
 
 
 @pytest.mark.parametrize("wrong", ["hello", 5, {"role": "user"}])
-def test_a_history_of_another_kind_is_refused_at_once(wrong: Any) -> None:
+def test_history_of_wrong_type_raises_immediately(wrong: Any) -> None:
     with pytest.raises(InputError, match="`history` of `Looker` must be a list of messages or a record of a run"):
         Looker(model=ScriptedModel([])).using(history=wrong)
 
 
 @pytest.mark.parametrize("wrong", ["hello", None, {}, {"content": "Hi"}, {"role": 5}])
-def test_an_earlier_message_that_is_none_is_refused_at_once(wrong: Any) -> None:
+def test_invalid_prior_message_raises_immediately(wrong: Any) -> None:
     with pytest.raises(InputError, match=r"`history\[1\]` of `Looker` must be a dict with a `role`"):
         Looker(model=ScriptedModel([])).using(history=[text("Hello"), wrong])
 
@@ -1266,14 +1264,14 @@ def test_an_earlier_message_that_is_none_is_refused_at_once(wrong: Any) -> None:
         (["Hm.", DONE], {"max_steps": None}),
     ],
 )
-def test_after_a_run_every_call_has_its_result(call: Call, replies: list[Any], settings: dict[str, Any]) -> None:
+def test_history_after_run_has_result_for_every_call(call: Call, replies: list[Any], settings: dict[str, Any]) -> None:
     run, _ = walk(call, replies, **settings)
     assert_complete(run.history)
     made = [each["id"] for message in run.history for each in message.get("tool_calls", ())]
     assert sorted(made) == sorted(message["tool_call_id"] for message in run.history if message["role"] == "tool")
 
 
-def test_results_of_a_finish_stand_behind_it_whatever_on_finish_appends(call: Call) -> None:
+def test_finish_results_follow_call_whatever_on_finish_appends(call: Call) -> None:
     class Noting(Looker):
         def on_finish(self, output: Answer) -> None:
             self.history.append({"role": "user", "content": "Noted."})
@@ -1287,7 +1285,7 @@ def test_results_of_a_finish_stand_behind_it_whatever_on_finish_appends(call: Ca
     assert_complete(run.history)
 
 
-def test_a_run_that_is_cancelled_leaves_a_complete_history() -> None:
+def test_cancelled_run_history_is_complete() -> None:
     begun = asyncio.Event()
 
     async def wait(place: str) -> str:
@@ -1311,7 +1309,7 @@ def test_a_run_that_is_cancelled_leaves_a_complete_history() -> None:
     assert_complete(run.history)
 
 
-def test_the_history_outside_a_run_is_that_of_the_last_one_and_cannot_be_replaced() -> None:
+def test_history_outside_run_is_that_of_last_run_and_read_only() -> None:
     agent = Looker(model=ScriptedModel([DONE]))
     run = agent.run(question="Where is it?")
     assert agent.history is run.history

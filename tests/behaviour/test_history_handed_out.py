@@ -121,7 +121,7 @@ DOORS = [
 
 @pytest.mark.parametrize("kept_since", [3, 1])
 @pytest.mark.parametrize("door", DOORS)
-def test_an_edit_in_a_hook_is_in_the_next_request(
+def test_history_edit_in_hook_is_in_next_request(
     call: Call, door: Callable[[Any, Step], list[Message]], kept_since: int
 ) -> None:
     kept: list[Message] = []
@@ -142,7 +142,7 @@ def test_an_edit_in_a_hook_is_in_the_next_request(
 
 
 @pytest.mark.parametrize("door", ["self", "current run", "capture"])
-def test_an_edit_in_a_tool_is_in_the_next_request(call: Call, door: str) -> None:
+def test_history_edit_in_tool_is_in_next_request(call: Call, door: str) -> None:
     class Scribbler(Looker):
         """Look around, then answer."""
 
@@ -159,7 +159,7 @@ def test_an_edit_in_a_tool_is_in_the_next_request(call: Call, door: str) -> None
     assert [is_edited(request) for request in model.requests] == [False, False, False, True, True, True]
 
 
-def test_an_edit_by_a_listener_is_in_the_next_request(call: Call) -> None:
+def test_history_edit_by_listener_is_in_next_request(call: Call) -> None:
     def hear(entry: Any) -> None:
         if isinstance(entry, acorn.journal.ToolResultsAdded) and entry.step == 3:
             scribble(runs[0].history)
@@ -172,7 +172,7 @@ def test_an_edit_by_a_listener_is_in_the_next_request(call: Call) -> None:
     assert is_in[4:] == [True, True]  # the fourth request is made before anybody hears of the third step's results
 
 
-def test_an_edit_while_the_model_thinks_is_in_the_request_after(call: Call) -> None:
+def test_history_edit_during_model_call_is_in_following_request(call: Call) -> None:
     replies = steps(5)
 
     def answer(request: ModelRequest) -> Any:
@@ -187,7 +187,7 @@ def test_an_edit_while_the_model_thinks_is_in_the_request_after(call: Call) -> N
     assert [is_edited(request) for request in model.requests] == [False, False, False, True, True, True]
 
 
-def test_an_edit_in_on_start_is_in_the_first_request(call: Call) -> None:
+def test_history_edit_in_on_start_is_in_first_request(call: Call) -> None:
     class Scribbler(Looker):
         """Look around, then answer."""
 
@@ -200,7 +200,7 @@ def test_an_edit_in_on_start_is_in_the_first_request(call: Call) -> None:
 
 
 @pytest.mark.parametrize("form", ["a list", "a record"])
-def test_what_a_conversation_was_begun_with_is_not_the_users_any_more(call: Call, form: str) -> None:
+def test_prior_history_list_is_copied(call: Call, form: str) -> None:
     earlier = call.run(Looker(model=ScriptedModel(steps(2))), question="Where?")
     prior = earlier.history
     replies = steps(3)
@@ -236,7 +236,7 @@ class Parent(Looker):
 @pytest.mark.edits_history
 @pytest.mark.parametrize("door", ["self", "step", "the record of the parent"])
 @pytest.mark.parametrize("hook", ["on_start", "on_step"])
-def test_an_edit_in_a_branch_is_in_its_own_requests_alone(script: Script, door: str, hook: str) -> None:
+def test_history_edit_in_branch_changes_only_its_requests(script: Script, door: str, hook: str) -> None:
     def edit(self: Any, step: Step) -> None:
         runs_of = {"self": self, "step": step.run, "the record of the parent": runs[0].branches[0]}
         scribble(runs_of[door].history)
@@ -268,7 +268,7 @@ def test_an_edit_in_a_branch_is_in_its_own_requests_alone(script: Script, door: 
 
 
 @pytest.mark.edits_history
-def test_an_edit_in_the_parent_while_a_branch_goes_on_is_in_the_parents_requests_alone(script: Script) -> None:
+def test_history_edit_in_parent_changes_only_parents_requests(script: Script) -> None:
     class Watcher(Checker):
         """Check what was found."""
 
@@ -286,7 +286,7 @@ def test_an_edit_in_the_parent_while_a_branch_goes_on_is_in_the_parents_requests
     assert [is_edited(request) for request in model.requests] == [False, False, False, False, False, True, True]
 
 
-def test_two_branches_and_their_parent_have_each_a_history_of_their_own(script: Script) -> None:
+def test_branches_and_parent_have_separate_histories(script: Script) -> None:
     model = script(*steps(2)[:-1], calls("check") & calls("check"), *steps(0), *steps(0), *steps(0))
     run = Parent(model=model).run(question="Where?")
     one, other = run.branches
@@ -335,12 +335,12 @@ class Glancing(Looker):
 
 
 @pytest.mark.parametrize("kind", [Looker, Glancing])
-def test_a_history_that_nobody_has_is_not_compared(kind: type[Looker]) -> None:
+def test_unread_history_is_not_compared(kind: type[Looker]) -> None:
     first, *rest = comparisons(kind(), 20)
     assert rest == [first] * 20
 
 
-def test_a_history_that_somebody_has_is_compared_once_a_step() -> None:
+def test_read_history_is_compared_once_per_step() -> None:
     class Taking(Looker):
         """Look around, then answer."""
 
@@ -353,7 +353,7 @@ def test_a_history_that_somebody_has_is_compared_once_a_step() -> None:
     assert between == [0] * 9 + [1] * 11
 
 
-def test_a_request_whose_messages_nobody_wants_has_no_list_of_them() -> None:
+def test_unread_request_messages_are_not_built() -> None:
     model = ScriptedModel(steps(5))
     Looker(model=model)(question="Where?")
     assert not any("messages" in vars(request) for request in model.requests)
@@ -361,7 +361,7 @@ def test_a_request_whose_messages_nobody_wants_has_no_list_of_them() -> None:
     assert [len(request.messages) for request in model.requests] == [2, 4, 6, 8, 10, 12]
 
 
-def test_a_request_says_what_it_said_however_the_conversation_goes_on(call: Call) -> None:
+def test_recorded_request_is_unaffected_by_later_messages(call: Call) -> None:
     replies, bodies = steps(5), list[bytes]()
 
     def answer(request: ModelRequest) -> Any:
@@ -375,7 +375,7 @@ def test_a_request_says_what_it_said_however_the_conversation_goes_on(call: Call
     assert [json.loads(request.body("m")) for request in copies] == [json.loads(body) for body in bodies]
 
 
-def test_an_id_that_comes_again_and_again_is_sent_under_another_each_time() -> None:
+def test_repeated_call_id_gets_new_id_each_time() -> None:
     model = ScriptedModel([*(calls("look", "same", place="here") for _ in range(20)), finish(answer="nowhere")])
     Looker(model=model, loop_guard=None)(question="Where?")
     for request in model.requests:

@@ -304,7 +304,7 @@ def _input(agent: Meddler) -> str:
 
 
 @pytest.mark.parametrize("first", range(0, RUNS, BATCH))
-def test_whatever_on_step_does_every_request_is_valid_and_made_as_if_for_the_first_time(first: int) -> None:
+def test_any_on_step_edit_gives_valid_request_equal_to_fresh_one(first: int) -> None:
     lengths: list[int] = []
     for seed in range(first, first + BATCH):
         try:

@@ -104,7 +104,7 @@ def told(run: Run[Any]) -> list[str]:
 # The snippets of the documents
 
 
-def test_snippet_custom_termination(call: Call, script: Script) -> None:
+def test_seed_snippet_custom_termination(call: Call, script: Script) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -119,7 +119,7 @@ def test_snippet_custom_termination(call: Call, script: Script) -> None:
     assert (run.stop_reason, run.steps) == ("step", 1)
 
 
-def test_snippet_abort_with_an_error(call: Call, script: Script) -> None:
+def test_seed_snippet_abort_with_error(call: Call, script: Script) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -133,7 +133,7 @@ def test_snippet_abort_with_an_error(call: Call, script: Script) -> None:
     assert type(caught.value) is ValueError
 
 
-def test_snippet_basic_usage(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_snippet_basic_usage(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
     agent: Any = hooked(
         """
         def on_step(self, step):
@@ -193,7 +193,7 @@ def on_step(self, step):
 
 
 @pytest.mark.edits_history
-def test_snippet_modifying_history(call: Call, script: Script) -> None:
+def test_seed_snippet_modifying_history(call: Call, script: Script) -> None:
     model = script(SEARCH, DONE)
     call(hooked(MODIFYING_HISTORY)(model=model), question="?")
     first, second = model.requests
@@ -204,7 +204,7 @@ def test_snippet_modifying_history(call: Call, script: Script) -> None:
 
 
 @pytest.mark.edits_history
-def test_snippet_modifying_history_keeps_a_long_run_short_and_valid(call: Call, script: Script) -> None:
+def test_seed_snippet_modifying_history_keeps_long_run_valid(call: Call, script: Script) -> None:
     steps = 40
     model = script(*[calling("read_file", path=str(at)) for at in range(steps)], DONE)
     run = call.run(hooked(MODIFYING_HISTORY)(model=model, max_steps=steps + 1), question="?")
@@ -213,7 +213,7 @@ def test_snippet_modifying_history_keeps_a_long_run_short_and_valid(call: Call, 
     assert all(request.messages[0]["role"] == "system" for request in model.requests)
 
 
-def test_snippet_modifying_tool_results(call: Call, script: Script) -> None:
+def test_seed_snippet_modifying_tool_results(call: Call, script: Script) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -240,7 +240,7 @@ def test_snippet_modifying_tool_results(call: Call, script: Script) -> None:
     assert [message["content"] for message in model.requests[1].messages[-2:]] == [found, long]
 
 
-def test_snippet_history_is_a_list_of_messages(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_snippet_history_is_message_list(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -254,7 +254,7 @@ def test_snippet_history_is_a_list_of_messages(call: Call, script: Script, capsy
 
 
 @pytest.mark.edits_history
-def test_snippet_mutating_history(call: Call, script: Script) -> None:
+def test_seed_snippet_mutating_history(call: Call, script: Script) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -283,7 +283,7 @@ def test_snippet_mutating_history(call: Call, script: Script) -> None:
     assert model.requests[1].messages[-1]["content"] == "Remember to be concise in your response."
 
 
-def test_snippet_mutating_tool_results(call: Call, script: Script) -> None:
+def test_seed_snippet_mutating_tool_results(call: Call, script: Script) -> None:
     @tool(name="search_web")
     def long_search(query: str) -> str:
         return "y" * 6000
@@ -304,7 +304,7 @@ def test_snippet_mutating_tool_results(call: Call, script: Script) -> None:
     assert told(run)[0] == "y" * 5000 + "... (truncated)"
 
 
-def test_snippet_on_step_of_the_reference(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_snippet_on_step_of_reference(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -316,7 +316,7 @@ def test_snippet_on_step_of_the_reference(call: Call, script: Script, capsys: py
     assert capsys.readouterr().out == "Step 1\nStep 2\n"
 
 
-def test_snippet_history_of_the_reference(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_snippet_history_of_reference(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -344,7 +344,7 @@ def test_snippet_history_of_the_reference(call: Call, script: Script, capsys: py
 
 
 @pytest.mark.live_objects
-def test_snippet_step_methods_of_the_reference(call: Call, script: Script) -> None:
+def test_seed_snippet_step_methods_of_reference(call: Call, script: Script) -> None:
     def new_search_function(query: str) -> str:
         """Search elsewhere."""
         return "found"
@@ -368,7 +368,7 @@ def test_snippet_step_methods_of_the_reference(call: Call, script: Script) -> No
     assert told(run)[1] == "found"
 
 
-def test_snippet_tool_calls_and_results_of_the_reference(
+def test_seed_snippet_tool_calls_and_results_of_reference(
     call: Call, script: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agent = hooked(
@@ -398,7 +398,7 @@ def test_snippet_tool_calls_and_results_of_the_reference(
     )
 
 
-def test_snippet_full_example_of_the_reference(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_snippet_full_example_of_reference(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -425,7 +425,7 @@ def test_snippet_full_example_of_the_reference(call: Call, script: Script, capsy
     assert told(run)[0] == "text of " + "0" * 4992 + "..."
 
 
-def test_snippet_context_injection(call: Call, script: Script) -> None:
+def test_seed_snippet_context_injection(call: Call, script: Script) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -458,7 +458,7 @@ def test_snippet_context_injection(call: Call, script: Script) -> None:
 # When on_step runs, and what it sees
 
 
-def test_on_step_runs_after_the_tools_and_before_their_results_are_in_the_history(call: Call, script: Script) -> None:
+def test_on_step_runs_after_tools_and_before_results_enter_history(call: Call, script: Script) -> None:
     seen: list[list[str]] = []
 
     def look(self: Researcher, step: Step) -> None:
@@ -469,7 +469,7 @@ def test_on_step_runs_after_the_tools_and_before_their_results_are_in_the_histor
     assert seen == [["system", "user", "assistant"]]
 
 
-def test_on_step_runs_for_steps_and_for_nothing_else(call: Call, script: Script) -> None:
+def test_on_step_runs_only_for_steps(call: Call, script: Script) -> None:
     seen: list[tuple[int, list[str]]] = []
 
     def look(self: Researcher, step: Step) -> None:
@@ -482,7 +482,7 @@ def test_on_step_runs_for_steps_and_for_nothing_else(call: Call, script: Script)
     assert [request.forced_tool for request in model.requests] == [None] * 5 + ["__finish__"] * 2
 
 
-def test_a_step_has_what_the_documents_say(call: Call, script: Script) -> None:
+def test_step_has_documented_attributes(call: Call, script: Script) -> None:
     steps: list[Step] = []
 
     def look(self: Researcher, step: Step) -> None:
@@ -507,13 +507,13 @@ def test_a_step_has_what_the_documents_say(call: Call, script: Script) -> None:
     assert repr(first) == "Step(1, tool_calls=['search_web'])"
 
 
-def test_a_step_of_an_unknown_price_has_no_cost(call: Call, script: Script) -> None:
+def test_step_of_model_without_price_has_no_cost(call: Call, script: Script) -> None:
     costs: list[float | None] = []
     call(hooked(lambda self, step: costs.append(step.cost))(model=script(SEARCH, DONE)), question="?")
     assert costs == [None]
 
 
-def test_the_response_of_a_step_has_the_shape_of_a_chat_completion(call: Call, script: Script) -> None:
+def test_step_response_has_chat_completion_shape(call: Call, script: Script) -> None:
     seen: list[dict[str, Any]] = []
 
     def look(self: Researcher, step: Step) -> None:
@@ -549,7 +549,7 @@ def test_the_response_of_a_step_has_the_shape_of_a_chat_completion(call: Call, s
     assert seen[1]["choices"][0]["finish_reason"] == "stop"
 
 
-def test_a_response_without_text_has_no_content(call: Call, script: Script) -> None:
+def test_step_response_without_text_has_no_content(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     def look(self: Researcher, step: Step) -> None:
@@ -559,7 +559,7 @@ def test_a_response_without_text_has_no_content(call: Call, script: Script) -> N
     assert seen == [("", None)]
 
 
-def test_a_hook_may_be_set_on_the_instance(call: Call, script: Script) -> None:
+def test_hook_can_be_set_on_instance(call: Call, script: Script) -> None:
     seen: list[int] = []
     agent: Any = Researcher(model=script(SEARCH, DONE))
     agent.on_step = lambda step: seen.append(step.counter)
@@ -568,7 +568,7 @@ def test_a_hook_may_be_set_on_the_instance(call: Call, script: Script) -> None:
     assert seen == [1]
 
 
-def test_a_hook_of_a_base_class_is_inherited(call: Call, script: Script) -> None:
+def test_hook_of_base_class_is_inherited(call: Call, script: Script) -> None:
     seen: list[int] = []
 
     class Base(Researcher):
@@ -588,7 +588,7 @@ def test_a_hook_of_a_base_class_is_inherited(call: Call, script: Script) -> None
 
 
 @pytest.mark.live_objects
-def test_a_changed_model_answers_the_remaining_steps_and_the_forced_call(call: Call, script: Script) -> None:
+def test_step_model_applies_to_remaining_steps_and_forced_call(call: Call, script: Script) -> None:
     second = script("Hm.", DONE, name="second")
     first = script(SEARCH, name="first")
     seen: list[Any] = []
@@ -608,7 +608,7 @@ def test_a_changed_model_answers_the_remaining_steps_and_the_forced_call(call: C
 @pytest.mark.parametrize(
     ("attribute", "before", "after"), [("temperature", 0.7, 0.1), ("temperature", 0.7, 0), ("max_tokens", 4096, 99)]
 )
-def test_a_changed_setting_holds_for_the_remaining_steps_and_the_forced_call(
+def test_step_setting_applies_to_remaining_steps_and_forced_call(
     call: Call, script: Script, attribute: str, before: Any, after: Any
 ) -> None:
     seen: list[Any] = []
@@ -626,7 +626,7 @@ def test_a_changed_setting_holds_for_the_remaining_steps_and_the_forced_call(
     assert [attribute in request.declared for request in model.requests] == [False, True, True]
 
 
-def test_a_default_that_a_hook_sets_counts_as_set(call: Call, script: Script) -> None:
+def test_default_value_set_by_hook_counts_as_set(call: Call, script: Script) -> None:
     def set_it(self: Researcher, step: Step) -> None:
         step.temperature = 0.7
 
@@ -644,7 +644,7 @@ def test_a_default_that_a_hook_sets_counts_as_set(call: Call, script: Script) ->
         ("tools", search_web, "`MyAgent.tools` must be a list of functions"),
     ],
 )
-def test_a_wrong_setting_is_refused_where_it_is_set(
+def test_invalid_step_setting_raises_at_assignment(
     call: Call, script: Script, attribute: str, value: Any, words: str
 ) -> None:
     after: list[bool] = []
@@ -674,7 +674,7 @@ SETTABLE = "what can be set is `model`, `temperature`, `max_tokens`, `tools`, `t
         ("finish", f"`step.finish` is to be read only; {SETTABLE}."),
     ],
 )
-def test_setting_what_a_step_does_not_have_is_an_error(call: Call, script: Script, name: str, words: str) -> None:
+def test_unknown_step_attribute_raises(call: Call, script: Script, name: str, words: str) -> None:
     def change(self: Researcher, step: Step) -> None:
         setattr(step, name, 1)
 
@@ -683,7 +683,7 @@ def test_setting_what_a_step_does_not_have_is_an_error(call: Call, script: Scrip
 
 
 @pytest.mark.live_objects
-def test_changes_of_a_run_do_not_reach_the_next(call: Call, script: Script) -> None:
+def test_step_changes_do_not_reach_next_run(call: Call, script: Script) -> None:
     other = script(DONE)
 
     def change(self: Researcher, step: Step) -> None:
@@ -698,7 +698,7 @@ def test_changes_of_a_run_do_not_reach_the_next(call: Call, script: Script) -> N
     assert (again.temperature, again.max_tokens, names(again)) == (0.7, 4096, names(first))
 
 
-def test_a_model_dict_may_be_changed_in_place_for_this_run_alone() -> None:
+def test_step_model_dict_edit_changes_only_its_run() -> None:
     declared = {"model": "some/model", "timeout": 5}
     before = {"model": declared, "temperature": 0.7, "max_tokens": 100}
     step = Step(spec_of(Researcher()), Run("id", Question(question="?")), ModelResponse(), [], [], (), (), before)
@@ -713,7 +713,7 @@ def test_a_model_dict_may_be_changed_in_place_for_this_run_alone() -> None:
 
 
 @pytest.mark.live_objects
-def test_an_added_tool_can_be_called_and_forced_calls_still_carry_it(call: Call, script: Script) -> None:
+def test_added_tool_can_be_called_and_stays_in_forced_call(call: Call, script: Script) -> None:
     class Adder(Researcher):
         max_steps = 2
 
@@ -743,7 +743,7 @@ def test_an_added_tool_can_be_called_and_forced_calls_still_carry_it(call: Call,
     }
 
 
-def test_a_removed_tool_is_neither_sent_nor_executed(call: Call, script: Script) -> None:
+def test_removed_tool_is_not_sent_or_executed(call: Call, script: Script) -> None:
     def remove(self: Researcher, step: Step) -> None:
         if step.counter == 1:
             step.remove_tool("search_web")
@@ -755,7 +755,7 @@ def test_a_removed_tool_is_neither_sent_nor_executed(call: Call, script: Script)
     assert [names(request) for request in model.requests[1:]] == [["read_file", "__finish__"]] * 2
 
 
-def test_every_tool_may_be_removed_and_put_back(call: Call, script: Script) -> None:
+def test_all_tools_can_be_removed_and_added_again(call: Call, script: Script) -> None:
     def juggle(self: Researcher, step: Step) -> None:
         if step.counter == 1:
             step.remove_tool("search_web")
@@ -774,7 +774,7 @@ def test_every_tool_may_be_removed_and_put_back(call: Call, script: Script) -> N
     assert told(run)[1] == '["result1","result2","result3"]'
 
 
-def test_adding_a_name_that_is_there_is_a_conflict(call: Call, script: Script) -> None:
+def test_add_tool_with_existing_name_conflicts(call: Call, script: Script) -> None:
     @tool(name="read_file")
     def another(path: str) -> str:
         return path
@@ -800,13 +800,13 @@ def test_adding_a_name_that_is_there_is_a_conflict(call: Call, script: Script) -
         ("__finish__", "`__finish__` cannot be removed"),
     ],
 )
-def test_removing_what_cannot_be_removed_is_an_error(call: Call, script: Script, name: str, words: str) -> None:
+def test_remove_tool_with_unknown_name_raises(call: Call, script: Script, name: str, words: str) -> None:
     with pytest.raises(AcornError, match=words) as caught:
         call(hooked(lambda self, step: step.remove_tool(name))(model=script(SEARCH)), question="?")
     assert caught.value.run.steps == 1
 
 
-def test_what_cannot_be_a_tool_cannot_be_added(call: Call, script: Script) -> None:
+def test_add_tool_with_invalid_tool_raises(call: Call, script: Script) -> None:
     @tool(name="__finish__")
     def end(answer: str) -> str:
         return answer
@@ -823,7 +823,7 @@ def test_what_cannot_be_a_tool_cannot_be_added(call: Call, script: Script) -> No
 
 
 @pytest.mark.live_objects
-def test_the_list_of_tools_may_be_changed_and_replaced(call: Call, script: Script) -> None:
+def test_step_tools_list_can_be_changed_and_replaced(call: Call, script: Script) -> None:
     def shout(text: str) -> str:
         """Say it loud."""
         return text.upper()
@@ -849,7 +849,7 @@ def test_the_list_of_tools_may_be_changed_and_replaced(call: Call, script: Scrip
     assert told(run)[1:3] == ["A", "B"]
 
 
-def test_two_tools_of_one_name_in_the_list_are_a_conflict(call: Call, script: Script) -> None:
+def test_two_step_tools_with_one_name_conflict(call: Call, script: Script) -> None:
     @tool(name="read_file")
     def another(path: str) -> str:
         return path
@@ -858,7 +858,7 @@ def test_two_tools_of_one_name_in_the_list_are_a_conflict(call: Call, script: Sc
         call(hooked(lambda self, step: step.tools.append(another))(model=script(SEARCH)), question="?")
 
 
-def test_a_method_marked_as_tool_is_among_the_tools_of_a_step(call: Call, script: Script) -> None:
+def test_method_tool_is_in_step_tools(call: Call, script: Script) -> None:
     class WithMethod(Researcher):
         @tool
         def count(self, word: str) -> int:
@@ -879,7 +879,7 @@ def test_a_method_marked_as_tool_is_among_the_tools_of_a_step(call: Call, script
 
 
 @pytest.mark.edits_history
-def test_the_history_may_be_replaced(call: Call, script: Script) -> None:
+def test_history_can_be_replaced_in_hook(call: Call, script: Script) -> None:
     def replace(self: Researcher, step: Step) -> None:
         kept = self.history
         self.history = [{"role": "system", "content": "Be brief."}, *kept[1:]]
@@ -892,7 +892,7 @@ def test_the_history_may_be_replaced(call: Call, script: Script) -> None:
     assert model.requests[1].messages[0]["content"] == "Be brief."
 
 
-def test_a_history_that_is_no_list_is_refused(call: Call, script: Script) -> None:
+def test_history_set_to_non_list_raises(call: Call, script: Script) -> None:
     def replace(self: Researcher, step: Step) -> None:
         self.history = ()  # type: ignore[assignment]
 
@@ -900,7 +900,7 @@ def test_a_history_that_is_no_list_is_refused(call: Call, script: Script) -> Non
         call(hooked(replace)(model=script(SEARCH)), question="?")
 
 
-def test_what_a_hook_appends_follows_the_results(call: Call, script: Script) -> None:
+def test_messages_appended_in_hook_follow_results(call: Call, script: Script) -> None:
     def append(self: Researcher, step: Step) -> None:
         self.history.append({"role": "user", "content": "first"})
         step.add_to_context("context")
@@ -916,7 +916,7 @@ def test_what_a_hook_appends_follows_the_results(call: Call, script: Script) -> 
     ]
 
 
-def test_the_results_of_a_step_may_be_changed_one_by_one(call: Call, script: Script) -> None:
+def test_tool_results_can_be_changed_one_by_one(call: Call, script: Script) -> None:
     def change(self: Researcher, step: Step) -> None:
         step.tool_results[0].output = {"found": None}
         step.tool_results[1].output = "never read"
@@ -929,7 +929,7 @@ def test_the_results_of_a_step_may_be_changed_one_by_one(call: Call, script: Scr
     assert told(run)[:3] == ['{"found":null}', "Tool error: PermissionError: not yours", "all is well"]
 
 
-def test_the_results_of_a_step_may_be_replaced(call: Call, script: Script) -> None:
+def test_tool_results_can_be_replaced(call: Call, script: Script) -> None:
     def replace(self: Researcher, step: Step) -> None:
         step.tool_results = [ToolResult(one.id, one.name, "replaced") for one in step.tool_calls]
 
@@ -938,7 +938,7 @@ def test_the_results_of_a_step_may_be_replaced(call: Call, script: Script) -> No
 
 
 @pytest.mark.parametrize("wrong", [None, ["text"], "text"])
-def test_results_that_are_none_are_an_error(call: Call, script: Script, wrong: Any) -> None:
+def test_tool_results_set_to_none_raise(call: Call, script: Script, wrong: Any) -> None:
     def replace(self: Researcher, step: Step) -> None:
         step.tool_results = wrong
 
@@ -950,7 +950,7 @@ def test_results_that_are_none_are_an_error(call: Call, script: Script, wrong: A
 @pytest.mark.parametrize("wrong", [None, "text", ["text"]])
 @pytest.mark.parametrize("name", ["tool_results", "tool_calls"])
 @pytest.mark.parametrize("max_steps", [None, 3])
-def test_what_is_no_result_or_call_is_an_error_with_the_record_on_it(
+def test_invalid_result_or_call_raises_with_record(
     call: Call, script: Script, name: str, wrong: Any, max_steps: int | None
 ) -> None:
     def spoil(self: Researcher, step: Step) -> None:
@@ -963,9 +963,7 @@ def test_what_is_no_result_or_call_is_an_error_with_the_record_on_it(
 
 @pytest.mark.parametrize("name", ["tool_results", "tool_calls"])
 @pytest.mark.parametrize("max_steps", [None, 3])
-def test_what_is_appended_and_is_no_result_or_call_is_an_error(
-    call: Call, script: Script, name: str, max_steps: int | None
-) -> None:
+def test_appended_invalid_result_or_call_raises(call: Call, script: Script, name: str, max_steps: int | None) -> None:
     def spoil(self: Researcher, step: Step) -> None:
         getattr(step, name).append("oops")
 
@@ -974,7 +972,7 @@ def test_what_is_appended_and_is_no_result_or_call_is_an_error(
     assert told(caught.value.run) == ['["result1","result2","result3"]']
 
 
-def test_a_branch_that_finds_no_results_says_so(call: Call, script: Script) -> None:
+def test_branch_in_hook_without_valid_results_raises(call: Call, script: Script) -> None:
     def spoil(self: Researcher, step: Step) -> None:
         step.tool_results.append("oops")  # type: ignore[arg-type]
         self.branch(Once, question="?")
@@ -988,9 +986,7 @@ def test_a_branch_that_finds_no_results_says_so(call: Call, script: Script) -> N
 @pytest.mark.edits_history
 @pytest.mark.parametrize("said", ["", "Let me see."])
 @pytest.mark.parametrize("none", [[], ()])
-def test_a_turn_whose_calls_are_taken_away_is_sent_without_them(
-    call: Call, script: Script, said: str, none: Any
-) -> None:
+def test_turn_without_its_calls_is_sent_without_them(call: Call, script: Script, said: str, none: Any) -> None:
     def take_away(self: Researcher, step: Step) -> None:
         self.history[-1]["tool_calls"] = none
         step.tool_results.clear()
@@ -1034,7 +1030,7 @@ def test_context_is_written_as_xml(call: Call, script: Script, content: Any, wri
     assert model.requests[1].messages[-1] == {"role": "user", "content": written}
 
 
-def test_context_is_written_in_the_style_of_the_module(call: Call, script: Script) -> None:
+def test_context_is_written_in_style_of_module(call: Call, script: Script) -> None:
     class Styled(Researcher):
         xml_context_root = "notes"
         xml_description_format = "comment"
@@ -1050,7 +1046,7 @@ def test_context_is_written_in_the_style_of_the_module(call: Call, script: Scrip
     )
 
 
-def test_several_contexts_stand_in_one_message_behind_the_results(call: Call, script: Script) -> None:
+def test_several_contexts_form_one_message_after_results(call: Call, script: Script) -> None:
     def add(self: Researcher, step: Step) -> None:
         step.add_to_context("one")
         step.add_to_context({"two": 2})
@@ -1064,7 +1060,7 @@ def test_several_contexts_stand_in_one_message_behind_the_results(call: Call, sc
     assert run.history[5]["content"].startswith("<context>one</context>")
 
 
-def test_context_in_a_step_without_calls_comes_before_the_reminder(call: Call, script: Script) -> None:
+def test_context_in_step_without_calls_precedes_reminder(call: Call, script: Script) -> None:
     model = script("Hm.", DONE)
     call(hooked(lambda self, step: step.add_to_context("hint"))(model=model), question="?")
     assert model.requests[1].messages[2:] == [
@@ -1077,7 +1073,7 @@ def test_context_in_a_step_without_calls_comes_before_the_reminder(call: Call, s
 # Ending the run from a hook
 
 
-def test_finishing_ends_the_run_after_the_hook_with_a_complete_history(call: Call, script: Script) -> None:
+def test_step_finish_ends_run_with_complete_history(call: Call, script: Script) -> None:
     after: list[str] = []
 
     def end(self: Researcher, step: Step) -> Step:
@@ -1095,7 +1091,7 @@ def test_finishing_ends_the_run_after_the_hook_with_a_complete_history(call: Cal
     ]
 
 
-def test_of_several_finishes_in_a_hook_the_last_counts(call: Call, script: Script) -> None:
+def test_last_step_finish_of_hook_counts(call: Call, script: Script) -> None:
     def end(self: Researcher, step: Step) -> None:
         step.finish(answer="one")
         step.finish(answer="two")
@@ -1129,7 +1125,7 @@ def test_of_several_finishes_in_a_hook_the_last_counts(call: Call, script: Scrip
         ),
     ],
 )
-def test_finishing_with_what_does_not_fit_is_a_parse_error_at_once(
+def test_step_finish_with_invalid_fields_raises_parse_error(
     call: Call, script: Script, fields: dict[str, Any], words: str, errors: list[Any]
 ) -> None:
     seen: list[ParseError] = []
@@ -1148,7 +1144,7 @@ def test_finishing_with_what_does_not_fit_is_a_parse_error_at_once(
     assert caught.value.run.error is caught.value
 
 
-def test_a_run_goes_on_where_the_hook_catches_the_parse_error(call: Call, script: Script) -> None:
+def test_run_continues_when_hook_catches_parse_error(call: Call, script: Script) -> None:
     def end(self: Researcher, step: Step) -> None:
         with pytest.raises(ParseError):
             step.finish()
@@ -1165,7 +1161,7 @@ def test_a_run_goes_on_where_the_hook_catches_the_parse_error(call: Call, script
         ([], {}, None),
     ],
 )
-def test_a_plain_type_is_given_as_result(
+def test_step_finish_takes_plain_type_as_result(
     call: Call, script: Script, kind: Any, fields: dict[str, Any], wanted: Any
 ) -> None:
     class Plain(module):
@@ -1181,7 +1177,7 @@ def test_a_plain_type_is_given_as_result(
     assert run.output == wanted
 
 
-def test_a_field_may_have_any_name(call: Call, script: Script) -> None:
+def test_step_finish_accepts_any_field_name(call: Call, script: Script) -> None:
     class Odd(module):
         final_output = ["self", "step"]
         tools = [search_web]
@@ -1193,7 +1189,7 @@ def test_a_field_may_have_any_name(call: Call, script: Script) -> None:
     assert (found.self, found.step) == ("me", "one")
 
 
-def test_a_plain_type_is_not_given_as_anything_else(call: Call, script: Script) -> None:
+def test_step_finish_rejects_other_field_for_plain_type(call: Call, script: Script) -> None:
     class Plain(module[Any, str]):
         tools = [search_web]
 
@@ -1204,7 +1200,7 @@ def test_a_plain_type_is_not_given_as_anything_else(call: Call, script: Script) 
         call(Plain(model=script(SEARCH)))
 
 
-def test_a_single_turn_may_be_finished_by_its_hook(call: Call, script: Script) -> None:
+def test_hook_can_finish_single_turn(call: Call, script: Script) -> None:
     def end(self: Once, step: Step) -> None:
         step.finish(answer=step.tool_results[0].output[0])
 
@@ -1213,7 +1209,7 @@ def test_a_single_turn_may_be_finished_by_its_hook(call: Call, script: Script) -
     assert told(run) == ['["result1","result2","result3"]']
 
 
-def test_a_single_turn_that_its_hook_leaves_alone_is_unfinished(call: Call, script: Script) -> None:
+def test_single_turn_not_finished_by_hook_is_unfinished(call: Call, script: Script) -> None:
     def change(self: Once, step: Step) -> None:
         step.tool_results[0].output = "changed"
 
@@ -1255,7 +1251,7 @@ NOT_SO_SURE = """\
 
 
 @pytest.mark.parametrize("max_steps", [None, 3])
-def test_on_finish_sees_the_output_and_sends_it_back(call: Call, script: Script, max_steps: int | None) -> None:
+def test_on_finish_value_error_sends_output_back(call: Call, script: Script, max_steps: int | None) -> None:
     model = script(SURE & SEARCH, UNSURE)
     agent = Judge(model=model, max_steps=max_steps)
     run = call.run(agent, question="?")
@@ -1268,13 +1264,13 @@ def test_on_finish_sees_the_output_and_sends_it_back(call: Call, script: Script,
     ]
 
 
-def test_on_finish_does_not_see_what_does_not_validate(call: Call, script: Script) -> None:
+def test_on_finish_does_not_see_invalid_output(call: Call, script: Script) -> None:
     agent = Judge(model=script(finish(confidence=1), UNSURE))
     call(agent, question="?")
     assert agent.seen == [RIGHT]
 
 
-def test_on_finish_sees_the_output_of_a_forced_call(call: Call, script: Script) -> None:
+def test_on_finish_sees_output_of_forced_call(call: Call, script: Script) -> None:
     model = script(SEARCH, SURE, UNSURE)
     agent = Judge(model=model, max_steps=1)
     run = call.run(agent, question="?")
@@ -1282,7 +1278,7 @@ def test_on_finish_sees_the_output_of_a_forced_call(call: Call, script: Script) 
     assert [request.forced_tool for request in model.requests] == [None, "__finish__", "__finish__"]
 
 
-def test_refusals_of_on_finish_spend_the_retries(call: Call, script: Script) -> None:
+def test_on_finish_rejections_use_retries(call: Call, script: Script) -> None:
     agent = Judge(model=script(SURE, finish(confidence=1), SURE))
     with pytest.raises(ParseError, match="in 3 attempts: `output` is refused: nobody is so sure") as caught:
         call(agent, question="?")
@@ -1293,7 +1289,7 @@ def test_refusals_of_on_finish_spend_the_retries(call: Call, script: Script) -> 
     assert told(error.run)[2] == NOT_SO_SURE
 
 
-def test_on_finish_sees_the_output_of_a_hook(call: Call, script: Script) -> None:
+def test_on_finish_sees_output_of_step_finish(call: Call, script: Script) -> None:
     class Ender(Judge):
         def on_step(self, step: Step) -> None:
             step.finish(answer="1991", confidence=0.5)
@@ -1303,7 +1299,7 @@ def test_on_finish_sees_the_output_of_a_hook(call: Call, script: Script) -> None
     assert agent.seen == [RIGHT]
 
 
-def test_an_output_of_a_hook_that_on_finish_sends_back_is_told_in_a_user_message(call: Call, script: Script) -> None:
+def test_rejected_step_finish_output_is_sent_as_user_message(call: Call, script: Script) -> None:
     class Ender(Judge):
         def on_step(self, step: Step) -> None:
             step.finish(answer="1991", confidence=1)
@@ -1315,7 +1311,7 @@ def test_an_output_of_a_hook_that_on_finish_sends_back_is_told_in_a_user_message
     assert model.requests[1].messages[-1]["content"] == NOT_SO_SURE
 
 
-def test_an_output_of_a_hook_that_is_sent_back_does_not_lengthen_the_loop(call: Call, script: Script) -> None:
+def test_rejected_step_finish_output_does_not_add_steps(call: Call, script: Script) -> None:
     class Ender(Judge):
         max_steps = 2
 
@@ -1329,7 +1325,7 @@ def test_an_output_of_a_hook_that_is_sent_back_does_not_lengthen_the_loop(call: 
     assert [request.forced_tool for request in model.requests] == [None, None, "__finish__"]
 
 
-def test_an_output_of_a_hook_that_is_sent_back_lets_a_single_turn_go_on(call: Call, script: Script) -> None:
+def test_rejected_step_finish_output_continues_single_turn(call: Call, script: Script) -> None:
     class Ender(Judge):
         def on_step(self, step: Step) -> None:
             step.finish(answer="1991", confidence=1)
@@ -1339,7 +1335,7 @@ def test_an_output_of_a_hook_that_is_sent_back_lets_a_single_turn_go_on(call: Ca
 
 
 @pytest.mark.live_objects
-def test_outputs_that_json_cannot_hold_are_returned_as_they_are(call: Call, script: Script) -> None:
+def test_outputs_without_json_form_are_returned_unchanged(call: Call, script: Script) -> None:
     class Odd(BaseModel):
         data: bytes
         text: str
@@ -1358,7 +1354,7 @@ def test_outputs_that_json_cannot_hold_are_returned_as_they_are(call: Call, scri
 
 
 @pytest.mark.parametrize("value", ["text", 0, "", False, [], {"a": 1}])
-def test_what_on_finish_returns_replaces_the_output(call: Call, script: Script, value: Any) -> None:
+def test_on_finish_return_value_replaces_output(call: Call, script: Script, value: Any) -> None:
     class Replacer(Researcher):
         def on_finish(self, output: Answer) -> Any:
             return value
@@ -1369,7 +1365,7 @@ def test_what_on_finish_returns_replaces_the_output(call: Call, script: Script, 
     assert told(run) == ["Finished."]
 
 
-def test_on_finish_may_change_the_output_in_place(call: Call, script: Script) -> None:
+def test_on_finish_can_change_output_in_place(call: Call, script: Script) -> None:
     class Signer(Researcher):
         def on_finish(self, output: Answer) -> None:
             output.sources.append("signed")
@@ -1381,7 +1377,7 @@ def test_on_finish_may_change_the_output_in_place(call: Call, script: Script) ->
     ("kind", "fields", "wanted"),
     [(str, {"result": "Paris"}, "Paris"), (list[int], {"result": ["1"]}, [1]), ([], {}, None)],
 )
-def test_on_finish_sees_the_output_as_it_is_returned(
+def test_on_finish_receives_returned_object(
     call: Call, script: Script, kind: Any, fields: dict[str, Any], wanted: Any
 ) -> None:
     seen: list[Any] = []
@@ -1396,13 +1392,13 @@ def test_on_finish_sees_the_output_as_it_is_returned(
     assert seen == [wanted]
 
 
-def test_on_finish_does_not_see_an_unfinished_result(call: Call, script: Script) -> None:
+def test_on_finish_does_not_see_unfinished(call: Call, script: Script) -> None:
     agent = Judge(model=script(SEARCH), max_steps=None)
     assert isinstance(call(agent, question="?"), Unfinished)
     assert agent.seen == []
 
 
-def test_on_finish_knows_its_run(call: Call, script: Script) -> None:
+def test_on_finish_knows_current_run(call: Call, script: Script) -> None:
     class Reader(Researcher):
         def on_finish(self, output: Answer) -> Any:
             run = current_run()
@@ -1415,7 +1411,7 @@ def test_on_finish_knows_its_run(call: Call, script: Script) -> None:
 # Async hooks
 
 
-def test_hooks_and_prompts_may_be_async(call: Call, script: Script) -> None:
+def test_hooks_and_prompts_can_be_async(call: Call, script: Script) -> None:
     order: list[str] = []
 
     class Async(Researcher):
@@ -1446,7 +1442,7 @@ def test_hooks_and_prompts_may_be_async(call: Call, script: Script) -> None:
     assert "<message>too sure</message>" in model.requests[2].messages[-1]["content"]
 
 
-def test_a_hook_may_return_something_to_await(call: Call, script: Script) -> None:
+def test_hook_can_return_awaitable(call: Call, script: Script) -> None:
     class Indirect(Researcher):
         def on_step(self, step: Step) -> Any:
             return self.later(step)
@@ -1459,7 +1455,7 @@ def test_a_hook_may_return_something_to_await(call: Call, script: Script) -> Non
     assert call(Indirect(model=script(SEARCH)), question="?") == Answer(answer="later")
 
 
-def test_a_sync_hook_in_a_sync_run_is_called_in_the_callers_thread(script: Script) -> None:
+def test_sync_hook_in_sync_run_uses_callers_thread(script: Script) -> None:
     seen: list[threading.Thread] = []
 
     def look(self: Researcher, step: Step) -> None:
@@ -1493,7 +1489,7 @@ EXCEPTIONS = [
 
 @pytest.mark.parametrize("kind", ["sync hook", "async hook"])
 @pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda error: type(error).__name__)
-def test_an_exception_in_on_step_reaches_the_caller_unchanged(
+def test_on_step_exception_reaches_caller_unchanged(
     call: Call, script: Script, error: BaseException, kind: str
 ) -> None:
     def fail(self: Researcher, step: Step) -> None:
@@ -1513,9 +1509,7 @@ def test_an_exception_in_on_step_reaches_the_caller_unchanged(
 
 
 @pytest.mark.parametrize("error", [StopIteration("stop"), StopAsyncIteration("stop")], ids=repr)
-def test_what_python_lets_no_generator_raise_reaches_the_caller_at_least_as_a_cause(
-    call: Call, script: Script, error: Exception
-) -> None:
+def test_stop_iteration_of_hook_reaches_caller_as_cause(call: Call, script: Script, error: Exception) -> None:
     def fail(self: Researcher, step: Step) -> None:
         raise error
 
@@ -1525,7 +1519,7 @@ def test_what_python_lets_no_generator_raise_reaches_the_caller_at_least_as_a_ca
 
 
 @pytest.mark.parametrize("error", [CustomError("stop"), KeyError("stop"), ModelError("stop")], ids=repr)
-def test_an_exception_in_on_finish_reaches_the_caller_unchanged(call: Call, script: Script, error: Exception) -> None:
+def test_on_finish_exception_reaches_caller_unchanged(call: Call, script: Script, error: Exception) -> None:
     class Failing(Researcher):
         def on_finish(self, output: Answer) -> None:
             raise error
@@ -1538,7 +1532,7 @@ def test_an_exception_in_on_finish_reaches_the_caller_unchanged(call: Call, scri
     assert len(told(run)) == 2
 
 
-def test_a_failed_run_is_the_last_of_its_instance(script: Script) -> None:
+def test_failed_run_is_last_run_of_instance(script: Script) -> None:
     def fail(self: Researcher, step: Step) -> None:
         raise CustomError("stop")
 
@@ -1549,7 +1543,7 @@ def test_a_failed_run_is_the_last_of_its_instance(script: Script) -> None:
     assert agent.history is agent.last.history
 
 
-def test_results_that_a_failing_hook_changed_are_in_the_history_as_it_left_them(call: Call, script: Script) -> None:
+def test_results_changed_by_failing_hook_are_in_history(call: Call, script: Script) -> None:
     def fail(self: Researcher, step: Step) -> None:
         step.tool_results[0].output = "changed"
         raise CustomError("stop")
@@ -1560,14 +1554,14 @@ def test_results_that_a_failing_hook_changed_are_in_the_history_as_it_left_them(
 
 
 @pytest.mark.parametrize("returned", [True, "step", 0, {}, [1]], ids=repr)
-def test_a_wrong_return_value_of_on_step_is_an_error(call: Call, script: Script, returned: Any) -> None:
+def test_on_step_wrong_return_value_raises(call: Call, script: Script, returned: Any) -> None:
     with pytest.raises(DeclarationError, match=r"`MyAgent\.on_step` must return the step or nothing, got ") as caught:
         call(hooked(lambda self, step: returned)(model=script(SEARCH)), question="?")
     assert repr(returned) in str(caught.value)
     assert told(caught.value.run) == ['["result1","result2","result3"]']
 
 
-def test_another_step_is_a_wrong_return_value(call: Call, script: Script) -> None:
+def test_on_step_returning_other_step_raises(call: Call, script: Script) -> None:
     kept: list[Step] = []
 
     def mix_up(self: Researcher, step: Step) -> Step:
@@ -1586,7 +1580,7 @@ def system(model: ScriptedModel, at: int = 0) -> str | None:
     return first["content"] if first["role"] == "system" else None
 
 
-def test_a_prompt_method_is_called_for_each_run_and_cleaned(call: Call, script: Script) -> None:
+def test_prompt_method_is_called_per_run_and_cleaned(call: Call, script: Script) -> None:
     class Dated(Researcher):
         """Not this."""
 
@@ -1607,7 +1601,7 @@ def test_a_prompt_method_is_called_for_each_run_and_cleaned(call: Call, script: 
     assert system(model, 2) == "You are a helpful assistant.\n  Today is day 3."
 
 
-def test_a_prompt_method_knows_its_run(call: Call, script: Script) -> None:
+def test_prompt_method_knows_current_run(call: Call, script: Script) -> None:
     class Knowing(Researcher):
         def system_prompt(self) -> str:
             run = current_run()
@@ -1619,7 +1613,7 @@ def test_a_prompt_method_knows_its_run(call: Call, script: Script) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "  \n "])
-def test_an_empty_prompt_sends_no_system_message(call: Call, script: Script, text: str) -> None:
+def test_empty_prompt_sends_no_system_message(call: Call, script: Script, text: str) -> None:
     class Silent(Researcher):
         def system_prompt(self) -> str:
             return text
@@ -1629,7 +1623,7 @@ def test_an_empty_prompt_sends_no_system_message(call: Call, script: Script, tex
     assert roles(model.requests[0]) == ["user"]
 
 
-def test_a_prompt_file_is_sent_as_it_is_and_read_for_each_run(call: Call, script: Script, tmp_path: Path) -> None:
+def test_prompt_file_is_sent_unchanged_and_read_per_run(call: Call, script: Script, tmp_path: Path) -> None:
     file = tmp_path / "prompt.md"
     file.write_bytes("  # Rôle\r\n\n  Be brief. \n".encode())
 
@@ -1644,7 +1638,7 @@ def test_a_prompt_file_is_sent_as_it_is_and_read_for_each_run(call: Call, script
     assert system(model, 1) == "Be long."
 
 
-def test_a_prompt_file_that_is_gone_is_named(call: Call, script: Script, tmp_path: Path) -> None:
+def test_missing_prompt_file_at_run_is_named(call: Call, script: Script, tmp_path: Path) -> None:
     file = tmp_path / "prompt.md"
     file.write_text("Be brief.", encoding="utf-8")
 
@@ -1659,7 +1653,7 @@ def test_a_prompt_file_that_is_gone_is_named(call: Call, script: Script, tmp_pat
 
 
 @pytest.mark.parametrize("returned", [None, 5, ["text"]])
-def test_a_prompt_method_must_return_text(call: Call, script: Script, returned: Any) -> None:
+def test_prompt_method_must_return_text(call: Call, script: Script, returned: Any) -> None:
     class Wrong(Researcher):
         def system_prompt(self) -> Any:
             return returned
@@ -1668,7 +1662,7 @@ def test_a_prompt_method_must_return_text(call: Call, script: Script, returned: 
         call(Wrong(model=script()), question="?")
 
 
-def test_an_exception_in_a_prompt_method_reaches_the_caller_unchanged(call: Call, script: Script) -> None:
+def test_prompt_method_exception_reaches_caller_unchanged(call: Call, script: Script) -> None:
     error = CustomError("no prompt today")
 
     class Failing(Researcher):

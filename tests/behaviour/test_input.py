@@ -134,43 +134,43 @@ def complaint(declared: Any, /, *args: Any, **kwargs: Any) -> str:
 # What fits
 
 
-def test_keyword_arguments_become_an_instance_of_the_input_model() -> None:
+def test_keyword_arguments_become_input_instance() -> None:
     assert call(Question, question="Why?", limit=3) == Question(question="Why?", limit=3)
 
 
-def test_defaults_fill_what_was_left_out() -> None:
+def test_input_defaults_fill_missing_arguments() -> None:
     assert call(Question, question="Why?") == Question(question="Why?", limit=5)
 
 
-def test_values_are_converted_as_pydantic_does() -> None:
+def test_input_values_are_converted_by_pydantic() -> None:
     given = call(Survey, day="2024-02-29", questions=[{"question": "Why?", "limit": "2"}], color="blue")
     assert given == Survey(
         day=datetime.date(2024, 2, 29), questions=[Question(question="Why?", limit=2)], color=Color.BLUE
     )
 
 
-def test_the_order_of_keyword_arguments_does_not_matter() -> None:
+def test_keyword_argument_order_does_not_matter() -> None:
     assert call(Question, limit=2, question="Why?") == call(Question, question="Why?", limit=2)
 
 
-def test_one_positional_instance_is_taken_as_it_is() -> None:
+def test_positional_input_instance_is_used_unchanged() -> None:
     given = Question(question="Why?")
     assert call(Question, given) is given
 
 
-def test_an_instance_of_a_subclass_is_an_instance() -> None:
+def test_positional_subclass_instance_is_accepted() -> None:
     given = FollowUp(question="Why?", earlier="How?")
     assert call(Question, given) is given
 
 
-def test_instances_inside_keyword_arguments_are_kept() -> None:
+def test_nested_instances_are_kept() -> None:
     inner = Question(question="Why?")
     given = call(Survey, day=datetime.date(2024, 1, 1), questions=[inner])
     assert isinstance(given, Survey)
     assert given.questions[0] is inner
 
 
-def test_a_list_of_fields_takes_keyword_arguments() -> None:
+def test_field_list_input_takes_keyword_arguments() -> None:
     fields: list[Any] = [
         "q",
         ("n", int),
@@ -183,7 +183,7 @@ def test_a_list_of_fields_takes_keyword_arguments() -> None:
 NAMES = ["title", "self", "model", "type", "default", "description", "copy", "json", "schema", "cls", "owner", "args"]
 
 
-def test_arguments_may_have_the_names_that_python_and_pydantic_use() -> None:
+def test_input_fields_can_have_reserved_names() -> None:
     given = call(NAMES, **{name: name.upper() for name in NAMES})
     assert given.__dict__ == {name: name.upper() for name in NAMES}
 
@@ -210,17 +210,17 @@ PLAIN: list[tuple[Any, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("declared", "given", "expected"), PLAIN)
-def test_a_plain_type_takes_one_value_or_the_field_result(declared: Any, given: Any, expected: Any) -> None:
+def test_plain_input_takes_value_or_field_result(declared: Any, given: Any, expected: Any) -> None:
     assert call(declared, given).__dict__ == {"result": expected}
     assert call(declared, result=given).__dict__ == {"result": expected}
 
 
 @pytest.mark.parametrize("nothing", [[], None, ()])
-def test_a_module_without_input_takes_no_arguments(nothing: Any) -> None:
+def test_module_without_input_takes_no_arguments(nothing: Any) -> None:
     assert call(nothing).model_dump() == {}
 
 
-def test_a_field_with_an_alias_takes_both_of_its_names() -> None:
+def test_aliased_field_accepts_name_and_alias() -> None:
     assert call(Renamed, query="a") == call(Renamed, q="a")
     assert call(Renamed, q="a", number=2) == call(Renamed, q="a", n=2)
 
@@ -236,11 +236,11 @@ def test_a_field_with_an_alias_takes_both_of_its_names() -> None:
         ({"s": 2}, "s", 2),
     ],
 )
-def test_every_kind_of_alias_is_taken(given: dict[str, Any], field: str, value: int) -> None:
+def test_every_kind_of_alias_is_accepted(given: dict[str, Any], field: str, value: int) -> None:
     assert call(Renamed, q="a", **given).__dict__[field] == value
 
 
-def test_a_model_that_allows_extra_fields_takes_them() -> None:
+def test_input_allowing_extra_fields_accepts_them() -> None:
     assert call(Open, q="a", more=1).model_dump() == {"q": "a", "more": 1}
     assert call(OpenAndEmpty, more=1).model_dump() == {"more": 1}
     given = OpenAndEmpty.model_validate({"more": 1})
@@ -434,13 +434,13 @@ WORDS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("declared", "args", "kwargs", "words"), WORDS)
-def test_wrong_arguments_are_named_in_these_words(
+def test_wrong_arguments_raise_with_message(
     declared: Any, args: tuple[Any, ...], kwargs: dict[str, Any], words: str
 ) -> None:
     assert complaint(declared, *args, **kwargs) == words
 
 
-def test_an_input_error_is_an_acorn_error_and_a_value_error() -> None:
+def test_input_error_is_acorn_error_and_value_error() -> None:
     with pytest.raises(AcornError) as caught:
         call(Question)
     assert isinstance(caught.value, InputError)
@@ -448,7 +448,7 @@ def test_an_input_error_is_an_acorn_error_and_a_value_error() -> None:
     assert isinstance(caught.value.__cause__, ValidationError)
 
 
-def test_an_input_error_lists_its_problems() -> None:
+def test_input_error_lists_problems() -> None:
     with pytest.raises(InputError) as caught:
         call(Survey, day="soon", questions=[{}], depth=3)
     error = caught.value
@@ -471,7 +471,7 @@ def test_an_input_error_lists_its_problems() -> None:
     assert pickle.loads(pickle.dumps(error)).problems == error.problems
 
 
-def test_a_wrong_positional_argument_a_wrong_history_and_wrong_deps_are_problems_too() -> None:
+def test_wrong_positional_history_and_deps_are_problems() -> None:
     class Agent(module[str, str, int]):
         pass
 
@@ -487,7 +487,7 @@ def test_a_wrong_positional_argument_a_wrong_history_and_wrong_deps_are_problems
 
 
 @pytest.mark.parametrize("option", ["history", "deps", "temperature", "model"])
-def test_an_option_that_is_given_as_an_argument_is_told_its_place(option: str) -> None:
+def test_option_passed_as_argument_raises_with_advice(option: str) -> None:
     class Chat(module[Question, str]):
         pass
 
@@ -530,7 +530,7 @@ def _generated() -> Any:
         ({"data": [b"\xff", object()]}, "data.1", "object"),
     ],
 )
-def test_an_object_that_shows_nothing_but_its_address_is_refused(given: dict[str, Any], path: str, kind: str) -> None:
+def test_object_without_useful_repr_is_rejected(given: dict[str, Any], path: str, kind: str) -> None:
     class Agent(module[Anything, str]):
         pass
 
@@ -542,7 +542,7 @@ def test_an_object_that_shows_nothing_but_its_address_is_refused(given: dict[str
     assert model.requests == []
 
 
-def test_an_object_that_says_what_it_is_may_be_in_an_input() -> None:
+def test_object_with_useful_repr_is_accepted() -> None:
     class Agent(module[Anything, str]):
         pass
 
@@ -551,7 +551,7 @@ def test_an_object_that_says_what_it_is_may_be_in_an_input() -> None:
     assert str(model.requests[0].messages[-1]["content"]).count("I speak") == 2
 
 
-def test_the_error_names_the_module_that_was_called() -> None:
+def test_input_error_names_called_module() -> None:
     class Researcher(module):
         initial_input = Question
 
@@ -559,44 +559,44 @@ def test_the_error_names_the_module_that_was_called() -> None:
         spec_of(Researcher()).input.from_call("Researcher", (), {})
 
 
-def test_an_alias_is_missing_under_a_name_that_the_call_accepts() -> None:
+def test_missing_aliased_field_is_named_as_call_accepts_it() -> None:
     words = complaint(Renamed)
     assert words.startswith(("Wrong input for `Agent`: `query` is missing", "Wrong input for `Agent`: `q` is missing"))
     assert "(expected string)" in words
 
 
-def test_a_wrong_value_under_a_fields_own_name_is_explained_like_one_under_its_alias() -> None:
+def test_wrong_value_under_field_name_is_explained_like_alias() -> None:
     assert complaint(Renamed, q="a", n="x").startswith("Wrong input for `Agent`: `n` must be integer, got 'x'.")
 
 
-def test_a_value_that_happens_to_read_missing_is_not_missing() -> None:
+def test_value_that_reads_missing_is_not_missing() -> None:
     words = complaint(Question, question="Why?", limit="missing")
     assert "`limit` must be integer between 1 and 10, got " in words
     assert "is missing" not in words
 
 
 @pytest.mark.parametrize(("given", "quoted"), [(5, "'5'"), (None, "'null'"), (True, "'true'")])
-def test_a_value_that_is_no_string_is_not_quoted_like_one(given: Any, quoted: str) -> None:
+def test_non_string_value_is_not_quoted(given: Any, quoted: str) -> None:
     assert quoted not in complaint(Question, question=given)
 
 
-def test_the_words_of_a_users_own_validator_reach_the_caller() -> None:
+def test_user_validator_message_reaches_caller() -> None:
     assert "thirteen is unlucky" in complaint(Span, low=13, high=20)
     assert "low is above high" in complaint(Span, low=3, high=2)
 
 
-def test_the_words_of_a_users_own_validator_make_a_sentence() -> None:
+def test_user_validator_message_is_a_sentence() -> None:
     assert "must be thirteen is unlucky" not in complaint(Span, low=13, high=20)
     assert "must be low is above high" not in complaint(Span, low=3, high=2)
 
 
-def test_a_long_value_is_cut_in_the_message() -> None:
+def test_long_value_is_shortened_in_message() -> None:
     words = complaint(Question, question="Why?", limit="x" * 5000)
     assert len(words) < 400
     assert "x…" in words
 
 
-def test_a_value_without_a_readable_repr_is_still_told() -> None:
+def test_value_with_failing_repr_is_reported() -> None:
     class Broken:
         def __repr__(self) -> str:
             raise RuntimeError("no")
@@ -604,7 +604,7 @@ def test_a_value_without_a_readable_repr_is_still_told() -> None:
     assert "<Broken without a repr>" in complaint(Question, question=Broken())
 
 
-def test_a_wrong_call_leaves_the_next_one_alone() -> None:
+def test_wrong_call_does_not_affect_next() -> None:
     agent = type("Agent", (module,), {"__module__": __name__, "initial_input": Question})()
     shape = spec_of(agent).input
     kwargs = {"question": "Why?", "depth": 2}
@@ -614,7 +614,7 @@ def test_a_wrong_call_leaves_the_next_one_alone() -> None:
     assert shape.from_call("Agent", (), {"question": "Why?"}) == Question(question="Why?")
 
 
-def test_an_input_that_names_a_class_which_never_came_is_a_wrong_declaration() -> None:
+def test_input_naming_undefined_class_is_declaration_error() -> None:
     page: Any = ("Page", ...)
     Chapter = create_model("Chapter", page=page)
     with pytest.raises(DeclarationError, match="Page"):

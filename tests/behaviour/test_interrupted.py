@@ -161,7 +161,7 @@ def assert_as_undisturbed(loop: Machine, model: ScriptedModel, trouble: Trouble,
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("onwards", WAYS)
-def test_ctrl_c_in_a_tool_beside_one_that_had_returned(way: Way, onwards: Way) -> None:
+def test_ctrl_c_in_tool_keeps_finished_sibling_result(way: Way, onwards: Way) -> None:
     trouble, model = Trouble("slow"), ScriptedModel(SCRIPT)
     loop = new_loop(worker(trouble, model), (), {})
     with pytest.raises(KeyboardInterrupt) as caught:
@@ -177,7 +177,7 @@ def test_ctrl_c_in_a_tool_beside_one_that_had_returned(way: Way, onwards: Way) -
 
 
 @pytest.mark.parametrize("onwards", WAYS)
-def test_cancellation_in_a_tool_beside_one_that_had_returned(onwards: Way) -> None:
+def test_cancellation_in_tool_keeps_finished_sibling_result(onwards: Way) -> None:
     trouble, model = Trouble("cancelled"), ScriptedModel(SCRIPT)
     loop = new_loop(worker(trouble, model), (), {})
 
@@ -204,7 +204,7 @@ def test_cancellation_in_a_tool_beside_one_that_had_returned(onwards: Way) -> No
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("at", range(len(SCRIPT)))
 @pytest.mark.parametrize("failure", [Failure(503), Failure(None), KeyboardInterrupt()], ids=repr)
-def test_a_request_that_was_not_answered_is_sent_again(at: int, failure: Any, way: Way, onwards: Way) -> None:
+def test_unanswered_request_is_sent_again_on_resume(at: int, failure: Any, way: Way, onwards: Way) -> None:
     trouble, model = Trouble(), ScriptedModel([*SCRIPT[:at], failure, *SCRIPT[at:]])
     loop = new_loop(worker(trouble, model), (), {})
     with pytest.raises((ModelError, KeyboardInterrupt)) as caught:
@@ -218,7 +218,7 @@ def test_a_request_that_was_not_answered_is_sent_again(at: int, failure: Any, wa
     assert trouble.called["slow"] == 1
 
 
-def test_a_run_may_be_interrupted_again_and_again() -> None:
+def test_run_can_be_interrupted_repeatedly() -> None:
     trouble, model = (
         Trouble(),
         ScriptedModel([each for reply in SCRIPT for each in (Failure(503), Failure(429), reply)]),
@@ -242,7 +242,7 @@ def test_a_run_may_be_interrupted_again_and_again() -> None:
 @pytest.mark.parametrize("onwards", WAYS)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("hook", ["on_step", "on_finish"])
-def test_a_hook_that_was_interrupted_is_called_again(hook: str, way: Way, onwards: Way) -> None:
+def test_interrupted_hook_is_called_again_on_resume(hook: str, way: Way, onwards: Way) -> None:
     trouble, model = Trouble(hook), ScriptedModel(SCRIPT)
     loop = new_loop(worker(trouble, model), (), {})
     with pytest.raises(KeyboardInterrupt) as caught:
@@ -257,7 +257,7 @@ def test_a_hook_that_was_interrupted_is_called_again(hook: str, way: Way, onward
 
 @pytest.mark.parametrize("onwards", WAYS)
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_that_had_no_room_left_goes_on_under_a_higher_limit(way: Way, onwards: Way) -> None:
+def test_run_at_limit_resumes_with_higher_limit(way: Way, onwards: Way) -> None:
     trouble = Trouble()
     large = Reply(calls=BOTH.calls, usage=Usage(700, 100, requests=1))
     model = ScriptedModel([large, *SCRIPT[1:]])
@@ -280,7 +280,7 @@ def test_a_run_that_had_no_room_left_goes_on_under_a_higher_limit(way: Way, onwa
     assert len(model.requests) == len(SCRIPT)
 
 
-def test_a_stream_that_nobody_reads_to_its_end_can_be_taken_up_again() -> None:
+def test_abandoned_stream_can_be_resumed() -> None:
     trouble, model = Trouble(), ScriptedModel(SCRIPT)
     loop = new_loop(worker(trouble, model), (), {})
     with listen(trouble.hear):
@@ -330,7 +330,7 @@ CLOSED: dict[str, tuple[Callable[..., Any], list[Any], type[Exception]]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("what", CLOSED)
-def test_what_would_only_happen_again_closes_the_run(what: str, way: Way) -> None:
+def test_permanent_failure_closes_run(what: str, way: Way) -> None:
     kind, script, expected = CLOSED[what]
     model = ScriptedModel(script)
     loop = new_loop(kind(model=model), (), {})
@@ -351,7 +351,7 @@ def test_what_would_only_happen_again_closes_the_run(what: str, way: Way) -> Non
     assert len(model.requests) == len(script)
 
 
-def test_an_answer_under_judgement_is_the_same_when_the_sources_are_open_again() -> None:
+def test_candidate_output_is_same_after_sources_reopen() -> None:
     opened: list[str] = []
     seen: list[Any] = []
 

@@ -361,7 +361,7 @@ def interrupted(act: Callable[[], Any], gate: Gate, busy: int) -> Run[Any]:
 
 
 @pytest.mark.parametrize(("scene", "busy"), SCENES, ids=[scene.__name__ for scene, _ in SCENES])
-def test_ctrl_c_ends_the_call_at_once_while_this_is_busy(scene: Scene, busy: int) -> None:
+def test_ctrl_c_ends_call_immediately(scene: Scene, busy: int) -> None:
     for _ in range(10 * TRIES if scene is two_branches else TRIES):
         gate = Gate()
         agent, model = scene(gate)
@@ -376,7 +376,7 @@ def test_ctrl_c_ends_the_call_at_once_while_this_is_busy(scene: Scene, busy: int
 
 
 @pytest.mark.parametrize("scene", [two_tools, two_branches, one_branch, branch_all_in_on_step])
-def test_ctrl_c_ends_an_iteration_too(scene: Scene) -> None:
+def test_ctrl_c_ends_iteration(scene: Scene) -> None:
     busy = dict(SCENES)[scene]
     for _ in range(TRIES):
         gate = Gate()
@@ -453,7 +453,7 @@ def struck(at: int) -> Strike:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine:RuntimeWarning")
-def test_ctrl_c_ends_a_run_at_whatever_line_it_comes() -> None:
+def test_ctrl_c_at_any_line_ends_run() -> None:
     lines = struck(0).count
     loops = len(bridge._loops)
     for at in range(1, lines, 7 if TORTURE else 173):
@@ -498,7 +498,7 @@ except KeyboardInterrupt as interrupt:
 '''
 
 
-def test_ctrl_c_ends_a_process_though_its_tools_never_return() -> None:
+def test_ctrl_c_ends_process_with_endless_tools() -> None:
     command = [sys.executable, "-c", CHILD]
     with subprocess.Popen(
         command,

@@ -158,7 +158,7 @@ def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_one_instance_serves_many_threads_at_once() -> None:
+def test_one_instance_serves_concurrent_threads() -> None:
     model = Crowded()
     agent = Crowd(model=model)
     barrier = threading.Barrier(THREADS, timeout=PATIENCE)
@@ -183,7 +183,7 @@ def test_one_instance_serves_many_threads_at_once() -> None:
     model.judge(THREADS)
 
 
-def test_one_instance_serves_many_tasks_at_once() -> None:
+def test_one_instance_serves_concurrent_tasks() -> None:
     model = Crowded()
     agent = Crowd(model=model)
     inside: list[int] = []
@@ -211,7 +211,7 @@ def test_one_instance_serves_many_tasks_at_once() -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_threads_with_loops_of_their_own_and_plain_threads_mix() -> None:
+def test_threads_with_and_without_loops_mix() -> None:
     model = Crowded()
     agent = Crowd(model=model)
 
@@ -236,7 +236,7 @@ async def _call_inside(agent: Crowd, number: int) -> Run[str]:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_copies_run_beside_each_other_and_the_original_with_what_is_theirs() -> None:
+def test_copies_run_concurrently_with_own_state() -> None:
     model = Crowded()
     agent = Crowd(model=model)
 
@@ -262,7 +262,7 @@ def test_copies_run_beside_each_other_and_the_original_with_what_is_theirs() -> 
 
 
 @pytest.mark.usefixtures("hasty")
-def test_the_first_calls_of_an_instance_may_be_at_once() -> None:
+def test_first_calls_of_instance_can_be_concurrent() -> None:
     def reply(request: ModelRequest) -> Reply:
         return finish(result="done")
 
@@ -302,7 +302,7 @@ class Editor(module[Who, str]):
             self.history = [{"role": "user", "content": "changed"}]
 
 
-def test_what_a_hook_changes_holds_for_its_own_run_only() -> None:
+def test_hook_changes_apply_to_own_run_only() -> None:
     meeting = threading.Barrier(2, timeout=PATIENCE)
 
     def reply(request: ModelRequest) -> Reply:
@@ -320,7 +320,7 @@ def test_what_a_hook_changes_holds_for_its_own_run_only() -> None:
     assert [after[1].temperature, after[4].temperature] == [0.1, 0.7]
 
 
-def test_each_call_starts_with_a_fresh_history(call: Call, script: Script) -> None:
+def test_each_call_starts_with_fresh_history(call: Call, script: Script) -> None:
     model = script(*(finish(result=str(number)) for number in range(3)))
 
     class Fresh(module[Who, str]):
@@ -335,7 +335,7 @@ def test_each_call_starts_with_a_fresh_history(call: Call, script: Script) -> No
 
 
 @pytest.mark.edits_history
-def test_an_earlier_conversation_is_not_changed_by_what_follows_it(call: Call, script: Script) -> None:
+def test_prior_history_is_not_changed_by_new_run(call: Call, script: Script) -> None:
     class Meddler(module[Who, str]):
         """Rewrite history."""
 
@@ -363,7 +363,7 @@ def test_an_earlier_conversation_is_not_changed_by_what_follows_it(call: Call, s
     assert first.history == before
 
 
-def test_a_copy_does_not_touch_the_original(call: Call, script: Script) -> None:
+def test_copy_does_not_change_original(call: Call, script: Script) -> None:
     class Answerer(module[Who, str]):
         """Answer."""
 
@@ -377,7 +377,7 @@ def test_a_copy_does_not_touch_the_original(call: Call, script: Script) -> None:
     assert len(other.requests[0].messages) == 3
 
 
-def test_a_sync_call_inside_a_running_loop_is_an_ordinary_call() -> None:
+def test_sync_call_inside_running_loop_works() -> None:
     model = Crowded()
     agent = Crowd(model=model)
     other_ran: list[bool] = []
@@ -398,7 +398,7 @@ def test_a_sync_call_inside_a_running_loop_is_an_ordinary_call() -> None:
     assert agent.last is run
 
 
-def test_inside_a_run_its_history_is_found_through_the_runs_it_starts(call: Call, script: Script) -> None:
+def test_history_inside_run_is_found_through_nested_runs(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     class Outer(module[Who, str]):
@@ -426,7 +426,7 @@ def test_inside_a_run_its_history_is_found_through_the_runs_it_starts(call: Call
     assert given == Who(name="inner")
 
 
-def test_an_instance_may_call_itself_inside_its_own_run(call: Call, script: Script) -> None:
+def test_instance_can_call_itself_inside_own_run(call: Call, script: Script) -> None:
     class Recursive(module[Who, str]):
         """Ask yourself."""
 
@@ -448,7 +448,7 @@ def test_an_instance_may_call_itself_inside_its_own_run(call: Call, script: Scri
     assert run.history[3]["content"] == "inner was first"
 
 
-def test_the_last_run_of_a_thread_goes_with_its_thread() -> None:
+def test_last_run_of_thread_ends_with_thread() -> None:
     class Plain(module[Any, str]):
         final_output = str
 
@@ -465,7 +465,7 @@ def test_the_last_run_of_a_thread_goes_with_its_thread() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_can_run_a_module_with_async_tools() -> None:
+def test_forked_child_can_run_async_tools() -> None:
     program = """
         import asyncio, os, sys, threading
         from acorn import capture, module, tool

@@ -62,7 +62,7 @@ def interrupted(store: Any, script: list[Reply], **members: Any) -> str:
 CALLS = [call("fails"), finish(answer="x")]
 
 
-def test_a_tool_that_is_gone_is_told_to_the_model(store: Any) -> None:
+def test_resumed_run_reports_removed_tool_to_model(store: Any) -> None:
     run_id = interrupted(store, CALLS, tools=[fails])
     agent = declared()(model=by_turn(*CALLS), store=store)
     assert agent.resume(run_id) == Answer(answer="x")
@@ -71,7 +71,7 @@ def test_a_tool_that_is_gone_is_told_to_the_model(store: Any) -> None:
     assert "no tool" in results[0].lower()
 
 
-def test_a_branch_that_is_gone_is_an_error_and_the_run_is_free_for_a_mended_class(store: Any) -> None:
+def test_resumed_run_with_removed_branch_raises_and_stays_resumable(store: Any) -> None:
     class Inner(module[Question, Answer]):
         """Inside."""
 
@@ -94,7 +94,7 @@ def test_a_branch_that_is_gone_is_an_error_and_the_run_is_free_for_a_mended_clas
     assert agent.resume(run_id) == Answer(answer="x")
 
 
-def test_an_input_field_with_a_default_may_be_added(store: Any) -> None:
+def test_resumed_run_accepts_new_input_field_with_default(store: Any) -> None:
     class More(Question):
         tone: str = "kind"
 
@@ -104,7 +104,7 @@ def test_an_input_field_with_a_default_may_be_added(store: Any) -> None:
     assert agent.last.input == More(question="why?")
 
 
-def test_an_input_field_with_a_default_may_be_added_under_a_name(store: Any) -> None:
+def test_named_run_accepts_new_input_field_with_default(store: Any) -> None:
     class More(Question):
         tone: str = "kind"
 
@@ -117,7 +117,7 @@ def test_an_input_field_with_a_default_may_be_added_under_a_name(store: Any) -> 
     assert later(question="why?") == Answer(answer="x")
 
 
-def test_an_input_field_that_is_needed_now_is_named(store: Any) -> None:
+def test_resumed_run_names_new_required_input_field(store: Any) -> None:
     class More(Question):
         tone: str
 
@@ -127,7 +127,7 @@ def test_an_input_field_that_is_needed_now_is_named(store: Any) -> None:
     assert declared()(model=by_turn(*CALLS), store=store).resume(run_id) == Answer(answer="x")
 
 
-def test_an_input_field_may_be_taken_away(store: Any) -> None:
+def test_resumed_run_accepts_removed_input_field(store: Any) -> None:
     class More(Question):
         tone: str = "kind"
 
@@ -140,7 +140,7 @@ def test_an_input_field_may_be_taken_away(store: Any) -> None:
     assert declared()(model=by_turn(*CALLS), store=store).resume(run_id) == Answer(answer="x")
 
 
-def test_an_output_that_does_not_fit_any_more_is_a_store_error(store: Any) -> None:
+def test_stored_output_that_no_longer_fits_is_store_error(store: Any) -> None:
     class Other(BaseModel):
         verdict: str
 
@@ -151,7 +151,7 @@ def test_an_output_that_does_not_fit_any_more_is_a_store_error(store: Any) -> No
     assert agent.resume("a") == Answer(answer="x")
 
 
-def test_hooks_that_are_gone_are_passed_over(store: Any) -> None:
+def test_resumed_run_skips_removed_hooks(store: Any) -> None:
     class Hooked:
         def on_step(self, step: Any) -> None:
             raise KeyboardInterrupt
@@ -178,7 +178,7 @@ def test_hooks_that_are_gone_are_passed_over(store: Any) -> None:
         assert agent.last.steps == 1
 
 
-def test_hooks_that_are_new_run_from_here_on(store: Any) -> None:
+def test_resumed_run_calls_new_hooks(store: Any) -> None:
     seen: list[int] = []
     script = [call("fails"), call("fails"), finish(answer="x")]
 
@@ -196,7 +196,7 @@ def test_hooks_that_are_new_run_from_here_on(store: Any) -> None:
     assert seen == [1, 2]
 
 
-def test_fewer_steps_than_the_run_has_made_force_the_answer(store: Any) -> None:
+def test_resumed_run_beyond_lower_max_steps_is_forced(store: Any) -> None:
     @tool
     def look() -> str:
         """Look."""
@@ -211,7 +211,7 @@ def test_fewer_steps_than_the_run_has_made_force_the_answer(store: Any) -> None:
     assert len(model.requests) == 1
 
 
-def test_a_class_by_another_name_is_told_in_words(store: Any) -> None:
+def test_resumed_run_of_renamed_class_raises_clear_error(store: Any) -> None:
     class Office(module[Question, Answer]):
         """Other."""
 
@@ -221,7 +221,7 @@ def test_a_class_by_another_name_is_told_in_words(store: Any) -> None:
     assert declared()(model=by_turn(*CALLS), store=store).resume(run_id) == Answer(answer="x")
 
 
-def test_code_that_is_called_anew_may_begin_another_branch(store: Any) -> None:
+def test_rerun_code_can_start_different_branch(store: Any) -> None:
     class Inner(module[Question, Answer]):
         """Inside."""
 

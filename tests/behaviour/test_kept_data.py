@@ -85,7 +85,7 @@ class Odd(module[Question, Rich]):
         return "ä" * 10_000_000
 
 
-def test_odd_values_come_back(store: Any) -> None:
+def test_unusual_values_survive_store(store: Any) -> None:
     script = [call("look"), call("stop"), finish(number=math.inf, raw="abc")]
     agent = Odd(model=by_turn(*script), store=store)
     agent.stops = True
@@ -103,7 +103,7 @@ def test_odd_values_come_back(store: Any) -> None:
     assert acorn.runs(store).get("a").history == again.last.history
 
 
-def test_a_very_big_result_is_kept(store: Any) -> None:
+def test_very_large_result_survives_store(store: Any) -> None:
     script = [call("big"), call("stop"), finish()]
     agent = Odd(model=by_turn(*script), store=store)
     agent.stops = True
@@ -115,7 +115,7 @@ def test_a_very_big_result_is_kept(store: Any) -> None:
 
 
 @pytest.mark.parametrize("run_id", ["日本", "it's", 'say "x"', "50%", "a_b", "a/b", "-x", "[a]*?", "ß" * 200])
-def test_any_printable_name_will_do(store: Any, run_id: str) -> None:
+def test_run_id_can_be_any_printable_text(store: Any, run_id: str) -> None:
     class Desk(module[Question, Answer]):
         """Answer."""
 
@@ -133,7 +133,7 @@ def test_any_printable_name_will_do(store: Any, run_id: str) -> None:
     assert [each.id for each in acorn.runs(store).list()] == ["other"]
 
 
-def test_deps_are_never_written_and_are_brought_again(store: Any) -> None:
+def test_deps_are_not_stored_and_are_passed_again(store: Any) -> None:
     class Desk(module[Question, Answer, object]):
         """Answer."""
 
@@ -157,7 +157,7 @@ def test_deps_are_never_written_and_are_brought_again(store: Any) -> None:
     assert agent.resume("a") == Answer(answer="x")
 
 
-def test_what_was_spent_before_counts(store: Any) -> None:
+def test_stored_usage_counts_after_resume(store: Any) -> None:
     class Desk(module[Question, Answer]):
         """Answer."""
 
@@ -190,7 +190,7 @@ def test_what_was_spent_before_counts(store: Any) -> None:
     assert acorn.runs(store).get("a").usage == record.usage
 
 
-def test_who_listens_to_a_resumed_run_hears_what_is_new(store: Any) -> None:
+def test_listener_of_resumed_run_receives_new_entries(store: Any) -> None:
     class Desk(module[Question, Answer]):
         """Answer."""
 
@@ -222,7 +222,7 @@ def test_who_listens_to_a_resumed_run_hears_what_is_new(store: Any) -> None:
     assert not heard
 
 
-def test_a_run_that_is_given_again_is_the_last_one(store: Any) -> None:
+def test_returned_stored_run_is_last_run(store: Any) -> None:
     class Desk(module[Question, Answer]):
         """Answer."""
 
@@ -240,7 +240,7 @@ def test_a_run_that_is_given_again_is_the_last_one(store: Any) -> None:
         assert (each.last.id, each.last.output, each.last.usage.requests) == ("a", Answer(answer="x"), 1)
 
 
-def test_the_seconds_of_all_processes_count(store: Any) -> None:
+def test_seconds_of_all_processes_count(store: Any) -> None:
     class Desk(module[Question, Answer]):
         """Answer."""
 
@@ -265,7 +265,7 @@ def test_the_seconds_of_all_processes_count(store: Any) -> None:
     assert caught.value.run.seconds > 0.1
 
 
-def test_usage_of_branches_is_counted_once(store: Any) -> None:
+def test_branch_usage_is_counted_once_after_resume(store: Any) -> None:
     class Inner(module[Question, Answer]):
         """Inside."""
 
@@ -316,7 +316,7 @@ def test_usage_of_branches_is_counted_once(store: Any) -> None:
 CANARY = "sk-canary-5b1f0c7d9e"
 
 
-def test_no_key_gets_into_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_api_key_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", f"{CANARY}-environment")
     file = tmp_path / "runs.db"
 
@@ -360,7 +360,7 @@ def test_no_key_gets_into_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert CANARY.encode() not in each.read_bytes(), each
 
 
-def test_parts_of_a_result_come_back(store: Any) -> None:
+def test_content_parts_of_result_survive_store(store: Any) -> None:
     class Desk(module[Question, Answer]):
         """Answer."""
 

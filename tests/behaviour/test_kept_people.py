@@ -75,7 +75,7 @@ def desk(store: Any, script: list[Reply], inside: list[Reply] | None = None) -> 
 ASKS = [call("refund", amount=20.0) & call("look"), finish("done")]
 
 
-def test_an_approval_is_given_from_another_process(store: Any) -> None:
+def test_approval_can_be_given_from_other_process(store: Any) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     assert isinstance(paused, Paused)
     assert not paused
@@ -102,7 +102,7 @@ def test_an_approval_is_given_from_another_process(store: Any) -> None:
         ({"approved": True, "arguments": {"amount": 5}}, [5.0], "5.0 refunded"),
     ],
 )
-def test_what_a_person_may_say_of_a_call(store: Any, answer: Any, refunded: list[float], read: str) -> None:
+def test_approval_answers_of_every_kind_are_applied(store: Any, answer: Any, refunded: list[float], read: str) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     agent = desk(store, ASKS)
     assert asyncio.run(agent.aresume(paused.run_id, answer=answer)) == "done"
@@ -113,7 +113,7 @@ def test_what_a_person_may_say_of_a_call(store: Any, answer: Any, refunded: list
 
 
 @pytest.mark.parametrize("answer", [None, 7, {"approved": True}, {"approved": True, "arguments": {"amount": "x"}}])
-def test_what_is_no_answer_is_refused_and_the_request_stays_open(store: Any, answer: Any) -> None:
+def test_invalid_answer_is_rejected_and_request_stays_open(store: Any, answer: Any) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     with pytest.raises(InputError):
         desk(store, ASKS).resume(paused.run_id, answer=answer)
@@ -122,7 +122,7 @@ def test_what_is_no_answer_is_refused_and_the_request_stays_open(store: Any, ans
 
 
 @pytest.mark.parametrize("answer", [None, 7, {"approved": True}, {"approved": 1, "arguments": {}}])
-def test_what_is_no_answer_is_not_kept_without_the_class_either(store: Any, answer: Any) -> None:
+def test_invalid_answer_is_not_stored_without_class(store: Any, answer: Any) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     with pytest.raises(InputError, match="request"):
         acorn.runs(store).answer(paused.request.id, answer)
@@ -130,7 +130,7 @@ def test_what_is_no_answer_is_not_kept_without_the_class_either(store: Any, answ
     assert desk(store, ASKS).resume(paused.run_id) == "done"
 
 
-def test_arguments_that_do_not_fit_are_told_to_the_model_where_nobody_knew_better(store: Any) -> None:
+def test_unfitting_approved_arguments_are_reported_to_model(store: Any) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     acorn.runs(store).answer(paused.request.id, {"approved": True, "arguments": {"amount": "much"}})
     agent = desk(store, ASKS)
@@ -156,7 +156,7 @@ def test_several_requests_are_answered_one_by_one(store: Any) -> None:
     assert results[:2] == ["the blue one", '["because"]']
 
 
-def test_a_branch_is_asked_and_answered(store: Any) -> None:
+def test_request_of_branch_is_answered(store: Any) -> None:
     script = [call("inner", order="inside"), finish("done")]
     inside = [call("ask_human", question="Which?"), finish("deep")]
     paused: Any = desk(store, script, inside)(order="17")
@@ -168,7 +168,7 @@ def test_a_branch_is_asked_and_answered(store: Any) -> None:
     assert agent.last.branches[0].output == "deep"
 
 
-def test_a_named_run_rests_and_goes_on_by_its_name(store: Any) -> None:
+def test_named_run_pauses_and_resumes_by_run_id(store: Any) -> None:
     agent = desk(store, ASKS).using(run_id="order-17")
     paused: Any = agent(order="17")
     assert paused.run_id == "order-17"
@@ -179,7 +179,7 @@ def test_a_named_run_rests_and_goes_on_by_its_name(store: Any) -> None:
     assert [chunk.result for chunk in chunks] == ["done"]
 
 
-def test_a_run_that_has_gone_on_does_not_wait_any_more(store: Any) -> None:
+def test_resumed_run_has_no_open_request(store: Any) -> None:
     class Looker(module[Order, str]):
         """Look."""
 
@@ -198,7 +198,7 @@ def test_a_run_that_has_gone_on_does_not_wait_any_more(store: Any) -> None:
     assert outputs == [None]
 
 
-def test_a_stream_ends_with_what_is_asked(store: Any) -> None:
+def test_stream_ends_with_paused_result(store: Any) -> None:
     agent = desk(store, ASKS)
     last = list(agent.stream(order="17"))[-1]
     assert isinstance(last.result, Paused)

@@ -152,9 +152,7 @@ def outcome(way: Way, agent: Desk) -> Any:
         if TORTURE or (number + at + at_once) % 2  # each with each; in the long version of the tests, in all threes
     ],
 )
-def test_wherever_the_store_fails_the_run_ends_with_that_and_goes_on_later(
-    way: Way, kind: type[Exception], at_once: bool
-) -> None:
+def test_store_failure_anywhere_ends_run_and_run_resumes(way: Way, kind: type[Exception], at_once: bool) -> None:
     most = 0
     while True:
         error = kind("The disk is full.")
@@ -177,7 +175,7 @@ def test_wherever_the_store_fails_the_run_ends_with_that_and_goes_on_later(
 
 
 @pytest.mark.parametrize("way", [called, awaited])
-def test_a_branch_that_ends_last_leaves_the_error_its_record_of_the_whole_run(way: Way) -> None:
+def test_store_failure_in_last_branch_keeps_record_of_whole_run(way: Way) -> None:
     error = StoreError("The disk is full.")
     at_its_end, held = threading.Event(), Future[None]()
 
@@ -210,7 +208,7 @@ def test_a_branch_that_ends_last_leaves_the_error_its_record_of_the_whole_run(wa
     assert came.run.id == "a"
 
 
-def test_a_store_that_fails_is_the_error_of_that_item() -> None:
+def test_store_failure_is_item_error_in_batch() -> None:
     store = Brittle(3, StoreError("The disk is full."), at_once=False)
     agent = Desk(model=model(finish(answer="x")), store=store)
     came = agent.map([{"question": "a"}, {"question": "b"}, {"question": "c"}], concurrency=1).results()
@@ -223,7 +221,7 @@ def test_a_store_that_fails_is_the_error_of_that_item() -> None:
     assert all(isinstance(each, StoreError) for each in asyncio.run(all_of_them()))
 
 
-def test_a_disk_that_is_full_is_told_and_the_file_stays_whole(tmp_path: Path) -> None:
+def test_full_disk_is_reported_and_file_stays_intact(tmp_path: Path) -> None:
     program = """
         import resource, signal, sys
         from acorn import ModelError, Step, StoreError, module, tool
@@ -272,7 +270,7 @@ def test_a_disk_that_is_full_is_told_and_the_file_stays_whole(tmp_path: Path) ->
     assert run() == "x"
 
 
-def test_a_commit_that_takes_its_time_blocks_nobody_else() -> None:
+def test_slow_commit_blocks_no_other_run() -> None:
     class Slow(MemoryStore):
         def commit(self, commit: Commit) -> Future[None]:
             later: Future[None] = Future()
@@ -297,7 +295,7 @@ def test_a_commit_that_takes_its_time_blocks_nobody_else() -> None:
     assert asyncio.run(both()) == Answer(answer="x")
 
 
-def test_a_task_that_is_cancelled_while_it_commits_leaves_a_run_that_goes_on() -> None:
+def test_task_cancelled_during_commit_leaves_resumable_run() -> None:
     class Slow(MemoryStore):
         def __init__(self) -> None:
             super().__init__()
@@ -336,7 +334,7 @@ def test_a_task_that_is_cancelled_while_it_commits_leaves_a_run_that_goes_on() -
     assert asyncio.run(agent.acall(question="why?")) == Answer(answer="x")
 
 
-def test_a_claim_that_fails_when_nobody_waits_for_it_any_more_is_nobodys_trouble() -> None:
+def test_failed_claim_without_waiter_is_ignored() -> None:
     class Failing(MemoryStore):
         def claim(self, run_id: str, holder: Process) -> Any:
             began.set()
@@ -364,7 +362,7 @@ def test_a_claim_that_fails_when_nobody_waits_for_it_any_more_is_nobodys_trouble
 
 
 @pytest.mark.parametrize("error", [None, StoreError("Away."), RuntimeError("Away.")])
-def test_a_run_is_held_while_a_hook_takes_its_time(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
+def test_run_stays_claimed_during_slow_hook(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
     monkeypatch.setenv("ACORN_LEASE", "0.02")
 
     class Beating(MemoryStore):
@@ -392,7 +390,7 @@ def test_a_run_is_held_while_a_hook_takes_its_time(monkeypatch: pytest.MonkeyPat
     assert Hooked(model=model(call("look"), finish(answer="x")), store=store).resume("a") == Answer(answer="x")
 
 
-def test_what_cannot_be_read_is_told_and_left_alone(tmp_path: Path) -> None:
+def test_unreadable_stored_run_is_reported_and_unchanged(tmp_path: Path) -> None:
     file = tmp_path / "runs.db"
     agent = Desk(model=model(Failure(status=503)), store=file).using(run_id="a")
     with pytest.raises(ModelError):
@@ -413,7 +411,7 @@ def test_what_cannot_be_read_is_told_and_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["aresume", "acall", "astream", "amap"])
-def test_a_task_that_is_cancelled_while_it_claims_gives_the_run_back(way: str) -> None:
+def test_task_cancelled_during_claim_releases_run(way: str) -> None:
     class Slow(MemoryStore):
         def claim(self, run_id: str, holder: Process) -> Sequence[StoredRun] | None:
             if not is_slow:

@@ -59,7 +59,7 @@ async def in_an_iterator(agent: Who) -> None:
 
 
 @pytest.mark.parametrize("way", [in_wait_for, in_a_task_group, in_a_task, in_an_iterator])
-def test_a_run_in_another_task_of_this_thread_is_the_last(way: Callable[[Who], Awaitable[None]]) -> None:
+def test_last_run_of_other_task_in_thread_is_last(way: Callable[[Who], Awaitable[None]]) -> None:
     agent = who()
 
     async def main() -> None:
@@ -76,7 +76,7 @@ def test_a_run_in_another_task_of_this_thread_is_the_last(way: Callable[[Who], A
     look()
 
 
-def test_each_cell_of_a_notebook_is_a_task_of_its_own() -> None:
+def test_last_run_is_found_across_notebook_cells() -> None:
     agent, loop = who(), asyncio.new_event_loop()
 
     async def first() -> None:
@@ -93,7 +93,7 @@ def test_each_cell_of_a_notebook_is_a_task_of_its_own() -> None:
         loop.close()
 
 
-def test_two_tasks_stay_apart() -> None:
+def test_last_run_of_two_tasks_is_separate() -> None:
     agent = who()
 
     async def one(name: str, ended: asyncio.Event, other: asyncio.Event) -> None:
@@ -110,7 +110,7 @@ def test_two_tasks_stay_apart() -> None:
     asyncio.run(main())
 
 
-def test_two_threads_stay_apart_also_with_event_loops_of_their_own() -> None:
+def test_last_run_of_two_threads_is_separate() -> None:
     agent = who()
     asyncio.run(agent.acall(name="here"))
     found: list[Any] = []
@@ -128,7 +128,7 @@ def test_two_threads_stay_apart_also_with_event_loops_of_their_own() -> None:
     assert agent.last.output == "here"
 
 
-def test_inside_an_async_tool_the_last_run_is_the_one_before() -> None:
+def test_last_run_inside_async_tool_is_previous_one() -> None:
     class Looker(module[Any, str]):
         """Look."""
 
@@ -156,7 +156,7 @@ def left_alive(references: list[weakref.ref[Run[Any]]]) -> int:
     return sum(reference() is not None for reference in references)
 
 
-def test_the_runs_of_tasks_that_ended_are_let_go_but_for_the_last() -> None:
+def test_last_runs_of_ended_tasks_are_released() -> None:
     agent, runs = who(), list[weakref.ref[Run[Any]]]()
 
     async def one() -> None:
@@ -171,7 +171,7 @@ def test_the_runs_of_tasks_that_ended_are_let_go_but_for_the_last() -> None:
     assert agent.last is runs[-1]()
 
 
-def test_failed_runs_whose_trace_holds_their_task_do_not_pile_up() -> None:
+def test_failed_runs_of_ended_tasks_are_released() -> None:
     agent, runs = who(), list[weakref.ref[Run[Any]]]()
 
     async def one() -> None:
@@ -190,7 +190,7 @@ def test_failed_runs_whose_trace_holds_their_task_do_not_pile_up() -> None:
     assert left_alive(runs) < 20
 
 
-def test_failed_runs_of_threads_that_ended_do_not_pile_up() -> None:
+def test_failed_runs_of_ended_threads_are_released() -> None:
     agent, runs = who(), list[weakref.ref[Run[Any]]]()
 
     def one() -> None:
@@ -209,7 +209,7 @@ def test_failed_runs_of_threads_that_ended_do_not_pile_up() -> None:
     assert left_alive(runs) < 20
 
 
-def test_an_instance_goes_with_its_runs() -> None:
+def test_instance_and_its_runs_are_released_together() -> None:
     async def main() -> tuple[weakref.ref[Who], weakref.ref[Run[Any]]]:
         agent = who()
         await agent.acall(name="a")

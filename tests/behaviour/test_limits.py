@@ -72,9 +72,7 @@ def forced(model: ScriptedModel) -> list[bool]:
     ("limit", "tokens", "grows"),
     [(1_000, (80, 20), 0), (1_000, (30, 10), 20), (10_000, (500, 100), 120), (100_000, (1_000, 500), 700)],
 )
-def test_a_run_near_its_token_limit_is_made_to_answer_in_time(
-    call: Call, limit: int, tokens: tuple[int, int], grows: int
-) -> None:
+def test_run_near_token_limit_is_forced_to_finish(call: Call, limit: int, tokens: tuple[int, int], grows: int) -> None:
     model = eager(*tokens, grows=grows)
     run = call.run(Worker(model=model, max_total_tokens=limit))
     assert run.output == Report(summary="done")
@@ -87,7 +85,7 @@ def test_a_run_near_its_token_limit_is_made_to_answer_in_time(
         assert_request_valid(request)
 
 
-def test_a_run_near_its_cost_limit_is_made_to_answer_in_time(call: Call) -> None:
+def test_run_near_cost_limit_is_forced_to_finish(call: Call) -> None:
     model = eager(800, 200, price=Price(0.0001, 0.0006))  # 20 cents a request
     run = call.run(Worker(model=model, max_cost=1.5))
     assert run.output == Report(summary="done")
@@ -97,7 +95,7 @@ def test_a_run_near_its_cost_limit_is_made_to_answer_in_time(call: Call) -> None
     assert forced(model)[-1]
 
 
-def test_a_limit_may_be_given_for_one_call(call: Call) -> None:
+def test_limit_can_be_set_for_one_call(call: Call) -> None:
     agent = Worker(model=eager(800, 200, price=Price(0.0001, 0.0006)), max_steps=30)
     assert call.run(agent.using(max_cost=1.5)).stop_reason == "limit"
     assert call.run(agent.using(max_total_tokens=6_000)).stop_reason == "limit"
@@ -105,14 +103,14 @@ def test_a_limit_may_be_given_for_one_call(call: Call) -> None:
     assert (free.stop_reason, free.steps) == ("forced", 30)
 
 
-def test_a_run_that_stays_below_its_limits_is_left_alone(call: Call, script: Script) -> None:
+def test_run_below_limits_is_not_forced(call: Call, script: Script) -> None:
     model = script(used(calling("look"), 50, 10), used(finish(summary="own"), 60, 10), price=Price(0.001, 0.001))
     run = call.run(Worker(model=model, max_total_tokens=1_000, max_cost=1, max_seconds=600))
     assert (run.output, run.stop_reason) == (Report(summary="own"), "finish")
     assert forced(model) == [False, False]
 
 
-def test_the_forced_request_changes_neither_messages_nor_tools(call: Call) -> None:
+def test_forced_request_at_limit_keeps_messages_and_tools(call: Call) -> None:
     model = eager(80, 20, make=call.scripted)
     call(Worker(model=model, max_total_tokens=600))
     *before, last = model.requests
@@ -120,7 +118,7 @@ def test_the_forced_request_changes_neither_messages_nor_tools(call: Call) -> No
     assert last.messages[: len(before[-1].messages)] == before[-1].messages
 
 
-def test_where_not_even_an_answer_fits_the_error_carries_the_record(call: Call, script: Script) -> None:
+def test_limit_error_without_room_for_answer_carries_record(call: Call, script: Script) -> None:
     model = script(used(calling("look"), 900, 90))
     with capture() as runs, pytest.raises(LimitError) as caught:
         call(Worker(model=model, max_total_tokens=1_000))
@@ -131,7 +129,7 @@ def test_where_not_even_an_answer_fits_the_error_carries_the_record(call: Call, 
     assert all(word in str(caught.value) for word in ("`Worker`", "`max_total_tokens`", "990 tokens", "1 step"))
 
 
-def test_a_tool_result_that_is_too_long_for_what_is_left_ends_the_run(call: Call, script: Script) -> None:
+def test_tool_result_too_long_for_budget_ends_run(call: Call, script: Script) -> None:
     def dump() -> str:
         return "x" * 400_000
 
@@ -139,7 +137,7 @@ def test_a_tool_result_that_is_too_long_for_what_is_left_ends_the_run(call: Call
         call(Worker(model=script(used(calling("dump"), 100, 10)), tools=[dump], max_total_tokens=50_000))
 
 
-def test_an_input_that_takes_most_of_the_limit_is_answered_at_once(call: Call) -> None:
+def test_input_using_most_of_limit_is_forced_immediately(call: Call) -> None:
     class Reader(Worker):
         """Read."""
 
@@ -151,7 +149,7 @@ def test_an_input_that_takes_most_of_the_limit_is_answered_at_once(call: Call) -
     assert forced(model) == [True]
 
 
-def test_a_single_turn_counts_too(call: Call, script: Script) -> None:
+def test_limits_apply_to_single_turn(call: Call, script: Script) -> None:
     class Once(module[Any, Report]):
         """Report."""
 
@@ -163,7 +161,7 @@ def test_a_single_turn_counts_too(call: Call, script: Script) -> None:
 
 
 @pytest.mark.parametrize("forces", [True, False])
-def test_corrections_of_a_forced_answer_count_too(call: Call, script: Script, forces: bool) -> None:
+def test_corrections_of_forced_answer_count_against_limit(call: Call, script: Script, forces: bool) -> None:
     wrong = finish() if forces else Reply("no answer at all")
     model = script(
         used(calling("look"), 200, 50), used(wrong, 250, 60), used(wrong, 300, 60), name="stubborn", forces=forces
@@ -173,13 +171,13 @@ def test_corrections_of_a_forced_answer_count_too(call: Call, script: Script, fo
     assert caught.value.run.usage.total_tokens == 920
 
 
-def test_the_limit_that_leaves_no_room_decides_over_one_that_is_near(call: Call, script: Script) -> None:
+def test_exhausted_limit_wins_over_near_limit(call: Call, script: Script) -> None:
     model = script(used(calling("look"), 400, 50), price=Price(0.01, 0.01))
     with pytest.raises(LimitError, match="`max_cost`"):
         call(Worker(model=model, max_total_tokens=1_500, max_cost=5))
 
 
-def test_a_cost_limit_needs_a_price(call: Call, script: Script) -> None:
+def test_max_cost_without_price_raises(call: Call, script: Script) -> None:
     with capture() as runs, pytest.raises(DeclarationError) as caught:
         call(Worker(model=script(name="mystery"), max_cost=1))
     assert runs == []
@@ -188,7 +186,7 @@ def test_a_cost_limit_needs_a_price(call: Call, script: Script) -> None:
         call(Worker(model=script(name="mystery")).using(max_cost=1))
 
 
-def test_a_model_without_a_price_cannot_be_switched_to_under_a_cost_limit(call: Call, script: Script) -> None:
+def test_max_cost_rejects_switch_to_model_without_price(call: Call, script: Script) -> None:
     class Switcher(Worker):
         """Change the model."""
 
@@ -201,7 +199,7 @@ def test_a_model_without_a_price_cannot_be_switched_to_under_a_cost_limit(call: 
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_no_run_uses_more_than_one_request_beyond_its_limits(seed: int) -> None:
+def test_run_exceeds_limits_by_at_most_one_request(seed: int) -> None:
     chance = random.Random(seed)
     price = Price(chance.uniform(0, 1e-4), chance.uniform(0, 1e-3))
     spent: list[float] = [0.0, 0.0]
@@ -244,7 +242,7 @@ def test_no_run_uses_more_than_one_request_beyond_its_limits(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_regular_runs_end_with_an_answer_within_their_limit(seed: int) -> None:
+def test_regular_runs_answer_within_limit(seed: int) -> None:
     chance = random.Random(seed)
     limit = chance.randint(3_000, 30_000)
 
@@ -286,7 +284,7 @@ def on_a_clock(agent: Worker, model_takes: float, tools_take: float) -> tuple[Ru
     return loop.run, now, given
 
 
-def test_a_request_is_given_what_is_left_of_the_time_and_no_more() -> None:
+def test_request_timeout_is_remaining_time() -> None:
     loop = new_loop(Worker(model=ScriptedModel([calling("look"), finish(summary="done")]), max_seconds=60), (), {})
     loop.start(0.0)
 
@@ -320,7 +318,7 @@ def test_a_request_is_given_what_is_left_of_the_time_and_no_more() -> None:
         (0.0, 1_000.0, 1),
     ],
 )
-def test_a_run_near_its_time_limit_is_made_to_answer_in_time(model_takes: float, tools_take: float, steps: int) -> None:
+def test_run_near_time_limit_is_forced_to_finish(model_takes: float, tools_take: float, steps: int) -> None:
     model = eager(10, 10)
     run, took, given = on_a_clock(Worker(model=model, max_seconds=60), model_takes, tools_take)
     assert (run.output, run.stop_reason) == (Report(summary="done"), "limit")
@@ -332,7 +330,7 @@ def test_a_run_near_its_time_limit_is_made_to_answer_in_time(model_takes: float,
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_slow_tools_are_stopped_so_that_an_answer_still_fits(way: str) -> None:
+def test_slow_tools_are_stopped_in_time_for_answer(way: str) -> None:
     release = threading.Event()
 
     def hang() -> None:
@@ -359,7 +357,7 @@ def test_slow_tools_are_stopped_so_that_an_answer_still_fits(way: str) -> None:
     assert all(text.startswith("Tool error: TimeoutError: it took longer than ") for text in told)
 
 
-def test_tools_that_run_one_after_another_share_the_time(call: Call) -> None:
+def test_sequential_tools_share_remaining_time(call: Call) -> None:
     release = threading.Event()
 
     @tool(parallel=False)
@@ -377,7 +375,7 @@ def test_tools_that_run_one_after_another_share_the_time(call: Call) -> None:
     assert sum(allowed) <= 0.25 + 40 * 0.001  # each is given a moment at least
 
 
-def test_the_timeout_of_a_tool_is_the_shorter_one(call: Call, script: Script) -> None:
+def test_shorter_of_tool_timeout_and_remaining_time_applies(call: Call, script: Script) -> None:
     @tool(timeout=0.05)
     async def hang() -> None:
         await asyncio.sleep(PATIENCE)
@@ -387,7 +385,7 @@ def test_the_timeout_of_a_tool_is_the_shorter_one(call: Call, script: Script) ->
     assert run.stop_reason == "finish"
 
 
-def test_a_slow_model_is_bounded(call: Call) -> None:
+def test_slow_model_is_bounded_by_max_seconds(call: Call) -> None:
     slow = finish(summary="late")
     slow.delay = PATIENCE
 
@@ -404,7 +402,7 @@ def test_a_slow_model_is_bounded(call: Call) -> None:
     assert error.__cause__ is not None
 
 
-def test_a_time_that_is_over_before_the_next_request_ends_the_run(call: Call) -> None:
+def test_time_over_before_next_request_ends_run(call: Call) -> None:
     def hurry(seconds: float) -> LimitError | None:
         thought: list[Step] = []
 
@@ -451,7 +449,7 @@ def walk(call: Call, script: Script, replies: list[Reply], agent: type[Worker] =
     return run
 
 
-def test_the_same_call_with_the_same_result_three_times_is_noticed_once(call: Call, script: Script) -> None:
+def test_loop_guard_notices_third_identical_call_once(call: Call, script: Script) -> None:
     run = walk(call, script, [calling("look", at=1) for _ in range(6)])
     assert notices(run) == [3]
     assert run.stop_reason == "finish"
@@ -459,7 +457,7 @@ def test_the_same_call_with_the_same_result_three_times_is_noticed_once(call: Ca
     assert run.history[position - 1]["role"] == "tool"  # behind the results
 
 
-def test_the_form_and_order_of_the_arguments_do_not_matter(call: Call, script: Script) -> None:
+def test_loop_guard_ignores_form_and_order_of_arguments(call: Call, script: Script) -> None:
     def find(name: str, at: int) -> str:
         return "nothing"
 
@@ -471,23 +469,23 @@ def test_the_form_and_order_of_the_arguments_do_not_matter(call: Call, script: S
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_fewer_times_are_no_circle(call: Call, script: Script, times: int) -> None:
+def test_loop_guard_allows_two_identical_calls(call: Call, script: Script, times: int) -> None:
     other = calling("look", at=2)
     replies = [calling("look", at=1) for _ in range(times)]
     assert notices(walk(call, script, [*replies, other, *replies])) == []
 
 
-def test_two_calls_in_turn_are_noticed(call: Call, script: Script) -> None:
+def test_loop_guard_notices_alternating_calls(call: Call, script: Script) -> None:
     replies = [calling("look", at=number % 2) for number in range(6)]
     assert notices(walk(call, script, replies)) == [4]
 
 
-def test_the_same_calls_in_one_response_are_noticed_as_one(call: Call, script: Script) -> None:
+def test_loop_guard_counts_identical_calls_of_one_response_once(call: Call, script: Script) -> None:
     replies = [calling("look", at=1) & calling("look", at=2) for _ in range(4)]
     assert notices(walk(call, script, replies)) == [3]
 
 
-def test_the_same_error_three_times_is_noticed_whatever_the_arguments(call: Call, script: Script) -> None:
+def test_loop_guard_notices_same_error_with_any_arguments(call: Call, script: Script) -> None:
     def fetch(page: int) -> str:
         raise ConnectionError("refused")
 
@@ -495,14 +493,14 @@ def test_the_same_error_three_times_is_noticed_whatever_the_arguments(call: Call
     assert notices(walk(call, script, replies, tools=[fetch])) == [3]
 
 
-def test_different_errors_are_no_circle(call: Call, script: Script) -> None:
+def test_loop_guard_allows_different_errors(call: Call, script: Script) -> None:
     def fetch(page: int) -> str:
         raise ConnectionError(f"page {page} refused")
 
     assert notices(walk(call, script, [calling("fetch", page=number) for number in range(5)], tools=[fetch])) == []
 
 
-def test_different_results_are_no_circle(call: Call, script: Script) -> None:
+def test_loop_guard_allows_different_results(call: Call, script: Script) -> None:
     numbers: Iterator[int] = itertools.count()
 
     def poll() -> str:
@@ -511,14 +509,14 @@ def test_different_results_are_no_circle(call: Call, script: Script) -> None:
     assert notices(walk(call, script, [calling("poll") for _ in range(6)], tools=[poll])) == []
 
 
-def test_different_arguments_are_no_circle(call: Call, script: Script) -> None:
+def test_loop_guard_allows_different_arguments(call: Call, script: Script) -> None:
     def find(name: str) -> str:
         return "nothing"
 
     assert notices(walk(call, script, [calling("find", name=name) for name in "abcdef"], tools=[find])) == []
 
 
-def test_different_generated_results_are_no_circle(call: Call, script: Script) -> None:
+def test_loop_guard_allows_different_generated_results(call: Call, script: Script) -> None:
     numbers: Iterator[int] = itertools.count()
 
     def pages() -> Iterator[int]:
@@ -527,7 +525,7 @@ def test_different_generated_results_are_no_circle(call: Call, script: Script) -
     assert notices(walk(call, script, [calling("pages") for _ in range(5)], tools=[pages])) == []
 
 
-def test_a_repeatable_tool_may_be_repeated(call: Call, script: Script) -> None:
+def test_loop_guard_exempts_repeatable_tool(call: Call, script: Script) -> None:
     @tool(repeatable=True)
     def poll() -> str:
         return "not yet"
@@ -541,7 +539,7 @@ def test_a_repeatable_tool_may_be_repeated(call: Call, script: Script) -> None:
     assert notices(walk(call, script, [calling("fail") for _ in range(6)], tools=[fail])) == []
 
 
-def test_a_repeatable_tool_does_not_hide_the_circle_of_another(call: Call, script: Script) -> None:
+def test_loop_guard_sees_other_loop_beside_repeatable_tool(call: Call, script: Script) -> None:
     numbers: Iterator[int] = itertools.count()
 
     @tool(repeatable=True)
@@ -552,11 +550,11 @@ def test_a_repeatable_tool_does_not_hide_the_circle_of_another(call: Call, scrip
     assert notices(walk(call, script, replies, tools=[poll, look])) == [3]
 
 
-def test_without_the_guard_nothing_is_said(call: Call, script: Script) -> None:
+def test_loop_guard_none_says_nothing(call: Call, script: Script) -> None:
     assert notices(walk(call, script, [calling("look", at=1) for _ in range(6)], loop_guard=None)) == []
 
 
-def test_the_guard_may_force_the_answer_if_the_circle_goes_on(call: Call, script: Script) -> None:
+def test_loop_guard_force_forces_finish_if_loop_continues(call: Call, script: Script) -> None:
     model = script(*(calling("look", at=1) for _ in range(4)), finish(summary="done"))
     run = call.run(Circler(model=model, loop_guard="force"))
     assert notices(run) == [3]
@@ -564,14 +562,14 @@ def test_the_guard_may_force_the_answer_if_the_circle_goes_on(call: Call, script
     assert forced(model) == [False, False, False, False, True]
 
 
-def test_a_model_that_heeds_the_notice_is_not_forced(call: Call, script: Script) -> None:
+def test_loop_guard_force_spares_model_that_stops_repeating(call: Call, script: Script) -> None:
     replies = [*(calling("look", at=1) for _ in range(3)), *(calling("look", at=at) for at in (2, 3, 4))]
     run = walk(call, script, replies, loop_guard="force")
     assert notices(run) == [3]
     assert run.stop_reason == "finish"
 
 
-def test_what_on_step_makes_of_a_result_counts(call: Call, script: Script) -> None:
+def test_loop_guard_uses_results_as_changed_by_on_step(call: Call, script: Script) -> None:
     class Changing(Circler):
         """Say something else each time."""
 
@@ -592,7 +590,7 @@ Change = Callable[[Step], None]
         lambda step: setattr(step.tool_results[0], "output", object()),
     ],
 )
-def test_the_guard_bears_whatever_on_step_does(call: Call, change: Change) -> None:
+def test_loop_guard_tolerates_any_on_step_edit(call: Call, change: Change) -> None:
     class Changing(Circler):
         """Change things."""
 

@@ -240,7 +240,7 @@ def lines(entries: list[Entry]) -> list[str]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_heard_of_a_run(way: str) -> None:
+def test_listener_receives_entries_of_run(way: str) -> None:
     ear = Ear()
     model = Retrying(ScriptedModel(replies()), Retries(count=1, delay=0.001))
     with listen(ear):
@@ -288,7 +288,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_listener_that_raises_is_logged_and_changes_nothing(way: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_listener_is_logged_and_changes_nothing(way: str, caplog: pytest.LogCaptureFixture) -> None:
     ear, broken = Ear(), Broken(object, ValueError(SAID), times=-1)
     caplog.set_level(logging.DEBUG, "acorn")
     with listen(broken), listen(ear):
@@ -307,7 +307,7 @@ def test_a_listener_that_raises_is_logged_and_changes_nothing(way: str, caplog: 
         assert each.levelno <= logging.DEBUG or (SAID not in each.getMessage() and each.exc_info is None)
 
 
-def test_every_listener_that_fails_is_told_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_every_failing_listener_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def deaf(entry: Entry) -> None:
         raise LookupError
 
@@ -318,7 +318,7 @@ def test_every_listener_that_fails_is_told_of(caplog: pytest.LogCaptureFixture) 
     assert "deaf`, failed with LookupError:" in second
 
 
-def test_a_second_vital_listener_that_fails_does_not_take_the_place_of_the_first() -> None:
+def test_second_vital_listener_failure_does_not_replace_first() -> None:
     first, second, model = ValueError("the disk is full"), LookupError("the network is gone"), a_look()
     with (
         _listening(Subscriber(Broken(ModelResponded, first), is_vital=True)),
@@ -341,7 +341,7 @@ OWN = [RunStarted, MessagesAdded, ModelRequested, ModelResponded, ToolStarted, T
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize("kind", OWN)
-def test_ctrl_c_in_a_listener_passes(way: str, kind: type[Any]) -> None:
+def test_ctrl_c_in_listener_propagates(way: str, kind: type[Any]) -> None:
     error = KeyboardInterrupt()
     with listen(Broken(kind, error)), pytest.raises(KeyboardInterrupt):
         start(Main(model=a_look()), way)
@@ -352,7 +352,7 @@ def test_ctrl_c_in_a_listener_passes(way: str, kind: type[Any]) -> None:
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("times", [1, -1], ids=["once", "always"])
 @pytest.mark.parametrize("kind", [*OWN, RunFinished])
-def test_a_listener_whose_keeping_is_vital_stops_the_run_with_its_error(way: str, kind: type[Any], times: int) -> None:
+def test_vital_listener_failure_stops_run(way: str, kind: type[Any], times: int) -> None:
     error, model = ValueError("the disk is full"), a_look()
     with _listening(Subscriber(Broken(kind, error, times=times), is_vital=True)), pytest.raises(ValueError) as caught:
         start(Main(model=model), way)
@@ -365,7 +365,7 @@ def test_a_listener_whose_keeping_is_vital_stops_the_run_with_its_error(way: str
 @pytest.mark.parametrize("times", [1, -1], ids=["once", "always"])
 @pytest.mark.parametrize("kind", [RunStarted, ModelRequested, ModelResponded, RunFinished])
 @pytest.mark.parametrize("path", ["outer", "outer/inner", "Note"])
-def test_it_stops_the_run_from_within_a_branch(way: str, kind: type[Any], times: int, path: str) -> None:
+def test_vital_listener_failure_in_branch_stops_run(way: str, kind: type[Any], times: int, path: str) -> None:
     error = ValueError("the disk is full")
     broken = Broken(kind, error, times=times)
     ids: set[str] = set()
@@ -385,7 +385,7 @@ def test_it_stops_the_run_from_within_a_branch(way: str, kind: type[Any], times:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_it_stops_the_run_from_within_a_branch_of_a_hook(way: str) -> None:
+def test_vital_listener_failure_in_self_branch_stops_run(way: str) -> None:
     error = ValueError("the disk is full")
 
     def keep(entry: Entry) -> None:
@@ -403,7 +403,7 @@ def test_it_stops_the_run_from_within_a_branch_of_a_hook(way: str) -> None:
 # Who hears
 
 
-def test_blocks_nest_and_each_hears() -> None:
+def test_nested_listen_blocks_each_receive_entries() -> None:
     outer, inner = Ear(), Ear()
     with listen(outer):
         with listen(inner):
@@ -415,7 +415,7 @@ def test_blocks_nest_and_each_hears() -> None:
     assert {entry.run_id for entry in outer.entries} == {first.id, second.id}
 
 
-def test_a_run_is_heard_by_those_who_listened_when_it_began() -> None:
+def test_listeners_are_fixed_when_run_starts() -> None:
     ear = Ear()
     before = Main(model=a_look()).stream(question=SAID)
     next(before)
@@ -429,7 +429,7 @@ def test_a_run_is_heard_by_those_who_listened_when_it_began() -> None:
     assert ear.entries == last.run.journal.entries
 
 
-def test_threads_and_tasks_that_begin_in_the_block_hear() -> None:
+def test_listen_includes_threads_and_tasks_started_in_block() -> None:
     async def main() -> list[Run[Any]]:
         with listen(ear):
             thread = asyncio.ensure_future(asyncio.to_thread(start, Main(model=a_look()), "sync"))
@@ -450,7 +450,7 @@ async def awaited(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("wrong", [awaited, None, "print"])
-def test_a_listener_is_a_plain_function(wrong: Any) -> None:
+def test_listener_is_plain_function(wrong: Any) -> None:
     with pytest.raises(AcornError, match=r"`acorn\.listen` takes a plain function of one entry, got "), listen(wrong):
         pass
 
@@ -485,7 +485,7 @@ def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     return [each.getMessage() for each in caplog.records]
 
 
-def test_at_info_the_begin_the_end_and_the_limit_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_info_log_has_start_end_and_limit(caplog: pytest.LogCaptureFixture) -> None:
     begin, limit, end = logged(caplog, logging.INFO)
     assert begin == f"Run the run of {__name__}:Plain begins."
     assert limit == "Run the run is near a limit and is made to answer in step 2."
@@ -494,7 +494,7 @@ def test_at_info_the_begin_the_end_and_the_limit_are_logged(caplog: pytest.LogCa
     assert logged(caplog, logging.WARNING) == []
 
 
-def test_at_debug_each_step_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_debug_log_has_each_step(caplog: pytest.LogCaptureFixture) -> None:
     told = logged(caplog, logging.DEBUG)
     for step in (1, 2):
         assert f"Run the run, step {step}: the-model is asked, {2 * step} messages." in told
@@ -511,9 +511,7 @@ def test_at_debug_each_step_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     ],
     ids=["failed", "interrupted"],
 )
-def test_of_an_error_only_its_kind_is_logged(
-    caplog: pytest.LogCaptureFixture, error: BaseException, expected: str
-) -> None:
+def test_log_of_error_has_only_its_type(caplog: pytest.LogCaptureFixture, error: BaseException, expected: str) -> None:
     caplog.set_level(logging.INFO, "acorn")
     with pytest.raises(type(error)):
         start(Main(model=ScriptedModel([error])), "sync")

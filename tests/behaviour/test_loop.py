@@ -164,9 +164,7 @@ def example(model: ScriptedModel, text: str = COMPLETE_MODULE) -> Any:
     return space
 
 
-def test_the_complete_module_of_the_documents_runs(
-    call: Call, script: Script, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_seed_complete_module_runs(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
     model = script(*EXAMPLE_REPLIES)
     agent = example(model).ResearchAgent()
     result = call(agent, question="What is 2+2 and what year was Python created?")
@@ -207,12 +205,12 @@ def test_the_complete_module_of_the_documents_runs(
     ]
 
 
-def test_the_usage_of_the_documents_prints_what_it_says(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_usage_prints_documented_result(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
     example(script(*EXAMPLE_REPLIES), COMPLETE_MODULE + USAGE)
     assert capsys.readouterr().out == "Step 1: 2 tool calls\n4, and Python was created in 1991\n0.95\n"
 
 
-def test_the_sentiment_classifier_of_the_documents_runs(call: Call, script: Script) -> None:
+def test_seed_sentiment_classifier_runs(call: Call, script: Script) -> None:
     space = example(
         script(finish(sentiment="positive", confidence=0.95)),
         textwrap.dedent(
@@ -242,7 +240,7 @@ def test_the_sentiment_classifier_of_the_documents_runs(call: Call, script: Scri
     assert (result.sentiment, result.confidence) == ("positive", 0.95)
 
 
-def test_the_flow_of_normal_termination_is_that_of_the_documents(call: Call, script: Script) -> None:
+def test_seed_normal_termination_flow_matches(call: Call, script: Script) -> None:
     class AnswerOutput(BaseModel):
         answer: str
         confidence: float
@@ -255,7 +253,7 @@ def test_the_flow_of_normal_termination_is_that_of_the_documents(call: Call, scr
     assert call(Agent(model=script(finish(**given)))) == AnswerOutput(answer="Paris", confidence=0.95, sources=["wiki"])
 
 
-def test_the_risky_tool_of_the_documents_tells_the_model_its_error(call: Call, script: Script) -> None:
+def test_seed_risky_tool_reports_error_to_model(call: Call, script: Script) -> None:
     @tool
     def risky_operation(x: int) -> str:
         if x < 0:
@@ -275,7 +273,7 @@ def test_the_risky_tool_of_the_documents_tells_the_model_its_error(call: Call, s
 # First messages
 
 
-def test_a_run_begins_with_the_prompt_and_the_input_as_xml(call: Call, script: Script) -> None:
+def test_run_starts_with_prompt_and_input_as_xml(call: Call, script: Script) -> None:
     model = script(finish(answer="Paris"))
     assert call(Asker(model=model), question="What is <b>?") == Answer(answer="Paris")
     assert model.requests[0].messages == [
@@ -284,7 +282,7 @@ def test_a_run_begins_with_the_prompt_and_the_input_as_xml(call: Call, script: S
     ]
 
 
-def test_without_a_prompt_the_input_is_the_first_message(call: Call, script: Script) -> None:
+def test_run_without_prompt_starts_with_input(call: Call, script: Script) -> None:
     class Silent(module[Question, Answer]):
         pass
 
@@ -293,7 +291,7 @@ def test_without_a_prompt_the_input_is_the_first_message(call: Call, script: Scr
     assert [message["role"] for message in model.requests[0].messages] == ["user"]
 
 
-def test_a_module_without_input_says_so_in_an_empty_element(call: Call, script: Script) -> None:
+def test_run_without_input_sends_empty_element(call: Call, script: Script) -> None:
     class Bare(module[Any, Answer]):
         xml_input_root = "task"
 
@@ -302,7 +300,7 @@ def test_a_module_without_input_says_so_in_an_empty_element(call: Call, script: 
     assert model.requests[0].messages == [{"role": "user", "content": "<task />"}]
 
 
-def test_every_call_begins_afresh(call: Call, script: Script) -> None:
+def test_each_call_starts_new_conversation(call: Call, script: Script) -> None:
     model = script(finish(answer="one"), finish(answer="two"))
     agent = Asker(model=model)
     call(agent, question="first")
@@ -314,7 +312,7 @@ def test_every_call_begins_afresh(call: Call, script: Script) -> None:
 # Tools and `__finish__` in every request
 
 
-def test_every_request_carries_the_tools_and_finish(call: Call, script: Script) -> None:
+def test_every_request_has_tools_and_finish(call: Call, script: Script) -> None:
     model = script(
         calling("search", query="a"),
         "Let me think.",
@@ -329,7 +327,7 @@ def test_every_request_carries_the_tools_and_finish(call: Call, script: Script) 
     assert all(request.tools == model.requests[0].tools for request in model.requests)
 
 
-def test_finish_takes_the_fields_of_the_output(call: Call, script: Script) -> None:
+def test_finish_takes_output_fields(call: Call, script: Script) -> None:
     model = script(finish(answer="Paris"))
     call(Asker(model=model), question="?")
     (entry,) = model.requests[0].tools
@@ -346,7 +344,7 @@ def test_finish_takes_the_fields_of_the_output(call: Call, script: Script) -> No
     }
 
 
-def test_a_request_carries_temperature_and_max_tokens_as_declared(call: Call, script: Script) -> None:
+def test_request_has_declared_temperature_and_max_tokens(call: Call, script: Script) -> None:
     model = script(finish(answer="Paris"), finish(answer="Paris"))
     call(Asker(model=model), question="?")
     call(Asker(model=model, temperature=0.1, max_tokens=99), question="?")
@@ -360,7 +358,7 @@ def test_a_request_carries_temperature_and_max_tokens_as_declared(call: Call, sc
 # Forcing in a single turn
 
 
-def test_a_single_turn_without_tools_forces_finish_from_the_first_call(call: Call, script: Script) -> None:
+def test_single_turn_without_tools_forces_finish(call: Call, script: Script) -> None:
     model = script(finish(**SURE), finish(answer="Paris", confidence=0.9))
     assert call(Asker(model=model), question="?") == RIGHT
     assert forced(model) == ["__finish__", "__finish__"]
@@ -368,14 +366,14 @@ def test_a_single_turn_without_tools_forces_finish_from_the_first_call(call: Cal
     assert body["tool_choice"] == {"type": "function", "function": {"name": "__finish__"}}
 
 
-def test_a_single_turn_with_tools_leaves_the_choice_to_the_model(call: Call, script: Script) -> None:
+def test_single_turn_with_tools_does_not_force(call: Call, script: Script) -> None:
     model = script(finish(**SURE), "Paris.", finish(answer="Paris"))
     call(Picky(model=model), question="?")
     assert forced(model) == [None, None, None]
     assert "tool_choice" not in json.loads(model.requests[0].body("some-model"))
 
 
-def test_a_loop_without_tools_leaves_the_choice_to_the_model(call: Call, script: Script) -> None:
+def test_loop_without_tools_does_not_force(call: Call, script: Script) -> None:
     class Thinker(Asker):
         max_steps = 2
 
@@ -384,7 +382,7 @@ def test_a_loop_without_tools_leaves_the_choice_to_the_model(call: Call, script:
     assert forced(model) == [None, None]
 
 
-def test_a_model_that_cannot_force_is_asked_without(call: Call, script: Script) -> None:
+def test_model_without_forcing_is_asked_without(call: Call, script: Script) -> None:
     model = script(finish(answer="Paris"), forces=False)
     assert call(Asker(model=model), question="?") == Answer(answer="Paris")
     assert forced(model) == [None]
@@ -396,13 +394,13 @@ class ThinkingModel(ScriptedModel):
     thinks = True
 
 
-def test_a_model_that_thinks_is_not_forced(call: Call) -> None:
+def test_thinking_model_is_not_forced(call: Call) -> None:
     with ThinkingModel(["Hm.", finish(answer="Paris")]) as model:
         assert call(Asker(model=model), question="?") == Answer(answer="Paris")
     assert forced(model) == [None, None]
 
 
-def test_a_model_that_thinks_can_be_made_to_finish_in_the_end(call: Call) -> None:
+def test_thinking_model_can_be_forced_at_end(call: Call) -> None:
     with ThinkingModel([calling("search", query="a"), finish(answer="Paris", confidence=0.9)]) as model:
         assert call(Searcher(model=model, max_steps=1), question="?") == RIGHT
     assert forced(model) == [None, "__finish__"]
@@ -412,7 +410,7 @@ def test_a_model_that_thinks_can_be_made_to_finish_in_the_end(call: Call) -> Non
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7])
-def test_after_its_steps_a_loop_is_forced_to_finish_once(call: Call, script: Script, steps: int) -> None:
+def test_loop_forces_finish_once_after_max_steps(call: Call, script: Script, steps: int) -> None:
     replies = [calling("search", query=str(at)) for at in range(steps)]
     model = script(*replies, finish(answer="Paris", confidence=0.9))
     run = call.run(Searcher(model=model, max_steps=steps), question="?")
@@ -421,7 +419,7 @@ def test_after_its_steps_a_loop_is_forced_to_finish_once(call: Call, script: Scr
     assert forced(model) == [None] * steps + ["__finish__"]
 
 
-def test_the_forced_call_leaves_messages_and_tools_as_they_were(call: Call, script: Script) -> None:
+def test_forced_call_keeps_messages_and_tools(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), calling("search", query="b"), finish(answer="Paris"))
     call(Searcher(model=model, max_steps=2), question="?")
     for earlier, later in zip(model.requests, model.requests[1:], strict=False):
@@ -432,13 +430,13 @@ def test_the_forced_call_leaves_messages_and_tools_as_they_were(call: Call, scri
     assert [message["role"] for message in after.messages[len(before.messages) :]] == ["assistant", "tool"]
 
 
-def test_a_finish_in_the_last_step_is_not_forced(call: Call, script: Script) -> None:
+def test_finish_in_last_step_is_not_forced(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), finish(answer="Paris"))
     run = call.run(Searcher(model=model, max_steps=2), question="?")
     assert (run.steps, run.stop_reason, forced(model)) == (1, "finish", [None, None])
 
 
-def test_a_forced_output_that_does_not_validate_is_corrected(call: Call, script: Script) -> None:
+def test_invalid_forced_output_is_corrected(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), finish(**SURE), finish(answer="Paris", confidence=0.9))
     run = call.run(Searcher(model=model, max_steps=1), question="?")
     assert (run.output, run.steps, run.stop_reason) == (RIGHT, 1, "forced")
@@ -446,7 +444,7 @@ def test_a_forced_output_that_does_not_validate_is_corrected(call: Call, script:
     assert last(model.requests[2]) == {"role": "tool", "content": WRONG_CONFIDENCE}
 
 
-def test_a_forced_output_that_never_validates_is_a_parse_error(call: Call, script: Script) -> None:
+def test_never_valid_forced_output_is_parse_error(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), finish(**SURE), finish(**SURE))
     with pytest.raises(ParseError) as caught:
         call(Searcher(model=model, max_steps=1, parse_retries=1), question="?")
@@ -456,7 +454,7 @@ def test_a_forced_output_that_never_validates_is_a_parse_error(call: Call, scrip
 # Finishing
 
 
-def test_a_valid_finish_ends_the_run_and_is_answered_in_the_history(call: Call, script: Script) -> None:
+def test_valid_finish_ends_run_and_is_answered_in_history(call: Call, script: Script) -> None:
     run = call.run(Searcher(model=script(finish(answer="Paris", confidence=0.9))), question="?")
     assert (run.output, run.stop_reason, run.steps, run.error) == (RIGHT, "finish", 0, None)
     assert run.history[-2:] == [
@@ -475,14 +473,14 @@ def test_a_valid_finish_ends_the_run_and_is_answered_in_the_history(call: Call, 
     ]
 
 
-def test_of_several_finishes_the_first_valid_one_counts(call: Call, script: Script) -> None:
+def test_first_valid_finish_of_several_counts(call: Call, script: Script) -> None:
     reply = finish(**SURE) & finish(answer="Paris", confidence=0.9) & finish(answer="Lyon") & finish(confidence=2)
     run = call.run(Searcher(model=script(reply)), question="?")
     assert (run.output, run.usage.requests) == (RIGHT, 1)
     assert told(run) == [WRONG_CONFIDENCE, "Finished.", SKIPPED, SKIPPED]
 
 
-def test_a_wrong_finish_before_one_that_is_sent_back_is_told_what_was_wrong(call: Call, script: Script) -> None:
+def test_invalid_finish_before_rejected_one_is_answered(call: Call, script: Script) -> None:
     class Strict(Searcher):
         def on_finish(self, output: Answer) -> None:
             if output.answer == "Lyon":
@@ -496,7 +494,7 @@ def test_a_wrong_finish_before_one_that_is_sent_back_is_told_what_was_wrong(call
     assert run.output == RIGHT
 
 
-def test_several_wrong_finishes_are_each_told_and_spend_one_retry(call: Call, script: Script) -> None:
+def test_several_invalid_finishes_use_one_retry(call: Call, script: Script) -> None:
     model = script(finish(**SURE) & finish(confidence=0.5), finish(answer="Paris"))
     run = call.run(Searcher(model=model, parse_retries=1), question="?")
     first, second, _ = told(run)
@@ -505,7 +503,7 @@ def test_several_wrong_finishes_are_each_told_and_spend_one_retry(call: Call, sc
 
 
 @pytest.mark.parametrize("max_steps", [None, 3])
-def test_other_calls_beside_a_valid_finish_are_not_executed(call: Call, script: Script, max_steps: int | None) -> None:
+def test_calls_beside_valid_finish_are_not_executed(call: Call, script: Script, max_steps: int | None) -> None:
     called: list[str] = []
 
     @tool
@@ -524,9 +522,7 @@ def test_other_calls_beside_a_valid_finish_are_not_executed(call: Call, script: 
 
 
 @pytest.mark.parametrize("max_steps", [None, 3])
-def test_other_calls_beside_an_invalid_finish_are_not_executed(
-    call: Call, script: Script, max_steps: int | None
-) -> None:
+def test_calls_beside_invalid_finish_are_not_executed(call: Call, script: Script, max_steps: int | None) -> None:
     called: list[str] = []
     seen: list[int] = []
 
@@ -551,7 +547,7 @@ def test_other_calls_beside_an_invalid_finish_are_not_executed(
 
 
 @pytest.mark.parametrize("agent", [Asker, Picky, Searcher])
-def test_a_wrong_output_goes_back_as_the_result_of_that_call(call: Call, script: Script, agent: type[Asker]) -> None:
+def test_invalid_output_is_sent_back_as_result_of_call(call: Call, script: Script, agent: type[Asker]) -> None:
     model = script(finish(**SURE), finish(answer="Paris", confidence=0.9))
     run = call.run(agent(model=model), question="?")
     assert (run.output, run.steps) == (RIGHT, 0)
@@ -562,7 +558,7 @@ def test_a_wrong_output_goes_back_as_the_result_of_that_call(call: Call, script:
     assert answered["content"] == WRONG_CONFIDENCE
 
 
-def test_the_error_document_has_a_field_for_every_error(call: Call, script: Script) -> None:
+def test_error_document_has_field_per_error(call: Call, script: Script) -> None:
     class Source(BaseModel):
         title: str = Field(max_length=5)
 
@@ -610,7 +606,7 @@ def test_the_error_document_has_a_field_for_every_error(call: Call, script: Scri
         ('"Paris"', "object with answer, confidence", "Paris"),
     ],
 )
-def test_arguments_that_are_no_json_object_are_corrected(
+def test_finish_arguments_that_are_not_json_object_are_corrected(
     call: Call, script: Script, arguments: str, expected: str, received: str
 ) -> None:
     model = script(raw("__finish__", arguments), finish(answer="Paris"))
@@ -624,22 +620,22 @@ def test_arguments_that_are_no_json_object_are_corrected(
 
 
 @pytest.mark.parametrize("arguments", ["", "{}"])
-def test_empty_arguments_are_an_empty_object(call: Call, script: Script, arguments: str) -> None:
+def test_empty_finish_arguments_are_empty_object(call: Call, script: Script, arguments: str) -> None:
     model = script(raw("__finish__", arguments), finish(answer="Paris"))
     run = call.run(Asker(model=model), question="?")
     assert "<received>missing</received>" in told(run)[0]
 
 
-def test_half_a_character_in_an_output_is_corrected(call: Call, script: Script) -> None:
+def test_lone_surrogate_in_output_is_corrected(call: Call, script: Script) -> None:
     model = script(raw("__finish__", '{"answer": "\ud83d"}'), finish(answer="Paris"))
     assert call(Asker(model=model), question="?") == Answer(answer="Paris")
 
 
-def test_an_output_is_converted_by_its_types(call: Call, script: Script) -> None:
+def test_output_is_converted_by_its_types(call: Call, script: Script) -> None:
     assert call(Asker(model=script(finish(answer="Paris", confidence="0.9"))), question="?") == RIGHT
 
 
-def test_a_rule_of_the_output_class_is_told_in_its_own_words(call: Call, script: Script) -> None:
+def test_output_validator_message_is_sent_unchanged(call: Call, script: Script) -> None:
     from pydantic import field_validator
 
     class Polite(BaseModel):
@@ -680,7 +676,7 @@ def test_corrections_are_not_steps(call: Call, script: Script) -> None:
     assert (seen, run.steps, run.usage.requests, run.stop_reason) == ([1, 2], 2, 5, "forced")
 
 
-def test_the_corrections_of_a_whole_run_are_counted_together(call: Call, script: Script) -> None:
+def test_corrections_of_run_are_counted_together(call: Call, script: Script) -> None:
     model = script(finish(**SURE), calling("search", query="a"), finish(**SURE), "Paris.", finish(**SURE))
     with pytest.raises(ParseError) as caught:
         call(Searcher(model=model, parse_retries=2), question="?")
@@ -688,7 +684,7 @@ def test_the_corrections_of_a_whole_run_are_counted_together(call: Call, script:
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
-def test_a_run_makes_as_many_corrections_as_it_is_allowed(call: Call, script: Script, retries: int) -> None:
+def test_run_makes_allowed_number_of_corrections(call: Call, script: Script, retries: int) -> None:
     wrong = [finish(**SURE)] * retries
     assert call(Asker(model=script(*wrong, finish(answer="a")), parse_retries=retries), question="?") == Answer(
         answer="a"
@@ -698,7 +694,7 @@ def test_a_run_makes_as_many_corrections_as_it_is_allowed(call: Call, script: Sc
     assert caught.value.attempts == retries + 1
 
 
-def test_a_parse_error_tells_what_came_and_what_was_wrong(call: Call, script: Script) -> None:
+def test_parse_error_has_output_and_errors(call: Call, script: Script) -> None:
     model = script(finish(answer="Lyon", confidence=7), finish(**SURE), name="some-model")
     with pytest.raises(ParseError) as caught:
         call(Asker(model=model, parse_retries=1), question="?")
@@ -717,7 +713,7 @@ def test_a_parse_error_tells_what_came_and_what_was_wrong(call: Call, script: Sc
     assert told(error.run)[1] == WRONG_CONFIDENCE
 
 
-def test_without_retries_the_first_wrong_output_is_the_last(call: Call, script: Script) -> None:
+def test_parse_retries_zero_raises_at_first_invalid_output(call: Call, script: Script) -> None:
     with pytest.raises(ParseError, match="in 1 attempt: `answer` is missing \\(expected string\\)\\.") as caught:
         call(Asker(model=script(finish(confidence=0.5)), parse_retries=0), question="?")
     assert caught.value.attempts == 1
@@ -728,21 +724,21 @@ def test_without_retries_the_first_wrong_output_is_the_last(call: Call, script: 
 
 
 @pytest.mark.parametrize("text", ["The answer is Paris.", "", "  \n"])
-def test_a_text_in_a_single_turn_with_tools_counts_as_a_failed_output(call: Call, script: Script, text: str) -> None:
+def test_text_in_single_turn_with_tools_is_failed_output(call: Call, script: Script, text: str) -> None:
     model = script(text, finish(answer="Paris"))
     run = call.run(Picky(model=model), question="?")
     assert (run.output, run.steps) == (Answer(answer="Paris"), 0)
     assert last(model.requests[1]) == {"role": "user", "content": NOT_CALLED}
 
 
-def test_texts_in_a_single_turn_end_in_a_parse_error(call: Call, script: Script) -> None:
+def test_repeated_texts_in_single_turn_raise_parse_error(call: Call, script: Script) -> None:
     with pytest.raises(ParseError, match="in 3 attempts: `__finish__` was not called") as caught:
         call(Picky(model=script("Paris.", "Paris!", "I said Paris.")), question="?")
     assert (caught.value.raw_output, caught.value.errors, caught.value.attempts) == ("I said Paris.", [], 3)
     assert [message["role"] for message in caught.value.run.history[2:]] == ["assistant", "user"] * 2 + ["assistant"]
 
 
-def test_a_text_in_a_loop_is_a_step_and_a_reminder_follows(call: Call, script: Script) -> None:
+def test_text_in_loop_is_step_followed_by_reminder(call: Call, script: Script) -> None:
     seen: list[tuple[int, str, list[Any], list[Any]]] = []
 
     class Agent(Searcher):
@@ -759,13 +755,13 @@ def test_a_text_in_a_loop_is_a_step_and_a_reminder_follows(call: Call, script: S
     ]
 
 
-def test_texts_in_a_loop_use_up_its_steps(call: Call, script: Script) -> None:
+def test_texts_in_loop_use_up_steps(call: Call, script: Script) -> None:
     model = script("Hm.", "Hm!", finish(answer="Paris"))
     run = call.run(Searcher(model=model, max_steps=2), question="?")
     assert (run.steps, forced(model)) == (2, [None, None, "__finish__"])
 
 
-def test_an_empty_reply_in_a_loop_is_a_step_that_is_not_sent(call: Call, script: Script) -> None:
+def test_empty_response_in_loop_is_step_and_not_sent(call: Call, script: Script) -> None:
     model = script("", finish(answer="Paris"))
     run = call.run(Searcher(model=model), question="?")
     assert run.steps == 1
@@ -787,7 +783,7 @@ def test_an_empty_reply_in_a_loop_is_a_step_that_is_not_sent(call: Call, script:
         (finish(answer="Paris") & Reply(stop_reason="content_filter"), "content filter"),
     ],
 )
-def test_a_refusal_is_a_model_error_with_its_text(
+def test_refusal_is_model_error_with_text(
     call: Call, script: Script, agent: type[Asker], reply: Reply, words: str
 ) -> None:
     with pytest.raises(ModelError, match=words) as caught:
@@ -798,7 +794,7 @@ def test_a_refusal_is_a_model_error_with_its_text(
     assert (error.run.error, error.run.usage.requests) == (error, 1)
 
 
-def test_a_failing_provider_ends_the_run_with_its_record(call: Call, script: Script) -> None:
+def test_failing_provider_ends_run_with_record(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), Failure(status=503, message="busy"))
     with pytest.raises(ModelError, match="HTTP 503") as caught:
         call(Searcher(model=model), question="?")
@@ -812,38 +808,38 @@ def test_a_failing_provider_ends_the_run_with_its_record(call: Call, script: Scr
 
 @pytest.mark.parametrize("agent", [Asker, Picky, Searcher])
 @pytest.mark.parametrize("arguments", ['{"answer": "Par', "", "{"])
-def test_a_finish_that_was_cut_off_is_told_so(call: Call, script: Script, agent: type[Asker], arguments: str) -> None:
+def test_cut_off_finish_is_reported_as_cut_off(call: Call, script: Script, agent: type[Asker], arguments: str) -> None:
     model = script(raw("__finish__", arguments, stop_reason="length"), finish(answer="Paris"))
     run = call.run(agent(model=model, max_tokens=50), question="?")
     assert run.output == Answer(answer="Paris")
     assert "<message>The reply was cut off at the limit of 50 tokens" in told(run)[0]
 
 
-def test_a_finish_that_is_always_cut_off_is_a_parse_error_that_says_so(call: Call, script: Script) -> None:
+def test_always_cut_off_finish_is_parse_error(call: Call, script: Script) -> None:
     model = script(*[raw("__finish__", '{"answer": "Par', stop_reason="length")] * 2)
     with pytest.raises(ParseError, match=r"cut off at the limit of 50 tokens.* Raise `max_tokens`") as caught:
         call(Asker(model=model, max_tokens=50, parse_retries=1), question="?")
     assert caught.value.raw_output == '{"answer": "Par'
 
 
-def test_a_whole_finish_is_taken_though_the_limit_was_reached(call: Call, script: Script) -> None:
+def test_complete_finish_at_token_limit_is_accepted(call: Call, script: Script) -> None:
     model = script(finish(answer="Paris") & Reply(stop_reason="length"))
     assert call(Asker(model=model), question="?") == Answer(answer="Paris")
 
 
-def test_a_wrong_but_whole_finish_is_not_blamed_on_the_limit(call: Call, script: Script) -> None:
+def test_invalid_complete_finish_is_not_reported_as_cut_off(call: Call, script: Script) -> None:
     model = script(finish(**SURE) & Reply(stop_reason="length"), finish(answer="Paris"))
     assert told(call.run(Asker(model=model), question="?"))[0] == WRONG_CONFIDENCE
 
 
-def test_a_text_that_was_cut_off_in_a_single_turn_is_told_so(call: Call, script: Script) -> None:
+def test_cut_off_text_in_single_turn_is_reported(call: Call, script: Script) -> None:
     replies = [Reply("Let me think this", stop_reason="length"), Reply("", stop_reason="length")]
     with pytest.raises(ParseError, match="cut off at the limit of 9 tokens"):
         call(Picky(model=script(*replies), max_tokens=9, parse_retries=1), question="?")
 
 
 @pytest.mark.parametrize("arguments", ['{"query": "Par', "", '{"query"'])
-def test_another_call_that_was_cut_off_is_a_tool_error_that_says_so(call: Call, script: Script, arguments: str) -> None:
+def test_cut_off_tool_call_is_tool_error(call: Call, script: Script, arguments: str) -> None:
     searched: list[str] = []
     seen: list[Any] = []
 
@@ -866,7 +862,7 @@ def test_another_call_that_was_cut_off_is_a_tool_error_that_says_so(call: Call, 
     assert seen == [({}, arguments or "{}")]
 
 
-def test_only_the_last_call_of_a_cut_reply_was_cut(call: Call, script: Script) -> None:
+def test_only_last_call_of_cut_off_response_is_cut_off(call: Call, script: Script) -> None:
     reply = calling("search", query="a") & raw("search", '{"query', stop_reason="length")
     run = call.run(Searcher(model=script(reply, finish(answer="Paris"))), question="?")
     assert told(run)[0] == '["about a"]'
@@ -876,7 +872,7 @@ def test_only_the_last_call_of_a_cut_reply_was_cut(call: Call, script: Script) -
 # A single turn in which another tool is called
 
 
-def test_a_single_turn_with_another_tool_called_is_unfinished(call: Call, script: Script) -> None:
+def test_single_turn_with_tool_call_is_unfinished(call: Call, script: Script) -> None:
     seen: list[int] = []
 
     class Agent(Picky):
@@ -899,16 +895,14 @@ def test_a_single_turn_with_another_tool_called_is_unfinished(call: Call, script
     assert repr(found) == "Unfinished(tool_calls=['search', 'search'])"
 
 
-def test_an_unfinished_result_says_why_it_has_no_answer(call: Call, script: Script) -> None:
+def test_unfinished_attribute_error_says_why(call: Call, script: Script) -> None:
     found = call(Picky(model=script(calling("search", query="a"))), question="?")
     with pytest.raises(AttributeError, match=r"`Picky` did not finish.*`search`.*no `answer`.*Set `max_steps`"):
         found.answer  # noqa: B018
     assert not hasattr(found, "confidence")
 
 
-def test_a_tool_that_fails_in_a_single_turn_leaves_its_error_in_the_unfinished_result(
-    call: Call, script: Script
-) -> None:
+def test_failed_tool_in_single_turn_leaves_error_in_unfinished(call: Call, script: Script) -> None:
     found = call(Picky(model=script(calling("search") & calling("unknown"))), question="?")
     assert isinstance(found, Unfinished)
     missing, unknown = found.tool_results
@@ -916,7 +910,7 @@ def test_a_tool_that_fails_in_a_single_turn_leaves_its_error_in_the_unfinished_r
     assert "no tool `unknown`" in str(unknown.error)
 
 
-def test_a_correction_in_a_single_turn_may_end_unfinished(call: Call, script: Script) -> None:
+def test_correction_in_single_turn_can_end_unfinished(call: Call, script: Script) -> None:
     found = call(Picky(model=script(finish(**SURE), calling("search", query="a"))), question="?")
     assert isinstance(found, Unfinished)
 
@@ -924,7 +918,7 @@ def test_a_correction_in_a_single_turn_may_end_unfinished(call: Call, script: Sc
 # Kinds of output
 
 
-def test_an_output_of_nothing_returns_none(call: Call, script: Script) -> None:
+def test_empty_output_returns_none(call: Call, script: Script) -> None:
     class Doer(module):
         """Do it."""
 
@@ -972,7 +966,7 @@ class Tags(RootModel[list[str]]):
         (Tags, ["a", "b"], Tags(["a", "b"])),
     ],
 )
-def test_a_plain_type_travels_in_result_and_comes_back_unwrapped(
+def test_plain_output_travels_in_result_and_is_unwrapped(
     call: Call, script: Script, kind: Any, given: Any, wanted: Any
 ) -> None:
     class Plain(module):
@@ -985,7 +979,7 @@ def test_a_plain_type_travels_in_result_and_comes_back_unwrapped(
     assert list(model.requests[0].tools[0]["function"]["parameters"]["properties"]) == ["result"]
 
 
-def test_a_plain_type_that_does_not_validate_is_corrected_in_its_field(call: Call, script: Script) -> None:
+def test_invalid_plain_output_is_corrected_in_its_field(call: Call, script: Script) -> None:
     class Counter(module[Any, int]):
         pass
 
@@ -994,7 +988,7 @@ def test_a_plain_type_that_does_not_validate_is_corrected_in_its_field(call: Cal
     assert '<field name="result">\n      <expected>integer</expected>\n      <received>many</received>' in told(run)[0]
 
 
-def test_a_list_of_fields_is_an_output(call: Call, script: Script) -> None:
+def test_field_list_is_output(call: Call, script: Script) -> None:
     class Agent(module):
         initial_input = ["question", ("limit", int, 3)]
         final_output = ["answer", ("score", float), ("tags", list[str], [])]
@@ -1013,7 +1007,7 @@ class Renamed(BaseModel):
 
 
 @pytest.mark.parametrize("fields", [{"finalAnswer": "Paris", "howSure": 0.5}, {"answer": "Paris", "how_sure": 0.5}])
-def test_an_output_with_aliases_is_asked_for_by_alias_and_taken_by_either_name(
+def test_aliased_output_is_sent_by_alias_and_accepted_by_either_name(
     call: Call, script: Script, fields: dict[str, Any]
 ) -> None:
     class Agent(module[Any, Renamed]):
@@ -1029,20 +1023,20 @@ def test_an_output_with_aliases_is_asked_for_by_alias_and_taken_by_either_name(
 # Calls that cannot be executed
 
 
-def test_an_unknown_tool_gets_an_error_that_lists_the_tools(call: Call, script: Script) -> None:
+def test_unknown_tool_is_tool_error_that_lists_tools(call: Call, script: Script) -> None:
     run = call.run(Searcher(model=script(calling("serach", query="a"), finish(answer="Paris"))), question="?")
     assert run.steps == 1
     assert told(run)[0] == "Tool error: There is no tool `serach`. There are: `search`, `__finish__`."
 
 
-def test_known_tools_beside_an_unknown_one_are_executed_in_order(call: Call, script: Script) -> None:
+def test_known_tools_beside_unknown_one_run_in_order(call: Call, script: Script) -> None:
     reply = calling("search", query="a") & calling("nothing") & calling("search", query="b")
     run = call.run(Searcher(model=script(reply, finish(answer="Paris"))), question="?")
     assert told(run)[::2] == ['["about a"]', '["about b"]']
     assert told(run)[1].startswith("Tool error: There is no tool `nothing`.")
 
 
-def test_arguments_that_are_no_json_are_a_tool_error(call: Call, script: Script) -> None:
+def test_arguments_that_are_not_json_are_tool_error(call: Call, script: Script) -> None:
     run = call.run(Searcher(model=script(raw("search", '{"query": '), finish(answer="Paris"))), question="?")
     assert told(run)[0].startswith("Tool error: The arguments are not valid JSON")
 
@@ -1050,7 +1044,7 @@ def test_arguments_that_are_no_json_are_a_tool_error(call: Call, script: Script)
 # What the record says
 
 
-def test_the_record_adds_up_what_the_requests_used(call: Call, script: Script) -> None:
+def test_record_adds_up_usage_of_requests(call: Call, script: Script) -> None:
     used = Usage(input_tokens=10, output_tokens=2, cached_tokens=4, reasoning_tokens=1, requests=1)
     text = Reply("Hm.", usage=used)
     model = script(text, calling("search", query="a") & Reply(usage=used), finish(answer="Paris") & Reply(usage=used))
@@ -1061,7 +1055,7 @@ def test_the_record_adds_up_what_the_requests_used(call: Call, script: Script) -
     assert run.seconds >= 0
 
 
-def test_the_history_is_that_of_the_last_run(call: Call, script: Script) -> None:
+def test_agent_history_is_that_of_last_run(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), finish(answer="Paris"))
     run = call.run(Searcher(model=model), question="?")
     assert run.history[:4] == model.requests[1].messages[:2] + run.history[2:4]

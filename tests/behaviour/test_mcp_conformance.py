@@ -46,7 +46,9 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         ),
     ],
 )
-def test_the_suite_passes_our_source(runner: list[str], tmp_path: Path, scenario: str, wanted: set[str]) -> None:
+def test_mcp_source_passes_conformance_suite(
+    runner: list[str], tmp_path: Path, scenario: str, wanted: set[str]
+) -> None:
     command = shlex.join([sys.executable, str(CLIENT)])  # the runner hands it to a shell
     words = [
         "client",

@@ -45,7 +45,7 @@ def run_program(lines: str, diary: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("file", ["quick.py", "odd.py"])
-def test_an_error_of_the_servers_own_is_no_lost_connection(tmp_path: Path, file: str) -> None:
+def test_mcp_server_error_is_not_a_lost_connection(tmp_path: Path, file: str) -> None:
     odd = Odd(tmp_path / "diary", file=file)
     model = ScriptedModel([calling("refuse", text="not today"), calling("echo", text="a"), finish("done")])
     run = Worker(model=model, tools=[odd.server]).run("x")
@@ -53,7 +53,7 @@ def test_an_error_of_the_servers_own_is_no_lost_connection(tmp_path: Path, file:
     assert odd.lines().count("started") == 1
 
 
-def test_one_that_ends_at_a_question_of_the_newer_protocol_is_asked_in_the_older(call: Call, tmp_path: Path) -> None:
+def test_mcp_server_failing_at_new_protocol_is_asked_in_old_one(call: Call, tmp_path: Path) -> None:
     odd = Odd(tmp_path / "diary", "strict")
     for starts in (2, 3):  # what it is, is learned once
         model = ScriptedModel([calling("echo", text="a"), finish("done")])
@@ -62,7 +62,7 @@ def test_one_that_ends_at_a_question_of_the_newer_protocol_is_asked_in_the_older
         assert odd.lines().count("started") == starts
 
 
-def test_what_a_server_was_given_is_in_no_error_and_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_mcp_server_environment_is_in_no_error_or_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "acorn")
     given = {"NOTE": "zebra-4711-note", "API_TOKEN": "zebratoken", "DSN": "postgres://me:zebrapass@host/db"}
     odd = Odd(tmp_path / "diary", env=given)
@@ -85,7 +85,7 @@ def test_what_a_server_was_given_is_in_no_error_and_no_log(tmp_path: Path, caplo
     ],
     ids=["next", "option", "variable", "header"],
 )
-def test_keys_among_its_arguments_are_not_shown(args: list[str]) -> None:
+def test_mcp_server_argument_keys_are_not_shown(args: list[str]) -> None:
     program = "import sys; sys.exit(f'wrong arguments: {sys.argv[1:]}')"
     server = MCPServer(sys.executable, ["-c", program, *args])
     with pytest.raises(AcornError, match="wrong arguments") as caught:
@@ -93,7 +93,7 @@ def test_keys_among_its_arguments_are_not_shown(args: list[str]) -> None:
     assert "zebra" not in str(caught.value)
 
 
-def test_keys_in_descriptions_are_neither_pinned_nor_sent(tmp_path: Path) -> None:
+def test_mcp_description_keys_are_not_pinned_or_sent(tmp_path: Path) -> None:
     program = (SERVERS / "quick.py").read_text(encoding="utf-8").replace('f"Do {name}."', 'os.environ["API_TOKEN"]')
     (tmp_path / "quick.py").write_text(program, encoding="utf-8")
     args = [str(tmp_path / "quick.py"), str(tmp_path / "diary")]
@@ -104,7 +104,7 @@ def test_keys_in_descriptions_are_neither_pinned_nor_sent(tmp_path: Path) -> Non
     assert "zebra" not in json.dumps(model.requests[0].tools)
 
 
-def test_keys_that_a_schema_proposes_are_neither_pinned_nor_sent(tmp_path: Path) -> None:
+def test_mcp_schema_default_keys_are_not_pinned_or_sent(tmp_path: Path) -> None:
     def run(token: str) -> ScriptedModel:
         odd = Odd(tmp_path / "diary", "keyed", env={"API_TOKEN": token}, pin=tmp_path / "mcp.lock")
         model = ScriptedModel([finish("done")])
@@ -140,7 +140,7 @@ for span in kept.get_finished_spans():
 """
 
 
-def test_what_a_server_says_of_an_error_is_in_no_span(tmp_path: Path) -> None:
+def test_mcp_server_error_text_is_in_no_span(tmp_path: Path) -> None:
     said, *spans = run_program(TRACED, tmp_path / "diary").stdout.splitlines()
     assert said == "['Tool error: ServerError: zebra words', 'Tool error: ServerError: zebra result']"
     assert any('"MCP send tools/call refuse"' in span for span in spans)
@@ -159,7 +159,7 @@ RUDE = {
 }
 
 
-def test_an_answer_that_is_none_ends_its_call_and_no_other(call: Call, tmp_path: Path) -> None:
+def test_mcp_invalid_response_ends_only_its_call(call: Call, tmp_path: Path) -> None:
     odd = Odd(tmp_path / "diary", "rude", timeout=AGES)
     model = ScriptedModel([together(*[calling("echo", text=how) for how in RUDE]), finish("done")])
     run = call.run(Worker(model=model, tools=[odd.server]), "x")
@@ -171,7 +171,7 @@ FATAL = [("deaf", "Connection closed"), *([("endless", "of more than 100000000 b
 
 
 @pytest.mark.parametrize(("how", "words"), FATAL)
-def test_one_that_hears_nothing_or_never_ends_is_left(tmp_path: Path, how: str, words: str) -> None:
+def test_mcp_server_that_never_ends_is_killed(tmp_path: Path, how: str, words: str) -> None:
     odd = Odd(tmp_path / "diary", "rude", timeout=AGES)
     model = ScriptedModel([calling("echo", text=how), calling("echo", text="twice"), finish("done")])
     lost, first = results(Worker(model=model, tools=[odd.server]).run("x"))
@@ -179,18 +179,18 @@ def test_one_that_hears_nothing_or_never_ends_is_left(tmp_path: Path, how: str, 
     assert first == "first"
 
 
-def test_a_name_that_is_offered_twice_is_refused(tmp_path: Path) -> None:
+def test_mcp_tool_name_offered_twice_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(AcornError, match="offers `echo` twice"):
         Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", "doubles").server])("x")
 
 
-def test_what_is_no_message_does_not_reach_the_terminal(tmp_path: Path) -> None:
+def test_mcp_invalid_output_does_not_reach_terminal(tmp_path: Path) -> None:
     lines = "print(Worker(model=ScriptedModel([call('echo', text='a'), finish('done')]), tools=[server])('x'))"
     ended = run_program(lines, tmp_path / "diary")
     assert (ended.stdout, ended.stderr) == ("done\n", "")
 
 
-def test_what_is_no_message_is_told_where_the_server_does_not_answer(tmp_path: Path) -> None:
+def test_mcp_invalid_output_is_reported_if_server_does_not_answer(tmp_path: Path) -> None:
     program = "import time; print('hello, I am no protocol', flush=True); time.sleep(3600)"
     server = MCPServer(sys.executable, ["-c", program], connect_timeout=5)
     with pytest.raises(
@@ -201,7 +201,7 @@ def test_what_is_no_message_is_told_where_the_server_does_not_answer(tmp_path: P
 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("way", ["worker.run('x')", "asyncio.run(worker.acall('x'))"], ids=["sync", "async"])
-def test_ctrl_c_while_a_server_starts_leaves_no_server_behind(tmp_path: Path, way: str) -> None:
+def test_ctrl_c_while_mcp_server_starts_leaves_no_process(tmp_path: Path, way: str) -> None:
     diary = tmp_path / "diary"
     lines = f"worker = Worker(model=ScriptedModel([]), tools=[server])\n{way}\n"
     program = (PROGRAM + lines).replace("chatty", "silent")
@@ -225,7 +225,7 @@ def _is_alive(number: int) -> bool:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="groups of processes are of POSIX")
-def test_what_a_server_has_started_ends_with_it(tmp_path: Path) -> None:
+def test_mcp_server_child_processes_end_with_it(tmp_path: Path) -> None:
     odd = Odd(tmp_path / "diary", "parent")
     Worker(model=ScriptedModel([finish("done")]), tools=[odd.server])("x")
     child = next(int(line.split()[1]) for line in odd.lines() if line.startswith("child"))
@@ -233,7 +233,7 @@ def test_what_a_server_has_started_ends_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_has_nothing_open(tmp_path: Path) -> None:
+def test_forked_child_has_no_open_mcp_server(tmp_path: Path) -> None:
     lines = """
 with server:
     asyncio.run(server.tools())
@@ -252,7 +252,7 @@ with server:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_may_leave_the_block_and_go_on(tmp_path: Path) -> None:
+def test_forked_child_can_leave_mcp_block_and_continue(tmp_path: Path) -> None:
     lines = """
 def work():
     model = ScriptedModel([call('echo', text='a'), finish('done')])
@@ -322,12 +322,12 @@ def rude(status: int) -> Iterator[str]:
             server.shutdown()
 
 
-def test_a_session_that_a_server_does_not_end_keeps_no_run_from_ending() -> None:
+def test_mcp_session_that_does_not_end_delays_no_run() -> None:
     with rude(200) as address, waiting_for_nothing():
         assert Worker(model=ScriptedModel([finish("done")]), tools=[MCPServer(address)])("x") == "done"
 
 
-def test_keys_in_an_address_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_mcp_url_keys_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with rude(200) as address, waiting_for_nothing():
         keyed = address.replace("://", "://me:zebrapass@") + "/9b1a4c0e-77d1-zebra-3f2a?token=zebratoken"
@@ -336,14 +336,14 @@ def test_keys_in_an_address_are_in_no_log(caplog: pytest.LogCaptureFixture) -> N
     assert "zebra" not in caplog.text
 
 
-def test_a_call_that_is_refused_says_with_which_status() -> None:
+def test_mcp_rejected_call_reports_http_status() -> None:
     with rude(200) as address, waiting_for_nothing():
         model = ScriptedModel([calling("busy"), finish("done")])
         run = Worker(model=model, tools=[MCPServer(address)]).run("x")
     assert results(run) == ["Tool error: ServerError: Server returned an error response (HTTP status 503)"]
 
 
-def test_an_address_that_is_a_key_itself_is_neither_pinned_nor_told(tmp_path: Path) -> None:
+def test_mcp_url_that_is_a_key_is_not_pinned_or_shown(tmp_path: Path) -> None:
     key, lock = "9b1a4c0e-77d1-zebra-3f2a", tmp_path / "mcp.lock"
     with rude(200) as address, waiting_for_nothing():
         Worker(model=ScriptedModel([finish("done")]), tools=[MCPServer(f"{address}/{key}", pin=lock)])("x")
@@ -358,7 +358,7 @@ def test_an_address_that_is_a_key_itself_is_neither_pinned_nor_told(tmp_path: Pa
     ("status", "words"),
     [(401, "HTTP status 401.*check the key in `headers`"), (404, "HTTP status 404.*check the path of the address")],
 )
-def test_an_address_that_refuses_says_with_which_status(status: int, words: str) -> None:
+def test_mcp_rejecting_url_reports_http_status(status: int, words: str) -> None:
     with rude(status) as address, pytest.raises(AcornError, match=words):
         Worker(model=ScriptedModel([]), tools=[MCPServer(address)])("x")
 
@@ -390,19 +390,19 @@ async def asks_later(name: str, arguments: dict[str, Any]) -> bool:
         ("time", {"approve": asks_later}, "`approve` .* plain function of name and arguments"),
     ],
 )
-def test_what_is_wrong_is_said_without_keys(server: str, options: dict[str, Any], words: str) -> None:
+def test_mcp_errors_are_shown_without_keys(server: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(DeclarationError, match=words) as caught:
         MCPServer(server, **options)
     assert "zebra" not in str(caught.value)
 
 
-def test_a_command_with_arguments_in_it_is_told_where_they_go() -> None:
+def test_mcp_command_with_arguments_raises_with_advice() -> None:
     with pytest.raises(AcornError, match=r"`mcp-nowhere --verbose` .* Arguments are given by `args=\[...\]`"):
         Worker(model=ScriptedModel([]), tools=[MCPServer("mcp-nowhere --verbose")])("x")
 
 
 @pytest.mark.parametrize("file", ["quick.py", "odd.py"])
-def test_why_on_human_failed_is_for_the_run_and_not_for_the_server(tmp_path: Path, file: str) -> None:
+def test_on_human_failure_reaches_run_but_not_mcp_server(tmp_path: Path, file: str) -> None:
     class Human(Worker):
         def on_human(self, request: Request) -> Any:
             raise RuntimeError("zebra")
@@ -415,7 +415,7 @@ def test_why_on_human_failed_is_for_the_run_and_not_for_the_server(tmp_path: Pat
 
 
 @pytest.mark.parametrize("file", ["quick.py", "odd.py"])
-def test_half_a_character_in_an_answer_ends_no_session(tmp_path: Path, file: str) -> None:
+def test_lone_surrogate_in_mcp_response_keeps_session(tmp_path: Path, file: str) -> None:
     class Human(Worker):
         def on_human(self, request: Request) -> Any:
             return {"name": "a\ud800b"}
@@ -428,7 +428,7 @@ def test_half_a_character_in_an_answer_ends_no_session(tmp_path: Path, file: str
     ]
 
 
-def test_choices_that_hide_something_are_not_offered(tmp_path: Path) -> None:
+def test_mcp_choices_with_hidden_text_are_not_offered(tmp_path: Path) -> None:
     asked: list[Request] = []
 
     class Human(Worker):
@@ -454,9 +454,7 @@ def test_choices_that_hide_something_are_not_offered(tmp_path: Path) -> None:
     ],
     ids=["unseen", "of no kind", "cut off"],
 )
-def test_a_default_that_the_person_was_not_shown_is_not_sent(
-    tmp_path: Path, honest: str, hostile: str, sent: str
-) -> None:
+def test_mcp_default_that_was_not_shown_is_not_sent(tmp_path: Path, honest: str, hostile: str, sent: str) -> None:
     class Human(Worker):
         def on_human(self, request: Request) -> Any:
             return {"name": "Ada"}

@@ -97,7 +97,7 @@ def guarded(tmp_path: Path) -> Iterator[Guarded]:
             process.kill()
 
 
-def test_a_person_lets_a_run_in_once_and_tokens_are_refreshed(call: Call, script: Script, guarded: Guarded) -> None:
+def test_mcp_oauth_login_happens_once_and_tokens_are_refreshed(call: Call, script: Script, guarded: Guarded) -> None:
     kept, person = Kept(), Person()
     model = script(calling("echo", text="a"), calling("echo", text="b"), finish("done"))
     run = call.run(Worker(model=model, tools=[guarded.source(kept, person)]), "x")
@@ -112,7 +112,7 @@ def test_a_person_lets_a_run_in_once_and_tokens_are_refreshed(call: Call, script
     assert person.asked == 1
 
 
-def test_who_is_not_let_in_says_why_before_any_model_call(call: Call, guarded: Guarded) -> None:
+def test_mcp_oauth_rejection_is_reported_before_model_call(call: Call, guarded: Guarded) -> None:
     source = guarded.source(Kept(), Person(agrees=False))
     model = ScriptedModel([finish("never")])
     with pytest.raises(AcornError, match="the person said no") as raised:

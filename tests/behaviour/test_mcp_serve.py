@@ -118,7 +118,7 @@ def text(result: Any) -> str:
     return "".join(block.text for block in result.content)
 
 
-def test_modules_are_listed_by_their_classes(session: Session) -> None:
+def test_mcp_serve_lists_modules_by_class(session: Session) -> None:
     tools = {tool.name: tool for tool in session.wait(session.client.list_tools()).tools}
     assert list(tools) == ["deep_thought", *(name.lower() for name in NAMES[1:])]
     deep = tools["deep_thought"]
@@ -129,7 +129,7 @@ def test_modules_are_listed_by_their_classes(session: Session) -> None:
     assert tools["nothing"].output_schema is None
 
 
-def test_a_call_is_a_run_and_nobody_else_speaks_on_standard_output(session: Session) -> None:
+def test_mcp_serve_call_is_run_and_stdout_has_only_protocol(session: Session) -> None:
     result = session.call("deep_thought", question="What is it?")
     assert not result.is_error
     assert result.structured_content == {"answer": "it, looked up, '' read", "depth": 3}
@@ -140,17 +140,17 @@ def test_a_call_is_a_run_and_nobody_else_speaks_on_standard_output(session: Sess
     assert "a child that prints" in said
 
 
-def test_a_plain_output_is_text_and_data(session: Session) -> None:
+def test_mcp_serve_plain_output_is_text_and_data(session: Session) -> None:
     result = session.call("shout", result="hello")
     assert (text(result), result.structured_content) == ("LOUD", {"result": "LOUD"})
 
 
-def test_half_a_character_ends_no_session(session: Session) -> None:
+def test_mcp_serve_lone_surrogate_keeps_session(session: Session) -> None:
     result = session.call("halving", result="x")
     assert (text(result), result.structured_content) == ("a\ufffdb", {"result": "a\ufffdb"})
 
 
-def test_what_is_promised_of_an_output_is_an_object_whose_fields_have_the_names_of_the_data(session: Session) -> None:
+def test_mcp_serve_output_schema_is_object_with_data_names(session: Session) -> None:
     tools = {tool.name: tool for tool in session.wait(session.client.list_tools()).tools}
     promised = tools["ancestry"].output_schema
     assert promised["type"] == "object"  # which clients demand, also of a model that has itself in it
@@ -164,13 +164,13 @@ def test_what_is_promised_of_an_output_is_an_object_whose_fields_have_the_names_
     ("name", "words"),
     [("rounding", "`rounding` gave `null`"), ("rewriting", "`rewriting` gave `In a word: it`")],
 )
-def test_an_output_that_is_not_as_promised_is_told_in_words(session: Session, name: str, words: str) -> None:
+def test_mcp_serve_output_that_misses_schema_is_reported(session: Session, name: str, words: str) -> None:
     result = session.call(name, result="x")
     assert (result.is_error, result.structured_content) == (True, None)
     assert words in text(result)
 
 
-def test_a_module_without_input_and_output_is_a_tool_too(session: Session) -> None:
+def test_mcp_serve_module_without_input_and_output_is_tool(session: Session) -> None:
     result = session.call("nothing")
     assert (text(result), result.structured_content, result.is_error) == ("Done.", None, False)
 
@@ -185,13 +185,13 @@ def test_a_module_without_input_and_output_is_a_tool_too(session: Session) -> No
         ("unheard_of", {}, r"There is no tool `unheard_of`. There are: `deep_thought`"),
     ],
 )
-def test_what_goes_wrong_is_a_tool_error(session: Session, name: str, arguments: dict[str, Any], words: str) -> None:
+def test_mcp_serve_failure_is_tool_error(session: Session, name: str, arguments: dict[str, Any], words: str) -> None:
     result = session.call(name, **arguments)
     assert result.is_error
     assert re.search(words, text(result))
 
 
-def test_a_run_that_waits_for_a_person_says_so(session: Session) -> None:
+def test_mcp_serve_paused_run_says_so(session: Session) -> None:
     result = session.call("waiting", result="x")
     assert result.is_error
     assert "waits for a person and rests in its store" in text(result)
@@ -199,7 +199,7 @@ def test_a_run_that_waits_for_a_person_says_so(session: Session) -> None:
     assert (session.folder / "runs.db").exists()
 
 
-def test_progress_is_told_to_who_wants_to_hear_of_it(session: Session) -> None:
+def test_mcp_serve_reports_progress_on_request(session: Session) -> None:
     heard: list[Any] = []
 
     async def progress(progress: float, total: float | None, message: str | None) -> None:
@@ -214,7 +214,7 @@ def test_progress_is_told_to_who_wants_to_hear_of_it(session: Session) -> None:
     ]
 
 
-def test_a_client_that_cancels_ends_the_run(session: Session) -> None:
+def test_mcp_serve_client_cancel_ends_run(session: Session) -> None:
     diary = session.folder / "diary.txt"
 
     async def begin_and_cancel() -> None:
@@ -227,7 +227,7 @@ def test_a_client_that_cancels_ends_the_run(session: Session) -> None:
     assert comes_true(lambda: diary.read_text() == "ended in step 1")
 
 
-def test_our_own_client_calls_our_own_server(session: Session) -> None:
+def test_mcp_client_calls_mcp_serve(session: Session) -> None:
     class Asker(module[str, str]):
         """Ask."""
 
@@ -241,7 +241,7 @@ def test_our_own_client_calls_our_own_server(session: Session) -> None:
 # The end
 
 
-def test_it_ends_when_standard_input_closes(tmp_path: Path) -> None:
+def test_mcp_serve_ends_when_stdin_closes(tmp_path: Path) -> None:
     process = start(tmp_path, TARGETS[1])
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, "")
@@ -249,7 +249,7 @@ def test_it_ends_when_standard_input_closes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["command", "function"])
-def test_it_ends_quietly_when_the_client_is_gone(tmp_path: Path, way: str) -> None:
+def test_mcp_serve_ends_quietly_when_client_is_gone(tmp_path: Path, way: str) -> None:
     words = ["-m", "acorn", "mcp", TARGETS[1]] if way == "command" else ["-c", QUIET]
     process = start_python(tmp_path, *words)
     assert process.stdin is not None
@@ -267,7 +267,7 @@ def test_it_ends_quietly_when_the_client_is_gone(tmp_path: Path, way: str) -> No
 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("http", [False, True])
-def test_ctrl_c_ends_it_cleanly(tmp_path: Path, http: bool) -> None:
+def test_mcp_serve_ends_cleanly_on_ctrl_c(tmp_path: Path, http: bool) -> None:
     process = start(tmp_path, TARGETS[1], *(["--http", "0"] if http else []))
     assert process.stderr is not None
     assert process.stdin is not None
@@ -303,14 +303,14 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     process.communicate()
 
 
-def test_modules_are_served_over_http(tmp_path: Path, address: str) -> None:
+def test_mcp_serve_over_http(tmp_path: Path, address: str) -> None:
     with Session(tmp_path, lambda: address) as session:
         assert text(session.call("shout", result="hello")) == "LOUD"
         assert session.call("failing", result="x").is_error
 
 
 @pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
-def test_another_host_or_origin_is_refused(address: str, headers: dict[str, str]) -> None:
+def test_mcp_serve_rejects_other_host_or_origin(address: str, headers: dict[str, str]) -> None:
     host, _, path = address.removeprefix("http://").partition("/")
     connection = http.client.HTTPConnection(host, timeout=PATIENCE)
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
@@ -327,7 +327,7 @@ class Twin(module[str, str]):
     """One of two."""
 
 
-def test_what_cannot_be_served_is_said_at_once(tmp_path: Path) -> None:
+def test_mcp_serve_rejects_unservable_module_immediately(tmp_path: Path) -> None:
     with pytest.raises(DeclarationError, match="needs at least one module"):
         serve()
     with pytest.raises(DeclarationError, match="takes classes and instances of modules, got 5"):
@@ -338,7 +338,7 @@ def test_what_cannot_be_served_is_said_at_once(tmp_path: Path) -> None:
         serve(Twin, http=70000)
 
 
-def test_a_port_that_is_taken_is_named(address: str) -> None:
+def test_mcp_serve_names_port_in_use(address: str) -> None:
     port = int(address.split(":")[2].split("/")[0])
     with pytest.raises(AcornError, match=f"Port {port} of 127.0.0.1 cannot be used"):
         serve(Twin, http=port)
@@ -351,7 +351,7 @@ def test_a_port_that_is_taken_is_named(address: str) -> None:
         ([TARGETS[1], "--http", "70000"], "invalid value for '--http'"),
     ],
 )
-def test_what_is_asked_for_wrongly_is_named(tmp_path: Path, words: list[str], said: str) -> None:
+def test_mcp_serve_names_wrong_arguments(tmp_path: Path, words: list[str], said: str) -> None:
     process = start(tmp_path, *words)
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2

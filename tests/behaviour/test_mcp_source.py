@@ -71,7 +71,7 @@ def sent_tools(model: ScriptedModel) -> dict[str, Any]:
 # Calling
 
 
-def test_a_servers_tools_are_called_like_any(call: Call, script: Script, odd: Odd) -> None:
+def test_mcp_tools_are_called_like_any_tool(call: Call, script: Script, odd: Odd) -> None:
     model = script(calling("echo", text="hello"), finish("done"))
     run = call.run(Worker(model=model, tools=[odd.server]), "x")
     assert run.output == "done"
@@ -81,20 +81,18 @@ def test_a_servers_tools_are_called_like_any(call: Call, script: Script, odd: Od
     assert echo["parameters"]["required"] == ["text"]
 
 
-def test_calls_of_one_response_are_made_side_by_side(call: Call, script: Script, odd: Odd) -> None:
+def test_mcp_calls_of_one_response_run_concurrently(call: Call, script: Script, odd: Odd) -> None:
     model = script(together(*[calling("echo", text=str(at)) for at in range(5)]), finish("done"))
     run = call.run(Worker(model=model, tools=[odd.server]), "x")
     assert results(run) == [f"echo: {at}" for at in range(5)]
 
 
-def test_names_that_providers_do_not_take_are_mapped(call: Call, script: Script, odd: Odd) -> None:
+def test_mcp_names_that_providers_reject_are_mapped(call: Call, script: Script, odd: Odd) -> None:
     model = script(calling("read_file_v2", text="a"), finish("done"))
     assert results(call.run(Worker(model=model, tools=[odd.server]), "x")) == ["read.file/v2: a"]
 
 
-def test_arguments_are_checked_against_the_schema_before_anything_is_called(
-    call: Call, script: Script, odd: Odd
-) -> None:
+def test_mcp_arguments_are_validated_before_call(call: Call, script: Script, odd: Odd) -> None:
     before = len(odd.lines())
     model = script(calling("echo", text=5), finish("done"))
     run = call.run(Worker(model=model, tools=[odd.server]), "x")
@@ -111,12 +109,12 @@ def test_arguments_are_checked_against_the_schema_before_anything_is_called(
         ("dirty", "abcd\nnext\tline"),
     ],
 )
-def test_results_are_data_where_there_is_data(script: Script, odd: Odd, name: str, expected: str) -> None:
+def test_mcp_results_are_data_if_present(script: Script, odd: Odd, name: str, expected: str) -> None:
     model = script(calling(name), finish("done"))
     assert results(Worker(model=model, tools=[odd.server]).run("x")) == [expected]
 
 
-def test_pictures_and_sounds_travel_behind_the_text(call: Call, script: Script, odd: Odd) -> None:
+def test_mcp_images_and_audio_follow_text(call: Call, script: Script, odd: Odd) -> None:
     model = script(calling("mixed"), finish("done"))
     (content,) = results(call.run(Worker(model=model, tools=[odd.server]), "x"))
     assert [part["type"] for part in content] == ["text", "image_url", "input_audio"]
@@ -127,19 +125,19 @@ def test_pictures_and_sounds_travel_behind_the_text(call: Call, script: Script, 
     assert "file:///b.txt" in content[0]["text"]
 
 
-def test_an_error_of_the_server_is_a_tool_error(call: Call, script: Script, odd: Odd) -> None:
+def test_mcp_server_error_is_tool_error(call: Call, script: Script, odd: Odd) -> None:
     model = script(calling("fail", text="no such file"), finish("done"))
     run = call.run(Worker(model=model, tools=[odd.server]), "x")
     assert results(run) == ["Tool error: ServerError: no such file"]
 
 
-def test_an_error_that_is_told_in_data_is_read(script: Script, odd: Odd) -> None:
+def test_mcp_error_in_data_is_read(script: Script, odd: Odd) -> None:
     model = script(calling("lament"), finish("done"))
     run = Worker(model=model, tools=[odd.server]).run("x")
     assert results(run) == ['Tool error: ServerError: {"code":"E42"}']
 
 
-def test_a_branch_and_its_parent_use_one_connection(call: Call, script: Script, odd: Odd) -> None:
+def test_mcp_branch_and_parent_share_connection(call: Call, script: Script, odd: Odd) -> None:
     class Inner(module[None, str]):
         """Look closer."""
 
@@ -163,7 +161,7 @@ def test_a_branch_and_its_parent_use_one_connection(call: Call, script: Script, 
     assert odd.lines().count("started") == started
 
 
-def test_many_runs_at_once_share_what_is_open(odd: Odd) -> None:
+def test_mcp_concurrent_runs_share_open_server(odd: Odd) -> None:
     async def one(at: int) -> Any:
         model = ScriptedModel([calling("echo", text=str(at)), finish("done")])
         return results(await Worker(model=model, tools=[odd.server]).arun("x"))
@@ -177,7 +175,7 @@ def test_many_runs_at_once_share_what_is_open(odd: Odd) -> None:
 # What a server is given
 
 
-def test_a_server_gets_no_variable_that_it_was_not_given(
+def test_mcp_server_gets_only_given_environment(
     tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "not for servers")
@@ -188,7 +186,7 @@ def test_a_server_gets_no_variable_that_it_was_not_given(
     assert "OPENAI_API_KEY" not in json.loads(given)
 
 
-def test_a_server_is_offered_neither_sampling_nor_a_person_that_is_not_there(odd: Odd, script: Script) -> None:
+def test_mcp_server_is_not_offered_sampling_or_missing_person(odd: Odd, script: Script) -> None:
     model = script(calling("sample"), finish("done"))
     assert results(Worker(model=model, tools=[odd.server]).run("x")) == ["capabilities: []"]
 
@@ -196,7 +194,7 @@ def test_a_server_is_offered_neither_sampling_nor_a_person_that_is_not_there(odd
 # On the user's terms
 
 
-def test_a_prefix_keeps_names_apart(call: Call, script: Script, odd: Odd, tmp_path: Path) -> None:
+def test_mcp_prefix_separates_names(call: Call, script: Script, odd: Odd, tmp_path: Path) -> None:
     @tool
     def echo(text: str) -> str:
         """Mine."""
@@ -209,7 +207,7 @@ def test_a_prefix_keeps_names_apart(call: Call, script: Script, odd: Odd, tmp_pa
     assert list(sent_tools(model)) == ["echo", "toy_echo", "toy_read_file_v2", "__finish__"]
 
 
-def test_a_server_cannot_take_the_place_of_a_tool_of_the_user(call: Call, odd: Odd) -> None:
+def test_mcp_server_cannot_replace_user_tool(call: Call, odd: Odd) -> None:
     @tool
     def echo(text: str) -> str:
         """Mine."""
@@ -220,13 +218,13 @@ def test_a_server_cannot_take_the_place_of_a_tool_of_the_user(call: Call, odd: O
         call.run(agent, "x")
 
 
-def test_two_servers_with_the_same_names_are_told_of_the_prefix(tmp_path: Path) -> None:
+def test_mcp_two_servers_with_same_names_suggest_prefix(tmp_path: Path) -> None:
     servers = [Odd(tmp_path / name, "paged").server for name in ("a", "b")]
     with pytest.raises(ToolConflictError, match=r"Tool 'echo' of `Worker` is defined twice.*`prefix`"):
         Worker(model=ScriptedModel([]), tools=servers)("x")
 
 
-def test_a_server_of_a_branch_cannot_take_the_place_of_a_tool_from_above(odd: Odd) -> None:
+def test_mcp_server_of_branch_cannot_replace_parents_tool(odd: Odd) -> None:
     class Inner(module[None, str]):
         """Look closer."""
 
@@ -246,7 +244,7 @@ def test_a_server_of_a_branch_cannot_take_the_place_of_a_tool_from_above(odd: Od
     assert results(run)[0].startswith("Tool error: ToolConflictError: Tool 'echo' of `Inner` is defined twice")
 
 
-def test_only_what_is_allowed_is_let_in(odd: Odd, tmp_path: Path, script: Script) -> None:
+def test_mcp_only_allowed_tools_are_included(odd: Odd, tmp_path: Path, script: Script) -> None:
     model = script(finish("done"))
     server = Odd(tmp_path / "diary", allow=["echo", "delete"]).server
     Worker(model=model, tools=[server]).run("x")
@@ -254,7 +252,7 @@ def test_only_what_is_allowed_is_let_in(odd: Odd, tmp_path: Path, script: Script
 
 
 @pytest.mark.parametrize("option", ["allow", "approve"])
-def test_a_name_that_the_server_does_not_offer_is_said_before_any_call(tmp_path: Path, option: str) -> None:
+def test_mcp_unknown_allowed_name_raises_before_call(tmp_path: Path, option: str) -> None:
     class Human(Worker):
         def on_human(self, request: Request) -> Any:
             return True
@@ -265,7 +263,7 @@ def test_a_name_that_the_server_does_not_offer_is_said_before_any_call(tmp_path:
         Human(model=ScriptedModel([]), tools=[server])("x")
 
 
-def test_a_call_that_needs_a_yes_waits_for_it_in_the_store(tmp_path: Path, script: Script) -> None:
+def test_mcp_call_with_approval_pauses_in_store(tmp_path: Path, script: Script) -> None:
     odd = Odd(tmp_path / "diary", approve={"delete"})  # which says of itself that it only reads
     model = script(calling("delete", text="all"), finish("done"))
     agent = Worker(model=model, tools=[odd.server], store=str(tmp_path / "runs.db"))
@@ -278,7 +276,7 @@ def test_a_call_that_needs_a_yes_waits_for_it_in_the_store(tmp_path: Path, scrip
     assert odd.lines() == ["started", "started", 'called delete {"text": "all"}']
 
 
-def test_which_calls_need_a_yes_is_for_a_function_to_say(call: Call, script: Script, tmp_path: Path) -> None:
+def test_mcp_approval_can_be_function(call: Call, script: Script, tmp_path: Path) -> None:
     asked: list[Any] = []
 
     class Human(Worker):
@@ -297,14 +295,14 @@ def test_which_calls_need_a_yes_is_for_a_function_to_say(call: Call, script: Scr
     assert results(run)[1] == "delete: one"
 
 
-def test_approval_without_anybody_is_an_error_before_anything_is_opened(tmp_path: Path) -> None:
+def test_mcp_approval_without_person_raises_before_start(tmp_path: Path) -> None:
     odd = Odd(tmp_path / "diary", approve={"delete"})
     with pytest.raises(DeclarationError, match="need a person's approval, and nobody can answer"):
         Worker(model=ScriptedModel([]), tools=[odd.server])("x")
     assert odd.lines() == []
 
 
-def test_definitions_are_pinned_by_the_first_run_and_a_change_stops_the_next(tmp_path: Path) -> None:
+def test_mcp_pin_records_definitions_and_change_stops_next_run(tmp_path: Path) -> None:
     lock = tmp_path / "mcp.lock"
 
     def ask() -> Any:
@@ -321,13 +319,13 @@ def test_definitions_are_pinned_by_the_first_run_and_a_change_stops_the_next(tmp
     assert '+    "description": "Do echo 2.",' in str(caught.value)
 
 
-def test_what_is_pinned_and_the_same_is_used(tmp_path: Path) -> None:
+def test_mcp_unchanged_pinned_definitions_are_used(tmp_path: Path) -> None:
     for _ in range(2):
         server = Odd(tmp_path / "diary", pin=tmp_path / "mcp.lock").server
         assert Worker(model=ScriptedModel([finish("done")]), tools=[server])("x") == "done"
 
 
-def test_a_tool_that_is_new_is_a_change_too(tmp_path: Path) -> None:
+def test_mcp_new_tool_counts_as_change_of_pin(tmp_path: Path) -> None:
     lock = tmp_path / "mcp.lock"
     Worker(model=ScriptedModel([finish("done")]), tools=[Odd(tmp_path / "diary", pin=lock, allow=["echo"]).server])("x")
     with pytest.raises(AcornError, match=r'\+  "delete": \{'):
@@ -338,14 +336,14 @@ def test_a_tool_that_is_new_is_a_change_too(tmp_path: Path) -> None:
     ("text", "words"),
     [("[]", "is no file that `pin` has written"), ("[" * 100_000, "cannot be read: maximum recursion depth")],
 )
-def test_a_lock_file_that_is_none_is_refused(tmp_path: Path, text: str, words: str) -> None:
+def test_mcp_invalid_lock_file_is_rejected(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "mcp.lock").write_text(text)
     server = Odd(tmp_path / "diary", "paged", pin=tmp_path / "mcp.lock").server
     with pytest.raises(AcornError, match=words):
         Worker(model=ScriptedModel([]), tools=[server])("x")
 
 
-def test_a_lock_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_mcp_unwritable_lock_file_is_named(tmp_path: Path) -> None:
     server = Odd(tmp_path / "diary", "paged", pin=tmp_path / "missing" / "mcp.lock").server
     with pytest.raises(AcornError, match=r"missing/mcp.lock`, .* cannot be written: No such file or directory\.$"):
         Worker(model=ScriptedModel([]), tools=[server])("x")
@@ -364,12 +362,12 @@ def test_a_lock_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         ({"on_progress": 5}, "`on_progress` of .* must be a function"),
     ],
 )
-def test_what_is_declared_wrongly_is_said_at_once(options: dict[str, Any], words: str) -> None:
+def test_mcp_wrong_declaration_raises_immediately(options: dict[str, Any], words: str) -> None:
     with pytest.raises(DeclarationError, match=words):
         MCPServer("server", **options)
 
 
-def test_no_secret_is_shown() -> None:
+def test_mcp_repr_shows_no_secret() -> None:
     server = MCPServer("https://me:secret@example.com/mcp?key=hidden", headers={"Authorization": "Bearer hidden"})
     assert repr(server) == "MCPServer('https://example.com/mcp')"
     assert "hidden" not in str(vars(server))
@@ -380,7 +378,7 @@ def test_no_secret_is_shown() -> None:
 # What a hostile server does
 
 
-def test_poison_in_descriptions_is_made_visible_and_short(tmp_path: Path, script: Script) -> None:
+def test_mcp_hidden_text_in_descriptions_is_made_visible_and_short(tmp_path: Path, script: Script) -> None:
     model = script(finish("done"))
     Worker(model=model, tools=[Odd(tmp_path / "diary", "poisoned", max_description=200).server])("x")
     add = sent_tools(model)["add"]["description"]
@@ -401,12 +399,12 @@ def test_poison_in_descriptions_is_made_visible_and_short(tmp_path: Path, script
         ("endless", r"lists tools without end"),
     ],
 )
-def test_a_hostile_definition_is_refused_before_any_model_call(tmp_path: Path, variant: str, words: str) -> None:
+def test_mcp_invalid_definition_is_rejected_before_model_call(tmp_path: Path, variant: str, words: str) -> None:
     with pytest.raises(AcornError, match=words):
         Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", variant).server])("x")
 
 
-def test_long_names_stay_apart(tmp_path: Path, script: Script) -> None:
+def test_mcp_long_names_stay_distinct(tmp_path: Path, script: Script) -> None:
     model = script(finish("done"))
     Worker(model=model, tools=[Odd(tmp_path / "diary", "long_names").server])("x")
     names = list(sent_tools(model))[:2]
@@ -414,14 +412,14 @@ def test_long_names_stay_apart(tmp_path: Path, script: Script) -> None:
     assert names[0] != names[1]
 
 
-def test_a_result_without_end_is_cut(odd: Odd, script: Script) -> None:
+def test_mcp_endless_result_is_cut(odd: Odd, script: Script) -> None:
     model = script(calling("long"), finish("done"))
     (result,) = results(Worker(model=model, tools=[odd.server]).run("x"))
     assert result.endswith("[cut off after 100000 of 1000000 characters]")
     assert len(result) < 100_100
 
 
-def test_a_definition_that_changes_while_a_run_goes_on_is_not_called(tmp_path: Path, script: Script) -> None:
+def test_mcp_tool_whose_definition_changes_during_run_is_not_called(tmp_path: Path, script: Script) -> None:
     odd = Odd(tmp_path / "diary", "changes")
     model = script(calling("die"), calling("echo", text="a"), calling("die"), finish("done"))
     run = Worker(model=model, tools=[odd.server]).run("x")
@@ -429,7 +427,7 @@ def test_a_definition_that_changes_while_a_run_goes_on_is_not_called(tmp_path: P
     assert not any(line.startswith("called echo") for line in odd.lines())
 
 
-def test_nothing_of_the_server_reaches_the_terminal(
+def test_mcp_server_output_does_not_reach_terminal(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "acorn.mcp")
@@ -442,7 +440,7 @@ def test_nothing_of_the_server_reaches_the_terminal(
 # When it fails
 
 
-def test_a_server_that_dies_in_a_call_is_a_tool_error_and_the_next_call_connects_anew(
+def test_mcp_server_dying_in_call_is_tool_error_and_next_call_reconnects(
     call: Call, script: Script, tmp_path: Path
 ) -> None:
     odd = Odd(tmp_path / "diary")
@@ -456,7 +454,7 @@ def test_a_server_that_dies_in_a_call_is_a_tool_error_and_the_next_call_connects
     assert odd.lines().count("called die {}") == 1
 
 
-def test_a_server_that_died_between_calls_is_started_anew_before_the_next(tmp_path: Path, script: Script) -> None:
+def test_mcp_server_that_died_between_calls_is_restarted(tmp_path: Path, script: Script) -> None:
     odd = Odd(tmp_path / "diary")
     with odd.server:
         for _ in range(2):
@@ -474,24 +472,24 @@ def test_a_server_that_died_between_calls_is_started_anew_before_the_next(tmp_pa
         ("shapeless", r"is not as MCP has it: tools.0.inputSchema.type: Field required\)\."),
     ],
 )
-def test_a_server_that_does_not_open_says_why(call: Call, tmp_path: Path, variant: str, words: str) -> None:
+def test_mcp_server_that_does_not_open_reports_why(call: Call, tmp_path: Path, variant: str, words: str) -> None:
     options: dict[str, Any] = {"connect_timeout": 0.5} if variant == "silent" else {}
     agent = Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", variant, **options).server])
     with pytest.raises(AcornError, match=f"(?s){words}"):
         call.run(agent, "x")
 
 
-def test_a_command_that_is_not_there_is_named(call: Call) -> None:
+def test_mcp_missing_command_is_named(call: Call) -> None:
     with pytest.raises(AcornError, match="`mcp-server-nowhere` cannot be started; is it installed"):
         call.run(Worker(model=ScriptedModel([]), tools=[MCPServer("mcp-server-nowhere")]), "x")
 
 
-def test_an_address_where_nobody_is_is_named(call: Call) -> None:
+def test_mcp_unreachable_url_is_named(call: Call) -> None:
     with pytest.raises(AcornError, match=r"`http://127.0.0.1:9/mcp` cannot be reached"):
         call.run(Worker(model=ScriptedModel([]), tools=[MCPServer("http://127.0.0.1:9/mcp")]), "x")
 
 
-def test_a_call_in_silence_is_cancelled_after_its_time(call: Call, script: Script, tmp_path: Path) -> None:
+def test_mcp_silent_call_is_cancelled_after_timeout(call: Call, script: Script, tmp_path: Path) -> None:
     def hurry(seconds: float) -> tuple[Odd, Run[Any], float] | None:
         odd = Odd(tmp_path / f"diary {seconds}", timeout=seconds)
         model = script(calling("hang"), finish("done"))
@@ -504,7 +502,7 @@ def test_a_call_in_silence_is_cancelled_after_its_time(call: Call, script: Scrip
     assert comes_true(lambda: "cancelled hang" in odd.lines())
 
 
-def test_progress_is_heard_where_the_call_was_made(call: Call, script: Script, tmp_path: Path) -> None:
+def test_mcp_progress_reaches_caller(call: Call, script: Script, tmp_path: Path) -> None:
     heard: list[Any] = []
     odd = Odd(tmp_path / "diary", on_progress=lambda *told: heard.append(told))
     model = script(calling("report"), finish("done"))
@@ -516,7 +514,7 @@ def test_progress_is_heard_where_the_call_was_made(call: Call, script: Script, t
 # Being broken off
 
 
-def test_cancelling_an_async_run_reaches_the_server(odd: Odd) -> None:
+def test_cancelling_async_run_reaches_mcp_server(odd: Odd) -> None:
     before = odd.lines().count("cancelled hang")
 
     async def main() -> None:
@@ -534,7 +532,7 @@ def test_cancelling_an_async_run_reaches_the_server(odd: Odd) -> None:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_reaches_the_server(odd: Odd) -> None:
+def test_ctrl_c_reaches_mcp_server(odd: Odd) -> None:
     before, called = odd.lines().count("cancelled hang"), odd.lines().count("called hang {}")
 
     def interrupt() -> None:
@@ -561,9 +559,7 @@ def test_ctrl_c_reaches_the_server(odd: Odd) -> None:
         (None, "cancel None"),
     ],
 )
-def test_a_server_that_asks_a_person_asks_on_human(
-    call: Call, script: Script, odd: Odd, answer: Any, said: str
-) -> None:
+def test_mcp_elicitation_asks_on_human(call: Call, script: Script, odd: Odd, answer: Any, said: str) -> None:
     asked: list[Request] = []
 
     class Human(Worker):
@@ -580,7 +576,7 @@ def test_a_server_that_asks_a_person_asks_on_human(
     assert request.run_id == run.id
 
 
-def test_an_answer_that_does_not_fit_the_form_does_not_reach_the_server(script: Script, odd: Odd) -> None:
+def test_mcp_unfitting_elicitation_answer_is_not_sent(script: Script, odd: Odd) -> None:
     class Human(Worker):
         async def on_human(self, request: Request) -> Any:
             return "green"
@@ -591,9 +587,7 @@ def test_an_answer_that_does_not_fit_the_form_does_not_reach_the_server(script: 
     assert "expected one of" in result
 
 
-def test_what_is_left_out_of_a_form_has_the_default_that_the_person_was_shown(
-    call: Call, script: Script, odd: Odd
-) -> None:
+def test_mcp_elicitation_uses_shown_defaults(call: Call, script: Script, odd: Odd) -> None:
     asked: list[str] = []
 
     class Human(Worker):
@@ -617,7 +611,7 @@ def test_what_is_left_out_of_a_form_has_the_default_that_the_person_was_shown(
         ("both", None, None, {"colour": "#f00", "size": "S"}),
     ],
 )
-def test_what_may_be_chosen_is_told(
+def test_mcp_elicitation_shows_choices(
     script: Script, odd: Odd, form: str, question: str | None, choices: Any, answer: Any
 ) -> None:
     asked: list[Request] = []
@@ -634,7 +628,7 @@ def test_what_may_be_chosen_is_told(
     assert asked[0].choices == choices
 
 
-def test_a_run_without_on_human_has_nobody_to_ask(call: Call, script: Script, odd: Odd) -> None:
+def test_mcp_elicitation_without_on_human_is_declined(call: Call, script: Script, odd: Odd) -> None:
     model = script(calling("ask"), finish("done"))
     (result,) = results(call.run(Worker(model=model, tools=[odd.server]), "x"))
     assert "accept" not in result
@@ -643,9 +637,7 @@ def test_a_run_without_on_human_has_nobody_to_ask(call: Call, script: Script, od
 # Over HTTP
 
 
-def test_a_session_that_a_server_forgot_is_begun_anew_and_the_refused_call_made_again(
-    script: Script, tmp_path: Path
-) -> None:
+def test_mcp_lost_session_is_started_again_and_call_repeated(script: Script, tmp_path: Path) -> None:
     port, diary = free_port(), tmp_path / "diary.txt"
     up: list[Any] = [over_http(diary, port, "old")]
     up[0].__enter__()
@@ -683,7 +675,7 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
         yield diary, port
 
 
-def test_a_server_on_the_web_works_the_same(call: Call, script: Script, web: tuple[Path, int]) -> None:
+def test_mcp_http_server_works_like_process(call: Call, script: Script, web: tuple[Path, int]) -> None:
     server = MCPServer(f"http://127.0.0.1:{web[1]}/mcp", headers={"X-Test": "yes"})
     model = script(together(calling("echo", text="a"), calling("picture")), calling("fail", text="bad"), finish("done"))
     run = call.run(Worker(model=model, tools=[server]), "x")
@@ -692,7 +684,7 @@ def test_a_server_on_the_web_works_the_same(call: Call, script: Script, web: tup
     assert results(run)[2] == "Tool error: ServerError: bad"
 
 
-def test_headers_and_auth_go_with_every_request(script: Script, web: tuple[Path, int]) -> None:
+def test_mcp_headers_and_auth_are_sent_with_every_request(script: Script, web: tuple[Path, int]) -> None:
     seen: list[str] = []
 
     class Token(httpx2.Auth):
@@ -707,7 +699,7 @@ def test_headers_and_auth_go_with_every_request(script: Script, web: tuple[Path,
     assert set(seen) == {"yes"}
 
 
-def test_cancelling_reaches_a_server_on_the_web(web: tuple[Path, int]) -> None:
+def test_cancelling_reaches_mcp_http_server(web: tuple[Path, int]) -> None:
     diary = web[0]
     server = MCPServer(f"http://127.0.0.1:{web[1]}/mcp")
 
@@ -724,7 +716,7 @@ def test_cancelling_reaches_a_server_on_the_web(web: tuple[Path, int]) -> None:
 
 
 @pytest.mark.parametrize(("way", "variant"), [("sync", ""), ("async", "old")])
-def test_a_server_on_the_web_that_dies_is_a_tool_error_and_one_that_is_back_is_used(
+def test_mcp_http_server_dying_is_tool_error_and_restarted_server_is_used(
     script: Script, tmp_path: Path, way: str, variant: str
 ) -> None:
     port, diary = free_port(), tmp_path / "diary.txt"
@@ -752,7 +744,7 @@ def test_a_server_on_the_web_that_dies_is_a_tool_error_and_one_that_is_back_is_u
 # Kept open
 
 
-def test_a_server_that_is_left_while_it_is_opened_is_closed(tmp_path: Path) -> None:
+def test_mcp_server_abandoned_while_opening_is_closed(tmp_path: Path) -> None:
     odd = Odd(tmp_path / "diary", "telling")
 
     async def leave() -> None:
@@ -767,7 +759,7 @@ def test_a_server_that_is_left_while_it_is_opened_is_closed(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("variant", ["", "old"], ids=["newer", "older"])
-def test_a_session_that_ended_between_runs_is_begun_anew(script: Script, tmp_path: Path, variant: str) -> None:
+def test_mcp_session_ended_between_runs_is_started_again(script: Script, tmp_path: Path, variant: str) -> None:
     port, diary = free_port(), tmp_path / "diary.txt"
     server = MCPServer(f"http://127.0.0.1:{port}/mcp")
     with server:
@@ -777,13 +769,13 @@ def test_a_session_that_ended_between_runs_is_begun_anew(script: Script, tmp_pat
                 assert results(Worker(model=model, tools=[server]).run("x")) == ["echo: a"]
 
 
-def test_outside_of_runs_and_blocks_its_tools_do_not_work(tmp_path: Path) -> None:
+def test_mcp_tools_outside_run_raise(tmp_path: Path) -> None:
     server = Odd(tmp_path / "diary").server
     with pytest.raises(AcornError, match="is not open"):
         asyncio.run(server.tools())
 
 
-def test_a_server_that_is_added_in_a_step_is_told_where_it_belongs(tmp_path: Path) -> None:
+def test_mcp_server_added_in_step_raises_with_advice(tmp_path: Path) -> None:
     class Late(Worker):
         def on_start(self, step: Step) -> None:
             server: Any = Odd(tmp_path / "diary").server
@@ -793,7 +785,7 @@ def test_a_server_that_is_added_in_a_step_is_told_where_it_belongs(tmp_path: Pat
         Late(model=ScriptedModel([]))("x")
 
 
-def test_an_agent_as_a_context_manager_keeps_it_open(tmp_path: Path, script: Script) -> None:
+def test_agent_as_context_manager_keeps_mcp_server_open(tmp_path: Path, script: Script) -> None:
     odd = Odd(tmp_path / "diary")
     model = script(calling("echo", text="a"), finish("one"), calling("echo", text="b"), finish("two"))
     agent = Worker(model=model, tools=[odd.server])

@@ -82,7 +82,7 @@ def urls(messages: list[Any]) -> list[str]:
 # The values
 
 
-def test_a_value_is_made_from_a_path_bytes_or_a_url(tmp_path: Path) -> None:
+def test_media_is_created_from_path_bytes_or_url(tmp_path: Path) -> None:
     (tmp_path / "cat.jpg").write_bytes(PNG)
     by_path = Image.from_path(tmp_path / "cat.jpg")
     assert (by_path.media_type, by_path.name, by_path.data, by_path.url) == ("image/png", "cat.jpg", PNG, None)
@@ -115,22 +115,22 @@ WRONG_VALUES = [
 
 
 @pytest.mark.parametrize(("make", "words"), WRONG_VALUES, ids=[words for _, words in WRONG_VALUES])
-def test_what_is_no_such_value_is_refused_in_words(make: Any, words: str) -> None:
+def test_media_rejects_other_values_with_message(make: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
         make()
 
 
-def test_a_data_url_may_be_written_in_capitals_and_end_with_a_line() -> None:
+def test_media_accepts_data_url_in_capitals_with_newline() -> None:
     data = base64.b64encode(PNG).decode()
     assert Image.from_url(f"DATA:IMAGE/PNG;BASE64,{data}\n") == Image.from_bytes(PNG)
 
 
-def test_a_media_type_may_be_written_as_a_server_writes_it() -> None:
+def test_media_type_accepts_server_spelling() -> None:
     assert File.from_bytes(b"Notes", "Text/Plain; charset=utf-8") == File.from_bytes(b"Notes", "text/plain")
     assert Image.from_url("https://example.org/oak", "IMAGE/PNG").media_type == "image/png"
 
 
-def test_a_value_cannot_be_made_or_changed_otherwise_and_shows_no_data() -> None:
+def test_media_is_immutable_and_repr_has_no_data() -> None:
     photo = Image.from_bytes(PNG, name="oak.png")
     assert repr(photo) == "Image(image/png, 99 bytes, 'oak.png')"
     with pytest.raises(AttributeError, match="cannot be changed"):
@@ -148,11 +148,11 @@ def test_a_value_cannot_be_made_or_changed_otherwise_and_shows_no_data() -> None
 @pytest.mark.parametrize(
     "given", [PNG, bytearray(PNG), by_path_url(PNG), Image.from_bytes(PNG)], ids=["bytes", "bytearray", "URL", "value"]
 )
-def test_a_field_takes_a_value_bytes_and_urls(given: Any) -> None:
+def test_media_field_accepts_media_bytes_and_urls(given: Any) -> None:
     assert Question(photo=given).photo == Image.from_bytes(PNG)
 
 
-def test_a_field_takes_no_path(call: Call, script: Script) -> None:
+def test_media_field_rejects_path(call: Call, script: Script) -> None:
     model = script()
     with pytest.raises(InputError, match=r"`photo` is refused: .*`acorn\.Image\.from_path"):
         call.run(Botanist(model=model), photo="cat.png")
@@ -162,7 +162,7 @@ def test_a_field_takes_no_path(call: Call, script: Script) -> None:
 # What the model reads
 
 
-def test_placeholders_are_numbered_and_the_parts_follow_in_their_order(call: Call, script: Script) -> None:
+def test_media_placeholders_are_numbered_and_parts_follow_in_order(call: Call, script: Script) -> None:
     model = script(DONE)
     more = [Audio.from_bytes(WAV, name="song.wav"), PDF, "https://example.org/elm.png"]
     call.run(Botanist(model=model), photo=Image.from_bytes(PNG, name="cat.png"), more=more)
@@ -184,7 +184,7 @@ def test_placeholders_are_numbered_and_the_parts_follow_in_their_order(call: Cal
     assert content[4]["image_url"] == {"url": "https://example.org/elm.png"}
 
 
-def test_a_tool_may_return_media_anywhere(call: Call, script: Script) -> None:
+def test_tool_can_return_media_anywhere(call: Call, script: Script) -> None:
     model = script(calling("shoot", place="wood"), DONE)
     run = call.run(Botanist(model=model))
     tool_message, beside = model.requests[1].messages[3:]
@@ -196,7 +196,7 @@ def test_a_tool_may_return_media_anywhere(call: Call, script: Script) -> None:
 
 
 @pytest.mark.live_objects
-def test_one_string_is_shared_by_all_who_hold_it(call: Call, script: Script) -> None:
+def test_media_data_string_is_shared(call: Call, script: Script) -> None:
     photo = Image.from_bytes(PNG)
     data = photo.__acorn_part__()["image_url"]["url"]
 
@@ -210,7 +210,7 @@ def test_one_string_is_shared_by_all_who_hold_it(call: Call, script: Script) -> 
         assert urls(messages)[0] is data
 
 
-def test_a_branch_inherits_media_and_takes_its_own(call: Call, script: Script) -> None:
+def test_branch_inherits_media_and_has_its_own(call: Call, script: Script) -> None:
     class Closer(module[Question, Answer]):
         """Look closer."""
 
@@ -223,7 +223,7 @@ def test_a_branch_inherits_media_and_takes_its_own(call: Call, script: Script) -
     assert urls(model.requests[1].messages) == [by_path_url(PNG), by_path_url(ELM), by_path_url(ELM)]
 
 
-def test_a_thread_carries_the_parts_beside_its_text(script: Script) -> None:
+def test_thread_carries_media_parts_beside_text(script: Script) -> None:
     class Threaded(Botanist):
         history_format = "thread"
 
@@ -238,7 +238,7 @@ def test_a_thread_carries_the_parts_beside_its_text(script: Script) -> None:
 # Nobody reads base64
 
 
-def test_base64_is_neither_counted_nor_shown(caplog: pytest.LogCaptureFixture, script: Script) -> None:
+def test_base64_is_not_counted_or_shown(caplog: pytest.LogCaptureFixture, script: Script) -> None:
     heard: list[Any] = []
     large = PNG * 3000
 
@@ -265,7 +265,7 @@ class Kept(module[Question, Answer]):
     max_steps = 9
 
 
-def test_a_record_holds_its_data_once_and_is_read_again(call: Call, script: Script) -> None:
+def test_record_holds_media_data_once(call: Call, script: Script) -> None:
     run = call.run(Kept(model=script(calling("shoot"), DONE)), photo=PNG, more=[PNG, PDF])
     text = run.to_json()
     assert text.count(by_path_url(PNG).partition(",")[2]) == 1
@@ -282,7 +282,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "runs.db")
 
 
-def test_a_store_keeps_data_once_and_as_long_as_a_run_has_it(store: Any, tmp_path: Path) -> None:
+def test_store_keeps_media_data_once_until_unused(store: Any, tmp_path: Path) -> None:
     for name in ("a", "b"):
         model = ScriptedModel([calling("shoot"), calling("shoot", place="there"), DONE])
         Kept(model=model, store=store).using(run_id=name)(photo=PNG)
@@ -303,7 +303,7 @@ def test_a_store_keeps_data_once_and_as_long_as_a_run_has_it(store: Any, tmp_pat
     assert store.media([*raw]) == {}
 
 
-def test_a_run_that_was_interrupted_goes_on_with_its_media(store: Any) -> None:
+def test_interrupted_run_resumes_with_media(store: Any) -> None:
     stops = [KeyboardInterrupt(), None]
 
     @tool
@@ -334,7 +334,7 @@ def test_a_run_that_was_interrupted_goes_on_with_its_media(store: Any) -> None:
         agent.using(run_id="r")(photo=ELM)
 
 
-def test_text_that_looks_like_a_name_of_data_is_text(store: Any) -> None:
+def test_text_like_blob_reference_stays_text(store: Any) -> None:
     class Odd(module):
         initial_input = dict[str, Any]
         final_output = ["answer"]
@@ -345,7 +345,7 @@ def test_text_that_looks_like_a_name_of_data_is_text(store: Any) -> None:
     assert found == {"result": odd}
 
 
-def test_a_conversation_goes_on_with_its_media_and_may_be_summed_up() -> None:
+def test_conversation_with_media_continues_and_can_be_compacted() -> None:
     class Short(Botanist):
         compact_at = 1
 
@@ -364,7 +364,7 @@ def _next(request: Any) -> Reply:
 # What is refused
 
 
-def test_more_media_than_a_request_may_carry_are_refused_by_name(call: Call, script: Script) -> None:
+def test_too_much_media_for_request_is_rejected_by_name(call: Call, script: Script) -> None:
     class Tight(Botanist):
         max_media_bytes = 150
 
@@ -378,7 +378,7 @@ def test_more_media_than_a_request_may_carry_are_refused_by_name(call: Call, scr
     call.run(Tight(model=model, max_media_bytes=None), photo=PNG * 10)
 
 
-def test_twenty_megabytes_are_the_default(script: Script) -> None:
+def test_max_media_bytes_default_is_twenty_megabytes(script: Script) -> None:
     model = script()
     with pytest.raises(InputError, match=r"20\.0 MB of media at once, and it is 20\.0 MB in all"):
         Botanist(model=model)(photo=PNG + bytes(20_000_000))
@@ -386,7 +386,7 @@ def test_twenty_megabytes_are_the_default(script: Script) -> None:
 
 
 @pytest.mark.parametrize("kind", [list[Image], Image, Question, dict[str, File]])
-def test_no_model_can_make_an_image(kind: Any) -> None:
+def test_output_with_image_is_rejected(kind: Any) -> None:
     with pytest.raises(DeclarationError, match=r"`Maker\.final_output` is written by the model, which cannot make"):
         type("Maker", (module,), {"final_output": kind})
 
@@ -399,7 +399,7 @@ def test_no_model_can_make_an_image(kind: Any) -> None:
         type("Maker", (module,), {"tools": [publish]})
 
 
-def test_an_agent_that_takes_an_image_is_no_tool_for_a_model(script: Script) -> None:
+def test_agent_with_image_input_as_tool_is_rejected(script: Script) -> None:
     model = script()
     for attributes in ({"tools": [Botanist]}, {"branches": {"look": Botanist}}):
         parent: Any = type("Parent", (module,), {**attributes, "final_output": Answer, "max_steps": 2})
@@ -408,7 +408,7 @@ def test_an_agent_that_takes_an_image_is_no_tool_for_a_model(script: Script) -> 
     assert not model.requests
 
 
-def test_the_embedded_model_refuses_by_name_before_anything_runs(tmp_path: Path) -> None:
+def test_embedded_model_rejects_media_before_start(tmp_path: Path) -> None:
     (tmp_path / "none.gguf").write_bytes(b"GGUF")
 
     class Local(module[Question, Answer]):
@@ -428,11 +428,11 @@ def test_the_embedded_model_refuses_by_name_before_anything_runs(tmp_path: Path)
         (lambda: Image.from_bytes(b"x", "image/png", b"x"), "the name of an image must be a text, got a `bytes`"),  # type: ignore[arg-type]
     ],
 )
-def test_what_it_cannot_be_made_of_is_told(make: Callable[[], Any], words: str) -> None:
+def test_media_from_wrong_value_raises_with_advice(make: Callable[[], Any], words: str) -> None:
     with pytest.raises(TypeError, match=words):
         make()
 
 
-def test_a_path_that_is_given_to_a_field_is_told_where_it_goes() -> None:
+def test_path_given_to_media_field_raises_with_advice() -> None:
     with pytest.raises(ValidationError, match=r"for a file use `acorn.Image.from_path\(...\)`"):
         TypeAdapter(Image).validate_python(Path("cat.png"))

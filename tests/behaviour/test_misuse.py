@@ -24,14 +24,14 @@ class Agent(module):
     final_output = [("answer", str)]
 
 
-def test_a_model_dict_that_strayed_into_the_input_keeps_its_key() -> None:
+def test_model_dict_passed_as_input_hides_key() -> None:
     with pytest.raises(InputError, match=r"'api_key': '\*\*\*'") as caught:
         Agent(model=SECRET)(question=SECRET)
     assert "canary" not in str(caught.value)
 
 
 @pytest.mark.parametrize("history", [SECRET, [SECRET]])
-def test_a_model_dict_that_strayed_into_the_history_keeps_its_key(history: Any) -> None:
+def test_model_dict_passed_as_history_hides_key(history: Any) -> None:
     with pytest.raises(InputError, match=r"'api_key': '\*\*\*'") as caught:
         Agent(model=SECRET).using(history=history)
     assert "canary" not in str(caught.value)
@@ -40,23 +40,23 @@ def test_a_model_dict_that_strayed_into_the_history_keeps_its_key(history: Any) 
 @pytest.mark.parametrize(
     "model", [[["sk-secret-canary"]], [5, "sk-secret-canary"], b"sk-secret-canary", {"sk-secret-canary"}]
 )
-def test_a_key_in_the_place_of_a_model_is_not_shown(model: Any) -> None:
+def test_api_key_passed_as_model_is_hidden(model: Any) -> None:
     with pytest.raises(DeclarationError) as caught:
         Agent(model=model)
     assert "canary" not in str(caught.value)
 
 
-def test_a_misspelt_attribute_that_holds_a_class_is_told() -> None:
+def test_misspelled_attribute_with_class_warns() -> None:
     with pytest.warns(UserWarning, match="`Wrong.final_outptu` .* did you mean `final_output`"):
         type("Wrong", (module,), {"final_outptu": Question, "__module__": __name__})
 
 
-def test_a_misspelt_hook_is_told() -> None:
+def test_misspelled_hook_warns() -> None:
     with pytest.warns(UserWarning, match="`Wrong.on_setp` .* did you mean `on_step`"):
         type("Wrong", (module,), {"on_setp": lambda self, step: None, "__module__": __name__})
 
 
-def test_other_methods_and_nested_classes_are_nobodys_business() -> None:
+def test_unrelated_methods_and_nested_classes_do_not_warn() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
 
@@ -69,7 +69,7 @@ def test_other_methods_and_nested_classes_are_nobodys_business() -> None:
     assert Fine.Model().tools == 1
 
 
-def test_a_field_may_be_called_self(call: Call) -> None:
+def test_field_can_be_named_self(call: Call) -> None:
     class Selfish(module):
         initial_input = ["self"]
         final_output = [("answer", str)]
@@ -79,7 +79,7 @@ def test_a_field_may_be_called_self(call: Call) -> None:
     assert "<self>me</self>" in model.requests[0].messages[0]["content"]
 
 
-def test_a_hook_that_is_no_method_is_told_before_any_model_is_called() -> None:
+def test_hook_that_is_not_a_method_raises_before_model_call() -> None:
     class Wrong(Agent):
         on_step: Any = "later"
 
@@ -89,7 +89,7 @@ def test_a_hook_that_is_no_method_is_told_before_any_model_is_called() -> None:
     assert model.requests == []
 
 
-def test_a_wrong_role_in_an_earlier_conversation_is_told_at_once_with_its_place() -> None:
+def test_wrong_role_in_prior_history_raises_with_index() -> None:
     class Plain(module[None, bool]):
         """Plain."""
 
@@ -99,7 +99,7 @@ def test_a_wrong_role_in_an_earlier_conversation_is_told_at_once_with_its_place(
 
 
 @pytest.mark.parametrize("model", ["local/nope", {"model": "local/smollm2", "bogus": 1}])
-def test_a_local_model_that_is_none_is_told_with_class_and_attribute(model: object) -> None:
+def test_unknown_local_model_raises_with_class_and_attribute(model: object) -> None:
     class Plain(module[None, bool]):
         """Plain."""
 

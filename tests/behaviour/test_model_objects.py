@@ -41,30 +41,30 @@ def without(*names: str, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", PORT)
-def test_a_model_that_lacks_something_of_the_port_is_told_what(name: str) -> None:
+def test_model_object_missing_method_is_named(name: str) -> None:
     for declare in (lambda: type("Sub", (Agent,), {"model": without(name)}), lambda: Agent(model=without(name))):
         with pytest.raises(DeclarationError) as caught:
             declare()
         assert str(caught.value).endswith(f"got an object of `Half`, which lacks `{name}`.")
 
 
-def test_all_that_is_missing_is_told_at_once() -> None:
+def test_model_object_reports_all_missing_methods() -> None:
     with pytest.raises(DeclarationError, match=r"lacks `name` and `acomplete` and `can_force_tool`\.$"):
         Agent(model=without("name", "acomplete", "can_force_tool"))
 
 
-def test_an_attribute_that_is_no_method_does_not_count() -> None:
+def test_model_object_attribute_that_is_not_method_is_missing() -> None:
     with pytest.raises(DeclarationError, match=r"lacks `price`\.$"):
         Agent(model=without("price", price=3))
 
 
-def test_a_class_in_the_place_of_a_model_is_told_apart() -> None:
+def test_model_class_instead_of_instance_raises_with_advice() -> None:
     with pytest.raises(DeclarationError, match=r"got the class `Whole`; give an instance of it\.$"):
         Agent(model=Whole)
     assert Agent(model=Whole()).model.name == "whole"
 
 
-def test_a_step_is_told_the_same() -> None:
+def test_step_model_object_missing_method_is_named() -> None:
     class Stepping(Agent):
         max_steps = 3
 

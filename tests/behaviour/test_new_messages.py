@@ -45,20 +45,20 @@ def looked() -> list[Any]:
 OWN = ["user", "assistant", "tool", "assistant", "tool"]
 
 
-def test_the_system_message_is_not_among_them(call: Call, script: Script) -> None:
+def test_new_messages_exclude_system_message(call: Call, script: Script) -> None:
     run = call.run(Asker(model=script(*looked())), question="two")
     assert run.new_messages() == run.history[1:]
     assert roles(run.new_messages()) == OWN
 
 
-def test_nor_is_the_conversation_that_it_began_with(call: Call, script: Script) -> None:
+def test_new_messages_exclude_prior_history(call: Call, script: Script) -> None:
     run = call.run(Asker(model=script(*looked())).using(history=EARLIER), question="two")
     assert run.history[1:3] == EARLIER
     assert run.new_messages() == run.history[3:]
     assert all(new is old for new, old in zip(run.new_messages(), run.history[3:], strict=True))
 
 
-def test_a_conversation_that_grows_by_them_is_the_whole(call: Call, script: Script) -> None:
+def test_conversation_extended_by_new_messages_is_complete(call: Call, script: Script) -> None:
     agent = Asker(model=script(finish(result="a"), finish(result="b"), finish(result="c")))
     conversation: list[dict[str, Any]] = []
     for question in ["one", "two", "three"]:
@@ -67,14 +67,14 @@ def test_a_conversation_that_grows_by_them_is_the_whole(call: Call, script: Scri
     assert conversation == run.history[1:]
 
 
-def test_an_earlier_question_in_the_same_words_is_not_taken_for_this_one(call: Call, script: Script) -> None:
+def test_new_messages_start_at_own_input_despite_equal_earlier_one(call: Call, script: Script) -> None:
     run = call.run(Asker(model=script(*looked())).using(history=EARLIER), question="one")
     assert run.history[1] == run.history[3]
     assert roles(run.new_messages()) == OWN
     assert run.new_messages()[0] is run.history[3]
 
 
-def test_without_a_prompt_all_but_the_earlier_ones_are_new(call: Call, script: Script) -> None:
+def test_new_messages_without_prompt_exclude_prior_history(call: Call, script: Script) -> None:
     class Silent(Asker):
         system_prompt = ""
 
@@ -82,7 +82,7 @@ def test_without_a_prompt_all_but_the_earlier_ones_are_new(call: Call, script: S
     assert run.new_messages() == run.history[2:]
 
 
-def test_a_branch_has_what_it_did_not_inherit(call: Call, script: Script) -> None:
+def test_new_messages_of_branch_exclude_inherited(call: Call, script: Script) -> None:
     class Inner(module[Any, str]):
         """Be inner."""
 
@@ -111,7 +111,7 @@ def test_a_branch_has_what_it_did_not_inherit(call: Call, script: Script) -> Non
     assert run.new_messages() == run.history[3:]
 
 
-def test_an_agent_that_is_a_tool_has_a_conversation_of_its_own(call: Call, script: Script) -> None:
+def test_new_messages_of_agent_tool_are_its_own_conversation(call: Call, script: Script) -> None:
     class Helper(module[Any, str]):
         """Help."""
 
@@ -137,7 +137,7 @@ class Editing(Asker):
 
 
 @pytest.mark.edits_history
-def test_what_was_trimmed_is_gone_and_what_is_left_keeps_its_side(call: Call, script: Script) -> None:
+def test_new_messages_after_trimming_keep_ownership(call: Call, script: Script) -> None:
     class Trimming(Editing):
         def edit(self, history: list[dict[str, Any]]) -> None:
             self.history = [history[0], *history[2:]]  # the earlier question goes
@@ -149,7 +149,7 @@ def test_what_was_trimmed_is_gone_and_what_is_left_keeps_its_side(call: Call, sc
 
 
 @pytest.mark.edits_history
-def test_an_earlier_message_that_was_edited_stays_an_earlier_one(call: Call, script: Script) -> None:
+def test_new_messages_exclude_edited_earlier_message(call: Call, script: Script) -> None:
     class Shortening(Editing):
         def edit(self, history: list[dict[str, Any]]) -> None:
             history[2]["content"] = "short"
@@ -161,7 +161,7 @@ def test_an_earlier_message_that_was_edited_stays_an_earlier_one(call: Call, scr
 
 
 @pytest.mark.edits_history
-def test_what_the_hook_added_is_of_this_run_and_what_it_moved_is_whose_it_was(call: Call, script: Script) -> None:
+def test_new_messages_include_hook_additions_and_not_moved_ones(call: Call, script: Script) -> None:
     class Adding(Editing):
         def edit(self, history: list[dict[str, Any]]) -> None:
             earlier = history.pop(1)
@@ -172,7 +172,7 @@ def test_what_the_hook_added_is_of_this_run_and_what_it_moved_is_whose_it_was(ca
     assert run.new_messages() == [run.history[1], *run.history[4:]]
 
 
-def test_what_is_edited_after_the_end_counts_as_well() -> None:
+def test_new_messages_reflect_edits_after_end() -> None:
     run = Asker(model=ScriptedModel(looked())).using(history=EARLIER).run(question="two")
     new = run.new_messages()
     run.history[2]["content"] = "edited afterwards"
@@ -184,13 +184,13 @@ def test_what_is_edited_after_the_end_counts_as_well() -> None:
     assert run.new_messages() == []
 
 
-def test_a_run_that_failed_has_its_messages() -> None:
+def test_new_messages_of_failed_run_are_available() -> None:
     run = failed(Asker(model=ScriptedModel([calling("look", "c1"), Failure(400)])).using(history=EARLIER))
     assert run.new_messages() == run.history[3:]
     assert roles(run.new_messages()) == OWN[:3]
 
 
-def test_the_calls_that_were_stopped_are_answered_in_them() -> None:
+def test_new_messages_have_results_of_stopped_calls() -> None:
     @tool
     def stumble() -> str:
         """Be interrupted."""

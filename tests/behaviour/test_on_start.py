@@ -62,7 +62,7 @@ def names(request: ModelRequest) -> list[str]:
     return [entry["function"]["name"] for entry in request.tools]
 
 
-def test_it_is_called_once_before_the_model_and_sees_the_first_messages(call: Call, script: Script) -> None:
+def test_on_start_runs_once_before_model_with_first_messages(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     def hook(self: Looker, step: Step) -> Step:
@@ -81,7 +81,7 @@ def test_it_is_called_once_before_the_model_and_sees_the_first_messages(call: Ca
     assert (run.output, run.steps) == ("nowhere", 2)
 
 
-def test_it_may_be_async(call: Call, script: Script) -> None:
+def test_on_start_can_be_async(call: Call, script: Script) -> None:
     async def hook(self: Looker, step: Step) -> None:
         step.temperature = 0.1
 
@@ -91,7 +91,7 @@ def test_it_may_be_async(call: Call, script: Script) -> None:
 
 
 @pytest.mark.live_objects
-def test_its_changes_hold_from_the_first_request_on(call: Call, script: Script) -> None:
+def test_on_start_changes_apply_from_first_request(call: Call, script: Script) -> None:
     other = script(LOOK, DONE)
 
     def hook(self: Looker, step: Step) -> None:
@@ -105,7 +105,7 @@ def test_its_changes_hold_from_the_first_request_on(call: Call, script: Script) 
         assert names(request) == ["listen_in", "__finish__"]
 
 
-def test_tools_and_branches_may_be_removed_before_anything_is_asked(call: Call, script: Script) -> None:
+def test_on_start_can_remove_tools_and_branches(call: Call, script: Script) -> None:
     def hook(self: Looker, step: Step) -> None:
         step.remove_tool("look")
         step.remove_tool("again")
@@ -117,7 +117,7 @@ def test_tools_and_branches_may_be_removed_before_anything_is_asked(call: Call, 
 
 
 @pytest.mark.edits_history
-def test_the_history_may_be_changed(call: Call, script: Script) -> None:
+def test_on_start_can_change_history(call: Call, script: Script) -> None:
     def hook(self: Looker, step: Step) -> None:
         self.history[0]["content"] = "Look well."
         self.history.insert(1, {"role": "user", "content": "Hello"})
@@ -130,7 +130,7 @@ def test_the_history_may_be_changed(call: Call, script: Script) -> None:
     assert history_of(run.journal.entries) == run.history
 
 
-def test_context_follows_the_input(call: Call, script: Script) -> None:
+def test_on_start_context_follows_input(call: Call, script: Script) -> None:
     def hook(self: Looker, step: Step) -> None:
         step.add_to_context("It is dark.")
         step.add_to_context({"time": "late"})
@@ -143,7 +143,7 @@ def test_context_follows_the_input(call: Call, script: Script) -> None:
 
 
 @pytest.mark.parametrize("max_steps", [None, 3])
-def test_it_may_finish_at_once(call: Call, script: Script, max_steps: int | None) -> None:
+def test_on_start_can_finish_immediately(call: Call, script: Script, max_steps: int | None) -> None:
     def hook(self: Looker, step: Step) -> None:
         step.finish(result="in the cellar")
 
@@ -153,7 +153,7 @@ def test_it_may_finish_at_once(call: Call, script: Script, max_steps: int | None
     assert run.history == [SYSTEM, INPUT]
 
 
-def test_what_on_finish_sends_back_goes_to_the_model(call: Call, script: Script) -> None:
+def test_on_start_finish_rejected_by_on_finish_goes_to_model(call: Call, script: Script) -> None:
     def hook(self: Looker, step: Step) -> None:
         step.finish(result="in the cellar")
 
@@ -167,7 +167,7 @@ def test_what_on_finish_sends_back_goes_to_the_model(call: Call, script: Script)
     assert "look again" in model.requests[0].messages[2]["content"]
 
 
-def test_what_does_not_fit_is_a_parse_error_at_once(call: Call, script: Script) -> None:
+def test_on_start_finish_with_invalid_fields_raises_parse_error(call: Call, script: Script) -> None:
     def hook(self: Looker, step: Step) -> None:
         step.finish(answer=1)
 
@@ -178,7 +178,7 @@ def test_what_does_not_fit_is_a_parse_error_at_once(call: Call, script: Script) 
     assert caught.value.run.history == [SYSTEM, INPUT]
 
 
-def test_an_exception_reaches_the_caller_unchanged(call: Call, script: Script) -> None:
+def test_on_start_exception_reaches_caller_unchanged(call: Call, script: Script) -> None:
     def hook(self: Looker, step: Step) -> None:
         raise KeyError("enough")
 
@@ -187,13 +187,13 @@ def test_an_exception_reaches_the_caller_unchanged(call: Call, script: Script) -
     assert vars(caught.value)["run"].history == [SYSTEM, INPUT]
 
 
-def test_a_wrong_return_value_is_an_error(call: Call, script: Script) -> None:
+def test_on_start_wrong_return_value_raises(call: Call, script: Script) -> None:
     with pytest.raises(DeclarationError, match=r"`Starter\.on_start` must return the step or nothing, got 5\."):
         call.run(starting(lambda self, step: 5)(model=script()), question="?")
 
 
 @pytest.mark.parametrize("name", ["tool_calls", "tool_results"])
-def test_results_of_nothing_are_an_error(call: Call, script: Script, name: str) -> None:
+def test_on_start_setting_tool_results_raises(call: Call, script: Script, name: str) -> None:
     def hook(self: Looker, step: Step) -> None:
         getattr(step, name).append("oops")
 
@@ -201,7 +201,7 @@ def test_results_of_nothing_are_an_error(call: Call, script: Script, name: str) 
         call.run(starting(hook)(model=script()), question="?")
 
 
-def test_a_branch_has_its_own_and_not_its_parents(call: Call, script: Script) -> None:
+def test_branch_has_own_on_start_and_not_parents(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     def hook(self: Looker, step: Step) -> None:
@@ -221,7 +221,7 @@ def test_a_branch_has_its_own_and_not_its_parents(call: Call, script: Script) ->
     assert seen == [("Starter", None, 0, 2), ("Below", "below", 0, 4)]
 
 
-def test_a_branch_may_be_begun_in_it(call: Call, script: Script) -> None:
+def test_on_start_can_start_branch(call: Call, script: Script) -> None:
     class Below(module[None, str]):
         """Look below."""
 
@@ -235,7 +235,7 @@ def test_a_branch_may_be_begun_in_it(call: Call, script: Script) -> None:
     assert model.requests[1].messages[2]["content"] == "<context>a mouse</context>"
 
 
-def test_it_comes_after_the_sources_of_tools_are_open(call: Call, script: Script) -> None:
+def test_on_start_runs_after_sources_open(call: Call, script: Script) -> None:
     class Source:
         def tools(self) -> list[Any]:
             return [listen_in]
@@ -249,7 +249,7 @@ def test_it_comes_after_the_sources_of_tools_are_open(call: Call, script: Script
     assert names(model.requests[0]) == ["__finish__"]
 
 
-def test_a_run_that_is_loaded_does_not_call_it_again() -> None:
+def test_on_start_is_not_called_again_on_load() -> None:
     called: list[str] = []
 
     def hook(self: Looker, step: Step) -> None:
@@ -267,7 +267,7 @@ def test_a_run_that_is_loaded_does_not_call_it_again() -> None:
     assert [request.temperature for request in model.requests] == [0.5, 0.5]
 
 
-def test_journal_thread_and_stream_are_those_of_a_run_without_it(script: Script) -> None:
+def test_on_start_leaves_journal_thread_and_stream_equal(script: Script) -> None:
     def entries_of(agent: Any) -> list[str]:
         heard: list[Entry] = []
         with listen(heard.append):
@@ -282,13 +282,13 @@ def test_journal_thread_and_stream_are_those_of_a_run_without_it(script: Script)
     assert chunks_of(started(model=script(LOOK, DONE))) == chunks_of(Looker(model=script(LOOK, DONE)))
 
 
-def test_a_misspelt_name_is_told() -> None:
+def test_on_start_misspelled_warns() -> None:
     with pytest.warns(UserWarning, match="`Wrong.on_strat` is not an attribute of modules; did you mean `on_start`?"):
 
         class Wrong(Looker):
             def on_strat(self, step: Step) -> None: ...
 
 
-def test_what_is_no_method_is_refused() -> None:
+def test_on_start_that_is_not_a_method_raises() -> None:
     with pytest.raises(DeclarationError, match=r"`Starter\.on_start` must be a method, got 5\."):
         starting(5)(model=ScriptedModel([])).run(question="?")  # type: ignore[arg-type]

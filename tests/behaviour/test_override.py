@@ -49,7 +49,7 @@ def application(agent: type[module[Any, Any]] = Agent, **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", [Agent, Sub])
-def test_it_counts_whatever_the_class_the_instance_and_using_set(call: Call, kind: type[Agent]) -> None:
+def test_override_wins_over_class_instance_and_using(call: Call, kind: type[Agent]) -> None:
     model = scripted(DONE, DONE, DONE)
     ours = ScriptedModel([])
     with Agent.override(model=model, temperature=0.9):
@@ -60,7 +60,7 @@ def test_it_counts_whatever_the_class_the_instance_and_using_set(call: Call, kin
     assert ours.requests == []
 
 
-def test_it_holds_for_instances_made_before_and_ends_with_the_block() -> None:
+def test_override_applies_to_existing_instances_and_ends_with_block() -> None:
     agent = Agent(model=scripted(DONE), temperature=0.3)
     inside = scripted()
     with Agent.override(model=inside):
@@ -74,7 +74,7 @@ def test_it_holds_for_instances_made_before_and_ends_with_the_block() -> None:
         agent()
 
 
-def test_other_classes_and_the_classes_above_are_left_alone() -> None:
+def test_override_leaves_other_and_parent_classes() -> None:
     own = scripted(DONE, DONE)
     with Sub.override(model=ScriptedModel([])):
         Agent(model=own)()
@@ -82,13 +82,13 @@ def test_other_classes_and_the_classes_above_are_left_alone() -> None:
     assert len(own.requests) == 2
 
 
-def test_every_agent_at_once() -> None:
+def test_override_of_module_covers_every_agent() -> None:
     with module.override(model=AnyModel()):
         assert isinstance(Other()(), Report)
         assert isinstance(Sub()(), Report)
 
 
-def test_an_inner_block_wins_attribute_by_attribute_whichever_class_it_names() -> None:
+def test_inner_override_wins_per_attribute() -> None:
     for outer, inner in ((Agent, Sub), (Sub, Agent), (Sub, Sub)):
         model = scripted(DONE, DONE)
         with outer.override(model=model, temperature=0.5, max_tokens=50):
@@ -98,7 +98,7 @@ def test_an_inner_block_wins_attribute_by_attribute_whichever_class_it_names() -
         assert [(sent.temperature, sent.max_tokens) for sent in model.requests] == [(0.6, 50), (0.5, 50)]
 
 
-def test_a_step_has_the_last_word(call: Call) -> None:
+def test_step_setting_wins_over_override(call: Call) -> None:
     @tool
     def look() -> str:
         """Look."""
@@ -149,7 +149,7 @@ class Boss(module[Any, Report]):
         return str(Sub()().title)
 
 
-def test_branches_and_agents_that_are_tools_or_made_inside_are_covered(call: Call) -> None:
+def test_override_covers_branches_agent_tools_and_nested_agents(call: Call) -> None:
     model = AnyModel()
     own = ScriptedModel([])
     with Boss.override(model=own), Agent.override(model=model, temperature=0.9), Boss.override(model=model):
@@ -160,7 +160,7 @@ def test_branches_and_agents_that_are_tools_or_made_inside_are_covered(call: Cal
     assert own.requests == []
 
 
-def test_what_an_agent_that_is_a_tool_takes_may_be_overridden() -> None:
+def test_override_can_change_agent_tool_input() -> None:
     model = AnyModel()
     with module.override(model=model), Helper.override(initial_input=["question"]):
         Boss(branches={})()
@@ -173,7 +173,7 @@ def test_what_an_agent_that_is_a_tool_takes_may_be_overridden() -> None:
     assert not definitions["helper"]["parameters"].get("properties")
 
 
-def test_tasks_and_threads_that_acorn_starts_are_inside() -> None:
+def test_override_covers_tasks_and_threads_of_acorn() -> None:
     async def arun() -> Any:
         return await asyncio.gather(Agent().acall(), asyncio.to_thread(Sub()))
 
@@ -200,14 +200,14 @@ def test_tasks_and_threads_that_acorn_starts_are_inside() -> None:
     assert len(model.requests) == 2 + 2 * 4
 
 
-def test_other_contexts_are_outside() -> None:
+def test_override_does_not_cover_other_contexts() -> None:
     context = copy_context()
     own = scripted()
     with Agent.override(model=ScriptedModel([])):
         assert context.run(Agent(model=own)) == Report(title="done")
 
 
-def test_a_stream_belongs_to_the_block_that_it_was_begun_in() -> None:
+def test_stream_uses_override_of_its_start() -> None:
     class Quiet(Boss):
         def on_step(self, step: Step) -> None: ...
 
@@ -219,7 +219,7 @@ def test_a_stream_belongs_to_the_block_that_it_was_begun_in() -> None:
 # What may be overridden
 
 
-def test_any_attribute_may_be_overridden() -> None:
+def test_override_accepts_any_attribute() -> None:
     @tool
     def look() -> str:
         """Look."""
@@ -238,7 +238,7 @@ def test_any_attribute_may_be_overridden() -> None:
         assert Agent()() == Report(title="done")
 
 
-def test_sources_of_tools_that_are_kept_open_are_those_of_the_block() -> None:
+def test_override_applies_to_kept_open_sources() -> None:
     class Source:
         opened = 0
 
@@ -254,12 +254,12 @@ def test_sources_of_tools_that_are_kept_open_are_those_of_the_block() -> None:
     assert Source.opened == 1
 
 
-def test_nothing_overridden_changes_nothing() -> None:
+def test_override_without_arguments_changes_nothing() -> None:
     with Agent.override():
         assert Agent(model=scripted())() == Report(title="done")
 
 
-def test_it_is_checked_at_once_with_the_errors_of_an_instance() -> None:
+def test_override_is_checked_immediately() -> None:
     for wrong in ({"temperature": 3}, {"model": {"model": ""}}, {"tools": [5]}, {"max_steps": 0}):
         with pytest.raises(DeclarationError) as expected:
             Agent(**wrong)
@@ -270,12 +270,12 @@ def test_it_is_checked_at_once_with_the_errors_of_an_instance() -> None:
         Agent.override(temprature=1)
 
 
-def test_a_model_that_fails_fails_there_too() -> None:
+def test_override_with_failing_model_fails_run() -> None:
     with Agent.override(model=ScriptedModel(ModelError("no"))), pytest.raises(ModelError, match="no"):
         Agent()()
 
 
-def test_a_block_may_be_entered_again_and_left_from_another_task() -> None:
+def test_override_can_be_reentered_and_left_in_other_task() -> None:
     block = Agent.override(temperature=0.9)
     for _ in range(2):
         with block:
@@ -292,6 +292,6 @@ def test_a_block_may_be_entered_again_and_left_from_another_task() -> None:
         runner.run(leave(), context=Context())
 
 
-def test_a_block_is_no_decorator() -> None:
+def test_override_is_not_a_decorator() -> None:
     with pytest.raises(TypeError, match="not callable"):
         Agent.override(temperature=0.9)(print)  # type: ignore[operator]

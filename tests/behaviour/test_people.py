@@ -173,7 +173,7 @@ def told(model: ScriptedModel) -> list[Any]:
 # What a call returns that waits
 
 
-def test_a_question_makes_the_run_rest_and_its_answer_lets_it_go_on(way: str) -> None:
+def test_question_pauses_run_and_answer_resumes_it(way: str) -> None:
     model = ScriptedModel([calling("ask_human", _id="q", question="Which?", choices=["red", "blue"]), finish("ok")])
     office = Office(Desk(model=model), way)
     paused = office.output
@@ -196,7 +196,7 @@ def test_a_question_makes_the_run_rest_and_its_answer_lets_it_go_on(way: str) ->
     assert len(model.requests) == office.run.usage.requests == 2
 
 
-def test_an_answer_that_is_no_text_is_read_as_json(way: str) -> None:
+def test_question_answer_that_is_not_text_is_json(way: str) -> None:
     model = ScriptedModel([calling("ask_human", question="Which?"), finish("ok")])
     office = Office(Desk(model=model), way)
     assert office.answer({"size": 3, "color": "blue"}) == "ok"
@@ -213,7 +213,7 @@ def test_an_answer_that_is_no_text_is_read_as_json(way: str) -> None:
         ({"approved": True, "arguments": {"order": "b"}}, ["refund b 1.0"], "paid 1.0"),
     ],
 )
-def test_a_call_that_needs_a_yes_is_made_as_a_person_says(way: str, answer: Any, done: list[str], read: str) -> None:
+def test_approval_answer_decides_call(way: str, answer: Any, done: list[str], read: str) -> None:
     model = ScriptedModel([calling("refund", order="a", amount=9), finish("ok")])
     office = Office(Desk(model=model), way)
     request = office.output.request
@@ -237,7 +237,7 @@ def test_a_call_that_needs_a_yes_is_made_as_a_person_says(way: str, answer: Any,
         (None, "cannot be answered by None"),
     ],
 )
-def test_what_is_no_answer_is_refused_before_anything_goes_on(answer: Any, words: str) -> None:
+def test_invalid_answer_is_rejected_before_resume(answer: Any, words: str) -> None:
     model = ScriptedModel([calling("refund", order="a"), finish("ok")])
     office = Office(Desk(model=model), "sync")
     before = office.saved()
@@ -247,7 +247,7 @@ def test_what_is_no_answer_is_refused_before_anything_goes_on(answer: Any, words
     assert office.answer(True) == "ok"
 
 
-def test_a_request_is_answered_once_and_only_if_it_is_there() -> None:
+def test_request_is_answered_once() -> None:
     model = ScriptedModel([calling("ask_human", question="a?") & calling("ask_human", question="b?")])
     loop = Office(Desk(model=model), "sync").tree.loops
     (machine,) = loop.values()
@@ -266,7 +266,7 @@ def test_a_request_is_answered_once_and_only_if_it_is_there() -> None:
 # Several at once
 
 
-def test_other_calls_of_the_response_are_made_before_the_run_rests(way: str) -> None:
+def test_other_calls_of_response_run_before_pause(way: str) -> None:
     model = ScriptedModel(
         [
             together(
@@ -290,7 +290,7 @@ def test_other_calls_of_the_response_are_made_before_the_run_rests(way: str) -> 
     assert len(model.requests) == 2
 
 
-def test_without_an_answer_it_rests_again_with_the_same_requests(way: str) -> None:
+def test_resume_without_answer_pauses_with_same_requests(way: str) -> None:
     model = ScriptedModel([calling("ask_human", question="a?") & calling("refund", order="a"), finish("ok")])
     office = Office(Desk(model=model), way)
     before = office.output.requests
@@ -299,7 +299,7 @@ def test_without_an_answer_it_rests_again_with_the_same_requests(way: str) -> No
     assert office.answer("x", False) == "ok"
 
 
-def test_calls_of_one_id_in_two_steps_are_two_requests() -> None:
+def test_same_call_id_in_two_steps_is_two_requests() -> None:
     same = calling("ask_human", _id="q", question="Again?")
     model = ScriptedModel([same, same, finish("ok")])
     office = Office(Desk(model=model), "sync")
@@ -329,7 +329,7 @@ def run_in(agent: module[Any, Any], way: str) -> Run[Any]:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_on_human_answers_at_once(way: str, is_async: bool) -> None:
+def test_on_human_answers_immediately(way: str, is_async: bool) -> None:
     class Awaiting(Answering):
         """Help."""
 
@@ -350,7 +350,7 @@ def test_on_human_answers_at_once(way: str, is_async: bool) -> None:
     assert RunPaused not in kinds
 
 
-def test_who_has_no_answer_is_asked_once_though_the_run_goes_on_elsewhere(way: str) -> None:
+def test_on_human_without_answer_is_asked_once_across_processes(way: str) -> None:
     model = ScriptedModel([calling("ask_human", question="Who?"), finish("ok")])
     agent = Answering(None, model=model)
     office = Office(agent, way)
@@ -361,7 +361,7 @@ def test_who_has_no_answer_is_asked_once_though_the_run_goes_on_elsewhere(way: s
     assert len(agent.asked) == 1
 
 
-def test_what_on_human_raises_ends_the_run_like_any_hook() -> None:
+def test_on_human_exception_ends_run() -> None:
     def fail(request: Request) -> Any:
         raise ZeroDivisionError("on purpose")
 
@@ -373,14 +373,14 @@ def test_what_on_human_raises_ends_the_run_like_any_hook() -> None:
     assert_complete(agent.last.history)
 
 
-def test_an_answer_of_on_human_that_does_not_fit_ends_the_run_with_words() -> None:
+def test_on_human_unfitting_answer_ends_run_with_message() -> None:
     agent = Answering(3, model=ScriptedModel([calling("refund", order="a")]))
     with pytest.raises(InputError, match="answer it by True"):
         agent.run()
     assert DONE == []
 
 
-def test_on_human_may_answer_while_tools_run(way: str) -> None:
+def test_on_human_can_answer_while_tools_run(way: str) -> None:
     is_asked = threading.Event()
 
     @tool
@@ -400,7 +400,7 @@ def test_on_human_may_answer_while_tools_run(way: str) -> None:
 # Nobody
 
 
-def test_without_anybody_to_ask_it_is_an_error_before_the_model_is_asked() -> None:
+def test_missing_on_human_and_store_raise_before_model_call() -> None:
     class Alone(module[Any, str]):
         """Help."""
 
@@ -432,7 +432,7 @@ def test_without_anybody_to_ask_it_is_an_error_before_the_model_is_asked() -> No
     assert Heard(model=ScriptedModel(finish("ok")))() == "ok"
 
 
-def test_where_nobody_answers_and_nothing_is_kept_it_says_so() -> None:
+def test_unanswered_request_without_store_raises() -> None:
     agent = Desk(model=ScriptedModel([calling("ask_human", question="Who?")]))
     with pytest.raises(StoreError, match=r"waits for a person \(Who\?\).*set `store` on `Desk`"):
         agent()
@@ -440,7 +440,7 @@ def test_where_nobody_answers_and_nothing_is_kept_it_says_so() -> None:
     assert_complete(agent.last.history)
 
 
-def test_ask_human_is_not_to_be_called_by_hand() -> None:
+def test_ask_human_called_directly_raises() -> None:
     with pytest.raises(AcornError, match="for a model to call"):
         ask_human("Who?")
 
@@ -448,7 +448,7 @@ def test_ask_human_is_not_to_be_called_by_hand() -> None:
 # Which calls need a yes
 
 
-def test_a_predicate_says_which_calls_need_a_yes(way: str) -> None:
+def test_approval_predicate_selects_calls(way: str) -> None:
     seen: list[Any] = []
 
     def is_much(arguments: dict[str, Any]) -> bool:
@@ -480,7 +480,7 @@ def test_a_predicate_says_which_calls_need_a_yes(way: str) -> None:
     assert sorted(DONE) == ["pay a 7.0", "pay b 700.0", "pay c 5"]
 
 
-def test_what_a_predicate_raises_ends_the_run() -> None:
+def test_approval_predicate_exception_ends_run() -> None:
     @tool(approval=lambda arguments: arguments["nothing"])
     def pay() -> str:
         """Pay."""
@@ -494,7 +494,7 @@ def test_what_a_predicate_raises_ends_the_run() -> None:
     assert_complete(agent.last.history)
 
 
-def test_arguments_that_do_not_fit_are_the_models_business_and_nobody_is_asked() -> None:
+def test_call_with_invalid_arguments_is_not_sent_for_approval() -> None:
     model = ScriptedModel([calling("refund", amount=3) & calling("ask_human", choices=["a"]), finish("ok")])
     assert Desk(model=model)() == "ok"
     assert "argument `order` is missing" in told(model)[0]
@@ -502,12 +502,12 @@ def test_arguments_that_do_not_fit_are_the_models_business_and_nobody_is_asked()
 
 
 @pytest.mark.parametrize("options", [{"once": 1}, {"approval": "yes"}, {"approval": lambda: True}, {"approval": 1}])
-def test_wrong_options_are_refused_when_a_tool_is_declared(options: dict[str, Any]) -> None:
+def test_invalid_tool_options_are_rejected_at_declaration(options: dict[str, Any]) -> None:
     with pytest.raises(DeclarationError, match=f"`{next(iter(options))}` of the tool"):
         tool(**options)(lambda: None)
 
 
-def test_a_predicate_must_be_a_plain_function() -> None:
+def test_approval_predicate_must_be_plain_function() -> None:
     async def later(arguments: dict[str, Any]) -> bool:
         return True
 
@@ -515,7 +515,7 @@ def test_a_predicate_must_be_a_plain_function() -> None:
         tool(approval=later)(look)
 
 
-def test_an_agent_cannot_need_approval_itself() -> None:
+def test_agent_tool_with_approval_is_rejected() -> None:
     class Inner(module[Any, str]):
         """Inner."""
 
@@ -525,7 +525,7 @@ def test_an_agent_cannot_need_approval_itself() -> None:
         Desk(tools=[tool(approval=True)(Inner)])
 
 
-def test_ask_human_has_the_schema_of_a_question() -> None:
+def test_ask_human_schema_is_a_question() -> None:
     model = ScriptedModel(finish("ok"))
     Desk(model=model)()
     (function,) = [each["function"] for each in model.requests[0].tools if each["function"]["name"] == "ask_human"]
@@ -534,7 +534,7 @@ def test_ask_human_has_the_schema_of_a_question() -> None:
     assert {"type": "array", "items": {"type": "string"}} in function["parameters"]["properties"]["choices"]["anyOf"]
 
 
-def test_ask_human_may_have_another_name() -> None:
+def test_ask_human_can_be_renamed() -> None:
     model = ScriptedModel([calling("ask_boss", question="Who?"), finish("ok")])
     agent = Answering("me", model=model, tools=[tool(name="ask_boss")(ask_human)])
     assert agent() == "ok"
@@ -616,7 +616,7 @@ def nested(request: ModelRequest) -> Reply:
 
 
 @pytest.mark.parametrize("kind", [ByModel, ByAgent, ByHand, ByHandAsync, ByHook])
-def test_a_branch_that_asks_lets_all_of_the_tree_rest_and_go_on(kind: type[Desk], way: str) -> None:
+def test_request_of_branch_pauses_whole_tree(kind: type[Desk], way: str) -> None:
     model = ScriptedModel(nested)
     office = Office(kind(model=model), way)
     (request,) = office.output.requests
@@ -635,7 +635,7 @@ def test_a_branch_that_asks_lets_all_of_the_tree_rest_and_go_on(kind: type[Desk]
 
 
 @pytest.mark.parametrize("kind", [ByModel, ByAgent, ByHand])
-def test_a_branch_asks_whoever_is_above_it(kind: type[Desk], way: str) -> None:
+def test_branch_without_on_human_asks_parent(kind: type[Desk], way: str) -> None:
     asked: list[Request] = []
 
     class Present(kind):  # type: ignore[misc, valid-type]
@@ -650,7 +650,7 @@ def test_a_branch_asks_whoever_is_above_it(kind: type[Desk], way: str) -> None:
     assert request.branch is not None
 
 
-def test_a_branch_with_its_own_on_human_asks_that() -> None:
+def test_branch_with_own_on_human_asks_it() -> None:
     asked: list[str] = []
 
     class Own(Inner):
@@ -696,7 +696,7 @@ def siblings(first: Callable[[], Reply], request: ModelRequest) -> Reply:
     return finish("done") if "quick said" in read else first()
 
 
-def test_siblings_finish_before_the_run_rests(way: str) -> None:
+def test_sibling_calls_finish_before_pause(way: str) -> None:
     def first() -> Reply:
         return together(
             calling("inner", _id="a"),
@@ -721,7 +721,7 @@ def test_siblings_finish_before_the_run_rests(way: str) -> None:
     assert DONE == ["look quick", "refund a 1.0"]
 
 
-def test_branches_that_inherit_begin_though_an_agent_beside_them_waits(way: str) -> None:
+def test_branches_start_while_sibling_agent_waits(way: str) -> None:
     def first() -> Reply:
         return calling("inner", _id="a") & calling("quick", _id="b")
 
@@ -733,7 +733,7 @@ def test_branches_that_inherit_begin_though_an_agent_beside_them_waits(way: str)
     assert DONE == ["look quick", "refund a 1.0"]
 
 
-def test_branches_by_hand_side_by_side_come_as_far_as_they_can(way: str) -> None:
+def test_concurrent_self_branches_finish_before_pause(way: str) -> None:
     model = ScriptedModel(functools.partial(siblings, lambda: calling("many", _id="m")))
     office = Office(Siblings(model=model), way)
     assert DONE == ["look quick"]
@@ -766,7 +766,7 @@ class Grouped(ByModel):
 
 
 @pytest.mark.parametrize("kind", [Tasks, Grouped])
-def test_tasks_that_branch_side_by_side_come_as_far_as_they_can(kind: type[Desk], way: str) -> None:
+def test_concurrent_branching_tasks_finish_before_pause(kind: type[Desk], way: str) -> None:
     model = ScriptedModel(functools.partial(siblings, lambda: calling("many", _id="m")))
     office = Office(kind(model=model), way)
     assert DONE == ["look quick"]
@@ -778,7 +778,7 @@ def test_tasks_that_branch_side_by_side_come_as_far_as_they_can(kind: type[Desk]
     assert DONE == ["look quick", "refund a 1.0", "refund a 1.0"]
 
 
-def test_branches_in_branches_rest_together(way: str) -> None:
+def test_nested_branches_pause_together(way: str) -> None:
     class Middle(ByModel):
         """Middle."""
 
@@ -843,7 +843,7 @@ def inside(request: ModelRequest) -> Reply:
 
 
 @pytest.mark.parametrize("kind", [AtTheStart, AtTheEnd, InThePrompt])
-def test_hooks_of_every_kind_may_begin_what_waits(kind: type[Desk], way: str) -> None:
+def test_hooks_of_every_kind_can_start_branch_that_pauses(kind: type[Desk], way: str) -> None:
     office = Office(kind(model=ScriptedModel(inside)), way)
     assert office.output.request.branch == "Inner"
     assert office.answer(True) == ("inner said" if kind is AtTheEnd else "done")
@@ -851,7 +851,7 @@ def test_hooks_of_every_kind_may_begin_what_waits(kind: type[Desk], way: str) ->
     assert len(office.run.branches) == 1
 
 
-def test_on_stream_cannot_begin_what_waits() -> None:
+def test_on_stream_cannot_start_branch_that_pauses() -> None:
     class Shown(Desk):
         """Outer."""
 
@@ -884,7 +884,7 @@ class Source:
 
 
 @pytest.mark.parametrize("answer", [True, {"approved": True, "arguments": {"order": "b"}}, "no"])
-def test_tools_of_a_source_may_need_a_yes_too(way: str, answer: Any) -> None:
+def test_source_tools_can_need_approval(way: str, answer: Any) -> None:
     source = Source()
     model = ScriptedModel([calling("refund", order="a"), finish("ok")])
     office = Office(Desk(model=model, tools=[source]), way)
@@ -895,7 +895,7 @@ def test_tools_of_a_source_may_need_a_yes_too(way: str, answer: Any) -> None:
     assert len(model.requests[-1].tools) == 3
 
 
-def test_arguments_for_a_tool_that_was_not_there_yet_are_judged_when_it_is() -> None:
+def test_approved_arguments_for_unopened_source_tool_are_checked_later() -> None:
     model = ScriptedModel([calling("refund", order="a"), finish("ok")])
     office = Office(Desk(model=model, tools=[Source()]), "sync")
     assert office.answer({"approved": True, "arguments": {}}) == "ok"
@@ -903,7 +903,7 @@ def test_arguments_for_a_tool_that_was_not_there_yet_are_judged_when_it_is() -> 
     assert DONE == []
 
 
-def test_a_call_that_stands_alone_waits_for_its_yes_and_holds_nobody_up(way: str) -> None:
+def test_non_parallel_call_waits_for_approval_without_blocking(way: str) -> None:
     @tool(approval=True, parallel=False)
     def alone(name: str) -> str:
         """Stand alone."""
@@ -919,20 +919,20 @@ def test_a_call_that_stands_alone_waits_for_its_yes_and_holds_nobody_up(way: str
     assert DONE == ["look it", "a", "b"]
 
 
-def test_a_run_with_a_limit_of_time_rests_as_well(way: str) -> None:
+def test_run_with_time_limit_can_pause(way: str) -> None:
     model = ScriptedModel([calling("look") & calling("refund", order="a"), finish("ok")])
     office = Office(Desk(model=model, max_seconds=2 * PATIENCE), way)
     assert DONE == ["look it"]
     assert office.answer(True) == "ok"
 
 
-def test_a_single_turn_may_ask_too() -> None:
+def test_single_turn_can_pause() -> None:
     office = Office(Desk(model=ScriptedModel([calling("refund", order="a")]), max_steps=None), "sync")
     assert isinstance(office.output, Paused)
     assert office.answer(True).tool_results[0].output == "paid 1.0"
 
 
-def test_code_that_was_left_because_its_branch_waits_is_called_again_though_it_is_made_once(way: str) -> None:
+def test_code_left_for_paused_branch_runs_again_despite_once(way: str) -> None:
     class Careful(ByHand):
         """Outer."""
 
@@ -948,7 +948,7 @@ def test_code_that_was_left_because_its_branch_waits_is_called_again_though_it_i
     assert DONE.count("refund a 1.0") == 1
 
 
-def test_what_fails_beside_a_branch_that_waits_ends_all(way: str) -> None:
+def test_failure_beside_paused_branch_ends_run(way: str) -> None:
     class Failing(ByModel):
         """Outer."""
 
@@ -970,7 +970,7 @@ def test_what_fails_beside_a_branch_that_waits_ends_all(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["streamed", "streamed async"])
-def test_a_stream_ends_with_what_it_waits_for(way: str) -> None:
+def test_stream_ends_with_paused_requests(way: str) -> None:
     class Kept(Desk):
         """Help."""
 
@@ -1051,7 +1051,7 @@ def crowd(seed: int, request: ModelRequest) -> Reply:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_whatever_waits_goes_on_in_whatever_order_people_answer(way: str) -> None:
+def test_requests_can_be_answered_in_any_order(way: str) -> None:
     asked_at_all = 0
     for seed in range(60 if os.environ.get("ACORN_TORTURE") == "1" else 4):
         PAID.clear()
@@ -1082,7 +1082,7 @@ def test_whatever_waits_goes_on_in_whatever_order_people_answer(way: str) -> Non
 # What is left behind
 
 
-def test_the_record_of_a_resting_run_is_whole_and_tells_what_it_waits_for(way: str) -> None:
+def test_record_of_paused_run_is_complete(way: str) -> None:
     model = ScriptedModel([calling("look", _id="l") & calling("ask_human", _id="q", question="Who <&>?"), finish("ok")])
     office = Office(Desk(model=model), way)
     run = office.run
@@ -1108,7 +1108,7 @@ def test_the_record_of_a_resting_run_is_whole_and_tells_what_it_waits_for(way: s
     assert [message["role"] for message in to_messages(parsed)] == [message["role"] for message in run.history]
 
 
-def test_who_listens_hears_of_people() -> None:
+def test_listener_receives_requests_and_answers() -> None:
     heard: list[Entry] = []
     with listen(heard.append):
         office = Office(Desk(model=ScriptedModel([calling("refund", order="a"), finish("ok")])), "sync")
@@ -1124,7 +1124,7 @@ def test_who_listens_hears_of_people() -> None:
     ]
 
 
-def test_paused_says_what_is_missing() -> None:
+def test_paused_attribute_error_says_what_is_missing() -> None:
     office = Office(Desk(model=ScriptedModel([calling("ask_human", question="Who?")])), "sync")
     paused = office.output
     with pytest.raises(AttributeError, match=r"waits for people \(Who\?\), so there is no `answer` yet.*resume"):
@@ -1137,7 +1137,7 @@ def test_paused_says_what_is_missing() -> None:
 # Once
 
 
-def test_a_call_that_may_have_been_begun_is_not_begun_again() -> None:
+def test_once_call_that_may_have_started_is_not_repeated() -> None:
     @tool(once=True)
     def ship() -> str:
         """Ship."""
@@ -1168,7 +1168,7 @@ def test_a_call_that_may_have_been_begun_is_not_begun_again() -> None:
     assert DONE == ["ship", "count", "count"]
 
 
-def test_an_approved_call_that_was_cut_off_is_unknown() -> None:
+def test_interrupted_approved_call_is_reported_as_unknown() -> None:
     @tool(approval=True)
     def ship() -> str:
         """Ship."""
@@ -1184,13 +1184,13 @@ def test_an_approved_call_that_was_cut_off_is_unknown() -> None:
     assert told(model)[0].startswith("Tool error: Unknown: ")
 
 
-def test_a_loaded_run_whose_tool_is_gone_goes_on() -> None:
+def test_loaded_run_with_removed_tool_continues() -> None:
     office = Office(Desk(model=ScriptedModel([calling("refund", order="a"), finish("ok")])), "sync")
     office.plan = new_loop(Desk(model=office.plan.spec.model, tools=[look]), (), {}).plan
     assert office.resume() == "ok"
 
 
-def test_each_tool_call_has_a_key_of_its_own_for_good(way: str) -> None:
+def test_idempotency_key_is_permanent_per_call(way: str) -> None:
     keys: list[str] = []
 
     @tool(approval=True)
@@ -1226,7 +1226,7 @@ def test_each_tool_call_has_a_key_of_its_own_for_good(way: str) -> None:
         _ = last.run.idempotency_key
 
 
-def test_parallel_calls_have_different_keys(way: str) -> None:
+def test_concurrent_calls_have_different_idempotency_keys(way: str) -> None:
     keys: list[str] = []
 
     @tool

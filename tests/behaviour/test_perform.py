@@ -90,7 +90,7 @@ def put(store: Store, agent: type[module[Any, Any]] = Desk, **given: Any) -> Any
     return agent(store=store).using(deliver=False).submit(**given)
 
 
-def test_a_run_is_begun_and_driven_to_its_end(store: Store, deliver: Perform) -> None:
+def test_perform_starts_and_finishes_run(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     assert handle.status() == "queued"
     model = ScriptedModel([finish(text="Nobody.")])
@@ -101,14 +101,14 @@ def test_a_run_is_begun_and_driven_to_its_end(store: Store, deliver: Perform) ->
     assert acorn.runs(store).get(handle.run_id).usage.requests == 1
 
 
-def test_one_that_is_done_is_not_done_again(store: Store, deliver: Perform) -> None:
+def test_perform_of_finished_run_does_nothing(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     for _ in range(3):
         assert deliver(store, handle.run_id, Desk(model=ScriptedModel([finish(text="Nobody.")]))) == "done"
     assert acorn.runs(store).get(handle.run_id).usage.requests == 1
 
 
-def test_settings_of_the_instance_go_with_the_run(store: Store, deliver: Perform) -> None:
+def test_perform_uses_settings_of_submitting_instance(store: Store, deliver: Perform) -> None:
     handle = Desk(store=store, max_tokens=77, model={"model": "openai/gpt-5", "timeout": 3}).using(deliver=False)
     run_id = handle.submit(question="Who?").run_id
     seen: list[Any] = []
@@ -126,7 +126,7 @@ def test_settings_of_the_instance_go_with_the_run(store: Store, deliver: Perform
     assert seen == [(77, {"model": "openai/gpt-5", "timeout": 3})]
 
 
-def test_a_run_that_waits_says_so_and_goes_on_when_it_is_answered(store: Store, deliver: Perform) -> None:
+def test_perform_of_paused_run_says_so_and_resumes_after_answer(store: Store, deliver: Perform) -> None:
     class Asking(Desk):
         tools = [ask_human]
 
@@ -142,7 +142,7 @@ def test_a_run_that_waits_says_so_and_goes_on_when_it_is_answered(store: Store, 
     assert handle.result() == Answer(text="Blue.")
 
 
-def test_a_run_that_fails_is_failed_and_is_not_tried_again(store: Store, deliver: Perform) -> None:
+def test_perform_of_failing_run_fails_it_once(store: Store, deliver: Perform) -> None:
     class Failing(Desk):
         def on_finish(self, output: Any) -> None:
             raise KeyError("no such order")
@@ -155,7 +155,7 @@ def test_a_run_that_fails_is_failed_and_is_not_tried_again(store: Store, deliver
         handle.result()
 
 
-def test_one_that_a_live_process_drives_is_to_be_delivered_again(store: Store, deliver: Perform) -> None:
+def test_perform_of_run_claimed_by_live_process_asks_for_redelivery(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     store.claim(handle.run_id, elsewhere())
     with pytest.raises(DeliverAgainError, match="is driven by process 812 on host-a"):
@@ -163,7 +163,7 @@ def test_one_that_a_live_process_drives_is_to_be_delivered_again(store: Store, d
     assert handle.status() == "running"
 
 
-def test_one_that_this_process_drives_is_to_be_delivered_again(store: Store) -> None:
+def test_perform_of_run_claimed_by_this_process_asks_for_redelivery(store: Store) -> None:
     begun, goes_on = threading.Event(), threading.Event()
 
     class Slow(Desk):
@@ -185,7 +185,7 @@ def test_one_that_this_process_drives_is_to_be_delivered_again(store: Store) -> 
     assert outcomes == ["done"]
 
 
-def test_a_store_by_another_address_does_not_let_this_process_drive_a_run_twice(tmp_path: Path) -> None:
+def test_perform_through_other_store_address_does_not_drive_twice(tmp_path: Path) -> None:
     begun, goes_on = threading.Event(), threading.Event()
 
     class Slow(Desk):
@@ -212,7 +212,7 @@ def test_a_store_by_another_address_does_not_let_this_process_drive_a_run_twice(
     other.close()
 
 
-def test_one_whose_process_died_is_taken_over_until_it_took_five_with_it(store: Store, deliver: Perform) -> None:
+def test_perform_takes_over_run_of_dead_process_up_to_five_times(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     for at in range(5):
         assert store.claim(handle.run_id, dead_here(str(at)))
@@ -222,13 +222,13 @@ def test_one_whose_process_died_is_taken_over_until_it_took_five_with_it(store: 
         handle.result()
 
 
-def test_one_that_could_not_be_let_go_of_is_taken_up_again(store: Store, deliver: Perform) -> None:
+def test_perform_after_failed_release_claims_again(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     store.claim(handle.run_id, acorn.stores.lease.this_process())  # and nothing here drives it
     assert deliver(store, handle.run_id, Desk(model=ScriptedModel([finish(text="Me.")]))) == "done"
 
 
-def test_a_run_stops_at_its_next_commit_and_goes_on_elsewhere(store: Store, deliver: Perform) -> None:
+def test_perform_stops_at_next_commit_and_run_resumes_elsewhere(store: Store, deliver: Perform) -> None:
     stop, calls = threading.Event(), list[str]()
 
     @tool(once=True)
@@ -255,7 +255,7 @@ def test_a_run_stops_at_its_next_commit_and_goes_on_elsewhere(store: Store, deli
     assert handle.result() == Answer(text="Both.")
 
 
-def test_what_is_under_way_ends_before_a_run_stops(store: Store, deliver: Perform) -> None:
+def test_perform_finishes_running_work_before_stop(store: Store, deliver: Perform) -> None:
     stop, calls = threading.Event(), list[str]()
     slow = threading.Event()
 
@@ -284,7 +284,7 @@ def test_what_is_under_way_ends_before_a_run_stops(store: Store, deliver: Perfor
     assert "Unknown" not in str(model.requests[0].messages)
 
 
-def test_a_run_that_is_to_stop_and_is_at_its_end_has_ended(store: Store, deliver: Perform) -> None:
+def test_perform_stopping_at_end_of_run_finishes_it(store: Store, deliver: Perform) -> None:
     stop = threading.Event()
     stop.set()
     handle = put(store, question="Who?")
@@ -301,7 +301,7 @@ def test_a_run_that_is_to_stop_and_is_at_its_end_has_ended(store: Store, deliver
     assert deliver(store, handle.run_id, Last(model=ScriptedModel([finish(text="Me.")])), stop=stop) == "done"
 
 
-def test_one_that_was_cancelled_says_so(store: Store, deliver: Perform) -> None:
+def test_perform_of_cancelled_run_says_so(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     handle.cancel()
     assert deliver(store, handle.run_id, Desk) == "cancelled"
@@ -309,7 +309,7 @@ def test_one_that_was_cancelled_says_so(store: Store, deliver: Perform) -> None:
         handle.result()
 
 
-def test_cancelling_ends_a_run_that_is_driven(store: Store, deliver: Perform) -> None:
+def test_cancel_ends_performed_run(store: Store, deliver: Perform) -> None:
     class Cancelling(Desk):
         def on_start(self, step: Any) -> Any:
             handle.cancel()
@@ -321,7 +321,7 @@ def test_cancelling_ends_a_run_that_is_driven(store: Store, deliver: Perform) ->
     assert handle.status() == "cancelled"
 
 
-def test_a_class_is_found_by_its_name(store: Store, deliver: Perform) -> None:
+def test_perform_finds_class_by_name(store: Store, deliver: Perform) -> None:
     class Other(Desk):
         pass
 
@@ -336,7 +336,7 @@ def test_a_class_is_found_by_its_name(store: Store, deliver: Perform) -> None:
     assert deliver(store, run_ids[2], {name: Desks}.get) == "done"
 
 
-def test_a_class_that_is_not_known_leaves_the_run_as_it_was(store: Store, deliver: Perform) -> None:
+def test_perform_with_unknown_class_leaves_run_unchanged(store: Store, deliver: Perform) -> None:
     class Other(Desk):
         pass
 
@@ -346,7 +346,7 @@ def test_a_class_that_is_not_known_leaves_the_run_as_it_was(store: Store, delive
     assert handle.status() == "queued"
 
 
-def test_an_input_that_does_not_fit_any_more_leaves_the_run_as_it_was(store: Store, deliver: Perform) -> None:
+def test_perform_with_unfitting_input_leaves_run_unchanged(store: Store, deliver: Perform) -> None:
     class Newer(Desk):
         initial_input = [("question", str), ("language", str)]
 
@@ -357,7 +357,7 @@ def test_an_input_that_does_not_fit_any_more_leaves_the_run_as_it_was(store: Sto
     assert handle.status() == "queued"
 
 
-def test_the_class_is_found_by_its_name(store: Store, deliver: Perform) -> None:
+def test_perform_finds_loaded_class_by_stored_name(store: Store, deliver: Perform) -> None:
     class Desk(module):  # not the one above, and inside of something
         """Answer."""
 
@@ -371,7 +371,7 @@ def test_the_class_is_found_by_its_name(store: Store, deliver: Perform) -> None:
 
 
 @pytest.mark.parametrize("name", ["Desk", "Office.Inner"])
-def test_the_class_is_imported_by_its_name(tmp_path: Path, name: str) -> None:
+def test_perform_imports_class_by_stored_name(tmp_path: Path, name: str) -> None:
     """In a process that has never heard of it."""
     (tmp_path / "desks.py").write_text(AGENTS, encoding="utf-8")
     put_it = f"from desks import *; print({name}().using(deliver=False).submit(question='Who?').run_id)"
@@ -382,7 +382,7 @@ def test_the_class_is_imported_by_its_name(tmp_path: Path, name: str) -> None:
     assert program(tmp_path, show) == "Imported.\n"
 
 
-def test_a_module_that_ends_the_program_does_not_end_the_engine(
+def test_perform_survives_module_that_exits(
     store: Store, deliver: Perform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Gone(Desk):
@@ -398,7 +398,7 @@ def test_a_module_that_ends_the_program_does_not_end_the_engine(
     assert handle.status() == "queued"
 
 
-def test_two_agents_of_one_name_are_refused(store: Store, deliver: Perform) -> None:
+def test_perform_with_two_agents_of_one_name_raises(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     with pytest.raises(DeclarationError, match=r"Two of the agents are `.*:Desk`"):
         deliver(store, handle.run_id, [Desk, Desk(max_steps=3)])
@@ -407,7 +407,7 @@ def test_two_agents_of_one_name_are_refused(store: Store, deliver: Perform) -> N
     assert deliver(store, handle.run_id, iter([agent, agent])) == "done"
 
 
-def test_a_class_that_cannot_be_found_is_told(store: Store, deliver: Perform) -> None:
+def test_perform_with_missing_class_raises_clear_error(store: Store, deliver: Perform) -> None:
     class Gone(Desk):
         pass
 
@@ -424,7 +424,7 @@ def test_a_class_that_cannot_be_found_is_told(store: Store, deliver: Perform) ->
     assert handle.status() == "queued"
 
 
-def test_wrong_words_are_told(store: Store, deliver: Perform) -> None:
+def test_perform_with_wrong_arguments_raises(store: Store, deliver: Perform) -> None:
     with pytest.raises(StoreError, match="Run 'nobody' is not in"):
         deliver(store, "nobody")
     with pytest.raises(DeclarationError, match="`agents` of `perform` must be a module class"):
@@ -438,7 +438,7 @@ def test_wrong_words_are_told(store: Store, deliver: Perform) -> None:
 # What is put
 
 
-def test_the_same_name_and_input_are_one_run(store: Store) -> None:
+def test_submit_with_same_run_id_and_input_is_one_run(store: Store) -> None:
     named = Desk(store=store).using(deliver=False, run_id="order-17")
     assert named.submit(question="Who?").run_id == named.submit(question="Who?").run_id == "order-17"
     with pytest.raises(StoreError, match="was begun with another input"):
@@ -446,14 +446,14 @@ def test_the_same_name_and_input_are_one_run(store: Store) -> None:
     assert len(store.list()) == 1
 
 
-def test_a_call_by_the_name_begins_what_was_put(store: Store) -> None:
+def test_call_with_run_id_drives_submitted_run(store: Store) -> None:
     put_first = Desk(store=store).using(deliver=False, run_id="order-17").submit(question="Who?")
     here = Desk(store=store, model=ScriptedModel([finish(text="Me.")])).using(run_id="order-17")
     assert here(question="Who?") == Answer(text="Me.")
     assert put_first.result() == Answer(text="Me.")
 
 
-def test_a_queued_run_can_be_resumed_by_hand_and_looked_at(store: Store) -> None:
+def test_queued_run_can_be_resumed_and_inspected(store: Store) -> None:
     handle = put(store, question="Who?")
     record = acorn.runs(store).get(handle.run_id)
     found: Any = (record.input, record.steps, record.stop_reason, record.error)
@@ -461,7 +461,7 @@ def test_a_queued_run_can_be_resumed_by_hand_and_looked_at(store: Store) -> None
     assert Desk(store=store, model=ScriptedModel([finish(text="Me.")])).resume(handle.run_id) == Answer(text="Me.")
 
 
-def test_what_is_wrong_is_told_before_anything_is_put(store: Store) -> None:
+def test_submit_checks_input_before_storing(store: Store) -> None:
     agent = Desk(store=store).using(deliver=False)
     with pytest.raises(InputError, match="question"):
         agent.submit(query="Who?")
@@ -484,7 +484,7 @@ def test_what_is_wrong_is_told_before_anything_is_put(store: Store) -> None:
     assert store.list() == []
 
 
-def test_a_store_without_workers_refuses_what_nobody_would_drive(store: Store) -> None:
+def test_submit_to_store_without_workers_raises(store: Store) -> None:
     with pytest.raises(StoreError, match="has no workers that could drive a run"):
         Desk(store=store).submit(question="Who?")
     assert store.list() == []
@@ -503,17 +503,17 @@ def test_a_store_without_workers_refuses_what_nobody_would_drive(store: Store) -
         ({"deliver": False, "priority": 3}, "are for the workers of the store"),
     ],
 )
-def test_options_are_judged_at_once(options: dict[str, Any], words: str) -> None:
+def test_submit_options_are_checked_immediately(options: dict[str, Any], words: str) -> None:
     with pytest.raises(DeclarationError, match=words):
         Desk().using(**options)
 
 
-def test_options_of_a_run_that_begins_elsewhere_are_not_for_a_call(store: Store) -> None:
+def test_submit_options_on_direct_call_raise(store: Store) -> None:
     with pytest.raises(DeclarationError, match="is for runs that begin elsewhere"):
         Desk(store=store).using(priority=3)(question="Who?")
 
 
-def test_a_result_is_waited_for_as_long_as_somebody_wants(store: Store) -> None:
+def test_handle_result_waits_until_timeout(store: Store) -> None:
     handle = put(store, question="Who?")
     with pytest.raises(TimeoutError, match=r"is still `queued` after 0\.01 s"):
         handle.result(timeout=0.01)
@@ -522,7 +522,7 @@ def test_a_result_is_waited_for_as_long_as_somebody_wants(store: Store) -> None:
         handle.result()
 
 
-def test_a_run_is_followed_from_anywhere(store: Store) -> None:
+def test_handle_follow_yields_entries(store: Store) -> None:
     handle = put(store, question="Who?")
     agent = Desk(model=ScriptedModel([finish(text="Me.")]))
     thread = threading.Thread(target=lambda: perform(store, handle.run_id, agent))
@@ -532,7 +532,7 @@ def test_a_run_is_followed_from_anywhere(store: Store) -> None:
     assert (kinds[0], kinds[-1]) == ("RunStarted", "RunFinished")
 
 
-def test_the_handle_of_the_event_loop_does_the_same(store: Store) -> None:
+def test_async_handle_behaves_like_handle(store: Store) -> None:
     async def use() -> None:
         agent = Desk(store=store).using(deliver=False)
         handle = await agent.asubmit(question="Who?")

@@ -79,7 +79,7 @@ def shown(run: Run) -> Page:
     return page
 
 
-def test_a_record_shows_its_output_and_what_happened() -> None:
+def test_record_html_shows_output_and_events() -> None:
     model = ScriptedModel([call("echo", text="a"), finish(answer="b", more={"c": ["d"]})], name="some/model")
     page = shown(Agent(model=model).run(text="question"))
     for words in (
@@ -97,7 +97,7 @@ def test_a_record_shows_its_output_and_what_happened() -> None:
         assert words in page.text
 
 
-def test_nothing_that_anybody_wrote_becomes_markup() -> None:
+def test_record_html_escapes_all_text() -> None:
     replies = [
         Reply(EVIL, reasoning=EVIL) & call("echo", text=EVIL) & call("fail", text=EVIL) & call(EVIL, text=EVIL),
         call("check", text=EVIL),
@@ -109,7 +109,7 @@ def test_nothing_that_anybody_wrote_becomes_markup() -> None:
     assert "<script" not in run._repr_html_()
 
 
-def test_a_run_that_failed_shows_its_error() -> None:
+def test_record_html_of_failed_run_shows_error() -> None:
     with pytest.raises(ModelError) as caught:
         Agent(model=ScriptedModel([Failure(status=400, message=EVIL)])).run(text="question")
     page = shown(caught.value.run)
@@ -117,7 +117,7 @@ def test_a_run_that_failed_shows_its_error() -> None:
     assert EVIL in page.text
 
 
-def test_a_run_that_waits_or_did_not_finish_shows_why() -> None:
+def test_record_html_of_paused_or_unfinished_run_shows_why() -> None:
     class Desk(Agent):
         store = "memory"
 
@@ -131,7 +131,7 @@ def test_a_run_that_waits_or_did_not_finish_shows_why() -> None:
     assert "unfinished" in shown(unfinished).text
 
 
-def test_a_run_under_way_and_one_read_from_json_are_shown_too() -> None:
+def test_record_html_of_running_and_loaded_run_works() -> None:
     pages: list[Page] = []
 
     @tool
@@ -148,6 +148,6 @@ def test_a_run_under_way_and_one_read_from_json_are_shown_too() -> None:
     run._repr_html_().encode()
 
 
-def test_long_texts_are_cut() -> None:
+def test_record_html_shortens_long_texts() -> None:
     run = Agent(model=ScriptedModel([finish(answer="x" * 1_000_000)])).run(text="y" * 1_000_000)
     assert len(run._repr_html_()) < 20_000

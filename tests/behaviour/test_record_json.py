@@ -359,7 +359,7 @@ def assert_same(run: Run[Any], other: Run[Any], *, is_typed: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_record_is_the_same_when_it_is_read_back(kind: Callable[[], Run[Any]]) -> None:
+def test_record_json_round_trip_is_equal(kind: Callable[[], Run[Any]]) -> None:
     run = kind()
     text = run.to_json()
     text.encode()
@@ -373,13 +373,13 @@ def test_a_record_is_the_same_when_it_is_read_back(kind: Callable[[], Run[Any]])
     assert pickle.loads(pickle.dumps(typed)).history == typed.history
 
 
-def test_without_its_class_input_and_output_are_plain_data() -> None:
+def test_record_json_without_class_has_plain_input_and_output() -> None:
     run = Run.from_json(with_tools().to_json())
     assert run.input == {"question": "Why?", "when": "2024-02-29", "mood": "good", "among": [1, 2]}  # type: ignore[comparison-overlap]
     assert run.output == {"answer": "a", "score": 0.5}
 
 
-def test_branches_that_the_class_declares_are_typed_too() -> None:
+def test_record_json_types_declared_branches() -> None:
     run = with_branches()
     read = Run.from_json(run.to_json(), class_of(run))
     assert [type(branch.output) for branch in read.branches] == [str, Answer, dict]  # the last was begun by hand
@@ -389,7 +389,7 @@ def test_branches_that_the_class_declares_are_typed_too() -> None:
     assert read.branches[0].branches[0].output == Answer(answer="in")
 
 
-def test_a_conversation_goes_on_from_a_record_that_was_read() -> None:
+def test_loaded_record_can_be_continued() -> None:
     run = with_tools()
     model = ScriptedModel([finish(answer="b"), finish(answer="b")])
     Main(model=model).using(history=run)(question="And?")
@@ -397,7 +397,7 @@ def test_a_conversation_goes_on_from_a_record_that_was_read() -> None:
     assert model.requests[0].messages == model.requests[1].messages
 
 
-def test_a_run_can_be_written_while_it_goes_on() -> None:
+def test_running_record_can_be_written() -> None:
     texts: list[str] = []
 
     class Writing(Main):
@@ -415,7 +415,7 @@ def test_a_run_can_be_written_while_it_goes_on() -> None:
 # Errors
 
 
-def test_an_error_of_ours_is_one_again() -> None:
+def test_loaded_acorn_error_has_its_class() -> None:
     run = failed()
     error = Run.from_json(run.to_json()).error
     assert type(error) is ModelError
@@ -437,7 +437,7 @@ def test_an_error_of_ours_is_one_again() -> None:
     assert isinstance(branch.__cause__, ModelError)
 
 
-def test_any_other_error_says_what_it_was() -> None:
+def test_loaded_other_error_says_what_it_was() -> None:
     error = Run.from_json(failed_in_a_hook().to_json()).error
     assert isinstance(error, RecordedError)
     assert isinstance(error, AcornError)
@@ -450,7 +450,7 @@ def test_any_other_error_says_what_it_was() -> None:
     assert str(Run.from_json(interrupted().to_json()).error) == "KeyboardInterrupt"
 
 
-def test_an_unfinished_turn_is_one_again() -> None:
+def test_loaded_unfinished_is_unfinished() -> None:
     output = Run.from_json(unfinished().to_json()).output
     assert isinstance(output, Unfinished)
     assert not output
@@ -464,7 +464,7 @@ def test_an_unfinished_turn_is_one_again() -> None:
 # What cannot be read
 
 
-def test_another_class_is_refused() -> None:
+def test_record_json_of_other_class_is_rejected() -> None:
     text = with_tools().to_json()
     with pytest.raises(StoreError, match=r"is of a run of `.*:Main`, not of `.*:Checker`"):
         Run.from_json(text, Checker)
@@ -474,18 +474,18 @@ def test_another_class_is_refused() -> None:
             Run.from_json(text, wrong)
 
 
-def test_a_class_may_have_moved_to_another_file() -> None:
+def test_record_json_of_moved_class_is_accepted() -> None:
     moved = with_tools().to_json().replace(f'"{Main.__module__}:Main"', '"__main__:Main"')
     assert Run.from_json(moved, Main).output == Answer(answer="a")
 
 
-def test_an_input_that_does_not_fit_any_more_is_told() -> None:
+def test_record_json_with_unfitting_input_is_reported() -> None:
     text = with_tools().to_json().replace('"question":"Why?"', '"question":5')
     with pytest.raises(StoreError, match="The input of the saved run does not fit its class any more"):
         Run.from_json(text, Main)
 
 
-def test_a_newer_format_is_told() -> None:
+def test_record_json_of_newer_format_is_rejected() -> None:
     newer = json.loads(with_tools().to_json()) | {"format": 1000}
     with pytest.raises(StoreError, match="saved in format 1000, and this acorn knows up to"):
         Run.from_json(json.dumps(newer))
@@ -507,7 +507,7 @@ NO_RUNS: list[Any] = [
 
 
 @pytest.mark.parametrize("text", NO_RUNS)
-def test_a_text_that_is_no_saved_run_is_told(text: Any) -> None:
+def test_text_that_is_not_a_record_is_rejected(text: Any) -> None:
     with pytest.raises(StoreError, match="The text is no saved run"):
         Run.from_json(text)
 
@@ -526,7 +526,7 @@ def damaged(plain: Any, chance: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_damaged_text_is_read_or_refused_in_our_words(seed: int) -> None:
+def test_damaged_record_json_is_read_or_rejected_with_acorn_error(seed: int) -> None:
     chance = random.Random(seed)
     whole = json.loads(chance.choice([with_branches, failed_in_a_hook, unfinished])().to_json())
     for _ in range(50):
@@ -537,7 +537,7 @@ def test_a_damaged_text_is_read_or_refused_in_our_words(seed: int) -> None:
             assert "saved run" in str(error) or "saved in format" in str(error)  # noqa: PT017 - it may be read as well
 
 
-def test_an_input_error_is_no_run() -> None:
+def test_input_error_has_no_run() -> None:
     with pytest.raises(InputError):
         Main(model=ScriptedModel([])).run(questions="?")
 
@@ -553,7 +553,7 @@ class Extracted(BaseModel):
     name: str
 
 
-def test_a_record_is_read_by_brackets_and_by_an_instance() -> None:
+def test_record_json_is_read_by_generic_class_and_instance() -> None:
     agent = Extracting[Extracted](model=ScriptedModel([finish(name="Ann")]))
     text = agent.run("Ann is here").to_json()
     assert Run.from_json(text, Extracting[Extracted]).output == Extracted(name="Ann")
@@ -561,7 +561,7 @@ def test_a_record_is_read_by_brackets_and_by_an_instance() -> None:
     assert Run.from_json(text, Extracting).output == {"name": "Ann"}
 
 
-def test_an_output_that_the_class_does_not_know_is_not_lost_in_silence() -> None:
+def test_record_json_output_unknown_to_class_is_kept() -> None:
     class Saying(module[None, Extracted]):
         """Say."""
 

@@ -76,7 +76,7 @@ def used(reply: Reply, *counts: int) -> Reply:
 # Field by field
 
 
-def test_the_record_of_a_run_that_went_well(call: Call, script: Script) -> None:
+def test_record_of_successful_run_is_complete(call: Call, script: Script) -> None:
     model = script(
         used(calling("search", "c1", query="acorns"), 100, 10, 40, 5),
         used(Reply("Let me think."), 130, 20, 90, 0),
@@ -115,7 +115,7 @@ def test_the_record_of_a_run_that_went_well(call: Call, script: Script) -> None:
     assert run.history[3] == {"role": "tool", "tool_call_id": "c1", "content": '["about acorns"]'}
 
 
-def test_usages_add_up() -> None:
+def test_usages_can_be_added() -> None:
     one, other = Usage(1, 2, 3, 4, 5), Usage(10, 20, 30, 40, 50)
     assert one + other == Usage(11, 22, 33, 44, 55)
     assert (one, other) == (Usage(1, 2, 3, 4, 5), Usage(10, 20, 30, 40, 50))
@@ -129,12 +129,12 @@ def test_usages_add_up() -> None:
         one + 1  # type: ignore[operator]
 
 
-def test_every_run_has_an_id_of_its_own(call: Call, script: Script) -> None:
+def test_every_run_has_its_own_id(call: Call, script: Script) -> None:
     agent = Asker(model=script(finish(answer="a"), finish(answer="b")))
     assert call.run(agent, question="?").id != call.run(agent, question="?").id
 
 
-def test_the_seconds_of_a_run_cover_its_tools(call: Call, script: Script) -> None:
+def test_run_seconds_include_tools(call: Call, script: Script) -> None:
     def rest() -> None:
         time.sleep(0.05)
 
@@ -142,13 +142,13 @@ def test_the_seconds_of_a_run_cover_its_tools(call: Call, script: Script) -> Non
     assert run.seconds >= 0.05
 
 
-def test_the_cost_is_unknown_where_there_is_no_price(call: Call, script: Script) -> None:
+def test_run_cost_without_price_is_none(call: Call, script: Script) -> None:
     run = call.run(Asker(model=script(used(finish(answer="a"), 10, 1))), question="?")
     assert run.cost is None
     assert run.usage == Usage(10, 1, requests=1)
 
 
-def test_corrections_and_forced_calls_are_requests_but_no_steps(call: Call, script: Script) -> None:
+def test_corrections_and_forced_calls_are_requests_but_not_steps(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), finish(), finish(answer=1), finish(answer="a"))
     run = call.run(Searcher(model=model, max_steps=1), question="?")
     assert (run.steps, run.usage.requests, run.stop_reason) == (1, 4, "forced")
@@ -165,7 +165,7 @@ class Switcher(Searcher):
         super().__init__(**settings)
 
 
-def test_the_record_names_the_model_that_answered(call: Call, script: Script) -> None:
+def test_run_model_is_answering_model(call: Call, script: Script) -> None:
     first = script(used(calling("search", query="a"), 10, 1), name="first", price=Price(1, 1))
     second = script(used(finish(answer="a"), 20, 2), name="second", price=Price(2, 2))
     run = call.run(Switcher(second, model=first), question="?")
@@ -180,7 +180,7 @@ class Stopper(Searcher):
         step.finish(answer=f"after {step.counter}")
 
 
-def test_why_a_run_stopped(call: Call, script: Script) -> None:
+def test_stop_reason_describes_end_of_run(call: Call, script: Script) -> None:
     searching = calling("search", query="a")
     assert call.run(Asker(model=script(finish(answer="a"))), question="?").stop_reason == "finish"
     forced = Searcher(model=script(searching, finish(answer="a")), max_steps=1)
@@ -192,7 +192,7 @@ def test_why_a_run_stopped(call: Call, script: Script) -> None:
     assert isinstance(unfinished.output, Unfinished)
 
 
-def test_inputs_and_outputs_of_plain_types(call: Call, script: Script) -> None:
+def test_record_holds_plain_inputs_and_outputs(call: Call, script: Script) -> None:
     class Plain(module[str, list[int]]):
         """Count."""
 
@@ -210,7 +210,7 @@ def test_inputs_and_outputs_of_plain_types(call: Call, script: Script) -> None:
     assert nothing.stop_reason == "finish"
 
 
-def test_a_record_can_be_printed_without_its_history(call: Call, script: Script) -> None:
+def test_record_repr_has_no_history(call: Call, script: Script) -> None:
     agent = Asker(model=script(finish(answer="a"))).using(deps="a secret of the deps")
     shown = repr(call.run(agent, question="?"))
     assert "stop_reason='finish'" in shown
@@ -237,7 +237,7 @@ def failures(script: Script) -> dict[type[BaseException], Asker]:
     }
 
 
-def test_the_record_of_a_failed_run_hangs_on_its_error(call: Call, script: Script) -> None:
+def test_failed_run_record_is_attached_to_error(call: Call, script: Script) -> None:
     for kind, agent in failures(script).items():
         with capture() as runs, pytest.raises(kind) as caught:
             call(agent, question="What?")
@@ -251,7 +251,7 @@ def test_the_record_of_a_failed_run_hangs_on_its_error(call: Call, script: Scrip
         assert_complete(run.history)
 
 
-def test_the_last_run_of_an_instance_is_the_one_that_ended_last_well_or_not(script: Script) -> None:
+def test_agent_last_is_last_ended_run(script: Script) -> None:
     agent = Asker(model=script(finish(answer="a"), Failure(400), finish(answer="b")))
     assert agent.last is None
     assert agent.history == []
@@ -268,7 +268,7 @@ def test_the_last_run_of_an_instance_is_the_one_that_ended_last_well_or_not(scri
     assert agent.last.output == Answer(answer="b")
 
 
-def test_the_last_run_of_a_task(script: Script) -> None:
+def test_agent_last_is_per_task(script: Script) -> None:
     agent = Asker(model=script(finish(answer="a"), Failure(400)))
 
     async def main() -> None:
@@ -285,7 +285,7 @@ def test_the_last_run_of_a_task(script: Script) -> None:
     assert [agent.last] == failed
 
 
-def test_what_fails_before_a_run_begins_leaves_no_record(call: Call, script: Script) -> None:
+def test_failure_before_start_leaves_no_record(call: Call, script: Script) -> None:
     agent = Asker(model=script(finish(answer="a")))
     agent(question="?")
     before = agent.last
@@ -300,7 +300,7 @@ def test_what_fails_before_a_run_begins_leaves_no_record(call: Call, script: Scr
     assert agent.last is before
 
 
-def test_an_error_that_can_hold_nothing_still_reaches_the_caller(call: Call, script: Script) -> None:
+def test_error_without_attributes_still_reaches_caller(call: Call, script: Script) -> None:
     class ClosedError(Exception):
         @property
         def run(self) -> str:
@@ -319,7 +319,7 @@ def test_an_error_that_can_hold_nothing_still_reaches_the_caller(call: Call, scr
     assert runs[0].error is caught.value
 
 
-def test_the_error_of_a_run_inside_a_hook_carries_the_outer_record(call: Call, script: Script) -> None:
+def test_error_of_nested_run_in_hook_carries_outer_record(call: Call, script: Script) -> None:
     inner = Asker(model=script(Failure(400)))
 
     class Outer(Asker):
@@ -382,7 +382,7 @@ class Watcher(module[Question, Answer]):
         self.seen.append((f"{where} {run.step} {run.usage.requests}", run))
 
 
-def test_the_run_can_be_seen_from_tools_hooks_and_prompts(call: Call, script: Script) -> None:
+def test_current_run_is_visible_in_tools_hooks_and_prompts(call: Call, script: Script) -> None:
     several = functools.reduce(lambda one, other: one & other, map(calling, ["sync", "other", "later"]))
     agent = Watcher(model=script(calling("sync"), calling("other"), several, finish(answer="a")))
     run = call.run(agent, question="?")
@@ -399,7 +399,7 @@ def test_the_run_can_be_seen_from_tools_hooks_and_prompts(call: Call, script: Sc
     assert places[-2:] == ["on_step 3 3", "on_finish 3 4"]
 
 
-def test_outside_a_run_there_is_none(call: Call, script: Script) -> None:
+def test_current_run_outside_run_is_none(call: Call, script: Script) -> None:
     def check() -> None:
         with pytest.raises(AcornError, match=r"`acorn\.current_run\(\)` works inside tools, hooks and prompt methods"):
             current_run()
@@ -411,7 +411,7 @@ def test_outside_a_run_there_is_none(call: Call, script: Script) -> None:
     check()
 
 
-def test_inside_two_runs_the_inner_one_is_current(call: Call, script: Script) -> None:
+def test_current_run_in_nested_runs_is_inner_one(call: Call, script: Script) -> None:
     names: list[str] = []
 
     def note() -> None:
@@ -429,7 +429,7 @@ def test_inside_two_runs_the_inner_one_is_current(call: Call, script: Script) ->
     assert names == ["outer", "inner", "outer"]
 
 
-def test_the_history_of_the_run_can_be_changed_from_a_tool(call: Call, script: Script) -> None:
+def test_tool_can_change_history_of_run(call: Call, script: Script) -> None:
     def remember(text: str) -> str:
         current_run().history.append({"role": "user", "content": f"Remember: {text}"})
         return "noted"
@@ -512,9 +512,7 @@ TAKERS: list[Callable[..., Any]] = [
 
 
 @pytest.mark.parametrize("function", TAKERS, ids=lambda function: function.__name__)
-def test_a_tool_parameter_annotated_as_run_receives_it(
-    call: Call, script: Script, function: Callable[..., Any]
-) -> None:
+def test_tool_parameter_annotated_run_receives_run(call: Call, script: Script, function: Callable[..., Any]) -> None:
     name = function.__name__
     model = script(calling(name, query="x"), calling(name, query="y") & calling(name, query="z"), finish(answer="a"))
     run = call.run(Searcher(model=model, tools=[function]), question="?")
@@ -525,7 +523,7 @@ def test_a_tool_parameter_annotated_as_run_receives_it(
     assert parameters["required"] == ["query"]
 
 
-def test_a_method_may_take_the_run(call: Call, script: Script) -> None:
+def test_method_tool_can_take_run(call: Call, script: Script) -> None:
     class Own(Searcher):
         """Search."""
 
@@ -543,7 +541,7 @@ def test_a_method_may_take_the_run(call: Call, script: Script) -> None:
 
 
 @pytest.mark.parametrize("function", [plain, with_others])
-def test_a_model_cannot_give_the_run(call: Call, script: Script, function: Callable[..., Any]) -> None:
+def test_model_cannot_pass_run_argument(call: Call, script: Script, function: Callable[..., Any]) -> None:
     model = script(calling(function.__name__, query="x", run="mine"), finish(answer="a"))
     run = call.run(Searcher(model=model, tools=[function]), question="?")
     assert run.history[3]["content"].startswith("Tool error: ")
@@ -561,7 +559,7 @@ def quick() -> Asker:
     return Asker(model=ScriptedModel(lambda request: finish(answer="a")))
 
 
-def test_capture_collects_the_records_of_the_runs_in_its_block(call: Call, script: Script) -> None:
+def test_capture_collects_runs_of_block(call: Call, script: Script) -> None:
     agent = quick()
     call(agent, question="before")
     with capture() as runs:
@@ -576,7 +574,7 @@ def test_capture_collects_the_records_of_the_runs_in_its_block(call: Call, scrip
     assert [run.stop_reason for run in runs] == ["finish", "error", "finish"]
 
 
-def test_a_run_is_captured_as_it_begins(call: Call, script: Script) -> None:
+def test_capture_adds_run_at_its_start(call: Call, script: Script) -> None:
     seen: list[int] = []
 
     def look() -> None:
@@ -601,7 +599,7 @@ def test_captures_nest(call: Call) -> None:
     assert other == []
 
 
-def test_a_capture_that_is_left_by_an_error_is_over() -> None:
+def test_capture_left_by_error_ends() -> None:
     agent = quick()
     kept: list[list[Run[Any]]] = []
     with suppress(LookupError), capture() as runs:
@@ -612,7 +610,7 @@ def test_a_capture_that_is_left_by_an_error_is_over() -> None:
     assert names(kept[0]) == ["1"]
 
 
-def test_capture_follows_tasks_and_their_threads() -> None:
+def test_capture_includes_tasks_and_their_threads() -> None:
     agent = quick()
 
     async def main() -> None:
@@ -634,7 +632,7 @@ def test_capture_follows_tasks_and_their_threads() -> None:
     asyncio.run(main())
 
 
-def test_capture_follows_the_threads_and_loops_of_acorn(call: Call, script: Script) -> None:
+def test_capture_includes_threads_and_loops_of_acorn(call: Call, script: Script) -> None:
     agent = quick()
 
     def ask(name: str) -> str:
@@ -655,7 +653,7 @@ def test_capture_follows_the_threads_and_loops_of_acorn(call: Call, script: Scri
     assert sorted(names(runs)[3:]) == ["3", "4", "5"]
 
 
-def test_capture_does_not_see_other_contexts() -> None:
+def test_capture_excludes_other_contexts() -> None:
     agent = quick()
     with capture() as runs:
         contextvars.Context().run(agent, question="another context")
@@ -683,7 +681,7 @@ def test_errors_and_records_can_be_pickled(script: Script) -> None:
     assert again.run.deps is None  # what tools use may be anything, and stays behind
 
 
-def test_inputs_and_outputs_of_classes_that_cannot_be_pickled_travel_as_plain_data(script: Script) -> None:
+def test_unpicklable_inputs_and_outputs_travel_as_plain_data(script: Script) -> None:
     class Local(BaseModel):
         city: str
 
@@ -699,14 +697,14 @@ def test_inputs_and_outputs_of_classes_that_cannot_be_pickled_travel_as_plain_da
     assert again.history == run.history
 
 
-def test_a_single_turn_without_an_answer_can_be_pickled(script: Script) -> None:
+def test_unfinished_can_be_pickled(script: Script) -> None:
     run = Searcher(model=script(calling("search", query="a")), max_steps=None).run(question="?")
     again = pickle.loads(pickle.dumps(run)).output
     assert isinstance(again, Unfinished)
     assert again.tool_results == run.output.tool_results  # type: ignore[union-attr]
 
 
-def test_a_copy_of_a_record_has_all_of_it(script: Script) -> None:
+def test_copied_record_is_complete(script: Script) -> None:
     run = Asker(model=script(finish(answer="a"))).using(deps=threading.Lock()).run(question="?")
     copied = copy.copy(run)
     assert copied is not run

@@ -82,7 +82,7 @@ def reply(request: ModelRequest) -> Reply:
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize("kind", [ByModel, ByAgent, ByHand])
-def test_what_a_branch_had_done_is_not_done_again(kind: type[ByModel], way: str) -> None:
+def test_resumed_branch_repeats_nothing(kind: type[ByModel], way: str) -> None:
     CALLED.clear()
     model = ScriptedModel(reply)
     first = new_loop(kind(model=model), (), {})
@@ -124,7 +124,7 @@ def interrupted_and_loaded(agent: ByModel) -> tuple[Tree, Run[Any]]:
 
 
 @pytest.mark.parametrize("kind", [ByModel, ByAgent, ByHand])
-def test_who_listens_to_what_goes_on_hears_only_what_is_new(kind: type[ByModel]) -> None:
+def test_listener_of_resumed_branch_receives_new_entries(kind: type[ByModel]) -> None:
     CALLED.clear()
     tree, run = interrupted_and_loaded(kind(model=ScriptedModel(reply)))
     known = len(run.journal.entries)
@@ -151,7 +151,7 @@ class Changing(ByHand):
         return self.branch(self.kind)
 
 
-def test_a_branch_that_is_of_another_class_by_now_begins_anew() -> None:
+def test_branch_of_changed_class_starts_again() -> None:
     CALLED.clear()
     agent = Changing(model=ScriptedModel(reply))
     tree, run = interrupted_and_loaded(agent)

@@ -83,7 +83,7 @@ def many_steps(count: int) -> ScriptedModel:
     return ScriptedModel([*replies, finish(result="done")])
 
 
-def test_the_pieces_put_together_are_the_run() -> None:
+def test_saved_pieces_together_are_the_run() -> None:
     class Hooked(Looker):
         def on_step(self, step: Step) -> None:
             if current_run().step == 3:
@@ -111,14 +111,14 @@ def test_the_pieces_put_together_are_the_run() -> None:
     assert (loaded.run.output, loaded.run.stop_reason) == ("done", "finish")
 
 
-def test_nothing_new_is_an_empty_piece() -> None:
+def test_saved_piece_without_news_is_empty() -> None:
     loop = fixed(Looker(model=many_steps(1)))
     for _ in told(loop):
         assert save(loop, len(loop.journal.entries))["journal"] == []
     assert save(loop, len(loop.journal.entries))["journal"] == []
 
 
-def test_a_piece_of_a_long_run_is_as_small_as_one_of_a_short_run() -> None:
+def test_saved_piece_size_does_not_grow_with_run() -> None:
     loop = fixed(Looker(model=many_steps(210)))
     sizes: dict[int, int] = {}
     since = 0
@@ -144,7 +144,7 @@ def calls_in(function: Callable[[], Any]) -> int:
     return len([event for event in made if event in ("call", "c_call")])
 
 
-def test_a_save_of_a_long_run_takes_no_more_work_than_one_of_a_short_run() -> None:
+def test_save_work_does_not_grow_with_run() -> None:
     loop = fixed(Looker(model=many_steps(210)))
     calls: dict[int, int] = {}
     since = 0
@@ -155,7 +155,7 @@ def test_a_save_of_a_long_run_takes_no_more_work_than_one_of_a_short_run() -> No
     assert calls[200] == calls[10], (calls[10], calls[200])
 
 
-def test_what_was_edited_in_place_is_in_the_next_piece() -> None:
+def test_in_place_edit_is_in_next_saved_piece() -> None:
     loop = fixed(Looker(model=many_steps(8)))
     journal: list[Any] = []
     for ask in told(loop):
@@ -169,7 +169,7 @@ def test_what_was_edited_in_place_is_in_the_next_piece() -> None:
     assert loop.run.history[2]["content"] == "edited in step 5"
 
 
-def test_a_run_of_the_first_format_can_be_read() -> None:
+def test_run_of_first_format_can_be_read() -> None:
     loop = fixed(Looker(model=ScriptedModel([Failure(400)])))
     with pytest.raises(ModelError) as caught:
         drive(Tree(loop), "fixed")
@@ -281,7 +281,7 @@ def of_everything() -> Callable[[ModelRequest], Any]:
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize("settings", [{}, {"max_seconds": 1000.0}], ids=["untimed", "timed"])
-def test_asking_twice_gives_the_same_and_changes_nothing(way: str, settings: dict[str, Any]) -> None:
+def test_asks_is_repeatable_without_effect(way: str, settings: dict[str, Any]) -> None:
     loop = fixed(Everything(model=ScriptedModel(of_everything()), **settings))
     fresh = text_of(loop)
     assert loop.asks(0.0) == ()  # it has not begun
@@ -379,7 +379,7 @@ def branched(run_id: str, way: str) -> list[tuple[Any, ...]]:
     return places(loop.run)
 
 
-def test_the_id_of_a_branch_is_a_function_of_its_parent_and_its_place() -> None:
+def test_branch_id_depends_on_parent_and_place() -> None:
     first = branched("fixed", "sync")
     assert len({place[-1] for place in first}) == len(first) == 11
     assert branched("fixed", "sync") == first
@@ -392,7 +392,7 @@ def test_the_id_of_a_branch_is_a_function_of_its_parent_and_its_place() -> None:
 
 
 @pytest.mark.parametrize("where", ["hook", "tool"])
-def test_branches_side_by_side_have_the_same_ids_in_whatever_order_their_threads_come(where: str) -> None:
+def test_concurrent_branch_ids_do_not_depend_on_thread_order(where: str) -> None:
     def ids(first_is_late: bool) -> tuple[list[str], dict[str, str]]:
         begun = {"First": threading.Event(), "Second": threading.Event()}
         order: list[str] = []

@@ -98,7 +98,7 @@ def complaint(script: Script, schema: Schema, arguments: Any) -> str:
 # What is sent
 
 
-def test_the_schema_is_sent_as_it_is(call: Call, script: Script) -> None:
+def test_tool_schema_is_sent_unchanged(call: Call, script: Script) -> None:
     model = script(finish(result="done"))
     before = copy.deepcopy(BOOKING)
     call(Worker(model=model, tools=[keeping(BOOKING, [])]))
@@ -122,7 +122,7 @@ def test_the_schema_is_sent_as_it_is(call: Call, script: Script) -> None:
         {"$id": "https://x.test/a", "type": "object", "properties": {"a": {"$ref": "/a#/$defs/b"}}, "$defs": {"b": {}}},
     ],
 )
-def test_every_schema_of_an_object_will_do(script: Script, schema: Schema) -> None:
+def test_tool_schema_can_be_any_object_schema(script: Script, schema: Schema) -> None:
     got: list[Any] = []
     model = script(calling("keep"), finish(result="done"))
     assert read(Worker(model=model, tools=[keeping(schema, got)]).run()) == ["kept"]
@@ -130,7 +130,7 @@ def test_every_schema_of_an_object_will_do(script: Script, schema: Schema) -> No
     assert got == [{}]
 
 
-def test_a_schema_is_copied_when_the_tool_is_declared(call: Call, script: Script) -> None:
+def test_tool_schema_is_copied_at_declaration(call: Call, script: Script) -> None:
     mine = fields("a")
     keep = keeping(mine, [])
     mine["properties"]["a"]["type"] = "integer"
@@ -140,7 +140,7 @@ def test_a_schema_is_copied_when_the_tool_is_declared(call: Call, script: Script
     assert model.requests[0].tools[0]["function"]["parameters"] == fields("a")
 
 
-def test_a_description_comes_from_the_decorator_or_the_docstring(script: Script) -> None:
+def test_schema_tool_description_comes_from_decorator_or_docstring(script: Script) -> None:
     @tool(schema=fields("a"))
     def documented(a: Any) -> None:
         """Say it.
@@ -159,7 +159,7 @@ def test_a_description_comes_from_the_decorator_or_the_docstring(script: Script)
     assert all(entry["parameters"] == fields("a") for entry in sent)
 
 
-def test_the_package_that_checks_is_loaded_with_the_first_such_tool() -> None:
+def test_jsonschema_is_loaded_with_first_schema_tool() -> None:
     script = """
 import sys
 from acorn import module, tool
@@ -178,7 +178,7 @@ print(before, "jsonschema" in sys.modules)
 # What is called
 
 
-def test_arguments_are_passed_as_the_model_gave_them(call: Call, script: Script) -> None:
+def test_schema_tool_gets_arguments_unchanged(call: Call, script: Script) -> None:
     got: list[Any] = []
     given: dict[str, Any] = {
         "city": "Rome",
@@ -192,7 +192,7 @@ def test_arguments_are_passed_as_the_model_gave_them(call: Call, script: Script)
     assert type(got[0]["nights"]) is int
 
 
-def test_named_parameters_need_no_type_hints_and_their_defaults_hold(call: Call, script: Script) -> None:
+def test_schema_tool_parameters_need_no_hints_and_keep_defaults(call: Call, script: Script) -> None:
     got: list[Any] = []
 
     @tool(schema=BOOKING)
@@ -203,7 +203,7 @@ def test_named_parameters_need_no_type_hints_and_their_defaults_hold(call: Call,
     assert got == [("Rome", 2, None, ("double",))]
 
 
-def test_type_hints_beside_a_schema_are_not_read(call: Call, script: Script) -> None:
+def test_schema_tool_type_hints_are_ignored(call: Call, script: Script) -> None:
     @tool(schema=fields("a"))
     def show(a: "Decimal") -> str:
         return repr(a)
@@ -211,7 +211,7 @@ def test_type_hints_beside_a_schema_are_not_read(call: Call, script: Script) -> 
     assert use(call, script, [show], calling("show", a="5")) == ["'5'"]
 
 
-def test_a_parameter_for_the_run_receives_it(call: Call, script: Script) -> None:
+def test_schema_tool_run_parameter_receives_run(call: Call, script: Script) -> None:
     got: list[Any] = []
 
     @tool(schema=fields("a"))
@@ -227,7 +227,7 @@ def test_a_parameter_for_the_run_receives_it(call: Call, script: Script) -> None
     assert got == [("x", run, run), ({"a": "y"}, run)]
 
 
-def test_the_model_cannot_set_what_the_run_or_a_partial_fills_in(call: Call, script: Script) -> None:
+def test_schema_tool_model_cannot_set_run_or_partial_arguments(call: Call, script: Script) -> None:
     @tool(schema=fields("a"))
     def loose(run: Run, **arguments: Any) -> None:
         raise AssertionError("not called")
@@ -282,7 +282,7 @@ class Everything(Worker):
         return f"{a}{cls.mark}"
 
 
-def test_methods_of_every_kind_can_bring_a_schema(call: Call, script: Script) -> None:
+def test_schema_tool_can_be_any_kind_of_method(call: Call, script: Script) -> None:
     names = ("method", "amethod", "static", "of_class")
     reply = functools.reduce(lambda one, other: one & other, [calling(name, a="x") for name in names])
     model = script(reply, finish(result="done"))
@@ -292,7 +292,7 @@ def test_methods_of_every_kind_can_bring_a_schema(call: Call, script: Script) ->
     assert [entry["function"]["parameters"] for entry in model.requests[0].tools[:-1]] == [fields("a")] * 4
 
 
-def test_an_override_without_the_decorator_keeps_the_schema(call: Call, script: Script) -> None:
+def test_schema_tool_override_without_decorator_keeps_schema(call: Call, script: Script) -> None:
     class Other(Everything):
         def method(self, a, b="b"):  # type: ignore[no-untyped-def]
             return f"{a}{b}"
@@ -300,7 +300,7 @@ def test_an_override_without_the_decorator_keeps_the_schema(call: Call, script: 
     assert read(call.run(Other(model=script(calling("method", a="x"), finish(result="done"))))) == ["xb"]
 
 
-def test_partials_callable_objects_and_bound_methods_can_bring_a_schema(call: Call, script: Script) -> None:
+def test_schema_tool_can_be_partial_callable_or_bound_method(call: Call, script: Script) -> None:
     partial = tool(schema=fields("a"), name="partial")(functools.partial(Shouter("!"), b="-"))
     object_ = tool(schema=fields("a"))(Shouter("?"))
     bound = tool(schema=fields("a"), name="bound")(Shouter(".").method)
@@ -308,7 +308,7 @@ def test_partials_callable_objects_and_bound_methods_can_bring_a_schema(call: Ca
     assert use(call, script, [partial, object_, bound], reply) == ["x-!", "x?", "{'a': 'x'}."]
 
 
-def test_timeouts_and_turns_hold_for_them_too(call: Call, script: Script) -> None:
+def test_schema_tool_respects_timeout_and_parallel(call: Call, script: Script) -> None:
     under_way, most = 0, 0
     lock = threading.Lock()
 
@@ -333,7 +333,7 @@ def test_timeouts_and_turns_hold_for_them_too(call: Call, script: Script) -> Non
     assert most == 1
 
 
-def test_a_hook_can_add_a_tool_with_a_schema(call: Call, script: Script) -> None:
+def test_hook_can_add_schema_tool(call: Call, script: Script) -> None:
     got: list[Any] = []
 
     class Adding(Worker):
@@ -346,7 +346,7 @@ def test_a_hook_can_add_a_tool_with_a_schema(call: Call, script: Script) -> None
     assert got == [{"a": "x"}]
 
 
-def test_a_source_can_list_tools_with_schemas(call: Call, script: Script) -> None:
+def test_source_can_list_schema_tools(call: Call, script: Script) -> None:
     got: list[Any] = []
 
     class Server:
@@ -392,11 +392,11 @@ def test_a_source_can_list_tools_with_schemas(call: Call, script: Script) -> Non
         ),
     ],
 )
-def test_an_argument_that_does_not_fit_is_named(script: Script, arguments: Any, words: str) -> None:
+def test_schema_tool_unfitting_argument_is_named(script: Script, arguments: Any, words: str) -> None:
     assert words in complaint(script, BOOKING, arguments)
 
 
-def test_a_wrong_argument_is_a_tool_error_in_every_way_to_call(call: Call, script: Script) -> None:
+def test_schema_tool_wrong_argument_is_tool_error_in_every_way_of_calling(call: Call, script: Script) -> None:
     got: list[Any] = []
     reply = calling("keep", nights="two", guest={"age": 3}) & calling("keep", city="Rome", nights=2)
     first, second = use(call, script, [keeping(BOOKING, got)], reply)
@@ -450,7 +450,7 @@ DOG = {"type": "object", "properties": {"kind": {"const": "dog"}, "barks": {"typ
         ({"type": "string", "pattern": "^[a-z]+$"}, "A", '`a`: expected string matching ^[a-z]+$, got "A"'),
     ],
 )
-def test_the_words_name_what_was_expected(script: Script, schema: Schema, value: Any, words: str) -> None:
+def test_schema_tool_error_names_expected_value(script: Script, schema: Schema, value: Any, words: str) -> None:
     whole = {"type": "object", "properties": {"a": schema}, "$defs": {"Up": {"minimum": 1}}}
     assert words in complaint(script, whole, {"a": value})
 
@@ -471,13 +471,13 @@ def test_the_words_name_what_was_expected(script: Script, schema: Schema, value:
         ),
     ],
 )
-def test_what_is_wrong_with_the_whole_is_said_of_the_arguments(
+def test_schema_tool_error_about_all_arguments_says_so(
     script: Script, schema: Schema, arguments: Any, words: str
 ) -> None:
     assert words in complaint(script, schema, arguments)
 
 
-def test_an_argument_that_the_function_does_not_take_is_refused(call: Call, script: Script) -> None:
+def test_schema_tool_unknown_argument_is_rejected(call: Call, script: Script) -> None:
     @tool(schema=fields("a"))
     def keep(a: Any) -> None:
         raise AssertionError("not called")
@@ -500,7 +500,7 @@ def test_an_argument_that_the_function_does_not_take_is_refused(call: Call, scri
         ("", "argument `city` is missing"),
     ],
 )
-def test_arguments_that_are_no_json_object_are_a_tool_error(script: Script, arguments: str, words: str) -> None:
+def test_schema_tool_arguments_that_are_not_object_are_tool_error(script: Script, arguments: str, words: str) -> None:
     assert words in complaint(script, BOOKING, arguments)
 
 
@@ -519,7 +519,7 @@ def nested(levels: int, bottom: Any) -> Any:
     return bottom if levels == 0 else {"next": nested(levels - 1, bottom)}
 
 
-def test_a_schema_may_be_many_levels_deep(script: Script) -> None:
+def test_tool_schema_can_be_deeply_nested(script: Script) -> None:
     got: list[Any] = []
     model = script(calling("keep", top=nested(10, 5)), finish(result="done"))
     assert read(Worker(model=model, tools=[keeping(deep(10), got)]).run()) == ["kept"]
@@ -528,7 +528,7 @@ def test_a_schema_may_be_many_levels_deep(script: Script) -> None:
     assert complaint(script, deep(10), {"top": nested(10, "x")}) == f'argument `{path}`: expected integer, got "x"'
 
 
-def test_a_schema_may_hold_itself(script: Script) -> None:
+def test_tool_schema_can_be_recursive(script: Script) -> None:
     tree = {"type": "object", "properties": {"next": {"$ref": "#"}, "value": {"type": "integer"}}}
     assert complaint(script, tree, {"next": {"next": {"value": "x"}}}) == (
         'argument `next.next.value`: expected integer, got "x"'
@@ -570,14 +570,14 @@ def refused(entry: Any) -> str:
         ({"type": "object", "$schema": 7}, "which is no known draft of JSON Schema"),
     ],
 )
-def test_a_schema_that_cannot_be_used_is_refused(schema: Any, words: str) -> None:
+def test_unusable_tool_schema_is_rejected(schema: Any, words: str) -> None:
     message = refused(keeping(schema, []))
     assert words in message
     assert message.startswith("`schema` of the tool `keep`")
     assert "`Booker`, tools[0]" in message
 
 
-def test_a_schema_that_holds_itself_in_python_is_refused() -> None:
+def test_tool_schema_with_python_cycle_is_rejected() -> None:
     circle: Schema = {"type": "object"}
     circle["properties"] = {"a": circle}
     assert "must be plain JSON data" in refused(keeping(circle, []))
@@ -596,7 +596,7 @@ def test_a_schema_that_holds_itself_in_python_is_refused() -> None:
     ],
 )
 @pytest.mark.parametrize("keyword", ["$ref", "$dynamicRef"])
-def test_a_reference_that_leaves_the_document_is_refused_and_nothing_is_fetched(
+def test_tool_schema_with_remote_reference_is_rejected_without_fetch(
     reference: str, keyword: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def connect(*_: Any, **__: Any) -> Any:
@@ -610,7 +610,7 @@ def test_a_reference_that_leaves_the_document_is_refused_and_nothing_is_fetched(
     assert "`Booker`, tools[0]" in message
 
 
-def test_a_reference_from_where_no_schema_stands_is_an_error_of_the_call(script: Script) -> None:
+def test_tool_schema_with_dangling_reference_is_call_error(script: Script) -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"$ref": "#/x-parts/a"}},
@@ -638,13 +638,13 @@ def keyed(a: Any, **rest: Any) -> None: ...
         (functools.partial(keyed, a=1), "has the property `a`, which the partial fills in already"),
     ],
 )
-def test_a_function_that_cannot_be_called_by_its_schema_is_refused(function: Any, words: str) -> None:
+def test_function_not_callable_by_schema_is_rejected(function: Any, words: str) -> None:
     message = refused(tool(schema=fields("a"))(functools.partial(function)))
     assert words in message
     assert "`Booker`, tools[0]" in message
 
 
-def test_a_property_that_need_not_be_given_must_be_taken_all_the_same() -> None:
+def test_optional_schema_property_must_be_accepted_by_function() -> None:
     optional = {**fields("a"), "required": []}
     assert "cannot be called with `a`" in refused(tool(schema=optional)(functools.partial(nothing)))
     needing = tool(schema=optional, name="needing")(functools.partial(needs_more, b=1))
@@ -653,7 +653,7 @@ def test_a_property_that_need_not_be_given_must_be_taken_all_the_same() -> None:
     )
 
 
-def test_conditions_in_a_schema_may_require_what_a_function_needs(call: Call, script: Script) -> None:
+def test_schema_conditions_can_require_function_arguments(call: Call, script: Script) -> None:
     @tool(schema={**fields("a", "b"), "required": ["a"], "allOf": [{"required": ["b"]}]})
     def both(a: Any, b: Any) -> str:
         return f"{a}{b}"
@@ -661,7 +661,7 @@ def test_conditions_in_a_schema_may_require_what_a_function_needs(call: Call, sc
     assert use(call, script, [both], calling("both", a="x", b="y")) == ["xy"]
 
 
-def test_a_method_that_cannot_be_called_by_its_schema_is_refused_with_its_class() -> None:
+def test_method_not_callable_by_schema_is_rejected_with_class() -> None:
     with pytest.raises(
         DeclarationError, match=r"The tool `book` cannot be called with `a`.*\(`Hotel`, method `book`\)"
     ):
@@ -671,7 +671,7 @@ def test_a_method_that_cannot_be_called_by_its_schema_is_refused_with_its_class(
             def book(self, city: str = "") -> None: ...
 
 
-def test_a_hint_that_cannot_be_read_yet_is_looked_at_again(call: Call, script: Script) -> None:
+def test_unresolved_hint_is_read_again_later(call: Call, script: Script) -> None:
     @tool(schema=fields("a"))
     def early(a: Any, run: "Late") -> str:  # type: ignore[name-defined]  # noqa: F821
         return f"{a}{run.steps}"
@@ -685,7 +685,7 @@ def test_a_hint_that_cannot_be_read_yet_is_looked_at_again(call: Call, script: S
         del early.__globals__["Late"]
 
 
-def test_two_tools_of_one_name_are_a_conflict_whatever_their_kind() -> None:
+def test_two_tools_of_any_kind_with_one_name_conflict() -> None:
     def keep(a: int) -> int:
         return a
 

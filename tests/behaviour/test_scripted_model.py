@@ -68,7 +68,7 @@ both_ways = pytest.mark.parametrize("ask", [ask_sync, ask_async], ids=["complete
 
 
 @both_ways
-def test_replies_come_in_their_order(ask: Ask) -> None:
+def test_scripted_model_replies_in_order(ask: Ask) -> None:
     model = ScriptedModel(["one", Reply("two"), calling("search", query="three"), finish(answer="four")])
     responses = [ask(model, request()) for _ in range(4)]
     assert [response.content for response in responses] == ["one", "two", "", ""]
@@ -79,7 +79,7 @@ def test_replies_come_in_their_order(ask: Ask) -> None:
 
 
 @both_ways
-def test_replies_may_be_made_by_a_function_of_the_request(ask: Ask) -> None:
+def test_scripted_model_replies_by_function(ask: Ask) -> None:
     model = ScriptedModel(lambda asked: f"You said {asked.messages[-1]['content']}")
     assert ask(model, request("a")).content == "You said a"
     assert ask(model, request("b")).content == "You said b"
@@ -87,7 +87,7 @@ def test_replies_may_be_made_by_a_function_of_the_request(ask: Ask) -> None:
     model.done()
 
 
-def test_a_function_can_play_a_whole_run(call: Call, script: Script) -> None:
+def test_scripted_model_function_can_play_whole_run(call: Call, script: Script) -> None:
     def play(asked: ModelRequest) -> Reply:
         if asked.messages[-1]["role"] == "tool":
             return finish(answer=asked.messages[-1]["content"])
@@ -96,14 +96,14 @@ def test_a_function_can_play_a_whole_run(call: Call, script: Script) -> None:
     assert call(Searcher(model=script(play)), question="?") == Answer(answer="about acorns")
 
 
-def test_the_example_of_its_docstring_runs(call: Call, script: Script) -> None:
+def test_scripted_model_docstring_example_runs(call: Call, script: Script) -> None:
     model = script(calling("search", query="acorns"), finish(answer="They are nuts."))
     with model:
         assert call(Searcher(model=model), question="?") == Answer(answer="They are nuts.")
 
 
 @both_ways
-def test_a_reply_carries_what_it_was_given(ask: Ask) -> None:
+def test_scripted_reply_carries_given_values(ask: Ask) -> None:
     used = Usage(input_tokens=5, output_tokens=6, requests=1)
     reply = Reply("text", stop_reason="length", reasoning="because", refusal="no", usage=used)
     response = ask(ScriptedModel([reply], name="some-model"), request())
@@ -112,19 +112,19 @@ def test_a_reply_carries_what_it_was_given(ask: Ask) -> None:
 
 
 @both_ways
-def test_usage_is_made_up_where_none_was_given(ask: Ask) -> None:
+def test_scripted_model_estimates_missing_usage(ask: Ask) -> None:
     used = ask(ScriptedModel(["word" * 10]), request("text" * 100)).usage
     assert (used.input_tokens, used.output_tokens, used.requests) == (100, 11, 1)
 
 
-def test_arguments_may_have_any_name_and_value() -> None:
+def test_scripted_call_arguments_can_have_any_name() -> None:
     made = calling("search", name="n", self=1, nested={"a": [None, 1.5]}, text='é"\n')
     assert made.calls[0].name == "search"
     assert json.loads(made.calls[0].arguments) == {"name": "n", "self": 1, "nested": {"a": [None, 1.5]}, "text": 'é"\n'}
 
 
 @both_ways
-def test_ids_are_given_where_the_script_has_none(ask: Ask) -> None:
+def test_scripted_model_gives_missing_ids(ask: Ask) -> None:
     model = ScriptedModel([calling("a") & calling("b", _id="mine") & calling("c", _id=""), calling("a")])
     assert [made.id for made in ask(model, request()).tool_calls] == ["call_1_0", "mine", ""]
     assert [made.id for made in ask(model, request()).tool_calls] == ["call_2_0"]
@@ -133,7 +133,7 @@ def test_ids_are_given_where_the_script_has_none(ask: Ask) -> None:
 # Both in one response
 
 
-def test_text_and_calls_are_joined_by_an_ampersand() -> None:
+def test_scripted_replies_are_joined_by_ampersand() -> None:
     reply = Reply("Let me ") & calling("a", x=1) & Reply("see.") & calling("b") & finish(answer="c")
     assert reply.content == "Let me see."
     assert [(made.name, made.arguments) for made in reply.calls] == [
@@ -143,7 +143,7 @@ def test_text_and_calls_are_joined_by_an_ampersand() -> None:
     ]
 
 
-def test_joining_keeps_everything_that_either_has() -> None:
+def test_joined_replies_keep_all_values() -> None:
     used = Usage(input_tokens=1)
     joined = (
         Reply("a", reasoning="think ", usage=used, delay=0.1)
@@ -155,13 +155,13 @@ def test_joining_keeps_everything_that_either_has() -> None:
     assert calling("x") & calling("y") == Reply(calls=[RawCall(None, "x", "{}"), RawCall(None, "y", "{}")])
 
 
-def test_joining_leaves_the_parts_as_they_were() -> None:
+def test_joining_replies_leaves_parts_unchanged() -> None:
     one, other = calling("x"), calling("y")
     assert len((one & other).calls) == 2
     assert (len(one.calls), len(other.calls)) == (1, 1)
 
 
-def test_one_reply_may_be_used_several_times(call: Call, script: Script) -> None:
+def test_one_reply_can_be_used_several_times(call: Call, script: Script) -> None:
     again = calling("search", query="a")
     model = script(again, again, finish(answer="b"))
     call(Searcher(model=model), question="?")
@@ -172,7 +172,7 @@ def test_one_reply_may_be_used_several_times(call: Call, script: Script) -> None
 # What it remembers
 
 
-def test_it_keeps_every_request(call: Call, script: Script) -> None:
+def test_scripted_model_records_every_request(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), "Hm.", finish(answer="b"))
     run_messages = call.run(Searcher(model=model), question="?").history
     assert [len(asked.messages) for asked in model.requests] == [2, 4, 6]
@@ -181,7 +181,7 @@ def test_it_keeps_every_request(call: Call, script: Script) -> None:
 
 
 @pytest.mark.edits_history
-def test_a_kept_request_does_not_change_afterwards(call: Call, script: Script) -> None:
+def test_recorded_request_does_not_change_afterwards(call: Call, script: Script) -> None:
     class Changer(Searcher):
         def on_step(self, step: Any) -> None:
             self.history[1]["content"] = "changed"
@@ -193,7 +193,7 @@ def test_a_kept_request_does_not_change_afterwards(call: Call, script: Script) -
     assert len(model.requests[0].messages) == 2
 
 
-def test_a_failed_request_is_kept_too() -> None:
+def test_failed_request_is_recorded() -> None:
     model = ScriptedModel([Failure(500), KeyError("x")])
     for kind in (ModelError, KeyError):
         with pytest.raises(kind):
@@ -206,7 +206,7 @@ def test_a_failed_request_is_kept_too() -> None:
 
 
 @both_ways
-def test_it_complains_of_an_unexpected_request(ask: Ask) -> None:
+def test_unexpected_request_raises(ask: Ask) -> None:
     model = ScriptedModel(["only this"], name="some-model")
     ask(model, request())
     with pytest.raises(
@@ -215,12 +215,12 @@ def test_it_complains_of_an_unexpected_request(ask: Ask) -> None:
         ask(model, request("what now?"))
 
 
-def test_an_unexpected_request_of_a_run_fails_the_test(call: Call) -> None:
+def test_unexpected_request_in_run_fails_test(call: Call) -> None:
     with pytest.raises(AssertionError, match="asked once, but its script has 0 replies"):
         call(Asker(model=ScriptedModel([])), question="?")
 
 
-def test_it_complains_again_of_a_request_whose_complaint_was_swallowed(call: Call, script: Script) -> None:
+def test_swallowed_unexpected_request_is_raised_by_done(call: Call, script: Script) -> None:
     inner = ScriptedModel([])
 
     @tool
@@ -237,7 +237,7 @@ def test_it_complains_again_of_a_request_whose_complaint_was_swallowed(call: Cal
         inner.done()
 
 
-def test_it_complains_of_replies_that_nobody_asked_for() -> None:
+def test_unused_reply_is_raised_by_done() -> None:
     model = ScriptedModel(["a", "b", "c"], name="some-model")
     model.complete(request())
     with pytest.raises(AssertionError, match="`some-model` has 2 unused replies, the first of them 'b'"):
@@ -249,20 +249,20 @@ def test_it_complains_of_replies_that_nobody_asked_for() -> None:
     model.done()
 
 
-def test_a_with_block_complains_at_its_end() -> None:
+def test_with_block_raises_unused_reply() -> None:
     with pytest.raises(AssertionError, match="1 unused reply"), ScriptedModel(["a"]) as model:
         assert isinstance(model, ScriptedModel)
     with ScriptedModel(["a"]) as model:
         model.complete(request())
 
 
-def test_a_with_block_does_not_hide_another_error() -> None:
+def test_with_block_does_not_hide_other_error() -> None:
     with pytest.raises(KeyError, match="the real one"), ScriptedModel(["a"]):
         raise KeyError("the real one")
 
 
 @both_ways
-def test_it_complains_of_what_is_no_reply(ask: Ask) -> None:
+def test_invalid_reply_raises(ask: Ask) -> None:
     made: Any = ScriptedModel(lambda asked: None)  # type: ignore[arg-type, return-value]
     listed: Any = ScriptedModel([5])  # type: ignore[list-item]
     for model, what in ((made, "None"), (listed, "5")):
@@ -278,7 +278,7 @@ def test_it_complains_of_what_is_no_reply(ask: Ask) -> None:
     ("status", "retryable"),
     [(400, False), (401, False), (404, False), (408, True), (409, True), (429, True), (500, True), (529, True)],
 )
-def test_it_fails_with_a_status(ask: Ask, status: int, retryable: bool) -> None:
+def test_scripted_failure_has_status(ask: Ask, status: int, retryable: bool) -> None:
     model = ScriptedModel([Failure(status, "too much")], name="some-model")
     with pytest.raises(ModelError, match=rf"`some-model` failed \(HTTP {status}\): too much") as caught:
         ask(model, request())
@@ -287,14 +287,14 @@ def test_it_fails_with_a_status(ask: Ask, status: int, retryable: bool) -> None:
 
 
 @both_ways
-def test_it_fails_with_a_broken_connection(ask: Ask) -> None:
+def test_scripted_failure_without_status_is_broken_connection(ask: Ask) -> None:
     with pytest.raises(ModelError, match="the connection broke") as caught:
         ask(ScriptedModel([Failure()]), request())
     assert (caught.value.status, caught.value.retryable) == (None, True)
 
 
 @both_ways
-def test_it_raises_an_exception_as_it_is(ask: Ask) -> None:
+def test_scripted_exception_is_raised_unchanged(ask: Ask) -> None:
     error = AcornError("as it is")
     with pytest.raises(AcornError) as caught:
         ask(ScriptedModel([error]), request())
@@ -303,7 +303,7 @@ def test_it_raises_an_exception_as_it_is(ask: Ask) -> None:
 
 @both_ways
 @pytest.mark.parametrize("reply", [Reply("late", delay=0.05), Failure(500, delay=0.05)])
-def test_it_waits_before_it_answers_or_fails(ask: Ask, reply: Reply | Failure) -> None:
+def test_scripted_delay_precedes_reply_or_failure(ask: Ask, reply: Reply | Failure) -> None:
     began = time.monotonic()
     try:
         ask(ScriptedModel([reply]), request())
@@ -312,7 +312,7 @@ def test_it_waits_before_it_answers_or_fails(ask: Ask, reply: Reply | Failure) -
     assert time.monotonic() - began >= 0.05
 
 
-def test_waiting_leaves_the_event_loop_free() -> None:
+def test_scripted_delay_leaves_event_loop_free() -> None:
     model = ScriptedModel([Reply("late", delay=AGES), Reply("now")])
 
     async def main() -> None:
@@ -326,13 +326,13 @@ def test_waiting_leaves_the_event_loop_free() -> None:
 
 
 @both_ways
-def test_it_gives_up_when_the_run_has_no_more_time(ask: Ask) -> None:
+def test_scripted_delay_ends_at_request_timeout(ask: Ask) -> None:
     with waiting_for_nothing(), pytest.raises(ModelError, match=r"took longer than 0\.02 s") as caught:
         ask(ScriptedModel([Reply("late", delay=AGES)]), request(timeout=0.02))
     assert caught.value.retryable
 
 
-def test_a_late_reply_ends_a_run_with_a_time_limit(call: Call, script: Script) -> None:
+def test_late_reply_ends_run_with_time_limit(call: Call, script: Script) -> None:
     with waiting_for_nothing(), pytest.raises(LimitError, match="max_seconds"):
         call(Asker(model=script(finish(answer="a") & Reply(delay=AGES)), max_seconds=0.3), question="?")
 
@@ -340,24 +340,24 @@ def test_a_late_reply_ends_a_run_with_a_time_limit(call: Call, script: Script) -
 # As a model of the port
 
 
-def test_it_is_a_model_of_the_port() -> None:
+def test_scripted_model_implements_port() -> None:
     assert is_model(ScriptedModel([]))
     assert ScriptedModel([], name="some-model").name == "some-model"
 
 
-def test_it_can_force_a_tool_unless_told_otherwise() -> None:
+def test_scripted_model_can_force_tool_by_default() -> None:
     assert ScriptedModel([]).can_force_tool(request())
     assert not ScriptedModel([], forces=False).can_force_tool(request())
 
 
-def test_it_has_a_price_where_it_is_given_one(call: Call, script: Script) -> None:
+def test_scripted_model_has_given_price(call: Call, script: Script) -> None:
     assert ScriptedModel([]).price() is None
     used = Usage(input_tokens=10, output_tokens=5, requests=1)
     model = script(finish(answer="a") & Reply(usage=used), price=Price(1.0, 2.0))
     assert call.run(Asker(model=model), question="?").cost == 20.0
 
 
-def test_it_serves_many_threads(script: Script) -> None:
+def test_scripted_model_serves_many_threads(script: Script) -> None:
     model = script(*[finish(answer=str(at)) for at in range(50)])
     agent = Asker(model=model)
     answers: list[str] = []
@@ -373,14 +373,14 @@ def test_it_serves_many_threads(script: Script) -> None:
 
 
 @pytest.mark.parametrize("reply", ["hello", Reply("hello")], ids=["text", "reply"])
-def test_one_reply_needs_no_list(reply: Any) -> None:
+def test_single_reply_needs_no_list(reply: Any) -> None:
     model = ScriptedModel(reply)
     assert model.complete(request()).content == "hello"
     with pytest.raises(AssertionError, match=r"has 1 reply\."):
         model.complete(request())
 
 
-def test_one_failure_and_one_exception_need_no_list() -> None:
+def test_single_failure_and_exception_need_no_list() -> None:
     with pytest.raises(ModelError, match="HTTP 500"):
         ScriptedModel(Failure(500)).complete(request())
     with pytest.raises(KeyError, match="gone"):
@@ -417,13 +417,13 @@ class Point:
     ],
     ids=lambda output: type(output).__name__,
 )
-def test_an_output_can_be_given_as_it_is(call: Call, script: Script, output: Any) -> None:
+def test_finish_accepts_output_instance(call: Call, script: Script, output: Any) -> None:
     agent = type("Giver", (Asker,), {"final_output": type(output)})
     found = call(agent(model=script(finish(output))), question="?")
     assert found == (output.root if isinstance(output, Several) else output) or found == output
 
 
-def test_an_output_and_fields_at_once_are_refused() -> None:
+def test_finish_with_instance_and_fields_raises() -> None:
     with pytest.raises(TypeError, match="an output or its fields, not both"):
         finish(Answer(answer="a"), answer="b")
 
@@ -432,7 +432,7 @@ def test_an_output_and_fields_at_once_are_refused() -> None:
 
 
 @pytest.mark.message_list
-def test_by_turn_the_conversation_decides_which_reply_is_next(call: Call) -> None:
+def test_by_turn_chooses_reply_by_conversation(call: Call) -> None:
     replies: list[Any] = [
         calling("search", query="a"),
         "Let me think.",
@@ -451,7 +451,7 @@ def test_by_turn_the_conversation_decides_which_reply_is_next(call: Call) -> Non
     assert given == [turns._answer(reply, turns.requests[0], at).tool_calls for at, reply in enumerate(replies)]
 
 
-def test_by_turn_an_earlier_conversation_does_not_count() -> None:
+def test_by_turn_ignores_prior_conversation() -> None:
     model = ScriptedModel([calling("search", query="a"), finish(answer="b")], by_turn=True)
     agent = Searcher(model=model)
     first = agent.run(question="?")
@@ -461,7 +461,7 @@ def test_by_turn_an_earlier_conversation_does_not_count() -> None:
     assert agent.using(history=plain)(question="again?") == Answer(answer="b")
 
 
-def test_by_turn_it_complains_of_what_was_never_asked_for_and_of_what_is_not_there() -> None:
+def test_by_turn_reports_unused_and_missing_replies() -> None:
     model = ScriptedModel([finish(answer="b"), finish(answer="c")], by_turn=True)
     Searcher(model=model)(question="?")
     with pytest.raises(AssertionError, match="1 unused reply"):
@@ -475,7 +475,7 @@ def test_by_turn_it_complains_of_what_was_never_asked_for_and_of_what_is_not_the
 
 
 @pytest.mark.parametrize("make", [copy.deepcopy, lambda agent: pickle.loads(pickle.dumps(agent)), copy.copy])
-def test_an_agent_with_a_scripted_model_can_be_copied_and_pickled(make: Callable[[Any], Any]) -> None:
+def test_agent_with_scripted_model_can_be_copied_and_pickled(make: Callable[[Any], Any]) -> None:
     agent = Searcher(model=ScriptedModel([calling("search", query="a"), finish(answer="b"), finish(answer="c")]))
     again = make(agent)
     if make is not copy.copy:

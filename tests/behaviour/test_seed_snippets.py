@@ -61,7 +61,7 @@ def calculate(expression: str) -> float:
 # core-concepts.md, Module
 
 
-def test_the_basic_structure_of_a_module() -> None:
+def test_seed_basic_module_structure() -> None:
     found = spec(
         """
         from acorn import module
@@ -101,7 +101,7 @@ def test_the_basic_structure_of_a_module() -> None:
 
 
 @pytest.mark.parametrize("line", ["initial_input = [...]", "final_output = [...]", "tools = [...]", "cache = [...]"])
-def test_the_dots_of_the_basic_structure_are_to_be_filled_in(line: str) -> None:
+def test_seed_basic_structure_dots_must_be_filled(line: str) -> None:
     with pytest.raises(DeclarationError, match=r"^`MyAgent\.\w+(\[0\])?` must be .*, got .*Ellipsis"):
         run(f"class MyAgent(module):\n    {line}")
 
@@ -117,11 +117,11 @@ def test_the_dots_of_the_basic_structure_are_to_be_filled_in(line: str) -> None:
         'model = "ollama/llama3"',
     ],
 )
-def test_a_model_is_any_identifier(line: str) -> None:
+def test_seed_model_is_any_identifier(line: str) -> None:
     assert spec(f"class MyAgent(module):\n    {line}").model in line
 
 
-def test_a_model_can_also_be_a_dict() -> None:
+def test_seed_model_can_be_dict() -> None:
     found = spec(
         """
         class MyAgent(module):
@@ -135,7 +135,7 @@ def test_a_model_can_also_be_a_dict() -> None:
     assert found.model == {"model": "anthropic/claude-sonnet-4-5-20250514", "api_key": "...", "base_url": "..."}
 
 
-def test_temperature_is_a_float_between_0_and_2() -> None:
+def test_seed_temperature_range() -> None:
     assert spec("class MyAgent(module):\n    temperature = 0.7").temperature == 0.7
     for outside in ("-0.1", "2.1"):
         with pytest.raises(DeclarationError, match=r"`MyAgent\.temperature`"):
@@ -151,11 +151,11 @@ def test_temperature_is_a_float_between_0_and_2() -> None:
         ("parse_retries = 3", "parse_retries", 3),
     ],
 )
-def test_the_other_settings(lines: str, attribute: str, value: Any) -> None:
+def test_seed_other_settings(lines: str, attribute: str, value: Any) -> None:
     assert getattr(spec(f"class MyAgent(module):\n    {lines}"), attribute) == value
 
 
-def test_max_steps_and_parse_retries_have_the_defaults_they_are_said_to_have() -> None:
+def test_seed_defaults_of_max_steps_and_parse_retries() -> None:
     found = spec("class MyAgent(module):\n    pass")
     assert found.max_steps is None  # "Default: `None` (single-turn mode)."
     assert found.parse_retries == 2  # "Default: 2."
@@ -166,7 +166,7 @@ def test_max_steps_and_parse_retries_have_the_defaults_they_are_said_to_have() -
 GUIDELINES = "You are a helpful research assistant.\n\n## Guidelines\n- Be concise\n- Cite sources"
 
 
-def test_the_docstring_becomes_the_system_prompt() -> None:
+def test_seed_docstring_is_system_prompt() -> None:
     found = spec(
         '''
         class MyAgent(module):
@@ -183,7 +183,7 @@ def test_the_docstring_becomes_the_system_prompt() -> None:
     assert found.prompt.text == GUIDELINES
 
 
-def test_an_explicit_system_prompt_takes_precedence_over_the_docstring() -> None:
+def test_seed_system_prompt_wins_over_docstring() -> None:
     found = spec(
         '''
         class MyAgent(module):
@@ -201,7 +201,7 @@ def test_an_explicit_system_prompt_takes_precedence_over_the_docstring() -> None
     assert found.prompt.text == GUIDELINES
 
 
-def test_a_system_prompt_may_be_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seed_system_prompt_can_be_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "researcher.md").write_text("You are a researcher.\n")
     monkeypatch.chdir(tmp_path)
@@ -217,7 +217,7 @@ def test_a_system_prompt_may_be_a_file(tmp_path: Path, monkeypatch: pytest.Monke
     assert read_prompt_file(found.prompt.file, "MyAgent") == "You are a researcher.\n"
 
 
-def test_a_system_prompt_may_be_a_method() -> None:
+def test_seed_system_prompt_can_be_method() -> None:
     agent = run(
         '''
         from datetime import date
@@ -239,7 +239,7 @@ def test_a_system_prompt_may_be_a_method() -> None:
 # core-concepts.md, Input/Output Schemas
 
 
-def test_initial_input_defines_the_arguments_of_a_call() -> None:
+def test_seed_initial_input_defines_call_arguments() -> None:
     found = spec(
         """
         from pydantic import BaseModel, Field
@@ -257,7 +257,7 @@ def test_initial_input_defines_the_arguments_of_a_call() -> None:
     assert type(given).__name__ == "QuestionInput"
 
 
-def test_final_output_defines_the_arguments_of_finish() -> None:
+def test_seed_final_output_defines_finish_arguments() -> None:
     found = spec(
         """
         from pydantic import BaseModel, Field
@@ -312,12 +312,12 @@ def search_web() -> Any:
     return run(SEARCH_WEB, results=[{"title": "Acorns"}]).search_web
 
 
-def test_a_decorated_function_stays_a_function(search_web: Any) -> None:
+def test_seed_decorated_function_stays_function(search_web: Any) -> None:
     assert inspect.isfunction(search_web)
     assert search_web("acorns") == [{"title": "Acorns"}]
 
 
-def test_the_schema_of_a_tool_comes_from_its_signature_and_docstring(search_web: Any) -> None:
+def test_seed_tool_schema_comes_from_signature_and_docstring(search_web: Any) -> None:
     assert the_tool(search_web).schema == {
         "name": "search_web",
         "description": "Search the web for information.",
@@ -339,37 +339,37 @@ def test_the_schema_of_a_tool_comes_from_its_signature_and_docstring(search_web:
 # Both documents have the table: where a part of the schema comes from.
 
 
-def test_function_name_maps_to_tool_name(search_web: Any) -> None:
+def test_seed_function_name_is_tool_name(search_web: Any) -> None:
     assert the_tool(search_web).name == "search_web"
 
 
-def test_docstring_first_line_maps_to_tool_description(search_web: Any) -> None:
+def test_seed_docstring_first_line_is_tool_description(search_web: Any) -> None:
     assert the_tool(search_web).schema["description"] == "Search the web for information."
 
 
-def test_parameter_type_hints_map_to_parameter_types(search_web: Any) -> None:
+def test_seed_type_hints_are_parameter_types(search_web: Any) -> None:
     properties = the_tool(search_web).schema["parameters"]["properties"]
     assert (properties["query"]["type"], properties["max_results"]["type"]) == ("string", "integer")
 
 
-def test_docstring_args_section_maps_to_parameter_descriptions(search_web: Any) -> None:
+def test_seed_args_section_is_parameter_descriptions(search_web: Any) -> None:
     properties = the_tool(search_web).schema["parameters"]["properties"]
     assert properties["query"]["description"] == "The search query"
     assert properties["max_results"]["description"] == "Maximum number of results to return"
 
 
-def test_default_values_map_to_optional_parameters(search_web: Any) -> None:
+def test_seed_defaults_are_optional_parameters(search_web: Any) -> None:
     parameters = the_tool(search_web).schema["parameters"]
     assert parameters["required"] == ["query"]
     assert parameters["properties"]["max_results"]["default"] == 5
 
 
-def test_the_return_type_hint_is_informational(search_web: Any) -> None:
+def test_seed_return_type_hint_is_informational(search_web: Any) -> None:
     assert set(the_tool(search_web).schema) == {"name", "description", "parameters"}
     assert "list[dict]" not in repr(the_tool(search_web).schema)
 
 
-def test_registering_tools_option_1_class_attribute(search_web: Any) -> None:
+def test_seed_tools_as_class_attribute(search_web: Any) -> None:
     found = spec(
         """
         class MyAgent(module):
@@ -397,7 +397,7 @@ class MyAgent(module):
 '''
 
 
-def test_registering_tools_option_2_methods_with_the_tool_decorator() -> None:
+def test_seed_tools_as_decorated_methods() -> None:
     found = spec(OPTION_2, results=[])
     assert [one.name for one in found.tools] == ["search_web", "calculate"]
     assert [one.schema["description"] for one in found.tools] == [
@@ -406,7 +406,7 @@ def test_registering_tools_option_2_methods_with_the_tool_decorator() -> None:
     ]
 
 
-def test_self_is_excluded_from_the_schema_of_a_method() -> None:
+def test_seed_self_is_not_in_method_schema() -> None:
     search_web, calculate = spec(OPTION_2, results=[]).tools
     assert search_web.schema["parameters"] == {
         "type": "object",
@@ -416,7 +416,7 @@ def test_self_is_excluded_from_the_schema_of_a_method() -> None:
     assert list(calculate.schema["parameters"]["properties"]) == ["expression"]
 
 
-def test_a_method_tool_can_be_called_with_what_a_model_sends() -> None:
+def test_seed_method_tool_is_callable_with_model_arguments() -> None:
     agent = run(OPTION_2, results=["found"]).MyAgent()
     search_web, calculate = (one.bound_to(agent) for one in spec_of(agent).tools)
     assert call(search_web, '{"query": "acorns"}') == ["found"]
@@ -424,7 +424,7 @@ def test_a_method_tool_can_be_called_with_what_a_model_sends() -> None:
     assert list(search_web.schema["parameters"]["properties"]) == ["query", "max_results"]
 
 
-def test_registering_tools_option_3_both_are_concatenated() -> None:
+def test_seed_attribute_and_method_tools_are_concatenated() -> None:
     agent = run(
         '''
         class MyAgent(module):
@@ -449,7 +449,7 @@ def test_registering_tools_option_3_both_are_concatenated() -> None:
 # core-concepts.md, Caching
 
 
-def test_cache_points_of_the_system_message_and_the_first_user_message() -> None:
+def test_seed_cache_points_of_system_and_first_user_message() -> None:
     snippet = """
         class MyAgent(module):
             cache = [
@@ -471,7 +471,7 @@ def test_cache_points_of_the_system_message_and_the_first_user_message() -> None
 # api-reference.md, @tool Decorator
 
 
-def test_the_standalone_function_of_the_reference() -> None:
+def test_seed_reference_standalone_function() -> None:
     found = the_tool(
         run(
             '''
@@ -498,7 +498,7 @@ def test_the_standalone_function_of_the_reference() -> None:
     assert call(found, '{"query": "acorns"}') == [...]
 
 
-def test_the_module_method_of_the_reference() -> None:
+def test_seed_reference_module_method() -> None:
     (found,) = spec(
         '''
         class MyAgent(module):
@@ -540,7 +540,7 @@ SUPPORTED: list[tuple[Any, str, Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "sent", "received", "schema"), SUPPORTED)
-def test_a_supported_type_is_described_and_converted(kind: Any, sent: str, received: Any, schema: Any) -> None:
+def test_seed_supported_types_are_described_and_converted(kind: Any, sent: str, received: Any, schema: Any) -> None:
     def take(value: Any) -> Any:
         return value
 
@@ -550,7 +550,7 @@ def test_a_supported_type_is_described_and_converted(kind: Any, sent: str, recei
     assert call(found, f'{{"value": {sent}}}') == received
 
 
-def test_models_and_enums_are_described_without_generated_titles() -> None:
+def test_seed_models_and_enums_have_no_generated_titles() -> None:
     def take(filters: Filters, mode: Mode) -> None: ...
 
     assert the_tool(take).schema["parameters"]["$defs"] == {
@@ -566,7 +566,7 @@ def test_models_and_enums_are_described_without_generated_titles() -> None:
 # api-reference.md, Exceptions
 
 
-def test_a_tool_conflict_is_raised_in_the_words_of_the_reference() -> None:
+def test_seed_tool_conflict_message() -> None:
     @tool
     def search(query: str) -> str:
         return query
@@ -616,7 +616,7 @@ class MainAgent(module):
 '''
 
 
-def test_a_branch_is_a_module_with_a_prompt_tools_and_an_output() -> None:
+def test_seed_branch_is_module_with_prompt_tools_and_output() -> None:
     space = run(BRANCHES, statistical_analysis=calculate)
     found = spec_of(space.AnalysisBranch())
     assert found.prompt.text == "Analyze the data discussed in the conversation.\nFocus on patterns and anomalies."
@@ -625,12 +625,12 @@ def test_a_branch_is_a_module_with_a_prompt_tools_and_an_output() -> None:
     assert found.input.is_empty
 
 
-def test_branches_are_registered_by_name() -> None:
+def test_seed_branches_are_registered_by_name() -> None:
     space = run(BRANCHES, statistical_analysis=calculate)
     assert spec_of(space.MainAgent()).branches == {"analyze": space.AnalysisBranch, "verify": space.VerifyBranch}
 
 
-def test_a_branch_may_have_a_custom_description() -> None:
+def test_seed_branch_can_have_description() -> None:
     space = run(
         BRANCHES
         + """
@@ -650,7 +650,7 @@ class Described(module):
     }
 
 
-def test_the_final_output_of_a_branch_is_required() -> None:
+def test_seed_branch_final_output_is_required() -> None:
     with pytest.raises(DeclarationError, match="which has no `final_output`"):
         run('class A(module):\n    "No output."\n\nclass B(module):\n    branches = {"a": A}')
 
@@ -752,7 +752,7 @@ class ResearchAgent(module):
 '''
 
 
-def test_the_full_example_declares_what_it_says() -> None:
+def test_seed_full_example_declaration() -> None:
     space = run(FULL_EXAMPLE)
     found = spec_of(space.ResearchAgent())
     assert found.owner == "ResearchAgent"
@@ -769,7 +769,7 @@ def test_the_full_example_declares_what_it_says() -> None:
     assert repr(space.ResearchAgent()) == "<ResearchAgent model='anthropic/claude-sonnet-4-5-20250514'>"
 
 
-def test_the_branch_of_the_full_example_declares_what_it_says() -> None:
+def test_seed_full_example_branch_declaration() -> None:
     space = run(FULL_EXAMPLE)
     found = spec_of(space.FactChecker())
     assert (found.temperature, found.max_steps, found.model) == (0.1, 5, None)
@@ -778,7 +778,7 @@ def test_the_branch_of_the_full_example_declares_what_it_says() -> None:
     assert [one.function for one in found.tools] == [space.search]
 
 
-def test_the_tools_of_the_full_example_can_be_called() -> None:
+def test_seed_full_example_tools_are_callable() -> None:
     search, calculate = spec_of(run(FULL_EXAMPLE).ResearchAgent()).tools
     assert call(search, '{"query": "python"}') == ["result1", "result2"]
     assert call(calculate, '{"expression": "2 * 21"}') == 42

@@ -131,7 +131,7 @@ def twice(script: Script) -> ScriptedModel:
 
 
 @KINDS
-def test_the_calls_in_the_block_find_the_sources_open(call: Call, script: Script, kind: Any) -> None:
+def test_agent_block_keeps_sources_open_for_calls(call: Call, script: Script, kind: Any) -> None:
     diary: list[str] = []
     agent = Worker(model=twice(script), tools=[kind("a", diary)])
     with block(call, agent) as run:
@@ -142,7 +142,7 @@ def test_the_calls_in_the_block_find_the_sources_open(call: Call, script: Script
 
 
 @KINDS
-def test_after_the_block_each_call_opens_for_itself_again(call: Call, script: Script, kind: Any) -> None:
+def test_after_agent_block_each_call_opens_sources(call: Call, script: Script, kind: Any) -> None:
     diary: list[str] = []
     agent = Worker(model=twice(script), tools=[kind("a", diary)])
     with block(call, agent) as run:
@@ -153,7 +153,7 @@ def test_after_the_block_each_call_opens_for_itself_again(call: Call, script: Sc
 
 
 @KINDS
-def test_a_block_within_a_block_changes_nothing(call: Call, kind: Any) -> None:
+def test_nested_agent_block_changes_nothing(call: Call, kind: Any) -> None:
     diary: list[str] = []
     agent = Worker(model="none", tools=[kind("a", diary)])
     with block(call, agent):
@@ -167,7 +167,7 @@ def test_a_block_within_a_block_changes_nothing(call: Call, kind: Any) -> None:
 
 
 @KINDS
-def test_a_failed_block_closes_them_too(call: Call, kind: Any) -> None:
+def test_failed_agent_block_closes_sources(call: Call, kind: Any) -> None:
     diary: list[str] = []
     agent = Worker(model="none", tools=[kind("a", diary), kind("b", diary)])
     with pytest.raises(LookupError, match="in the block"), block(call, agent):
@@ -176,7 +176,7 @@ def test_a_failed_block_closes_them_too(call: Call, kind: Any) -> None:
 
 
 @KINDS
-def test_a_failed_call_leaves_them_open(call: Call, script: Script, kind: Any) -> None:
+def test_failed_call_in_agent_block_leaves_sources_open(call: Call, script: Script, kind: Any) -> None:
     diary: list[str] = []
 
     class Broken(Worker):
@@ -192,7 +192,7 @@ def test_a_failed_call_leaves_them_open(call: Call, script: Script, kind: Any) -
 
 
 @KINDS
-def test_a_source_that_does_not_open_closes_the_others(call: Call, kind: Any) -> None:
+def test_source_that_fails_to_open_closes_others(call: Call, kind: Any) -> None:
     diary: list[str] = []
     sources = [kind("a", diary), kind("b", diary, fails="open"), kind("c", diary)]
     agent = Worker(model="none", tools=sources)
@@ -206,7 +206,7 @@ def test_a_source_that_does_not_open_closes_the_others(call: Call, kind: Any) ->
 
 
 @KINDS
-def test_a_source_that_does_not_close_hides_no_error_of_the_block(call: Call, kind: Any) -> None:
+def test_source_that_fails_to_close_hides_no_block_error(call: Call, kind: Any) -> None:
     diary: list[str] = []
     agent = Worker(model="none", tools=[kind("a", diary, fails="close"), kind("b", diary, fails="close")])
     with pytest.raises((OSError, ExceptionGroup)) as caught, block(call, agent):
@@ -220,7 +220,7 @@ def test_a_source_that_does_not_close_hides_no_error_of_the_block(call: Call, ki
 
 
 @KINDS
-def test_a_copy_with_other_settings_uses_what_is_open(call: Call, script: Script, kind: Any) -> None:
+def test_using_copy_shares_open_sources(call: Call, script: Script, kind: Any) -> None:
     diary: list[str] = []
     source, other = kind("a", diary), kind("b", diary)
     agent = Worker(model="none", tools=[source])
@@ -244,7 +244,7 @@ def test_a_copy_with_other_settings_uses_what_is_open(call: Call, script: Script
     assert open_sources_of(copied, source) is None
 
 
-def test_copies_and_pickles_begin_with_nothing_open() -> None:
+def test_copies_and_pickles_start_with_closed_sources() -> None:
     source = Source("a", [])
     agent = Worker(model="none", tools=[source])
     with agent:
@@ -256,7 +256,7 @@ def test_copies_and_pickles_begin_with_nothing_open() -> None:
         assert "_acorn_open" not in agent.__getstate__()
 
 
-def test_another_agent_with_the_same_source_opens_it_for_itself(call: Call, script: Script) -> None:
+def test_other_agent_with_same_source_opens_it_again(call: Call, script: Script) -> None:
     diary: list[str] = []
     source = Source("a", diary)
     agent, other = Worker(model="none", tools=[source]), Worker(model=script(finish(result="b")), tools=[source])
@@ -265,13 +265,13 @@ def test_another_agent_with_the_same_source_opens_it_for_itself(call: Call, scri
     assert diary == ["open a", "open a", "list a", "close a", "close a"]
 
 
-def test_an_agent_without_sources_can_be_entered_all_the_same(call: Call, script: Script) -> None:
+def test_agent_block_without_sources_works(call: Call, script: Script) -> None:
     agent = Worker(model=script(finish(result="a")))
     with block(call, agent) as run:
         assert run(agent).output == "a"
 
 
-def test_calls_of_every_way_use_what_is_open(script: Script) -> None:
+def test_calls_of_every_way_use_open_sources(script: Script) -> None:
     diary: list[str] = []
     model = ScriptedModel(
         lambda request: (
@@ -296,7 +296,7 @@ def test_calls_of_every_way_use_what_is_open(script: Script) -> None:
     assert [diary.count(f"{what} a") for what in ("open", "list", "close")] == [2, 17, 2]
 
 
-def test_a_sync_call_in_an_async_block_says_what_to_do() -> None:
+def test_sync_call_in_async_agent_block_raises_with_advice() -> None:
     agent = Worker(model=ScriptedModel([finish(result="done")]), tools=[Server("a", [])])
 
     async def main() -> None:
@@ -308,7 +308,7 @@ def test_a_sync_call_in_an_async_block_says_what_to_do() -> None:
     asyncio.run(main())
 
 
-def test_many_tasks_may_enter_one_agent_at_once() -> None:
+def test_concurrent_tasks_can_enter_agent_block() -> None:
     diary: list[str] = []
     source = Server("a", diary)
     agent = Worker(model="none", tools=[source])
@@ -326,7 +326,7 @@ def test_many_tasks_may_enter_one_agent_at_once() -> None:
     assert diary == ["open a", "close a"] * (len(diary) // 2)
 
 
-def test_many_threads_may_enter_one_agent_at_once() -> None:
+def test_concurrent_threads_can_enter_agent_block() -> None:
     diary: list[str] = []
     source = Server("a", diary)
     agent = Worker(model="none", tools=[source])
@@ -347,7 +347,7 @@ def test_many_threads_may_enter_one_agent_at_once() -> None:
     assert diary == ["open a", "close a"] * (len(diary) // 2)
 
 
-def test_a_task_that_is_cancelled_while_it_waits_for_its_turn_leaves_the_others_theirs() -> None:
+def test_task_cancelled_while_waiting_for_agent_block_leaves_others() -> None:
     diary: list[str] = []
 
     class Slow(Server):
@@ -374,7 +374,7 @@ def test_a_task_that_is_cancelled_while_it_waits_for_its_turn_leaves_the_others_
     assert diary == ["open a", "close a"] * (len(diary) // 2)
 
 
-def test_a_block_that_is_cancelled_while_it_opens_leaves_nothing_open() -> None:
+def test_agent_block_cancelled_while_opening_leaves_nothing_open() -> None:
     diary: list[str] = []
 
     class Stuck(Server):
@@ -418,7 +418,7 @@ class Mortal(Server):
         return self.task
 
 
-def test_a_source_that_died_in_the_block_is_opened_anew_by_the_next_call() -> None:
+def test_source_that_died_in_agent_block_is_reopened_by_next_call() -> None:
     diary: list[str] = []
     source = Mortal("a", diary)
     script = [calling("fetch", what="1"), finish(result="a"), calling("fetch", what="2"), finish(result="b")]

@@ -25,7 +25,7 @@ from acorn import AcornError, Run, Step, ToolResult, Unfinished, Usage, current_
 from acorn._call.plan import new_loop
 from acorn._drive.perform import attempt
 from acorn._drive.tree import Tree
-from acorn._formats.json import to_plain
+from acorn._formats.json import to_json_data
 from acorn._machine.asks import AskHook, AskModel, AskSource, AskTool
 from acorn._machine.machine import Machine
 from acorn._machine.saved_run import load, save
@@ -91,7 +91,7 @@ def drive(setup: Setup, restart: Restart) -> Outcome:
         fresh = load(plan, json.loads(text), loop.run.deps)
         assert fresh.run.id == "the run"
         assert fresh.run.input == loop.run.input
-        assert fresh.run.history == to_plain(loop.run.history)
+        assert fresh.run.history == to_json_data(loop.run.history)
         fresh.start(now)
         while isinstance(opening := fresh.asks(now)[0], AskSource):
             fresh.tell(opening.id, _perform(setup, fresh, opening), now)
@@ -154,7 +154,7 @@ def _seen(run: Run[Any], asked: list[tuple[str, ModelRequest]], saved: int) -> O
         output = ("unfinished", output.content, output.tool_calls, [_read(result) for result in output.tool_results])
     return Outcome(
         requests,
-        to_plain(run.history),
+        to_json_data(run.history),
         [{**event, "seconds": None} for event in dump_events(run.thread)],
         run.usage,
         run.cost,
@@ -168,7 +168,7 @@ def _seen(run: Run[Any], asked: list[tuple[str, ModelRequest]], saved: int) -> O
 
 
 def _read(result: ToolResult) -> Any:
-    return result.id, result.name, to_plain(result.output), result.error
+    return result.id, result.name, to_json_data(result.output), result.error
 
 
 # What is driven
@@ -638,7 +638,7 @@ def tools_from_a_source() -> Setup:
 
 @pytest.mark.parametrize("restart", ["after each tell", "after each begin", "both"])
 @pytest.mark.parametrize(("make", "reason"), SCENARIOS.values(), ids=SCENARIOS.keys())
-def test_a_run_that_is_saved_and_loaded_at_any_time_is_the_same_run(make: Make, reason: str, restart: Restart) -> None:
+def test_run_saved_and_loaded_at_any_time_is_equal(make: Make, reason: str, restart: Restart) -> None:
     there, back = drive(make(), "never"), drive(make(), restart)
     assert there.stop_reason == reason
     assert back.saved >= len(there.requests) - 1
@@ -681,7 +681,7 @@ class Switching(Looker):
         }
 
 
-def test_no_secret_is_in_the_saved_text() -> None:
+def test_saved_run_has_no_secret() -> None:
     declared = {"model": "openai/main", "api_key": SECRET}
     _, loop = paused(setup(Switching, call("look"), others=[DONE], model=declared), "model", 2)
     text = json.dumps(save(loop))
@@ -693,7 +693,7 @@ def test_no_secret_is_in_the_saved_text() -> None:
     assert kept["input_cost_per_token"] == 0.1
 
 
-def test_the_saved_text_can_be_read_by_any_json_reader() -> None:
+def test_saved_run_is_readable_by_any_json_reader() -> None:
     def no_constant(word: str) -> Any:
         raise AssertionError(word)
 
@@ -701,7 +701,7 @@ def test_the_saved_text_can_be_read_by_any_json_reader() -> None:
     json.loads(json.dumps(save(loop)), parse_constant=no_constant)
 
 
-def test_a_tool_that_on_step_added_and_nobody_declared_is_an_error_on_load_that_names_it() -> None:
+def test_loading_run_with_undeclared_added_tool_raises_with_name() -> None:
     class Adder(Looker):
         def on_step(self, step: Step) -> None:
             def dig() -> str:
@@ -717,7 +717,7 @@ def test_a_tool_that_on_step_added_and_nobody_declared_is_an_error_on_load_that_
     assert "`look`" not in str(caught.value)
 
 
-def test_a_model_that_on_step_gave_as_an_object_is_an_error_on_load_that_says_so() -> None:
+def test_loading_run_with_model_object_from_hook_raises() -> None:
     class Swapper(Looker):
         def on_step(self, step: Step) -> None:
             step.model = ScriptedModel([DONE], name="other")
@@ -728,7 +728,7 @@ def test_a_model_that_on_step_gave_as_an_object_is_an_error_on_load_that_says_so
         load(plan, saved)
 
 
-def test_an_input_that_does_not_fit_the_class_any_more_is_an_error_on_load_that_says_so() -> None:
+def test_loading_run_with_unfitting_input_raises() -> None:
     _, loop = paused(setup(Looker, call("look"), DONE), "tools")
     changed, _ = paused(replace(setup(Words, finish(result=["a"])), given={"result": "a"}), "model")
     with pytest.raises(AcornError, match="The input of the saved run does not fit its class any more"):
@@ -736,7 +736,7 @@ def test_an_input_that_does_not_fit_the_class_any_more_is_an_error_on_load_that_
 
 
 @pytest.mark.parametrize("phase", ["model", "tools", "step", "judge"])
-def test_a_run_can_be_aborted_after_it_was_loaded(phase: str) -> None:
+def test_loaded_run_can_be_aborted(phase: str) -> None:
     class Stepping(Judged):
         def on_step(self, step: Step) -> None: ...
 
@@ -748,7 +748,7 @@ def test_a_run_can_be_aborted_after_it_was_loaded(phase: str) -> None:
     assert loaded.run.stop_reason == "cancelled"
 
 
-def test_a_loaded_run_brings_its_dependencies_anew() -> None:
+def test_loaded_run_gets_deps_again() -> None:
     plan, loop = paused(setup(Looker, call("look"), DONE, deps="old"), "tools")
     assert "old" not in json.dumps(save(loop))
     assert load(plan, save(loop), deps="new").run.deps == "new"

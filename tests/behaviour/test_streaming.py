@@ -280,7 +280,7 @@ def told(run: Run[Any]) -> list[str]:
 # When a request streams
 
 
-def test_a_call_does_not_stream_by_itself(call: Call) -> None:
+def test_call_does_not_stream_by_default(call: Call) -> None:
     model = Still([SEARCH, "Hm.", WRONG, SEARCH, WRONG, DONE])
     with model:
         assert call(Researcher(model=model, max_steps=3), question="?") == RIGHT
@@ -300,14 +300,14 @@ class Heir(Heard):
 
 
 @pytest.mark.parametrize("kind", [Heard, Heir])
-def test_a_call_streams_when_on_stream_is_overridden(call: Call, watched: Watch, kind: type[Heard]) -> None:
+def test_call_streams_when_on_stream_is_overridden(call: Call, watched: Watch, kind: type[Heard]) -> None:
     agent = kind(model=watched(DONE))
     agent.heard = []
     assert call(agent, question="?") == RIGHT
     assert [chunk.done for chunk in agent.heard].count(True) == 1
 
 
-def test_a_call_streams_when_on_stream_is_set_on_the_instance(call: Call, watched: Watch) -> None:
+def test_call_streams_when_on_stream_is_set_on_instance(call: Call, watched: Watch) -> None:
     heard: list[Chunk] = []
     agent = Asker(model=watched(DONE))
     agent.on_stream = heard.append  # type: ignore[method-assign, assignment]
@@ -315,7 +315,7 @@ def test_a_call_streams_when_on_stream_is_set_on_the_instance(call: Call, watche
     assert partials(heard)[-1].answer == ANSWER
 
 
-def test_an_on_stream_that_only_calls_ours_streams_too(call: Call, watched: Watch) -> None:
+def test_call_streams_when_on_stream_only_calls_super(call: Call, watched: Watch) -> None:
     class Polite(Asker):
         """Answer the question."""
 
@@ -343,7 +343,7 @@ class Plan(BaseModel):
     trips: Trips
 
 
-def test_dataclasses_typed_dicts_and_root_models_grow_like_models(stream: Stream) -> None:
+def test_dataclasses_typed_dicts_and_root_models_stream_partially(stream: Stream) -> None:
     zoo = {"name": "Zoo"}
     cases: list[tuple[Any, dict[str, Any], Callable[[Any], Any]]] = [
         (Halt, {"result": zoo}, lambda partial: partial.name),
@@ -362,18 +362,18 @@ def test_dataclasses_typed_dicts_and_root_models_grow_like_models(stream: Stream
         assert [each for each in dict.fromkeys(seen) if each] == ["Z", "Zo", "Zoo"]
 
 
-def test_a_request_streams_when_the_caller_iterates(stream: Stream, watched: Watch) -> None:
+def test_iterating_caller_makes_requests_stream(stream: Stream, watched: Watch) -> None:
     assert stream(Asker(model=watched(DONE)), question="?")[-1].result == RIGHT
 
 
-def test_both_may_listen_to_one_run(stream: Stream, watched: Watch) -> None:
+def test_iterator_and_on_stream_can_share_run(stream: Stream, watched: Watch) -> None:
     heard: list[Chunk] = []
     chunks = stream(listening(Asker, keeping(heard))(model=watched(DONE)), question="?")
     assert all(one is other for one, other in zip(heard, chunks[:-1], strict=True))
 
 
 @kinds
-def test_corrections_forced_calls_and_later_steps_stream_as_well(call: Call, watched: Watch, kind: str) -> None:
+def test_corrections_forced_calls_and_later_steps_stream(call: Call, watched: Watch, kind: str) -> None:
     heard: list[Chunk] = []
     model = watched(SEARCH, "Hm.", WRONG, calls("read", path="a"), WRONG, DONE)
     run = call.run(listening(Researcher, keeping(heard), kind)(model=model, max_steps=3), question="?")
@@ -384,7 +384,7 @@ def test_corrections_forced_calls_and_later_steps_stream_as_well(call: Call, wat
     assert [chunk.done for chunk in heard].count(True) == 6
 
 
-def test_an_answer_in_xml_streams_as_text(stream: Stream, watched: Watch) -> None:
+def test_xml_answer_streams_as_text(stream: Stream, watched: Watch) -> None:
     form = f"Here: <output><answer>{ANSWER}</answer><confidence>0.25</confidence></output>"
     *chunks, last = stream(Asker(model=watched("Hm.", form, forces=False)), question="?")
     assert last.result == RIGHT
@@ -395,7 +395,7 @@ def test_an_answer_in_xml_streams_as_text(stream: Stream, watched: Watch) -> Non
 # A model that cannot stream
 
 
-def test_a_model_without_streaming_gives_its_response_in_one_piece(stream: Stream) -> None:
+def test_model_without_streaming_yields_one_piece(stream: Stream) -> None:
     model = RawModel([calling(("a", "search", '{"query": "x"}'), content="Hm.", reasoning="Well."), FINISHING])
     first, second, *rest = stream(Researcher(model=model), question="?")
     assert shown(first) == {"content": "Hm.", "reasoning": "Well.", "completed": (), "done": False}
@@ -410,14 +410,14 @@ FINISHING = finishing(answer=ANSWER, confidence=0.25)
 
 
 @kinds
-def test_a_model_without_streaming_works_with_on_stream(call: Call, kind: str) -> None:
+def test_model_without_streaming_works_with_on_stream(call: Call, kind: str) -> None:
     heard: list[Chunk] = []
     agent = listening(Researcher, keeping(heard), kind)(model=RawModel([FINISHING]))
     assert call(agent, question="?") == RIGHT
     assert partials(heard)[-1].answer == ANSWER
 
 
-def test_a_model_that_streams_in_one_way_only_is_asked_for_the_whole(stream: Stream) -> None:
+def test_model_streaming_in_one_way_is_asked_for_whole_response(stream: Stream) -> None:
     class Half(RawModel):
         def stream(self, request: ModelRequest) -> Iterator[Delta]:
             raise AssertionError("there is no `astream` beside it")
@@ -425,7 +425,7 @@ def test_a_model_that_streams_in_one_way_only_is_asked_for_the_whole(stream: Str
     assert stream(Asker(model=Half([FINISHING])), question="?")[-1].result == RIGHT
 
 
-def test_a_model_may_stream_by_iterators_that_cannot_be_closed(stream: Stream) -> None:
+def test_model_stream_iterators_need_no_close(stream: Stream) -> None:
     class Pieces:
         def __init__(self, deltas: list[Delta]) -> None:
             self.deltas = iter(deltas)
@@ -458,7 +458,7 @@ def test_a_model_may_stream_by_iterators_that_cannot_be_closed(stream: Stream) -
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_text_and_thinking_come_in_pieces(stream: Stream, watched: Watch, size: int) -> None:
+def test_text_and_reasoning_arrive_in_pieces(stream: Stream, watched: Watch, size: int) -> None:
     chunks = stream(Researcher(model=watched(SEARCH, DONE, chunk_size=size)), question="?")
     texts = contents(chunks)
     thoughts = [chunk.reasoning for chunk in chunks if chunk.reasoning is not None]
@@ -467,7 +467,7 @@ def test_text_and_thinking_come_in_pieces(stream: Stream, watched: Watch, size: 
     assert "" not in texts + thoughts
 
 
-def test_text_and_thinking_are_in_the_history_as_without_streaming(stream: Stream, watched: Watch) -> None:
+def test_streamed_text_and_reasoning_are_in_history(stream: Stream, watched: Watch) -> None:
     class Noting(Researcher):
         """Answer the question."""
 
@@ -486,7 +486,7 @@ def test_text_and_thinking_are_in_the_history_as_without_streaming(stream: Strea
 # The answer while it is written
 
 
-def test_a_partial_answer_grows(stream: Stream, watched: Watch) -> None:
+def test_partial_answer_grows(stream: Stream, watched: Watch) -> None:
     chunks = stream(Asker(model=watched(DONE, chunk_size=3)), question="?")
     found = partials(chunks)
     assert all(type(one) is Partial[Answer] for one in found)
@@ -497,7 +497,7 @@ def test_a_partial_answer_grows(stream: Stream, watched: Watch) -> None:
     assert found[-1] == Partial[Answer](answer=ANSWER, confidence=0.25)
 
 
-def test_nested_answers_are_partial_too(stream: Stream, watched: Watch) -> None:
+def test_nested_answers_are_partial(stream: Stream, watched: Watch) -> None:
     sources = [{"title": "Larousse", "year": 1905}, {"title": "Baedeker", "year": 1828}]
     reply = finish(title="Paris", kind="short", sources=sources, first=sources[0])
     *chunks, last = stream(Reporter(model=watched(reply, chunk_size=1)))
@@ -526,7 +526,7 @@ class Mixed(BaseModel):
     day: date
 
 
-def test_only_text_shows_before_it_is_complete(stream: Stream, watched: Watch) -> None:
+def test_only_strings_are_visible_before_complete(stream: Stream, watched: Watch) -> None:
     class Mixer(module[Any, Mixed]):
         """Mix."""
 
@@ -540,9 +540,7 @@ def test_only_text_shows_before_it_is_complete(stream: Stream, watched: Watch) -
 
 
 @kinds
-def test_a_value_that_does_not_fit_shows_as_none_and_is_corrected_as_ever(
-    call: Call, watched: Watch, kind: str
-) -> None:
+def test_unfitting_partial_value_is_none_and_corrected(call: Call, watched: Watch, kind: str) -> None:
     heard: list[Chunk] = []
     model = watched(WRONG, DONE, chunk_size=4)
     run = call.run(listening(Asker, keeping(heard), kind)(model=model), question="?")
@@ -566,7 +564,7 @@ def test_a_value_that_does_not_fit_shows_as_none_and_is_corrected_as_ever(
     ],
     ids=str,
 )
-def test_a_plain_answer_is_partial_without_its_wrapping(
+def test_plain_partial_answer_is_unwrapped(
     stream: Stream, watched: Watch, output: Any, value: Any, seen: list[Any]
 ) -> None:
     agent = module[Any, Any]()
@@ -577,7 +575,7 @@ def test_a_plain_answer_is_partial_without_its_wrapping(
     assert [one for at, one in enumerate(found) if at == 0 or one != found[at - 1]] == seen
 
 
-def test_a_module_without_output_has_no_partial_answer(stream: Stream, watched: Watch) -> None:
+def test_module_without_output_has_no_partial(stream: Stream, watched: Watch) -> None:
     class Silent(module[Any, Any]):
         """Do it."""
 
@@ -589,7 +587,7 @@ def test_a_module_without_output_has_no_partial_answer(stream: Stream, watched: 
     assert last.run.stop_reason == "finish"
 
 
-def test_completed_names_the_fields_that_will_not_change(stream: Stream, watched: Watch) -> None:
+def test_completed_names_final_fields(stream: Stream, watched: Watch) -> None:
     reply = finish(title="Paris", kind="short", sources=[{"title": "Larousse", "year": 1905}], first=None)
     *chunks, last = stream(Reporter(model=watched("Hm.", reply, chunk_size=1, forces=True)))
     states = list(dict.fromkeys(chunk.completed for chunk in chunks))
@@ -601,14 +599,14 @@ def test_completed_names_the_fields_that_will_not_change(stream: Stream, watched
             assert getattr(chunk.partial, name) == getattr(partials(chunks)[-1], name)
 
 
-def test_the_last_chunk_of_a_response_has_the_whole_answer(stream: Stream, watched: Watch) -> None:
+def test_last_chunk_of_response_has_whole_answer(stream: Stream, watched: Watch) -> None:
     chunks = stream(Asker(model=watched(DONE)), question="?")
     (last,) = [chunk for chunk in chunks if chunk.done]
     assert last.partial == Partial[Answer](answer=ANSWER, confidence=0.25)
     assert last.completed == ("answer", "confidence")
 
 
-def test_of_several_answers_each_is_seen(stream: Stream, watched: Watch) -> None:
+def test_each_of_several_answers_is_streamed(stream: Stream, watched: Watch) -> None:
     other = finish(answer="Rome", confidence=1)
     *chunks, last = stream(Asker(model=watched(WRONG & other, chunk_size=100)), question="?")
     assert last.result == Answer(answer="Rome", confidence=1)
@@ -630,7 +628,7 @@ LONG = finish(title="x" * 3000, kind="long", sources=SOURCES, first=SOURCES[0])
 
 
 @pytest.mark.parametrize("reply", [LONG, finish(title="Paris", kind="short", sources=SOURCES)], ids=["long", "short"])
-def test_a_snapshot_never_changes(stream: Stream, watched: Watch, reply: Reply) -> None:
+def test_partial_snapshot_never_changes(stream: Stream, watched: Watch, reply: Reply) -> None:
     then: list[Any] = []
     kept: list[Chunk] = []
 
@@ -643,7 +641,7 @@ def test_a_snapshot_never_changes(stream: Stream, watched: Watch, reply: Reply) 
     assert dumped(kept) == then
 
 
-def test_an_old_chunk_that_is_read_late_gives_its_own_state(stream: Stream, watched: Watch) -> None:
+def test_old_chunk_read_late_has_its_own_state(stream: Stream, watched: Watch) -> None:
     reply = finish(title="Paris", kind="short", sources=SOURCES)
     early = dumped(stream(listening(Reporter, lambda _, chunk: chunk.partial)(model=watched(reply, chunk_size=5)))[:-1])
     kept = stream(Reporter(model=watched(reply, chunk_size=5)))[:-1]
@@ -653,13 +651,13 @@ def test_an_old_chunk_that_is_read_late_gives_its_own_state(stream: Stream, watc
     assert [late[at] for at in range(len(kept))] == early
 
 
-def test_the_text_of_a_call_that_is_read_late_is_that_of_its_moment(stream: Stream, watched: Watch) -> None:
+def test_tool_call_text_read_late_is_of_its_moment(stream: Stream, watched: Watch) -> None:
     model = watched(calls("search", query="acorn"), DONE, chunk_size=6)
     texts = [chunk.tool_call["arguments"] for chunk in stream(Researcher(model=model), question="?") if chunk.tool_call]
     assert texts == ["", '{"quer', '{"query":"ac', '{"query":"acorn"}']
 
 
-def test_a_partial_answer_can_be_read_in_another_thread(watched: Watch) -> None:
+def test_partial_can_be_read_in_other_thread(watched: Watch) -> None:
     chunks = stream_all(Reporter(model=watched(LONG, chunk_size=64)))
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda chunk: dumped([chunk])[0], chunks))
@@ -670,7 +668,7 @@ def stream_all(agent: module[Any, Any], **kwargs: Any) -> list[Chunk]:
     return list(agent.stream(**kwargs))
 
 
-def test_nothing_is_computed_for_a_chunk_that_nobody_looks_into(stream: Stream, watched: Watch) -> None:
+def test_unread_chunk_computes_nothing(stream: Stream, watched: Watch) -> None:
     looked: list[Any] = []
 
     def look(value: Any) -> Any:
@@ -694,7 +692,7 @@ def test_nothing_is_computed_for_a_chunk_that_nobody_looks_into(stream: Stream, 
 # Calls and results
 
 
-def test_a_call_of_another_tool_shows_what_came_so_far(stream: Stream, watched: Watch) -> None:
+def test_tool_call_chunk_has_arguments_so_far(stream: Stream, watched: Watch) -> None:
     reply = calls("search", _id="first", query="a") & calls("read", _id="second", path="b")
     *chunks, _ = stream(Researcher(model=watched(reply, DONE, chunk_size=5)), question="?")
     seen = [chunk.tool_call for chunk in chunks if chunk.tool_call is not None]
@@ -708,11 +706,11 @@ def test_a_call_of_another_tool_shows_what_came_so_far(stream: Stream, watched: 
     assert all(chunk.tool_call is None for chunk in chunks if chunk.partial is not None)
 
 
-def test_a_finish_is_no_tool_call(stream: Stream, watched: Watch) -> None:
+def test_finish_is_not_a_tool_call_chunk(stream: Stream, watched: Watch) -> None:
     assert [chunk.tool_call for chunk in stream(Asker(model=watched(DONE)), question="?") if chunk.tool_call] == []
 
 
-def test_each_executed_tool_gives_one_result_in_the_order_of_the_calls(stream: Stream, watched: Watch) -> None:
+def test_each_executed_tool_yields_one_result_in_call_order(stream: Stream, watched: Watch) -> None:
     reply = (
         calls("read", _id="a", path="x")
         & calls("nothing", _id="b")
@@ -730,13 +728,13 @@ def test_each_executed_tool_gives_one_result_in_the_order_of_the_calls(stream: S
     ]
 
 
-def test_a_call_beside_an_answer_is_not_executed_and_has_no_result(stream: Stream, watched: Watch) -> None:
+def test_call_beside_finish_yields_no_result(stream: Stream, watched: Watch) -> None:
     chunks = stream(Researcher(model=watched(SEARCH & DONE)), question="?")
     assert [chunk for chunk in chunks if chunk.tool_result] == []
     assert [chunk for chunk in chunks if chunk.tool_call] != []
 
 
-def test_results_come_after_the_response_and_before_on_step(call: Call, watched: Watch) -> None:
+def test_result_chunks_follow_response_and_precede_on_step(call: Call, watched: Watch) -> None:
     class Noting(Researcher):
         """Answer the question."""
 
@@ -751,7 +749,7 @@ def test_results_come_after_the_response_and_before_on_step(call: Call, watched:
     assert order[order.index("done") :][:5] == ["done", "result", "result", "step", "chunk"]
 
 
-def test_what_on_step_makes_of_a_result_does_not_change_the_chunk(stream: Stream, watched: Watch) -> None:
+def test_on_step_change_of_result_does_not_change_chunk(stream: Stream, watched: Watch) -> None:
     class Editing(Researcher):
         """Answer the question."""
 
@@ -765,7 +763,7 @@ def test_what_on_step_makes_of_a_result_does_not_change_the_chunk(stream: Stream
     assert told(chunks[-1].run)[0] == "edited"
 
 
-def test_a_tool_of_a_single_turn_gives_its_result_too(stream: Stream, watched: Watch) -> None:
+def test_single_turn_tool_yields_result_chunk(stream: Stream, watched: Watch) -> None:
     *chunks, last = stream(Researcher(model=watched(SEARCH), max_steps=None), question="?")
     assert isinstance(last.result, Unfinished)
     assert [chunk.tool_result.name for chunk in chunks if chunk.tool_result] == ["search"]
@@ -790,7 +788,7 @@ def test_a_tool_of_a_single_turn_gives_its_result_too(stream: Stream, watched: W
     ids=range(9),
 )
 @kinds
-def test_done_is_true_once_a_response_and_at_its_end(call: Call, watched: Watch, replies: list[Any], kind: str) -> None:
+def test_done_is_true_once_per_response(call: Call, watched: Watch, replies: list[Any], kind: str) -> None:
     heard: list[Chunk] = []
     call(listening(Researcher, keeping(heard), kind)(model=watched(*replies)), question="?")
     assert [chunk.done for chunk in heard].count(True) == len(replies)
@@ -804,7 +802,7 @@ def test_done_is_true_once_a_response_and_at_its_end(call: Call, watched: Watch,
 
 
 @kinds
-def test_an_iterator_ends_with_the_result_and_the_record(stream: Stream, watched: Watch, kind: str) -> None:
+def test_iterator_ends_with_result_and_run(stream: Stream, watched: Watch, kind: str) -> None:
     heard: list[Chunk] = []
     agent = listening(Researcher, keeping(heard), kind)(model=watched(SEARCH, DONE))
     with capture() as runs:
@@ -818,7 +816,7 @@ def test_an_iterator_ends_with_the_result_and_the_record(stream: Stream, watched
     assert runs[0].seconds > 0
 
 
-def test_on_finish_decides_on_the_result_of_an_iterator(stream: Stream, watched: Watch) -> None:
+def test_on_finish_decides_result_of_iterator(stream: Stream, watched: Watch) -> None:
     class Judging(Asker):
         """Answer the question."""
 
@@ -832,14 +830,14 @@ def test_on_finish_decides_on_the_result_of_an_iterator(stream: Stream, watched:
     assert [chunk.done for chunk in chunks].count(True) == 2
 
 
-def test_leaving_at_the_last_chunk_is_not_early(stream: Stream, watched: Watch) -> None:
+def test_leaving_at_last_chunk_is_not_early(stream: Stream, watched: Watch) -> None:
     with capture() as runs:
         chunks = stream.until(lambda chunk: chunk.run, Asker(model=watched(DONE)), question="?")
     assert chunks[-1].result == RIGHT
     assert (runs[0].stop_reason, runs[0].error, runs[0].output) == ("finish", None, RIGHT)
 
 
-def test_iterators_are_used_up_once(watched: Watch) -> None:
+def test_iterator_can_be_used_once(watched: Watch) -> None:
     chunks = Asker(model=watched(DONE)).stream(question="?")
     assert list(chunks)[-1].result == RIGHT
     assert list(chunks) == []
@@ -852,20 +850,20 @@ def test_iterators_are_used_up_once(watched: Watch) -> None:
 
 @pytest.mark.parametrize("given", [{}, {"question": [1]}, {"question": "?", "answer": "!"}], ids=str)
 @pytest.mark.parametrize("how", ["stream", "astream"])
-def test_wrong_input_is_told_at_the_call_and_not_when_iterating(how: str, given: dict[str, Any]) -> None:
+def test_wrong_input_raises_at_stream_call(how: str, given: dict[str, Any]) -> None:
     with capture() as runs, pytest.raises(InputError, match=r"question|answer"):
         getattr(Asker(model=ScriptedModel([])), how)(**given)
     assert runs == []
 
 
 @pytest.mark.parametrize("how", ["stream", "astream"])
-def test_a_missing_model_is_told_at_the_call(how: str) -> None:
+def test_missing_model_raises_at_stream_call(how: str) -> None:
     with pytest.raises(DeclarationError, match="model"):
         getattr(Asker(), how)(question="?")
 
 
 @pytest.mark.parametrize("how", ["stream", "astream"])
-def test_an_iterator_that_nobody_begins_does_nothing(how: str) -> None:
+def test_iterator_that_is_never_started_does_nothing(how: str) -> None:
     model = ScriptedModel([])
     with capture() as runs:
         getattr(Asker(model=model), how)(question="?")
@@ -877,7 +875,7 @@ def test_an_iterator_that_nobody_begins_does_nothing(how: str) -> None:
 @pytest.mark.parametrize(
     ("failure", "status"), [(Failure(after=THINK), None), (Failure(503, after=SEARCH), 503), (Failure(), None)]
 )
-def test_a_model_that_fails_in_the_middle_has_failed(
+def test_model_failing_in_stream_fails_run(
     stream: Stream, watched: Watch, failure: Failure, status: int | None
 ) -> None:
     heard: list[Chunk] = []
@@ -894,7 +892,7 @@ def test_a_model_that_fails_in_the_middle_has_failed(
 
 
 @kinds
-def test_a_model_that_fails_in_the_middle_of_a_call_has_failed(call: Call, watched: Watch, kind: str) -> None:
+def test_model_failing_inside_tool_call_fails_run(call: Call, watched: Watch, kind: str) -> None:
     heard: list[Chunk] = []
     with pytest.raises(ModelError, match="the connection broke"):
         call(listening(Asker, keeping(heard), kind)(model=watched(Failure(after=DONE))), question="?")
@@ -902,7 +900,7 @@ def test_a_model_that_fails_in_the_middle_of_a_call_has_failed(call: Call, watch
     assert not any(chunk.done for chunk in heard)
 
 
-def test_an_answer_that_is_never_right_fails_as_without_streaming(stream: Stream, watched: Watch) -> None:
+def test_never_valid_answer_fails_as_without_streaming(stream: Stream, watched: Watch) -> None:
     with pytest.raises(ParseError) as caught:
         stream(Asker(model=watched(WRONG, WRONG, WRONG)), question="?")
     with pytest.raises(ParseError) as plain:
@@ -912,12 +910,12 @@ def test_an_answer_that_is_never_right_fails_as_without_streaming(stream: Stream
 
 
 @pytest.mark.parametrize("reply", [Reply(refusal="I would rather not."), Reply("As", stop_reason="content_filter")])
-def test_a_refusal_is_an_error_also_in_a_stream(stream: Stream, watched: Watch, reply: Reply) -> None:
+def test_refusal_in_stream_is_model_error(stream: Stream, watched: Watch, reply: Reply) -> None:
     with pytest.raises(ModelError, match=r"I would rather not|content filter: As"):
         stream(Asker(model=watched(reply)), question="?")
 
 
-def test_an_answer_that_was_cut_off_is_corrected(stream: Stream, watched: Watch) -> None:
+def test_cut_off_streamed_answer_is_corrected(stream: Stream, watched: Watch) -> None:
     half = Reply(calls=[RawCall(None, "__finish__", '{"answer": "It is')], stop_reason="length")
     chunks = stream(Asker(model=watched(half, DONE)), question="?")
     assert chunks[-1].result == RIGHT
@@ -926,7 +924,7 @@ def test_an_answer_that_was_cut_off_is_corrected(stream: Stream, watched: Watch)
     assert "It is" in [one.answer for one in partials(chunks)]
 
 
-def test_time_that_is_up_while_the_model_streams_is_a_limit_error(stream: Stream) -> None:
+def test_time_over_during_stream_is_limit_error(stream: Stream) -> None:
     def hurry(seconds: float) -> LimitError | None:
         model = Watched([Reply("Hm.", delay=AGES)])
         with pytest.raises(LimitError, match="max_seconds") as caught:
@@ -944,7 +942,7 @@ def enough(seen: list[Chunk], count: int, chunk: Chunk) -> bool:
     return len(seen) == count
 
 
-def test_wherever_an_iterator_is_left_the_run_is_cancelled_and_in_order(stream: Stream, watched: Watch) -> None:
+def test_iterator_left_anywhere_cancels_run_with_valid_history(stream: Stream, watched: Watch) -> None:
     script = (SEARCH & calls("read", path="a"), WRONG, DONE)
     count = len(stream(Researcher(model=watched(*script)), question="?"))
     assert count == 40
@@ -968,7 +966,7 @@ def test_wherever_an_iterator_is_left_the_run_is_cancelled_and_in_order(stream: 
             assert_request_valid(request)
 
 
-def test_a_tool_that_has_run_when_the_iterator_is_left_keeps_its_result(stream: Stream, watched: Watch) -> None:
+def test_finished_tool_keeps_result_when_iterator_is_left(stream: Stream, watched: Watch) -> None:
     model = watched(SEARCH & calls("read", path="a"))
     with capture() as runs:
         stream.until(lambda chunk: chunk.tool_result, Researcher(model=model), question="?")
@@ -976,14 +974,14 @@ def test_a_tool_that_has_run_when_the_iterator_is_left_keeps_its_result(stream: 
     assert (runs[0].steps, runs[0].usage.requests) == (1, 1)
 
 
-def test_a_run_that_was_left_can_be_taken_up_again(stream: Stream, watched: Watch) -> None:
+def test_left_run_can_be_continued(stream: Stream, watched: Watch) -> None:
     agent = Researcher(model=watched(SEARCH, DONE))
     with capture() as runs:
         stream.until(lambda chunk: chunk.tool_result, agent, question="?")
     assert stream(agent.using(history=runs[0]), question="Well?")[-1].result == RIGHT
 
 
-def test_an_exception_in_the_loop_body_leaves_the_iterator(watched: Watch) -> None:
+def test_exception_in_loop_body_leaves_iterator(watched: Watch) -> None:
     model = watched(SEARCH)
 
     def main() -> None:
@@ -997,7 +995,7 @@ def test_an_exception_in_the_loop_body_leaves_the_iterator(watched: Watch) -> No
     assert (runs[0].stop_reason, type(runs[0].error)) == ("cancelled", GeneratorExit)
 
 
-def test_an_exception_in_the_body_of_an_async_loop_leaves_the_iterator(watched: Watch) -> None:
+def test_exception_in_async_loop_body_leaves_iterator(watched: Watch) -> None:
     model = watched(SEARCH)
 
     async def main() -> None:
@@ -1011,7 +1009,7 @@ def test_an_exception_in_the_body_of_an_async_loop_leaves_the_iterator(watched: 
     assert (runs[0].stop_reason, type(runs[0].error)) == ("cancelled", GeneratorExit)
 
 
-def test_closing_an_iterator_ends_the_run_at_once(watched: Watch) -> None:
+def test_closing_iterator_ends_run_immediately(watched: Watch) -> None:
     model = watched(SEARCH)
     agent = Researcher(model=model)
     with closing(agent.stream(question="?")) as chunks:
@@ -1022,7 +1020,7 @@ def test_closing_an_iterator_ends_the_run_at_once(watched: Watch) -> None:
     assert list(chunks) == []
 
 
-def test_closing_an_async_iterator_ends_the_run_at_once(watched: Watch) -> None:
+def test_closing_async_iterator_ends_run_immediately(watched: Watch) -> None:
     async def main() -> None:
         model = watched(SEARCH)
         agent = Researcher(model=model)
@@ -1036,7 +1034,7 @@ def test_closing_an_async_iterator_ends_the_run_at_once(watched: Watch) -> None:
     asyncio.run(main())
 
 
-def test_an_async_loop_that_is_left_ends_its_run_without_being_closed(watched: Watch) -> None:
+def test_left_async_loop_ends_run_without_close(watched: Watch) -> None:
     async def main() -> None:
         model = watched(SEARCH)
         agent = Researcher(model=model)
@@ -1051,7 +1049,7 @@ def test_an_async_loop_that_is_left_ends_its_run_without_being_closed(watched: W
     asyncio.run(main())
 
 
-def test_closing_before_the_beginning_or_after_the_end_is_nothing(watched: Watch) -> None:
+def test_closing_before_start_or_after_end_does_nothing(watched: Watch) -> None:
     model = watched(DONE)
     agent = Asker(model=model)
     with capture() as runs:
@@ -1062,7 +1060,7 @@ def test_closing_before_the_beginning_or_after_the_end_is_nothing(watched: Watch
     assert [run.stop_reason for run in runs] == ["finish"]
 
 
-def test_a_cancelled_task_ends_the_run_that_it_iterates_over(watched: Watch) -> None:
+def test_cancelled_task_ends_iterated_run(watched: Watch) -> None:
     async def main() -> None:
         agent = Researcher(model=watched(SEARCH))
         begun = asyncio.Event()
@@ -1086,7 +1084,7 @@ def test_a_cancelled_task_ends_the_run_that_it_iterates_over(watched: Watch) -> 
     asyncio.run(main())
 
 
-def test_cancelling_a_task_while_the_model_is_silent_closes_the_models_stream() -> None:
+def test_cancelling_task_during_silence_closes_model_stream() -> None:
     class Slow(ScriptedModel):
         async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
             try:
@@ -1119,7 +1117,7 @@ def test_cancelling_a_task_while_the_model_is_silent_closes_the_models_stream() 
     assert ends == ["Hm.", "cancelled", "closed"]
 
 
-def test_a_source_of_tools_is_closed_when_the_iterator_is_left(stream: Stream, watched: Watch) -> None:
+def test_leaving_iterator_closes_sources(stream: Stream, watched: Watch) -> None:
     class Drawer:
         def open(self) -> None:
             seen.append("open")
@@ -1136,7 +1134,7 @@ def test_a_source_of_tools_is_closed_when_the_iterator_is_left(stream: Stream, w
     assert seen == ["open", "close"]
 
 
-def test_an_exception_while_the_models_stream_is_closed_is_not_lost(stream: Stream) -> None:
+def test_exception_while_closing_model_stream_is_raised(stream: Stream) -> None:
     class Stuck(ScriptedModel):
         def stream(self, request: ModelRequest) -> Generator[Delta]:
             try:
@@ -1221,9 +1219,7 @@ def check_failed(error: BaseException, model: Watched) -> None:
 
 @kinds
 @pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda error: type(error).__name__)
-def test_an_exception_in_on_stream_reaches_the_caller_unchanged_and_closes_the_stream(
-    call: Call, error: BaseException, kind: str
-) -> None:
+def test_on_stream_exception_reaches_caller_and_closes_stream(call: Call, error: BaseException, kind: str) -> None:
     model = Watched([SEARCH])
     with pytest.raises(type(error)) as caught:
         call(raising(error, MOMENTS["text"], kind=kind)(model=model), question="?")
@@ -1234,9 +1230,7 @@ def test_an_exception_in_on_stream_reaches_the_caller_unchanged_and_closes_the_s
 
 @kinds
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_an_exception_in_on_stream_ends_the_run_wherever_it_happens(
-    call: Call, stream: Stream, moment: str, kind: str
-) -> None:
+def test_on_stream_exception_anywhere_ends_run(call: Call, stream: Stream, moment: str, kind: str) -> None:
     for way in (lambda agent: call(agent, question="?"), lambda agent: stream(agent, question="?")):
         error = CustomError("mine")
         model = Watched([SEARCH, DONE])
@@ -1250,7 +1244,7 @@ def test_an_exception_in_on_stream_ends_the_run_wherever_it_happens(
         assert model.ends[-1] == ("read" if moment in ("a result", "the end of a response") else "left")
 
 
-def test_a_models_error_that_on_stream_raises_is_not_taken_for_lost_time(stream: Stream) -> None:
+def test_model_error_raised_by_on_stream_is_not_a_timeout(stream: Stream) -> None:
     error = ModelError("mine")
 
     def hurry(seconds: float) -> Exception | None:
@@ -1269,9 +1263,7 @@ def test_a_models_error_that_on_stream_raises_is_not_taken_for_lost_time(stream:
 
 
 @pytest.mark.parametrize("error", [StopIteration("mine"), StopAsyncIteration("mine")], ids=repr)
-def test_what_python_lets_no_generator_raise_reaches_the_caller_at_least_as_a_cause(
-    call: Call, stream: Stream, error: Exception
-) -> None:
+def test_stop_iteration_of_on_stream_reaches_caller_as_cause(call: Call, stream: Stream, error: Exception) -> None:
     for way in (lambda agent: call(agent, question="?"), lambda agent: stream(agent, question="?")):
         model = Watched([SEARCH])
         with pytest.raises((type(error), RuntimeError)) as caught:
@@ -1280,7 +1272,7 @@ def test_what_python_lets_no_generator_raise_reaches_the_caller_at_least_as_a_ca
         assert model.ends == ["left"]
 
 
-def test_what_on_stream_returns_is_nobodys_business(call: Call, watched: Watch) -> None:
+def test_on_stream_return_value_is_ignored(call: Call, watched: Watch) -> None:
     class Chatty(Asker):
         """Answer the question."""
 
@@ -1290,7 +1282,7 @@ def test_what_on_stream_returns_is_nobodys_business(call: Call, watched: Watch) 
     assert call(Chatty(model=watched(DONE)), question="?") == RIGHT
 
 
-def test_something_to_await_that_on_stream_returns_is_awaited(call: Call, watched: Watch) -> None:
+def test_on_stream_awaitable_return_value_is_awaited(call: Call, watched: Watch) -> None:
     class Lazy(Asker):
         """Answer the question."""
 
@@ -1310,7 +1302,7 @@ def test_something_to_await_that_on_stream_returns_is_awaited(call: Call, watche
 
 
 @kinds
-def test_on_stream_is_called_in_order_and_one_call_at_a_time(call: Call, watched: Watch, kind: str) -> None:
+def test_on_stream_is_called_in_order_one_at_a_time(call: Call, watched: Watch, kind: str) -> None:
     class Slow(Asker):
         """Answer the question."""
 
@@ -1332,7 +1324,7 @@ def test_on_stream_is_called_in_order_and_one_call_at_a_time(call: Call, watched
     assert texts == sorted(texts, key=len)
 
 
-def test_a_plain_on_stream_is_called_in_place(call: Call, watched: Watch) -> None:
+def test_sync_on_stream_is_called_in_place(call: Call, watched: Watch) -> None:
     places: set[int] = set()
     call(listening(Asker, lambda *_: places.add(threading.get_ident()))(model=watched(DONE)), question="?")
     assert places == {threading.get_ident()}
@@ -1342,7 +1334,7 @@ setting: ContextVar[str] = ContextVar("setting", default="nothing")
 
 
 @kinds
-def test_on_stream_sees_the_run_and_the_context_of_the_caller(call: Call, watched: Watch, kind: str) -> None:
+def test_on_stream_sees_run_and_callers_context(call: Call, watched: Watch, kind: str) -> None:
     def hear(agent: Any, chunk: Chunk) -> None:
         seen.append((setting.get(), current_run(), agent.history, current_run().deps))
 
@@ -1361,14 +1353,14 @@ def test_on_stream_sees_the_run_and_the_context_of_the_caller(call: Call, watche
 
 
 @kinds
-def test_on_stream_of_an_iterator_sees_the_run_too(stream: Stream, watched: Watch, kind: str) -> None:
+def test_on_stream_of_iterator_sees_run(stream: Stream, watched: Watch, kind: str) -> None:
     seen: list[Any] = []
     agent = listening(Researcher, lambda *_: seen.append(current_run()), kind)(model=watched(SEARCH, DONE))
     run = stream(agent, question="?")[-1].run
     assert all(one is run for one in seen)
 
 
-def test_whoever_iterates_is_not_inside_the_run(stream: Stream, watched: Watch) -> None:
+def test_iterating_caller_is_not_inside_run(stream: Stream, watched: Watch) -> None:
     def look(chunk: Chunk) -> bool:
         with pytest.raises(AcornError, match="no run here"):
             current_run()
@@ -1379,7 +1371,7 @@ def test_whoever_iterates_is_not_inside_the_run(stream: Stream, watched: Watch) 
     assert stream.until(look, agent, question="?")[-1].result == RIGHT
 
 
-def test_a_tool_that_iterates_over_another_module_stays_in_its_own_run(call: Call, watched: Watch) -> None:
+def test_tool_iterating_other_module_stays_in_its_run(call: Call, watched: Watch) -> None:
     inner = listening(Researcher, lambda *_: seen.append(("inner", current_run())))(model=watched(SEARCH, DONE))
     script = ScriptedModel([calls("ask"), DONE])
 
@@ -1401,7 +1393,7 @@ def test_a_tool_that_iterates_over_another_module_stays_in_its_own_run(call: Cal
     assert all((one is run) == (who == "tool") for who, one in seen)
 
 
-def test_a_listener_may_call_another_module(call: Call, watched: Watch) -> None:
+def test_listener_can_call_other_module(call: Call, watched: Watch) -> None:
     other = Asker(model=Still([finish(answer="other", confidence=1)]))
 
     def hear(_: Any, chunk: Chunk) -> None:
@@ -1413,7 +1405,7 @@ def test_a_listener_may_call_another_module(call: Call, watched: Watch) -> None:
     assert results == [Answer(answer="other", confidence=1)]
 
 
-def test_a_streamed_run_is_captured_and_the_last_of_its_instance(stream: Stream, watched: Watch) -> None:
+def test_streamed_run_is_captured_and_last(stream: Stream, watched: Watch) -> None:
     async def main() -> None:
         agent = Asker(model=watched(DONE, DONE))
         with capture() as runs:
@@ -1473,7 +1465,7 @@ def test_async_iterators_in_one_task_do_not_mix(watched: Watch) -> None:
     asyncio.run(main())
 
 
-def test_one_instance_streams_in_many_tasks_at_once() -> None:
+def test_one_instance_streams_in_many_tasks() -> None:
     async def one(question: str) -> str:
         chunks = [chunk async for chunk in agent.astream(question=question)]
         assert partials(chunks)[-1].answer == chunks[-1].result.answer
@@ -1489,7 +1481,7 @@ def test_one_instance_streams_in_many_tasks_at_once() -> None:
     assert [f"question {number}" in text for number, text in enumerate(asyncio.run(main()))] == [True] * 30
 
 
-def test_each_chunk_may_be_fetched_by_another_task_or_thread(watched: Watch) -> None:
+def test_chunks_can_be_fetched_by_different_tasks_or_threads(watched: Watch) -> None:
     async def main() -> None:
         agent = listening(Researcher, lambda *_: current_run(), "async def")(model=watched(SEARCH, DONE))
         chunks = agent.astream(question="?")
@@ -1529,7 +1521,7 @@ def outcome(run: Run[Any], requests: list[ModelRequest]) -> dict[str, Any]:
     }
 
 
-def test_usage_and_cost_are_complete_after_a_stream(stream: Stream, watched: Watch) -> None:
+def test_usage_and_cost_are_complete_after_stream(stream: Stream, watched: Watch) -> None:
     spent = [Usage(100, 20, 60, 5, requests=1), Usage(200, 30, 100, 0, requests=1)]
     script = [SEARCH & Reply(usage=spent[0]), DONE & Reply(usage=spent[1])]
     run = stream(Researcher(model=watched(*script, price=Price(0.5, 2.0))), question="?")[-1].run
@@ -1558,7 +1550,7 @@ SCRIPTS: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("name", SCRIPTS)
 @pytest.mark.parametrize("size", [1, 3, 1000])
-def test_a_streamed_run_is_the_same_as_any_other(stream: Stream, name: str, size: int) -> None:
+def test_streamed_run_equals_plain_run(stream: Stream, name: str, size: int) -> None:
     plain = Still(SCRIPTS[name])
     with capture() as runs, suppress(AcornError):
         Researcher(model=plain)(question="?")
@@ -1601,7 +1593,7 @@ def replies_of(seed: int) -> tuple[random.Random, Callable[[ModelRequest], Model
     return chance, reply
 
 
-def test_a_streamed_run_is_the_same_whatever_the_model_replies(stream: Stream) -> None:
+def test_streamed_run_equals_plain_run_for_any_response(stream: Stream) -> None:
     for seed in range(RUNS):
         outcomes = []
         for streams in (False, True):
@@ -1637,7 +1629,7 @@ class Parent(Researcher):
     branches = {"check": Check}
 
 
-def test_the_chunks_of_a_branch_say_whose_they_are(stream: Stream, watched: Watch) -> None:
+def test_branch_chunks_have_branch_path(stream: Stream, watched: Watch) -> None:
     inner = finish(answer="checked", confidence=1)
     model = watched(calls("check", _id="a"), Reply("Inner.") & calls("read", path="b"), inner, DONE)
     *chunks, last = stream(Parent(model=model), question="?")
@@ -1658,7 +1650,7 @@ def test_the_chunks_of_a_branch_say_whose_they_are(stream: Stream, watched: Watc
 
 
 @kinds
-def test_a_branch_with_an_on_stream_of_its_own_is_told_its_path(call: Call, watched: Watch, kind: str) -> None:
+def test_branch_on_stream_gets_its_path(call: Call, watched: Watch, kind: str) -> None:
     heard: list[Chunk] = []
     inner = finish(answer="checked", confidence=1)
 
@@ -1673,7 +1665,7 @@ def test_a_branch_with_an_on_stream_of_its_own_is_told_its_path(call: Call, watc
     assert partials(heard)[-1].answer == "checked"
 
 
-def test_leaving_an_iterator_inside_a_branch_cancels_both_runs(stream: Stream, watched: Watch) -> None:
+def test_leaving_iterator_inside_branch_cancels_both_runs(stream: Stream, watched: Watch) -> None:
     model = watched(calls("check"), "Inner." * 10)
     with capture() as runs:
         stream.until(lambda chunk: chunk.branch, Parent(model=model), question="?")
@@ -1750,7 +1742,7 @@ print(result.confidence)   # 0.95
 '''
 
 
-def test_the_complete_module_of_the_documents(call: Call, watched: Watch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_streaming_complete_module(call: Call, watched: Watch, capsys: pytest.CaptureFixture[str]) -> None:
     script = [
         Reply("Let me see. ") & calls("search", query="python creation") & calls("calculate", expression="2+2"),
         finish(answer="4, and Python was created in 1991", confidence=0.95),
@@ -1802,7 +1794,7 @@ class MyAgent(module):
 """
 
 
-def test_the_city_of_the_documents(call: Call, watched: Watch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_streaming_city(call: Call, watched: Watch, capsys: pytest.CaptureFixture[str]) -> None:
     reply = Reply("A city.\n") & finish(city_name="Paris", population=2102650, explanation="It is large.")
     space = snippet(CITY_INFO)
     result = call(space.MyAgent(model=watched(reply, chunk_size=18)))
@@ -1829,7 +1821,7 @@ class MyAgent(module):
 """
 
 
-def test_the_fields_of_the_documents_appear_as_they_are_generated(
+def test_seed_streaming_fields_appear_as_generated(
     call: Call, watched: Watch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class MyOutput(BaseModel):
@@ -1847,7 +1839,7 @@ def test_the_fields_of_the_documents_appear_as_they_are_generated(
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_each_result_comes_when_its_tool_has_returned(way: str) -> None:
+def test_result_chunk_arrives_when_its_tool_returns(way: str) -> None:
     release = threading.Event()
 
     def slow() -> str:
@@ -1889,7 +1881,7 @@ def test_each_result_comes_when_its_tool_has_returned(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_leaving_at_the_first_result_keeps_it_and_says_that_the_others_were_stopped(way: str) -> None:
+def test_leaving_at_first_result_keeps_it_and_stops_others(way: str) -> None:
     never = threading.Event()
 
     def slow() -> str:
@@ -1931,7 +1923,7 @@ def test_leaving_at_the_first_result_keeps_it_and_says_that_the_others_were_stop
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_chunks_of_two_runs_of_one_branch_can_be_told_apart(way: str) -> None:
+def test_chunks_of_two_runs_of_one_branch_are_distinct(way: str) -> None:
     class Check(module[None, bool]):
         """Check."""
 

@@ -107,7 +107,7 @@ def drive(agent: module[Any, Any], way: str, **given: Any) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_run_is_one_trace_with_its_tools_branches_and_agents(spans: Spans, way: str) -> None:
+def test_run_is_one_trace_with_tools_branches_and_agents(spans: Spans, way: str) -> None:
     model = ScriptedModel(
         [
             call("search", query="nuts") & call("fetch", url="x"),
@@ -143,7 +143,7 @@ def test_a_run_is_one_trace_with_its_tools_branches_and_agents(spans: Spans, way
     assert all(has_first) if way in ("stream", "astream") else not any(has_first)
 
 
-def test_what_spans_say(spans: Spans) -> None:
+def test_spans_have_expected_attributes(spans: Spans) -> None:
     model = ScriptedModel([call("search", _id="call_7", query="nuts"), finish(answer="done")], name="openai/gpt-4o")
     run = Researcher(model=model, temperature=0.25, max_tokens=99).run(question="Nuts?")
     assert attributes(spans.named("invoke_agent Researcher")) == {
@@ -180,7 +180,7 @@ def test_what_spans_say(spans: Spans) -> None:
     }
 
 
-def test_the_conventions_know_the_names() -> None:
+def test_span_names_follow_conventions() -> None:
     known = {value for value in vars(gen_ai_attributes).values() if isinstance(value, str)}
     ours = {value for name, value in vars(conventions).items() if name.isupper() and str(value).startswith("gen_ai.")}
     metrics = {conventions.DURATION, conventions.TOKENS}
@@ -207,7 +207,7 @@ def test_the_conventions_know_the_names() -> None:
         ("mine", "_OTHER", "mine"),
     ],
 )
-def test_a_model_is_named_without_its_provider(name: str, provider: str, model: str) -> None:
+def test_span_model_has_no_provider_prefix(name: str, provider: str, model: str) -> None:
     assert conventions.provider_and_model(name) == (provider, model)
 
 
@@ -231,7 +231,7 @@ def test_metrics_count_requests_and_tokens(spans: Spans) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_tool_that_fails_fails_alone(spans: Spans, way: str) -> None:
+def test_failing_tool_fails_only_its_span(spans: Spans, way: str) -> None:
     drive(Researcher(model=ScriptedModel([call("fail"), finish(answer="so be it")])), way, question="?")
     failed = spans.named("execute_tool fail")
     assert failed.status.status_code is StatusCode.ERROR
@@ -241,7 +241,7 @@ def test_a_tool_that_fails_fails_alone(spans: Spans, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_model_that_fails_fails_the_run(spans: Spans, way: str) -> None:
+def test_failing_model_fails_run_span(spans: Spans, way: str) -> None:
     with pytest.raises(ModelError):
         drive(Researcher(model=ScriptedModel([Failure(400, "no words of it")])), way, question="?")
     for name in ("invoke_agent Researcher", "chat scripted"):
@@ -251,7 +251,7 @@ def test_a_model_that_fails_fails_the_run(spans: Spans, way: str) -> None:
     assert "no words of it" not in spans.text
 
 
-def test_a_call_that_was_never_made_is_an_event(spans: Spans) -> None:
+def test_call_not_executed_is_span_event(spans: Spans) -> None:
     Researcher(model=ScriptedModel([call("no_such_thing"), call("search"), finish(answer="done")]))(question="?")
     assert not spans.like("execute_tool")
     events = spans.named("invoke_agent Researcher").events
@@ -260,7 +260,7 @@ def test_a_call_that_was_never_made_is_an_event(spans: Spans) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_retries_and_fallbacks_are_events_of_the_request(spans: Spans, way: str) -> None:
+def test_retries_and_fallbacks_are_span_events(spans: Spans, way: str) -> None:
     first = ScriptedModel([Failure(503), Failure(503)], name="anthropic/claude")
     second = ScriptedModel([finish(answer="at last")], name="openai/gpt-4o")
     drive(Researcher(model=[Retrying(first, Retries(1, 0.0)), second]), way, question="?")
@@ -274,7 +274,7 @@ def test_retries_and_fallbacks_are_events_of_the_request(spans: Spans, way: str)
     assert chat.status.status_code is StatusCode.UNSET
 
 
-def test_retries_are_told_though_all_of_them_fail(spans: Spans) -> None:
+def test_retries_are_recorded_when_all_fail(spans: Spans) -> None:
     model = Retrying(ScriptedModel([Failure(503), Failure(503), Failure(503)]), Retries(2, 0.0))
     with pytest.raises(ModelError):
         Researcher(model=model)(question="?")
@@ -306,7 +306,7 @@ class Manual(module[Question, Answer]):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_branches_begun_by_code_hang_below_the_code(spans: Spans, way: str) -> None:
+def test_self_branch_span_is_child_of_calling_code(spans: Spans, way: str) -> None:
     def reply(request: Any) -> Reply:
         last = str(request.messages[-1]["content"])
         tools = [each["function"]["name"] for each in request.tools]
@@ -333,7 +333,7 @@ def test_branches_begun_by_code_hang_below_the_code(spans: Spans, way: str) -> N
     )
 
 
-def test_a_run_hangs_below_what_the_program_is_doing(spans: Spans) -> None:
+def test_run_span_is_child_of_current_span(spans: Spans) -> None:
     with trace.get_tracer("program").start_as_current_span("request"):
         Critic(model=ScriptedModel([finish(answer="x")]))(question="?")
     assert spans.tree() == [("request", [("invoke_agent Critic", ["chat scripted"])])]
@@ -361,12 +361,12 @@ class Client(ScriptedModel):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_the_client_of_a_model_traces_hangs_below_the_request(spans: Spans, way: str) -> None:
+def test_model_client_spans_are_children_of_request(spans: Spans, way: str) -> None:
     drive(Critic(model=Client([finish(answer="x")])), way, question="?")
     assert spans.tree() == [("invoke_agent Critic", [("chat scripted", ["POST"])])]
 
 
-def test_an_iterator_that_is_left_ends_its_spans(spans: Spans) -> None:
+def test_left_iterator_ends_its_spans(spans: Spans) -> None:
     chunks = Researcher(model=ScriptedModel([call("search", query="a"), finish(answer="x")])).stream(question="?")
     next(chunks)
     del chunks
@@ -383,7 +383,7 @@ def test_an_iterator_that_is_left_ends_its_spans(spans: Spans) -> None:
     assert attributes(spans.named("invoke_agent Critic"))["acorn.stop_reason"] == "cancelled"
 
 
-def test_a_run_that_is_cancelled_ends_what_is_under_way(spans: Spans) -> None:
+def test_cancelled_run_ends_open_spans(spans: Spans) -> None:
     class Waiter(module[Question, Answer]):
         """Wait."""
 
@@ -408,7 +408,7 @@ def test_a_run_that_is_cancelled_ends_what_is_under_way(spans: Spans) -> None:
     assert spans.tree() == [("invoke_agent Waiter", ["chat scripted", "execute_tool wait"])]
 
 
-def test_a_summary_is_a_request_as_any_other(spans: Spans) -> None:
+def test_compaction_request_has_span(spans: Spans) -> None:
     replies = [call("search", query="a"), call("search", query="b"), call("search", query="c")]
 
     def reply(request: Any) -> Reply:
@@ -427,16 +427,14 @@ def test_a_summary_is_a_request_as_any_other(spans: Spans) -> None:
 
 
 @pytest.mark.parametrize(("variable", "value"), [("ACORN_TELEMETRY", "off"), ("OTEL_SDK_DISABLED", "True")])
-def test_telemetry_can_be_switched_off(
-    spans: Spans, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
-) -> None:
+def test_telemetry_can_be_turned_off(spans: Spans, monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
     monkeypatch.setenv(variable, value)
     Critic(model=ScriptedModel([finish(answer="x")]))(question="?")
     assert not spans.all
     assert not spans.metrics()
 
 
-def test_a_switch_that_means_nothing_is_told_before_anything_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_telemetry_setting_raises_before_model_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_TELEMETRY", "contents")
     model = ScriptedModel([finish(answer="x")])
     with pytest.raises(DeclarationError, match=r"`ACORN_TELEMETRY` may be `off` .* or `content` .* got 'contents'"):
@@ -444,7 +442,7 @@ def test_a_switch_that_means_nothing_is_told_before_anything_is_asked(monkeypatc
     assert not model.requests
 
 
-def test_without_a_provider_nothing_is_made() -> None:
+def test_without_provider_no_spans_are_made() -> None:
     agent = Critic(model=Client([finish(answer="x")]))
     agent(question="?")
     assert get_current_span() is INVALID_SPAN
@@ -470,7 +468,7 @@ class NoOpMeterProvider(metrics.MeterProvider):
         return self.inner.get_meter(*args, **options)
 
 
-def test_a_provider_of_any_name_is_one() -> None:
+def test_any_tracer_provider_is_recognized() -> None:
     with set_up(ProxyTracerProvider, NoOpMeterProvider) as spans:
         for _ in range(2):
             Critic(model=ScriptedModel([finish(answer="x")]))(question="?")
@@ -498,7 +496,7 @@ class Broken(SpanProcessor):
 
 @pytest.mark.parametrize("where", ["on the way in", "on the way out"])
 @pytest.mark.parametrize("way", WAYS)
-def test_telemetry_that_fails_harms_no_run(
+def test_failing_telemetry_does_not_affect_run(
     spans: Spans, caplog: pytest.LogCaptureFixture, way: str, where: str
 ) -> None:
     class Plain(module[Question, Answer]):
@@ -528,7 +526,7 @@ class Unreachable(SpanExporter):
         raise ConnectionError("down")
 
 
-def test_an_exporter_that_fails_harms_no_run(spans: Spans) -> None:
+def test_failing_exporter_does_not_affect_run(spans: Spans) -> None:
     spans.provider.add_span_processor(SimpleSpanProcessor(Unreachable()))
     assert Critic(model=ScriptedModel([finish(answer="x")]))(question="?").answer == "x"
     assert spans.tree() == [("invoke_agent Critic", ["chat scripted"])]
@@ -537,7 +535,7 @@ def test_an_exporter_that_fails_harms_no_run(spans: Spans) -> None:
 # Content
 
 
-def test_prompts_and_secrets_are_in_no_span_unless_asked_for(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_and_secrets_are_in_no_span_by_default(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
     canaries = [f"canary-{number}-{number * 7919:x}" for number in range(30)]
     for at in range(5):
         monkeypatch.setenv(f"SERVICE_{at}_API_KEY", canaries[at])
@@ -595,7 +593,7 @@ def content_of(span: ReadableSpan, name: str) -> Any:
         ("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "SPAN_AND_EVENT"),
     ],
 )
-def test_content_is_in_the_spans_when_asked_for(
+def test_content_setting_adds_content_to_spans(
     spans: Spans, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
 ) -> None:
     monkeypatch.setenv(variable, value)
@@ -633,7 +631,7 @@ def test_content_is_in_the_spans_when_asked_for(
 
 
 @pytest.mark.parametrize("value", ["NO_CONTENT", "false", "EVENT_ONLY", "perhaps"])
-def test_content_is_not_shown_by_other_values(
+def test_other_setting_values_add_no_content(
     spans: Spans, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, value: str
 ) -> None:
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", value)
@@ -643,7 +641,7 @@ def test_content_is_not_shown_by_other_values(
     assert len(caplog.records) == (value in ("EVENT_ONLY", "perhaps"))
 
 
-def test_content_is_without_secrets_and_base64(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_span_content_has_no_secrets_or_base64(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_TELEMETRY", "content")
     monkeypatch.setenv("A_SERVICE_TOKEN", "opensesame-1")
     data = "iVBORw0KGgo" * 60

@@ -200,7 +200,7 @@ def waits() -> Iterator[Waits]:
         ({"requests": 1, "shared": 1}, r"rate_limit\['shared'\]` must be True or False"),
     ],
 )
-def test_a_rate_limit_that_is_none_is_refused_in_words(value: Any, words: str) -> None:
+def test_invalid_rate_limit_is_rejected_with_message(value: Any, words: str) -> None:
     with pytest.raises(DeclarationError, match=f"`Wrong.rate_limit.*{words.removeprefix('rate_limit')}"):
         type("Wrong", (Agent,), {"rate_limit": value})
     with pytest.raises(DeclarationError, match=r"`Agent\.rate_limit"):
@@ -210,7 +210,7 @@ def test_a_rate_limit_that_is_none_is_refused_in_words(value: Any, words: str) -
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.0, math.nan, "8", {}])
-def test_a_concurrency_that_is_none_is_refused_in_words(value: Any) -> None:
+def test_invalid_max_concurrency_is_rejected_with_message(value: Any) -> None:
     with pytest.raises(DeclarationError, match=r"`Wrong.max_concurrency` must be a whole number of at least 1"):
         type("Wrong", (Agent,), {"max_concurrency": value})
     with pytest.raises(DeclarationError, match=r"`Agent.max_concurrency`"):
@@ -220,7 +220,7 @@ def test_a_concurrency_that_is_none_is_refused_in_words(value: Any) -> None:
 @pytest.mark.parametrize(
     "value", [None, {"requests": 1}, {"tokens": 1}, {"requests": 5, "tokens": 100_000, "per": 0.5, "shared": False}]
 )
-def test_a_module_may_say_how_much_it_sends(call: Call, script: Script, value: Any) -> None:
+def test_valid_rate_limit_is_accepted(call: Call, script: Script, value: Any) -> None:
     class Limited(Agent):
         rate_limit = value
         max_concurrency = 2
@@ -235,7 +235,7 @@ MOST = 32
 PER = 5.0
 
 
-def test_threads_never_send_more_than_the_limit_in_any_window_and_all_end() -> None:
+def test_rate_limit_holds_for_threads_in_every_window() -> None:
     class Limited(Agent):
         rate_limit = {"requests": MOST, "per": PER}
         max_concurrency = 8
@@ -249,7 +249,7 @@ def test_threads_never_send_more_than_the_limit_in_any_window_and_all_end() -> N
     assert model.most <= 8
 
 
-def test_tasks_never_send_more_than_the_limit_in_any_window_and_all_end() -> None:
+def test_rate_limit_holds_for_tasks_in_every_window() -> None:
     class Limited(Agent):
         rate_limit = {"requests": MOST, "per": PER}
 
@@ -264,7 +264,7 @@ def test_tasks_never_send_more_than_the_limit_in_any_window_and_all_end() -> Non
     assert model.order == list(range(COUNT))
 
 
-def test_threads_and_tasks_of_several_loops_stand_in_one_line() -> None:
+def test_threads_and_tasks_of_several_loops_share_one_queue() -> None:
     class Limited(Agent):
         rate_limit = {"requests": MOST, "per": PER}
         max_concurrency = 5
@@ -287,7 +287,7 @@ def test_threads_and_tasks_of_several_loops_stand_in_one_line() -> None:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_who_comes_first_is_served_first_whichever_way_it_waits(waits: Waits, streams: bool) -> None:
+def test_waiting_is_first_come_first_served(waits: Waits, streams: bool) -> None:
     class Limited(Agent):
         max_concurrency = 1
         rate_limit = {"requests": 1000, "tokens": 10**9}
@@ -321,7 +321,7 @@ def test_who_comes_first_is_served_first_whichever_way_it_waits(waits: Waits, st
     assert waits.told[0] == "A request of `Limited` waits for its turn (`max_concurrency`)."
 
 
-def test_a_wait_is_told_with_its_seconds(waits: Waits) -> None:
+def test_wait_is_reported_with_seconds(waits: Waits) -> None:
     class Limited(Agent):
         rate_limit = {"requests": 1, "per": AGES}
 
@@ -346,7 +346,7 @@ def test_a_wait_is_told_with_its_seconds(waits: Waits) -> None:
 # Every request counts
 
 
-def test_every_attempt_counts_and_none_holds_a_slot_while_it_waits_to_be_sent_again() -> None:
+def test_every_attempt_counts_and_none_holds_slot_during_retry_delay() -> None:
     class Limited(Agent):
         max_concurrency = 1
 
@@ -365,7 +365,7 @@ def test_every_attempt_counts_and_none_holds_a_slot_while_it_waits_to_be_sent_ag
     assert model.order == [1, 2]
 
 
-def test_attempts_of_one_request_are_never_over_the_limit() -> None:
+def test_retries_never_exceed_rate_limit() -> None:
     class Limited(Agent):
         rate_limit = {"requests": 2, "per": 1.0}
 
@@ -375,7 +375,7 @@ def test_attempts_of_one_request_are_never_over_the_limit() -> None:
     assert_never_over(model.moments, 2, 1.0)
 
 
-def test_a_failed_request_gives_its_slot_back(call: Call) -> None:
+def test_failed_request_releases_slot(call: Call) -> None:
     class Limited(Agent):
         max_concurrency = 1
 
@@ -386,7 +386,7 @@ def test_a_failed_request_gives_its_slot_back(call: Call) -> None:
         assert call(Limited(model=Watched()), number=1) == 1
 
 
-def test_a_stream_counts_until_it_is_closed() -> None:
+def test_stream_holds_slot_until_closed() -> None:
     class Limited(Agent):
         max_concurrency = 1
 
@@ -402,7 +402,7 @@ def test_a_stream_counts_until_it_is_closed() -> None:
     assert model.most == 1
 
 
-def test_a_stream_that_is_left_on_an_event_loop_gives_its_slot_back() -> None:
+def test_stream_left_on_event_loop_releases_slot() -> None:
     class Limited(Agent):
         max_concurrency = 1
 
@@ -424,7 +424,7 @@ def test_a_stream_that_is_left_on_an_event_loop_gives_its_slot_back() -> None:
 # Leaving the line
 
 
-def test_cancelled_tasks_leave_the_line_to_those_behind_them(waits: Waits) -> None:
+def test_cancelled_tasks_leave_queue(waits: Waits) -> None:
     class Limited(Agent):
         max_concurrency = 2
 
@@ -451,7 +451,7 @@ def test_cancelled_tasks_leave_the_line_to_those_behind_them(waits: Waits) -> No
     assert model.most <= 2
 
 
-def test_who_leaves_before_it_was_sent_is_not_counted(waits: Waits) -> None:
+def test_waiter_that_leaves_is_not_counted(waits: Waits) -> None:
     class Limited(Agent):
         rate_limit = {"requests": 3, "per": AGES}
         max_concurrency = 1
@@ -476,7 +476,7 @@ def test_who_leaves_before_it_was_sent_is_not_counted(waits: Waits) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore:coroutine")
-def test_an_event_loop_that_was_closed_holds_up_nobody(waits: Waits) -> None:
+def test_closed_event_loop_does_not_block_queue(waits: Waits) -> None:
     class Limited(Agent):
         max_concurrency = 1
 
@@ -503,7 +503,7 @@ def test_an_event_loop_that_was_closed_holds_up_nobody(waits: Waits) -> None:
     gc.collect()
 
 
-def test_a_waiting_task_does_not_block_its_loop(waits: Waits) -> None:
+def test_waiting_task_does_not_block_its_loop(waits: Waits) -> None:
     class Limited(Agent):
         max_concurrency = 1
 
@@ -523,7 +523,7 @@ def test_a_waiting_task_does_not_block_its_loop(waits: Waits) -> None:
     threads.join()
 
 
-def test_the_time_of_a_run_counts_while_it_waits(call: Call) -> None:
+def test_run_time_counts_while_waiting(call: Call) -> None:
     class Limited(Agent):
         rate_limit = {"requests": 1, "per": AGES}
 
@@ -535,7 +535,7 @@ def test_the_time_of_a_run_counts_while_it_waits(call: Call) -> None:
     assert model.order == [1]
 
 
-def test_a_request_is_sent_with_the_time_that_is_left(call: Call) -> None:
+def test_request_is_sent_with_remaining_time(call: Call) -> None:
     class Limited(Agent):
         rate_limit = {"requests": 1, "per": 1.0}
 
@@ -550,7 +550,7 @@ def test_a_request_is_sent_with_the_time_that_is_left(call: Call) -> None:
     assert first <= AGES
 
 
-def test_a_run_with_all_the_time_in_the_world_waits_in_a_thread() -> None:
+def test_run_without_time_limit_waits_in_thread() -> None:
     class Limited(Agent):
         max_concurrency = 1
 
@@ -614,7 +614,7 @@ print(agent(number=3), results, flush=True)
         "import asyncio; asyncio.run(agent.acall(number=2))",
     ],
 )
-def test_ctrl_c_ends_a_wait_at_once_and_leaves_no_hole(way: str) -> None:
+def test_ctrl_c_ends_wait_immediately(way: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", CHILD.replace("WAY", way)], stdout=subprocess.PIPE, text=True
     ) as child:
@@ -658,7 +658,7 @@ other.join()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_counts_for_itself() -> None:
+def test_forked_child_counts_separately() -> None:
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.stdout == "1\n", done.stderr
 
@@ -710,7 +710,7 @@ print(agent(), asked, flush=True)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-def test_ctrl_c_takes_the_branches_that_wait_in_threads_out_of_the_line() -> None:
+def test_ctrl_c_removes_waiting_branches_from_queue() -> None:
     with subprocess.Popen([sys.executable, "-c", BRANCHES], stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "waiting\n"
@@ -723,7 +723,7 @@ def test_ctrl_c_takes_the_branches_that_wait_in_threads_out_of_the_line() -> Non
 # Tokens
 
 
-def test_tokens_are_settled_by_what_the_provider_says(call: Call, waits: Waits) -> None:
+def test_tokens_are_settled_by_reported_usage(call: Call, waits: Waits) -> None:
     class Limited(Agent):
         rate_limit = {"tokens": 100_000, "per": AGES}
         max_tokens = 50_000
@@ -738,7 +738,7 @@ def test_tokens_are_settled_by_what_the_provider_says(call: Call, waits: Waits) 
     assert spent(Limited())
 
 
-def test_a_request_greater_than_the_whole_allowance_goes_alone(call: Call) -> None:
+def test_request_larger_than_limit_is_sent_alone(call: Call) -> None:
     class Limited(Agent):
         rate_limit = {"tokens": 10, "per": 1.0}
 
@@ -748,7 +748,7 @@ def test_a_request_greater_than_the_whole_allowance_goes_alone(call: Call) -> No
     assert_never_over(model.moments, 1, 1.0)
 
 
-def test_what_a_provider_refuses_has_used_no_tokens(call: Call, waits: Waits) -> None:
+def test_refused_request_uses_no_tokens(call: Call, waits: Waits) -> None:
     class Limited(Agent):
         rate_limit = {"tokens": 10_000, "per": AGES}
         max_tokens = 6_000
@@ -760,7 +760,7 @@ def test_what_a_provider_refuses_has_used_no_tokens(call: Call, waits: Waits) ->
     assert not waits.told
 
 
-def test_a_stream_is_settled_too(waits: Waits) -> None:
+def test_streamed_tokens_are_settled(waits: Waits) -> None:
     class Limited(Agent):
         rate_limit = {"tokens": 10_000, "per": AGES}
         max_tokens = 6_000
@@ -792,7 +792,7 @@ def spent(agent: module[Any, Any]) -> bool:
 ONE = {"requests": 1, "per": AGES}
 
 
-def test_all_instances_of_a_class_and_of_subclasses_that_inherit_the_limit_count_together() -> None:
+def test_limit_is_shared_by_instances_and_inheriting_subclasses() -> None:
     class Limited(Agent):
         rate_limit: Any = ONE
 
@@ -815,7 +815,7 @@ def test_all_instances_of_a_class_and_of_subclasses_that_inherit_the_limit_count
     assert not spent(Free())
 
 
-def test_what_an_instance_sets_is_counted_by_its_value() -> None:
+def test_instance_limit_is_shared_by_value() -> None:
     class Limited(Agent):
         """Says it."""
 
@@ -829,7 +829,7 @@ def test_what_an_instance_sets_is_counted_by_its_value() -> None:
         assert spent(Limited(rate_limit=None))
 
 
-def test_a_mixin_s_limit_is_shared_by_those_who_have_it() -> None:
+def test_mixin_limit_is_shared_by_its_classes() -> None:
     class Polite:
         rate_limit = ONE
 
@@ -857,14 +857,14 @@ def branching() -> list[Any]:
     return [calling("inner", number=1), finish(1), finish(1)]
 
 
-def test_a_branch_counts_with_its_parent(call: Call, script: Script) -> None:
+def test_branch_counts_with_parent(call: Call, script: Script) -> None:
     agent = outer(Inner, rate_limit={"requests": 3, "per": AGES}, max_concurrency=1)
     assert call(agent.using(model=script(*branching())), number=1) == 1
     assert spent(agent)
     assert not spent(Inner())
 
 
-def test_a_branch_that_declares_a_limit_counts_with_its_own_class(call: Call, script: Script) -> None:
+def test_branch_with_own_limit_counts_separately(call: Call, script: Script) -> None:
     class Limited(Inner):
         rate_limit = ONE
 
@@ -875,7 +875,7 @@ def test_a_branch_that_declares_a_limit_counts_with_its_own_class(call: Call, sc
     assert spent(agent)
 
 
-def test_a_branch_that_declares_none_is_not_counted(call: Call, script: Script) -> None:
+def test_branch_with_limit_none_is_not_counted(call: Call, script: Script) -> None:
     class Free(Inner):
         rate_limit = None
 
@@ -885,14 +885,14 @@ def test_a_branch_that_declares_none_is_not_counted(call: Call, script: Script) 
     assert spent(agent)
 
 
-def test_an_agent_that_is_a_tool_counts_with_its_caller(call: Call, script: Script) -> None:
+def test_agent_tool_counts_with_caller(call: Call, script: Script) -> None:
     made = type("Caller", (Agent,), {"tools": [Inner], "max_steps": 3, "rate_limit": {"requests": 3, "per": AGES}})
     agent = made()
     assert call(agent.using(model=script(*branching())), number=1) == 1
     assert spent(agent)
 
 
-def test_branches_at_the_same_time_are_no_more_at_once_than_their_parent_may(call: Call) -> None:
+def test_concurrent_branches_respect_parents_max_concurrency(call: Call) -> None:
     def reply(request: ModelRequest) -> Any:
         if "below" in request.messages[0]["content"]:
             return finish(1)
@@ -909,7 +909,7 @@ def test_branches_at_the_same_time_are_no_more_at_once_than_their_parent_may(cal
 # Much at once
 
 
-def test_a_crowd_that_comes_goes_fails_and_leaves_is_never_over_and_loses_no_slot() -> None:
+def test_random_load_never_exceeds_limit_or_loses_slot() -> None:
     class Limited(Agent):
         max_concurrency = 3
 

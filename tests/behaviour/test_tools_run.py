@@ -124,7 +124,7 @@ class Point:
     y: int = 0
 
 
-def test_a_model_cannot_give_the_run_where_any_keyword_is_taken(call: Call, script: Script) -> None:
+def test_model_cannot_pass_run_to_tool_with_kwargs(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     def note(run: Run[str], **words: str) -> str:
@@ -183,7 +183,7 @@ def taking(hint: Any, got: list[Any]) -> Callable[..., None]:
         (Any, '{"a": [1, null]}', {"a": [1, None]}),
     ],
 )
-def test_arguments_are_converted_by_the_type_hints(script: Script, hint: Any, given: str, expected: Any) -> None:
+def test_arguments_are_converted_by_type_hints(script: Script, hint: Any, given: str, expected: Any) -> None:
     got: list[Any] = []
     model = script(raw("take", f'{{"value": {given}}}'), finish(result="done"))
     assert read(Worker(model=model, tools=[taking(hint, got)]).run()) == ["null"]
@@ -207,7 +207,7 @@ def test_arguments_are_converted_by_the_type_hints(script: Script, hint: Any, gi
         (datetime.date, '"soon"', ["`value`", "soon"]),
     ],
 )
-def test_an_argument_that_does_not_fit_is_named_and_the_function_is_not_called(
+def test_unfitting_argument_is_named_and_tool_not_called(
     call: Call, script: Script, hint: Any, given: str, words: list[str]
 ) -> None:
     got: list[Any] = []
@@ -229,7 +229,7 @@ def test_every_wrong_argument_is_named(call: Call, script: Script) -> None:
     assert all(f"`{name}`" in result.error for name in ("city", "nights", "rooms"))
 
 
-def test_an_argument_that_does_not_exist_is_named(call: Call, script: Script) -> None:
+def test_unknown_argument_is_named(call: Call, script: Script) -> None:
     def book(city: str) -> str:
         raise AssertionError("not called")
 
@@ -250,7 +250,7 @@ def test_an_argument_that_does_not_exist_is_named(call: Call, script: Script) ->
         ("null", "must be a JSON object"),
     ],
 )
-def test_arguments_that_are_no_json_object_are_a_tool_error(
+def test_arguments_that_are_not_json_object_are_tool_error(
     call: Call, script: Script, arguments: str, words: str
 ) -> None:
     def book(city: str) -> str:
@@ -264,14 +264,14 @@ def test_arguments_that_are_no_json_object_are_a_tool_error(
     assert agent.calls[0].raw_arguments == arguments
 
 
-def test_no_arguments_may_come_as_an_empty_text(call: Call, script: Script) -> None:
+def test_empty_arguments_text_means_no_arguments(call: Call, script: Script) -> None:
     def ping() -> str:
         return "pong"
 
     assert use(call, script, [ping], raw("ping", "")) == ["pong"]
 
 
-def test_a_call_that_does_not_fit_leaves_the_others_alone(call: Call, script: Script) -> None:
+def test_unfitting_call_does_not_affect_others(call: Call, script: Script) -> None:
     def double(number: int) -> int:
         return 2 * number
 
@@ -282,7 +282,7 @@ def test_a_call_that_does_not_fit_leaves_the_others_alone(call: Call, script: Sc
     assert "`number`" in second
 
 
-def test_an_unknown_tool_gets_the_names_of_those_there_are(call: Call, script: Script) -> None:
+def test_unknown_tool_error_lists_available_tools(call: Call, script: Script) -> None:
     def search(query: str) -> str:
         return query
 
@@ -304,7 +304,7 @@ def test_parameters_of_every_kind_are_passed(call: Call, script: Script) -> None
     assert got == [(1, 2, 3, {}), (1, 2, 4, {"more": 5})]
 
 
-def test_a_parameter_may_have_any_name(call: Call, script: Script) -> None:
+def test_parameter_can_have_any_name(call: Call, script: Script) -> None:
     got: list[Any] = []
 
     def plot(function: str, invocation: int, call: int, args: int, kwargs: int, self_: int, limit: int) -> None:
@@ -417,7 +417,7 @@ RESULTS: dict[str, tuple[Callable[[], Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", RESULTS)
-def test_a_result_reaches_the_model_as_text_or_as_json(call: Call, script: Script, kind: str) -> None:
+def test_result_is_sent_as_text_or_json(call: Call, script: Script, kind: str) -> None:
     make, expected = RESULTS[kind]
 
     def produce() -> Any:
@@ -429,7 +429,7 @@ def test_a_result_reaches_the_model_as_text_or_as_json(call: Call, script: Scrip
 @pytest.mark.parametrize(
     "make", [a_circle, a_tower, Nameless, lambda: {"a": Nameless()}, Stubborn, lambda: [Stubborn()]]
 )
-def test_no_result_is_a_crash(call: Call, script: Script, make: Callable[[], Any]) -> None:
+def test_no_result_value_crashes(call: Call, script: Script, make: Callable[[], Any]) -> None:
     def produce() -> Any:
         return make()
 
@@ -437,14 +437,14 @@ def test_no_result_is_a_crash(call: Call, script: Script, make: Callable[[], Any
     json.loads(text)
 
 
-def test_one_field_that_cannot_be_written_does_not_cost_the_others(call: Call, script: Script) -> None:
+def test_unserializable_field_does_not_affect_others(call: Call, script: Script) -> None:
     def produce() -> Any:
         return Stubborn()
 
     assert use(call, script, [produce], calling("produce")) == ['{"good":1,"bad":2}']
 
 
-def test_a_huge_result_is_passed_on_whole(call: Call, script: Script) -> None:
+def test_huge_result_is_sent_whole(call: Call, script: Script) -> None:
     def text() -> str:
         return "x" * 3_000_000
 
@@ -456,7 +456,7 @@ def test_a_huge_result_is_passed_on_whole(call: Call, script: Script) -> None:
     assert json.loads(other) == list(range(200_000))
 
 
-def test_what_on_step_sees_of_a_result_is_the_object_itself(call: Call, script: Script) -> None:
+def test_on_step_sees_returned_object(call: Call, script: Script) -> None:
     made = Place(city="Rome")
 
     def produce() -> Place:
@@ -468,7 +468,7 @@ def test_what_on_step_sees_of_a_result_is_the_object_itself(call: Call, script: 
     assert agent.results[0].error is None
 
 
-def test_a_generator_function_gives_the_list_of_its_items(call: Call, script: Script) -> None:
+def test_generator_tool_returns_list(call: Call, script: Script) -> None:
     where: list[int] = []
 
     def pages(count: int) -> Iterator[str]:
@@ -489,7 +489,7 @@ def test_a_generator_function_gives_the_list_of_its_items(call: Call, script: Sc
     assert [result.output for result in agent.results] == [["page 0", "page 1"]] * 2
 
 
-def test_a_generator_that_fails_halfway_is_a_failed_tool(call: Call, script: Script) -> None:
+def test_failing_generator_is_tool_error(call: Call, script: Script) -> None:
     def pages() -> Iterator[str]:
         yield "page 0"
         raise ValueError("no more paper")
@@ -550,7 +550,7 @@ KINDS = ["sync", "async", "awaitable"]
     ],
     ids=lambda given: given if isinstance(given, str) else "",
 )
-def test_a_tool_that_raises_tells_the_model_and_the_run_goes_on(
+def test_tool_exception_is_tool_error_and_run_continues(
     call: Call, script: Script, error: Exception, words: str, kind: str
 ) -> None:
     def well() -> str:
@@ -585,7 +585,7 @@ def test_interrupts_exits_and_cancellation_are_not_caught(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("error", ESCAPES)
-def test_an_interrupt_does_not_wait_for_the_other_tools(
+def test_interrupt_does_not_wait_for_other_tools(
     call: Call, script: Script, error: type[BaseException], kind: str
 ) -> None:
     release, cancelled, begun = threading.Event(), threading.Event(), threading.Barrier(3, timeout=PATIENCE)
@@ -630,7 +630,7 @@ def test_an_interrupt_does_not_wait_for_the_other_tools(
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("reply", ["call('hang')", "call('rest') & call('hang')"])
 @pytest.mark.parametrize("way", ["agent()", "asyncio.run(agent.acall())"])
-def test_ctrl_c_ends_a_run_and_cancels_its_async_tools(way: str, reply: str) -> None:
+def test_ctrl_c_ends_run_and_cancels_async_tools(way: str, reply: str) -> None:
     program = f"""
         import asyncio, os, signal, threading
         from acorn import capture, module, tool
@@ -671,7 +671,7 @@ def test_ctrl_c_ends_a_run_and_cancels_its_async_tools(way: str, reply: str) -> 
 # Side by side
 
 
-def test_several_sync_tools_run_at_the_same_time(call: Call, script: Script) -> None:
+def test_sync_tools_run_concurrently(call: Call, script: Script) -> None:
     barrier = threading.Barrier(4, timeout=PATIENCE)
 
     def meet(name: str) -> str:
@@ -682,7 +682,7 @@ def test_several_sync_tools_run_at_the_same_time(call: Call, script: Script) -> 
     assert use(call, script, [meet], reply) == ["a", "b", "c", "d"]
 
 
-def test_several_async_tools_run_at_the_same_time(call: Call, script: Script) -> None:
+def test_async_tools_run_concurrently(call: Call, script: Script) -> None:
     waiting: list[asyncio.Future[None]] = []
 
     async def meet(name: str) -> str:
@@ -698,7 +698,7 @@ def test_several_async_tools_run_at_the_same_time(call: Call, script: Script) ->
     assert use(call, script, [meet], reply) == ["a", "b", "c", "d"]
 
 
-def test_sync_and_async_tools_run_at_the_same_time(call: Call, script: Script) -> None:
+def test_sync_and_async_tools_run_concurrently(call: Call, script: Script) -> None:
     barrier = threading.Barrier(4, timeout=PATIENCE)
 
     def meet(name: str) -> str:
@@ -718,7 +718,7 @@ def test_sync_and_async_tools_run_at_the_same_time(call: Call, script: Script) -
     assert use(call, script, [meet, ameet, later], reply) == ["a", "b", "c", "d"]
 
 
-def test_forty_tools_run_at_the_same_time(call: Call, script: Script) -> None:
+def test_forty_tools_run_concurrently(call: Call, script: Script) -> None:
     barrier = threading.Barrier(40, timeout=PATIENCE)
 
     def meet(number: int) -> int:
@@ -729,7 +729,7 @@ def test_forty_tools_run_at_the_same_time(call: Call, script: Script) -> None:
     assert use(call, script, [meet], reply) == [str(number) for number in range(40)]
 
 
-def test_results_keep_the_order_of_the_calls_whichever_ends_first(call: Call, script: Script) -> None:
+def test_results_keep_order_of_calls(call: Call, script: Script) -> None:
     ended = [threading.Event() for _ in range(6)]
     order: list[int] = []
 
@@ -747,7 +747,7 @@ def test_results_keep_the_order_of_the_calls_whichever_ends_first(call: Call, sc
     assert order == [5, 4, 3, 2, 1, 0]
 
 
-def test_one_call_alone_in_a_sync_run_runs_in_the_callers_thread(call: Call, script: Script) -> None:
+def test_single_call_in_sync_run_uses_callers_thread(call: Call, script: Script) -> None:
     def where() -> int:
         return threading.get_ident()
 
@@ -756,7 +756,7 @@ def test_one_call_alone_in_a_sync_run_runs_in_the_callers_thread(call: Call, scr
     assert (int(ident) == threading.get_ident()) is (call.way != "async")
 
 
-def test_an_async_tool_runs_on_the_loop_of_an_async_run(call: Call, script: Script) -> None:
+def test_async_tool_uses_loop_of_async_run(call: Call, script: Script) -> None:
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def where() -> int:
@@ -767,7 +767,7 @@ def test_an_async_tool_runs_on_the_loop_of_an_async_run(call: Call, script: Scri
     assert (int(ident) == threading.get_ident()) is (call.way == "async")
 
 
-def test_the_async_tools_of_all_sync_runs_share_one_long_lived_loop(script: Script) -> None:
+def test_async_tools_of_sync_runs_share_one_loop(script: Script) -> None:
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def where() -> None:
@@ -788,7 +788,7 @@ def test_the_async_tools_of_all_sync_runs_share_one_long_lived_loop(script: Scri
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
 
 
-def test_tools_see_the_callers_context_variables(call: Call, script: Script) -> None:
+def test_tools_see_callers_context_variables(call: Call, script: Script) -> None:
     def sync() -> str:
         return tenant.get()
 
@@ -810,7 +810,7 @@ def test_tools_see_the_callers_context_variables(call: Call, script: Script) -> 
         tenant.reset(token)
 
 
-def test_a_tool_that_must_run_alone_never_overlaps_another(call: Call, script: Script) -> None:
+def test_non_parallel_tool_never_overlaps(call: Call, script: Script) -> None:
     lock = threading.Lock()
     busy: list[str] = []
     seen: dict[str, list[str]] = {}
@@ -856,7 +856,7 @@ def test_a_tool_that_must_run_alone_never_overlaps_another(call: Call, script: S
 # Within their time
 
 
-def test_a_sync_tool_that_takes_too_long_is_an_error_and_the_run_goes_on(call: Call, script: Script) -> None:
+def test_slow_sync_tool_times_out_as_tool_error(call: Call, script: Script) -> None:
     release, ended = threading.Event(), threading.Event()
 
     @tool(timeout=0.05)
@@ -871,7 +871,7 @@ def test_a_sync_tool_that_takes_too_long_is_an_error_and_the_run_goes_on(call: C
     assert ended.wait(PATIENCE)
 
 
-def test_an_async_tool_that_takes_too_long_is_cancelled(call: Call, script: Script) -> None:
+def test_slow_async_tool_is_cancelled(call: Call, script: Script) -> None:
     cancelled = threading.Event()
 
     @tool(timeout=0.05)
@@ -887,7 +887,7 @@ def test_an_async_tool_that_takes_too_long_is_cancelled(call: Call, script: Scri
     assert cancelled.wait(PATIENCE)
 
 
-def test_a_tool_that_takes_too_long_does_not_harm_the_others(call: Call, script: Script) -> None:
+def test_timed_out_tool_does_not_affect_others(call: Call, script: Script) -> None:
     release = threading.Event()
 
     @tool(timeout=0.05)
@@ -922,7 +922,7 @@ def test_a_tool_that_takes_too_long_does_not_harm_the_others(call: Call, script:
     release.set()
 
 
-def test_the_time_of_a_tool_counts_from_its_own_beginning(call: Call, script: Script) -> None:
+def test_tool_timeout_counts_from_its_start(call: Call, script: Script) -> None:
     ended, is_over = threading.Event(), threading.Event()
 
     @tool
@@ -949,7 +949,7 @@ def test_the_time_of_a_tool_counts_from_its_own_beginning(call: Call, script: Sc
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("error", [TimeoutError("the database"), TimeoutError(), concurrent.futures.TimeoutError("x")])
-def test_a_timeout_of_the_tools_own_is_told_apart(call: Call, script: Script, error: Exception, kind: str) -> None:
+def test_timeout_error_of_tool_is_distinguished(call: Call, script: Script, error: Exception, kind: str) -> None:
     limited = tool(name="fail", timeout=PATIENCE)(functools.partial(failing(error, kind)))
     words = f"TimeoutError: {error}" if str(error) else "TimeoutError"
     assert use(call, script, [limited], calling("fail")) == [f"Tool error: {words}"]
@@ -957,7 +957,7 @@ def test_a_timeout_of_the_tools_own_is_told_apart(call: Call, script: Script, er
 
 
 @pytest.mark.parametrize("way", ["agent()", "asyncio.run(agent.acall())"])
-def test_a_hung_tool_does_not_keep_the_process_from_ending(way: str) -> None:
+def test_hung_tool_does_not_block_process_exit(way: str) -> None:
     program = f"""
         import asyncio, threading
         from acorn import module, tool
@@ -1064,12 +1064,12 @@ CALLABLES: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", CALLABLES)
-def test_everything_that_can_be_called_is_a_tool(call: Call, script: Script, name: str) -> None:
+def test_every_callable_can_be_tool(call: Call, script: Script, name: str) -> None:
     function, expected = CALLABLES[name]
     assert use(call, script, [function], calling(name, text="Hi")) == [expected]
 
 
-def test_all_of_them_in_one_response(call: Call, script: Script) -> None:
+def test_every_callable_in_one_response(call: Call, script: Script) -> None:
     tools, expected = zip(*CALLABLES.values(), strict=True)
     reply = together(*(calling(name, text="Hi") for name in CALLABLES))
     assert use(call, script, list(tools), reply) == list(expected)
@@ -1103,7 +1103,7 @@ class Counter(Worker):
         return f"{cls.__name__} {text}"
 
 
-def test_methods_are_called_on_the_instance(call: Call, script: Script) -> None:
+def test_method_tools_are_called_on_instance(call: Call, script: Script) -> None:
     one = Counter(
         model=script(
             calling("increase", by="2"),
@@ -1138,7 +1138,7 @@ class Inner(module[Any, str]):
         return Inner(self.depth - 1)() if self.depth else "ground"
 
 
-def test_an_async_tool_may_call_a_module_in_the_sync_way(call: Call, script: Script) -> None:
+def test_async_tool_can_call_module_synchronously(call: Call, script: Script) -> None:
     async def ask() -> str:
         return Inner(2)()
 
@@ -1147,7 +1147,7 @@ def test_an_async_tool_may_call_a_module_in_the_sync_way(call: Call, script: Scr
         assert asked == ["inner 2"] * len(reply.calls)
 
 
-def test_an_async_tool_may_call_a_module_in_the_async_way(call: Call, script: Script) -> None:
+def test_async_tool_can_await_module(call: Call, script: Script) -> None:
     async def ask() -> str:
         return await Inner().acall()
 
@@ -1155,7 +1155,7 @@ def test_an_async_tool_may_call_a_module_in_the_async_way(call: Call, script: Sc
     assert in_time(lambda: use(call, script, [ask], reply)) == ["inner 0"] * 2
 
 
-def test_sync_tools_inside_a_module_inside_an_async_tool_may_call_modules(call: Call, script: Script) -> None:
+def test_nested_sync_tools_inside_async_tool_can_call_modules(call: Call, script: Script) -> None:
     def middle() -> str:
         return Inner()()
 
@@ -1169,7 +1169,7 @@ def test_sync_tools_inside_a_module_inside_an_async_tool_may_call_modules(call: 
     assert in_time(lambda: use(call, script, [outer, middle], reply)) == ["outer", "outer", "inner 0"]
 
 
-def test_tools_may_call_modules_from_threads_of_their_own(call: Call, script: Script) -> None:
+def test_tools_can_call_modules_from_own_threads(call: Call, script: Script) -> None:
     def many() -> list[str]:
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             return list(pool.map(lambda depth: Inner(depth)(), range(4)))
@@ -1182,7 +1182,7 @@ def test_tools_may_call_modules_from_threads_of_their_own(call: Call, script: Sc
     assert in_time(lambda: use(call, script, [many, amany], reply)) == [expected] * 3
 
 
-def test_an_async_tool_may_even_block_on_threads_that_call_modules(script: Script) -> None:
+def test_async_tool_can_block_on_threads_that_call_modules(script: Script) -> None:
     async def dig() -> str:
         return "ground"
 
@@ -1208,7 +1208,7 @@ class Nested(Worker):
         return f"{output} {Inner(1)()}"
 
 
-def test_hooks_and_prompts_may_call_modules(call: Call, script: Script) -> None:
+def test_hooks_and_prompts_can_call_modules(call: Call, script: Script) -> None:
     async def ask() -> str:
         return Inner(1)()
 
@@ -1276,7 +1276,7 @@ SOURCES = pytest.mark.parametrize("kind", [Source, AsyncSource])
 
 
 @SOURCES
-def test_a_source_is_opened_used_and_closed_with_the_run(call: Call, script: Script, kind: type[Source]) -> None:
+def test_source_is_opened_and_closed_with_run(call: Call, script: Script, kind: type[Source]) -> None:
     diary: list[str] = []
     sources = [kind("a", diary), kind("b", diary)]
     reply = together(calling("a", what="1"), calling("joined", first="2", text="3"))
@@ -1287,14 +1287,14 @@ def test_a_source_is_opened_used_and_closed_with_the_run(call: Call, script: Scr
     assert names == ["a", "b", "joined", "__finish__"]
 
 
-def test_a_source_is_opened_anew_for_each_run(call: Call, script: Script) -> None:
+def test_source_is_opened_for_each_run(call: Call, script: Script) -> None:
     diary: list[str] = []
     agent = Worker(model=script(finish(result="1"), finish(result="2")), tools=[Source("a", diary)])
     assert [call(agent), call(agent)] == ["1", "2"]
     assert diary == ["open a", "list a", "close a"] * 2
 
 
-def test_a_source_listed_twice_is_one_source(call: Call, script: Script) -> None:
+def test_source_listed_twice_is_one_source(call: Call, script: Script) -> None:
     diary: list[str] = []
     source = Source("a", diary)
     call(Worker(model=script(finish(result="done")), tools=[source, source]))
@@ -1309,7 +1309,7 @@ class Broken(Worker):
 
 
 @SOURCES
-def test_sources_are_closed_when_the_run_fails(call: Call, script: Script, kind: type[Source]) -> None:
+def test_sources_are_closed_when_run_fails(call: Call, script: Script, kind: type[Source]) -> None:
     diary: list[str] = []
 
     def interrupt() -> None:
@@ -1330,7 +1330,7 @@ def test_sources_are_closed_when_the_run_fails(call: Call, script: Script, kind:
     ("fails", "rest"),
     [("open", []), ("list", ["list b", "close b"])],
 )
-def test_a_source_that_does_not_open_ends_the_run_and_closes_the_others(
+def test_source_that_fails_to_open_ends_run_and_closes_others(
     call: Call, script: Script, kind: type[Source], fails: str, rest: list[str]
 ) -> None:
     diary: list[str] = []
@@ -1342,7 +1342,7 @@ def test_a_source_that_does_not_open_ends_the_run_and_closes_the_others(
 
 
 @SOURCES
-def test_a_source_that_does_not_close_fails_a_run_that_was_well(call: Call, script: Script, kind: type[Source]) -> None:
+def test_source_that_fails_to_close_fails_run(call: Call, script: Script, kind: type[Source]) -> None:
     diary: list[str] = []
     sources = [kind("a", diary), kind("b", diary, fails="close"), kind("c", diary)]
     with capture() as runs, pytest.raises(OSError, match="b cannot close") as caught:
@@ -1356,7 +1356,7 @@ def test_a_source_that_does_not_close_fails_a_run_that_was_well(call: Call, scri
 
 
 @SOURCES
-def test_a_source_that_does_not_close_hides_no_earlier_error(call: Call, script: Script, kind: type[Source]) -> None:
+def test_source_that_fails_to_close_hides_no_earlier_error(call: Call, script: Script, kind: type[Source]) -> None:
     diary: list[str] = []
     sources = [kind("a", diary, fails="close"), kind("b", diary, fails="close")]
     with pytest.raises(LookupError, match="in the hook") as caught:
@@ -1367,13 +1367,11 @@ def test_a_source_that_does_not_close_hides_no_earlier_error(call: Call, script:
 
 
 @pytest.mark.parametrize("declared", [[joined, Shelf()], [Shelf(), type("Other", (Shelf,), {})()], [Shelf(), joined]])
-def test_a_tool_of_two_sources_is_one_tool_if_it_is_the_same_function(
-    call: Call, script: Script, declared: list[Any]
-) -> None:
+def test_same_function_of_two_sources_is_one_tool(call: Call, script: Script, declared: list[Any]) -> None:
     assert use(call, script, declared, calling("joined", first="a", text="b")) == ["a b"]
 
 
-def test_a_source_whose_tool_has_the_name_of_another_is_a_conflict(call: Call, script: Script) -> None:
+def test_source_tool_with_existing_name_conflicts(call: Call, script: Script) -> None:
     diary: list[str] = []
 
     def a(what: str) -> str:
@@ -1387,13 +1385,13 @@ def test_a_source_whose_tool_has_the_name_of_another_is_a_conflict(call: Call, s
         assert diary.count("open a") == diary.count("close a")
 
 
-def test_a_source_cannot_bring_the_tool_that_ends_a_run(call: Call, script: Script) -> None:
+def test_source_cannot_provide_finish(call: Call, script: Script) -> None:
     with pytest.raises(DeclarationError, match="__finish__"):
         call(Worker(model=script(), tools=[Source("__finish__", [])]))
 
 
 @pytest.mark.parametrize("listed", [None, "search", 5])
-def test_a_source_must_list_its_tools(call: Call, script: Script, listed: Any) -> None:
+def test_source_without_tool_list_raises(call: Call, script: Script, listed: Any) -> None:
     class Odd:
         def tools(self) -> Any:
             return listed
@@ -1402,7 +1400,7 @@ def test_a_source_must_list_its_tools(call: Call, script: Script, listed: Any) -
         call(Worker(model=script(), tools=[Odd()]))
 
 
-def test_a_source_may_know_the_run(call: Call, script: Script) -> None:
+def test_source_can_read_current_run(call: Call, script: Script) -> None:
     seen: list[Run[Any]] = []
 
     class Curious:
@@ -1420,7 +1418,7 @@ def test_a_source_may_know_the_run(call: Call, script: Script) -> None:
     assert seen == [run, run, run]
 
 
-def test_many_runs_at_once_open_and_close_one_source_each_for_itself(script: Script) -> None:
+def test_concurrent_runs_open_source_separately(script: Script) -> None:
     counter = itertools.count()
     diary: list[str] = []
     model = ScriptedModel(lambda request: finish(result=str(next(counter))))
@@ -1433,7 +1431,7 @@ def test_many_runs_at_once_open_and_close_one_source_each_for_itself(script: Scr
     assert sorted(diary) == sorted(["open a", "list a", "close a"] * 20)
 
 
-def test_a_result_says_how_long_its_own_tool_took(call: Call, script: Script) -> None:
+def test_tool_result_has_its_own_seconds(call: Call, script: Script) -> None:
     def quick() -> str:
         """Quick."""
         return "quick"

@@ -90,7 +90,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "explained.py"
 
 
-def test_it_shows_the_first_request_and_its_size(acorn: Acorn, agent: Path) -> None:
+def test_explain_shows_first_request_and_size(acorn: Acorn, agent: Path) -> None:
     ended = acorn("explain", f"{agent}:Researcher", "--question", "Who & what?", "--json")
     assert ended.code == 0, ended.err
     told: Any = ended.output
@@ -109,7 +109,7 @@ def test_it_shows_the_first_request_and_its_size(acorn: Acorn, agent: Path) -> N
     assert told["input"] == {"question": "Who & what?"}
 
 
-def test_it_says_what_is_odd(acorn: Acorn, agent: Path) -> None:
+def test_explain_reports_warnings(acorn: Acorn, agent: Path) -> None:
     odd = "\n".join(acorn("explain", f"{agent}:Researcher", "--question", "x", "--json").output["odd"])
     for words in (
         "no `model` is set",
@@ -127,7 +127,7 @@ def test_it_says_what_is_odd(acorn: Acorn, agent: Path) -> None:
     assert "the tool `refund` waits for a person" in odd
 
 
-def test_it_names_the_model_and_says_where_it_is_too_small_for_tools(acorn: Acorn, agent: Path) -> None:
+def test_explain_names_model_too_small_for_tools(acorn: Acorn, agent: Path) -> None:
     told = acorn("explain", f"{agent}:Small", "--question", "x", "--json").output
     assert told["model"] == "openai/gpt-4o, local/smollm2"
     assert "`local/smollm2` is too small for tools: it calls them at random, for minutes" in told["odd"]
@@ -138,7 +138,7 @@ def test_it_names_the_model_and_says_where_it_is_too_small_for_tools(acorn: Acor
     assert not any("too small" in line for line in quiet["odd"])
 
 
-def test_a_run_warns_where_the_model_is_too_small_for_tools(
+def test_run_warns_of_model_too_small_for_tools(
     acorn: Acorn, agent: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("ACORN_HOME", str(tmp_path / "without weights"))
@@ -147,7 +147,7 @@ def test_a_run_warns_where_the_model_is_too_small_for_tools(
     assert "warning" not in acorn("run", f"{agent}:Quiet", "x", "--model", "local/smollm2").err
 
 
-def test_nothing_is_called_opened_or_kept(acorn: Acorn, agent: Path, tmp_path: Path) -> None:
+def test_explain_calls_opens_and_stores_nothing(acorn: Acorn, agent: Path, tmp_path: Path) -> None:
     ended = acorn("explain", f"{agent}:Researcher", "--question", "x")
     assert ended.code == 0, ended.err
     assert "no source was opened; `--open` opens them" in ended.out
@@ -156,13 +156,13 @@ def test_nothing_is_called_opened_or_kept(acorn: Acorn, agent: Path, tmp_path: P
     assert {path.name for path in tmp_path.iterdir()} <= {"explained.py", "__pycache__"}
 
 
-def test_sources_are_opened_where_it_is_wanted(acorn: Acorn, agent: Path, tmp_path: Path) -> None:
+def test_explain_opens_sources_on_request(acorn: Acorn, agent: Path, tmp_path: Path) -> None:
     ended = acorn("explain", "--open", f"{agent}:Researcher", "--question", "x")
     assert "tool weigh" in ended.out
     assert (tmp_path / "opened").exists()
 
 
-def test_the_word_that_opens_sources_may_stand_behind_too(acorn: Acorn, agent: Path) -> None:
+def test_explain_accepts_open_option_after_target(acorn: Acorn, agent: Path) -> None:
     assert "tool weigh" in acorn("explain", f"{agent}:Researcher", "--question", "x", "--open").out
     agent.write_text(AGENT.replace("question: str", "open: bool"), encoding="utf-8")
     told = acorn("explain", f"{agent}:Researcher", "--open", "--json").output
@@ -170,13 +170,13 @@ def test_the_word_that_opens_sources_may_stand_behind_too(acorn: Acorn, agent: P
     assert "weigh" not in str(told["tools"])
 
 
-def test_an_example_is_made_up_where_no_input_is_given(acorn: Acorn, agent: Path) -> None:
+def test_explain_makes_example_input(acorn: Acorn, agent: Path) -> None:
     ended = acorn("explain", f"{agent}:Researcher")
     assert ended.code == 0, ended.err
     assert "the input is an example, since none was given" in ended.out
 
 
-def test_the_text_is_calm_and_safe(acorn: Acorn, agent: Path) -> None:
+def test_explain_output_is_safe_text(acorn: Acorn, agent: Path) -> None:
     ended = acorn("explain", f"{agent}:Quiet", "[bold]x[/bold]")
     assert "Made now." in ended.out
     assert "\x1b" not in ended.out
@@ -184,7 +184,7 @@ def test_the_text_is_calm_and_safe(acorn: Acorn, agent: Path) -> None:
     assert "tokens, about" in ended.out
 
 
-def test_no_key_is_shown(acorn: Acorn, agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_shows_no_key(acorn: Acorn, agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "canary-4711-0815-abcdef")
     for form in ((), ("--json",)):
         ended = acorn("explain", f"{agent}:Quiet", "my canary-4711-0815-abcdef", *form)
@@ -192,7 +192,7 @@ def test_no_key_is_shown(acorn: Acorn, agent: Path, monkeypatch: pytest.MonkeyPa
         assert "canary-4711" not in ended.out
 
 
-def test_wrong_words_and_a_failing_prompt_are_one_line(acorn: Acorn, agent: Path) -> None:
+def test_explain_wrong_arguments_and_failing_prompt_are_one_line(acorn: Acorn, agent: Path) -> None:
     for words, code, told in (
         ([f"{agent}:Researcher", "--questoin", "x"], 2, "--question"),
         ([f"{agent}:Nobody"], 2, "Nobody"),
@@ -206,7 +206,7 @@ def test_wrong_words_and_a_failing_prompt_are_one_line(acorn: Acorn, agent: Path
         assert "Traceback" not in ended.err
 
 
-def test_every_agent_of_the_tests_is_explained(acorn: Acorn, agent: Path) -> None:
+def test_explain_works_for_every_test_agent(acorn: Acorn, agent: Path) -> None:
     for target in ("researcher.py:Researcher", "desk.py:Desk", "desk.py:Curious", "desk.py:Counting", "scout.py"):
         ended = acorn("explain", AGENTS / target, "--json")
         assert ended.code == 0, (target, ended.err)
@@ -226,7 +226,7 @@ class Newsroom(module[str, str]):
 '''
 
 
-def test_a_providers_own_tool_is_shown_without_its_key(acorn: Acorn, agent: Path) -> None:
+def test_explain_shows_hosted_tool_without_key(acorn: Acorn, agent: Path) -> None:
     agent.write_text(SEARCHING, encoding="utf-8")
     for options in ((), ("--json",)):
         done = acorn("explain", str(agent), "x", *options)
@@ -253,7 +253,7 @@ class Thoughtful(Cool):
 '''
 
 
-def test_what_a_model_dict_says_is_what_is_told(acorn: Acorn, agent: Path) -> None:
+def test_explain_uses_settings_of_model_dict(acorn: Acorn, agent: Path) -> None:
     agent.write_text(ASKED_FOR, encoding="utf-8")
     told = [acorn("explain", f"{agent}:{name}", "x", "--json").output for name in ("Cool", "Nearer", "Thoughtful")]
     assert [each["temperature"] for each in told] == [0.1, 0.9, 0.7]
@@ -297,7 +297,7 @@ class Read(module[str, Bill]):
 '''
 
 
-def test_fields_inside_of_fields_are_looked_at_and_numbers_are_no_text(acorn: Acorn, agent: Path) -> None:
+def test_explain_checks_nested_fields(acorn: Acorn, agent: Path) -> None:
     agent.write_text(NESTED, encoding="utf-8")
     odd = acorn("explain", str(agent), "x", "--json").output["odd"]
     assert "fields of the output without a description: `first.what`, `lines.what`" in odd

@@ -37,7 +37,7 @@ def run_id(acorn: Acorn, store: Path) -> str:
     return library.runs(store).list()[0].id
 
 
-def test_a_stored_run_is_forked_and_says_what_may_be_called_again(acorn: Acorn, store: Path, run_id: str) -> None:
+def test_fork_of_stored_run_says_what_may_be_called_again(acorn: Acorn, store: Path, run_id: str) -> None:
     ended = acorn("fork", run_id[:8], "--before", 2, "--store", store)
     assert (ended.code, ended.output) == (0, {"report": "Look around. seen place 0; seen place 1; 3"})
     begin = ended.err.index("Scout on")
@@ -50,7 +50,7 @@ def test_a_stored_run_is_forked_and_says_what_may_be_called_again(acorn: Acorn, 
     assert library.runs(store).get(facts[0].id).forked_from == (run_id, 2)
 
 
-def test_a_result_is_edited_and_the_prompt_is_another(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
+def test_fork_with_edited_result_and_prompt(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
     (tmp_path / "prompt.md").write_text("Be brief.", encoding="utf-8")
     ended = acorn(
         "fork", run_id, "--before", 3, "--edit", "look-1=nothing", "--prompt", "prompt.md", "--store", store, "--json"
@@ -62,7 +62,7 @@ def test_a_result_is_edited_and_the_prompt_is_another(acorn: Acorn, store: Path,
     assert f"forked from {run_id[:8]} before step 3" in shown.out
 
 
-def test_an_edit_by_the_name_of_a_tool_must_be_clear(acorn: Acorn, store: Path, run_id: str) -> None:
+def test_fork_edit_by_ambiguous_tool_name_is_rejected(acorn: Acorn, store: Path, run_id: str) -> None:
     assert acorn("fork", run_id, "--before", 2, "--edit", "look=dark", "--store", store).output == {
         "report": "Look around. dark; seen place 1; 3"
     }
@@ -75,7 +75,7 @@ def test_an_edit_by_the_name_of_a_tool_must_be_clear(acorn: Acorn, store: Path, 
         assert words in ended.err
 
 
-def test_a_branch_is_not_forked_and_what_can_be_is_said(acorn: Acorn, store: Path) -> None:
+def test_fork_of_branch_is_rejected_with_advice(acorn: Acorn, store: Path) -> None:
     assert acorn("run", NEST, "--store", store).code == 0
     run = library.runs(store).get(library.runs(store).list()[0].id)
     (outer,) = run.branches
@@ -91,14 +91,14 @@ def test_a_branch_is_not_forked_and_what_can_be_is_said(acorn: Acorn, store: Pat
     assert (ended.code, ended.output["output"]) == (0, "done")
 
 
-def test_another_model(acorn: Acorn, store: Path, run_id: str) -> None:
+def test_fork_with_other_model(acorn: Acorn, store: Path, run_id: str) -> None:
     ended = acorn("fork", run_id, "--before", 2, "--model", "nobody/none", "--store", store)
     assert ended.code in (1, 2)
     assert "nobody/none" in ended.err
 
 
 @pytest.mark.parametrize("form", ["record", "events"])
-def test_a_file_is_forked(acorn: Acorn, store: Path, run_id: str, tmp_path: Path, form: str) -> None:
+def test_fork_of_saved_file(acorn: Acorn, store: Path, run_id: str, tmp_path: Path, form: str) -> None:
     run = library.runs(store).get(run_id)
     text = run.to_json() if form == "record" else json.dumps(dump_events(run.thread))
     (tmp_path / "run.json").write_text(text, encoding="utf-8")
@@ -110,13 +110,13 @@ def test_a_file_is_forked(acorn: Acorn, store: Path, run_id: str, tmp_path: Path
 
 
 @pytest.mark.parametrize("step", [0, 9, -1])
-def test_a_wrong_step_is_one_line(acorn: Acorn, store: Path, run_id: str, step: int) -> None:
+def test_fork_at_wrong_step_is_one_line(acorn: Acorn, store: Path, run_id: str, step: int) -> None:
     ended = acorn("fork", run_id, "--before", step, "--store", store)
     assert (ended.code, ended.out) == (2, "")
     assert "must be a step from 1 to 4: the run ended in step 4" in ended.err
 
 
-def test_wrong_words(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
+def test_fork_wrong_arguments_are_one_line(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
     for words, told in (
         (["fork", run_id, "--store", store], "--before"),
         (["fork", "zzz", "--before", 2, "--store", store], "there is no run `zzz`"),
@@ -135,7 +135,7 @@ def test_wrong_words(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> 
     assert "holds no saved run" in ended.err
 
 
-def test_a_run_is_shown_as_a_test_that_passes(
+def test_show_python_prints_passing_test(
     acorn: Acorn, store: Path, run_id: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended = acorn("show", run_id[:8], "--python", "--store", store)
@@ -157,7 +157,7 @@ def test_a_run_is_shown_as_a_test_that_passes(
     assert "exclude each other" in acorn("show", run_id, "--python", "--xml", "--store", store).err
 
 
-def test_no_key_is_in_the_test(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_python_has_no_key(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "canary-4711-0815-abcdef")
     assert acorn("run", SCOUT, "--region", "canary-4711-0815-abcdef", "--store", store).code == 0
     ended = acorn("show", library.runs(store).list()[0].id, "--python", "--store", store)
@@ -165,7 +165,7 @@ def test_no_key_is_in_the_test(acorn: Acorn, store: Path, monkeypatch: pytest.Mo
     assert "canary-4711" not in ended.out
 
 
-def test_it_is_saved_to_a_file_as_a_whole(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
+def test_show_python_is_saved_whole(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
     assert acorn("fork", run_id, "--before", 3, "--store", store, "--save", "fork.json").code == 0
     events = parse_events((tmp_path / "fork.json").read_text(encoding="utf-8"))
     assert [event.iteration for event in events if event.type == "tool_call"] == [1, 2, 3, 4]

@@ -19,7 +19,7 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "140")
 
 
-def test_the_help_of_a_module_tells_of_every_field(acorn: Acorn) -> None:
+def test_help_of_module_lists_every_field(acorn: Acorn) -> None:
     ended = acorn("run", f"{ECHO}:Kinds", "--help")
     assert ended.code == 0
     assert ended.err == ""
@@ -41,23 +41,23 @@ def test_the_help_of_a_module_tells_of_every_field(acorn: Acorn) -> None:
     assert "--tree.children.name" not in lines  # a tree without end
 
 
-def test_required_fields_are_marked(acorn: Acorn) -> None:
+def test_help_marks_required_fields(acorn: Acorn) -> None:
     assert acorn("run", f"{ECHO}:Needs", "--help").out.count("[required]") == 2
 
 
-def test_a_plain_input_is_an_argument(acorn: Acorn) -> None:
+def test_help_of_plain_input_is_argument(acorn: Acorn) -> None:
     out = acorn("run", f"{ECHO}:Plain", "--help").out
     assert "Plain RESULT [OPTIONS]" in out
     assert "RESULT or --result" in out
     assert "Numbers RESULT... [OPTIONS]" in acorn("run", f"{ECHO}:Numbers", "-h").out
 
 
-def test_the_fields_of_a_dataclass_are_options(acorn: Acorn) -> None:
+def test_help_of_dataclass_lists_fields(acorn: Acorn) -> None:
     lines = acorn("run", f"{ECHO}:Dots", "--help").out.splitlines()
     assert [line.split()[1] for line in lines if line.startswith("│ --")][:2] == ["--x", "--y"]
 
 
-def test_options_that_clash_are_shown_in_their_long_spelling(acorn: Acorn) -> None:
+def test_help_shows_clashing_options_in_long_form(acorn: Acorn) -> None:
     out = acorn("run", f"{ECHO}:Clash", "--acorn-help").out
     assert "--acorn-model" in out
     assert "--acorn-help" in out
@@ -65,19 +65,19 @@ def test_options_that_clash_are_shown_in_their_long_spelling(acorn: Acorn) -> No
     assert acorn("run", f"{ECHO}:Clash", "-h").out == out
 
 
-def test_a_field_that_is_spelled_as_ours_is_shown_as_it_must_be_written(acorn: Acorn) -> None:
+def test_help_shows_field_with_name_of_own_option(acorn: Acorn) -> None:
     lines = acorn("run", f"{ECHO}:Prefixed", "--help").out.splitlines()
     names = [line.split()[1] for line in lines if line.startswith("│ --")]
     assert names[:5] == ["--model", "--acorn_model", "--save", "--no-save", "--acorn-model"]
     assert "--save / --no-save" not in "".join(lines)
 
 
-def test_of_a_union_every_choice_is_shown(acorn: Acorn) -> None:
+def test_help_shows_every_choice_of_union(acorn: Acorn) -> None:
     lines = acorn("run", f"{ECHO}:Kinds", "--help").out.splitlines()
     assert "cat|dog" in next(line for line in lines if "--pet.kind" in line)
 
 
-def test_the_help_says_what_another_model_replaces(acorn: Acorn) -> None:
+def test_help_names_declared_model(acorn: Acorn) -> None:
     for words in (["run", "--help"], ["run", f"{ECHO}:Kinds", "--help"]):
         assert "takes the place of the agent's own, settings included" in " ".join(
             acorn(*words).out.replace("│", " ").split()
@@ -85,7 +85,7 @@ def test_the_help_says_what_another_model_replaces(acorn: Acorn) -> None:
 
 
 @pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
-def test_the_help_of_acorn_lists_the_commands(acorn: Acorn, words: list[str]) -> None:
+def test_help_of_acorn_lists_commands(acorn: Acorn, words: list[str]) -> None:
     ended = acorn(*words)
     assert ended.code == 0
     for command in ("run", "show", "pull", "new"):
@@ -99,7 +99,7 @@ def test_every_command_has_help(acorn: Acorn, command: str) -> None:
     assert f"Usage: acorn {command}" in ended.out
 
 
-def test_the_version_is_told(acorn: Acorn) -> None:
+def test_version_is_printed(acorn: Acorn) -> None:
     assert acorn("--version").out == f"acorn {version}\n"
 
 
@@ -123,7 +123,7 @@ def test_wrong_usage_is_one_line(acorn: Acorn, words: list[str], message: str) -
     assert ended.err.count("\n") == 1
 
 
-def test_nothing_heavy_is_loaded_for_a_run_on_another_model() -> None:
+def test_help_loads_nothing_heavy() -> None:
     script = (
         "import sys; from acorn.cli import main; code = main(sys.argv[1:]); "
         "print([name for name in ('litellm', 'openai', 'httpx', 'xllamacpp') if name in sys.modules], code)"
@@ -133,7 +133,7 @@ def test_nothing_heavy_is_loaded_for_a_run_on_another_model() -> None:
     assert done.stdout.splitlines()[-1] == "[] 0", done.stderr
 
 
-def test_it_is_a_script_and_a_module(tmp_path: Path) -> None:
+def test_command_works_as_script_and_module(tmp_path: Path) -> None:
     for command in ([sys.executable, "-m", "acorn"], [str(Path(sys.executable).parent / "acorn")]):
         done = subprocess.run([*command, "--version"], capture_output=True, text=True, cwd=tmp_path, timeout=60)
         assert (done.returncode, done.stdout[:6]) == (0, "acorn ")

@@ -16,7 +16,7 @@ SLOW, RESEARCHER, ENDS = AGENTS / "slow.py", AGENTS / "researcher.py", AGENTS / 
 MANUAL = AGENTS / "manual.py"
 
 
-def test_a_run_is_seen_while_it_happens() -> None:
+def test_live_view_shows_run() -> None:
     terminal = Terminal(["run", f"{SLOW}:Watched", "--text", "x"])
     terminal.until(lambda screen: "Let me think" in screen.text and "while." not in screen.text)
     terminal.until(lambda screen: re.search(r'[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] look\(place="the drawer"\)  \d\.\d', screen.text))
@@ -46,7 +46,7 @@ def test_a_run_is_seen_while_it_happens() -> None:
     assert screen.has_colour
 
 
-def test_text_of_a_model_is_neither_markup_nor_an_escape_sequence() -> None:
+def test_live_view_shows_model_text_without_markup_or_escapes() -> None:
     terminal = Terminal(["run", str(RESEARCHER), "--question", "hi"], NO_COLOR="1")
     assert terminal.end() == 0
     screen = terminal.screen
@@ -59,7 +59,7 @@ def test_text_of_a_model_is_neither_markup_nor_an_escape_sequence() -> None:
     assert "a tool that prints" in screen.text
 
 
-def test_a_narrow_and_low_terminal_keeps_its_order() -> None:
+def test_live_view_fits_narrow_terminal() -> None:
     terminal = Terminal(["run", f"{SLOW}:Watched", "--text", "x"], width=30, height=6)
     assert terminal.end() == 0
     lines = terminal.screen.text.splitlines()
@@ -71,7 +71,7 @@ def test_a_narrow_and_low_terminal_keeps_its_order() -> None:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_leaves_the_terminal_in_order(tmp_path: Path) -> None:
+def test_live_view_ctrl_c_restores_terminal(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     terminal = Terminal(["run", f"{SLOW}:Stuck", "--text", "x", "--save", str(file)])
     terminal.until(lambda screen: "nothing in the drawer" in screen.text)
@@ -85,7 +85,7 @@ def test_ctrl_c_leaves_the_terminal_in_order(tmp_path: Path) -> None:
     assert "tool_result" in [event.type for event in parse_events(file.read_text())]
 
 
-def test_branches_of_one_name_hang_below_their_own_calls() -> None:
+def test_live_view_branches_of_one_name_are_under_their_calls() -> None:
     terminal = Terminal(["run", str(AGENTS / "twins.py")])
     assert terminal.end() == 0
     lines = [re.sub(r"  \d\.\d+ s$", "", line) for line in terminal.screen.text.splitlines()]
@@ -108,7 +108,7 @@ def test_branches_of_one_name_hang_below_their_own_calls() -> None:
 SPIN = "[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]"
 
 
-def test_a_branch_that_a_tool_begins_is_seen_below_its_call_while_it_runs() -> None:
+def test_live_view_branch_of_tool_is_under_its_call() -> None:
     terminal = Terminal(["run", f"{MANUAL}:InTool"])
     growing = rf"{SPIN} work\(\)  .*\n +└── {SPIN} branch Review  .*\n +├── Reviewing beta\.\n +└── {SPIN} look\("
     terminal.until(lambda screen: re.search(growing, screen.text))
@@ -128,7 +128,7 @@ def test_a_branch_that_a_tool_begins_is_seen_below_its_call_while_it_runs() -> N
     assert terminal.screen.strange == []
 
 
-def test_branches_that_a_hook_begins_are_seen_side_by_side() -> None:
+def test_live_view_shows_concurrent_hook_branches() -> None:
     terminal = Terminal(["run", f"{MANUAL}:SideBySide"])
     terminal.until(
         lambda screen: (
@@ -144,7 +144,7 @@ def test_branches_that_a_hook_begins_are_seen_side_by_side() -> None:
     assert lines.count("is_true  true") == 2
 
 
-def test_a_branch_that_fails_is_seen_with_its_error() -> None:
+def test_live_view_shows_failing_branch() -> None:
     terminal = Terminal(["run", f"{MANUAL}:Failing"])
     assert terminal.end() == 0
     assert re.search(
@@ -153,7 +153,7 @@ def test_a_branch_that_fails_is_seen_with_its_error() -> None:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_an_interrupted_branch_leaves_what_was_done(tmp_path: Path) -> None:
+def test_live_view_interrupted_branch_keeps_done_work(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     terminal = Terminal(["run", f"{MANUAL}:InTool", "--save", str(file)])
     terminal.until(lambda screen: "look(" in screen.text)
@@ -173,7 +173,7 @@ def test_an_interrupted_branch_leaves_what_was_done(tmp_path: Path) -> None:
     assert [event.type for event in events if event.branch == "Review"][-1] == "error"
 
 
-def test_an_answer_that_nobody_took_is_shown_as_refused() -> None:
+def test_live_view_shows_rejected_answer() -> None:
     terminal = Terminal(["run", f"{ENDS}:Invalid"])
     assert terminal.end() == 1
     lines = terminal.screen.text.splitlines()
@@ -181,7 +181,7 @@ def test_an_answer_that_nobody_took_is_shown_as_refused() -> None:
     assert "age" not in lines[1]
 
 
-def test_what_children_write_is_printed_above_the_view() -> None:
+def test_live_view_prints_child_output_above() -> None:
     terminal = Terminal(["run", f"{AGENTS / 'rude.py'}:Parent"])
     assert terminal.end() == 0
     lines = terminal.screen.text.splitlines()
@@ -191,13 +191,13 @@ def test_what_children_write_is_printed_above_the_view() -> None:
     assert terminal.screen.strange == []
 
 
-def test_a_single_turn_says_nothing_of_steps() -> None:
+def test_live_view_of_single_turn_has_no_steps() -> None:
     terminal = Terminal(["run", f"{ENDS}:SingleTurn"])
     assert terminal.end() == 1
     assert re.search(r"\nunfinished: \d+ tokens", terminal.screen.text)
 
 
-def test_a_failed_run_ends_with_its_error() -> None:
+def test_live_view_of_failed_run_ends_with_error() -> None:
     terminal = Terminal(["run", f"{ENDS}:Invalid"])
     assert terminal.end() == 1
     assert re.search(r"\nfailed: \d+ tokens", terminal.screen.text)
@@ -205,7 +205,7 @@ def test_a_failed_run_ends_with_its_error() -> None:
     assert not terminal.screen.is_cursor_hidden
 
 
-def test_a_terminal_that_can_do_nothing_gets_plain_lines() -> None:
+def test_dumb_terminal_gets_plain_lines() -> None:
     terminal = Terminal(["run", f"{ENDS}:Fine"], TERM="dumb")
     assert terminal.end() == 0
     assert terminal.screen.text.splitlines()[0] == "Fine on scripted"
@@ -213,7 +213,7 @@ def test_a_terminal_that_can_do_nothing_gets_plain_lines() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii"])
-def test_a_terminal_without_unicode_gets_ascii(encoding: str) -> None:
+def test_terminal_without_unicode_gets_ascii(encoding: str) -> None:
     terminal = Terminal(["run", str(RESEARCHER), "--question", "hi"], PYTHONIOENCODING=encoding)
     assert terminal.end() == 0
     assert terminal.screen.text.isascii()

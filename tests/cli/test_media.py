@@ -23,7 +23,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("odd.thing").write_bytes(b"?")
 
 
-def test_a_path_is_meant_and_a_url_is_one(acorn: Acorn) -> None:
+def test_media_option_accepts_path_and_url(acorn: Acorn) -> None:
     ended = acorn(
         *("run", LOOKER, "--photo", "cat.png", "--song", "song.mp3", "--papers", "receipt.pdf"),
         *("--papers", "https://example.org/elm.png", "--page.scan", "cat.png", "--page.number", "2"),
@@ -57,27 +57,27 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("options", "words"), WRONG, ids=[" ".join(row[0]) for row in WRONG])
-def test_what_cannot_be_read_is_told_by_its_option(acorn: Acorn, options: list[str], words: str) -> None:
+def test_media_option_that_cannot_be_read_is_named(acorn: Acorn, options: list[str], words: str) -> None:
     ended = acorn("run", LOOKER, *options)
     assert (ended.code, ended.out) == (2, "")
     assert words in ended.err
 
 
-def test_in_json_a_path_is_no_picture(acorn: Acorn) -> None:
+def test_media_path_in_json_is_rejected(acorn: Acorn) -> None:
     Path("input.json").write_text(json.dumps({"photo": "cat.png"}))
     ended = acorn("run", LOOKER, "--input", "input.json")
     assert ended.code == 2
     assert "`photo` in `input.json` is refused: an image is wanted" in ended.err
 
 
-def test_the_help_says_what_is_wanted(acorn: Acorn) -> None:
+def test_media_help_says_what_is_expected(acorn: Acorn) -> None:
     ended = acorn("run", LOOKER, "--help")
     assert "image (path or URL)" in ended.out
     assert "audio (path or URL)" in ended.out
 
 
 @pytest.mark.parametrize("form", [[], ["--json"], ["--xml"]], ids=["tree", "json", "xml"])
-def test_a_run_is_shown_without_its_data(acorn: Acorn, form: list[str]) -> None:
+def test_run_with_media_is_shown_without_data(acorn: Acorn, form: list[str]) -> None:
     made = acorn("run", LOOKER, "--photo", "cat.png", "--store", "runs.db", "--save", "run.json")
     assert made.code == 0, made.err
     assert BASE64 not in made.out + made.err
@@ -90,7 +90,7 @@ def test_a_run_is_shown_without_its_data(acorn: Acorn, form: list[str]) -> None:
     assert kept.count(BASE64 * 3) == 1
 
 
-def test_what_would_be_sent_is_told_without_data(acorn: Acorn) -> None:
+def test_explain_with_media_shows_no_data(acorn: Acorn) -> None:
     told = acorn("explain", LOOKER, "--photo", "cat.png")
     assert '<photo media="1" type="image/png" name="cat.png" />\n' in told.out
     assert "<image/png, 36 bytes, " in told.out
@@ -98,7 +98,7 @@ def test_what_would_be_sent_is_told_without_data(acorn: Acorn) -> None:
     assert BASE64 not in acorn("explain", LOOKER, "--json", "--photo", "cat.png").out
 
 
-def test_what_a_tool_returned_is_shown_without_data(acorn: Acorn, tmp_path: Path) -> None:
+def test_tool_media_is_shown_without_data(acorn: Acorn, tmp_path: Path) -> None:
     (tmp_path / "snapper.py").write_text(SNAPPER, encoding="utf-8")
     ended = acorn("run", "snapper.py", "--store", "runs.db")
     assert 'snap() -> {"media":1,"type":"image/png"}' in ended.err

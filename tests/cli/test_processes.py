@@ -37,7 +37,7 @@ def wait_until_saved(file: Path, kind: str) -> None:
 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_run_that_is_broken_off_is_saved_whole(tmp_path: Path, how: signal.Signals, code: int) -> None:
+def test_interrupted_run_is_saved_completely(tmp_path: Path, how: signal.Signals, code: int) -> None:
     file = tmp_path / "run.json"
     process = start("run", f"{SLOW}:Stuck", "--text", "x", "--save", file)
     wait_until_saved(file, "tool_result")
@@ -54,7 +54,7 @@ def test_a_run_that_is_broken_off_is_saved_whole(tmp_path: Path, how: signal.Sig
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_does_not_wait_for_tools_that_run_side_by_side(tmp_path: Path) -> None:
+def test_ctrl_c_does_not_wait_for_concurrent_tools(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     process = start("run", f"{SLOW}:Asleep", "--text", "x", "--save", file, "--json")
     wait_until_saved(file, "[")
@@ -76,7 +76,7 @@ class Interrupting:
     # Before each import that `import acorn` leads to, a copy of the process is interrupted.
 
     def find_spec(self, name, path=None, target=None):
-        if "acorn" not in sys.modules or name in ("acorn", "acorn._base.startup"):
+        if "acorn" not in sys.modules or name in ("acorn", "acorn._base", "acorn._base.startup"):
             return
         copy = os.fork()
         if copy:
@@ -93,7 +93,7 @@ sys.meta_path.insert(0, Interrupting())
 
 
 @pytest.mark.parametrize("script", [["-m", "acorn"], ["-Bm", "acorn"], [str(Path(sys.executable).parent / "acorn")]])
-def test_ctrl_c_while_the_command_is_loaded_ends_it_without_a_word(tmp_path: Path, script: list[str]) -> None:
+def test_ctrl_c_while_command_loads_ends_it_silently(tmp_path: Path, script: list[str]) -> None:
     (tmp_path / "sitecustomize.py").write_text(IMPORTING)
     ended = tmp_path / "ended"
     paths = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
@@ -112,7 +112,7 @@ def test_ctrl_c_while_the_command_is_loaded_ends_it_without_a_word(tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["acorn", "acorn.py", "other"])
-def test_a_program_of_the_users_keeps_its_ctrl_c(tmp_path: Path, name: str) -> None:
+def test_user_program_keeps_its_ctrl_c(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(
         "import signal, sys\n"
         "sys.path.pop(0)\n"
@@ -125,7 +125,7 @@ def test_a_program_of_the_users_keeps_its_ctrl_c(tmp_path: Path, name: str) -> N
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_while_a_file_is_imported_leaves_no_traceback(tmp_path: Path) -> None:
+def test_ctrl_c_while_file_is_imported_has_no_traceback(tmp_path: Path) -> None:
     file, sign = tmp_path / "waits.py", tmp_path / "sign"
     file.write_text(f"import pathlib, time\npathlib.Path({str(sign)!r}).write_text('here')\ntime.sleep(240)\n")
     process = start("run", file)
@@ -148,7 +148,7 @@ def test_ctrl_c_while_a_file_is_imported_leaves_no_traceback(tmp_path: Path) -> 
         "--help | head -n 1",
     ],
 )
-def test_a_reader_who_leaves_is_no_error(command: str) -> None:
+def test_closed_output_is_not_an_error(command: str) -> None:
     shell = f'set -o pipefail; "{sys.executable}" -m acorn {command}; echo "${{PIPESTATUS[0]}}" >&2'
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
     assert "Traceback" not in done.stderr
@@ -158,7 +158,7 @@ def test_a_reader_who_leaves_is_no_error(command: str) -> None:
 
 
 @pytest.mark.parametrize("who", ["RESEARCHER --question hi", "RUDE:Parent"])
-def test_a_run_goes_on_when_nobody_watches_any_more(tmp_path: Path, who: str) -> None:
+def test_run_continues_when_output_is_closed(tmp_path: Path, who: str) -> None:
     words = who.replace("RESEARCHER", str(RESEARCHER)).replace("RUDE", str(RUDE))
     shell = f'"{sys.executable}" -m acorn run {words} 2>&1 >"{tmp_path}/out" | true; exit "${{PIPESTATUS[0]}}"'
     assert subprocess.run(["bash", "-c", shell], timeout=PATIENCE).returncode == 0
@@ -172,7 +172,7 @@ def full(stream: str, file: Path, *words: object) -> subprocess.CompletedProcess
 
 
 @pytest.mark.parametrize("words", [["run", f"{RUDE}:Parent"], ["run", f"{ECHO}:Kinds", "--help"], ["--version"]])
-def test_an_output_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, words: list[str]) -> None:
+def test_unwritable_output_is_reported_in_one_line(tmp_path: Path, words: list[str]) -> None:
     done = full("1", tmp_path / "out", *words)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "error: cannot write the output: File too large"
@@ -180,18 +180,18 @@ def test_an_output_that_cannot_be_written_is_told_in_one_line(tmp_path: Path, wo
     assert "Exception" not in done.stderr
 
 
-def test_a_view_that_cannot_be_written_costs_nothing(tmp_path: Path) -> None:
+def test_unwritable_view_does_not_affect_run(tmp_path: Path) -> None:
     done = full("2", tmp_path / "err", "run", f"{RUDE}:Parent")
     assert (done.returncode, done.stdout) == (0, '"fine"\n')
 
 
-def test_characters_that_the_encoding_lacks_are_written_as_escapes() -> None:
+def test_characters_missing_in_encoding_are_escaped() -> None:
     process = start("run", f"{ECHO}:Plain", "zwölf", PYTHONIOENCODING="ascii")
     out, _ = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, '{"result":"zw\\u00f6lf"}\n')
 
 
-def test_what_a_tool_writes_to_standard_output_goes_to_standard_error() -> None:
+def test_tool_stdout_goes_to_stderr() -> None:
     process = start("run", RESEARCHER, "--question", "hi")
     out, err = process.communicate(timeout=PATIENCE)
     assert out == '{"answer":"Guido van Rossum","confidence":0.9}\n'
@@ -199,7 +199,7 @@ def test_what_a_tool_writes_to_standard_output_goes_to_standard_error() -> None:
 
 
 @pytest.mark.parametrize(("cls", "seen"), [("Parent", ["by a child", "below Python"]), ("Late", ["too late"])])
-def test_standard_output_is_the_output_alone(cls: str, seen: list[str]) -> None:
+def test_stdout_is_output_alone(cls: str, seen: list[str]) -> None:
     process = start("run", f"{RUDE}:{cls}")
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, '"fine"\n')
@@ -207,7 +207,7 @@ def test_standard_output_is_the_output_alone(cls: str, seen: list[str]) -> None:
         assert line in err.splitlines()
 
 
-def test_what_a_validator_prints_goes_to_standard_error() -> None:
+def test_validator_prints_go_to_stderr() -> None:
     process = start("run", f"{RUDE}:Checking", "--size", "1")
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, '"fine"\n')
@@ -215,7 +215,7 @@ def test_what_a_validator_prints_goes_to_standard_error() -> None:
 
 
 @pytest.mark.parametrize("words", [["run", f"{ECHO}:Foreign", "--help"], ["run", f"{ECHO}:Foreign"], ["--help"]])
-def test_a_terminal_that_knows_ascii_only_gets_escapes(words: list[str]) -> None:
+def test_ascii_terminal_gets_escapes(words: list[str]) -> None:
     process = start(*words, PYTHONIOENCODING="ascii")
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
@@ -223,7 +223,7 @@ def test_a_terminal_that_knows_ascii_only_gets_escapes(words: list[str]) -> None
 
 
 @pytest.mark.parametrize(("closed", "out"), [("2>&-", '{"result":"hello"}\n'), (">&-", ""), (">&- 2>&-", "")])
-def test_a_closed_stream_is_no_error(closed: str, out: str) -> None:
+def test_closed_stream_is_not_an_error(closed: str, out: str) -> None:
     shell = f'"{sys.executable}" -m acorn run {ECHO}:Plain hello {closed}'
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (0, out)

@@ -9,23 +9,23 @@ ENDS, RESEARCHER, RUDE = AGENTS / "ends.py", AGENTS / "researcher.py", AGENTS / 
 MANUAL = AGENTS / "manual.py"
 
 
-def test_the_output_is_one_line_of_json(acorn: Acorn) -> None:
+def test_output_is_one_line_of_json(acorn: Acorn) -> None:
     ended = acorn("run", f"{ENDS}:Fine")
     assert (ended.code, ended.out) == (0, '{"age":5}\n')
 
 
-def test_text_is_json_too_and_holds_nothing_that_a_terminal_acts_upon(acorn: Acorn) -> None:
+def test_text_output_is_json_without_terminal_codes(acorn: Acorn) -> None:
     ended = acorn("run", f"{ENDS}:Text")
     assert ended.output == "zwölf\x1b[31m\x9b \u202e\nLines"
     assert "zwölf" in ended.out
     assert not set(ended.out) & {"\x1b", "\x9b", "\u202e"}
 
 
-def test_no_output_is_null(acorn: Acorn) -> None:
+def test_missing_output_is_null(acorn: Acorn) -> None:
     assert acorn("run", f"{ENDS}:NoOutput").out == "null\n"
 
 
-def test_for_machines_everything_is_in_one_object(acorn: Acorn) -> None:
+def test_json_option_prints_one_object(acorn: Acorn) -> None:
     ended = acorn("run", RESEARCHER, "--question", "Who?", "--json")
     assert ended.code == 0
     assert ended.out.count("\n") == 1
@@ -39,7 +39,7 @@ def test_for_machines_everything_is_in_one_object(acorn: Acorn) -> None:
     assert told["seconds"] > 0.3
 
 
-def test_plain_lines_tell_of_every_call(acorn: Acorn) -> None:
+def test_plain_view_reports_every_call(acorn: Acorn) -> None:
     lines = acorn("run", RESEARCHER, "--question", "Who?").err.splitlines()
     assert lines[0] == "Researcher on scripted"
     assert lines[1] == "step 1: Let me [bold]look[/bold] that up."
@@ -54,13 +54,13 @@ def test_plain_lines_tell_of_every_call(acorn: Acorn) -> None:
     assert "tokens, $0.00" in lines[-1]
 
 
-def test_calls_that_never_came_to_a_tool_are_told_too(acorn: Acorn) -> None:
+def test_plain_view_reports_calls_without_tool(acorn: Acorn) -> None:
     err = acorn("run", f"{ENDS}:WrongCalls").err
     assert 'step 1: serch(query="x") failed: There is no tool `serch`.' in err
     assert "step 1: search(limit=3) failed: " in err
 
 
-def test_branches_of_one_name_are_told_apart(acorn: Acorn) -> None:
+def test_plain_view_distinguishes_branches_of_one_name(acorn: Acorn) -> None:
     lines = [line.partition(" (")[0] for line in acorn("run", AGENTS / "twins.py").err.splitlines()]
     for number, topic in ((1, "alpha"), (2, "beta")):
         assert [line for line in lines if line.startswith(f"[check#{number}")] == [
@@ -72,7 +72,7 @@ def test_branches_of_one_name_are_told_apart(acorn: Acorn) -> None:
 
 
 @pytest.mark.parametrize("cls", ["Twice", "SideBySide"])
-def test_branches_that_a_hook_begins_are_told_apart(acorn: Acorn, cls: str) -> None:
+def test_plain_view_distinguishes_hook_branches(acorn: Acorn, cls: str) -> None:
     lines = [line.partition(" (")[0] for line in acorn("run", f"{MANUAL}:{cls}").err.splitlines()]
     assert lines[1:3] == ["step 1: To work.", "step 1: work() -> 7"]
     topics: list[str] = []
@@ -85,7 +85,7 @@ def test_branches_that_a_hook_begins_are_told_apart(acorn: Acorn, cls: str) -> N
     assert sorted(topics) == ["alpha", "beta"]
 
 
-def test_a_branch_that_a_tool_begins_is_told_before_the_tool_returns(acorn: Acorn) -> None:
+def test_plain_view_reports_branch_of_tool_before_tool_returns(acorn: Acorn) -> None:
     lines = [line.partition(" (")[0] for line in acorn("run", f"{MANUAL}:InTool").err.splitlines()]
     assert lines[1:6] == [
         "step 1: To work.",
@@ -96,25 +96,25 @@ def test_a_branch_that_a_tool_begins_is_told_before_the_tool_returns(acorn: Acor
     ]
 
 
-def test_a_branch_that_fails_is_told(acorn: Acorn) -> None:
+def test_plain_view_reports_failing_branch(acorn: Acorn) -> None:
     ended = acorn("run", f"{MANUAL}:Failing")
     assert ended.code == 0
     assert "step 1: branch Broken failed: ParseError: `Broken` got no valid output" in ended.err
 
 
-def test_what_was_under_way_when_a_run_ended_is_told(acorn: Acorn) -> None:
+def test_plain_view_reports_open_work_at_end(acorn: Acorn) -> None:
     err = acorn("run", f"{RUDE}:Strange").err
     assert "step 1: strange() failed: This call was not completed: the run was stopped." in err.splitlines()
 
 
-def test_a_single_turn_says_nothing_of_steps(acorn: Acorn) -> None:
+def test_plain_view_of_single_turn_has_no_steps(acorn: Acorn) -> None:
     lines = acorn("run", f"{ENDS}:SingleTurn").err.splitlines()
     assert lines[1].startswith('search(query="x") -> found x')
     assert lines[2].startswith("unfinished: ")
     assert "step" not in " ".join(lines[:3])
 
 
-def test_lines_count_the_steps_that_the_run_counts(acorn: Acorn) -> None:
+def test_plain_view_counts_steps_of_run(acorn: Acorn) -> None:
     lines = acorn("run", f"{RUDE}:Talks").err.splitlines()
     assert lines[1:3] == ["answer: first", "answer: second"]  # a single turn has no steps
     assert "step" not in lines[-1]
@@ -138,7 +138,7 @@ def test_lines_count_the_steps_that_the_run_counts(acorn: Acorn) -> None:
         ("SingleTurn", "`SingleTurn` did not finish: in a single turn the model called `search`.", "Unfinished"),
     ],
 )
-def test_a_run_that_fails_ends_with_one_clear_line(acorn: Acorn, cls: str, message: str, kind: str) -> None:
+def test_failed_run_ends_with_one_line(acorn: Acorn, cls: str, message: str, kind: str) -> None:
     ended = acorn("run", f"{ENDS}:{cls}")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.splitlines()[-1].startswith("error: ")
@@ -153,7 +153,7 @@ def test_a_run_that_fails_ends_with_one_clear_line(acorn: Acorn, cls: str, messa
     assert told.output["stop_reason"] == ("unfinished" if kind == "Unfinished" else "error")
 
 
-def test_an_error_tells_machines_what_it_knows(acorn: Acorn) -> None:
+def test_json_error_has_its_attributes(acorn: Acorn) -> None:
     told = acorn("run", f"{ENDS}:Fails", "--json").output["error"]
     assert told["status"] == 500
     assert told["retryable"] is True
@@ -161,13 +161,13 @@ def test_an_error_tells_machines_what_it_knows(acorn: Acorn) -> None:
     assert wrong["errors"] == [{"path": "age", "expected": "integer", "received": "old"}]
 
 
-def test_debug_shows_where_a_run_failed(acorn: Acorn) -> None:
+def test_debug_shows_where_run_failed(acorn: Acorn) -> None:
     err = acorn("run", f"{ENDS}:Raises", "--debug").err
     assert "in on_finish" in err
     assert err.splitlines()[-1].startswith("error: KeyError")
 
 
-def test_another_model_can_be_asked(acorn: Acorn) -> None:
+def test_model_option_replaces_model(acorn: Acorn) -> None:
     ended = acorn("run", f"{ENDS}:Fine", "--model", "local/no/such/file.gguf")
     assert ended.code in (1, 2)
     assert "file.gguf" in ended.err.splitlines()[-1]

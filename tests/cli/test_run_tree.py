@@ -75,7 +75,7 @@ def look() -> str:
     return "there"
 
 
-def test_the_clock_of_a_branch_starts_with_the_branch() -> None:
+def test_tree_branch_time_starts_with_branch() -> None:
     tree = tree_of(
         RunStarted("a", 0, 0.0, "m:M", None),
         answered("a", 1, 1.0, CalledTool("1", "look", "{}"), CalledTool("2", "check", "{}")),
@@ -95,7 +95,7 @@ def test_the_clock_of_a_branch_starts_with_the_branch() -> None:
     assert (tree.tokens, tree.cost) == (30, 1.0)
 
 
-def test_what_the_model_reads_is_what_a_hook_has_left() -> None:
+def test_tree_result_is_as_changed_by_hook() -> None:
     class Agent(Base):
         tools = [look]
         model = ScriptedModel([call("look"), finish(result="x")])
@@ -106,7 +106,7 @@ def test_what_the_model_reads_is_what_a_hook_has_left() -> None:
     assert calls_of(heard(Agent()).root)[0].said == "changed"
 
 
-def test_a_call_that_came_to_no_function_has_an_error_and_no_time() -> None:
+def test_tree_call_without_function_has_error_and_no_time() -> None:
     class Agent(Base):
         tools = [look]
         model = ScriptedModel([call("look", deep=True) & call("lok"), finish(result="x") & call("look")])
@@ -118,7 +118,7 @@ def test_a_call_that_came_to_no_function_has_an_error_and_no_time() -> None:
     assert [each.took for each in (wrong, unknown, skipped)] == [None] * 3
 
 
-def test_an_answer_that_did_not_validate_is_no_output() -> None:
+def test_tree_invalid_answer_is_not_output() -> None:
     class Agent(Base):
         final_output = [("age", int)]
         model = ScriptedModel([finish(age="old"), finish(age=5)])
@@ -130,7 +130,7 @@ def test_an_answer_that_did_not_validate_is_no_output() -> None:
     assert shown(tree, is_over=True) == ["the answer did not validate; asked again", "age  5"]
 
 
-def test_an_answer_whose_hook_broke_was_not_refused() -> None:
+def test_tree_answer_of_failing_hook_is_not_rejected() -> None:
     class Agent(Base):
         model = ScriptedModel([finish(result="x")])
 
@@ -143,7 +143,7 @@ def test_an_answer_whose_hook_broke_was_not_refused() -> None:
     assert "validate" not in " ".join(shown(tree, is_over=True))
 
 
-def test_an_agent_that_a_tool_calls_like_a_function_is_no_part_of_the_run() -> None:
+def test_tree_excludes_agent_called_as_function() -> None:
     class Inner(Base):
         model = ScriptedModel([Reply("inner") & call("look"), finish(result="y")])
         tools = [look]
@@ -162,7 +162,7 @@ def test_an_agent_that_a_tool_calls_like_a_function_is_no_part_of_the_run() -> N
     assert tree.root.children == []
 
 
-def test_a_branch_hangs_below_the_call_whose_function_began_it() -> None:
+def test_tree_branch_is_under_call_that_started_it() -> None:
     begun = (
         RunStarted("a", 0, 0.0, "m:M", None),
         answered("a", 1, 1.0, CalledTool("1", "one", "{}"), CalledTool("2", "two", "{}")),
@@ -179,7 +179,7 @@ def test_a_branch_hangs_below_the_call_whose_function_began_it() -> None:
     assert shown(hooked, 2.5) == ["⠴ one()  1.5 s", "· two()", "⠴ branch Review  0.50 s"]
 
 
-def test_branches_of_one_name_are_numbered_within_a_step() -> None:
+def test_tree_numbers_branches_of_one_name_in_step() -> None:
     tree = tree_of(
         RunStarted("a", 0, 0.0, "m:M", None),
         answered("a", 1, 0.0, CalledTool("1", "check", "{}"), CalledTool("2", "check", "{}")),
@@ -194,7 +194,7 @@ def test_branches_of_one_name_are_numbered_within_a_step() -> None:
     assert tree.root.children[3].children[0].label == "Review#2/Deep"
 
 
-def test_a_branch_that_ended_tells_how() -> None:
+def test_tree_finished_branch_has_its_outcome() -> None:
     ended = BranchFinished("a", 1, 2.0, "b", "Review", None, "finish", 1.5, "fine", None, Usage(), None)
     begun = RunStarted("a", 0, 0.0, "m:M", None), BranchStarted("a", 1, 0.5, "b", "Review", None)
     fine = tree_of(*begun, RunFinished("b", 1, 1.5, "finish", "fine", "text"), ended)
@@ -205,7 +205,7 @@ def test_a_branch_that_ended_tells_how() -> None:
     assert shown(cancelled, 9.0, is_over=True) == ["branch Review"]
 
 
-def test_an_interruption_that_was_not_the_end_is_no_part_of_it() -> None:
+def test_tree_excludes_interruption_that_was_resumed() -> None:
     begun = (
         RunStarted("a", 0, 0.0, "m:M", None),
         answered("a", 1, 1.0, CalledTool("1", "look", "{}")),
@@ -222,7 +222,7 @@ def test_an_interruption_that_was_not_the_end_is_no_part_of_it() -> None:
     assert [part.step for part in tree.root.parts] == [1, 2]
 
 
-def test_calls_grow_whichever_comes_first() -> None:
+def test_tree_calls_grow_in_any_order() -> None:
     tree = tree_of(RunStarted("a", 0, 0.0, "m:M", None), ModelRequested("a", 1, 0.0, "model 1", "m", 2, None))
     for index, pieces in ((1, ["{"]), (1, ["{", '"query": "ac']), (3, [""])):
         chunk: StreamChunk[Any] = StreamChunk()
@@ -234,7 +234,7 @@ def test_calls_grow_whichever_comes_first() -> None:
     assert shown(tree) == ["· tool1()"]
 
 
-def test_no_key_is_seen_whatever_says_it() -> None:
+def test_tree_has_no_key() -> None:
     @tool
     def tell(key: str) -> str:
         """Tell a key."""

@@ -24,7 +24,7 @@ def saved(acorn: Acorn, tmp_path: Path) -> Path:
     return file
 
 
-def test_a_run_is_shown_step_by_step_with_its_branches(acorn: Acorn, saved: Path) -> None:
+def test_show_prints_steps_and_branches(acorn: Acorn, saved: Path) -> None:
     ended = acorn("show", saved)
     assert ended.code == 0
     lines = [line.rstrip() for line in ended.out.splitlines()]
@@ -52,7 +52,7 @@ def test_a_run_is_shown_step_by_step_with_its_branches(acorn: Acorn, saved: Path
     assert not set(ended.out) & {"\x1b", "\x07"}
 
 
-def test_a_record_is_shown_like_the_events_of_its_run(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_of_record_equals_show_of_events(acorn: Acorn, tmp_path: Path) -> None:
     class Aside(module):
         """You check it."""
 
@@ -78,7 +78,7 @@ def test_a_record_is_shown_like_the_events_of_its_run(acorn: Acorn, tmp_path: Pa
     assert "└── completed done" in acorn("show", record).out
 
 
-def test_a_plain_answer_is_shown_once(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_prints_plain_answer_once(acorn: Acorn, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     acorn("run", f"{AGENTS / 'rude.py'}:Checking", "--save", file)
     lines = acorn("show", file).out.splitlines()
@@ -86,7 +86,7 @@ def test_a_plain_answer_is_shown_once(acorn: Acorn, tmp_path: Path) -> None:
     assert "step" not in " ".join(lines)
 
 
-def test_the_answer_is_no_step_also_where_it_was_forced_or_refused(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_answer_is_not_a_step(acorn: Acorn, tmp_path: Path) -> None:
     def headings(cls: str) -> list[str]:
         acorn("run", f"{AGENTS / cls}", "--save", tmp_path / "run.json")
         lines = [line.lstrip("│├└─ ").rstrip() for line in acorn("show", tmp_path / "run.json").out.splitlines()]
@@ -100,19 +100,19 @@ def test_the_answer_is_no_step_also_where_it_was_forced_or_refused(acorn: Acorn,
     assert headings("ends.py:WrongCalls") == ["step 1", "answer"]
 
 
-def test_the_thread_document_is_printed(acorn: Acorn, saved: Path) -> None:
+def test_show_prints_thread_xml(acorn: Acorn, saved: Path) -> None:
     assert acorn("show", saved, "--xml").out == serialize_thread_to_xml(parse_events(saved.read_text())) + "\n"
 
 
-def test_the_events_are_printed_as_json(acorn: Acorn, saved: Path) -> None:
+def test_show_prints_events_as_json(acorn: Acorn, saved: Path) -> None:
     assert acorn("show", "--json", saved).output == json.loads(saved.read_text())
 
 
-def test_only_one_form_at_a_time(acorn: Acorn, saved: Path) -> None:
+def test_show_accepts_one_form_at_a_time(acorn: Acorn, saved: Path) -> None:
     assert acorn("show", saved, "--xml", "--json").code == 2
 
 
-def test_on_a_narrow_terminal_it_is_wrapped(saved: Path) -> None:
+def test_show_wraps_on_narrow_terminal(saved: Path) -> None:
     terminal = Terminal(["show", str(saved)], width=40)
     assert terminal.end() == 0
     assert max(map(len, terminal.screen.text.splitlines())) <= 40
@@ -131,9 +131,7 @@ def test_on_a_narrow_terminal_it_is_wrapped(saved: Path) -> None:
         ("\x00\x01", "holds no saved run: "),
     ],
 )
-def test_a_file_that_is_no_run_is_told_in_one_line(
-    acorn: Acorn, tmp_path: Path, content: str | None, message: str
-) -> None:
+def test_show_of_invalid_file_is_one_line(acorn: Acorn, tmp_path: Path, content: str | None, message: str) -> None:
     file = tmp_path / "run.json"
     if content is not None:
         file.write_text(content)
@@ -143,7 +141,7 @@ def test_a_file_that_is_no_run_is_told_in_one_line(
     assert ended.err.count("\n") == 1
 
 
-def test_a_branch_is_hung_below_the_call_that_began_it(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_branch_is_under_its_call(acorn: Acorn, tmp_path: Path) -> None:
     def event(kind: str, **fields: object) -> dict[str, object]:
         return {"type": kind, "iteration": 1, **fields}
 
@@ -192,7 +190,7 @@ def outline(out: str) -> list[str]:
 
 
 @pytest.mark.parametrize("cls", ["Twice", "SideBySide"])
-def test_branches_that_a_hook_began_are_shown_in_its_step(acorn: Acorn, tmp_path: Path, cls: str) -> None:
+def test_show_hook_branches_are_in_their_step(acorn: Acorn, tmp_path: Path, cls: str) -> None:
     acorn("run", f"{MANUAL}:{cls}", "--save", tmp_path / "run.json")
     lines = outline(acorn("show", tmp_path / "run.json").out)
     at = lines.index("├── step 1")
@@ -219,21 +217,21 @@ def test_branches_that_a_hook_began_are_shown_in_its_step(acorn: Acorn, tmp_path
     ]
 
 
-def test_a_branch_that_a_tool_began_is_shown_in_its_step(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_tool_branch_is_in_its_step(acorn: Acorn, tmp_path: Path) -> None:
     acorn("run", f"{MANUAL}:InTool", "--save", tmp_path / "run.json")
     lines = outline(acorn("show", tmp_path / "run.json").out)
     at = lines.index("│   ├── ✓ work()")
     assert lines[at + 1 : at + 3] == ["│   │   └── → looked into beta", "│   └── branch Review"]
 
 
-def test_calls_that_never_came_to_a_tool_are_shown_with_their_errors(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_calls_without_tool_have_errors(acorn: Acorn, tmp_path: Path) -> None:
     acorn("run", f"{AGENTS / 'ends.py'}:WrongCalls", "--save", tmp_path / "run.json")
     out = acorn("show", tmp_path / "run.json").out
     assert '├── ✗ serch(query="x")\n│   │   └── → There is no tool `serch`.' in out
     assert "└── ✗ search(limit=3)\n│       └── → " in out
 
 
-def test_an_interrupted_run_is_shown_with_what_was_stopped(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_interrupted_run_has_stopped_calls(acorn: Acorn, tmp_path: Path) -> None:
     acorn("run", f"{AGENTS / 'rude.py'}:Cancels", "--save", tmp_path / "run.json")
     lines = acorn("show", tmp_path / "run.json").out.splitlines()
     assert [line.strip() for line in lines[-4:]] == [
@@ -245,7 +243,7 @@ def test_an_interrupted_run_is_shown_with_what_was_stopped(acorn: Acorn, tmp_pat
 
 
 @pytest.mark.parametrize("camel", [True, False])
-def test_both_spellings_are_shown(acorn: Acorn, saved: Path, camel: bool) -> None:
+def test_show_reads_both_spellings(acorn: Acorn, saved: Path, camel: bool) -> None:
     before = acorn("show", saved).out
     saved.write_text(json.dumps(dump_events(parse_events(saved.read_text()), camel=camel)))
     assert acorn("show", saved).out == before

@@ -39,7 +39,7 @@ def waiting(acorn: Acorn, store: Path, cls: str = "Desk") -> Any:
     return facts
 
 
-def test_a_run_that_rests_says_how_to_go_on(acorn: Acorn, store: Path) -> None:
+def test_paused_run_prints_how_to_resume(acorn: Acorn, store: Path) -> None:
     ended = acorn("run", f"{DESK}:Desk", "order 17", "--store", store)
     (facts,) = library.runs(store).list()
     assert ended.code == 3
@@ -48,7 +48,7 @@ def test_a_run_that_rests_says_how_to_go_on(acorn: Acorn, store: Path) -> None:
     assert f"answer with: acorn resume {facts.id[:8]} --store {store} --yes" in ended.err
 
 
-def test_it_goes_on_with_an_approval(acorn: Acorn, store: Path) -> None:
+def test_resume_with_approval_continues_run(acorn: Acorn, store: Path) -> None:
     facts = waiting(acorn, store)
     ended = acorn("resume", facts.id[:8], "--yes", "--store", store)
     assert (ended.code, ended.output) == (0, "settled")
@@ -56,14 +56,14 @@ def test_it_goes_on_with_an_approval(acorn: Acorn, store: Path) -> None:
     assert (again.code, again.output) == (0, "settled")
 
 
-def test_a_refusal_has_its_reason(acorn: Acorn, store: Path) -> None:
+def test_resume_with_denial_has_reason(acorn: Acorn, store: Path) -> None:
     facts = waiting(acorn, store)
     assert acorn("resume", facts.id, "--no", "too much", "--store", store).code == 0
     shown = acorn("show", facts.id[:8], "--store", store, "--full").out
     assert "The reason: too much" in shown
 
 
-def test_an_answer_is_given_without_the_class(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_needs_no_class(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_STORE", str(store))
     facts = waiting(acorn, store, "Curious")
     (request,) = library.runs(store).requests()
@@ -75,7 +75,7 @@ def test_an_answer_is_given_without_the_class(acorn: Acorn, store: Path, monkeyp
     assert acorn("resume", facts.id[:8]).output == "blue"
 
 
-def test_for_machines_a_resting_run_is_json(acorn: Acorn, store: Path) -> None:
+def test_paused_run_with_json_option_is_json(acorn: Acorn, store: Path) -> None:
     ended = acorn("run", f"{DESK}:Desk", "x", "--store", store, "--json")
     assert ended.code == 3
     assert (ended.output["stop_reason"], ended.output["output"]) == ("paused", None)
@@ -97,7 +97,7 @@ def test_runs_are_listed_and_shown(acorn: Acorn, store: Path) -> None:
     assert "refund" in acorn("show", facts.id, "--store", store, "--xml").out
 
 
-def test_a_run_is_cancelled_and_deleted(acorn: Acorn, store: Path) -> None:
+def test_run_is_cancelled_and_deleted(acorn: Acorn, store: Path) -> None:
     facts = waiting(acorn, store)
     assert acorn("cancel", facts.id[:6], "--store", store).code == 0
     assert acorn("resume", facts.id, "--yes", "--store", store).code != 0
@@ -131,7 +131,7 @@ def test_a_run_is_cancelled_and_deleted(acorn: Acorn, store: Path) -> None:
         (["runs", "--store", "postgresql://me:secret@127.0.0.1:9/db"], "cannot be reached"),
     ],
 )
-def test_wrong_usage_is_one_line(acorn: Acorn, store: Path, words: list[str], complaint: str) -> None:
+def test_stored_commands_wrong_usage_is_one_line(acorn: Acorn, store: Path, words: list[str], complaint: str) -> None:
     waiting(acorn, store)
     ended = acorn(*[word.format(store=store) for word in words])
     assert ended.code == 2
@@ -152,7 +152,7 @@ def start(*words: object, **environment: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_says_how_to_go_on_and_it_goes_on(tmp_path: Path, store: Path) -> None:
+def test_ctrl_c_prints_how_to_resume_and_run_resumes(tmp_path: Path, store: Path) -> None:
     busy, go = tmp_path / "busy", tmp_path / "go"
     process = start("run", f"{DESK}:Slow", "x", "--store", store, SLOW_BUSY=busy, SLOW_GO=go)
     assert comes_true(busy.exists)
@@ -186,7 +186,7 @@ class Unlucky(module[str, str]):
 """
 
 
-def test_a_provider_in_trouble_leaves_a_run_that_goes_on_and_it_is_told_how(tmp_path: Path, store: Path) -> None:
+def test_retryable_failure_prints_how_to_resume(tmp_path: Path, store: Path) -> None:
     agent = tmp_path / "unlucky.py"
     agent.write_text(IN_TROUBLE)
     process = start("run", agent, "x", "--store", store)
@@ -196,7 +196,7 @@ def test_a_provider_in_trouble_leaves_a_run_that_goes_on_and_it_is_told_how(tmp_
     assert f"stopped at step 1; go on with: acorn resume {facts.id[:8]} --store {store}" in errors
 
 
-def test_a_run_of_another_process_is_followed(tmp_path: Path, store: Path) -> None:
+def test_show_follows_run_of_other_process(tmp_path: Path, store: Path) -> None:
     busy, go = tmp_path / "busy", tmp_path / "go"
     process = start("run", f"{DESK}:Slow", "x", "--store", store, SLOW_BUSY=busy, SLOW_GO=go)
     assert comes_true(busy.exists)
@@ -214,7 +214,7 @@ def test_a_run_of_another_process_is_followed(tmp_path: Path, store: Path) -> No
     assert out.splitlines()[-1].startswith("done: ")
 
 
-def test_killed_while_it_waits_and_answered_from_a_second_terminal(tmp_path: Path, store: Path) -> None:
+def test_killed_paused_run_is_answered_from_second_terminal(tmp_path: Path, store: Path) -> None:
     log = tmp_path / "paid"
     first = start("run", f"{DESK}:Desk", "order 17", "--store", store, DESK_LOG=log)
     first.communicate(timeout=PATIENCE)
@@ -237,7 +237,7 @@ def lines(ended: Ended) -> dict[int, Any]:
     return {each["index"]: each for each in found}
 
 
-def test_a_batch_answers_line_by_line(acorn: Acorn, store: Path, tmp_path: Path) -> None:
+def test_batch_writes_one_line_per_row(acorn: Acorn, store: Path, tmp_path: Path) -> None:
     rows = tmp_path / "in.jsonl"
     rows.write_text('"a"\n\n"bad"\n{"result": "c"}\n')
     ended = acorn("batch", f"{DESK}:Echo", rows, "--store", store, "--id", "n", "--concurrency", 2)
@@ -253,7 +253,7 @@ def test_a_batch_answers_line_by_line(acorn: Acorn, store: Path, tmp_path: Path)
     }
 
 
-def test_what_unicode_calls_a_line_is_text(acorn: Acorn, tmp_path: Path) -> None:
+def test_batch_unicode_line_separators_are_text(acorn: Acorn, tmp_path: Path) -> None:
     rows, table = tmp_path / "in.jsonl", tmp_path / "in.csv"
     rows.write_text('"a\u2028b\x85c"\r\n"d"\n', encoding="utf-8")
     table.write_text("result\na\u2028b\x85c\nd\n", encoding="utf-8")
@@ -262,7 +262,7 @@ def test_what_unicode_calls_a_line_is_text(acorn: Acorn, tmp_path: Path) -> None
         assert len(lines(ended)) == 2, ended.err
 
 
-def test_a_batch_reads_csv(acorn: Acorn, tmp_path: Path) -> None:
+def test_batch_reads_csv(acorn: Acorn, tmp_path: Path) -> None:
     rows = tmp_path / "in.csv"
     rows.write_text("result\nhello\nthere\n")
     ended = acorn("batch", f"{DESK}:Echo", rows)
@@ -277,7 +277,7 @@ def test_a_batch_reads_csv(acorn: Acorn, tmp_path: Path) -> None:
         ('"a"\n', ["--max-cost", "0"], "`max_cost`"),
     ],
 )
-def test_a_wrong_batch_begins_nothing(
+def test_wrong_batch_starts_nothing(
     acorn: Acorn, tmp_path: Path, content: str, words: list[str], complaint: str
 ) -> None:
     rows = tmp_path / "in.jsonl"
@@ -291,7 +291,7 @@ def test_a_wrong_batch_begins_nothing(
 # A chat
 
 
-def test_a_chat_goes_on_where_it_ended(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chat_continues_conversation(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def talk(text: str) -> Ended:
         monkeypatch.setattr(sys, "stdin", io.StringIO(text))
         return acorn("chat", f"{DESK}:Echo", "--id", "c", "--store", store)
@@ -307,13 +307,13 @@ def test_a_chat_goes_on_where_it_ended(acorn: Acorn, store: Path, monkeypatch: p
     assert {facts.batch for facts in library.runs(store).list()} == {"chat c"}
 
 
-def test_an_agent_without_a_text_field_cannot_be_talked_with(acorn: Acorn, store: Path) -> None:
+def test_chat_needs_text_field(acorn: Acorn, store: Path) -> None:
     ended = acorn("chat", f"{DESK}:Counting", "--store", store)
     assert ended.code == 2
     assert "cannot be talked with" in ended.err
 
 
-def test_a_class_that_has_moved_is_named(acorn: Acorn, store: Path, tmp_path: Path) -> None:
+def test_resume_of_moved_class_names_it(acorn: Acorn, store: Path, tmp_path: Path) -> None:
     old, new = tmp_path / "old_desk.py", tmp_path / "new_desk.py"
     old.write_text(DESK.read_text())
     acorn("run", f"{old}:Desk", "order 17", "--store", store)
@@ -328,7 +328,7 @@ def test_a_class_that_has_moved_is_named(acorn: Acorn, store: Path, tmp_path: Pa
     assert (ended.code, ended.output) == (0, "settled")
 
 
-def test_a_program_that_was_killed_is_gone_on_with_by_the_command_line(store: Path, tmp_path: Path) -> None:
+def test_killed_program_is_resumed_by_command_line(store: Path, tmp_path: Path) -> None:
     file = tmp_path / "program.py"
     file.write_text(
         "import os, signal, sys\n"
@@ -373,7 +373,7 @@ def test_a_program_that_was_killed_is_gone_on_with_by_the_command_line(store: Pa
     assert "looked" not in ended.stderr, "what was committed in the branch is not done again"
 
 
-def test_a_run_that_goes_on_shows_what_it_does_and_its_totals(acorn: Acorn, store: Path) -> None:
+def test_resumed_run_shows_progress_and_totals(acorn: Acorn, store: Path) -> None:
     facts = waiting(acorn, store)
     ended = acorn("resume", facts.id[:8], "--yes", "--store", store)
     (facts,) = library.runs(store).list()

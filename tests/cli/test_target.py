@@ -29,20 +29,20 @@ def write(directory: Path, name: str, text: str) -> Path:
     return file
 
 
-def test_the_only_module_of_a_file_needs_no_name(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_with_one_module_needs_no_name(acorn: Acorn, tmp_path: Path) -> None:
     assert acorn("run", write(tmp_path, "one.py", ONE)).output == "fine"
 
 
-def test_a_name_that_is_no_identifier_is_a_file_all_the_same(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_file_name_need_not_be_identifier(acorn: Acorn, tmp_path: Path) -> None:
     assert acorn("run", write(tmp_path, "my-agent.py", ONE)).output == "fine"
 
 
-def test_a_file_may_have_the_name_of_a_module_that_is_loaded(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_file_can_have_name_of_loaded_module(acorn: Acorn, tmp_path: Path) -> None:
     assert acorn("run", write(tmp_path, "json.py", ONE)).output == "fine"
     assert "tmp" not in str(sys.modules["json"].__file__)
 
 
-def test_a_branch_of_another_module_is_not_meant(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_ignores_branches_of_other_module(acorn: Acorn, tmp_path: Path) -> None:
     text = TWO.replace("class Only(module):", "class Only(module):\n    branches = {}").replace(
         "class Helper", "class Other"
     )
@@ -50,7 +50,7 @@ def test_a_branch_of_another_module_is_not_meant(acorn: Acorn, tmp_path: Path) -
     assert acorn("run", write(tmp_path, "two.py", text)).output == "fine"
 
 
-def test_of_several_modules_one_must_be_named(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_with_several_modules_needs_name(acorn: Acorn, tmp_path: Path) -> None:
     file = write(tmp_path, "two.py", TWO)
     ended = acorn("run", file)
     assert ended.code == 2
@@ -58,11 +58,11 @@ def test_of_several_modules_one_must_be_named(acorn: Acorn, tmp_path: Path) -> N
     assert acorn("run", f"{file}:Only").output == "fine"
 
 
-def test_an_instance_can_be_named(acorn: Acorn) -> None:
+def test_target_can_be_instance(acorn: Acorn) -> None:
     assert acorn("run", f"{AGENTS / 'ends.py'}:fine").output == {"age": 7}
 
 
-def test_a_module_is_found_from_the_working_directory(
+def test_target_module_is_found_in_working_directory(
     acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "acorn_cli_package/__init__.py", "")
@@ -72,7 +72,7 @@ def test_a_module_is_found_from_the_working_directory(
     assert acorn("run", "acorn_cli_package.agents:Only").code == 1  # its script has been used up
 
 
-def test_a_file_finds_its_neighbours(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_file_can_import_neighbors(acorn: Acorn, tmp_path: Path) -> None:
     write(tmp_path, "acorn_cli_neighbour.py", "ANSWER = 'near'\n")
     text = ONE.replace('"fine"', "acorn_cli_neighbour.ANSWER").replace(
         "from acorn import", "import acorn_cli_neighbour\nfrom acorn import"
@@ -80,7 +80,7 @@ def test_a_file_finds_its_neighbours(acorn: Acorn, tmp_path: Path) -> None:
     assert acorn("run", write(tmp_path, "with_neighbour.py", text)).output == "near"
 
 
-def test_what_a_file_prints_does_not_disturb_the_output(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_file_prints_go_to_stderr(acorn: Acorn, tmp_path: Path) -> None:
     ended = acorn("run", write(tmp_path, "loud.py", ONE + "\nprint('imported')\n"))
     assert ended.output == "fine"
     assert "imported" in ended.err
@@ -97,7 +97,7 @@ def test_what_a_file_prints_does_not_disturb_the_output(acorn: Acorn, tmp_path: 
         ("import sys\nsys.exit(3)\n", 2, "it ends the program; put that below"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_told_with_its_line(
+def test_unusable_target_file_is_reported_with_line(
     acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, line: int, message: str
 ) -> None:
     write(tmp_path, "bad.py", text)
@@ -108,13 +108,13 @@ def test_a_file_that_cannot_be_used_is_told_with_its_line(
     assert ended.err.count("\n") == 1
 
 
-def test_a_file_without_a_module_is_told(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_file_without_module_is_reported(acorn: Acorn, tmp_path: Path) -> None:
     ended = acorn("run", write(tmp_path, "empty.py", "x = 1\n"))
     assert ended.code == 2
     assert "defines no module; derive a class from `acorn.module` there" in ended.err
 
 
-def test_an_error_in_a_neighbour_is_told_with_the_neighbours_line(
+def test_error_in_imported_neighbor_is_reported_with_its_line(
     acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "acorn_cli_broken.py", "\n\n1 / 0\n")
@@ -124,7 +124,7 @@ def test_an_error_in_a_neighbour_is_told_with_the_neighbours_line(
 
 
 @pytest.mark.parametrize("words", [["--debug", "bad.py"], ["bad.py", "--debug"]])
-def test_debug_shows_the_traceback(
+def test_debug_shows_traceback_of_target(
     acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     write(tmp_path, "bad.py", "def f():\n    return nowhere\n\nf()\n")
@@ -155,7 +155,7 @@ def test_debug_shows_the_traceback(
         (f"{AGENTS / 'odd.py'}:SpoiltByInit", "`SpoiltByInit.temperature` must be a number from 0 to 2"),
     ],
 )
-def test_what_is_not_there_is_told(acorn: Acorn, target: str, message: str) -> None:
+def test_missing_target_is_reported(acorn: Acorn, target: str, message: str) -> None:
     ended = acorn("run", target)
     assert ended.code == 2
     assert message in ended.err

@@ -20,7 +20,7 @@ RUDE = AGENTS / "rude.py"
         ("Strange", "StrangeError: out of this world"),
     ],
 )
-def test_code_that_ends_the_program_is_a_run_that_failed(acorn: Acorn, cls: str, error: str) -> None:
+def test_code_that_exits_is_failed_run(acorn: Acorn, cls: str, error: str) -> None:
     ended = acorn("run", f"{RUDE}:{cls}")
     assert (ended.code, ended.out) == (1, "")
     assert f"error: the agent's code ended the program: {error}" in ended.err.splitlines()
@@ -33,13 +33,13 @@ def test_code_that_ends_the_program_is_a_run_that_failed(acorn: Acorn, cls: str,
     assert told.output["error"]["message"] == f"the agent's code ended the program: {error}"
 
 
-def test_debug_shows_where_the_program_was_ended(acorn: Acorn) -> None:
+def test_debug_shows_where_program_exited(acorn: Acorn) -> None:
     assert "in leaves" in acorn("run", f"{RUDE}:Leaves", "--debug").err
 
 
 @pytest.mark.parametrize("words", [[], ["--json"], ["--debug"]])
 @pytest.mark.parametrize("cls", ["ToldKey", "DictKey"])
-def test_no_key_is_told(acorn: Acorn, monkeypatch: pytest.MonkeyPatch, cls: str, words: list[str]) -> None:
+def test_error_shows_no_key(acorn: Acorn, monkeypatch: pytest.MonkeyPatch, cls: str, words: list[str]) -> None:
     monkeypatch.setenv("MY_API_KEY", "swordfish-99")
     ended = acorn("run", f"{RUDE}:{cls}", *words)
     assert ended.code == 1
@@ -48,7 +48,7 @@ def test_no_key_is_told(acorn: Acorn, monkeypatch: pytest.MonkeyPatch, cls: str,
         assert key not in ended.out + ended.err
 
 
-def test_a_key_in_an_error_of_a_file_is_not_told(acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_in_target_file_shows_no_key(acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_API_KEY", "swordfish-99")
     file = tmp_path / "telling.py"
     file.write_text("raise ValueError('swordfish-99 is wrong')")
@@ -58,7 +58,7 @@ def test_a_key_in_an_error_of_a_file_is_not_told(acorn: Acorn, tmp_path: Path, m
 
 
 @pytest.mark.parametrize(("size", "error"), [("13", "RuntimeError: the validator is broken"), ("14", "SystemExit: 0")])
-def test_a_validator_that_breaks_is_the_users_own(acorn: Acorn, size: str, error: str) -> None:
+def test_failing_validator_is_reported_as_user_code(acorn: Acorn, size: str, error: str) -> None:
     ended = acorn("run", f"{RUDE}:Checking", "--name", "x", "--size", size)
     assert (ended.code, ended.out) == (2, "")
     line = ended.err.splitlines()[-1]

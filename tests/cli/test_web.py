@@ -67,7 +67,7 @@ WRONG: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.parametrize(("words", "said"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
-def test_what_is_wrong_is_one_line(folder: Path, words: list[str], said: str) -> None:
+def test_web_wrong_usage_is_one_line(folder: Path, words: list[str], said: str) -> None:
     done = web(*words, cwd=folder)
     assert done.returncode in (1, 2)
     assert said in done.stderr
@@ -79,20 +79,20 @@ def test_what_is_wrong_is_one_line(folder: Path, words: list[str], said: str) ->
 @pytest.mark.parametrize(
     ("store", "said"), [("redis://x", "`--store` must be a file path"), ("bad.json", "is not a store of acorn")]
 )
-def test_a_service_without_a_usable_store_does_not_begin(folder: Path, store: str, said: str) -> None:
+def test_serve_without_usable_store_does_not_start(folder: Path, store: str, said: str) -> None:
     done = web("agent.py", "--store", store, "--port", "0", cwd=folder, command="serve")
     assert done.returncode in (1, 2)
     assert said in done.stderr
 
 
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
-def test_a_missing_extra_is_named(folder: Path, missing: str) -> None:
+def test_web_without_extra_names_it(folder: Path, missing: str) -> None:
     done = web("agent.py", cwd=folder, script=f"sys.modules[{missing!r}] = None")
     assert "pip install 'acorn-agents[web]'" in done.stderr
     assert done.returncode == 2
 
 
-def test_a_run_and_its_viewer_are_written_into_one_file_without_the_extra(folder: Path) -> None:
+def test_show_html_works_without_extra(folder: Path) -> None:
     (folder / "run.json").write_text(Greeter().run().to_json())
     script = "sys.modules['starlette'] = sys.modules['uvicorn'] = None"
     done = web("run.json", "--html", "out.html", cwd=folder, script=script, command="show")
@@ -100,7 +100,7 @@ def test_a_run_and_its_viewer_are_written_into_one_file_without_the_extra(folder
     assert "hello there" in (folder / "out.html").read_text()
 
 
-def test_the_browser_is_opened_by_a_file_so_that_no_process_shows_the_key(folder: Path) -> None:
+def test_browser_is_opened_by_file_to_hide_key(folder: Path) -> None:
     """The browser is a program that writes down what it was called with, and ends the server."""
     note = folder / "note.json"
     opener = folder / "opener.py"

@@ -71,7 +71,7 @@ def rest_of(wire: Wire, body: dict[str, Any]) -> list[Any]:
     return list(body["messages"][1:] if wire.is_openai else body["messages"])
 
 
-def test_the_full_example_runs_as_it_is_written(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
+def test_branch_example_runs_as_written(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
     wire.serve(list(SCRIPT))
     space = example(wire)
     run = wire.run(space.ResearchAgent(), question=QUESTION)
@@ -91,7 +91,7 @@ def test_the_full_example_runs_as_it_is_written(wire: Wire, capsys: pytest.Captu
     assert "(checking)" not in json.dumps(run.history)
 
 
-def test_what_the_branch_inherits_is_on_the_wire(wire: Wire) -> None:
+def test_branch_example_sends_inherited_messages(wire: Wire) -> None:
     wire.serve(list(SCRIPT))
     wire.run(example(wire).ResearchAgent(), question=QUESTION)
     first, second, begun, checked, last = wire.bodies()
@@ -110,7 +110,7 @@ def test_what_the_branch_inherits_is_on_the_wire(wire: Wire) -> None:
     assert "is_true" in json.dumps(rest_of(wire, last)[-1])
 
 
-def test_the_usage_at_the_end_of_the_example_prints_the_answer(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
+def test_branch_example_usage_prints_answer(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
     wire.serve(list(SCRIPT))
     example(wire).main()
     assert capsys.readouterr().out.endswith(

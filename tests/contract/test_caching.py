@@ -43,7 +43,7 @@ def script() -> list[Any]:
 # Who is asked
 
 
-def test_anthropic_is_asked_to_keep_what_it_can_and_others_do_so_by_themselves(wire: Wire) -> None:
+def test_cache_auto_marks_anthropic_requests_only(wire: Wire) -> None:
     wire.serve(script())
     assert wire.call(Looking(model=wire.model())) == "done"
     for body in wire.server.bodies():
@@ -52,13 +52,13 @@ def test_anthropic_is_asked_to_keep_what_it_can_and_others_do_so_by_themselves(w
 
 
 @pytest.mark.parametrize("setting", [False, []])
-def test_it_can_be_switched_off_for_one_call(claude: Wire, setting: Any) -> None:
+def test_cache_can_be_turned_off_for_one_call(claude: Wire, setting: Any) -> None:
     claude.serve(script())
     assert claude.call(Looking(model=claude.model()).using(cache=setting)) == "done"
     assert all("cache_control" not in request.raw.decode() for request in claude.server.requests)
 
 
-def test_a_branch_takes_it_from_its_parent(claude: Wire) -> None:
+def test_branch_inherits_cache(claude: Wire) -> None:
     class Checking(module):
         """Check it."""
 
@@ -73,7 +73,7 @@ def test_a_branch_takes_it_from_its_parent(claude: Wire) -> None:
     assert [body["cache_control"] for body in claude.bodies()] == [EPHEMERAL] * 3
 
 
-def test_what_a_server_does_not_take_is_left_out_and_remembered(claude: Wire) -> None:
+def test_refused_cache_default_is_left_out_and_remembered(claude: Wire) -> None:
     """Not everything that speaks Anthropic's protocol has a cache."""
     words = "cache_control: Extra inputs are not permitted"
     claude.serve([Fault(status=400, message=words, code="invalid_request_error"), *script(), *script()])
@@ -82,7 +82,7 @@ def test_what_a_server_does_not_take_is_left_out_and_remembered(claude: Wire) ->
     assert ["cache_control" in body for body in claude.bodies()] == [True, *[False] * 6]
 
 
-def test_a_point_that_the_user_set_is_not_left_out(claude: Wire) -> None:
+def test_cache_point_set_by_user_is_never_left_out(claude: Wire) -> None:
     words = "cache_control: Extra inputs are not permitted"
     claude.serve(lambda request: Fault(status=400, message=words, code="invalid_request_error"))
     with pytest.raises(ModelError, match="cache_control"):
@@ -90,7 +90,7 @@ def test_a_point_that_the_user_set_is_not_left_out(claude: Wire) -> None:
     assert claude.count() == 1
 
 
-def test_a_point_by_a_role_marks_the_first_and_the_last_where_there_are_many(claude: Wire) -> None:
+def test_cache_point_by_role_marks_first_and_last(claude: Wire) -> None:
     """Anthropic refuses a request with more than four marks."""
 
     cache = [{"location": "message", "role": role} for role in ("system", "tool")]
@@ -120,7 +120,7 @@ def value_of(raw: bytes, key: str) -> bytes:
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("cache", ["auto", True])
-def test_the_bytes_before_a_cache_point_are_the_same_at_every_step(wire: Wire, streams: bool, cache: Any) -> None:
+def test_bytes_before_cache_point_are_equal_at_every_step(wire: Wire, streams: bool, cache: Any) -> None:
     class Checking(Looking):
         def on_step(self, step: Step) -> None:
             step.add_to_context("Be quick.")
@@ -155,7 +155,7 @@ def test_the_bytes_before_a_cache_point_are_the_same_at_every_step(wire: Wire, s
 SPENT = Usage(1000, 200, 600, 0, 1, 300)
 
 
-def test_what_was_written_to_a_cache_is_counted_and_paid_for(wire: Wire) -> None:
+def test_cache_write_tokens_are_counted_and_priced(wire: Wire) -> None:
     wire.serve([Reply(usage=SPENT) & call("look", place="here"), Reply(usage=SPENT) & DONE])
     run = wire.run(Looking(model=wire.model()))
     assert run.usage == Usage(2000, 400, 1200, 0, 2, 600)
@@ -167,7 +167,7 @@ def test_what_was_written_to_a_cache_is_counted_and_paid_for(wire: Wire) -> None
     assert [entry.usage.cache_write_tokens for entry in answered] == [300, 300]
 
 
-def test_the_prices_of_a_model_dict_may_speak_of_the_cache(wire: Wire) -> None:
+def test_model_dict_prices_can_include_cache(wire: Wire) -> None:
     prices = {
         "input_cost_per_token": 1e-6,
         "output_cost_per_token": 2e-6,
@@ -180,12 +180,12 @@ def test_the_prices_of_a_model_dict_may_speak_of_the_cache(wire: Wire) -> None:
     assert not prices.keys() & wire.bodies()[0].keys()
 
 
-def test_a_price_without_a_word_on_the_cache_takes_it_for_input() -> None:
+def test_price_without_cache_rate_uses_input_price() -> None:
     assert Price(1.0, 2.0).of(Usage(10, 5, 4, 0, 1, 3)) == 20.0
     assert Price(1.0, 2.0, cached=0.5).of(Usage(10, 5, 4)) == 18.0
 
 
-def test_a_store_keeps_the_count(tmp_path: Path) -> None:
+def test_store_keeps_cache_write_tokens(tmp_path: Path) -> None:
     class Kept(Looking):
         store = tmp_path / "runs.db"
 
@@ -207,7 +207,7 @@ def test_record_without_cache_write_tokens_is_read_as_zero() -> None:
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_a_cache_that_holds_an_hour_costs_what_it_costs(lane: str, litellm_is_loaded: None) -> None:
+def test_one_hour_cache_has_its_price(lane: str, litellm_is_loaded: None) -> None:
     usage = {
         "input_tokens": 100,
         "output_tokens": 10,

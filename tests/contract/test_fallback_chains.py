@@ -101,7 +101,7 @@ def answers(run: Run[Any]) -> list[ModelResponded]:
 
 @pytest.mark.parametrize("count", [0, 2])
 @pytest.mark.parametrize("case", PASSING)
-def test_what_may_pass_is_handed_on_when_its_own_retries_are_spent(wire: Wire, case: str, count: int) -> None:
+def test_retryable_failure_asks_next_model_after_retries(wire: Wire, case: str, count: int) -> None:
     fault, extra = PASSING[case]
     pair = Pair(wire, always(fault), [DONE])
     models = pair.models(num_retries=count, **extra)
@@ -120,7 +120,7 @@ def test_what_may_pass_is_handed_on_when_its_own_retries_are_spent(wire: Wire, c
 
 
 @pytest.mark.parametrize("case", [case for case in PASSING if case != "reset inside the answer"])
-def test_a_stream_that_breaks_before_its_first_delta_is_handed_on(wire: Wire, case: str) -> None:
+def test_stream_error_before_first_delta_asks_next_model(wire: Wire, case: str) -> None:
     fault, extra = PASSING[case]
     pair = Pair(wire, always(fault), [DONE])
     with waiting_for_nothing():
@@ -130,14 +130,14 @@ def test_a_stream_that_breaks_before_its_first_delta_is_handed_on(wire: Wire, ca
     assert len(answers(run)[0].fallbacks) == 1
 
 
-def test_a_stream_that_is_cut_before_its_first_delta_is_handed_on(wire: Wire) -> None:
+def test_stream_cut_before_first_delta_asks_next_model(wire: Wire) -> None:
     pair = Pair(wire, always(Fault(cut=20)), [DONE])
     run = run_streamed(wire, Plain(model=pair.models(num_retries=1)))
     assert run.output == "done"
     assert pair.counts() == (2, 1)
 
 
-def test_a_stream_that_breaks_behind_its_first_delta_is_a_model_error(wire: Wire) -> None:
+def test_stream_error_after_first_delta_is_model_error(wire: Wire) -> None:
     broken = Fault(reset="inside", reply=Reply("Let me see what there is to be seen, and then say it.") & DONE)
     pair = Pair(wire, always(broken), [DONE])
     with pytest.raises(ModelError) as caught:
@@ -150,7 +150,7 @@ def test_a_stream_that_breaks_behind_its_first_delta_is_a_model_error(wire: Wire
 @pytest.mark.parametrize(
     ("case", "streams"), [*((case, False) for case in LASTING), ("400", True), ("401", True)], ids=str
 )
-def test_what_will_not_pass_is_raised_at_once(wire: Wire, case: str, streams: bool) -> None:
+def test_permanent_failure_is_raised_immediately(wire: Wire, case: str, streams: bool) -> None:
     pair = Pair(wire, always(LASTING[case]), [])
     with pytest.raises(ModelError) as caught:
         ask(wire, Plain(model=pair.models(num_retries=2)), streams)
@@ -160,7 +160,7 @@ def test_what_will_not_pass_is_raised_at_once(wire: Wire, case: str, streams: bo
 
 
 @pytest.mark.parametrize("name", ["openai/gpt-4o", "anthropic/claude-sonnet-4-5"])
-def test_a_missing_key_is_raised_at_once(name: str) -> None:
+def test_missing_key_is_raised_immediately(name: str) -> None:
     with Loopback([]) as server:
         with pytest.raises(ModelError, match="is not set") as caught:
             Plain(model=[name, server.openai()]).run()
@@ -169,7 +169,7 @@ def test_a_missing_key_is_raised_at_once(name: str) -> None:
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
-def test_a_port_where_nobody_listens_is_handed_on(wire: Wire, streams: bool) -> None:
+def test_closed_port_asks_next_model(wire: Wire, streams: bool) -> None:
     port = free_port()
     pair = Pair(wire, [], [DONE])
     run = ask(wire, Plain(model=pair.models(api_base=f"http://127.0.0.1:{port}", num_retries=1)), streams)
@@ -178,7 +178,7 @@ def test_a_port_where_nobody_listens_is_handed_on(wire: Wire, streams: bool) -> 
     assert "no connection" in answers(run)[0].fallbacks[0].cause
 
 
-def test_where_both_fail_the_last_is_told_and_the_other_too(wire: Wire) -> None:
+def test_failure_of_both_models_reports_both(wire: Wire) -> None:
     pair = Pair(wire, always(Fault(status=503, message="no room here")), [Fault(status=429, message="too many there")])
     models = pair.models(num_retries=1)
     error = wire.fails(Plain(model=models))
@@ -190,7 +190,7 @@ def test_where_both_fail_the_last_is_told_and_the_other_too(wire: Wire) -> None:
     assert isinstance(error.__cause__, ExceptionGroup)
 
 
-def test_a_wait_of_more_than_a_minute_is_not_waited_for_but_handed_on(wire: Wire) -> None:
+def test_retry_after_over_a_minute_asks_next_model(wire: Wire) -> None:
     pair = Pair(wire, always(Fault(status=429, headers={"Retry-After": "3600"})), [DONE])
     with waiting_for_nothing():
         assert wire.run(Plain(model=pair.models(num_retries=3))).output == "done"
@@ -201,7 +201,7 @@ def test_a_wait_of_more_than_a_minute_is_not_waited_for_but_handed_on(wire: Wire
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
-def test_one_that_keeps_failing_is_left_alone_by_every_class_of_the_process(wire: Wire, streams: bool) -> None:
+def test_open_circuit_is_shared_by_all_classes_of_process(wire: Wire, streams: bool) -> None:
     class Other(Plain):
         """You answer too."""
 
@@ -223,7 +223,7 @@ def pair_base(wire: Wire, server: Loopback) -> str:
     return base
 
 
-def test_threads_share_a_list() -> None:
+def test_threads_share_model_list() -> None:
     many = 24
     with ExitStack() as stack:
         first = stack.enter_context(Loopback(always(Fault(status=503))))
@@ -245,7 +245,7 @@ def test_threads_share_a_list() -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_call_that_is_cancelled_while_one_is_tried_asks_nobody_else(which: int) -> None:
+def test_cancelled_trial_asks_no_other_model(which: int) -> None:
     hangs = Fault(delay=AGES)
     with ExitStack() as stack:
         servers = [
@@ -268,7 +268,7 @@ def test_a_call_that_is_cancelled_while_one_is_tried_asks_nobody_else(which: int
 # What each is sent
 
 
-def test_each_is_sent_what_its_own_dict_says(wire: Wire) -> None:
+def test_each_model_gets_its_own_dict_settings(wire: Wire) -> None:
     pair = Pair(wire, [Fault(status=503)] * 3, [DONE] * 3)
     models = pair.models(temperature=0.1, max_tokens=11)
     wire.run(Plain(model=models, temperature=0.3))
@@ -281,7 +281,7 @@ def test_each_is_sent_what_its_own_dict_says(wire: Wire) -> None:
     assert models[0]["temperature"] == 0.1
 
 
-def test_what_a_hook_sets_counts_for_all_of_the_list(wire: Wire) -> None:
+def test_hook_setting_applies_to_whole_list(wire: Wire) -> None:
     class Part(module):
         """You answer a part."""
 
@@ -304,7 +304,7 @@ def test_what_a_hook_sets_counts_for_all_of_the_list(wire: Wire) -> None:
     assert [body["temperature"] for body in pair.second.bodies()] == [0.9, 0.9]
 
 
-def test_the_cost_is_by_the_prices_of_the_one_that_answered(wire: Wire) -> None:
+def test_cost_uses_prices_of_answering_model(wire: Wire) -> None:
     pair = Pair(wire, always(Fault(status=503)), [DONE] * 3)
     models = pair.models()
     alone = wire.run(Plain(model=models[1]))
@@ -325,7 +325,7 @@ def thoughts(body: dict[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
-def test_signed_thoughts_go_back_to_their_author_alone(claude: Wire, streams: bool) -> None:
+def test_signed_reasoning_returns_only_to_its_author(claude: Wire, streams: bool) -> None:
     thinking = Reply(reasoning="Hm.") & call("look")
     first = claude.serve([thinking, Fault(status=529), thinking, Fault(status=529), DONE])
     other = claude.serve([Reply(reasoning="Well.") & call("look"), Fault(status=529)])
@@ -350,7 +350,7 @@ def test_signed_thoughts_go_back_to_their_author_alone(claude: Wire, streams: bo
     assert b"signature" not in gpt.requests[0].raw
 
 
-def test_keys_of_the_list_are_in_no_error_and_no_journal(wire: Wire) -> None:
+def test_keys_of_list_are_in_no_error_or_journal(wire: Wire) -> None:
     key, other = "sk-first-0123456789", "another-0123456789"
     pair = Pair(
         wire,

@@ -120,7 +120,7 @@ def tools_of(body: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.chat
-def test_the_usage_of_the_example_prints_what_it_should(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_example_usage_prints_expected_text(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
     wire.serve(
         [
             Reply("Let me look.") & call("search", query="Python") & call("calculate", expression="1990 + 1"),
@@ -164,9 +164,7 @@ def test_the_usage_of_the_example_prints_what_it_should(wire: Wire, capsys: pyte
         ]
 
 
-def test_the_example_prints_its_text_as_it_streams_and_is_the_same_otherwise(
-    wire: Wire, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_full_example_streams_text_and_ends_equal(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
     script = [Reply("Let me look. ") & call("search", query="Python"), Reply("There.\n") & finish(**ANSWER)]
     printed: list[str] = []
     sent: list[list[dict[str, Any]]] = []
@@ -182,9 +180,7 @@ def test_the_example_prints_its_text_as_it_streams_and_is_the_same_otherwise(
     assert sent[0] == sent[1]
 
 
-def test_the_example_cools_down_after_ten_steps_and_is_forced_after_fifteen(
-    wire: Wire, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_full_example_lowers_temperature_and_is_forced(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
     wire.serve([*(call("search", query=f"Python {number}") for number in range(15)), finish(**ANSWER)])
     run = wire.run(ResearchAgent(model=wire.model()), question=QUESTION)
     assert run.output == AnswerOutput(**ANSWER)
@@ -195,9 +191,7 @@ def test_the_example_cools_down_after_ten_steps_and_is_forced_after_fifteen(
     assert capsys.readouterr().out.count("Tools called: ['search']") == 15
 
 
-def test_the_example_cuts_long_results_and_corrects_a_wrong_answer(
-    wire: Wire, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_full_example_shortens_results_and_corrects_answer(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
     @tool(name="search")
     def long_search(query: str, limit: int = 5) -> list[str]:
         """Search for information online."""
@@ -216,7 +210,7 @@ def test_the_example_cuts_long_results_and_corrects_a_wrong_answer(
     assert '<field name="sources">' in str(third["messages"][-1])
 
 
-def test_an_output_that_never_fits_is_the_examples_parse_error(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_example_never_valid_output_is_parse_error(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
     wire.serve([finish(answer="1991")] * 3)
     with pytest.raises(ParseError) as caught:
         wire.run(ResearchAgent(model=wire.model()), question=QUESTION)

@@ -189,7 +189,7 @@ def speaker(request: pytest.FixtureRequest, litellm_is_loaded: None) -> tuple[st
 # Through, and back untouched
 
 
-def test_it_goes_to_the_provider_as_it_was_written(speaker: tuple[str, str], how: str) -> None:
+def test_hosted_tool_is_sent_unchanged(speaker: tuple[str, str], how: str) -> None:
     talk = Talk(*speaker)
     with talk.server:
         assert run(Looking(model=talk.model, tools=[talk.tool]), how) == "done"
@@ -198,14 +198,14 @@ def test_it_goes_to_the_provider_as_it_was_written(speaker: tuple[str, str], how
         assert [tool.get("name") for tool in body["tools"]][-1] == "__finish__"
 
 
-def test_what_it_returned_goes_back_untouched_over_tool_turns(speaker: tuple[str, str], how: str) -> None:
+def test_hosted_tool_results_are_sent_back_unchanged(speaker: tuple[str, str], how: str) -> None:
     talk = Talk(*speaker, call("look", place="y"), DONE)
     with talk.server:
         assert run(Looking(model=talk.model, tools=[talk.tool]), how) == "done"
     assert talk.sent(1) == talk.sent(2) == talk.expected
 
 
-def test_only_our_own_call_is_executed(speaker: tuple[str, str], how: str) -> None:
+def test_hosted_tool_calls_are_not_executed(speaker: tuple[str, str], how: str) -> None:
     seen: list[Any] = []
 
     class Watching(Looking):
@@ -218,7 +218,7 @@ def test_only_our_own_call_is_executed(speaker: tuple[str, str], how: str) -> No
     assert seen == [("Oaks are old.", ["look"], 1)]
 
 
-def test_it_survives_a_store(speaker: tuple[str, str], how: str, tmp_path: Path) -> None:
+def test_hosted_tool_results_survive_store(speaker: tuple[str, str], how: str, tmp_path: Path) -> None:
     @tool(approval=True)
     def look(place: str) -> str:
         """Look somewhere."""
@@ -240,7 +240,7 @@ def test_it_survives_a_store(speaker: tuple[str, str], how: str, tmp_path: Path)
     assert talk.sent(1) == talk.expected
 
 
-def test_it_survives_a_record_in_json_and_a_later_conversation(speaker: tuple[str, str]) -> None:
+def test_hosted_tool_results_survive_json_and_later_conversation(speaker: tuple[str, str]) -> None:
     talk = Talk(*speaker, DONE, DONE)
     with talk.server:
         agent = Looking(model=talk.model, tools=[talk.tool])
@@ -249,7 +249,7 @@ def test_it_survives_a_record_in_json_and_a_later_conversation(speaker: tuple[st
     assert talk.sent(2) == talk.expected
 
 
-def test_a_branch_has_the_tool_and_what_it_returned(speaker: tuple[str, str]) -> None:
+def test_branch_inherits_hosted_tool_and_results(speaker: tuple[str, str]) -> None:
     class Checking(module):
         """Check it."""
 
@@ -266,7 +266,7 @@ def test_a_branch_has_the_tool_and_what_it_returned(speaker: tuple[str, str]) ->
     assert all(json.dumps(talk.tool) in json.dumps(body["tools"]) for body in talk.server.bodies())
 
 
-def test_what_the_user_changes_in_the_turn_counts(speaker: tuple[str, str]) -> None:
+def test_user_edit_of_hosted_turn_is_sent(speaker: tuple[str, str]) -> None:
     class Editing(Looking):
         def on_step(self, step: Step) -> None:
             turn = next(message for message in self.history if message.get("tool_calls"))
@@ -283,7 +283,7 @@ def test_what_the_user_changes_in_the_turn_counts(speaker: tuple[str, str]) -> N
 
 @pytest.mark.parametrize("other", ["openai", "anthropic", "responses"])
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_another_provider_is_sent_nothing_of_it(speaker: tuple[str, str], other: str, lane: str) -> None:
+def test_hosted_tool_results_are_not_sent_to_other_provider(speaker: tuple[str, str], other: str, lane: str) -> None:
     if other == speaker[0]:
         return
     talk = Talk(*speaker)
@@ -302,7 +302,7 @@ def test_another_provider_is_sent_nothing_of_it(speaker: tuple[str, str], other:
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_a_search_that_was_broken_off_is_not_sent_back(lane: str, litellm_is_loaded: None) -> None:
+def test_interrupted_hosted_search_is_not_sent_back(lane: str, litellm_is_loaded: None) -> None:
     body = {"id": "m", "type": "message", "role": "assistant", "model": "m", "content": [TEXT, USED]}
     paused = {**body, "stop_reason": "pause_turn", "usage": {"input_tokens": 1, "output_tokens": 1}}
     talk = Talk("anthropic", lane, first=Fault(body=json.dumps(paused).encode()))
@@ -311,7 +311,7 @@ def test_a_search_that_was_broken_off_is_not_sent_back(lane: str, litellm_is_loa
     assert [block["type"] for block in talk.sent(1)] == ["text"]
 
 
-def test_a_server_of_the_users_own_may_take_anything() -> None:
+def test_own_server_accepts_any_hosted_tool() -> None:
     with Loopback([DONE] * 2) as server:
         for lane in ("native", "litellm"):
             assert Looking(model=server.openai(lane=lane), tools=[{"type": "browser_search"}])() == "done"
@@ -335,13 +335,13 @@ REFUSING: list[tuple[Any, Json]] = [
 
 
 @pytest.mark.parametrize(("model", "entry"), REFUSING)
-def test_a_provider_that_does_not_take_it_is_an_error_before_anything_is_sent(model: Any, entry: Json) -> None:
+def test_unsupported_hosted_tool_raises_before_request(model: Any, entry: Json) -> None:
     with pytest.raises(DeclarationError) as caught:
         Looking(model=model, tools=[entry])()
     assert "does not take the tool `web_search` of `Looking`, tools[0]" in str(caught.value)
 
 
-def test_a_model_object_must_say_that_it_takes_it() -> None:
+def test_model_object_must_accept_hosted_tool() -> None:
     class Mine:
         name = "mine"
 
@@ -360,7 +360,7 @@ def test_a_model_object_must_say_that_it_takes_it() -> None:
         Looking(model=Mine(), tools=[CLAUDES])()
 
 
-def test_a_model_that_is_changed_to_must_take_it_too() -> None:
+def test_changed_model_must_accept_hosted_tool() -> None:
     class Changing(Looking):
         def on_step(self, step: Step) -> None:
             step.model = {"model": "openai/gpt-4o", "api_key": "k"}
@@ -371,7 +371,7 @@ def test_a_model_that_is_changed_to_must_take_it_too() -> None:
     assert len(talk.server.requests) == 1
 
 
-def test_every_model_of_a_list_is_asked_whether_it_takes_it() -> None:
+def test_every_model_of_list_must_accept_hosted_tool() -> None:
     from acorn.models.port import takes_tool
 
     model = resolve({"model": "anthropic/claude-sonnet-4-5", "api_key": "k"}, "Test")
@@ -400,7 +400,7 @@ WRONG: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("entry", "words"), WRONG)
-def test_a_wrong_dict_is_refused_as_the_class_is_defined(entry: Any, words: str) -> None:
+def test_invalid_hosted_tool_dict_is_rejected_at_declaration(entry: Any, words: str) -> None:
     with pytest.raises(DeclarationError) as caught:
 
         class Wrong(module):
@@ -409,14 +409,14 @@ def test_a_wrong_dict_is_refused_as_the_class_is_defined(entry: Any, words: str)
     assert words in str(caught.value)
 
 
-def test_a_secret_in_a_wrong_dict_is_not_told() -> None:
+def test_secret_in_invalid_hosted_tool_is_hidden() -> None:
     with pytest.raises(DeclarationError) as caught:
         Looking(tools=[{"type": 5, "authorization": "sk-secret"}])
     assert "sk-secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_a_secret_that_the_provider_repeats_is_not_told(lane: str) -> None:
+def test_secret_repeated_by_provider_is_hidden(lane: str) -> None:
     entry = {"type": "mcp", "server_label": "shop", "authorization": "zebra-one", "headers": {"X-Odd": "zebra-two"}}
     refusal = Fault(status=400, message=f"This tool is wrong: {entry}")
     with Loopback([refusal]) as server, pytest.raises(ModelError, match="This tool is wrong") as caught:
@@ -425,7 +425,7 @@ def test_a_secret_that_the_provider_repeats_is_not_told(lane: str) -> None:
     assert "zebra" not in caught.value.run.to_json()
 
 
-def test_its_name_is_taken() -> None:
+def test_hosted_tool_name_is_reserved() -> None:
     def web_search(query: str) -> str:
         """Search."""
         return ""
@@ -438,14 +438,14 @@ def test_its_name_is_taken() -> None:
         Looking(tools=[{"type": "mcp", "server_label": "a", "server_url": "x"}, {"type": "mcp", "server_label": "a"}])
 
 
-def test_the_same_twice_is_one_and_servers_go_by_their_labels() -> None:
+def test_equal_hosted_tools_are_one_and_servers_differ_by_label() -> None:
     model = ScriptedModel([DONE])
     servers = [{"type": "mcp", "server_label": label, "server_url": "https://e.org"} for label in ("a", "b")]
     Looking(model=model, tools=[CLAUDES, dict(CLAUDES), *servers])()
     assert model.requests[0].tools[:3] == [CLAUDES, *servers]
 
 
-def test_a_dict_that_is_changed_afterwards_is_another_tool() -> None:
+def test_changed_hosted_tool_dict_is_other_tool() -> None:
     entry: Json = dict(CLAUDES)
     model = ScriptedModel([DONE] * 2)
     agent = Looking(model=model, tools=[entry])
@@ -455,7 +455,7 @@ def test_a_dict_that_is_changed_afterwards_is_another_tool() -> None:
     assert [request.tools[0]["max_uses"] for request in model.requests] == [3, 9]
 
 
-def test_a_hook_may_add_and_remove_it() -> None:
+def test_hook_can_add_and_remove_hosted_tool() -> None:
     class Changing(Looking):
         def on_step(self, step: Step) -> None:
             if step.counter == 1:
@@ -470,13 +470,13 @@ def test_a_hook_may_add_and_remove_it() -> None:
     assert [OPENAIS in request.tools for request in model.requests] == [False, True, False]
 
 
-def test_a_model_that_calls_it_like_one_of_ours_is_told() -> None:
+def test_hosted_tool_called_like_function_is_tool_error() -> None:
     model = ScriptedModel([call("web_search", query="x"), DONE])
     Looking(model=model, tools=[CLAUDES])()
     assert "`web_search` is run by the provider" in model.requests[1].messages[-1]["content"]
 
 
-def test_a_single_turn_with_such_a_tool_forces_nothing() -> None:
+def test_single_turn_with_hosted_tool_is_not_forced() -> None:
     class Single(module):
         """You answer."""
 

@@ -37,7 +37,7 @@ def told(model: object) -> str:
 
 
 @pytest.mark.parametrize("model", ["gpt4", {"model": "gpt4", "api_key": "sk-secret"}])
-def test_an_id_without_a_provider_is_told_before_litellm_is_loaded(model: object) -> None:
+def test_id_without_provider_raises_before_litellm_loads(model: object) -> None:
     words = told(model)
     assert words.startswith("DeclarationError `Agent.model` cannot be used: `gpt4` names no provider. Check the")
     assert "Did you mean `openai/gpt-4`" in words
@@ -55,21 +55,21 @@ def test_an_id_without_a_provider_is_told_before_litellm_is_loaded(model: object
         ("deepseek-chat", "`deepseek/deepseek-chat`"),
     ],
 )
-def test_near_ids_are_named_with_their_provider(wrong: str, near: str) -> None:
+def test_similar_ids_are_suggested_with_provider(wrong: str, near: str) -> None:
     assert near in words_for_unknown(wrong)
 
 
-def test_a_provider_that_nobody_knows_is_told_apart() -> None:
+def test_unknown_provider_is_reported_separately() -> None:
     words = words_for_unknown("opnai/gpt-4o")
     assert words.startswith("`opnai/gpt-4o` names a provider that LiteLLM does not know.")
     assert "`openai/gpt-4o`" in words
 
 
-def test_what_is_like_no_other_gets_no_guess() -> None:
+def test_unlike_id_gets_no_suggestion() -> None:
     assert "Did you mean" not in words_for_unknown("zzzzqqqq")
 
 
-def test_every_bare_id_that_litellm_can_place_passes() -> None:
+def test_bare_ids_known_to_litellm_are_accepted() -> None:
     known = [name for name in library().model_list_set if "/" not in name]
     assert "gpt-4o" in known
     known += ["claude-newfamily-5", "ft:gpt-4o:team::id", "gpt-image-9", "anthropic.claude-next-9"]
@@ -80,7 +80,7 @@ def test_every_bare_id_that_litellm_can_place_passes() -> None:
     "config",
     [{"api_base": "http://localhost:1"}, {"base_url": "http://localhost:1"}, {"custom_llm_provider": "openai"}],
 )
-def test_who_says_where_to_ask_is_not_judged(config: dict[str, str]) -> None:
+def test_id_with_address_is_not_checked(config: dict[str, str]) -> None:
     assert is_unknown("home-made", {})
     assert not is_unknown("home-made", config)
 
@@ -89,14 +89,14 @@ class Agent(module[None, str]):
     """Answer."""
 
 
-def test_bare_ids_that_litellm_knows_work(wire: Wire) -> None:
+def test_bare_ids_known_to_litellm_work(wire: Wire) -> None:
     wire.serve([finish(result="x")])
     bare = wire.either(openai="gpt-4o", anthropic="claude-sonnet-4-5")
     assert wire.run(Agent(model={**wire.model(), "model": bare})).output == "x"
 
 
 @pytest.mark.parametrize("name", ["gpt4", "deepseek-chat"])
-def test_once_litellm_is_loaded_it_is_asked_and_the_words_are_ours(gpt: Wire, name: str) -> None:
+def test_loaded_litellm_is_asked_and_message_is_acorns(gpt: Wire, name: str) -> None:
     with pytest.raises(ModelError) as caught:
         gpt.run(Agent(model=name))
     assert str(caught.value).startswith(f"`{name}` failed: `{name}` names no provider. Check the model id `{name}`")

@@ -20,26 +20,26 @@ ALLOWED = next(
 
 
 @pytest.mark.parametrize("number", ["1.82.7", "1.82.8"])
-def test_the_stolen_releases_cannot_be_installed(number: str) -> None:
+def test_compromised_litellm_releases_are_excluded(number: str) -> None:
     assert not ALLOWED.contains(number)
 
 
 @pytest.mark.parametrize("number", ["1.106.0", "1.106.1", "1.106.2", "1.106.99", "1.106.2.post1"])
-def test_the_releases_that_cannot_call_tools_cannot_be_installed(number: str) -> None:
+def test_litellm_releases_without_tool_calls_are_excluded(number: str) -> None:
     assert not ALLOWED.contains(number)
 
 
 @pytest.mark.parametrize("number", ["2.0.0", "1.83.9", "1.0.0"])
-def test_what_is_outside_the_range_cannot_be_installed(number: str) -> None:
+def test_litellm_releases_outside_range_are_excluded(number: str) -> None:
     assert not ALLOWED.contains(number)
 
 
 @pytest.mark.parametrize("number", ["1.84.0", "1.84.1", "1.105.3", "1.107.0", "1.108.4"])
-def test_what_is_inside_the_range_can_be_installed(number: str) -> None:
+def test_litellm_releases_inside_range_are_allowed(number: str) -> None:
     assert ALLOWED.contains(number)
 
 
-def test_the_version_at_hand_is_in_the_range() -> None:
+def test_installed_litellm_is_in_range() -> None:
     assert ALLOWED.contains(version("litellm"))
 
 
@@ -57,7 +57,7 @@ class Adder(module):
     max_steps = 2
 
 
-def test_the_version_at_hand_calls_tools(wire: Wire) -> None:
+def test_installed_litellm_calls_tools(wire: Wire) -> None:
     wire.serve([call("add", left=2, right=3), finish(result=5)])
     assert wire.call(Adder(model=wire.model())) == 5
     assert len(wire.bodies()[0]["tools"]) == 2

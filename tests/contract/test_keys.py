@@ -54,7 +54,7 @@ def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("agent", [Plain, Looping, Bounded])
 @pytest.mark.parametrize("lane", ["native", "litellm"])
 @pytest.mark.parametrize(("name", "variable", "provider"), NEEDS)
-def test_the_variable_is_named(name: str, variable: str, provider: str, lane: str, agent: Any) -> None:
+def test_missing_key_names_variable(name: str, variable: str, provider: str, lane: str, agent: Any) -> None:
     for act in (
         lambda: agent(model={"model": name, "lane": lane})(),
         lambda: asyncio.run(agent(model={"model": name, "lane": lane}).acall()),
@@ -67,7 +67,7 @@ def test_the_variable_is_named(name: str, variable: str, provider: str, lane: st
 
 
 @pytest.mark.parametrize("name", ["openai/gpt-4o", "groq/llama-3.3-70b-versatile", "gpt-4o"])
-def test_nothing_heavy_is_loaded_for_it(name: str) -> None:
+def test_missing_key_check_loads_nothing_heavy(name: str) -> None:
     code = f"""
 import sys
 from acorn import ModelError, module
@@ -103,14 +103,14 @@ GIVEN: dict[str, Json] = {
 
 @pytest.mark.parametrize("case", GIVEN)
 @pytest.mark.parametrize("provider", _PROVIDERS)
-def test_what_is_given_instead_is_enough(case: str, provider: str) -> None:
+def test_given_credential_is_enough(case: str, provider: str) -> None:
     check_key(f"{provider}/m", provider, GIVEN[case])
     with pytest.raises(ModelError):
         check_key(f"{provider}/m", provider, {})
 
 
 @pytest.mark.parametrize("provider", _PROVIDERS)
-def test_each_variable_is_enough(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_key_variable_is_enough(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (*_PROVIDERS[provider].keys, *_PROVIDERS[provider].addresses):
         with monkeypatch.context() as patch:
             patch.setenv(name, "http://127.0.0.1:9")
@@ -119,7 +119,7 @@ def test_each_variable_is_enough(provider: str, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
 @pytest.mark.parametrize(("name", "variable", "provider"), NEEDS)
-def test_a_key_of_blanks_is_none(
+def test_whitespace_key_is_missing(
     name: str, variable: str, provider: str, lane: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(variable, " ")
@@ -128,16 +128,14 @@ def test_a_key_of_blanks_is_none(
             Plain(model={"model": name, "lane": lane, **given})()
 
 
-def test_the_address_of_the_provider_itself_is_nobody_elses() -> None:
+def test_providers_own_address_needs_key() -> None:
     with pytest.raises(ModelError, match="OPENAI_API_KEY is not set"):
         Plain(model={"model": "openai/gpt-4o", "base_url": "https://api.openai.com/v1/"})()
 
 
 @pytest.mark.parametrize("where", ["dict", "environment"])
 @pytest.mark.parametrize("spoken", ["openai", "responses", "anthropic"])
-def test_a_server_of_the_users_own_is_asked_without_a_key(
-    spoken: str, where: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_own_server_needs_no_key(spoken: str, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Loopback([finish(result="done")]) as server:
         model = getattr(server, spoken)()
         base = model.pop("api_base")
@@ -150,7 +148,7 @@ def test_a_server_of_the_users_own_is_asked_without_a_key(
         assert not {"authorization", "x-api-key"} & server.requests[0].headers.keys()
 
 
-def test_anthropics_other_variable_is_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_anthropic_auth_token_variable_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "t")
     with Loopback([finish(result="done")] * 2) as server:
         for lane in ("native", "litellm"):
@@ -160,13 +158,13 @@ def test_anthropics_other_variable_is_a_token(monkeypatch: pytest.MonkeyPatch) -
         assert [request.headers.get("authorization") for request in server.requests] == ["Bearer t"] * 2
 
 
-def test_a_provider_that_is_not_in_the_table_is_left_to_litellm() -> None:
+def test_provider_outside_table_is_left_to_litellm() -> None:
     with pytest.raises(ModelError) as caught:
         Plain(model={"model": "replicate/meta/m", "num_retries": 0})()
     assert "is not set; " not in str(caught.value)
 
 
-def test_a_key_that_is_missing_further_down_a_list_does_not_matter_before_it_is_needed() -> None:
+def test_missing_key_later_in_list_matters_only_when_needed() -> None:
     with Loopback([finish(result="done")]) as server:
         assert Plain(model=[server.openai(), "anthropic/claude-sonnet-4-5", "groq/llama-3.3-70b-versatile"])() == "done"
     assert "sk-test" not in json.dumps(server.bodies())

@@ -285,7 +285,7 @@ def without_differences(body: Json, known: list[Json]) -> Json:
 
 @pytest.mark.parametrize("spoken", ["openai", "responses", "anthropic"])
 @pytest.mark.parametrize("how", ["whole", "streamed"])
-def test_the_bodies_are_those_that_litellm_sends(spoken: str, how: str) -> None:
+def test_lane_bodies_equal_litellms(spoken: str, how: str) -> None:
     seen: set[str] = set()
     listed: set[str] = set()
     wrong: list[str] = []
@@ -353,7 +353,7 @@ def read(spoken: str, response: Any) -> Json:
 @pytest.mark.parametrize("spoken", ["openai", "responses", "anthropic"])
 @pytest.mark.parametrize("how", ["whole", "streamed"])
 @pytest.mark.parametrize("name", REPLIES)
-def test_an_answer_is_read_as_litellm_reads_it(spoken: str, how: str, name: str) -> None:
+def test_lane_reads_response_like_litellm(spoken: str, how: str, name: str) -> None:
     with Loopback(lambda request: REPLIES[name]) as server:
         found: list[Json] = []
         for model in lanes(server, spoken, {}):
@@ -379,7 +379,7 @@ def test_an_answer_is_read_as_litellm_reads_it(spoken: str, how: str, name: str)
 
 @pytest.mark.parametrize("spoken", ["openai", "responses", "anthropic"])
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 502, 503, 529])
-def test_an_error_is_told_as_litellms_lane_tells_it(spoken: str, status: int) -> None:
+def test_lane_reports_error_like_litellm(spoken: str, status: int) -> None:
     with Loopback(lambda request: Fault(status=status, message="no way", headers={"Retry-After": "7"})) as server:
         errors: list[ModelError] = []
         for model in lanes(server, spoken, {}):
@@ -411,7 +411,7 @@ def test_an_error_is_told_as_litellms_lane_tells_it(spoken: str, status: int) ->
         ("groq/llama-3.3-70b-versatile", "LiteLLM"),
     ],
 )
-def test_a_lane_takes_what_it_knows(config: Any, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lane_takes_only_known_settings(config: Any, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ACORN_LANE")
     assert f"({expected}" in repr(resolve(config, "Test"))
     monkeypatch.setenv("ACORN_LANE", "litellm")
@@ -419,6 +419,6 @@ def test_a_lane_takes_what_it_knows(config: Any, expected: str, monkeypatch: pyt
     assert f"({expected if forced else 'LiteLLM'}" in repr(resolve(config, "Test"))
 
 
-def test_the_prices_are_litellms() -> None:
+def test_lane_prices_equal_litellms() -> None:
     assert json.loads(TABLE.read_text()) == prices(), "run `make prices`"
     assert prices_of("openai", "no-such-model") is None

@@ -91,12 +91,12 @@ if TORTURE:  # more of the same, and what a model says takes long
 
 
 @pytest.mark.parametrize(("text", "sentiment"), SENTENCES)
-def test_it_judges_the_sentiment_of_a_clear_sentence(text: str, sentiment: str) -> None:
+def test_local_model_judges_clear_sentiment(text: str, sentiment: str) -> None:
     assert Sentiment()(text=text).sentiment == sentiment
 
 
 @pytest.mark.parametrize(("text", "name", "age"), PEOPLE)
-def test_it_finds_the_name_and_the_age(text: str, name: str, age: int) -> None:
+def test_local_model_extracts_name_and_age(text: str, name: str, age: int) -> None:
     person = Person()(text=text)
     assert (person.name, person.age) == (name, age)
 
@@ -115,7 +115,7 @@ class Visit(BaseModel):
     before: list[Visit] = Field(default=[], max_length=1)
 
 
-def test_it_fills_in_a_nested_schema_that_comes_back_as_its_class() -> None:
+def test_local_model_fills_nested_schema() -> None:
     class Reviewer(module):
         """Describe the visit."""
 
@@ -128,7 +128,7 @@ def test_it_fills_in_a_nested_schema_that_comes_back_as_its_class() -> None:
 
 
 @pytest.mark.parametrize("seed", range(SCHEMAS))
-def test_every_schema_is_answered_with_a_valid_object(seed: int) -> None:
+def test_local_model_answers_every_schema_with_valid_object(seed: int) -> None:
     wanted = schema(random.Random(seed), depth=2)
     reply = LocalModel({"model": MODEL}).complete(asked("Maria is 34.", wanted))
     assert reply.stop_reason == "tool_calls"
@@ -150,7 +150,7 @@ NUMBER = {"type": "object", "properties": {"age": {"type": "integer"}}, "require
 WORD = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}}, "required": ["name"]}
 
 
-def test_of_several_tools_it_calls_one_with_arguments_that_fit() -> None:
+def test_local_model_calls_one_of_several_tools_with_fitting_arguments() -> None:
     reply = LocalModel({"model": MODEL}).complete(asked("Maria is 34.", NUMBER, WORD))
     (made,) = reply.tool_calls
     assert made.name in ("tool0", "tool1")
@@ -159,14 +159,14 @@ def test_of_several_tools_it_calls_one_with_arguments_that_fit() -> None:
 
 
 @pytest.mark.parametrize("forced", ["tool0", "tool1"])
-def test_a_forced_tool_is_called(forced: str) -> None:
+def test_local_model_calls_forced_tool(forced: str) -> None:
     request = asked("Maria is 34.", NUMBER, WORD, forced=forced)
     model = LocalModel({"model": MODEL})
     assert model.can_force_tool(request)
     assert [made.name for made in model.complete(request).tool_calls] == [forced]
 
 
-def test_a_loop_with_tools_runs_to_its_end() -> None:
+def test_local_model_finishes_loop_with_tools() -> None:
     @tool
     def weather(city: str) -> str:
         """The weather in a city."""
@@ -184,13 +184,13 @@ def test_a_loop_with_tools_runs_to_its_end() -> None:
     assert isinstance(Reporter()(city="Rome").report, str)
 
 
-def test_without_tools_it_writes_text() -> None:
+def test_local_model_without_tools_writes_text() -> None:
     reply = LocalModel({"model": MODEL}).complete(asked("Say hello.", max_tokens=10))
     assert reply.content
     assert not reply.tool_calls
 
 
-def test_a_run_counts_tokens_and_costs_nothing() -> None:
+def test_local_model_counts_tokens_and_costs_nothing() -> None:
     run = Person().run(text="Tom is 5 years old.")
     assert run.usage.requests == 1
     assert run.usage.input_tokens > 20
@@ -200,12 +200,12 @@ def test_a_run_counts_tokens_and_costs_nothing() -> None:
     assert LocalModel({"model": MODEL}).price() == Price(0, 0)
 
 
-def test_a_reply_that_is_cut_says_so() -> None:
+def test_local_model_reports_cut_off_response() -> None:
     reply = LocalModel({"model": MODEL}).complete(asked("Maria is 34.", WORD, max_tokens=3))
     assert reply.stop_reason == "length"
 
 
-def test_undeclared_temperature_is_zero_and_a_declared_one_is_used() -> None:
+def test_local_model_default_temperature_is_zero() -> None:
     wanted = {"type": "object", "properties": {"story": {"type": "string", "maxLength": 80}}, "required": ["story"]}
     model = LocalModel({"model": MODEL})
     cold = {model.complete(asked("Tell a story.", wanted)).tool_calls[0].arguments for _ in range(2)}
@@ -221,7 +221,7 @@ def test_undeclared_temperature_is_zero_and_a_declared_one_is_used() -> None:
 
 
 @pytest.mark.parametrize("schemas", [(WORD,), (NUMBER, WORD)])
-def test_the_pieces_of_a_stream_join_to_the_whole(schemas: tuple[dict[str, Any], ...]) -> None:
+def test_local_model_stream_pieces_join_to_whole(schemas: tuple[dict[str, Any], ...]) -> None:
     model = LocalModel({"model": MODEL})
     deltas = list(model.stream(asked("Maria is 34.", *schemas)))
     calls = [call for delta in deltas for call in delta.calls]
@@ -232,7 +232,7 @@ def test_the_pieces_of_a_stream_join_to_the_whole(schemas: tuple[dict[str, Any],
     assert [delta.stop_reason for delta in deltas if delta.stop_reason] == ["tool_calls"]
 
 
-def test_a_module_streams_partial_outputs() -> None:
+def test_local_model_streams_partial_outputs() -> None:
     chunks = list(Person().stream(text="Maria Lopez is 34 years old."))
     names = [chunk.partial.name for chunk in chunks if chunk.partial and chunk.partial.name]
     assert names == sorted(names, key=len)
@@ -240,7 +240,7 @@ def test_a_module_streams_partial_outputs() -> None:
     assert chunks[-1].result == Person()(text="Maria Lopez is 34 years old.")
 
 
-def test_leaving_a_stream_stops_the_generation() -> None:
+def test_leaving_local_stream_stops_generation() -> None:
     model = LocalModel({"model": MODEL})
     stream = model.stream(asked("Count without end.", ENDLESS, max_tokens=8000))
     for _ in range(5):
@@ -252,7 +252,7 @@ def test_leaving_a_stream_stops_the_generation() -> None:
 # Many at once
 
 
-def test_eight_threads_ask_at_once() -> None:
+def test_local_model_serves_eight_threads() -> None:
     ages: dict[int, int] = {}
 
     def ask(age: int) -> None:
@@ -266,7 +266,7 @@ def test_eight_threads_ask_at_once() -> None:
     assert ages == {age: age for age in range(30, 38)}
 
 
-def test_async_calls_leave_the_event_loop_free() -> None:
+def test_local_async_calls_leave_event_loop_free() -> None:
     async def main() -> tuple[list[int], int]:
         ticks = 0
 
@@ -286,7 +286,7 @@ def test_async_calls_leave_the_event_loop_free() -> None:
     assert ticks > 10
 
 
-def test_a_cancelled_call_makes_room_for_the_next() -> None:
+def test_cancelled_local_call_frees_engine() -> None:
     async def main() -> int:
         writing = asyncio.create_task(Essay().acall(topic="Paris"))
         await asyncio.sleep(0.5)
@@ -299,14 +299,14 @@ def test_a_cancelled_call_makes_room_for_the_next() -> None:
     assert asyncio.run(main()) == 34
 
 
-def test_a_run_that_has_no_time_left_is_told() -> None:
+def test_local_model_reports_missing_time() -> None:
     request = asked("Paris", WORD, timeout=0.001)
     with pytest.raises(ModelError, match="did not answer in"):
         LocalModel({"model": MODEL}).complete(request)
 
 
 @pytest.mark.parametrize("left", [None, 30])
-def test_the_timeout_of_the_model_dict_is_kept(left: float | None) -> None:
+def test_local_model_respects_timeout(left: float | None) -> None:
     model = LocalModel({"model": MODEL, "timeout": 0.001})
     with pytest.raises(ModelError, match=r"0\.0 s") as caught:
         model.complete(asked("Paris", WORD, timeout=left))
@@ -330,7 +330,7 @@ class Watched(EngineJob):
         self._is_stopped = value
 
 
-def test_a_prompt_that_nobody_waits_for_any_more_makes_room_for_the_next() -> None:
+def test_abandoned_local_prompt_frees_engine() -> None:
     pieces: SimpleQueue[Any] = SimpleQueue()
     body = {"messages": [{"role": "user", "content": "hello " * 6000}], "stream": True, "return_progress": True}
     job = Watched(body, pieces.put)
@@ -343,7 +343,7 @@ def test_a_prompt_that_nobody_waits_for_any_more_makes_room_for_the_next() -> No
     assert LocalModel({"model": MODEL}).complete(asked("Tom", NUMBER)).tool_calls
 
 
-def test_a_large_schema_leaves_the_event_loop_free() -> None:
+def test_large_local_schema_leaves_event_loop_free() -> None:
     names = [f"N{number}" for number in range(60)]
     everything = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names] + [{"type": "null"}]}
     node = {"type": "object", "properties": dict.fromkeys("abcdefgh", everything)}
@@ -366,7 +366,7 @@ class Branch(RootModel[str | list["Branch"]]):
     pass
 
 
-def test_a_type_that_is_made_of_itself_is_answered() -> None:
+def test_local_model_answers_recursive_type() -> None:
     class Grower(module):
         """Draw a tree."""
 
@@ -381,7 +381,7 @@ def test_a_type_that_is_made_of_itself_is_answered() -> None:
 # Its port
 
 
-def test_the_port_of_the_engine_is_locked() -> None:
+def test_local_engine_server_port_is_protected() -> None:
     Person()(text="Tom is 5.")
     address = urlsplit(LocalModel({"model": MODEL}).engine.address)
     assert address.hostname == "127.0.0.1"
@@ -406,7 +406,7 @@ def failing(model: Any, text: str = "Tom is 5.") -> ModelError:
     return caught.value
 
 
-def test_a_prompt_that_is_too_long_says_how_long_and_what_to_do() -> None:
+def test_too_long_local_prompt_says_length_and_fix() -> None:
     for model, words in (
         (MODEL, ("at most 6000 characters", "given 54", "'max_prompt': 54")),
         ({"model": MODEL, "max_prompt": 10**6}, ("8192", "n_ctx")),
@@ -417,12 +417,12 @@ def test_a_prompt_that_is_too_long_says_how_long_and_what_to_do() -> None:
     assert Person()(text="Maria is 34 years old.").age == 34
 
 
-def test_the_length_is_told_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_prompt_length_is_checked_before_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_HOME", str(tmp_path))
     assert "at most 6000 characters" in str(failing(MODEL, "hello " * 2000))
 
 
-def test_the_history_and_the_tools_count_too() -> None:
+def test_local_prompt_length_includes_history_and_tools() -> None:
     request = asked("Tom", {**NUMBER, "description": "x" * 100}, WORD)
     request.messages.insert(1, {"role": "user", "content": "y" * 300})
     with pytest.raises(ModelError, match=r"at most 300 characters, and it was given \d{3}:"):
@@ -430,12 +430,12 @@ def test_the_history_and_the_tools_count_too() -> None:
 
 
 @pytest.mark.parametrize("schema", [{"type": "object", "properties": 5}, {"type": "object", "default": object()}])
-def test_what_is_no_schema_is_told(schema: dict[str, Any]) -> None:
+def test_local_model_reports_invalid_schema(schema: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match="cannot call the tools tool0: "):
         LocalModel({"model": MODEL}).complete(asked("Tom", schema))
 
 
-def test_a_long_text_is_not_copied_without_end() -> None:
+def test_local_model_does_not_copy_long_text_endlessly() -> None:
     text = (
         "Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod tempor incididunt ut labore et dolore "
         "magna aliqua. Ut enim ad minim veniam, quis nostrud exercitation ullamco laboris nisi ut aliquip ex ea. "
@@ -443,7 +443,7 @@ def test_a_long_text_is_not_copied_without_end() -> None:
     assert len(Person()(text=text * 3).name) < 200
 
 
-def test_missing_weights_name_the_command_that_fetches_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_local_weights_name_pull_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_HOME", str(tmp_path))
     assert "`acorn pull`" in str(failing(MODEL))
     part = KNOWN["smollm2"].path
@@ -452,7 +452,7 @@ def test_missing_weights_name_the_command_that_fetches_them(tmp_path: Path, monk
     assert "incomplete" in str(failing(MODEL))
 
 
-def test_a_missing_file_and_a_broken_one_are_told_apart(tmp_path: Path, weights: Path) -> None:
+def test_missing_and_broken_local_files_are_distinguished(tmp_path: Path, weights: Path) -> None:
     missing, text, cut = (tmp_path / f"{name}.gguf" for name in ("missing", "text", "cut"))
     text.write_text("hello")
     cut.write_bytes(weights.read_bytes()[:3_000_000])
@@ -462,7 +462,7 @@ def test_a_missing_file_and_a_broken_one_are_told_apart(tmp_path: Path, weights:
     assert "could not be loaded" in str(failing({"model": f"local/{cut}"}))
 
 
-def test_a_path_is_the_same_model(tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_path_is_same_model(tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = tmp_path / "mine.gguf"
     link.symlink_to(weights)
     monkeypatch.chdir(tmp_path)
@@ -486,18 +486,18 @@ def test_a_path_is_the_same_model(tmp_path: Path, weights: Path, monkeypatch: py
         ("local/a\0b.gguf", "smollm2"),
     ],
 )
-def test_a_wrong_declaration_is_told_before_anything_is_loaded(model: Any, word: str) -> None:
+def test_wrong_local_declaration_raises_before_load(model: Any, word: str) -> None:
     with pytest.raises(DeclarationError, match=word) as caught:
         Person(model=model)(text="x")
     assert "secret-1" not in str(caught.value)
 
 
-def test_a_loaded_file_does_not_change_its_settings() -> None:
+def test_loaded_local_file_keeps_its_settings() -> None:
     Person()(text="Tom is 5.")
     assert "n_ctx" in str(failing({"model": MODEL, "n_ctx": 100}))
 
 
-def test_pictures_are_refused_in_words() -> None:
+def test_local_model_rejects_images() -> None:
     request = asked("", WORD)
     request.messages[1]["content"] = [{"type": "image_url", "image_url": {"url": "data:,"}}]
     with pytest.raises(ModelError, match="reads text only, and there is an image in"):
@@ -537,12 +537,12 @@ def process(script: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_it_is_silent_and_ends_with_the_process() -> None:
+def test_local_model_is_silent_and_ends_with_process() -> None:
     done = process("assert ask() == 34")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_process_that_ends_in_the_middle_of_a_reply_ends_well() -> None:
+def test_process_ending_during_local_response_exits_cleanly() -> None:
     done = process(
         """
 def write():
@@ -560,7 +560,7 @@ for _ in range(3):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_a_process_that_ends_while_a_long_prompt_is_read_does_not_wait_for_it() -> None:
+def test_process_ending_during_local_prompt_does_not_wait() -> None:
     done = process(
         """
 import time
@@ -581,7 +581,7 @@ time.sleep(1)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_is_told_and_both_sides_end_well() -> None:
+def test_forked_child_of_local_engine_gets_error() -> None:
     done = process(
         """
 import warnings
@@ -603,7 +603,7 @@ assert ask() == 34
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_may_be_the_first_to_ask() -> None:
+def test_forked_child_can_load_local_model_first() -> None:
     done = process(
         """
 import warnings
@@ -617,7 +617,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 34
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_without_the_extra_the_error_names_what_to_install() -> None:
+def test_local_model_without_extra_names_it() -> None:
     done = process(
         """
 sys.modules["xllamacpp"] = None

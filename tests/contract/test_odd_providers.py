@@ -68,7 +68,7 @@ def completion(result: str) -> bytes:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_said_before_the_answer_is_not_the_answer(way: str) -> None:
+def test_text_before_answer_is_not_the_answer(way: str) -> None:
     said = b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
     with Loopback([said + http(completion("one")), http(completion("two"))]) as server:
         agent = Plain(model=server.openai(num_retries=0))
@@ -76,7 +76,7 @@ def test_what_is_said_before_the_answer_is_not_the_answer(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_stream_that_has_told_its_end_leaves_the_connection_for_the_next(way: str) -> None:
+def test_finished_stream_returns_connection(way: str) -> None:
     events = openai_stream(DONE, {}, 1, 8)
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     stream = head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(events), events)
@@ -96,14 +96,14 @@ def test_a_stream_that_has_told_its_end_leaves_the_connection_for_the_next(way: 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("limits", [{}, {"max_seconds": AGES}])
-def test_the_end_of_a_stream_that_has_told_its_end_is_not_waited_for(way: str, limits: dict[str, Any]) -> None:
+def test_end_of_finished_stream_is_not_awaited(way: str, limits: dict[str, Any]) -> None:
     events = openai_stream(DONE, {}, 1, 8)
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     with Loopback([head + b"%x\r\n%s\r\n" % (len(events), events)]) as server, waiting_for_nothing():
         assert run_stream(Plain(model=server.openai(timeout=AGES), **limits), way) == "done"
 
 
-def test_connections_that_the_server_has_closed_are_not_kept() -> None:
+def test_connections_closed_by_server_are_not_reused() -> None:
     with Loopback(lambda request: DONE) as server:
         post = Post(f"{server.url}/v1/chat/completions", {}, b"{}", PATIENCE, PATIENCE, None)
         together = [send(post) for _ in range(3)]
@@ -120,7 +120,7 @@ def test_connections_that_the_server_has_closed_are_not_kept() -> None:
         assert server.accepted == 3
 
 
-def test_a_loop_that_was_closed_by_hand_leaves_no_warnings() -> None:
+def test_loop_closed_by_user_leaves_no_warnings() -> None:
     code = """
 import asyncio, sys
 from acorn import module
@@ -191,7 +191,7 @@ REFUSED = b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("said", [REFUSED, b"lalala\r\n\r\n"], ids=["refused", "garbage"])
-def test_the_password_of_a_proxy_is_not_told(way: str, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_password_is_not_shown(way: str, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     with saying(said) as port:
         monkeypatch.setenv("https_proxy", f"http://me:opensesame@127.0.0.1:{port}")
         with pytest.raises(ModelError) as caught:
@@ -200,7 +200,7 @@ def test_the_password_of_a_proxy_is_not_told(way: str, said: bytes, monkeypatch:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_key_in_an_address_is_not_told(way: str) -> None:
+def test_key_in_address_is_not_shown(way: str) -> None:
     with saying(b"lalala\r\n\r\n") as port:
         base = f"http://127.0.0.1:{port}/v1?api_key=opensesame"
         with pytest.raises(ModelError) as caught:
@@ -227,7 +227,7 @@ UNSENDABLE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", UNSENDABLE)
-def test_what_cannot_be_sent_is_told_at_once(way: str, case: str) -> None:
+def test_unsendable_setting_raises_immediately(way: str, case: str) -> None:
     config = {"model": "openai/m", "api_base": "http://127.0.0.1:9/v1", **UNSENDABLE[case]}
     with pytest.raises(ModelError, match="cannot be used") as caught:
         run(Plain(model=config), way)
@@ -236,7 +236,7 @@ def test_what_cannot_be_sent_is_told_at_once(way: str, case: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_proxy_that_is_no_address_is_told_without_its_password(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_proxy_is_reported_without_password(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://me:opensesame@127.0.0.1:abc")
     with pytest.raises(ModelError, match="proxy") as caught:
         run(Plain(model={"model": "openai/m", "api_base": "http://10.0.0.1/v1", "num_retries": 0}), way)
@@ -244,20 +244,20 @@ def test_a_proxy_that_is_no_address_is_told_without_its_password(way: str, monke
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_space_in_an_address_is_escaped(way: str) -> None:
+def test_space_in_address_is_escaped(way: str) -> None:
     with Loopback([DONE]) as server:
         assert run(Plain(model=server.openai(api_base=f"{server.url}/my server/v1")), way) == "done"
         assert server.requests[0].path == "/my%20server/v1/chat/completions"
 
 
-def test_a_setting_that_is_none_is_not_sent() -> None:
+def test_setting_none_is_not_sent() -> None:
     with Loopback([DONE, DONE]) as server:
         Plain(model=server.openai(top_p=None, stop=None, seed=None))()
         Plain(model=server.anthropic(top_p=None, thinking=None, stop=None))()
         assert all(value is not None for body in server.bodies() for value in body.values())
 
 
-def test_a_part_without_text_is_not_sent_to_anthropic() -> None:
+def test_empty_text_part_is_not_sent_to_anthropic() -> None:
     lane = Anthropic({"model": "anthropic/claude-sonnet-4-5", "api_key": "sk-ant-test"})
     parts = [{"type": "text", "text": text} for text in ("", "Why?", " \n")]
     called = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
@@ -275,7 +275,7 @@ def test_a_part_without_text_is_not_sent_to_anthropic() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_half_a_letter_is_joined_with_its_other_half(way: str) -> None:
+def test_split_surrogate_halves_are_joined(way: str) -> None:
     def event(arguments: str) -> str:
         delta = {"tool_calls": [{"index": 0, "function": {"arguments": arguments}}]}
         return json.dumps({"choices": [{"index": 0, "delta": delta}]})
@@ -300,7 +300,7 @@ ERRORS_INSIDE: dict[str, tuple[str, Any, int]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", ERRORS_INSIDE)
-def test_an_error_inside_an_answer_that_seems_well_is_retried_as_its_code_says(way: str, case: str) -> None:
+def test_error_in_ok_response_is_retried_by_its_code(way: str, case: str) -> None:
     spoken, error, status = ERRORS_INSIDE[case]
     told = Fault(body=json.dumps({"type": "error", "error": error}).encode())
     with Loopback([told, DONE]) as server:
@@ -310,7 +310,7 @@ def test_an_error_inside_an_answer_that_seems_well_is_retried_as_its_code_says(w
     assert (caught.value.status, caught.value.retryable, len(server.requests)) == (status, True, 2)
 
 
-def test_an_error_inside_an_answer_that_will_not_pass_is_told_at_once() -> None:
+def test_permanent_error_in_ok_response_is_raised() -> None:
     told = Fault(body=b'{"error": {"message": "no way", "code": "invalid_prompt"}}')
     with Loopback([told, DONE]) as server, pytest.raises(ModelError, match="no way") as caught:
         run(Plain(model=server.openai(num_retries=1)), "sync")
@@ -318,14 +318,14 @@ def test_an_error_inside_an_answer_that_will_not_pass_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("code", [1302, True, 0])
-def test_a_code_that_is_no_status_is_not_told_as_one(code: int) -> None:
+def test_code_that_is_not_a_status_is_not_reported_as_one(code: int) -> None:
     body = f"data: {json.dumps({'error': {'code': code, 'message': 'no'}})}\n\n".encode()
     with Loopback([Fault(body=body, content_type=EVENTS)]) as server, pytest.raises(ModelError) as caught:
         run_stream(Plain(model=server.openai()), "sync")
     assert (caught.value.status, caught.value.retryable) == (None, False)
 
 
-def test_an_error_that_is_none_is_no_error() -> None:
+def test_empty_error_in_response_is_ignored() -> None:
     block = {"type": "tool_use", "id": "c", "name": "__finish__", "input": {"result": "done"}}
     body = {"error": None, "content": [block], "stop_reason": "tool_use"}
     with Loopback([Fault(body=json.dumps(body).encode())]) as server:
@@ -333,20 +333,20 @@ def test_an_error_that_is_none_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("content", [{"a": 1}, 5])
-def test_content_that_is_no_text_cannot_be_read(content: Any) -> None:
+def test_content_that_is_not_text_is_unreadable(content: Any) -> None:
     body = json.dumps({"choices": [{"message": {"content": content}}]}).encode()
     with Loopback([Fault(body=body)]) as server, pytest.raises(ModelError, match="cannot be read"):
         Plain(model=server.openai())()
 
 
-def test_usage_that_is_written_as_text_is_counted() -> None:
+def test_usage_written_as_text_is_counted() -> None:
     body = json.loads(completion("done")) | {"usage": {"prompt_tokens": "3", "completion_tokens": 2.0}}
     with Loopback([Fault(body=json.dumps(body).encode())]) as server:
         done = Plain(model=server.openai()).run()
     assert (done.usage.input_tokens, done.usage.output_tokens) == (3, 2)
 
 
-def test_a_tool_that_the_provider_runs_itself_is_none_of_our_calls() -> None:
+def test_call_run_by_provider_is_not_a_tool_call() -> None:
     theirs = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
     ours = {"type": "tool_use", "id": "c", "name": "__finish__", "input": {"result": "done"}}
     events: list[dict[str, Any]] = [

@@ -53,7 +53,7 @@ def with_port(url: str, port: int, login: str = "postgres") -> str:
 # Tables
 
 
-def test_many_who_come_first_make_the_tables_once(postgres: str) -> None:
+def test_concurrent_first_users_create_tables_once(postgres: str) -> None:
     stores = [PostgresStore(postgres) for _ in range(6)]
     threads = [threading.Thread(target=begin, args=(store, f"r{number}")) for number, store in enumerate(stores)]
     for thread in threads:
@@ -66,7 +66,7 @@ def test_many_who_come_first_make_the_tables_once(postgres: str) -> None:
         store.close()
 
 
-def test_processes_that_start_at_once_do_not_collide(postgres: str) -> None:
+def test_concurrently_starting_processes_do_not_collide(postgres: str) -> None:
     script = "import sys; from tests.commits import begin; from acorn.stores import PostgresStore\n"
     script += "begin(PostgresStore(sys.argv[1]), sys.argv[2])"
     places = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -79,7 +79,7 @@ def test_processes_that_start_at_once_do_not_collide(postgres: str) -> None:
         assert len(store.list()) == 3
 
 
-def test_a_newer_version_is_refused_and_not_touched(store: PostgresStore, postgres: str) -> None:
+def test_newer_schema_version_is_rejected_unchanged(store: PostgresStore, postgres: str) -> None:
     store.list()
     ask(postgres, "UPDATE acorn.meta SET version = 99")
     with closing(PostgresStore(postgres)) as older:
@@ -91,7 +91,7 @@ def test_a_newer_version_is_refused_and_not_touched(store: PostgresStore, postgr
     assert ask(postgres, "SELECT count(*) FROM acorn.runs") == [(0,)]
 
 
-def test_a_schema_of_something_else_is_refused_and_not_touched(postgres: str) -> None:
+def test_foreign_schema_is_rejected_unchanged(postgres: str) -> None:
     ask(postgres, "CREATE SCHEMA acorn")
     ask(postgres, "CREATE TABLE acorn.trees (name text)")
     with (
@@ -102,7 +102,7 @@ def test_a_schema_of_something_else_is_refused_and_not_touched(postgres: str) ->
     assert ask(postgres, "SELECT tablename FROM pg_tables WHERE schemaname = 'acorn'") == [("trees",)]
 
 
-def test_a_schema_that_was_made_for_it_is_used(postgres: str) -> None:
+def test_prepared_empty_schema_is_used(postgres: str) -> None:
     ask(postgres, "CREATE SCHEMA acorn")
     with closing(PostgresStore(postgres)) as store:
         begin(store, "r")
@@ -120,7 +120,7 @@ def test_prepare_with_failing_statement_leaves_nothing(postgres: str) -> None:
 # Opening, and what goes wrong there
 
 
-def test_a_url_is_a_store_and_the_same_one_each_time(postgres: str) -> None:
+def test_url_opens_same_store_each_time(postgres: str) -> None:
     store = open_store(postgres, "a test")
     assert isinstance(store, PostgresStore)
     assert open_store(postgres, "a test") is store
@@ -138,7 +138,7 @@ def refusal(url: str) -> str:
         return str(writing.value)
 
 
-def test_what_cannot_be_opened_is_told_at_once_and_without_the_password(postgres_server: str, postgres: str) -> None:
+def test_unopenable_database_is_reported_without_password(postgres_server: str, postgres: str) -> None:
     with socket_that_refuses() as port:
         told = refusal(f"postgresql://me:geheim@127.0.0.1:{port}/x")
     assert "Cannot connect to" in told
@@ -176,7 +176,7 @@ def another_user(postgres: str) -> Iterator[tuple[str, str]]:
         ask(postgres, f"DROP ROLE {role}")
 
 
-def test_a_user_who_may_not_write_is_told_so(postgres: str, store: PostgresStore) -> None:
+def test_user_without_write_permission_is_reported(postgres: str, store: PostgresStore) -> None:
     begin(store, "r")
     with another_user(postgres) as (role, login):
         ask(postgres, f"GRANT USAGE ON SCHEMA acorn TO {role}")
@@ -188,7 +188,7 @@ def test_a_user_who_may_not_write_is_told_so(postgres: str, store: PostgresStore
             assert "geheim" not in str(caught.value)
 
 
-def test_a_user_who_may_not_make_schemas_uses_those_that_were_made_for_it(postgres: str) -> None:
+def test_user_without_create_permission_uses_existing_schema(postgres: str) -> None:
     with another_user(postgres) as (role, login), closing(PostgresStore(login)) as store:
         ask(postgres, f"CREATE SCHEMA acorn AUTHORIZATION {role}")
         with pytest.raises(StoreError, match="Allow it to create and write the schemas `acorn` and `acorn_jobs`"):
@@ -207,14 +207,14 @@ def test_a_user_who_may_not_make_schemas_uses_those_that_were_made_for_it(postgr
         ("postgresql://me:geheim@a:1,b:2/db", "postgresql://me@a:1,b:2/db"),
     ],
 )
-def test_a_name_has_no_password(url: str, name: str) -> None:
+def test_store_name_has_no_password(url: str, name: str) -> None:
     with closing(PostgresStore(url)) as store:
         assert store.name == name
         assert repr(store) == f"PostgresStore({name!r})"
 
 
 @pytest.mark.parametrize("url", ["me:ge@heim@host/db", "me:ge/heim@host/db", "me:ge?heim@host/db", "host/db?ge=heim"])
-def test_a_url_that_is_none_is_refused_without_its_parts(url: str) -> None:
+def test_invalid_url_is_rejected_without_its_parts(url: str) -> None:
     with pytest.raises(
         DeclarationError, match=r"is not the URL of a PostgreSQL database. Use the form 'postgresql://user"
     ) as caught:
@@ -224,7 +224,7 @@ def test_a_url_that_is_none_is_refused_without_its_parts(url: str) -> None:
     assert caught.value.__cause__ is None
 
 
-def test_without_the_package_the_extra_is_named(tmp_path: Path) -> None:
+def test_missing_psycopg_names_extra(tmp_path: Path) -> None:
     (tmp_path / "psycopg.py").write_text("raise ImportError('not installed')")
     script = "from acorn.stores.open import open_store\ntry: open_store('postgresql://me:geheim@h/db', '`store`')\n"
     script += "except Exception as error: print(type(error).__name__, error)"
@@ -246,7 +246,7 @@ CUT_OFF = """
 """
 
 
-def test_a_connection_that_was_cut_between_two_commits_is_opened_again(store: PostgresStore, postgres: str) -> None:
+def test_connection_cut_between_commits_is_reopened(store: PostgresStore, postgres: str) -> None:
     begin(store, "r")
     for since in range(1, 6):
         store.list()
@@ -255,9 +255,7 @@ def test_a_connection_that_was_cut_between_two_commits_is_opened_again(store: Po
         assert len(store.read("r")[0].entries) == since + 1
 
 
-def test_connections_that_are_cut_amid_many_commits_lose_and_repeat_nothing(
-    store: PostgresStore, postgres: str
-) -> None:
+def test_connections_cut_during_commits_lose_and_repeat_nothing(store: PostgresStore, postgres: str) -> None:
     steps = 300 if TORTURE else 60
     done: list[int] = []
 
@@ -307,9 +305,7 @@ ACTS: dict[str, Callable[[PostgresStore], object]] = {
 @pytest.mark.skipif(NAMED is not None, reason="the proxy is for a server without encryption")
 @pytest.mark.parametrize("side", ["before", "behind"])
 @pytest.mark.parametrize("what", ACTS)
-def test_what_became_of_a_transaction_whose_answer_is_lost_is_found_out(
-    postgres: str, proxy: CuttingProxy, what: str, side: str
-) -> None:
+def test_commit_with_lost_reply_is_resolved(postgres: str, proxy: CuttingProxy, what: str, side: str) -> None:
     with closing(PostgresStore(with_port(postgres, proxy.port))) as store:
         begin(store, "r")
         begin(store, "w")
@@ -331,7 +327,7 @@ def test_what_became_of_a_transaction_whose_answer_is_lost_is_found_out(
             go_on(store, "r", go_on_from)
 
 
-def test_a_process_that_froze_in_a_transaction_keeps_nobody_waiting(
+def test_process_frozen_in_transaction_blocks_no_one(
     store: PostgresStore, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACORN_LEASE", "2")
@@ -345,7 +341,7 @@ def test_a_process_that_froze_in_a_transaction_keeps_nobody_waiting(
     assert list(store.read("r")[0].entries) == ["0", "1"]
 
 
-def test_what_a_person_has_locked_is_left_to_that_person(
+def test_rows_locked_by_administrator_are_left(
     store: PostgresStore, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACORN_LEASE", "0.1")
@@ -359,7 +355,7 @@ def test_what_a_person_has_locked_is_left_to_that_person(
     thread.join()
 
 
-def test_a_server_that_restarts_is_waited_for() -> None:
+def test_restarting_server_is_awaited() -> None:
     if NAMED is not None:
         pytest.skip("only a server of its own can be ended")
     server = OwnServer()
@@ -391,7 +387,7 @@ def test_a_server_that_restarts_is_waited_for() -> None:
 # What it tells
 
 
-def test_a_follower_hears_what_others_commit(store: PostgresStore, postgres: str) -> None:
+def test_follower_receives_commits_of_others(store: PostgresStore, postgres: str) -> None:
     begin(store, "r")
     with closing(PostgresStore(postgres)) as other, closing(other.watch("r")) as watch:
         watch.wait(PATIENCE)  # the first time it only says that it is there
@@ -408,7 +404,7 @@ def listeners(url: str) -> list[Any]:
     return ask(url, "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'")
 
 
-def test_following_a_run_ends_with_it(store: PostgresStore) -> None:
+def test_follow_ends_with_run(store: PostgresStore) -> None:
     begin(store, "r")
     seen: list[Any] = []
 
@@ -428,7 +424,7 @@ def test_following_a_run_ends_with_it(store: PostgresStore) -> None:
     assert acorn.runs(store).list()[0].status == "done"
 
 
-def test_a_wish_to_cancel_reaches_who_drives_the_run_before_its_next_beat(
+def test_cancel_request_reaches_driver_before_next_heartbeat(
     store: PostgresStore, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACORN_LEASE", str(100 * PATIENCE))
@@ -445,7 +441,7 @@ def test_a_wish_to_cancel_reaches_who_drives_the_run_before_its_next_beat(
     assert comes_true(lambda: not any(thread.name == "acorn-heartbeat" for thread in threading.enumerate()))
 
 
-def test_who_listened_listens_again_when_the_connection_was_lost(store: PostgresStore, postgres: str) -> None:
+def test_listener_reconnects_after_lost_connection(store: PostgresStore, postgres: str) -> None:
     begin(store, "r")
     told = threading.Event()
     hush = store.on_cancel_request(this_process(), told.set)
@@ -459,7 +455,7 @@ def test_who_listened_listens_again_when_the_connection_was_lost(store: Postgres
     hush()
 
 
-def test_a_store_that_is_closed_while_somebody_begins_to_listen_is_closed(store: PostgresStore) -> None:
+def test_store_closed_while_listening_starts_is_closed(store: PostgresStore) -> None:
     for _ in range(40):
         hushes = [store.on_cancel_request(this_process(), lambda: None)]
         closing_down = threading.Thread(target=store.close, daemon=True)

@@ -45,7 +45,7 @@ def declare(base: type[module[Any, Any]] = Agent, /, **attributes: Any) -> Any:
 # One level above another
 
 
-def test_using_beats_the_dict_of_the_class_and_of_the_instance(gpt: Wire, name: str) -> None:
+def test_using_wins_over_dict_of_class_and_instance(gpt: Wire, name: str) -> None:
     one, two, three = NAMES[name]
     model = {**single(gpt), name: one}
     of_class = declare(model=model)
@@ -57,7 +57,7 @@ def test_using_beats_the_dict_of_the_class_and_of_the_instance(gpt: Wire, name: 
     assert model[name] == one
 
 
-def test_the_instance_beats_the_dict_of_the_class(gpt: Wire, name: str) -> None:
+def test_instance_wins_over_dict_of_class(gpt: Wire, name: str) -> None:
     one, two, _ = NAMES[name]
     gpt.run(declare(model={**single(gpt), name: one})(**{name: two}))
     agent = declare(model={**gpt.model(), name: one})()
@@ -66,7 +66,7 @@ def test_the_instance_beats_the_dict_of_the_class(gpt: Wire, name: str) -> None:
     assert sent(gpt, name) == [two, two]
 
 
-def test_a_dict_beats_what_was_set_further_away(gpt: Wire, name: str) -> None:
+def test_dict_wins_over_farther_attribute(gpt: Wire, name: str) -> None:
     one, two, three = NAMES[name]
     model = {**single(gpt), name: two}
     of_class = declare(**{name: one})
@@ -78,7 +78,7 @@ def test_a_dict_beats_what_was_set_further_away(gpt: Wire, name: str) -> None:
     assert sent(gpt, name) == [two] * 5
 
 
-def test_a_dict_takes_its_value_along_when_another_model_takes_its_place(gpt: Wire, name: str) -> None:
+def test_dict_value_goes_with_replaced_model(gpt: Wire, name: str) -> None:
     one, two, _ = NAMES[name]
     plain = single(gpt)
     agent = declare(model={**plain, name: one})
@@ -89,7 +89,7 @@ def test_a_dict_takes_its_value_along_when_another_model_takes_its_place(gpt: Wi
     assert sent(gpt, name) == [default, default, two]
 
 
-def test_the_class_that_set_it_is_the_place_that_counts(gpt: Wire, name: str) -> None:
+def test_declaring_class_decides_precedence(gpt: Wire, name: str) -> None:
     one, two, _ = NAMES[name]
     model = {**single(gpt), name: one}
     with_dict, with_value = declare(model=model), declare(**{name: two})
@@ -101,7 +101,7 @@ def test_the_class_that_set_it_is_the_place_that_counts(gpt: Wire, name: str) ->
 
 
 @pytest.mark.chat
-def test_the_other_name_of_the_token_limit_counts_the_same(gpt: Wire) -> None:
+def test_alternative_token_limit_name_counts_alike(gpt: Wire) -> None:
     model = {**single(gpt), "max_completion_tokens": 77}
     gpt.run(Agent(model=model, temperature=0.1))
     gpt.run(declare(model=model)(max_tokens=5))
@@ -112,7 +112,7 @@ def test_the_other_name_of_the_token_limit_counts_the_same(gpt: Wire) -> None:
         Agent(model={**model, "max_tokens": 5})
 
 
-def test_an_override_beats_using_and_a_step_beats_it(gpt: Wire, name: str) -> None:
+def test_override_wins_over_using_and_step_over_override(gpt: Wire, name: str) -> None:
     one, two, three = NAMES[name]
     model = {**single(gpt), name: one}
     with Agent.override(**{name: two}):
@@ -135,7 +135,7 @@ def test_an_override_beats_using_and_a_step_beats_it(gpt: Wire, name: str) -> No
 # Twice in one place
 
 
-def test_attribute_and_dict_in_one_place_is_an_error_that_names_both(name: str) -> None:
+def test_attribute_and_dict_key_in_one_place_raise(name: str) -> None:
     one, two, _ = NAMES[name]
     both: dict[str, Any] = {"model": {"model": "openai/gpt-4o", name: one}, name: two}
     words = rf"`{{}}\.{name}` and `{{}}\.model\['{name}'\]` are set in one place; keep one"
@@ -158,7 +158,7 @@ def test_attribute_and_dict_in_one_place_is_an_error_that_names_both(name: str) 
         ("max_completion_tokens", "9", "a whole number of at least 1, got '9'"),
     ],
 )
-def test_a_value_in_a_dict_keeps_the_rule_of_its_attribute(key: str, value: Any, words: str) -> None:
+def test_dict_value_follows_rule_of_attribute(key: str, value: Any, words: str) -> None:
     with pytest.raises(DeclarationError) as caught:
         Agent(model={"model": "openai/gpt-4o", key: value})
     assert str(caught.value) == f"`Agent.model['{key}']` must be {words}."
@@ -200,7 +200,7 @@ def setting(**values: Any) -> Any:
     return act
 
 
-def test_a_step_beats_the_dict_and_reads_what_will_be_sent(gpt: Wire) -> None:
+def test_step_wins_over_dict_and_reads_effective_value(gpt: Wire) -> None:
     def read(step: Step) -> None:
         step.temperature = 0.2
         assert step.temperature == 0.2
@@ -213,7 +213,7 @@ def test_a_step_beats_the_dict_and_reads_what_will_be_sent(gpt: Wire) -> None:
     assert sent(gpt, "max_tokens") == [11] * 4
 
 
-def test_a_dict_set_in_a_step_beats_what_was_set_before_it(gpt: Wire) -> None:
+def test_dict_set_in_step_wins_over_earlier_settings(gpt: Wire) -> None:
     def change(step: Step) -> None:
         step.model = {**gpt.model(), "temperature": 0.3}
         assert step.temperature == 0.3
@@ -227,7 +227,7 @@ def test_a_dict_set_in_a_step_beats_what_was_set_before_it(gpt: Wire) -> None:
     assert sent(gpt, "temperature") == [0.2, 0.1, 0.3, 0.4, 0.3, 0.2]
 
 
-def test_a_dict_changed_in_place_sets_what_was_changed_and_nothing_else(gpt: Wire) -> None:
+def test_dict_changed_in_place_sets_only_changes(gpt: Wire) -> None:
     def change(step: Step) -> None:
         step.model["timeout"] = 50
         assert step.temperature == 0.1
@@ -247,7 +247,7 @@ def test_a_dict_changed_in_place_sets_what_was_changed_and_nothing_else(gpt: Wir
     assert sent(gpt, "max_tokens") == [11] * 5
 
 
-def test_both_in_one_step_is_an_error_whichever_comes_first(gpt: Wire, name: str) -> None:
+def test_attribute_and_dict_key_in_one_step_raise(gpt: Wire, name: str) -> None:
     one, two, _ = NAMES[name]
 
     def in_place(step: Step) -> None:
@@ -261,7 +261,7 @@ def test_both_in_one_step_is_an_error_whichever_comes_first(gpt: Wire, name: str
             gpt.run(agent)
 
 
-def test_a_wrong_value_put_into_the_dict_of_a_step_is_refused(gpt: Wire) -> None:
+def test_invalid_value_in_step_dict_is_rejected(gpt: Wire) -> None:
     def change(step: Step) -> None:
         step.model["temperature"] = 9
 
@@ -290,7 +290,7 @@ def branching(wire: Wire, inner: type[module[Any, Any]], act: Any = None, **sett
     return [wire.bodies()[2], wire.bodies()[3]]
 
 
-def test_a_branch_has_its_parents_values_unless_it_sets_its_own(gpt: Wire, name: str) -> None:
+def test_branch_inherits_values_unless_set(gpt: Wire, name: str) -> None:
     one, two, three = NAMES[name]
     branch, parent = branching(gpt, Inner, dict={name: one})
     assert (branch[name], parent[name]) == (one, one)
@@ -302,7 +302,7 @@ def test_a_branch_has_its_parents_values_unless_it_sets_its_own(gpt: Wire, name:
     assert (branch[name], parent[name]) == (two, three)
 
 
-def test_a_branch_with_a_model_of_its_own_has_the_values_of_that_dict(gpt: Wire, name: str) -> None:
+def test_branch_with_own_model_uses_its_dict(gpt: Wire, name: str) -> None:
     one, two, three = NAMES[name]
 
     def own(**extra: Any) -> Any:
@@ -321,7 +321,7 @@ def test_a_branch_with_a_model_of_its_own_has_the_values_of_that_dict(gpt: Wire,
     assert (branch[name], parent[name]) == (three, three)
 
 
-def test_an_agent_that_is_a_tool_keeps_its_own_beside_its_callers_model(gpt: Wire, name: str) -> None:
+def test_agent_tool_keeps_own_values_with_callers_model(gpt: Wire, name: str) -> None:
     one, two, _ = NAMES[name]
     for own, expected in (({}, one), ({name: two}, two)):
         gpt.serve([call("inner"), finish(result="in"), finish(result="out")])
@@ -330,7 +330,7 @@ def test_an_agent_that_is_a_tool_keeps_its_own_beside_its_callers_model(gpt: Wir
         assert sent(gpt, name) == [one, expected, one]
 
 
-def test_what_a_dict_of_a_step_says_is_saved_with_the_run() -> None:
+def test_step_dict_settings_are_saved_with_run() -> None:
     given = {"model": "openai/gpt-4o", "temperature": 0.3, "max_completion_tokens": 9, "api_key": "sk-secret"}
     kept = {"model": "openai/gpt-4o", "temperature": 0.3, "max_completion_tokens": 9}
     assert read_settings(written_settings({"model": given})) == {"model": kept}

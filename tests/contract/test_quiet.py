@@ -101,7 +101,7 @@ def execute(code: str) -> None:
     assert ended - float(said or ended) < PATIENCE
 
 
-def test_importing_acorn_asks_nobody_and_loads_no_litellm() -> None:
+def test_import_acorn_connects_nowhere_and_loads_no_litellm() -> None:
     execute(
         WATCHED
         + textwrap.dedent("""
@@ -124,7 +124,7 @@ def test_importing_acorn_asks_nobody_and_loads_no_litellm() -> None:
 
 
 @by_every_lane
-def test_whole_runs_in_every_way_say_nothing_and_end_with_the_program(lane: str) -> None:
+def test_runs_of_every_way_print_nothing_and_end_with_program(lane: str) -> None:
     run("""
     with Loopback(answer) as server:
         for agent in agents(server):
@@ -172,7 +172,7 @@ def test_whole_runs_in_every_way_say_nothing_and_end_with_the_program(lane: str)
 
 
 @by_every_lane
-def test_threads_that_all_begin_at_once_get_their_answers(lane: str) -> None:
+def test_threads_starting_together_get_their_answers(lane: str) -> None:
     run("""
     outcomes = []
 
@@ -277,7 +277,7 @@ def program(importer: subprocess.Popen[str], tmp_path: Path) -> Program:
 
 
 @by_every_lane
-def test_a_program_that_uses_litellm_in_its_own_way_works_all_the_same(lane: str, program: Program) -> None:
+def test_program_with_own_litellm_use_works(lane: str, program: Program) -> None:
     program(
         """
         litellm.drop_params = False
@@ -299,7 +299,7 @@ def test_a_program_that_uses_litellm_in_its_own_way_works_all_the_same(lane: str
 
 
 @pytest.mark.parametrize("lane", ["litellm"], indirect=True)
-def test_no_account_is_made_for_listeners_that_are_not_there_but_for_calls_of_the_programs_own(
+def test_litellm_accounting_is_skipped_only_for_acorn_calls(
     program: Program,
 ) -> None:
     program(
@@ -319,7 +319,7 @@ def test_no_account_is_made_for_listeners_that_are_not_there_but_for_calls_of_th
 
 
 @pytest.mark.parametrize("lane", ["litellm"], indirect=True)
-def test_whoever_listens_to_litellm_hears_every_call_in_every_way(lane: str, program: Program) -> None:
+def test_litellm_listeners_receive_every_call(lane: str, program: Program) -> None:
     program(
         """
         from litellm.integrations.custom_logger import CustomLogger
@@ -357,7 +357,7 @@ def test_whoever_listens_to_litellm_hears_every_call_in_every_way(lane: str, pro
 
 
 @pytest.mark.parametrize("lane", ["litellm"], indirect=True)
-def test_a_callback_in_the_model_dict_hears_its_own_calls(lane: str, program: Program) -> None:
+def test_callback_in_model_dict_receives_its_calls(lane: str, program: Program) -> None:
     program(
         """
         from litellm.integrations.custom_logger import CustomLogger

@@ -99,12 +99,12 @@ def talk(speaker: tuple[str, str]) -> Iterator[Talk]:
         yield made
 
 
-def test_thoughts_survive_the_loop(talk: Talk, how: str) -> None:
+def test_reasoning_survives_loop(talk: Talk, how: str) -> None:
     assert run(Looking(model=talk.model), how) == "done"
     assert [talk.sent(at) for at in range(3)] == [[], talk.expected(1), talk.expected(1, 2)]
 
 
-def test_thoughts_survive_a_store(talk: Talk, tmp_path: Path, how: str) -> None:
+def test_reasoning_survives_store(talk: Talk, tmp_path: Path, how: str) -> None:
     """The run rests after the first call, and goes on in another instance, from what is in the file."""
 
     @tool(approval=True)
@@ -127,7 +127,7 @@ def test_thoughts_survive_a_store(talk: Talk, tmp_path: Path, how: str) -> None:
     assert [talk.sent(at) for at in range(3)] == [[], talk.expected(1), talk.expected(1, 2)]
 
 
-def test_thoughts_survive_a_record_in_json(speaker: tuple[str, str]) -> None:
+def test_reasoning_survives_json_record(speaker: tuple[str, str]) -> None:
     """What was said is read again, and is the beginning of another conversation."""
     talk = Talk(*speaker, [FIRST, DONE, SECOND, DONE])
     with talk.server:
@@ -139,7 +139,7 @@ def test_thoughts_survive_a_record_in_json(speaker: tuple[str, str]) -> None:
     assert [talk.sent(at) for at in (2, 3)] == [talk.expected(*before), talk.expected(*before, 3)]
 
 
-def test_thoughts_survive_branches(speaker: tuple[str, str]) -> None:
+def test_reasoning_survives_branches(speaker: tuple[str, str]) -> None:
     class Checking(module):
         """Check it."""
 
@@ -158,7 +158,7 @@ def test_thoughts_survive_branches(speaker: tuple[str, str]) -> None:
     assert behind == talk.expected(1, 2)
 
 
-def test_thoughts_survive_an_edited_history(talk: Talk, how: str) -> None:
+def test_reasoning_survives_edited_history(talk: Talk, how: str) -> None:
     class Editing(Looking):
         def on_step(self, step: Step) -> None:
             self.history.append({"role": "user", "content": "Be quick."})
@@ -169,7 +169,7 @@ def test_thoughts_survive_an_edited_history(talk: Talk, how: str) -> None:
     assert [talk.sent(at) for at in range(3)] == [[], talk.expected(1), talk.expected(1, 2)]
 
 
-def test_the_thoughts_of_a_turn_that_was_removed_go_with_it(talk: Talk) -> None:
+def test_reasoning_of_removed_turn_is_removed(talk: Talk) -> None:
     class Forgetting(Looking):
         def on_step(self, step: Step) -> None:
             if step.counter == 2:
@@ -180,7 +180,7 @@ def test_the_thoughts_of_a_turn_that_was_removed_go_with_it(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_hidden_thoughts_survive_a_stream_in_their_place(lane: str, litellm_is_loaded: None) -> None:
+def test_hidden_reasoning_survives_stream_in_place(lane: str, litellm_is_loaded: None) -> None:
     """What Anthropic will not show is data that goes back as it came."""
     hidden = {"type": "redacted_thinking", "data": "opaque"}
     stream = anthropic_stream(FIRST, {"model": "claude"}, 1, 8).decode().split("\n\n")
@@ -220,7 +220,7 @@ def answered(blocks: list[Json]) -> Json:
     return {"type": "message", "role": "assistant", "content": blocks, "stop_reason": "tool_use", "usage": {}}
 
 
-def test_a_thought_between_words_and_a_call_goes_back_in_its_place(how: str) -> None:
+def test_reasoning_between_text_and_call_returns_in_place(how: str) -> None:
     """Anthropic takes no turn whose signed blocks were moved."""
     blocks = [signed(1), SAID, signed(2), USE]
     events = "".join(f"data: {json.dumps(event)}\n\n" for event in as_events(blocks))
@@ -236,7 +236,7 @@ def test_a_thought_between_words_and_a_call_goes_back_in_its_place(how: str) -> 
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_a_thought_whose_call_was_removed_is_not_the_last_of_its_turn(lane: str, litellm_is_loaded: None) -> None:
+def test_reasoning_of_removed_call_is_not_last_of_turn(lane: str, litellm_is_loaded: None) -> None:
     class Removing(Looking):
         def on_step(self, step: Step) -> None:
             del self.history[-1]["tool_calls"]
@@ -259,7 +259,7 @@ OTHERS: list[tuple[str, Json, bool]] = [
 
 
 @pytest.mark.parametrize(("name", "keys", "reads"), OTHERS, ids=[name for name, _, _ in OTHERS])
-def test_claudes_signed_thoughts_go_to_claude_alone(
+def test_signed_claude_reasoning_goes_only_to_claude(
     name: str, keys: Json, reads: bool, litellm_is_loaded: None
 ) -> None:
     class Changing(Looking):
@@ -274,7 +274,7 @@ def test_claudes_signed_thoughts_go_to_claude_alone(
     assert b"thinking_blocks" not in raw
 
 
-def test_what_gemini_thinks_without_a_signature_is_not_sent_to_claude(how: str, litellm_is_loaded: None) -> None:
+def test_unsigned_gemini_reasoning_is_not_sent_to_claude(how: str, litellm_is_loaded: None) -> None:
     class Changing(Looking):
         def on_step(self, step: Step) -> None:
             step.model = other.anthropic(thinking=THINKING)
@@ -296,7 +296,7 @@ def test_what_gemini_thinks_without_a_signature_is_not_sent_to_claude(how: str, 
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_the_signature_in_an_id_of_geminis_is_sent_to_nobody_else(lane: str, litellm_is_loaded: None) -> None:
+def test_gemini_id_signature_is_sent_to_no_other(lane: str, litellm_is_loaded: None) -> None:
     class Changing(Looking):
         def on_step(self, step: Step) -> None:
             step.model = other.anthropic(lane=lane) if step.counter == 1 else gemini(first)
@@ -317,7 +317,7 @@ def test_the_signature_in_an_id_of_geminis_is_sent_to_nobody_else(lane: str, lit
     assert {signature(1, 0), signature(1, 1)} <= set(signed)
 
 
-def test_a_list_that_falls_back_from_gemini_sends_no_signature(litellm_is_loaded: None) -> None:
+def test_fallback_from_gemini_sends_no_signature(litellm_is_loaded: None) -> None:
     answer = gemini_answers([FIRST])
     with (
         Loopback(lambda request: Fault(status=503) if len(first.requests) > 1 else answer(request)) as first,
@@ -340,7 +340,7 @@ CALLED: list[Json] = [
 
 
 @pytest.mark.parametrize("model", ["openai/gpt-4o", "openai/responses/gpt-4o"])
-def test_openai_itself_is_sent_ids_that_it_takes_and_another_server_its_own(model: str) -> None:
+def test_openai_gets_valid_ids_and_other_server_its_own(model: str) -> None:
     def sent(**config: Any) -> Json:
         made: Any = resolve({"model": model, "api_key": "k", **config}, "Looking")
         conversation = SentMessages()

@@ -70,7 +70,7 @@ def streamed(*events: Json) -> Fault:
 # Thoughts
 
 
-def test_thoughts_go_back_sealed_all_through_the_tool_loop(how: str) -> None:
+def test_encrypted_reasoning_is_sent_back_throughout_tool_loop(how: str) -> None:
     script = [
         Reply(reasoning="Hm.") & call("look", place="here"),
         Reply("Well.", reasoning="Aha.") & call("look", place="there"),
@@ -87,7 +87,7 @@ def test_thoughts_go_back_sealed_all_through_the_tool_loop(how: str) -> None:
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_litellms_lane_keeps_them_as_well_where_they_are_asked_for(how: str, lane: str) -> None:
+def test_litellm_lane_keeps_encrypted_reasoning_on_request(how: str, lane: str) -> None:
     script = [Reply(reasoning="Hm.") & call("look", place="here"), DONE]
     with Loopback(script) as server:
         model = server.responses("gpt-5", lane=lane, store=False, include=[SEALED])
@@ -95,7 +95,7 @@ def test_litellms_lane_keeps_them_as_well_where_they_are_asked_for(how: str, lan
     assert [item for item in server.bodies()[1]["input"] if item["type"] == "reasoning"] == [thought(1, "Hm.")]
 
 
-def test_each_thought_goes_back_in_its_place() -> None:
+def test_each_reasoning_item_is_sent_back_in_place() -> None:
     items = [
         *(thought(1, "a"), {"type": "message", "content": [{"type": "output_text", "text": "Well."}]}),
         *(thought(2, "b"), called("x", "here"), called("y", "there"), thought(3, "c"), called("z", "where")),
@@ -107,7 +107,7 @@ def test_each_thought_goes_back_in_its_place() -> None:
     assert "before" not in json.dumps(server.bodies()[1]["input"])
 
 
-def test_a_thought_that_cannot_be_read_again_stays_behind() -> None:
+def test_unreadable_reasoning_item_is_not_sent() -> None:
     unsealed = {key: value for key, value in thought(1, "a").items() if key != "encrypted_content"}
     with Loopback([whole(unsealed, called("x", "here")), DONE] * 2) as server:
         Looking(model=server.responses("gpt-5"))()
@@ -119,7 +119,7 @@ def test_a_thought_that_cannot_be_read_again_stays_behind() -> None:
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
 @pytest.mark.parametrize("spoken", ["openai", "anthropic"])
-def test_thoughts_are_left_out_for_another_provider(spoken: str, lane: str) -> None:
+def test_reasoning_items_are_left_out_for_other_provider(spoken: str, lane: str) -> None:
     class Changing(Looking):
         def on_step(self, step: Step) -> None:
             step.model = getattr(server, spoken)(lane=lane)
@@ -133,7 +133,7 @@ def test_thoughts_are_left_out_for_another_provider(spoken: str, lane: str) -> N
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_thoughts_are_left_out_for_a_model_that_does_not_reason(lane: str, litellm_is_loaded: None) -> None:
+def test_reasoning_items_are_left_out_for_model_without_reasoning(lane: str, litellm_is_loaded: None) -> None:
     """OpenAI refuses them: they can only be given to one that does."""
     reply = Reply(reasoning="Hm.") & call("look", place="here")
 
@@ -150,7 +150,7 @@ def test_thoughts_are_left_out_for_a_model_that_does_not_reason(lane: str, litel
     ]
 
 
-def test_the_paragraphs_of_a_summary_are_kept_apart() -> None:
+def test_reasoning_summary_paragraphs_stay_separate() -> None:
     parts = [{"type": "summary_text", "text": text} for text in ("First.", "Second.")]
     long = {**thought(1, ""), "summary": parts}
     seen: list[str | None] = []
@@ -176,12 +176,12 @@ def test_the_paragraphs_of_a_summary_are_kept_apart() -> None:
 # Answers
 
 
-def test_a_refusal_is_an_error_with_its_text(how: str) -> None:
+def test_responses_refusal_is_model_error_with_text(how: str) -> None:
     with Loopback([Reply(refusal="I would rather not.")]) as server, pytest.raises(ModelError, match="I would rather"):
         run(Looking(model=server.responses()), how)
 
 
-def test_ids_that_begin_anew_with_each_answer_are_not_taken() -> None:
+def test_repeating_response_ids_are_not_used() -> None:
     made = [{**called("call_0", "here"), "id": f"fc_{number}"} for number in range(2)]
     with Loopback([whole(made[0]), whole(made[1]), DONE]) as server:
         assert Looking(model=server.responses())() == "done"
@@ -189,7 +189,7 @@ def test_ids_that_begin_anew_with_each_answer_are_not_taken() -> None:
     assert ids == ["fc_0", "fc_0", "fc_1", "fc_1"]
 
 
-def test_what_comes_in_one_piece_is_read_as_what_comes_in_many() -> None:
+def test_responses_whole_and_streamed_read_equal() -> None:
     """Some servers send no deltas, and some tell nothing of the items at the end."""
     made = {**called("x", "here"), "arguments": '{"result": "done"}', "name": "__finish__"}
     said = {"type": "message", "content": [{"type": "output_text", "text": "Well."}]}
@@ -218,7 +218,7 @@ FAILURES: dict[str, tuple[Json, int]] = {
 
 @pytest.mark.parametrize("case", FAILURES)
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_what_goes_wrong_within_a_stream_is_retried_as_its_code_says(case: str, way: str) -> None:
+def test_responses_stream_error_is_retried_by_its_code(case: str, way: str) -> None:
     event, status = FAILURES[case]
     how = "streamed" if way == "sync" else "streamed, async"
     created = {"type": "response.created", "response": {}}
@@ -230,7 +230,7 @@ def test_what_goes_wrong_within_a_stream_is_retried_as_its_code_says(case: str, 
     assert (caught.value.status, len(server.requests)) == (status, 1 if status == 400 else 2)
 
 
-def test_a_response_that_failed_is_told() -> None:
+def test_failed_response_is_reported() -> None:
     error = {"code": "server_error", "message": "busy"}
     with Loopback([whole(status="failed", error=error), DONE]) as server:
         assert Looking(model=server.responses(num_retries=1))() == "done"
@@ -238,7 +238,7 @@ def test_a_response_that_failed_is_told() -> None:
         Looking(model=server.responses(num_retries=0))()
 
 
-def test_a_stream_that_breaks_off_is_told() -> None:
+def test_interrupted_responses_stream_is_reported() -> None:
     events = responses_stream(DONE, {}, 1, 8).split(b"\n\n")
     cut = Fault(body=b"\n\n".join(events[:-2]) + b"\n\n", content_type=EVENTS)
     with Loopback([cut]) as server, pytest.raises(ModelError, match="broke off"):
@@ -248,14 +248,14 @@ def test_a_stream_that_breaks_off_is_told() -> None:
 # Settings
 
 
-def test_the_length_that_was_set_and_refused_is_named() -> None:
+def test_refused_max_tokens_set_by_user_is_named() -> None:
     words = "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16, but got 5 instead."
     with Loopback([Fault(status=400, message=words)]) as server, pytest.raises(ModelError) as caught:
         Looking(model=server.responses(), max_tokens=5)()
     assert "The model does not take the `max_tokens` that was set" in str(caught.value)
 
 
-def test_a_default_length_that_is_refused_is_left_out() -> None:
+def test_refused_default_max_tokens_is_left_out() -> None:
     words = "Unsupported parameter: 'max_output_tokens' is not supported with this model."
     with Loopback([Fault(status=400, message=words), DONE, DONE]) as server:
         agent = Looking(model=server.responses(num_retries=0))
@@ -263,7 +263,7 @@ def test_a_default_length_that_is_refused_is_left_out() -> None:
     assert ["max_output_tokens" in body for body in server.bodies()] == [True, False, False]
 
 
-def test_a_conversation_of_the_system_alone_is_its_input() -> None:
+def test_conversation_with_system_only_is_input() -> None:
     lane = OpenAIResponses({"model": "openai/responses/gpt-4o"})
     request = ModelRequest([{"role": "system", "content": "You answer."}], [], 0.5, 10)
     body = json.loads(lane.body(request, (), is_stream=False))
@@ -273,7 +273,7 @@ def test_a_conversation_of_the_system_alone_is_its_input() -> None:
     assert "instructions" not in body
 
 
-def test_a_history_that_was_changed_is_written_anew() -> None:
+def test_changed_history_is_written_again() -> None:
     lane = OpenAIResponses({"model": "openai/responses/gpt-4o"})
     system, again, user = ({"role": role, "content": role} for role in ("system", "system", "user"))
 

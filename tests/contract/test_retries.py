@@ -66,7 +66,7 @@ LASTING: dict[str, tuple[Any, int | None]] = {
 
 @pytest.mark.parametrize("count", [0, 2])
 @pytest.mark.parametrize("case", PASSING)
-def test_what_may_pass_is_sent_as_often_as_allowed(wire: Wire, case: str, count: int) -> None:
+def test_retryable_failure_is_sent_allowed_number_of_times(wire: Wire, case: str, count: int) -> None:
     fault, status, extra = PASSING[case]
     wire.serve(lambda request: fault)
     error = wire.fails(Plain(model=wire.model(num_retries=count, retry_delay=0.001, **extra)))
@@ -78,7 +78,7 @@ def test_what_may_pass_is_sent_as_often_as_allowed(wire: Wire, case: str, count:
 
 
 @pytest.mark.parametrize("case", LASTING)
-def test_what_will_not_pass_is_sent_once(wire: Wire, case: str) -> None:
+def test_permanent_failure_is_sent_once(wire: Wire, case: str) -> None:
     fault, status = LASTING[case]
     wire.serve(lambda request: fault)
     error = wire.fails(Plain(model=wire.model(num_retries=3, retry_delay=0.001)))
@@ -89,7 +89,7 @@ def test_what_will_not_pass_is_sent_once(wire: Wire, case: str) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_a_port_where_nobody_listens_is_tried_again_and_told(wire: Wire, count: int) -> None:
+def test_closed_port_is_retried_and_reported(wire: Wire, count: int) -> None:
     port = free_port()
     wire.serve([])
     model = wire.model(api_base=f"http://127.0.0.1:{port}", num_retries=count, retry_delay=0.001)
@@ -104,7 +104,7 @@ def test_a_port_where_nobody_listens_is_tried_again_and_told(wire: Wire, count: 
 )
 @pytest.mark.parametrize("fault", [Fault(status=503), Fault(reset="before")], ids=["503", "reset"])
 @pytest.mark.parametrize("lane", ["litellm"], indirect=True)
-def test_other_providers_are_sent_no_more_requests_either(gpt: Wire, name: str, fault: Fault) -> None:
+def test_other_providers_are_sent_no_extra_requests(gpt: Wire, name: str, fault: Fault) -> None:
     gpt.serve(lambda request: fault)
     model = gpt.model(model=name, num_retries=2, retry_delay=0.001, api_version="2024-02-01")
     error = gpt.fails(Plain(model=model))
@@ -112,7 +112,7 @@ def test_other_providers_are_sent_no_more_requests_either(gpt: Wire, name: str, 
     assert error.retryable
 
 
-def test_two_retries_are_the_default(wire: Wire) -> None:
+def test_default_number_of_retries_is_two(wire: Wire) -> None:
     wire.serve(lambda request: Fault(status=503))
     wire.fails(Plain(model=wire.model()))
     assert wire.count() == 3
@@ -120,13 +120,13 @@ def test_two_retries_are_the_default(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("theirs", [{"max_retries": 5}, {"max_retries": 5, "num_retries": 0}])
-def test_litellms_own_retries_stay_off(wire: Wire, theirs: dict[str, Any]) -> None:
+def test_litellm_retries_stay_off(wire: Wire, theirs: dict[str, Any]) -> None:
     wire.serve(lambda request: Fault(status=503))
     wire.fails(Plain(model=wire.model(**theirs)))
     assert wire.count() == theirs.get("num_retries", 2) + 1
 
 
-def test_a_request_that_succeeds_after_failures_is_the_same_request(wire: Wire) -> None:
+def test_retried_request_is_identical(wire: Wire) -> None:
     server = wire.serve([Fault(status=503), Fault(reset="before"), Fault(status=429), DONE])
     run = wire.run(Plain(model=wire.model(num_retries=3)))
     assert run.output == "done"
@@ -134,13 +134,13 @@ def test_a_request_that_succeeds_after_failures_is_the_same_request(wire: Wire) 
     assert len({request.raw for request in server.requests}) == 1
 
 
-def test_each_request_of_a_run_has_its_own_retries(wire: Wire) -> None:
+def test_each_request_of_run_has_its_own_retries(wire: Wire) -> None:
     wire.serve([Fault(status=503), "Hm.", Fault(status=503), "Hm.", Fault(status=503), DONE])
     assert wire.run(Plain(model=wire.model(num_retries=1))).output == "done"
     assert wire.count() == 6
 
 
-def test_the_last_failure_is_the_one_that_is_told(wire: Wire) -> None:
+def test_last_failure_is_reported(wire: Wire) -> None:
     wire.serve([Fault(status=503), Fault(status=429), Fault(status=401, message="no such key")])
     error = wire.fails(Plain(model=wire.model(num_retries=5)))
     assert (error.status, error.retryable) == (401, False)
@@ -148,7 +148,7 @@ def test_the_last_failure_is_the_one_that_is_told(wire: Wire) -> None:
 
 
 @pytest.mark.chat
-def test_a_redirect_is_followed_and_is_no_failure(wire: Wire) -> None:
+def test_redirect_is_followed(wire: Wire) -> None:
     moved = wire.either(openai="/moved/chat/completions", anthropic="/moved/messages")
     server = wire.serve([Fault(status=307, headers={"Location": moved}), DONE])
     assert wire.run(Plain(model=wire.model(num_retries=0))).output == "done"
@@ -165,7 +165,7 @@ def gaps(server: Loopback) -> list[float]:
     return [later - earlier for earlier, later in pairwise(times)]
 
 
-def test_each_wait_is_twice_as_long_as_the_one_before(wire: Wire) -> None:
+def test_retry_delay_doubles(wire: Wire) -> None:
     server = wire.serve(lambda request: Fault(status=503))
     wire.fails(Plain(model=wire.model(num_retries=3, retry_delay=0.05)))
     first, second, third = gaps(server)
@@ -174,7 +174,7 @@ def test_each_wait_is_twice_as_long_as_the_one_before(wire: Wire) -> None:
     assert third >= 0.75 * 0.2
 
 
-def test_waits_vary_by_a_quarter_and_end_at_a_minute() -> None:
+def test_retry_delay_has_jitter_and_maximum() -> None:
     error = ModelError("busy", retryable=True)
     retries = Retries(count=2000, delay=1.0)
     waits = [[retries.wait(error, failed, None) for _ in range(50)] for failed in (1, 2, 3)]
@@ -185,13 +185,13 @@ def test_waits_vary_by_a_quarter_and_end_at_a_minute() -> None:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_a_wait_that_the_provider_asks_for_is_kept(wire: Wire, status: int) -> None:
+def test_retry_after_is_honored(wire: Wire, status: int) -> None:
     server = wire.serve([Fault(status=status, headers={"Retry-After": "0.3"}), DONE])
     assert wire.run(Plain(model=wire.model(retry_delay=0.001))).output == "done"
     assert gaps(server)[0] >= 0.3
 
 
-def test_a_date_to_wait_for_is_understood(wire: Wire) -> None:
+def test_retry_after_date_is_understood(wire: Wire) -> None:
     def later(request: Request) -> Fault:
         then = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=30)
         return Fault(status=429, headers={"Retry-After": format_datetime(then, usegmt=True)})
@@ -202,7 +202,7 @@ def test_a_date_to_wait_for_is_understood(wire: Wire) -> None:
     assert 0 < error.retry_after <= 30
 
 
-def test_a_date_gone_by_is_no_wait(wire: Wire) -> None:
+def test_retry_after_past_date_means_no_wait(wire: Wire) -> None:
     past = Fault(status=429, headers={"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"})
     wire.serve([past, DONE])
     with waiting_for_nothing():
@@ -210,7 +210,7 @@ def test_a_date_gone_by_is_no_wait(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("asked", ["3600", "61", "Fri, 31 Dec 2100 23:59:59 GMT", "inf"])
-def test_a_provider_that_asks_for_more_than_a_minute_is_not_waited_for(wire: Wire, asked: str) -> None:
+def test_retry_after_over_a_minute_is_not_waited_for(wire: Wire, asked: str) -> None:
     wire.serve(lambda request: Fault(status=429, headers={"Retry-After": asked}))
     error = wire.fails(Plain(model=wire.model(num_retries=3)))
     assert wire.count() == 1
@@ -235,18 +235,18 @@ def test_a_provider_that_asks_for_more_than_a_minute_is_not_waited_for(wire: Wir
         ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
     ],
 )
-def test_a_header_that_says_when_to_come_back(header: str | None, seconds: float | None) -> None:
+def test_retry_after_header_forms_are_read(header: str | None, seconds: float | None) -> None:
     assert retry_after(header) == seconds
 
 
-def test_no_time_of_the_run_is_spent_on_a_wait_that_it_does_not_have(wire: Wire) -> None:
+def test_wait_longer_than_remaining_time_is_skipped(wire: Wire) -> None:
     wire.serve(lambda request: Fault(status=429, headers={"Retry-After": "50"}))
     error = wire.fails(Plain(model=wire.model(num_retries=3), max_seconds=45))
     assert wire.count() == 1
     assert error.retry_after == 50.0
 
 
-def test_a_provider_that_hangs_is_left_when_the_time_of_the_run_is_up(wire: Wire) -> None:
+def test_hanging_provider_is_left_when_run_time_is_up(wire: Wire) -> None:
     wire.serve(lambda request: Fault(delay=AGES))
 
     def hurry(seconds: float) -> LimitError | None:
@@ -259,7 +259,7 @@ def test_a_provider_that_hangs_is_left_when_the_time_of_the_run_is_up(wire: Wire
 
 
 @pytest.mark.parametrize("timeout", [AGES, None, httpx.Timeout(AGES)])
-def test_a_retry_gets_no_more_time_than_the_run_has_left(gpt: Wire, timeout: Any) -> None:
+def test_retry_gets_only_remaining_time(gpt: Wire, timeout: Any) -> None:
     def hurry(seconds: float) -> int | None:
         gpt.serve([Fault(status=503, delay=0.1), Fault(delay=AGES)])
         with waiting_for_nothing(), pytest.raises(AcornError):
@@ -269,13 +269,13 @@ def test_a_retry_gets_no_more_time_than_the_run_has_left(gpt: Wire, timeout: Any
     assert given_time(hurry, 1.0) == 2
 
 
-def test_failures_without_end_end_with_the_time_of_the_run(wire: Wire) -> None:
+def test_endless_failures_end_with_run_time(wire: Wire) -> None:
     wire.serve(lambda request: Fault(status=503, delay=0.1))
     with waiting_for_nothing(), pytest.raises(AcornError):
         wire.run(Plain(model=wire.model(num_retries=100_000, retry_delay=0), max_seconds=1))
 
 
-def test_a_wait_does_not_hold_up_the_event_loop() -> None:
+def test_retry_wait_leaves_event_loop_free() -> None:
     async def both(agent: Plain, waits: threading.Event) -> None:
         task = asyncio.ensure_future(agent.acall())
         assert await asyncio.to_thread(waits.wait, PATIENCE)
@@ -296,7 +296,7 @@ def test_a_wait_does_not_hold_up_the_event_loop() -> None:
         assert len(server.requests) == 1  # the wait was not over
 
 
-def test_a_cancelled_call_does_not_wait_for_the_provider() -> None:
+def test_cancelled_call_does_not_wait_for_provider() -> None:
     async def give_up(agent: Plain) -> None:
         task = asyncio.ensure_future(agent.acall())
         assert await asyncio.to_thread(comes_true, lambda: server.requests)
@@ -309,7 +309,7 @@ def test_a_cancelled_call_does_not_wait_for_the_provider() -> None:
         assert len(server.requests) == 1
 
 
-def test_as_many_requests_as_are_asked_for_are_under_way_at_once() -> None:
+def test_concurrent_requests_are_all_sent_at_once() -> None:
     many = 150
     together = threading.Barrier(many, timeout=PATIENCE)
 
@@ -330,7 +330,7 @@ def test_as_many_requests_as_are_asked_for_are_under_way_at_once() -> None:
 
 
 @pytest.mark.parametrize("asked", ["0.2", 0.2])
-def test_a_timeout_says_what_to_do(wire: Wire, asked: Any) -> None:
+def test_timeout_error_says_what_to_do(wire: Wire, asked: Any) -> None:
     wire.serve(lambda request: Fault(delay=AGES))
     error = wire.fails(Plain(model=wire.model(timeout=asked, num_retries=0)))
     assert "no answer in time" in str(error)
@@ -396,7 +396,7 @@ ANTHROPIC_SAYS: dict[str, tuple[Fault, str]] = {
 
 @pytest.mark.parametrize("case", OPENAI_SAYS)
 @pytest.mark.chat
-def test_an_error_repeats_the_providers_words_and_says_what_to_do(wire: Wire, case: str) -> None:
+def test_model_error_has_providers_text_and_advice(wire: Wire, case: str) -> None:
     fault, advice = wire.either(openai=OPENAI_SAYS, anthropic=ANTHROPIC_SAYS)[case]
     wire.serve(lambda request: fault)
     error = wire.fails(Plain(model=wire.model(num_retries=0)))
@@ -410,7 +410,7 @@ def test_an_error_repeats_the_providers_words_and_says_what_to_do(wire: Wire, ca
     assert (error.status, error.provider) == (fault.status, wire.protocol)
 
 
-def test_room_that_is_missing_beside_max_tokens_is_not_taken_for_a_refused_default(claude: Wire) -> None:
+def test_context_length_error_is_not_taken_for_refused_default(claude: Wire) -> None:
     words = "input length and `max_tokens` exceed context limit: 197202 + 4096 > 200000, decrease input length"
     claude.serve([Fault(status=400, code="invalid_request_error", message=words), DONE])
     agent = Plain(model=claude.model())
@@ -422,7 +422,7 @@ def test_room_that_is_missing_beside_max_tokens_is_not_taken_for_a_refused_defau
 
 
 @pytest.mark.parametrize("name", ["nonsense", "no_such_provider/model"])
-def test_an_unknown_provider_says_how_an_id_is_spelt(gpt: Wire, name: str) -> None:
+def test_unknown_provider_error_shows_id_format(gpt: Wire, name: str) -> None:
     gpt.serve([])
     error = gpt.fails(Plain(model={"model": name, "api_base": gpt.server.url, "api_key": "k"}))
     assert f"Check the model id `{name}`" in str(error)
@@ -431,7 +431,7 @@ def test_an_unknown_provider_says_how_an_id_is_spelt(gpt: Wire, name: str) -> No
     assert gpt.count() == 0
 
 
-def test_the_record_of_the_failed_run_hangs_on_the_error(wire: Wire) -> None:
+def test_record_of_failed_run_is_on_model_error(wire: Wire) -> None:
     wire.serve([call("nothing"), Fault(status=401)])
     error = wire.fails(Plain(model=wire.model()))
     assert error.run.stop_reason == "error"
@@ -440,7 +440,7 @@ def test_the_record_of_the_failed_run_hangs_on_the_error(wire: Wire) -> None:
     assert error.run.usage.requests == 1
 
 
-def test_an_error_that_the_caller_was_handling_is_not_taken_for_ours(wire: Wire) -> None:
+def test_error_handled_by_caller_is_not_chained(wire: Wire) -> None:
     wire.serve(lambda request: Fault(body=b"no JSON"))
     agent = Plain(model=wire.model())
     theirs = ConnectionResetError("sk-theirs-and-nothing-of-ours")
@@ -457,7 +457,7 @@ def test_an_error_that_the_caller_was_handling_is_not_taken_for_ours(wire: Wire)
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_a_request_that_is_sent_again_without_a_default_counts_twice(wire: Wire, streams: bool) -> None:
+def test_request_resent_without_default_counts_twice(wire: Wire, streams: bool) -> None:
     class Limited(Plain):
         rate_limit = {"requests": 2, "per": AGES}
 

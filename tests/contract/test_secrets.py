@@ -16,7 +16,7 @@ from tests.loopback import Fault, Request
 from acorn import ModelError, Run, Step, module, tool
 from acorn._call.plan import new_loop
 from acorn._drive.perform import attempt
-from acorn._formats.redact import redact, secrets_in
+from acorn._formats.redact import find_secrets, redact
 from acorn._machine.asks import AskHook, AskModel, AskTool
 from acorn._machine.saved_run import save
 from acorn.testing import Reply, call, finish
@@ -166,9 +166,7 @@ def watch(caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.parametrize("given", GIVEN)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_key_shows_in_no_error_however_it_was_given_and_echoed(
-    wire: Wire, watch: Watch, given: Any, fault: str
-) -> None:
+def test_key_is_in_no_error_however_given_and_echoed(wire: Wire, watch: Watch, given: Any, fault: str) -> None:
     wire.serve(lambda request: FAULTS[fault](echo(request, given)))
     agent = Plain(model={**given(wire), "num_retries": 0})
     error = wire.fails(agent)
@@ -178,7 +176,7 @@ def test_a_key_shows_in_no_error_however_it_was_given_and_echoed(
 
 
 @pytest.mark.parametrize("given", GIVEN)
-def test_what_was_given_does_reach_the_provider(wire: Wire, watch: Watch, given: Any) -> None:
+def test_given_credentials_reach_provider(wire: Wire, watch: Watch, given: Any) -> None:
     server = wire.serve([call("look", place="here"), finish(result="done")])
     agent = Plain(model=given(wire))
     run = wire.run(agent)
@@ -195,7 +193,7 @@ def test_what_was_given_does_reach_the_provider(wire: Wire, watch: Watch, given:
 
 
 @pytest.mark.parametrize("given", GIVEN)
-def test_a_key_shows_in_no_error_of_a_connection_that_fails(wire: Wire, watch: Watch, given: Any) -> None:
+def test_key_is_in_no_connection_error(wire: Wire, watch: Watch, given: Any) -> None:
     wire.serve([])
     config = {**given(wire), "num_retries": 0}
     config["api_base"] = config["api_base"].replace(str(wire.server.port), "9")
@@ -205,13 +203,13 @@ def test_a_key_shows_in_no_error_of_a_connection_that_fails(wire: Wire, watch: W
 
 
 @pytest.mark.parametrize("given", GIVEN)
-def test_a_key_shows_in_no_error_of_a_provider_that_is_too_slow(wire: Wire, watch: Watch, given: Any) -> None:
+def test_key_is_in_no_timeout_error(wire: Wire, watch: Watch, given: Any) -> None:
     wire.serve(lambda request: Fault(delay=0.6))
     error = wire.fails(Plain(model={**given(wire), "num_retries": 0, "timeout": 0.1}))
     watch.add_error(error)
 
 
-def test_a_key_of_a_known_shape_is_kept_back_though_nobody_gave_it(wire: Wire) -> None:
+def test_key_of_known_format_is_redacted(wire: Wire) -> None:
     shapes = [
         "sk-proj-Abc123_def456Ghi789",
         "sk-ant-api03-abcdefghijkl",
@@ -228,13 +226,13 @@ def test_a_key_of_a_known_shape_is_kept_back_though_nobody_gave_it(wire: Wire) -
     assert "Not these:" in str(error)
 
 
-def test_words_that_are_no_secret_stay_readable(wire: Wire) -> None:
+def test_ordinary_words_are_not_redacted(wire: Wire) -> None:
     words = "The max_tokens of the task at hand is below the budget_tokens of the key-value cache; skip it."
     wire.serve([Fault(status=403, message=words)])
     assert words.rstrip(".") in str(wire.fails(Plain(model=wire.model(api_key=KEY))))
 
 
-def test_a_saved_run_holds_no_key(wire: Wire, watch: Watch) -> None:
+def test_saved_run_has_no_key(wire: Wire, watch: Watch) -> None:
     wire.serve([call("look", place="here"), call("look", place="there"), finish(result="done")])
     config = {
         **in_the_address(wire),
@@ -270,14 +268,14 @@ def test_a_saved_run_holds_no_key(wire: Wire, watch: Watch) -> None:
     watch.add(loop.run, loop.run.history)
 
 
-def test_a_key_shows_in_no_complaint_about_a_declaration(watch: Watch) -> None:
+def test_key_is_in_no_declaration_error(watch: Watch) -> None:
     for wrong in ({"api_key": KEY}, {"model": "", "api_key": KEY}, {"model": "x", "api_key": KEY, "num_retries": -1}):
         with pytest.raises(Exception, match=r"Plain\.model") as caught:
             Plain(model=wrong)
         watch.add(caught.value, "".join(traceback.format_exception(caught.value)))
 
 
-def test_a_refusal_that_echoes_the_key_is_told_without_it(wire: Wire, watch: Watch) -> None:
+def test_refusal_that_echoes_key_is_redacted(wire: Wire, watch: Watch) -> None:
     wire.serve([Reply(refusal="I will not.")])
     error = wire.fails(Plain(model=in_the_dict(wire)))
     watch.add(error, error.run, error.run.history)
@@ -301,13 +299,13 @@ def test_a_refusal_that_echoes_the_key_is_told_without_it(wire: Wire, watch: Wat
         ({"api_key": "short"}, "short", "short"),
     ],
 )
-def test_what_counts_as_a_secret(
+def test_secret_names_are_recognized(
     config: dict[str, Any], text: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert redact(text, secrets_in(config)) == expected
+    assert redact(text, find_secrets(config)) == expected
 
 
-def test_an_error_of_ours_can_be_raised_again_elsewhere_without_its_key(wire: Wire, watch: Watch) -> None:
+def test_reraised_error_has_no_key(wire: Wire, watch: Watch) -> None:
     wire.serve([Fault(status=401, message=f"Wrong key: {KEY}")])
     error = wire.fails(Plain(model=in_the_dict(wire)))
     try:

@@ -38,7 +38,7 @@ def model(*replies: Any) -> ScriptedModel:
 
 
 @pytest.mark.parametrize("store", [None, "memory", "runs.db"])
-def test_without_a_store_of_all_machines_it_is_refused_before_any_call(store: Any, tmp_path: Path) -> None:
+def test_shared_limit_without_shared_store_raises_before_call(store: Any, tmp_path: Path) -> None:
     class Limited(Agent):
         rate_limit = {"requests": 1, "shared": True}
 
@@ -53,7 +53,7 @@ def test_without_a_store_of_all_machines_it_is_refused_before_any_call(store: An
     assert not asked.requests
 
 
-def test_a_branch_that_shares_is_refused_before_its_parent_begins() -> None:
+def test_branch_with_shared_limit_raises_before_parent_starts() -> None:
     class Limited(Agent):
         rate_limit = {"requests": 1, "shared": True}
 
@@ -64,7 +64,7 @@ def test_a_branch_that_shares_is_refused_before_its_parent_begins() -> None:
     assert not asked.requests
 
 
-def test_an_override_lifts_it() -> None:
+def test_override_removes_shared_limit() -> None:
     class Limited(Agent):
         rate_limit = {"requests": 1, "shared": True}
 
@@ -93,7 +93,7 @@ def order(
     return WindowOrder("a", 10, most, requests, tokens, need, seconds, reports)
 
 
-def test_a_store_gives_no_more_than_there_is(store: PostgresStore) -> None:
+def test_store_grants_no_more_than_limit(store: PostgresStore) -> None:
     assert store.take(order(4)).requests == 4
     assert store.take(order(4)).requests == 4
     assert store.take(order(4)).requests == 2
@@ -102,25 +102,25 @@ def test_a_store_gives_no_more_than_there_is(store: PostgresStore) -> None:
     assert 0 < refused.seconds <= AGES
 
 
-def test_what_was_not_used_is_there_for_others(store: PostgresStore) -> None:
+def test_unused_grant_is_available_to_others(store: PostgresStore) -> None:
     first = store.take(order(10))
     assert store.take(order(1)).requests == 0
     assert store.take(order(9, 0, 0, WindowReport(first.number, 4, 0, AGES))).requests == 6
     assert store.take(order(9, 0, 0, WindowReport(first.number, 0, 0, 0.0))).requests == 4
 
 
-def test_what_nobody_reports_of_comes_back_by_itself(store: PostgresStore) -> None:
+def test_unreported_grant_expires(store: PostgresStore) -> None:
     assert store.take(order(10, seconds=0.05)).requests == 10
     assert comes_true(lambda: store.take(order(10)).requests == 10)
 
 
-def test_tokens_are_given_where_the_first_request_has_enough(store: PostgresStore) -> None:
+def test_token_grant_covers_first_request(store: PostgresStore) -> None:
     assert store.take(order(4, 400, 100, most=1000))[1:3] == (4, 400)
     assert store.take(order(4, 800, 200, most=1000))[1:3] == (4, 600)
     assert store.take(order(1, 1, 1, most=1000)).requests == 0
 
 
-def test_what_is_greater_than_all_goes_alone(store: PostgresStore) -> None:
+def test_request_larger_than_shared_limit_goes_alone(store: PostgresStore) -> None:
     big = order(3, 5000, 5000, most=1000)
     assert store.take(big)[1:3] == (1, 5000)
     assert store.take(big).requests == 0
@@ -143,7 +143,7 @@ def spent(agent: Any) -> bool:
     return False
 
 
-def test_a_limit_is_kept_and_counted_by_class(store: PostgresStore) -> None:
+def test_shared_limit_is_counted_by_class(store: PostgresStore) -> None:
     limited = shared(store, requests=3, per=AGES)
     for _ in range(3):
         assert limited(model=model())(number=1) == 1
@@ -152,13 +152,13 @@ def test_a_limit_is_kept_and_counted_by_class(store: PostgresStore) -> None:
         assert limited(rate_limit={"requests": 4, "per": AGES, "shared": True}, model=model())(number=1) == 1
 
 
-def test_a_branch_counts_with_its_parent(store: PostgresStore) -> None:
+def test_branch_counts_in_parents_shared_limit(store: PostgresStore) -> None:
     limited = type("Outer", (shared(store, requests=3, per=AGES),), {"branches": {"inner": Agent}, "max_steps": 3})
     assert limited(model=model(calling("inner", number=1), finish(1), finish(1)))(number=1) == 1
     assert spent(limited())
 
 
-def test_tokens_are_settled_by_what_the_provider_says(store: PostgresStore) -> None:
+def test_shared_tokens_are_settled_by_reported_usage(store: PostgresStore) -> None:
     limited = shared(store, tokens=100_000, per=AGES)
 
     def used(tokens: int) -> Reply:
@@ -171,7 +171,7 @@ def test_tokens_are_settled_by_what_the_provider_says(store: PostgresStore) -> N
     assert spent(agent)
 
 
-def test_what_a_provider_refuses_has_used_no_tokens(store: PostgresStore) -> None:
+def test_refused_request_uses_no_shared_tokens(store: PostgresStore) -> None:
     agent = shared(store, tokens=10_000, per=AGES)(max_tokens=6_000)
     with waiting_for_nothing():
         for _ in range(3):
@@ -180,7 +180,7 @@ def test_what_a_provider_refuses_has_used_no_tokens(store: PostgresStore) -> Non
         assert agent.using(model=model())(number=1) == 1
 
 
-def test_most_requests_need_not_ask_the_store(postgres: str) -> None:
+def test_most_requests_do_not_query_store(postgres: str) -> None:
     class Counting(PostgresStore):
         orders = 0
 
@@ -196,7 +196,7 @@ def test_most_requests_need_not_ask_the_store(postgres: str) -> None:
     store.close()
 
 
-def test_a_wait_ends_when_it_is_cancelled_and_leaves_no_hole(store: PostgresStore) -> None:
+def test_cancelled_wait_for_shared_limit_leaves_no_gap(store: PostgresStore) -> None:
     agent = shared(store, requests=1, per=AGES)(model=model())
     assert agent(number=1) == 1
 
@@ -216,7 +216,7 @@ def test_a_wait_ends_when_it_is_cancelled_and_leaves_no_hole(store: PostgresStor
 # A store that is away
 
 
-def test_a_store_that_does_not_answer_is_told_and_nothing_is_sent(postgres: str) -> None:
+def test_unreachable_store_raises_and_sends_nothing(postgres: str) -> None:
     class Away(PostgresStore):
         def take(self, order: WindowOrder) -> Any:
             raise StoreError("`it` did not answer for 30 s")
@@ -256,7 +256,7 @@ class Senders:
             assert child.wait(AGES) == 0
 
 
-def test_processes_are_never_over_in_any_window(postgres: str, tmp_path: Path) -> None:
+def test_processes_never_exceed_shared_limit_in_any_window(postgres: str, tmp_path: Path) -> None:
     # So few behind the first window that those of a process that was slow to send do not make it too many.
     senders = Senders(postgres, tmp_path / "sent", 3, {"requests": 30, "per": 3.0}, 14)
     senders.join()
@@ -265,7 +265,7 @@ def test_processes_are_never_over_in_any_window(postgres: str, tmp_path: Path) -
     assert most_in_any_window(sent, 3.0)[0] <= 30
 
 
-def test_what_a_dead_process_had_taken_comes_back(postgres: str, tmp_path: Path) -> None:
+def test_grant_of_dead_process_returns(postgres: str, tmp_path: Path) -> None:
     limit = {"requests": 5, "per": 2.0}
     senders = Senders(postgres, tmp_path / "sent", 1, limit, 1000)
     assert comes_true(lambda: len(senders.sent()) >= 5)
@@ -279,7 +279,7 @@ def test_what_a_dead_process_had_taken_comes_back(postgres: str, tmp_path: Path)
 
 @pytest.mark.skipif(not os.environ.get("ACORN_TORTURE"), reason="long, and no test of ordinary days: it judges speed")
 @pytest.mark.parametrize("limit", [{"requests": 300, "per": 20.0}, {"tokens": 30_000, "per": 20.0}])
-def test_eight_processes_use_what_they_may_and_no_more(postgres: str, tmp_path: Path, limit: dict[str, Any]) -> None:
+def test_eight_processes_use_shared_limit_fully(postgres: str, tmp_path: Path, limit: dict[str, Any]) -> None:
     senders, per, windows = Senders(postgres, tmp_path / "sent", 8, limit, 1_000_000), limit["per"], 5
     assert comes_true(senders.sent)
     began = senders.sent()[0][0]

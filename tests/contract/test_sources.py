@@ -252,7 +252,7 @@ EVERY = pytest.mark.parametrize("kind", [Entered, Opened, Disguised, Half, Both,
 
 
 @EVERY
-def test_a_source_is_opened_listed_and_closed(driver: Driver, kind: Any) -> None:
+def test_source_is_opened_listed_and_closed(driver: Driver, kind: Any) -> None:
     source = kind("a", [])
     ask, *_ = driver.open(source)
     assert source.diary == ["open a", "list a"]
@@ -264,7 +264,7 @@ def test_a_source_is_opened_listed_and_closed(driver: Driver, kind: Any) -> None
 
 
 @ASYNC
-def test_one_task_enters_holds_and_leaves(driver: Driver, kind: Any) -> None:
+def test_source_is_entered_and_left_by_one_task(driver: Driver, kind: Any) -> None:
     source = kind()
     driver.open(source)
     assert source.is_serving
@@ -275,7 +275,7 @@ def test_one_task_enters_holds_and_leaves(driver: Driver, kind: Any) -> None:
     assert not source.is_serving
 
 
-def test_an_async_source_lives_on_the_callers_loop_or_on_a_private_one(driver: Driver) -> None:
+def test_async_source_uses_callers_or_private_loop(driver: Driver) -> None:
     source, other = Entered(), Opened()
     driver.open(source)
     driver.open(other)
@@ -284,7 +284,7 @@ def test_an_async_source_lives_on_the_callers_loop_or_on_a_private_one(driver: D
     driver.close()
 
 
-def test_a_sync_run_inside_a_loop_leaves_that_loop_alone() -> None:
+def test_sync_run_inside_loop_does_not_use_that_loop() -> None:
     async def main() -> None:
         sources, source = OpenSources(), Entered()
         (ask,) = sources.open(source)
@@ -297,7 +297,7 @@ def test_a_sync_run_inside_a_loop_leaves_that_loop_alone() -> None:
     asyncio.run(main())
 
 
-def test_a_source_with_nothing_to_open_is_only_asked(driver: Driver) -> None:
+def test_source_without_context_manager_is_only_listed(driver: Driver) -> None:
     async def ask() -> Any:
         return asyncio.get_running_loop()
 
@@ -318,7 +318,7 @@ def test_a_source_with_nothing_to_open_is_only_asked(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("listed", [None, "search", 5, {"a": 1}])
-def test_what_is_no_list_is_handed_on_to_be_judged(driver: Driver, listed: Any) -> None:
+def test_source_listing_that_is_not_a_list_is_passed_on(driver: Driver, listed: Any) -> None:
     class Odd(Entered):
         async def tools(self) -> Any:
             return listed
@@ -335,7 +335,7 @@ def test_sources_are_closed_in_reverse_order(driver: Driver) -> None:
     assert diary[-3:] == ["close c", "close b", "close a"]
 
 
-def test_many_sources_can_be_open_at_once() -> None:
+def test_many_sources_can_be_open() -> None:
     diary: list[str] = []
 
     def one(at: int) -> Any:
@@ -355,7 +355,7 @@ def test_many_sources_can_be_open_at_once() -> None:
 
 
 @EVERY
-def test_a_source_that_does_not_open_leaves_nothing_open(driver: Driver, kind: Any) -> None:
+def test_source_that_fails_to_open_leaves_nothing_open(driver: Driver, kind: Any) -> None:
     source = kind("a", [], "open")
     with pytest.raises((OSError, ExceptionGroup)) as caught:
         driver.open(source)
@@ -368,7 +368,7 @@ def test_a_source_that_does_not_open_leaves_nothing_open(driver: Driver, kind: A
 
 
 @EVERY
-def test_a_source_that_does_not_list_is_closed(driver: Driver, kind: Any) -> None:
+def test_source_that_fails_to_list_is_closed(driver: Driver, kind: Any) -> None:
     source = kind("a", [], "list")
     with pytest.raises(OSError, match="a cannot list"):
         driver.open(source)
@@ -377,7 +377,7 @@ def test_a_source_that_does_not_list_is_closed(driver: Driver, kind: Any) -> Non
 
 
 @EVERY
-def test_the_first_error_of_closing_is_raised_and_the_others_are_noted(driver: Driver, kind: Any) -> None:
+def test_first_close_error_is_raised_and_others_noted(driver: Driver, kind: Any) -> None:
     diary: list[str] = []
     for source in (kind("a", diary, "close"), kind("b", diary), kind("c", diary, "close")):
         driver.open(source)
@@ -390,7 +390,7 @@ def test_the_first_error_of_closing_is_raised_and_the_others_are_noted(driver: D
     assert "a cannot close" in note
 
 
-def test_whoever_drives_is_told_of_each_error_and_may_raise(driver: Driver) -> None:
+def test_close_errors_are_reported_to_driver(driver: Driver) -> None:
     told: list[str] = []
 
     def failed(error: BaseException) -> None:
@@ -409,9 +409,7 @@ def test_whoever_drives_is_told_of_each_error_and_may_raise(driver: Driver) -> N
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("when", ["open", "close"])
-def test_what_ends_a_program_comes_out_on_the_callers_side_and_the_loop_goes_on(
-    driver: Driver, end: type[BaseException], when: str
-) -> None:
+def test_exit_in_source_reaches_caller_and_loop_continues(driver: Driver, end: type[BaseException], when: str) -> None:
     class Ending(Opened):
         async def open(self) -> None:
             await super().open()
@@ -440,7 +438,7 @@ def test_what_ends_a_program_comes_out_on_the_callers_side_and_the_loop_goes_on(
 
 
 @ASYNC
-def test_a_source_that_dies_while_it_is_open_does_not_take_the_loop_with_it(driver: Driver, kind: Any) -> None:
+def test_source_dying_while_open_leaves_loop_running(driver: Driver, kind: Any) -> None:
     source, other = kind(), Entered("other")
     (ask,) = driver.open(source)
     (alive,) = driver.open(other)
@@ -457,7 +455,7 @@ def test_a_source_that_dies_while_it_is_open_does_not_take_the_loop_with_it(driv
     assert other.left is other.entered
 
 
-def test_a_source_that_was_cancelled_is_closed_and_looks_like_no_cancelled_run(driver: Driver) -> None:
+def test_cancelled_source_is_closed_without_cancelling_run(driver: Driver) -> None:
     source = Entered()
     driver.open(source)
     source.loop.call_soon_threadsafe(source.entered.cancel)
@@ -468,7 +466,7 @@ def test_a_source_that_was_cancelled_is_closed_and_looks_like_no_cancelled_run(d
     assert source.left is source.entered
 
 
-def test_a_source_that_cancels_its_own_opening_looks_like_no_cancelled_run(driver: Driver) -> None:
+def test_source_cancelling_its_opening_does_not_cancel_run(driver: Driver) -> None:
     class Quitting(Entered):
         async def __aenter__(self) -> Entered:
             raise asyncio.CancelledError
@@ -506,7 +504,7 @@ class Slow(Entered):
 
 
 @pytest.mark.parametrize("when", ["open", "close"])
-def test_cancelling_ends_the_task_that_holds(when: str) -> None:
+def test_cancelling_ends_holding_task(when: str) -> None:
     source = Slow(when)
 
     async def main() -> None:
@@ -533,7 +531,7 @@ def test_cancelling_ends_the_task_that_holds(when: str) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("when", ["open", "close"])
 @pytest.mark.parametrize("comes", ["in the wait", "just before the wait"])
-def test_ctrl_c_ends_the_task_that_holds(when: str, comes: str) -> None:
+def test_ctrl_c_ends_holding_task(when: str, comes: str) -> None:
     source, sources = Slow(when), OpenSources()
     if when == "close":
         sources.open(source)
@@ -556,7 +554,7 @@ def test_ctrl_c_ends_the_task_that_holds(when: str, comes: str) -> None:
     sources.close()
 
 
-def test_a_loop_that_ends_closes_what_it_holds() -> None:
+def test_ending_loop_closes_its_sources() -> None:
     source, sources = Entered(), OpenSources()
 
     async def main() -> Any:
@@ -593,7 +591,7 @@ class Where(Entered):
         return threading.current_thread()
 
 
-def test_an_async_tool_runs_where_its_source_lives_whoever_calls_it() -> None:
+def test_async_source_tool_runs_on_owner_loop() -> None:
     source, sources = Where(), OpenSources()
 
     async def on_another_loop(function: Any) -> Any:
@@ -611,7 +609,7 @@ def test_an_async_tool_runs_where_its_source_lives_whoever_calls_it() -> None:
     sources.close()
 
 
-def test_a_source_on_a_running_loop_can_be_used_from_threads() -> None:
+def test_source_on_running_loop_can_be_used_from_threads() -> None:
     source = Where()
 
     async def main() -> None:
@@ -625,7 +623,7 @@ def test_a_source_on_a_running_loop_can_be_used_from_threads() -> None:
     asyncio.run(main())
 
 
-def test_tools_run_side_by_side(driver: Driver) -> None:
+def test_source_tools_run_concurrently(driver: Driver) -> None:
     (ask,) = driver.open(Entered())
     texts = [str(at) for at in range(50)]
 
@@ -639,7 +637,7 @@ def test_tools_run_side_by_side(driver: Driver) -> None:
     driver.close()
 
 
-def test_a_tool_of_a_source_may_open_other_sources_in_the_sync_way(driver: Driver) -> None:
+def test_source_tool_can_open_other_sources_synchronously(driver: Driver) -> None:
     """As one does that calls a module, which blocks the loop it runs on."""
 
     class Nested(Entered):
@@ -720,7 +718,7 @@ def listed() -> list[Any]:
 
 
 @pytest.mark.parametrize("at", range(9))
-def test_a_tool_looks_the_same_as_before(driver: Driver, at: int) -> None:
+def test_wrapped_source_tool_keeps_its_signature(driver: Driver, at: int) -> None:
     original = listed()[at]
 
     class Shelf:
@@ -739,7 +737,7 @@ def test_a_tool_looks_the_same_as_before(driver: Driver, at: int) -> None:
 mood: contextvars.ContextVar[str] = contextvars.ContextVar("mood", default="none")
 
 
-def test_the_callers_context_is_seen_by_the_call(driver: Driver) -> None:
+def test_source_tool_sees_callers_context(driver: Driver) -> None:
     class Curious(Entered):
         async def tools(self) -> list[Any]:
             return [self.look]
@@ -764,7 +762,7 @@ def test_the_callers_context_is_seen_by_the_call(driver: Driver) -> None:
     driver.close()
 
 
-def test_cancelling_the_caller_cancels_the_call(driver: Driver) -> None:
+def test_cancelling_caller_cancels_source_call(driver: Driver) -> None:
     begun, cancelled = threading.Event(), threading.Event()
 
     class Hanging(Entered):
@@ -794,7 +792,7 @@ def test_cancelling_the_caller_cancels_the_call(driver: Driver) -> None:
     driver.close()
 
 
-def test_a_call_that_is_broken_off_elsewhere_is_an_error_and_no_cancellation() -> None:
+def test_source_call_interrupted_elsewhere_is_error() -> None:
     class Quitting(Entered):
         async def tools(self) -> list[Any]:
             return [self.quit, self.interrupt]
@@ -815,7 +813,7 @@ def test_a_call_that_is_broken_off_elsewhere_is_an_error_and_no_cancellation() -
     sources.close()
 
 
-def test_a_sync_run_cannot_use_what_is_held_by_the_loop_that_it_blocks() -> None:
+def test_sync_run_on_blocked_owner_loop_raises() -> None:
     async def main() -> None:
         sources = OpenSources()
         held = await sources.ahold(Entered())
@@ -826,7 +824,7 @@ def test_a_sync_run_cannot_use_what_is_held_by_the_loop_that_it_blocks() -> None
     asyncio.run(main())
 
 
-def test_closing_on_the_loop_that_holds_does_not_wait_for_itself() -> None:
+def test_closing_on_owner_loop_does_not_deadlock() -> None:
     """Python may end a dropped iterator anywhere."""
     source = Entered()
 
@@ -846,7 +844,7 @@ class Question(BaseModel):
 
 
 @pytest.mark.parametrize("kind", [Entered, Opened, Disguised])
-def test_a_source_knows_the_run_that_opened_it(driver: Driver, kind: Any) -> None:
+def test_source_knows_run_that_opened_it(driver: Driver, kind: Any) -> None:
     seen: list[Any] = []
 
     class Curious(kind):  # type: ignore[misc]
@@ -871,7 +869,7 @@ def test_a_source_knows_the_run_that_opened_it(driver: Driver, kind: Any) -> Non
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_forked_child_opens_for_itself_and_does_not_wait_for_what_it_has_not() -> None:
+def test_forked_child_opens_sources_again() -> None:
     program = """
         import asyncio, os, threading
         from acorn._drive.bridge import call_sync

@@ -88,9 +88,7 @@ def start(path: str) -> Iterator[Callable[..., Child]]:
         child.end()
 
 
-def test_eight_processes_write_to_one_store_and_each_gets_on(
-    store: Store, path: str, start: Callable[..., Child]
-) -> None:
+def test_eight_processes_write_to_one_store(store: Store, path: str, start: Callable[..., Child]) -> None:
     children = [start() for _ in range(8)]
     for child in children:
         child.tell("work", 12, 10 if TORTURE else 0)
@@ -103,7 +101,7 @@ def test_eight_processes_write_to_one_store_and_each_gets_on(
         assert list(kept.entries) == [str(number) for number in range(count)]
 
 
-def test_of_two_processes_that_claim_a_run_one_wins(store: Store, start: Callable[..., Child]) -> None:
+def test_one_of_two_claiming_processes_wins(store: Store, start: Callable[..., Child]) -> None:
     children = [start(), start()]
     for number in range(10):
         begin(store, f"r{number}", status="waiting")
@@ -117,7 +115,7 @@ def test_of_two_processes_that_claim_a_run_one_wins(store: Store, start: Callabl
         assert f"is driven by process {winner.process.pid} on" in losers[0]["error"]
 
 
-def test_a_run_of_a_process_that_was_killed_is_taken_at_once(store: Store, start: Callable[..., Child]) -> None:
+def test_run_of_killed_process_is_claimed_immediately(store: Store, start: Callable[..., Child]) -> None:
     child = start(ACORN_LEASE="100000")
     child.do("begin", "r")
     child.do("go on", "r", 1)
@@ -132,7 +130,7 @@ def test_a_run_of_a_process_that_was_killed_is_taken_at_once(store: Store, start
     go_on(store, "r", 2)
 
 
-def test_a_frozen_process_that_was_replaced_writes_nothing_more(store: Store, start: Callable[..., Child]) -> None:
+def test_frozen_process_that_was_replaced_cannot_commit(store: Store, start: Callable[..., Child]) -> None:
     child = start(ACORN_LEASE="0.2")
     child.do("begin", "r")
     child.do("begin", "kept")
@@ -148,7 +146,7 @@ def test_a_frozen_process_that_was_replaced_writes_nothing_more(store: Store, st
     assert list(store.read("r")[0].entries) == ["0", "1"]
 
 
-def test_a_process_that_drives_a_run_is_heard_of(store: Store, start: Callable[..., Child]) -> None:
+def test_driving_process_renews_its_lease(store: Store, start: Callable[..., Child]) -> None:
     child = start(ACORN_LEASE="4")
     child.do("begin", "r")
     child.do("hold", "r")
@@ -186,7 +184,7 @@ def forked(act: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_a_forked_child_is_another_holder_and_uses_the_store_too(store: Store) -> None:
+def test_forked_child_is_other_process(store: Store) -> None:
     here = this_process()
     begin(store, "parent")
     store.list()
@@ -206,7 +204,7 @@ def test_a_forked_child_is_another_holder_and_uses_the_store_too(store: Store) -
     assert list(store.read("child")[0].entries) == ["0", "1"]
 
 
-def test_a_forked_child_takes_a_run_though_another_thread_was_taking_it(store: Store) -> None:
+def test_forked_child_can_claim_during_parents_claim(store: Store) -> None:
     begin(store, "r", status="waiting")
     seat = claim_of(store, "r")
     with seat.lock:
@@ -218,7 +216,7 @@ def test_a_forked_child_takes_a_run_though_another_thread_was_taking_it(store: S
         assert forked(in_child) == 0
 
 
-def test_a_child_goes_on_when_its_parent_has_closed_the_store(store: Store, path: str) -> None:
+def test_forked_child_works_after_parent_closed_store(store: Store, path: str) -> None:
     """It has locks of its own: the log is not thrown away under it."""
     begin(store, "parent")
     store.list()
@@ -242,7 +240,7 @@ def test_a_child_goes_on_when_its_parent_has_closed_the_store(store: Store, path
     assert len(store.read("child")[0].entries) == 20
 
 
-def test_forks_amid_many_commits_lose_nothing(store: Store) -> None:
+def test_forks_during_commits_lose_nothing(store: Store) -> None:
     def drive(run_id: str) -> None:
         begin(store, run_id)
         for since in range(1, 30):
@@ -260,7 +258,7 @@ def test_forks_amid_many_commits_lose_nothing(store: Store) -> None:
     assert len(store.list(limit=None)) == 6 + len(codes)
 
 
-def test_a_forked_child_beats_for_itself(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_child_renews_its_own_lease(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_LEASE", "2")
     begin(store, "r")
     start_heartbeat(store, "r")
@@ -292,7 +290,7 @@ for since in range(1, 300):
 """
 
 
-def test_what_was_committed_when_a_process_ends_is_written(store: Store, path: str) -> None:
+def test_commits_at_process_end_are_written(store: Store, path: str) -> None:
     places = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", ENDING, str(path)],
@@ -304,7 +302,7 @@ def test_what_was_committed_when_a_process_ends_is_written(store: Store, path: s
     assert len(store.read("r")[0].entries) == 300
 
 
-def test_a_holder_of_another_machine_counts_by_its_lease(store: Store) -> None:
+def test_process_of_other_machine_is_alive_while_lease_lasts(store: Store) -> None:
     begin(store, "r", elsewhere())
     with pytest.raises(StoreError, match="driven by process 812 on host-a"):
         store.claim("r", this_process())

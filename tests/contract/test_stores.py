@@ -46,12 +46,12 @@ def status_of(store: Store, run_id: str) -> Status | None:
 # What is kept
 
 
-def test_a_store_is_one_of_the_port(store: Store) -> None:
+def test_store_implements_port(store: Store) -> None:
     assert isinstance(store, Store)
     assert store.name
 
 
-def test_what_was_committed_is_read_back(store: Store) -> None:
+def test_committed_run_is_read_back(store: Store) -> None:
     born = birth(agent="shop.desk:Desk", input='{"question": "é😀\\u0000"}', overrides='{"max_steps": 3}')
     born = born._replace(batch="nightly", item=4)
     first = change("r", ['{"a": 1}', '{"b": "\\ud800"}'], born=born, model="m", steps=2, cost=None, seconds=0.125)
@@ -70,7 +70,7 @@ def test_what_was_committed_is_read_back(store: Store) -> None:
     assert facts.updated.tzinfo is not None
 
 
-def test_a_later_commit_adds_entries_and_replaces_the_rest(store: Store) -> None:
+def test_later_commit_adds_entries_and_replaces_state(store: Store) -> None:
     begin(store, "r")
     later = change(
         "r",
@@ -95,7 +95,7 @@ def test_a_later_commit_adds_entries_and_replaces_the_rest(store: Store) -> None
     assert (kept.facts.stop_reason, kept.facts.error) == ("error", "No luck")
 
 
-def test_a_change_without_a_state_leaves_the_one_that_is_there(store: Store) -> None:
+def test_change_without_state_keeps_state(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, record=None, state=None)
     (kept,) = store.read("r")
@@ -105,7 +105,7 @@ def test_a_change_without_a_state_leaves_the_one_that_is_there(store: Store) -> 
     assert (kept.record, kept.state, list(kept.entries)) == ("{}", '{"state": 1}', ["0", "1", "2"])
 
 
-def test_a_tree_is_one_commit_and_is_read_in_one_go(store: Store) -> None:
+def test_tree_is_one_commit_and_one_read(store: Store) -> None:
     changes = [
         change("r", ["r0"], born=birth()),
         change("b", ["b0"], born=birth("r", agent="desk:Branch")),
@@ -123,7 +123,7 @@ def test_a_tree_is_one_commit_and_is_read_in_one_go(store: Store) -> None:
     assert store.read("nobody") == []
 
 
-def test_a_root_changes_with_its_branches(store: Store) -> None:
+def test_root_changes_with_its_branches(store: Store) -> None:
     begin(store, "r")
     before = store.list()[0].updated
     store.commit(Commit("r", this_process(), [change("b", [], born=birth("r"))])).result()
@@ -137,7 +137,7 @@ def with_media(store: Store, run_id: str, *names: str) -> None:
     store.commit(Commit(run_id, this_process(), [change(run_id, ["0"], born=birth())], (), media)).result()
 
 
-def test_media_are_kept_once_and_as_long_as_a_run_has_them(store: Store) -> None:
+def test_media_is_stored_once_while_used(store: Store) -> None:
     with_media(store, "r", "one", "two", "two")
     with_media(store, "s", "two")
     more = Commit(
@@ -152,14 +152,14 @@ def test_media_are_kept_once_and_as_long_as_a_run_has_them(store: Store) -> None
         assert store.media(["one", "two", "three"]).keys() == left
 
 
-def test_the_media_of_a_commit_that_is_refused_are_not_kept(store: Store) -> None:
+def test_media_of_rejected_commit_is_not_stored(store: Store) -> None:
     begin(store, "r")
     torn = Commit("r", this_process(), [change("r", ["1"], since=5)], (), [MediaBlob("one", b"1")])
     assert "entries" in str(refusal(store, torn))
     assert store.media(["one"]) == {}
 
 
-def test_half_a_character_does_not_lose_a_run(store: Store) -> None:
+def test_lone_surrogate_does_not_lose_run(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, error="no file \udcff", state='{"name": "\udcff"}')
     (kept,) = store.read("r")
@@ -168,7 +168,7 @@ def test_half_a_character_does_not_lose_a_run(store: Store) -> None:
     assert list(kept.entries) == ["0", "1"]
 
 
-def test_a_nul_does_not_lose_a_run(store: Store) -> None:
+def test_nul_character_does_not_lose_run(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, error="no file \0", stop_reason="\0")
     (kept,) = store.read("r")
@@ -188,7 +188,7 @@ def refusal(store: Store, commit: Commit) -> StoreError:
     return caught.value
 
 
-def test_a_run_is_born_once(store: Store) -> None:
+def test_run_is_created_once(store: Store) -> None:
     begin(store, "r")
     twice = Commit("r", elsewhere(), [change("r", ["x"], born=birth())])
     assert f"is driven by process {this_process().pid} on" in str(refusal(store, twice))
@@ -197,7 +197,7 @@ def test_a_run_is_born_once(store: Store) -> None:
     assert list(store.read("r")[0].entries) == ["0", "1"]
 
 
-def test_entries_go_on_where_they_ended(store: Store) -> None:
+def test_entries_continue_where_they_ended(store: Store) -> None:
     begin(store, "r")
     for since in (0, 2):
         torn = Commit("r", this_process(), [change("r", ["x"], since=since)])
@@ -205,7 +205,7 @@ def test_entries_go_on_where_they_ended(store: Store) -> None:
     assert list(store.read("r")[0].entries) == ["0"]
 
 
-def test_all_of_a_commit_is_kept_or_nothing(store: Store) -> None:
+def test_commit_is_atomic(store: Store) -> None:
     begin(store, "r")
     begin(store, "other")
     wrong = [
@@ -226,7 +226,7 @@ def test_all_of_a_commit_is_kept_or_nothing(store: Store) -> None:
     assert "Cannot create run s: its parent 'r' does not belong" in str(refusal(store, below))
 
 
-def test_only_the_holder_commits(store: Store) -> None:
+def test_commit_without_claim_is_rejected(store: Store) -> None:
     begin(store, "r")
     for root, words in (("r", "was taken over by process"), ("gone", "is no longer in")):
         strange = Commit(root, elsewhere(), [change(root, ["1"], since=1)])
@@ -239,7 +239,7 @@ def test_only_the_holder_commits(store: Store) -> None:
 # Who drives a run
 
 
-def test_a_run_that_rests_is_claimed_and_goes_on(store: Store) -> None:
+def test_paused_run_can_be_claimed(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, status="waiting")
     kept = store.claim("r", elsewhere())
@@ -252,7 +252,7 @@ def test_a_run_that_rests_is_claimed_and_goes_on(store: Store) -> None:
 
 
 @pytest.mark.parametrize("status", ["queued", "stopped", "failed"])
-def test_what_may_go_on_is_held_by_a_claim(store: Store, status: Status) -> None:
+def test_claim_holds_resumable_run(store: Store, status: Status) -> None:
     begin(store, "r", status=status)
     kept = store.claim("r", elsewhere())
     assert kept is not None
@@ -262,7 +262,7 @@ def test_what_may_go_on_is_held_by_a_claim(store: Store, status: Status) -> None
     assert status_of(store, "r") == status
 
 
-def test_a_run_that_is_over_is_given_and_not_held(store: Store) -> None:
+def test_claim_of_finished_run_returns_it_unclaimed(store: Store) -> None:
     begin(store, "done")
     go_on(store, "done", 1, status="done")
     begin(store, "cancelled", status="waiting")
@@ -274,7 +274,7 @@ def test_a_run_that_is_over_is_given_and_not_held(store: Store) -> None:
         assert status_of(store, run_id) == run_id
 
 
-def test_a_run_of_a_live_holder_is_not_taken(store: Store) -> None:
+def test_claim_of_live_process_is_rejected(store: Store) -> None:
     begin(store, "mine")
     begin(store, "theirs", elsewhere())
     for run_id, pid in (("mine", this_process().pid), ("theirs", 812)):
@@ -283,7 +283,7 @@ def test_a_run_of_a_live_holder_is_not_taken(store: Store) -> None:
                 store.claim(run_id, who)
 
 
-def test_a_branch_is_not_claimed(store: Store) -> None:
+def test_branch_cannot_be_claimed(store: Store) -> None:
     begin(store, "r")
     store.commit(Commit("r", this_process(), [change("b", [], born=birth("r"))])).result()
     acts: list[Callable[[], object]] = [
@@ -296,7 +296,7 @@ def test_a_branch_is_not_claimed(store: Store) -> None:
             act()
 
 
-def test_a_run_of_a_dead_process_of_this_machine_is_taken_at_once(store: Store) -> None:
+def test_run_of_dead_local_process_is_claimed_immediately(store: Store) -> None:
     dead = dead_here()
     begin(store, "r", dead)
     store.commit(Commit("r", dead, [change("b", [], born=birth("r"))])).result()
@@ -312,14 +312,14 @@ def test_a_run_of_a_dead_process_of_this_machine_is_taken_at_once(store: Store) 
     assert f"was taken over by process {this_process().pid} on" in str(refusal(store, late))
 
 
-def test_a_process_with_the_same_pid_is_another(store: Store) -> None:
+def test_reused_pid_is_other_process(store: Store) -> None:
     here = this_process()
     begin(store, "r", Process("before", here.host, here.boot, here.pid, "1"))
     assert store.claim("r", here) is not None
 
 
 @pytest.mark.usefixtures("short_lease")
-def test_a_lease_that_ran_out_gives_the_right_to_take_and_no_more(store: Store) -> None:
+def test_expired_lease_allows_claim(store: Store) -> None:
     begin(store, "r", elsewhere())
     assert comes_true(lambda: status_of(store, "r") == "stopped")
     go_on(store, "r", 1, elsewhere())  # nobody took it
@@ -334,7 +334,7 @@ def test_a_lease_that_ran_out_gives_the_right_to_take_and_no_more(store: Store) 
     assert text.endswith("This process writes nothing more to the run.")
 
 
-def test_a_release_by_somebody_else_does_nothing(store: Store) -> None:
+def test_release_by_other_process_does_nothing(store: Store) -> None:
     begin(store, "r")
     store.release("r", elsewhere(), "stopped")
     store.release("nobody", elsewhere(), "stopped")
@@ -343,7 +343,7 @@ def test_a_release_by_somebody_else_does_nothing(store: Store) -> None:
     assert status_of(store, "r") == "stopped"
 
 
-def test_what_is_to_be_tried_anew_has_not_failed(store: Store) -> None:
+def test_release_as_queued_clears_error(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, error="no luck")
     for status, error in (("stopped", "no luck"), ("queued", None)):
@@ -352,7 +352,7 @@ def test_what_is_to_be_tried_anew_has_not_failed(store: Store) -> None:
         assert store.claim("r", this_process())
 
 
-def test_a_run_that_takes_five_processes_with_it_is_given_up(store: Store) -> None:
+def test_run_that_kills_five_processes_fails(store: Store) -> None:
     begin(store, "r", dead_here())
     for turn in range(4):
         assert store.claim("r", dead_here(str(turn)))
@@ -367,7 +367,7 @@ def test_a_run_that_takes_five_processes_with_it_is_given_up(store: Store) -> No
         assert store.claim("r", dead_here("again"))
 
 
-def test_take_overs_are_counted_at_one_step(store: Store) -> None:
+def test_takeovers_are_counted_per_step(store: Store) -> None:
     holder = dead_here()
     begin(store, "r", holder)
     for turn in range(12):
@@ -376,7 +376,7 @@ def test_take_overs_are_counted_at_one_step(store: Store) -> None:
         assert store.claim("r", holder)
 
 
-def test_resting_and_going_on_is_no_take_over(store: Store) -> None:
+def test_pause_and_resume_is_not_a_takeover(store: Store) -> None:
     begin(store, "r", status="waiting")
     for turn in range(8):
         assert store.claim("r", elsewhere(str(turn)))
@@ -386,7 +386,7 @@ def test_resting_and_going_on_is_no_take_over(store: Store) -> None:
 # Cancelling and deleting
 
 
-def test_a_run_that_rests_is_cancelled_at_once(store: Store) -> None:
+def test_cancel_of_paused_run_is_immediate(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, status="waiting", requests=[request("q", "r")])
     store.cancel("r")
@@ -395,7 +395,7 @@ def test_a_run_that_rests_is_cancelled_at_once(store: Store) -> None:
     store.cancel("r")
 
 
-def test_a_driven_run_is_cancelled_at_its_next_commit(store: Store) -> None:
+def test_cancel_of_driven_run_takes_effect_at_next_commit(store: Store) -> None:
     begin(store, "r")
     begin(store, "other")
     assert store.renew_lease(this_process(), 20) == []
@@ -414,14 +414,14 @@ def test_a_driven_run_is_cancelled_at_its_next_commit(store: Store) -> None:
 @pytest.mark.parametrize(
     ("told", "kept"), [("done", "done"), ("failed", "failed"), ("cancelled", "cancelled"), ("stopped", "cancelled")]
 )
-def test_a_run_that_ends_by_itself_has_ended(store: Store, told: Status, kept: Status) -> None:
+def test_cancel_of_run_that_finishes_first_has_no_effect(store: Store, told: Status, kept: Status) -> None:
     begin(store, "r")
     store.cancel("r")
     go_on(store, "r", 1, status=told)
     assert status_of(store, "r") == kept
 
 
-def test_what_nobody_drives_any_more_is_cancelled_by_the_wish(store: Store) -> None:
+def test_cancel_of_abandoned_run_is_immediate(store: Store) -> None:
     here = this_process()
     begin(store, "r", here)
     store.cancel("r")
@@ -430,7 +430,7 @@ def test_what_nobody_drives_any_more_is_cancelled_by_the_wish(store: Store) -> N
     assert status_of(store, "dead") == "cancelled"
 
 
-def test_what_is_done_or_unknown_is_not_cancelled(store: Store) -> None:
+def test_cancel_of_finished_or_unknown_run_is_rejected(store: Store) -> None:
     begin(store, "r", status="done")
     with pytest.raises(StoreError, match=r"Cannot cancel run r: it is already finished \(status `done`\)"):
         store.cancel("r")
@@ -439,7 +439,7 @@ def test_what_is_done_or_unknown_is_not_cancelled(store: Store) -> None:
             act("nobody")
 
 
-def test_a_run_is_deleted_with_all_below_it(store: Store) -> None:
+def test_delete_removes_run_and_branches(store: Store) -> None:
     for run_id in ("r", "other"):
         begin(store, run_id)
         changes = [change(f"{run_id}-b", ["b"], born=birth(run_id)), change(run_id, [], since=1, status="waiting")]
@@ -458,7 +458,7 @@ def test_a_run_is_deleted_with_all_below_it(store: Store) -> None:
 # Listing, finding, following
 
 
-def test_runs_are_listed_the_newest_first(store: Store) -> None:
+def test_list_is_newest_first(store: Store) -> None:
     for number, minutes in enumerate([3, 1, 2, 2]):
         begin(store, f"r{number}", started=NOON + timedelta(minutes=minutes), status="done")
     assert [facts.id for facts in store.list()] == ["r0", "r3", "r2", "r1"]
@@ -468,13 +468,13 @@ def test_runs_are_listed_the_newest_first(store: Store) -> None:
     assert [facts.id for facts in store.list(before=NOON + timedelta(minutes=2))] == ["r1"]
 
 
-def test_a_list_shows_fifty_unless_told(store: Store) -> None:
+def test_list_default_limit_is_fifty(store: Store) -> None:
     for number in range(52):
         begin(store, f"r{number}")
     assert len(store.list()) == 50
 
 
-def test_a_list_is_narrowed(store: Store) -> None:
+def test_list_filters_runs(store: Store) -> None:
     known: list[tuple[str, Status, str, str | None]] = [
         ("a", "done", "shop.desk:Desk", None),
         ("b", "waiting", "shop.desk:Desk", "night"),
@@ -499,7 +499,7 @@ def test_a_list_is_narrowed(store: Store) -> None:
     assert ids(batch="night", status=["running"], agent="Desk") == "c"
 
 
-def test_a_run_is_found_by_the_beginning_of_its_id(store: Store) -> None:
+def test_find_by_id_prefix_returns_run(store: Store) -> None:
     for run_id in ("4f2a", "4f2b", "4f", "order-17", "order-170", "a%b", "é1"):
         begin(store, run_id)
     store.commit(Commit("4f2a", this_process(), [change("4f2a-b", [], born=birth("4f2a"))])).result()
@@ -514,7 +514,7 @@ def test_a_run_is_found_by_the_beginning_of_its_id(store: Store) -> None:
     assert len(store.find("")) == 7
 
 
-def test_a_run_is_followed_with_all_below_it(store: Store) -> None:
+def test_follow_includes_branches(store: Store) -> None:
     begin(store, "r")
     begin(store, "other")
     first = store.follow("r")
@@ -533,7 +533,7 @@ def test_a_run_is_followed_with_all_below_it(store: Store) -> None:
     assert store.follow("nobody") == (None, [])
 
 
-def test_a_position_is_never_given_twice(store: Store) -> None:
+def test_follow_position_is_unique(store: Store) -> None:
     begin(store, "r", status="done")
     position = store.follow("r")[1][-1].position
     store.delete("r")
@@ -544,7 +544,7 @@ def test_a_position_is_never_given_twice(store: Store) -> None:
 # People
 
 
-def test_people_are_asked_and_answer(store: Store) -> None:
+def test_requests_are_stored_and_answered(store: Store) -> None:
     begin(store, "r")
     asked = [
         request("q2", "r", after=2, choices=("blue", "red")),
@@ -570,7 +570,7 @@ def test_people_are_asked_and_answer(store: Store) -> None:
     assert store.answers("other") == store.answers("nobody") == []
 
 
-def test_a_request_is_answered_once(store: Store) -> None:
+def test_request_can_be_answered_once(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, status="waiting", requests=[request("q", "r")])
     with pytest.raises(StoreError, match="Request 'x' is not open in"):
@@ -583,7 +583,7 @@ def test_a_request_is_answered_once(store: Store) -> None:
     assert [one.value for one in store.answers("r")] == [None]
 
 
-def test_each_commit_says_what_is_open(store: Store) -> None:
+def test_each_commit_sets_open_requests(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, requests=[request("a", "r"), request("b", "r"), request("c", "r")])
     store.answer("a", 1)
@@ -600,7 +600,7 @@ def test_each_commit_says_what_is_open(store: Store) -> None:
 # Threads, event loops, closing
 
 
-def test_many_threads_commit_at_once_and_each_in_its_order(store: Store) -> None:
+def test_threads_commit_concurrently_in_their_order(store: Store) -> None:
     def drive(run_id: str) -> None:
         begin(store, run_id)
         for since in range(1, 20):
@@ -618,7 +618,7 @@ def test_many_threads_commit_at_once_and_each_in_its_order(store: Store) -> None
         assert list(store.read(run_id)[0].entries) == [str(number) for number in range(20)]
 
 
-def test_commits_that_nobody_waits_for_are_kept_in_the_order_of_the_calls(store: Store) -> None:
+def test_unawaited_commits_keep_call_order(store: Store) -> None:
     begin(store, "r")
     futures = [
         store.commit(Commit("r", this_process(), [change("r", [str(since)], since=since)])) for since in range(1, 100)
@@ -628,7 +628,7 @@ def test_commits_that_nobody_waits_for_are_kept_in_the_order_of_the_calls(store:
     assert list(store.read("r")[0].entries) == [str(number) for number in range(100)]
 
 
-def test_one_that_is_refused_leaves_the_others_alone(store: Store) -> None:
+def test_rejected_commit_does_not_affect_others(store: Store) -> None:
     for number in range(8):
         begin(store, f"r{number}")
     store.cancel("r2")
@@ -652,13 +652,13 @@ async def awaited(store: Store) -> None:
     await asyncio.wrap_future(store.commit(more))
 
 
-def test_who_stops_waiting_for_a_commit_does_not_stop_it(store: Store) -> None:
+def test_abandoned_wait_does_not_stop_commit(store: Store) -> None:
     begin(store, "r")
     asyncio.run(awaited(store))
     assert list(store.read("r")[0].entries) == ["0", "1", "2"]
 
 
-def test_a_store_that_was_closed_is_used_again(store: Store) -> None:
+def test_closed_store_can_be_used_again(store: Store) -> None:
     begin(store, "r")
     late = store.commit(Commit("r", this_process(), [change("r", ["1"], since=1)]))
     store.close()
@@ -673,7 +673,7 @@ def test_a_store_that_was_closed_is_used_again(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("short_lease")
-def test_a_process_is_heard_of_while_it_drives_a_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_lease_is_renewed_while_driving(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(store, "r")
     begin(store, "s")
     assert comes_true(lambda: status_of(store, "r") == "stopped")
@@ -693,7 +693,7 @@ def test_a_process_is_heard_of_while_it_drives_a_run(store: Store, monkeypatch: 
 # Runs that begin elsewhere
 
 
-def test_a_run_can_be_put_before_anybody_begins_it(store: Store) -> None:
+def test_run_can_be_queued_before_start(store: Store) -> None:
     born = birth(agent="shop.desk:Desk", input='{"question": "é\\u0000"}', overrides='{"settings": {}}')
     born = born._replace(batch="nightly", item=4)
     assert store.enqueue([QueuedRun("r", born, 3, NOON)]) == ["r"]
@@ -710,7 +710,7 @@ def test_a_run_can_be_put_before_anybody_begins_it(store: Store) -> None:
     assert store.follow("r") == ("queued", [])
 
 
-def test_what_is_known_by_its_id_is_not_put_again(store: Store) -> None:
+def test_known_run_id_is_not_queued_again(store: Store) -> None:
     begin(store, "known")
     runs = [QueuedRun(name, birth(input=f'"{at}"')) for at, name in enumerate(["known", "a", "b", "a"])]
     assert sorted(store.enqueue(runs)) == ["a", "b"]
@@ -720,7 +720,7 @@ def test_what_is_known_by_its_id_is_not_put_again(store: Store) -> None:
     assert [store.read(name)[0].header.input for name in ("a", "b")] == ['"1"', '"2"']
 
 
-def test_who_claims_a_queued_run_begins_it(store: Store) -> None:
+def test_claim_of_queued_run_starts_it(store: Store) -> None:
     store.enqueue([QueuedRun("r", birth())])
     kept = store.claim("r", this_process())
     assert kept is not None
@@ -733,7 +733,7 @@ def test_who_claims_a_queued_run_begins_it(store: Store) -> None:
     assert (begun.has_started, list(begun.entries), begun.record) == (True, ["0"], '{"record": 1}')
 
 
-def test_a_run_goes_back_to_the_queue(store: Store) -> None:
+def test_run_can_return_to_queue(store: Store) -> None:
     store.enqueue([QueuedRun("r", birth())])
     store.claim("r", this_process())
     store.release("r", this_process(), "queued")
@@ -744,7 +744,7 @@ def test_a_run_goes_back_to_the_queue(store: Store) -> None:
     assert store.claim("r", elsewhere()) is not None
 
 
-def test_a_queued_run_can_be_cancelled_and_deleted(store: Store) -> None:
+def test_queued_run_can_be_cancelled_and_deleted(store: Store) -> None:
     store.enqueue([QueuedRun("r", birth()), QueuedRun("s", birth())])
     store.cancel("r")
     assert status_of(store, "r") == "cancelled"
@@ -753,7 +753,7 @@ def test_a_queued_run_can_be_cancelled_and_deleted(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("short_lease")
-def test_a_claimed_run_whose_holder_died_before_it_began_is_taken_over_four_times(store: Store) -> None:
+def test_queued_run_of_dead_process_is_taken_over_four_times(store: Store) -> None:
     store.enqueue([QueuedRun("r", birth())])
     assert store.claim("r", dead_here("first")) is not None
     for at in range(4):
@@ -765,7 +765,7 @@ def test_a_claimed_run_whose_holder_died_before_it_began_is_taken_over_four_time
     assert status_of(store, "r") == "failed"
 
 
-def test_many_runs_are_looked_at_in_one_go(store: Store) -> None:
+def test_many_statuses_are_read_at_once(store: Store) -> None:
     store.enqueue([QueuedRun(f"q{at}", birth()) for at in range(1500)])
     begin(store, "running")
     begin(store, "gone", dead_here())
@@ -778,7 +778,7 @@ def test_many_runs_are_looked_at_in_one_go(store: Store) -> None:
     assert store.statuses([]) == {}
 
 
-def test_a_store_without_workers_says_so(store: Store) -> None:
+def test_store_without_workers_says_so(store: Store) -> None:
     if store.name.startswith("postgres"):
         pytest.skip("it has workers")
     with pytest.raises(StoreError, match=r"cannot deliver runs to workers. Workers need a PostgreSQL store"):

@@ -162,7 +162,7 @@ def assert_alike(acts: Sequence[Act], memory: Store, file: Store) -> None:
 # To shrink takes long where there is a disk, and how long it takes to make an example depends on the machine.
 @settings(max_examples=RUNS, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(histories())
-def test_any_sequence_of_acts_reads_back_the_same(acts: list[Act]) -> None:
+def test_any_sequence_of_operations_reads_back_equal(acts: list[Act]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = SQLiteStore(f"{folder}/runs.db")
         try:
@@ -175,7 +175,9 @@ def test_any_sequence_of_acts_reads_back_the_same(acts: list[Act]) -> None:
     max_examples=RUNS // 2, phases=[Phase.generate], suppress_health_check=list(HealthCheck)
 )  # fmt: skip
 @given(histories())
-def test_any_sequence_of_acts_reads_back_the_same_from_postgres(postgres_store: PostgresStore, acts: list[Act]) -> None:
+def test_any_sequence_of_operations_reads_back_equal_from_postgres(
+    postgres_store: PostgresStore, acts: list[Act]
+) -> None:
     postgres_store.transact(empty)
     assert_alike(acts, MemoryStore(), postgres_store)
 

@@ -12,7 +12,7 @@ from tests.contract.conftest import Wire
 from tests.loopback import Fault, Loopback
 
 from acorn import DeclarationError, ModelError, Step, module, tool
-from acorn._formats.schema.generate import closed, is_strict
+from acorn._formats.schema.generate import close_objects, is_strict
 from acorn.models.port import ModelRequest, takes_strict
 from acorn.models.resolve import resolve
 from acorn.testing import Reply, ScriptedModel, call, finish
@@ -75,19 +75,19 @@ def azure_model(server: Loopback, **extra: Any) -> Json:
     return {"model": "azure/gpt-4o", "api_base": server.url, **given, **extra}
 
 
-def test_an_answer_whose_schema_is_strict_is_sent_as_such(azure: Loopback) -> None:
+def test_strict_schema_is_sent_as_strict(azure: Loopback) -> None:
     assert Answering(model=azure_model(azure))() == Tight(**RIGHT)
     assert [flags(body) for body in azure.bodies()] == [{"look": None, "__finish__": True}] * 2
     assert len({json.dumps(body["tools"]) for body in azure.bodies()}) == 1
 
 
-def test_another_schema_or_a_no_is_sent_as_ever(azure: Loopback) -> None:
+def test_other_schema_or_strict_false_is_not_sent_as_strict(azure: Loopback) -> None:
     Casual(model=azure_model(azure))()
     Answering(model=azure_model(azure), strict=False)()
     assert [flags(body) for body in azure.bodies()] == [{"look": None, "__finish__": None}] * 4
 
 
-def test_another_address_is_not_openai(wire: Wire) -> None:
+def test_other_address_is_not_sent_strict(wire: Wire) -> None:
     wire.serve([call("look", place="here"), finish(**RIGHT)])
     assert wire.call(Answering(model=wire.model())) == Tight(**RIGHT)
     said = False if wire.is_responses else None
@@ -113,17 +113,17 @@ def test_another_address_is_not_openai(wire: Wire) -> None:
         (["openai/gpt-4o", "anthropic/claude-sonnet-4-5"], False),
     ],
 )
-def test_who_is_known_to_take_it(config: Any, expected: bool) -> None:
+def test_models_known_to_accept_strict(config: Any, expected: bool) -> None:
     assert takes_strict(resolve(config, "Test")) is expected
 
 
-def test_an_address_in_the_environment_is_another_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_in_environment_is_not_sent_strict(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", "https://example.org/v1")
     assert not takes_strict(resolve("openai/gpt-4o", "Test"))
     assert not takes_strict(resolve({"model": "openai/gpt-4o", "lane": "litellm"}, "Test"))
 
 
-def test_another_model_in_the_midst_of_a_run_is_asked_as_it_can_be(azure: Loopback) -> None:
+def test_model_changed_during_run_is_asked_as_it_supports(azure: Loopback) -> None:
     class Changing(Answering):
         def on_step(self, step: Step) -> None:
             step.model = azure.openai()
@@ -136,7 +136,7 @@ def test_another_model_in_the_midst_of_a_run_is_asked_as_it_can_be(azure: Loopba
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_what_the_user_wants_strict_is_sent_so_on_every_lane(wire: Wire, streams: bool) -> None:
+def test_strict_true_is_sent_on_every_lane(wire: Wire, streams: bool) -> None:
     @tool(strict=True)
     def search(query: str) -> str:
         """Search."""
@@ -161,7 +161,7 @@ def test_what_the_user_wants_strict_is_sent_so_on_every_lane(wire: Wire, streams
         assert schema.get("additionalProperties") is (False if function.get("strict") else None)
 
 
-def test_strict_tools_that_are_agents_or_have_a_schema() -> None:
+def test_strict_agent_tools_and_schema_tools() -> None:
     given = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
 
     @tool(schema=given, strict=True)
@@ -184,7 +184,7 @@ def test_strict_tools_that_are_agents_or_have_a_schema() -> None:
     assert functions["helper"]["parameters"]["additionalProperties"] is False
 
 
-def test_it_is_declared_like_any_setting() -> None:
+def test_strict_is_declared_like_any_setting() -> None:
     model = ScriptedModel([finish(**RIGHT)] * 2)
     Casual(model=model).using(strict=True)()
     Casual(model=model, strict=None)()
@@ -199,7 +199,7 @@ def test_it_is_declared_like_any_setting() -> None:
         def f() -> None: ...
 
 
-def test_a_branch_decides_for_itself() -> None:
+def test_branch_decides_strict_for_itself() -> None:
     class Checking(module):
         """Check it."""
 
@@ -219,13 +219,13 @@ def test_a_branch_decides_for_itself() -> None:
 
 
 def request(*, declared: frozenset[str] = frozenset()) -> ModelRequest:
-    parameters = closed(Tight.model_json_schema())
+    parameters = close_objects(Tight.model_json_schema())
     tools = [{"type": "function", "function": {"name": "__finish__", "parameters": parameters, "strict": True}}]
     return ModelRequest([{"role": "user", "content": "Why?"}], tools, 0.7, 100, declared=declared)
 
 
 @pytest.mark.parametrize("words", [REFUSED, "Unknown parameter: 'tools[0].function.strict'."])
-def test_a_strictness_that_nobody_asked_for_is_left_out_once_refused(gpt: Wire, words: str) -> None:
+def test_refused_default_strict_is_left_out(gpt: Wire, words: str) -> None:
     gpt.serve([Fault(status=400, message=words), *[finish(**RIGHT)] * 3])
     model = resolve(gpt.model(num_retries=0), "Test")
     for _ in range(2):
@@ -237,7 +237,7 @@ def test_a_strictness_that_nobody_asked_for_is_left_out_once_refused(gpt: Wire, 
     assert [flags(body)["__finish__"] for body in gpt.server.bodies()] == [True, said, said, True]
 
 
-def test_azure_that_refuses_it_is_asked_without_for_the_whole_run(litellm_is_loaded: None) -> None:
+def test_azure_refusing_strict_is_asked_without_for_whole_run(litellm_is_loaded: None) -> None:
     script: list[Any] = [
         Fault(status=400, message=REFUSED),
         call("look", place="here"),
@@ -250,14 +250,14 @@ def test_azure_that_refuses_it_is_asked_without_for_the_whole_run(litellm_is_loa
     assert [flags(body)["__finish__"] for body in server.bodies()] == [True, None, None, None]
 
 
-def test_one_that_the_user_set_is_an_error_that_names_it(wire: Wire) -> None:
+def test_refused_strict_set_by_user_raises(wire: Wire) -> None:
     wire.serve(lambda request: Fault(status=400, message=REFUSED))
     error = wire.fails(Casual(model=wire.model(), strict=True))
     assert "The model does not take the `strict` that was set: change or remove it." in str(error)
     assert (error.status, wire.count()) == (400, 1)
 
 
-def test_one_on_a_tool_as_well(wire: Wire) -> None:
+def test_refused_strict_on_tool_raises(wire: Wire) -> None:
     @tool(strict=True)
     def search(query: str = "x") -> str:
         """Search."""
@@ -269,7 +269,7 @@ def test_one_on_a_tool_as_well(wire: Wire) -> None:
     assert wire.count() == 1
 
 
-def test_other_complaints_are_not_taken_for_it(gpt: Wire) -> None:
+def test_other_errors_are_not_taken_for_refused_strict(gpt: Wire) -> None:
     gpt.serve(lambda request: Fault(status=400, message="The model is restricted to members."))
     with pytest.raises(ModelError):
         resolve(gpt.model(num_retries=0), "Test").complete(request())
@@ -330,7 +330,7 @@ class Pair(BaseModel):
         (Pair, False),
     ],
 )
-def test_only_what_openai_takes_as_it_stands_is_strict(schema: type[BaseModel], expected: bool) -> None:
+def test_only_schemas_valid_as_written_are_strict(schema: type[BaseModel], expected: bool) -> None:
     model = ScriptedModel([Reply("no")])
     model.takes_strict = True  # type: ignore[attr-defined]
 
@@ -345,7 +345,7 @@ def test_only_what_openai_takes_as_it_stands_is_strict(schema: type[BaseModel], 
     assert not expected or is_strict(function["parameters"])
 
 
-def test_deep_and_odd_schemas_are_not() -> None:
+def test_deep_and_unusual_schemas_are_not_strict() -> None:
     deep: Json = {"type": "string"}
     for _ in range(11):
         deep = {"type": "object", "properties": {"a": deep}, "required": ["a"], "additionalProperties": False}

@@ -59,14 +59,14 @@ def native(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_requests_of_a_run_share_one_connection(way: str) -> None:
+def test_requests_of_run_share_connection(way: str) -> None:
     steps = [call("look", place=f"the {number}th tree") for number in range(4)]
     with Loopback([*steps, DONE]) as server:
         assert run(Looking(model=server.openai()), way) == "done"
         assert (len(server.requests), server.accepted) == (5, 1)
 
 
-def test_runs_that_follow_each_other_share_one_connection() -> None:
+def test_consecutive_runs_share_connection() -> None:
     with Loopback(lambda request: DONE) as server:
         for _ in range(5):
             Plain(model=server.openai())()
@@ -74,7 +74,7 @@ def test_runs_that_follow_each_other_share_one_connection() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_connection_that_the_server_has_closed_is_not_used_again(way: str) -> None:
+def test_connection_closed_by_server_is_not_reused(way: str) -> None:
     class Patient(Looking):
         def on_step(self, step: Step) -> None:
             assert comes_true(lambda: not server.is_connected)
@@ -86,7 +86,7 @@ def test_a_connection_that_the_server_has_closed_is_not_used_again(way: str) -> 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_stream_that_was_read_to_its_end_leaves_the_connection_for_the_next(way: str) -> None:
+def test_stream_read_to_end_returns_connection(way: str) -> None:
     streams = [Fault(chunked=True, reply=call("look", place="here")), Fault(chunked=True, reply=DONE)]
 
     async def aread(agent: module[Any, Any]) -> None:
@@ -103,7 +103,7 @@ def test_a_stream_that_was_read_to_its_end_leaves_the_connection_for_the_next(wa
         assert len(server.requests) == 2
 
 
-def test_threads_get_their_own_answers() -> None:
+def test_threads_get_their_own_responses() -> None:
     def answer(request: Any) -> Any:
         return finish(result=request.body["messages"][-1]["content"])
 
@@ -120,7 +120,7 @@ def test_threads_get_their_own_answers() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_forked_child_has_connections_of_its_own() -> None:
+def test_forked_child_has_own_connections() -> None:
     with Loopback(lambda request: DONE) as server:
         agent = Plain(model=server.openai(num_retries=0))
         assert agent() == "done"
@@ -136,7 +136,7 @@ def test_a_forked_child_has_connections_of_its_own() -> None:
         assert server.accepted == 2
 
 
-def test_a_request_is_sent_once_when_the_connection_breaks() -> None:
+def test_request_is_sent_once_when_connection_breaks() -> None:
     with Loopback(lambda request: Fault(reset="before")) as server:
         for way in WAYS:
             with pytest.raises(ModelError, match="no connection"):
@@ -145,7 +145,7 @@ def test_a_request_is_sent_once_when_the_connection_breaks() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_request_says_who_asks(way: str) -> None:
+def test_request_has_user_agent(way: str) -> None:
     with Loopback([DONE, DONE]) as server:
         run(Plain(model=server.openai()), way)
         run(Plain(model=server.openai(headers={"user-agent": "mine"})), way)
@@ -153,7 +153,7 @@ def test_a_request_says_who_asks(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_headers_that_drip_in_get_no_more_time_than_the_run_has(way: str) -> None:
+def test_slow_headers_get_only_remaining_time(way: str) -> None:
     endless = Fault(reply=DONE, headers={f"X-{number}": "a" * 6000 for number in range(90)}, drip=0.05)
     limit = pytest.raises(LimitError, match="max_seconds")
     with Loopback(lambda request: endless) as server, waiting_for_nothing(), limit:
@@ -165,7 +165,7 @@ def _gzipped(data: bytes, *, cut: int | None = None) -> Fault:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_answer_that_was_compressed_unasked_is_read(way: str) -> None:
+def test_unrequested_compression_is_read(way: str) -> None:
     whole = json.dumps(openai_completion(call("look", place="here" * 50_000), {}, 1)).encode()
     with Loopback([_gzipped(whole), _gzipped(json.dumps(openai_completion(DONE, {}, 2)).encode())]) as server:
         assert run(Looking(model=server.openai(num_retries=0)), way) == "done"
@@ -174,7 +174,7 @@ def test_an_answer_that_was_compressed_unasked_is_read(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_error_that_was_compressed_unasked_is_told(way: str) -> None:
+def test_compressed_error_is_read(way: str) -> None:
     told = Fault(
         status=400, body=gzip.compress(b'{"error": {"message": "no way"}}'), headers={"Content-Encoding": "gzip"}
     )
@@ -184,14 +184,14 @@ def test_an_error_that_was_compressed_unasked_is_told(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("is_cut", [True, False])
-def test_a_compressed_answer_that_is_not_whole_is_told(way: str, is_cut: bool) -> None:
+def test_incomplete_compressed_response_is_reported(way: str, is_cut: bool) -> None:
     whole = json.dumps(openai_completion(DONE, {}, 1)).encode()
     broken = _gzipped(whole, cut=60) if is_cut else Fault(body=whole, headers={"Content-Encoding": "gzip"})
     with Loopback([broken]) as server, pytest.raises(ModelError):
         run(Plain(model=server.openai(num_retries=0)), way)
 
 
-def test_a_compressed_stream_is_read_as_it_comes() -> None:
+def test_compressed_stream_is_read_incrementally() -> None:
     events = gzip.compress(openai_stream(DONE, {"stream_options": {"include_usage": True}}, 1, 8))
     told = Fault(body=events, content_type=EVENTS, headers={"Content-Encoding": "gzip"})
     with Loopback([told]) as server:
@@ -200,7 +200,7 @@ def test_a_compressed_stream_is_read_as_it_comes() -> None:
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
 @pytest.mark.parametrize("timeout", ["soon", -1, 0, float("nan"), float("inf"), [5]])
-def test_a_timeout_that_is_none_is_refused_before_any_call(timeout: Any, lane: str) -> None:
+def test_invalid_timeout_is_rejected_before_call(timeout: Any, lane: str) -> None:
     with Loopback([]) as server:
         with pytest.raises(DeclarationError, match="`timeout` must be a number of seconds above 0, or None for no end"):
             Plain(model=server.openai(timeout=timeout, lane=lane))()
@@ -231,12 +231,12 @@ def trusted(authority: trustme.CA, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.usefixtures("trusted")
-def test_a_certificate_that_the_environment_trusts_is_taken(secure: Loopback, way: str) -> None:
+def test_certificate_trusted_by_environment_is_accepted(secure: Loopback, way: str) -> None:
     assert run(Plain(model=secure.openai()), way) == "done"
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_certificate_that_nobody_trusts_is_refused(secure: Loopback, way: str) -> None:
+def test_untrusted_certificate_is_rejected(secure: Loopback, way: str) -> None:
     with pytest.raises(ModelError, match=r"(?i)certificate") as caught:
         run(Plain(model=secure.openai(num_retries=0)), way)
     assert caught.value.status is None
@@ -308,7 +308,7 @@ def proxy() -> Iterator[Proxy]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_proxy_of_the_environment_is_asked(way: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_of_environment_is_used(way: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", proxy.url)
     with Loopback([DONE]) as server:
         assert run(Plain(model=server.openai()), way) == "done"
@@ -317,7 +317,7 @@ def test_a_proxy_of_the_environment_is_asked(way: str, proxy: Proxy, monkeypatch
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.usefixtures("trusted")
-def test_a_proxy_is_a_tunnel_for_what_is_encrypted(
+def test_proxy_tunnels_encrypted_requests(
     way: str, proxy: Proxy, secure: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("https_proxy", proxy.url)
@@ -327,7 +327,7 @@ def test_a_proxy_is_a_tunnel_for_what_is_encrypted(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_hosts_that_need_no_proxy_are_asked_directly(way: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_hosts_are_asked_directly(way: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", proxy.url)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with Loopback([DONE]) as server:

@@ -180,7 +180,7 @@ ANTHROPIC_FORCED: Json = {"type": "tool", "name": "__finish__"}
 # Requests
 
 
-def test_the_first_request_holds_the_prompt_the_input_the_settings_and_the_tools(wire: Wire) -> None:
+def test_first_request_has_prompt_input_settings_and_tools(wire: Wire) -> None:
     wire.serve([finish(**RIGHT)])
     run = wire.run(Researcher(model=wire.model()), question="Why?")
     assert run.output == Answer(**RIGHT)
@@ -188,7 +188,7 @@ def test_the_first_request_holds_the_prompt_the_input_the_settings_and_the_tools
 
 
 @pytest.mark.chat
-def test_a_key_travels_in_the_header_of_the_protocol_and_nowhere_else(wire: Wire) -> None:
+def test_key_is_only_in_protocol_header(wire: Wire) -> None:
     server = wire.serve([finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
     headers = server.requests[0].headers
@@ -202,7 +202,7 @@ def test_a_key_travels_in_the_header_of_the_protocol_and_nowhere_else(wire: Wire
     assert b"sk-" not in server.requests[0].raw
 
 
-def test_a_step_adds_the_call_and_its_result(wire: Wire) -> None:
+def test_step_adds_call_and_result(wire: Wire) -> None:
     wire.serve([call("search", query="why"), finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
     assert wire.bodies() == wire.either(
@@ -211,7 +211,7 @@ def test_a_step_adds_the_call_and_its_result(wire: Wire) -> None:
 
 
 @pytest.mark.chat
-def test_nothing_is_said_for_the_model_where_it_said_nothing_beside_its_calls(wire: Wire) -> None:
+def test_no_text_is_sent_beside_calls_without_text(wire: Wire) -> None:
     server = wire.serve([call("search", query="why"), finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
     assert b"Empty message content" not in server.requests[1].raw
@@ -219,7 +219,7 @@ def test_nothing_is_said_for_the_model_where_it_said_nothing_beside_its_calls(wi
         assert "content" not in server.requests[1].body["messages"][2]
 
 
-def test_parallel_calls_and_their_results_travel_together_with_the_text(wire: Wire) -> None:
+def test_parallel_calls_and_results_are_sent_together(wire: Wire) -> None:
     wire.serve([Reply("Let me see.") & call("search", query="why") & call("search", query="how"), finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
     assert wire.bodies()[1] == wire.either(
@@ -255,7 +255,7 @@ def test_parallel_calls_and_their_results_travel_together_with_the_text(wire: Wi
     )
 
 
-def test_a_reply_in_text_is_kept_and_the_model_reminded(wire: Wire) -> None:
+def test_text_response_is_followed_by_reminder(wire: Wire) -> None:
     wire.serve(["I wonder.", finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
     assert wire.bodies()[1] == wire.either(
@@ -267,7 +267,7 @@ def test_a_reply_in_text_is_kept_and_the_model_reminded(wire: Wire) -> None:
     )
 
 
-def test_a_correction_is_the_result_of_the_wrong_finish(wire: Wire) -> None:
+def test_correction_is_result_of_invalid_finish(wire: Wire) -> None:
     wire.serve([finish(answer="Because.", confidence=7), finish(**RIGHT)])
     run = wire.run(Researcher(model=wire.model()), question="Why?")
     assert run.output == Answer(**RIGHT)
@@ -296,7 +296,7 @@ def test_a_correction_is_the_result_of_the_wrong_finish(wire: Wire) -> None:
     )
 
 
-def test_the_forced_call_adds_the_choice_and_changes_nothing_else(wire: Wire) -> None:
+def test_forced_call_adds_only_tool_choice(wire: Wire) -> None:
     wire.serve([call("search", query="why"), finish(**RIGHT)])
     run = wire.run(Hurried(model=wire.model()), question="Why?")
     assert run.stop_reason == "forced"
@@ -309,7 +309,7 @@ def test_the_forced_call_adds_the_choice_and_changes_nothing_else(wire: Wire) ->
     assert forced["messages"][: len(first["messages"])] == first["messages"]
 
 
-def test_a_single_turn_forces_the_finish_from_the_first_request(wire: Wire) -> None:
+def test_single_turn_forces_finish_in_first_request(wire: Wire) -> None:
     wire.serve([finish(**RIGHT)])
     wire.run(Single(model=wire.model()), question="Why?")
     assert wire.bodies() == wire.either(
@@ -318,7 +318,7 @@ def test_a_single_turn_forces_the_finish_from_the_first_request(wire: Wire) -> N
     )
 
 
-def test_a_force_that_is_dropped_in_silence_is_followed_by_the_form(wire: Wire) -> None:
+def test_silently_dropped_tool_choice_is_followed_by_form(wire: Wire) -> None:
     wire.serve([call("search", query="why"), "I do not know.", FILLED_IN])
     run = wire.run(Hurried(model=wire.model()), question="Why?")
     assert run.output == Answer(**RIGHT)
@@ -336,7 +336,7 @@ def test_a_force_that_is_dropped_in_silence_is_followed_by_the_form(wire: Wire) 
     )
 
 
-def test_a_model_that_dropped_the_force_once_gets_the_form_at_once(wire: Wire) -> None:
+def test_model_that_dropped_tool_choice_gets_form_directly(wire: Wire) -> None:
     wire.serve([call("search", query="why"), "I do not know.", FILLED_IN, call("search", query="why"), FILLED_IN])
     agent = Hurried(model=wire.model())
     wire.run(agent, question="Why?")
@@ -348,7 +348,7 @@ def test_a_model_that_dropped_the_force_once_gets_the_form_at_once(wire: Wire) -
 
 
 @pytest.mark.parametrize("stop_reason", ["length", "content_filter"])
-def test_a_reply_that_was_cut_off_is_no_sign_that_the_force_was_dropped(wire: Wire, stop_reason: str) -> None:
+def test_cut_off_response_does_not_mean_dropped_tool_choice(wire: Wire, stop_reason: str) -> None:
     wire.serve([Reply("Well", stop_reason=stop_reason), finish(**RIGHT), finish(**RIGHT)])
     agent = Single(model=wire.model(), parse_retries=0)
     with pytest.raises(Exception, match=r"cut off|content filter"):
@@ -398,9 +398,7 @@ def marked_anthropic(*later: Json) -> Json:
 
 @pytest.mark.parametrize("kind", [Cached, CachedAsInTheSeeds])
 @pytest.mark.chat
-def test_the_system_message_and_the_first_user_message_are_marked_in_every_request(
-    wire: Wire, kind: type[Researcher]
-) -> None:
+def test_system_and_first_user_message_are_cache_marked(wire: Wire, kind: type[Researcher]) -> None:
     wire.serve([call("search", query="why"), finish(**RIGHT)])
     wire.run(kind(model=wire.model()), question="Why?")
     assert wire.bodies() == wire.either(
@@ -410,7 +408,7 @@ def test_the_system_message_and_the_first_user_message_are_marked_in_every_reque
 
 
 @pytest.mark.chat
-def test_index_0_is_the_first_user_message_without_a_system_message_too(wire: Wire) -> None:
+def test_cache_index_zero_is_first_user_message_without_system(wire: Wire) -> None:
     wire.serve([finish(**RIGHT)])
     wire.run(Cached(model=wire.model(), system_prompt=""), question="Why?")
     body = wire.bodies()[0]
@@ -422,7 +420,7 @@ def test_index_0_is_the_first_user_message_without_a_system_message_too(wire: Wi
 
 
 @pytest.mark.chat
-def test_a_mark_may_say_how_long_it_holds(wire: Wire) -> None:
+def test_cache_point_can_have_ttl(wire: Wire) -> None:
     wire.serve([finish(**RIGHT)])
     wire.run(CachedByHand(model=wire.model()), question="Why?")
     hour = {"type": "ephemeral", "ttl": "1h"}
@@ -436,7 +434,7 @@ def test_a_mark_may_say_how_long_it_holds(wire: Wire) -> None:
 
 
 @pytest.mark.chat
-def test_a_negative_index_counts_from_the_end_and_moves_with_it(wire: Wire) -> None:
+def test_negative_cache_index_counts_from_end(wire: Wire) -> None:
     wire.serve([call("search", query="why"), finish(**RIGHT)])
     wire.run(CachedAtTheEnd(model=wire.model()), question="Why?")
     first, second = wire.bodies()
@@ -450,7 +448,7 @@ def test_a_negative_index_counts_from_the_end_and_moves_with_it(wire: Wire) -> N
         assert second == anthropic(ANTHROPIC_ASKED, {"role": "user", "content": [marked]})
 
 
-def test_an_index_beyond_the_messages_marks_nothing(wire: Wire) -> None:
+def test_cache_index_beyond_messages_marks_nothing(wire: Wire) -> None:
     class CachedFarAway(Researcher):
         cache = [{"location": "message", "index": 9}]
 
@@ -460,7 +458,7 @@ def test_an_index_beyond_the_messages_marks_nothing(wire: Wire) -> None:
 
 
 @pytest.mark.chat
-def test_marks_do_not_pile_up_on_content_parts_or_in_the_history(wire: Wire) -> None:
+def test_cache_marks_do_not_accumulate(wire: Wire) -> None:
     class Shown(CachedAtTheEnd):
         def on_step(self, step: Step) -> None:
             self.history.append({"role": "user", "content": [{"type": "text", "text": f"Look {step.counter}."}]})
@@ -484,7 +482,7 @@ class Illustrated(Researcher):
         self.history.append({"role": "user", "content": parts})
 
 
-def test_images_in_a_message_of_the_users_arrive_in_the_protocols_form(wire: Wire) -> None:
+def test_images_of_user_message_are_sent_in_protocol_form(wire: Wire) -> None:
     wire.serve([call("search", query="why"), finish(**RIGHT)])
     run = wire.run(Illustrated(model=wire.model()), question="Why?")
     assert wire.bodies()[1] == wire.either(
@@ -523,7 +521,7 @@ class Seeing(Researcher):
         step.tool_results[0].output = {"photo": Photo(f"data:image/png;base64,{PNG}")}
 
 
-def test_a_picture_that_a_tool_returned_arrives_behind_the_results(wire: Wire) -> None:
+def test_image_returned_by_tool_follows_results(wire: Wire) -> None:
     wire.serve([call("search", query="why"), finish(**RIGHT)])
     wire.run(Seeing(model=wire.model()), question="Why?")
     text = '{"photo":{"media":1,"kind":"image"}}'
@@ -575,7 +573,7 @@ def thought(number: int, text: str, query: str) -> list[Json]:
     ]
 
 
-def test_thinking_goes_back_with_its_signature_all_through_the_tool_loop(claude: Wire) -> None:
+def test_thinking_is_sent_back_with_signature_in_tool_loop(claude: Wire) -> None:
     claude.serve(
         [
             Reply(reasoning="Hm.") & call("search", query="why"),
@@ -599,7 +597,7 @@ def test_thinking_goes_back_with_its_signature_all_through_the_tool_loop(claude:
     assert run.history[2]["thinking_blocks"] == [{"type": "thinking", "thinking": "Hm.", "signature": "signature-1"}]
 
 
-def test_redacted_thinking_goes_back_as_it_came(claude: Wire) -> None:
+def test_redacted_thinking_is_sent_back_unchanged(claude: Wire) -> None:
     hidden = {"type": "redacted_thinking", "data": "opaque"}
     asked = {"type": "tool_use", "id": "toolu_1_0", "name": "search", "input": {"query": "why"}}
     message = {
@@ -617,7 +615,7 @@ def test_redacted_thinking_goes_back_as_it_came(claude: Wire) -> None:
 
 
 @pytest.mark.parametrize("asked_for", [{"thinking": THINKING}, {"reasoning_effort": "low"}])
-def test_nothing_is_forced_while_claude_is_asked_to_think(claude: Wire, asked_for: Json) -> None:
+def test_thinking_claude_is_not_forced(claude: Wire, asked_for: Json) -> None:
     claude.serve([finish(**RIGHT), Reply(reasoning="Hm.") & call("search", query="why"), FILLED_IN])
     claude.run(Single(model=claude.model(**asked_for)), question="Why?")
     run = claude.run(Hurried(model=claude.model(**asked_for)), question="Why?")
@@ -628,7 +626,7 @@ def test_nothing_is_forced_while_claude_is_asked_to_think(claude: Wire, asked_fo
 
 
 @pytest.mark.parametrize("name", ["gpt-5", "home-made"])
-def test_another_model_than_claude_is_forced_at_the_end_though_it_thinks(gpt: Wire, name: str) -> None:
+def test_other_thinking_model_is_forced_at_end(gpt: Wire, name: str) -> None:
     gpt.serve([call("search", query="why"), finish(**RIGHT)])
     run = gpt.run(Hurried(model=gpt.model(name, reasoning_effort="low")), question="Why?")
     assert run.output == Answer(**RIGHT)
@@ -637,7 +635,7 @@ def test_another_model_than_claude_is_forced_at_the_end_though_it_thinks(gpt: Wi
 
 
 @pytest.mark.parametrize("not_asked_for", [{"thinking": {"type": "disabled"}}, {"reasoning_effort": "none"}])
-def test_thinking_that_is_switched_off_does_not_keep_from_forcing(claude: Wire, not_asked_for: Json) -> None:
+def test_disabled_thinking_allows_forcing(claude: Wire, not_asked_for: Json) -> None:
     claude.serve([finish(**RIGHT), call("search", query="why"), finish(**RIGHT)])
     claude.run(Single(model=claude.model(**not_asked_for)), question="Why?")
     claude.run(Hurried(model=claude.model(**not_asked_for)), question="Why?")
@@ -655,11 +653,11 @@ def test_thinking_that_is_switched_off_does_not_keep_from_forcing(claude: Wire, 
         ({"reasoning_effort": "none"}, False),
     ],
 )
-def test_a_model_dict_says_whether_the_model_thinks(settings: Json, expected: bool) -> None:
+def test_model_dict_decides_whether_model_thinks(settings: Json, expected: bool) -> None:
     assert thinks(resolve({"model": "some/model", **settings}, "Asker")) is expected
 
 
-def test_thinking_stays_behind_when_the_run_changes_to_another_provider(claude: Wire, lane: str) -> None:
+def test_thinking_is_not_sent_to_other_provider(claude: Wire, lane: str) -> None:
     server = claude.serve([Reply(reasoning="Hm.") & call("search", query="why"), finish(**RIGHT)])
 
     class Fickle(Researcher):
@@ -676,7 +674,7 @@ def test_thinking_stays_behind_when_the_run_changes_to_another_provider(claude: 
 # Answers
 
 
-def test_usage_counts_cached_and_reasoning_tokens_and_the_cost_knows_of_them(wire: Wire) -> None:
+def test_usage_counts_cached_and_reasoning_tokens_with_cost(wire: Wire) -> None:
     spent = Usage(input_tokens=1000, output_tokens=200, cached_tokens=600, reasoning_tokens=50)
     wire.serve([Reply(usage=spent) & call("search", query="why"), Reply(usage=spent) & finish(**RIGHT)])
     costs: list[float | None] = []
@@ -705,14 +703,14 @@ def test_usage_counts_cached_and_reasoning_tokens_and_the_cost_knows_of_them(wir
         ({"input_cost_per_token": 0, "output_cost_per_token": 0}, 0.0),
     ],
 )
-def test_a_price_in_the_model_dict_counts_instead_of_the_table(wire: Wire, prices: Json, cost: float) -> None:
+def test_price_in_model_dict_wins_over_table(wire: Wire, prices: Json, cost: float) -> None:
     wire.serve([finish(**RIGHT)])
     run = wire.run(Single(model=wire.model(**prices)), question="Why?")
     assert run.cost == pytest.approx(cost)
     assert not prices.keys() & wire.bodies()[0].keys()
 
 
-def test_a_model_that_no_table_knows_costs_nothing_that_is_known(wire: Wire) -> None:
+def test_model_without_known_price_has_no_cost(wire: Wire) -> None:
     wire.serve([finish(**RIGHT)])
     run = wire.run(Single(model=wire.model("home-made")), question="Why?")
     assert run.cost is None
@@ -720,7 +718,7 @@ def test_a_model_that_no_table_knows_costs_nothing_that_is_known(wire: Wire) -> 
 
 
 @pytest.mark.chat
-def test_the_record_says_which_model_answered(wire: Wire) -> None:
+def test_record_names_answering_model(wire: Wire) -> None:
     answer = {
         "id": "1",
         "object": "chat.completion",
@@ -747,7 +745,7 @@ def test_the_record_says_which_model_answered(wire: Wire) -> None:
     assert wire.run(Single(model=wire.model()), question="Why?").model == "the-one-that-answered"
 
 
-def test_a_reply_at_the_token_limit_says_so(wire: Wire) -> None:
+def test_response_at_token_limit_says_so(wire: Wire) -> None:
     half = Reply(stop_reason="length") & call("search", query="why")
     half.calls[0].arguments = "{}"
     seen: list[Any] = []
@@ -767,7 +765,7 @@ def test_a_reply_at_the_token_limit_says_so(wire: Wire) -> None:
     [Reply("I will not.", stop_reason="content_filter"), Reply(refusal="I will not.")],
     ids=["filter", "refusal"],
 )
-def test_a_refusal_is_an_error_with_its_text_and_no_retry(wire: Wire, reply: Reply) -> None:
+def test_refusal_is_error_without_retry(wire: Wire, reply: Reply) -> None:
     wire.serve([reply])
     error = wire.fails(Single(model=wire.model()), question="Why?")
     assert "I will not." in str(error)
@@ -787,7 +785,7 @@ STRANGE_ANSWERS: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("strange", STRANGE_ANSWERS.values(), ids=STRANGE_ANSWERS.keys())
-def test_a_strange_answer_is_an_error_of_ours_and_not_asked_for_again(wire: Wire, strange: Json) -> None:
+def test_malformed_response_is_model_error_without_retry(wire: Wire, strange: Json) -> None:
     wire.serve([Fault(body=_json(strange))])
     error = wire.fails(Single(model=wire.model(), parse_retries=0), question="Why?")
     assert not error.retryable
@@ -796,7 +794,7 @@ def test_a_strange_answer_is_an_error_of_ours_and_not_asked_for_again(wire: Wire
     assert wire.count() == 1
 
 
-def test_an_error_in_an_answer_is_told(wire: Wire) -> None:
+def test_error_in_response_is_reported(wire: Wire) -> None:
     told = {"error": {"message": "we are overloaded", "type": "overloaded_error", "code": 529}}
     wire.serve(lambda request: Fault(body=_json(told)))
     assert "overloaded" in str(wire.fails(Single(model=wire.model(num_retries=0)), question="Why?"))
@@ -815,7 +813,7 @@ ODD_CALLS: dict[str, Json] = {
 
 @pytest.mark.parametrize("odd", ODD_CALLS.values(), ids=ODD_CALLS.keys())
 @pytest.mark.chat
-def test_calls_in_the_odd_forms_of_small_servers_are_understood(gpt: Wire, odd: Json) -> None:
+def test_calls_in_forms_of_small_servers_are_understood(gpt: Wire, odd: Json) -> None:
     class Plain(module):
         """You answer."""
 
@@ -982,7 +980,7 @@ def expected_settings(row: Row) -> Json:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=row_id)
-def test_a_model_dict_becomes_these_settings_on_the_wire(row: Row, way: str) -> None:
+def test_model_dict_settings_are_sent(row: Row, way: str) -> None:
     request = run_row(row, way, lambda config, url: config)
     body = {name: value for name, value in request.body.items() if name not in ("messages", "tools", "system")}
     assert body == expected_settings(row)
@@ -1008,9 +1006,7 @@ def _with_a_slash(config: Json, url: str) -> Json:
 
 @pytest.mark.parametrize("change", [_with_id, _with_base_url, _with_a_slash])
 @pytest.mark.parametrize("protocol", ["openai", "anthropic"])
-def test_a_model_dict_may_say_the_same_in_another_way(
-    protocol: str, way: str, change: Callable[[Json, str], Json]
-) -> None:
+def test_model_dict_synonyms_are_accepted(protocol: str, way: str, change: Callable[[Json, str], Json]) -> None:
     request = run_row((protocol, {}, {}, {}), way, change)
     assert request.path == {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}[protocol]
     assert request.body["model"] == SETTINGS[protocol]["model"]
@@ -1025,7 +1021,7 @@ def test_a_model_dict_may_say_the_same_in_another_way(
         ("claude-sonnet-4-5", "/v1/messages", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"),
     ],
 )
-def test_a_model_id_alone_takes_the_rest_from_the_environment(
+def test_model_id_alone_uses_environment(
     name: str, path: str, key: str, base: str, gpt: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = gpt.serve([finish(**RIGHT)])
@@ -1036,13 +1032,13 @@ def test_a_model_id_alone_takes_the_rest_from_the_environment(
     assert "sk-from-the-environment" in str(server.requests[0].headers)
 
 
-def test_an_organization_in_the_environment_is_sent_too(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_organization_in_environment_is_sent(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_ORG_ID", "org-oak")
     request = run_row(("openai", {}, {}, {}), way, lambda config, url: config)
     assert request.headers["openai-organization"] == "org-oak"
 
 
-def test_a_setting_that_the_model_does_not_take_is_an_error_that_names_it(wire: Wire) -> None:
+def test_unsupported_setting_raises_by_name(wire: Wire) -> None:
     wire.serve([])
     unknown = wire.either(openai={"thinking": THINKING}, anthropic={"frequency_penalty": 0.5})
     error = wire.fails(Single(model=wire.model(**unknown)), question="Why?")
@@ -1054,7 +1050,7 @@ def test_a_setting_that_the_model_does_not_take_is_an_error_that_names_it(wire: 
 
 
 @pytest.mark.chat
-def test_a_model_that_is_not_listed_with_tools_can_be_given_them(gpt: Wire) -> None:
+def test_model_not_listed_with_tools_can_use_them(gpt: Wire) -> None:
     gpt.serve([finish(**RIGHT)])
     model = gpt.model(model="perplexity/sonar")
     error = gpt.fails(Single(model=model), question="Why?")
@@ -1066,7 +1062,7 @@ def test_a_model_that_is_not_listed_with_tools_can_be_given_them(gpt: Wire) -> N
     assert gpt.bodies()[0]["tools"] == [OPENAI_FINISH]
 
 
-def test_what_litellm_writes_into_a_request_stays_there(wire: Wire) -> None:
+def test_additions_of_litellm_stay_in_its_request(wire: Wire) -> None:
     wire.serve([Fault(status=400)])
     messages = [
         {"role": "system", "content": [{"type": "text", "text": "Hi", "cache_control": EPHEMERAL}]},
@@ -1081,7 +1077,7 @@ def test_what_litellm_writes_into_a_request_stays_there(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("name", ["gemini/gemini-2.5-flash", "hosted_vllm/x", "groq/llama-3.3-70b-versatile"])
-def test_a_provider_that_rewrites_schemas_does_not_rewrite_ours(name: str) -> None:
+def test_provider_rewriting_schemas_does_not_change_acorns(name: str) -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "cache_control": {"type": "string"}},
@@ -1097,7 +1093,7 @@ def test_a_provider_that_rewrites_schemas_does_not_rewrite_ours(name: str) -> No
     assert tools == before
 
 
-def test_no_cookie_is_kept_from_one_request_to_the_next(wire: Wire) -> None:
+def test_cookies_are_not_kept(wire: Wire) -> None:
     sticky = Fault(status=200, headers={"Set-Cookie": "session=mine; Path=/"}, reply=call("search", query="why"))
     server = wire.serve([sticky, finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
@@ -1109,7 +1105,7 @@ def test_no_cookie_is_kept_from_one_request_to_the_next(wire: Wire) -> None:
 
 @pytest.mark.parametrize("name", ["gpt-5", "o3-mini"])
 @pytest.mark.chat
-def test_a_reasoning_model_works_without_the_default_temperature(gpt: Wire, name: str) -> None:
+def test_reasoning_model_works_without_default_temperature(gpt: Wire, name: str) -> None:
     gpt.serve([finish(**RIGHT), finish(**RIGHT)])
     agent = Single(model=gpt.model(name))
     for _ in range(2):
@@ -1120,7 +1116,7 @@ def test_a_reasoning_model_works_without_the_default_temperature(gpt: Wire, name
 
 
 @pytest.mark.parametrize("name", ["gpt-5", "o3-mini"])
-def test_a_temperature_that_was_set_is_not_dropped_for_a_reasoning_model(gpt: Wire, name: str) -> None:
+def test_temperature_set_by_user_is_not_dropped(gpt: Wire, name: str) -> None:
     gpt.serve([])
     error = gpt.fails(Single(model=gpt.model(name), temperature=0.2), question="Why?")
     assert "`temperature`" in str(error)
@@ -1136,7 +1132,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_a_default_that_the_provider_refuses_is_left_out_once_and_for_all(wire: Wire, name: str) -> None:
+def test_refused_default_is_left_out_once_and_remembered(wire: Wire, name: str) -> None:
     # Anthropic cannot be asked without `max_tokens`: LiteLLM then puts one in that fits the model.
     wanted = 64000 if name == "max_tokens" and not wire.is_openai else None
     refusal = Fault(status=400, message=REFUSALS[name])
@@ -1158,7 +1154,7 @@ def test_a_default_that_the_provider_refuses_is_left_out_once_and_for_all(wire: 
 
 @pytest.mark.parametrize("name", ["temperature", "max_tokens"])
 @pytest.mark.parametrize("how", ["on the class", "in the dict", "by step"])
-def test_a_value_that_was_set_is_never_dropped(wire: Wire, name: str, how: str) -> None:
+def test_value_set_by_user_is_never_dropped(wire: Wire, name: str, how: str) -> None:
     wire.serve(
         [*([call("search", query="why")] if how == "by step" else []), Fault(status=400, message=REFUSALS[name])]
     )
@@ -1182,7 +1178,7 @@ def test_a_value_that_was_set_is_never_dropped(wire: Wire, name: str, how: str) 
     assert wire.count() == (2 if how == "by step" else 1)
 
 
-def test_a_value_that_is_set_later_is_sent_although_the_default_was_refused(wire: Wire) -> None:
+def test_value_set_later_is_sent_despite_refused_default(wire: Wire) -> None:
     refusal = Fault(status=400, message=REFUSALS["temperature"])
     wire.serve([refusal, finish(**RIGHT), refusal])
     agent = Researcher(model=wire.model())
@@ -1192,7 +1188,7 @@ def test_a_value_that_is_set_later_is_sent_although_the_default_was_refused(wire
     assert [body.get("temperature") for body in wire.bodies()] == [0.7, None, 0.3]
 
 
-def test_a_refusal_that_only_mentions_a_default_is_told_and_nothing_is_learned(wire: Wire) -> None:
+def test_error_that_only_mentions_default_is_reported(wire: Wire) -> None:
     told = Fault(status=400, message="Invalid schema for function 'set_temperature'.")
     wire.serve([told, told, finish(**RIGHT)])
     agent = Researcher(model=wire.model())
@@ -1202,14 +1198,14 @@ def test_a_refusal_that_only_mentions_a_default_is_told_and_nothing_is_learned(w
     assert [body.get("temperature") for body in wire.bodies()] == [0.7, None, 0.7]
 
 
-def test_a_default_found_out_between_failures_is_not_found_out_again(wire: Wire) -> None:
+def test_default_learned_between_failures_is_remembered(wire: Wire) -> None:
     refusal = Fault(status=400, message=REFUSALS["temperature"])
     wire.serve([refusal, Fault(status=503), finish(**RIGHT)])
     wire.run(Researcher(model=wire.model(num_retries=1)), question="Why?")
     assert [body.get("temperature") for body in wire.bodies()] == [0.7, None, None]
 
 
-def test_what_one_endpoint_refuses_is_still_sent_to_another(wire: Wire) -> None:
+def test_refused_default_is_remembered_per_endpoint(wire: Wire) -> None:
     wire.serve([Fault(status=400, message=REFUSALS["temperature"]), finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
     wire.serve([finish(**RIGHT)])
@@ -1217,7 +1213,7 @@ def test_what_one_endpoint_refuses_is_still_sent_to_another(wire: Wire) -> None:
     assert wire.bodies()[0]["temperature"] == 0.7
 
 
-def test_what_is_refused_with_one_setting_is_still_sent_with_another(wire: Wire) -> None:
+def test_refused_default_is_remembered_per_settings(wire: Wire) -> None:
     wire.serve([Fault(status=400, message=REFUSALS["temperature"]), finish(**RIGHT), finish(**RIGHT), finish(**RIGHT)])
     wire.run(Researcher(model=wire.model(top_p=0.9)), question="Why?")
     wire.run(Researcher(model=wire.model(top_p=0.8)), question="Why?")

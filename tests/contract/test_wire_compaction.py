@@ -45,7 +45,7 @@ def reply(request: Request) -> Reply:
     return call("look", _id=f"c{at}", at=at) & Reply(usage=Usage(600 if is_past else 100, 10, requests=1))
 
 
-def test_a_summary_takes_the_place_of_older_steps(wire: Wire) -> None:
+def test_compaction_summary_replaces_older_steps_in_request(wire: Wire) -> None:
     wire.serve(reply)
     run = wire.run(Looker(model=wire.model()), "Open the safe.")
     assert run.output == "4711"

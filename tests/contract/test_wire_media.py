@@ -74,7 +74,7 @@ def run(wire: Wire, how: str, agent: module[Any, Any], **given: Any) -> None:
 
 
 @pytest.mark.parametrize("how", ["whole", "streamed"])
-def test_an_input_arrives_in_the_words_of_the_protocol(wire: Wire, how: str) -> None:
+def test_media_input_is_sent_in_protocol_form(wire: Wire, how: str) -> None:
     wire.serve([DONE])
     paper = File.from_bytes(PDF, name="a.pdf")
     run(wire, how, Botanist(model=wire.model()), photo=PNG, paper=paper)
@@ -95,7 +95,7 @@ def test_an_input_arrives_in_the_words_of_the_protocol(wire: Wire, how: str) -> 
 
 
 @pytest.mark.parametrize("how", ["whole", "streamed"])
-def test_what_a_tool_returned_stands_behind_its_result_with_its_name(wire: Wire, how: str) -> None:
+def test_media_returned_by_tool_follows_result_with_name(wire: Wire, how: str) -> None:
     wire.serve([call("shoot"), DONE])
     run(wire, how, Botanist(model=wire.model()))
     parts = said(wire, 1)
@@ -106,14 +106,14 @@ def test_what_a_tool_returned_stands_behind_its_result_with_its_name(wire: Wire,
     assert '[{"media":1,"type":"image/png","name":"oak.png"}]' in json.dumps(wire.server.bodies()[1]).replace("\\", "")
 
 
-def test_the_url_of_an_image_is_passed_on_and_nobody_fetches_it(wire: Wire) -> None:
+def test_image_url_is_passed_on_without_fetch(wire: Wire) -> None:
     wire.serve([DONE])
     wire.run(Botanist(model=wire.model()), photo=URL)
     assert URL in json.dumps(said(wire, 0)[1])
     assert wire.count() == 1
 
 
-def test_audio_arrives_where_it_is_heard(gpt: Wire) -> None:
+def test_audio_is_sent_to_models_that_support_it(gpt: Wire) -> None:
     if gpt.is_responses:
         gpt.serve([])
         assert "It takes no audio" in str(gpt.fails(Botanist(model=gpt.model()), song=WAV))
@@ -123,7 +123,7 @@ def test_audio_arrives_where_it_is_heard(gpt: Wire) -> None:
     assert said(gpt, 0)[1] == {"type": "input_audio", "input_audio": {"data": coded(WAV), "format": "wav"}}
 
 
-def test_audio_is_refused_before_it_is_lost(claude: Wire) -> None:
+def test_unsupported_audio_is_rejected(claude: Wire) -> None:
     claude.serve([])
     words = str(claude.fails(Botanist(model=claude.model()), song=WAV))
     assert "It takes no audio, and there is audio in `song`" in words
@@ -135,7 +135,7 @@ def test_audio_is_refused_before_it_is_lost(claude: Wire) -> None:
 
 
 @pytest.mark.chat
-def test_a_url_that_nobody_reads_is_refused_by_name(gpt: Wire) -> None:
+def test_unsupported_url_is_rejected_by_name(gpt: Wire) -> None:
     gpt.serve([])
     words = str(gpt.fails(Botanist(model=gpt.model()), song="https://example.org/song.wav"))
     assert "It takes no URL of audio, and there is one in `song`" in words
@@ -145,7 +145,7 @@ def test_a_url_that_nobody_reads_is_refused_by_name(gpt: Wire) -> None:
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
 @pytest.mark.parametrize("media_type", ["text/markdown", "application/json"])
-def test_text_files_are_documents_of_text_for_anthropic(media_type: str, lane: str, litellm_is_loaded: None) -> None:
+def test_text_files_are_text_documents_for_anthropic(media_type: str, lane: str, litellm_is_loaded: None) -> None:
     with Loopback([DONE]) as server:
         notes = File.from_bytes("Wörter".encode(), media_type, "notes")
         Botanist(model=server.anthropic(lane=lane))(paper=notes)
@@ -155,7 +155,7 @@ def test_text_files_are_documents_of_text_for_anthropic(media_type: str, lane: s
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_anthropic_reads_a_document_by_its_url(lane: str, litellm_is_loaded: None) -> None:
+def test_document_url_is_passed_to_anthropic(lane: str, litellm_is_loaded: None) -> None:
     with Loopback([DONE]) as server:
         Botanist(model=server.anthropic(lane=lane))(paper="https://example.org/a.pdf")
         source = {"type": "url", "url": "https://example.org/a.pdf"}
@@ -164,7 +164,7 @@ def test_anthropic_reads_a_document_by_its_url(lane: str, litellm_is_loaded: Non
 
 @pytest.mark.parametrize("part", [{"type": "image_url"}, {"type": "image_url", "image_url": {}}, {"type": "file"}])
 @pytest.mark.parametrize("spoken", ["responses", "anthropic"])
-def test_a_part_that_a_user_left_empty_is_told(part: Json, spoken: str) -> None:
+def test_empty_user_part_is_reported(part: Json, spoken: str) -> None:
     with Loopback([DONE]) as server:
         agent = Botanist(model=getattr(server, spoken)()).using(history=[{"role": "user", "content": [part]}])
         with pytest.raises(ModelError, match=f"A message has a part of type `{part['type']}` without"):
@@ -173,7 +173,7 @@ def test_a_part_that_a_user_left_empty_is_told(part: Json, spoken: str) -> None:
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_a_url_where_an_id_would_stand_is_fetched_by_nobody(lane: str, litellm_is_loaded: None) -> None:
+def test_url_in_place_of_file_id_is_not_fetched(lane: str, litellm_is_loaded: None) -> None:
     part = {"type": "file", "file": {"file_id": "https://example.org/a.pdf"}}
     with Loopback([DONE]) as server:
         agent = Botanist(model=server.openai(lane=lane)).using(history=[{"role": "user", "content": [part]}])
@@ -182,7 +182,7 @@ def test_a_url_where_an_id_would_stand_is_fetched_by_nobody(lane: str, litellm_i
         assert not server.requests
 
 
-def test_a_part_without_text_is_nothing_to_anthropic() -> None:
+def test_empty_text_part_is_dropped_for_anthropic() -> None:
     with Loopback([DONE]) as server:
         agent = Botanist(model=server.anthropic()).using(history=[{"role": "user", "content": [{"type": "text"}]}])
         assert agent().answer == "an oak"
@@ -206,14 +206,14 @@ def by_litellm(name: str, **given: Any) -> tuple[list[Any], str]:
 
 
 @pytest.mark.parametrize("given", [{"photo": PNG}, {"paper": PDF}, {"song": WAV}], ids=["photo", "paper", "song"])
-def test_gemini_gets_the_data_inline(given: Json, litellm_is_loaded: None) -> None:
+def test_media_data_is_sent_inline_to_gemini(given: Json, litellm_is_loaded: None) -> None:
     (body,), _ = by_litellm("gemini/gemini-2.5-flash", **given)
     parts = body["contents"][0]["parts"]
     (raw,) = given.values()
     assert coded(raw) in json.dumps(parts[1:])
 
 
-def test_the_line_before_what_a_tool_returned_shows_no_signature(litellm_is_loaded: None) -> None:
+def test_line_before_tool_media_shows_no_signature(litellm_is_loaded: None) -> None:
     with Loopback(gemini_answers([call("shoot"), DONE])) as server:
         Botanist(model=gemini(server))()
         contents = server.bodies()[1]["contents"]
@@ -233,26 +233,28 @@ LOST: list[tuple[str, Json, str]] = [
 ]
 
 
-def test_litellm_fetches_no_image_for_anthropic_either(litellm_is_loaded: None) -> None:
+def test_litellm_does_not_fetch_image_for_anthropic(litellm_is_loaded: None) -> None:
     with Loopback([DONE]) as server, pytest.raises(ModelError, match="LiteLLM would fetch the URL of an image"):
         Botanist(model=server.anthropic(lane="litellm"))(photo="http://example.org/elm.png")
     assert not server.requests
 
 
 @pytest.mark.parametrize(("name", "given", "words"), LOST, ids=[f"{row[0]} {next(iter(row[1]))}" for row in LOST])
-def test_what_would_be_lost_or_fetched_is_refused(name: str, given: Json, words: str, litellm_is_loaded: None) -> None:
+def test_media_that_would_be_lost_or_fetched_is_rejected(
+    name: str, given: Json, words: str, litellm_is_loaded: None
+) -> None:
     bodies, said = by_litellm(name, **given)
     assert words in said
     assert not bodies
 
 
 @pytest.mark.parametrize(("given", "kind"), [({"photo": PNG}, "image"), ({"paper": PDF}, "document")])
-def test_bedrock_gets_the_data(given: Json, kind: str, litellm_is_loaded: None) -> None:
+def test_media_data_is_sent_to_bedrock(given: Json, kind: str, litellm_is_loaded: None) -> None:
     (body,), _ = by_litellm(BEDROCK, **given)
     (raw,) = given.values()
     assert body["messages"][0]["content"][1][kind]["source"] == {"bytes": coded(raw)}
 
 
-def test_mistral_gets_an_image(litellm_is_loaded: None) -> None:
+def test_image_is_sent_to_mistral(litellm_is_loaded: None) -> None:
     (body,), _ = by_litellm("mistral/mistral-large-latest", photo=PNG)
     assert coded(PNG) in json.dumps(body["messages"][-1]["content"][1])

@@ -149,7 +149,7 @@ REPLIES: dict[str, Reply] = {
 
 @pytest.mark.parametrize("name", REPLIES)
 @pytest.mark.parametrize("size", [1, 1000])
-def test_what_streams_adds_up_to_what_comes_in_one_piece(wire: Wire, name: str, size: int) -> None:
+def test_streamed_response_equals_whole_response(wire: Wire, name: str, size: int) -> None:
     reply = REPLIES[name]
     server = wire.serve(lambda _: reply)
     server.chunk = size
@@ -166,7 +166,7 @@ def test_what_streams_adds_up_to_what_comes_in_one_piece(wire: Wire, name: str, 
         assert len(found) > len(reply.content)
 
 
-def test_a_stream_asks_for_its_usage(wire: Wire) -> None:
+def test_stream_requests_usage(wire: Wire) -> None:
     wire.serve([DONE, DONE])
     iterate(wire, Asker(model=wire.model()), question="?")
     Asker(model=wire.model()).run(question="?")
@@ -178,7 +178,7 @@ def test_a_stream_asks_for_its_usage(wire: Wire) -> None:
     assert streamed == plain
 
 
-def test_a_call_does_not_stream_where_nobody_listens(wire: Wire) -> None:
+def test_call_without_listener_does_not_stream(wire: Wire) -> None:
     wire.serve([SEARCH, DONE])
     assert wire.run(Researcher(model=wire.model()), question="?").output == RIGHT
     assert not any(body.get("stream") for body in wire.bodies())
@@ -201,7 +201,7 @@ def parsed(history: list[Json]) -> list[Json]:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_streamed_run_sends_and_leaves_the_same_as_any_other(wire: Wire, name: str) -> None:
+def test_streamed_run_sends_same_requests(wire: Wire, name: str) -> None:
     runs: list[Run[Any]] = []
     bodies: list[list[Json]] = []
     for streams in (False, True):
@@ -221,7 +221,7 @@ def test_a_streamed_run_sends_and_leaves_the_same_as_any_other(wire: Wire, name:
     assert runs[0].cost
 
 
-def test_thinking_goes_back_with_its_signature_after_a_stream(claude: Wire) -> None:
+def test_streamed_thinking_is_sent_back_with_signature(claude: Wire) -> None:
     claude.serve([SEARCH, DONE])
     chunks = iterate(claude, Researcher(model=claude.model()), question="?")
     assert "".join(chunk.reasoning for chunk in chunks if chunk.reasoning) == THINK.reasoning
@@ -230,7 +230,7 @@ def test_thinking_goes_back_with_its_signature_after_a_stream(claude: Wire) -> N
     assert [block["type"] for block in blocks] == ["thinking", "text", "tool_use"]
 
 
-def test_cached_tokens_are_priced_as_in_one_piece(wire: Wire) -> None:
+def test_cached_tokens_are_priced_in_stream(wire: Wire) -> None:
     reply = DONE & Reply(usage=Usage(5000, 70, 4000, requests=1))
     wire.serve([reply, reply])
     streamed = iterate(wire, Asker(model=wire.model()), question="?")[-1].run
@@ -239,7 +239,7 @@ def test_cached_tokens_are_priced_as_in_one_piece(wire: Wire) -> None:
     assert streamed.cost == plain.cost == pytest.approx(wire.either(openai=0.0082, anthropic=0.00525))
 
 
-def test_a_price_in_the_model_dict_counts_for_a_stream_too(wire: Wire) -> None:
+def test_price_in_model_dict_applies_to_stream(wire: Wire) -> None:
     wire.serve([DONE & Reply(usage=Usage(100, 10, requests=1))])
     model = wire.model(input_cost_per_token=0.5, output_cost_per_token=2.0)
     run = iterate(wire, Asker(model=model), question="?")[-1].run
@@ -250,7 +250,7 @@ def test_a_price_in_the_model_dict_counts_for_a_stream_too(wire: Wire) -> None:
 # What is seen on the way
 
 
-def test_chunks_come_through_the_wire(wire: Wire) -> None:
+def test_chunks_arrive_over_wire(wire: Wire) -> None:
     server = wire.serve([SEARCH & call("read", path="a"), DONE])
     server.chunk = 5
     heard: list[Chunk] = []
@@ -279,14 +279,14 @@ def test_chunks_come_through_the_wire(wire: Wire) -> None:
     assert [chunk.done for chunk in chunks].count(True) == 2
 
 
-def test_a_chunk_is_handed_on_while_the_rest_is_still_on_its_way(wire: Wire) -> None:
+def test_chunk_is_delivered_before_rest_arrives(wire: Wire) -> None:
     heard = threading.Event()
     wire.serve([Fault(reply=CHATTER, hold=heard)])
     run = wire.run(listening(Asker, lambda _: heard.set())(model=wire.model()), question="?")
     assert run.output == RIGHT
 
 
-def test_many_streams_at_once_do_not_mix() -> None:
+def test_concurrent_streams_do_not_mix() -> None:
     def answer(asked: Request) -> Reply:
         return finish(answer=asked.body["messages"][1]["content"], confidence=1)
 
@@ -482,7 +482,7 @@ ODD: dict[str, tuple[bytes, Json]] = {
 
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.chat
-def test_an_odd_stream_is_understood(gpt: Wire, name: str) -> None:
+def test_unusual_stream_is_understood(gpt: Wire, name: str) -> None:
     body, expected = ODD[name]
     gpt.serve([Fault(body=body, content_type=EVENTS)])
     found = said(assembled(deltas(gpt.way, gpt.model())))
@@ -492,7 +492,7 @@ def test_an_odd_stream_is_understood(gpt: Wire, name: str) -> None:
 
 @pytest.mark.parametrize("at", range(1, 6))
 @pytest.mark.chat
-def test_pieces_that_end_within_a_line_or_a_character_are_put_together(gpt: Wire, at: int) -> None:
+def test_pieces_split_inside_line_or_character_are_joined(gpt: Wire, at: int) -> None:
     text = json.dumps(part({"content": "größer 🦔\u2028"}), ensure_ascii=False)
     body = f"data: {text}\n\n".encode() + events(ANSWERED, END)
     pieces = [body[start : start + at] for start in range(0, len(body), at)]
@@ -598,7 +598,7 @@ ODD_CLAUDE: dict[str, tuple[bytes, Json]] = {
 
 
 @pytest.mark.parametrize("name", ODD_CLAUDE)
-def test_an_odd_stream_of_claudes_is_understood(claude: Wire, name: str) -> None:
+def test_unusual_claude_stream_is_understood(claude: Wire, name: str) -> None:
     body, expected = ODD_CLAUDE[name]
     claude.serve([Fault(body=body, content_type=EVENTS)])
     found = said(assembled(deltas(claude.way, claude.model())))
@@ -607,7 +607,7 @@ def test_an_odd_stream_of_claudes_is_understood(claude: Wire, name: str) -> None
     assert claude.count() == 1
 
 
-def test_hidden_thoughts_go_back_as_they_came(claude: Wire) -> None:
+def test_hidden_reasoning_is_sent_back_unchanged_after_stream(claude: Wire) -> None:
     hidden = {"type": "redacted_thinking", "data": "secret"}
     body = message(block(0, hidden), thought(1, "one", "So."), tool_use(2, "a", "search", '{"query": "x"}'))
     claude.serve([Fault(body=body, content_type=EVENTS), DONE])
@@ -619,14 +619,14 @@ def test_hidden_thoughts_go_back_as_they_came(claude: Wire) -> None:
 
 
 @pytest.mark.chat
-def test_a_refusal_in_a_stream_is_an_error_with_its_text(gpt: Wire) -> None:
+def test_streamed_refusal_is_error_with_text(gpt: Wire) -> None:
     gpt.serve([Fault(body=ODD["a refusal"][0], content_type=EVENTS)])
     with pytest.raises(ModelError, match=r"refused to answer: I cannot\."):
         iterate(gpt, Asker(model=gpt.model()), question="?")
 
 
 @pytest.mark.chat
-def test_a_forced_name_that_comes_in_pieces_is_no_sign_that_the_force_was_dropped(gpt: Wire) -> None:
+def test_forced_name_in_pieces_is_recognized(gpt: Wire) -> None:
     fragments = [calling(0, "b", "__fin", ""), calling(0, None, "ish__", ""), calling(0, arguments=json.dumps(SURE))]
     body = events(*map(parts, fragments), END)
     gpt.serve([Fault(body=body, content_type=EVENTS)] * 2)
@@ -719,7 +719,7 @@ def cuts(body: bytes, way: str) -> Iterator[tuple[int, str]]:
             yield at, list(ENDS)[at // 3 % 3]
 
 
-def test_wherever_a_stream_is_cut_the_answer_is_whole_or_the_error_ours(protocol: str, way: str) -> None:
+def test_stream_cut_anywhere_is_whole_or_model_error(protocol: str, way: str) -> None:
     cut = Cut(protocol)
 
     async def main() -> None:
@@ -748,7 +748,7 @@ def test_wherever_a_stream_is_cut_the_answer_is_whole_or_the_error_ours(protocol
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_stream_that_breaks_before_anything_came_is_asked_for_again(wire: Wire, end: str) -> None:
+def test_stream_broken_before_first_piece_is_retried(wire: Wire, end: str) -> None:
     heard: list[Chunk] = []
     wire.serve([Fault(reply=CHATTER, cut=20, **ENDS[end]), Fault(reset="before"), CHATTER])
     run = wire.run(listening(Asker, heard.append)(model=wire.model()), question="?")
@@ -758,7 +758,7 @@ def test_a_stream_that_breaks_before_anything_came_is_asked_for_again(wire: Wire
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_stream_that_breaks_later_has_failed(wire: Wire, end: str) -> None:
+def test_stream_broken_later_has_failed(wire: Wire, end: str) -> None:
     heard: list[Chunk] = []
     wire.serve([SEARCH, Fault(reply=CHATTER, cut=2500, **ENDS[end])])
     with capture() as runs:
@@ -771,7 +771,7 @@ def test_a_stream_that_breaks_later_has_failed(wire: Wire, end: str) -> None:
     assert runs[0].usage.requests == 1
 
 
-def test_what_is_no_stream_at_all_is_an_error_of_ours(wire: Wire) -> None:
+def test_response_that_is_not_a_stream_is_model_error(wire: Wire) -> None:
     for body in (b"", b"\n\n", b"<html>Sign in</html>", b"null", b": ping\n\n"):
         wire.serve([Fault(body=body, content_type=EVENTS)] * 2)
         with pytest.raises(ModelError):
@@ -789,7 +789,7 @@ OVERLOADED = {
 
 @pytest.mark.parametrize("count", [0, 2])
 @pytest.mark.parametrize("status", [409, 429, 500, 529])
-def test_a_status_that_may_pass_is_retried_as_often_as_allowed(wire: Wire, status: int, count: int) -> None:
+def test_retryable_stream_status_is_retried(wire: Wire, status: int, count: int) -> None:
     wire.serve(lambda _: Fault(status=status))
     with pytest.raises(ModelError) as caught:
         deltas(wire.way, wire.model(num_retries=count))
@@ -798,7 +798,7 @@ def test_a_status_that_may_pass_is_retried_as_often_as_allowed(wire: Wire, statu
 
 
 @pytest.mark.parametrize("status", [400, 401, 422])
-def test_a_status_that_will_not_pass_is_not_retried(wire: Wire, status: int) -> None:
+def test_permanent_stream_status_is_not_retried(wire: Wire, status: int) -> None:
     wire.serve(lambda _: Fault(status=status))
     with pytest.raises(ModelError) as caught:
         deltas(wire.way, wire.model())
@@ -806,7 +806,7 @@ def test_a_status_that_will_not_pass_is_not_retried(wire: Wire, status: int) -> 
     assert wire.count() == 1
 
 
-def test_a_request_that_is_sent_again_streams_again(wire: Wire) -> None:
+def test_retried_request_streams_again(wire: Wire) -> None:
     wire.serve([Fault(status=503), Fault(status=429, headers={"Retry-After": "0"}), DONE])
     chunks = iterate(wire, Asker(model=wire.model()), question="?")
     assert chunks[-1].result == RIGHT
@@ -815,7 +815,7 @@ def test_a_request_that_is_sent_again_streams_again(wire: Wire) -> None:
     assert chunks[-1].run.usage.requests == 1
 
 
-def test_a_port_where_nobody_listens_is_an_error(wire: Wire) -> None:
+def test_stream_to_closed_port_is_error(wire: Wire) -> None:
     server = wire.serve([])
     config = wire.model(num_retries=1)
     server.__exit__()
@@ -823,7 +823,7 @@ def test_a_port_where_nobody_listens_is_an_error(wire: Wire) -> None:
         deltas(wire.way, config)
 
 
-def test_an_error_that_is_told_within_the_stream_is_retried_while_nothing_was_handed_out(wire: Wire) -> None:
+def test_error_event_before_first_piece_is_retried(wire: Wire) -> None:
     told = Fault(body=OVERLOADED[wire.protocol], content_type=EVENTS)
     wire.serve([told, DONE])
     assert iterate(wire, Asker(model=wire.model()), question="?")[-1].result == RIGHT
@@ -836,7 +836,7 @@ def test_an_error_that_is_told_within_the_stream_is_retried_while_nothing_was_ha
 
 
 @pytest.mark.chat
-def test_an_error_that_is_told_behind_a_part_of_the_answer_is_final(wire: Wire) -> None:
+def test_error_event_after_first_piece_is_final(wire: Wire) -> None:
     begun = wire.either(openai=events(part({"content": "Hm."}), done=False), anthropic=message(text(0, "Hm.")))
     begun = begun.split(b"event: message_delta")[0]
     wire.serve([Fault(body=begun + OVERLOADED[wire.protocol], content_type=EVENTS)])
@@ -845,7 +845,7 @@ def test_an_error_that_is_told_behind_a_part_of_the_answer_is_final(wire: Wire) 
     assert wire.count() == 1
 
 
-def test_no_key_is_in_the_error_of_a_stream(wire: Wire) -> None:
+def test_stream_error_has_no_key(wire: Wire) -> None:
     secret = "sk-very-secret-0123456789"
     wire.serve([Fault(reply=CHATTER, cut=3000), Fault(status=401, message=f"no such key: {secret}")])
     for _ in range(2):
@@ -867,7 +867,7 @@ async def leave(agent: module[Any, Any], count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 10])
-def test_leaving_an_iterator_closes_the_connection(wire: Wire, count: int) -> None:
+def test_leaving_iterator_closes_connection(wire: Wire, count: int) -> None:
     server = wire.serve([Fault(reply=CHATTER, drip=0.02)])
     agent = Asker(model=wire.model())
     with capture() as runs:
@@ -882,7 +882,7 @@ def test_leaving_an_iterator_closes_the_connection(wire: Wire, count: int) -> No
     assert runs[0].stop_reason == "cancelled"
 
 
-def test_breaking_out_of_a_loop_closes_the_connection(wire: Wire) -> None:
+def test_breaking_out_of_loop_closes_connection(wire: Wire) -> None:
     async def main() -> None:
         async for chunk in agent.astream(question="?"):
             if chunk.content:
@@ -901,7 +901,7 @@ def test_breaking_out_of_a_loop_closes_the_connection(wire: Wire) -> None:
         assert comes_true(lambda: server.closed_early == 1)
 
 
-def test_an_exception_in_on_stream_closes_the_connection(wire: Wire) -> None:
+def test_on_stream_exception_closes_connection(wire: Wire) -> None:
     def hear(chunk: Chunk) -> None:
         raise KeyError("mine")
 
@@ -912,7 +912,7 @@ def test_an_exception_in_on_stream_closes_the_connection(wire: Wire) -> None:
     assert wire.count() == 1
 
 
-def test_cancelling_a_call_closes_the_connection() -> None:
+def test_cancelling_call_closes_connection() -> None:
     async def main() -> None:
         begun = asyncio.Event()
         agent = listening(Asker, lambda _: begun.set())(model=server.openai())
@@ -927,7 +927,7 @@ def test_cancelling_a_call_closes_the_connection() -> None:
         asyncio.run(main())
 
 
-def test_streams_that_were_left_do_not_pile_up(wire: Wire) -> None:
+def test_left_streams_do_not_accumulate(wire: Wire) -> None:
     server = wire.serve(lambda _: Fault(reply=CHATTER, drip=0.005))
     agent = Asker(model=wire.model())
 
@@ -950,7 +950,7 @@ def test_streams_that_were_left_do_not_pile_up(wire: Wire) -> None:
 # Time
 
 
-def test_a_slow_stream_is_waited_for_as_long_as_it_goes_on(wire: Wire) -> None:
+def test_slow_stream_is_read_while_it_continues(wire: Wire) -> None:
     server = wire.serve([Fault(reply=DONE, drip=0.1)])
     server.chunk = 3
     chunks = iterate(wire, Asker(model=wire.model(timeout=1.0)), question="?")
@@ -974,7 +974,7 @@ def stalled() -> Iterator[Callable[[Wire], Loopback]]:
 
 
 @pytest.mark.chat
-def test_a_stream_that_stalls_fails_when_its_time_is_up(wire: Wire, stalled: Callable[[Wire], Loopback]) -> None:
+def test_stalled_stream_fails_after_timeout(wire: Wire, stalled: Callable[[Wire], Loopback]) -> None:
     def hurry(seconds: float) -> ModelError | None:
         stalled(wire)
         heard: list[Chunk] = []
@@ -986,7 +986,7 @@ def test_a_stream_that_stalls_fails_when_its_time_is_up(wire: Wire, stalled: Cal
     assert given_time(hurry, 0.3).retryable
 
 
-def test_a_stream_that_does_not_begin_is_retried_when_its_time_is_up(wire: Wire) -> None:
+def test_stream_that_does_not_start_is_retried_after_timeout(wire: Wire) -> None:
     def hurry(seconds: float) -> Chunk | None:
         wire.serve([Fault(delay=AGES, reply=DONE), DONE, DONE])
         chunks = iterate(wire, Asker(model=wire.model(timeout=seconds)), question="?")
@@ -996,7 +996,7 @@ def test_a_stream_that_does_not_begin_is_retried_when_its_time_is_up(wire: Wire)
 
 
 @pytest.mark.chat
-def test_a_stream_that_stalls_ends_with_the_time_of_the_run(wire: Wire, stalled: Callable[[Wire], Loopback]) -> None:
+def test_stalled_stream_ends_with_run_time(wire: Wire, stalled: Callable[[Wire], Loopback]) -> None:
     stalled(wire)
     with waiting_for_nothing(), pytest.raises(LimitError, match="max_seconds"):
         iterate(wire, Asker(model=wire.model(), max_seconds=0.4), question="?")
@@ -1017,15 +1017,15 @@ def check_left(wire: Wire, fault: Fault) -> None:
     assert wire.count() == 1
 
 
-def test_a_stream_that_keeps_dripping_ends_with_the_time_of_the_run(wire: Wire) -> None:
+def test_dripping_stream_ends_with_run_time(wire: Wire) -> None:
     check_left(wire, Fault(reply=Reply("word " * 1000), drip=0.05))
 
 
-def test_signs_of_life_that_say_nothing_end_with_the_time_of_the_run(wire: Wire) -> None:
+def test_keepalive_only_stream_ends_with_run_time(wire: Wire) -> None:
     check_left(wire, Fault(body=b": still here\n\n" * 1000, content_type=EVENTS, drip=0.05))
 
 
-def test_a_slow_stream_does_not_hold_up_the_event_loop() -> None:
+def test_slow_stream_leaves_event_loop_free() -> None:
     async def main() -> None:
         begun = asyncio.Event()
         agent = listening(Asker, lambda _: begun.set())(model=server.openai())

@@ -57,7 +57,7 @@ def url(request: pytest.FixtureRequest) -> str | None:
     return str(request.getfixturevalue("postgres")) if request.param == "postgres" else None
 
 
-def test_a_batch_that_is_killed_three_times_answers_every_row_once(tmp_path: Path, url: str | None) -> None:
+def test_batch_killed_three_times_answers_every_row_once(tmp_path: Path, url: str | None) -> None:
     count = 200 if TORTURE else 60
     office = Office(tmp_path, url)
     for kill in range(1, 4):
@@ -75,9 +75,7 @@ def test_a_batch_that_is_killed_three_times_answers_every_row_once(tmp_path: Pat
 
 
 @pytest.mark.parametrize("approved", [True, False])
-def test_an_approved_call_in_which_a_process_dies_is_never_begun_again(
-    tmp_path: Path, url: str | None, approved: bool
-) -> None:
+def test_approved_call_of_dying_process_never_repeats(tmp_path: Path, url: str | None, approved: bool) -> None:
     for round in range(6 if TORTURE else 1):
         directory = tmp_path / str(round)
         directory.mkdir()

@@ -145,7 +145,7 @@ def judge(scene: Scene) -> Iterator[tuple[str, int]]:
     yield "begun again", sum(len(pids) - 1 for pids in begun.values())
 
 
-def test_an_undisturbed_run_does_everything_once(tmp_path: Path) -> None:
+def test_undisturbed_run_does_everything_once(tmp_path: Path) -> None:
     scene = Scene(tmp_path, "sync")
     assert scene.finish() == {"name": "one", "turns": 5}
     begun = Counter(line.key for line in scene.lines() if line.phase == "begin")
@@ -162,7 +162,7 @@ def url(request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_every_committed_prefix_of_a_run_ends_the_same(tmp_path: Path, url: str | None, way: str) -> None:
+def test_every_committed_prefix_of_run_ends_equal(tmp_path: Path, url: str | None, way: str) -> None:
     copies = tmp_path / "copies"
     copies.mkdir()
     scene = Scene(tmp_path, way, url)
@@ -183,7 +183,7 @@ def test_every_committed_prefix_of_a_run_ends_the_same(tmp_path: Path, url: str 
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_a_run_survives_its_processes(
+def test_run_survives_killed_processes(
     tmp_path: Path, url: str | None, way: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chance = random.Random(17)

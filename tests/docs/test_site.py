@@ -50,17 +50,17 @@ def built(site: Path) -> dict[Path, Page]:
 
 
 @pytest.mark.parametrize("page", [*READ_ON_GITHUB, *pages()], ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+def test_every_link_of_page_works(page: Path) -> None:
     assert broken(page) == []
 
 
-def test_a_page_of_the_site_links_to_pages_of_the_site_only() -> None:
+def test_site_page_links_only_to_site_pages() -> None:
     for page in pages():
         outside = [link for link in re.findall(r"\]\(([^)#:]+)", page.read_text(encoding="utf-8")) if ".." in link]
         assert all((page.parent / link).resolve().is_relative_to(DOCS) for link in outside), (page, outside)
 
 
-def test_every_page_is_in_the_table_of_contents() -> None:
+def test_every_page_is_in_navigation() -> None:
     with (ROOT / "zensical.toml").open("rb") as file:
         listed = list(nav_of(tomllib.load(file)["project"]["nav"]))
     there = {str(page.relative_to(DOCS)) for page in pages() if page.relative_to(DOCS).parts[0] not in NOT_IN_NAV}
@@ -69,7 +69,7 @@ def test_every_page_is_in_the_table_of_contents() -> None:
     assert there - set(listed) == set(), "these pages are not in `nav` of zensical.toml"
 
 
-def test_the_built_pages_load_nothing_from_elsewhere(site: Path, built: dict[Path, Page]) -> None:
+def test_built_pages_load_nothing_external(site: Path, built: dict[Path, Page]) -> None:
     assert built
     for path, page in built.items():
         for loaded in page.loads:
@@ -79,7 +79,7 @@ def test_the_built_pages_load_nothing_from_elsewhere(site: Path, built: dict[Pat
         assert not re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
 
 
-def test_the_links_of_the_built_pages_lead_somewhere(built: dict[Path, Page]) -> None:
+def test_links_of_built_pages_work(built: dict[Path, Page]) -> None:
     for path, page in built.items():
         for link in page.links:
             if re.match(r"[a-z]+:", link):
@@ -92,6 +92,6 @@ def test_the_links_of_the_built_pages_lead_somewhere(built: dict[Path, Page]) ->
                 assert unquote(anchor) in built[target].places, (path, link)
 
 
-def test_the_anchors_that_are_checked_are_those_of_the_site(site: Path, built: dict[Path, Page]) -> None:
+def test_checked_anchors_are_those_of_site(site: Path, built: dict[Path, Page]) -> None:
     for page in pages():
         assert anchors_of(page) <= built[site / page.relative_to(DOCS).with_suffix(".html")].places, page

@@ -107,7 +107,7 @@ def check(fleet: Fleet, handles: dict[str, Handle[Any]]) -> None:
     assert set(fleet.begun("pay").values()) == {1}
 
 
-def test_a_fleet_finishes_everything_though_one_is_killed_one_stopped_and_one_frozen(fleet: Fleet) -> None:
+def test_fleet_finishes_despite_killed_stopped_and_frozen_workers(fleet: Fleet) -> None:
     killed, stopped, frozen = (fleet.start("Desk") for _ in range(3))
     with people(fleet.store):
         handles = submit(named(Desk, fleet.store), 30)
@@ -127,7 +127,7 @@ def test_a_fleet_finishes_everything_though_one_is_killed_one_stopped_and_one_fr
     assert "stopped" in frozen.said()
 
 
-def test_a_worker_that_freezes_while_it_ends_a_job_keeps_it_from_nobody(fleet: Fleet) -> None:
+def test_worker_frozen_at_job_end_blocks_no_one(fleet: Fleet) -> None:
     worker = fleet.start("Desk")
     with psycopg.connect(fleet.store, autocommit=True) as connection:
         lock = "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
@@ -153,7 +153,7 @@ def test_a_worker_that_freezes_while_it_ends_a_job_keeps_it_from_nobody(fleet: F
     assert handle.status() == "done"
 
 
-def test_a_worker_whose_database_was_away_goes_on_as_before(fleet: Fleet, postgres_server: str) -> None:
+def test_worker_continues_after_database_outage(fleet: Fleet, postgres_server: str) -> None:
     worker = fleet.start("Desk", "Lingering")
     long = named(Lingering, fleet.store).submit(question="Wait.")
     assert comes_true(lambda: fleet.begun("linger"))
@@ -179,13 +179,13 @@ def test_a_worker_whose_database_was_away_goes_on_as_before(fleet: Fleet, postgr
 
 
 @pytest.mark.parametrize("name", ["fetch_job", "update_heartbeat"])
-def test_the_engine_asks_its_jobs_by_the_names_that_a_worker_makes_patient(name: str) -> None:
+def test_worker_retries_every_query_of_queue(name: str) -> None:
     words = f"Procrastinate does not call `job_manager.{name}` any more; `_Jobs` of `durable/work.py` has to follow it"
     assert callable(getattr(JobManager, name, None)), words
     assert f"job_manager.{name}(" in inspect.getsource(EngineWorker), words
 
 
-def test_a_worker_whose_database_is_gone_for_good_ends_when_it_is_told_to(tmp_path: Path) -> None:
+def test_worker_without_database_ends_on_signal(tmp_path: Path) -> None:
     server = OwnServer()
     try:
         with Fleet(server.url, tmp_path) as fleet:
@@ -212,9 +212,7 @@ def _has_lost(worker: Worker) -> bool:
     return "the engine lost its database" in worker.said()
 
 
-def test_a_worker_leaves_alone_what_it_does_not_know_and_what_does_not_fit_its_class(
-    fleet: Fleet, tmp_path: Path
-) -> None:
+def test_worker_leaves_unknown_and_unfitting_runs(fleet: Fleet, tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     older = tmp_path / "old" / "crew.py"
     older.write_text(
@@ -234,7 +232,7 @@ def test_a_worker_leaves_alone_what_it_does_not_know_and_what_does_not_fit_its_c
     assert "run-b" not in worker.said()
 
 
-def test_a_file_of_several_classes_is_executed_once_and_a_class_is_named_once(fleet: Fleet, tmp_path: Path) -> None:
+def test_file_with_several_classes_is_loaded_once(fleet: Fleet, tmp_path: Path) -> None:
     file = tmp_path / "pair.py"
     file.write_text(
         "from acorn import module\nprint('executed', flush=True)\nclass One(module):\n    'One.'\n"
@@ -248,7 +246,7 @@ def test_a_file_of_several_classes_is_executed_once_and_a_class_is_named_once(fl
     assert "error: Two of the agents are `pair:One`" in refused.said()
 
 
-def test_a_run_that_fits_no_worker_is_failed_in_the_end_and_can_be_tried_again(postgres: str) -> None:
+def test_run_that_fits_no_worker_fails_and_can_be_retried(postgres: str) -> None:
     class Older(module[[("number", int)], str]):  # type: ignore[misc]
         """Old."""
 
@@ -271,7 +269,7 @@ def test_a_run_that_fits_no_worker_is_failed_in_the_end_and_can_be_tried_again(p
     assert agent.resume("run-a").answer == "run-a ok"
 
 
-def test_a_run_that_would_end_its_worker_is_failed_and_the_worker_goes_on(postgres: str) -> None:
+def test_run_that_exits_worker_fails_and_worker_continues(postgres: str) -> None:
     class Ending(Desk):
         def on_step(self, step: Any) -> None:
             raise SystemExit(3)
@@ -299,7 +297,7 @@ def test_a_run_that_would_end_its_worker_is_failed_and_the_worker_goes_on(postgr
     assert any(words[0] == ending.run_id and words[2] == "failed" and words[4] == "SystemExit: 3" for words in told)
 
 
-def test_what_was_begun_here_and_failed_is_tried_again_by_workers(fleet: Fleet) -> None:
+def test_failed_local_run_is_retried_by_workers(fleet: Fleet) -> None:
     agent, rows = named(Desk, fleet.store), [{"question": "run-a"}]
     here = agent.using(model=ScriptedModel([Failure(401)]))
     assert isinstance(here.map(rows, id="nightly").results()[0], ModelError)
@@ -314,7 +312,7 @@ def test_what_was_begun_here_and_failed_is_tried_again_by_workers(fleet: Fleet) 
 
 
 @pytest.mark.parametrize("status", ["stopped", "failed"])
-def test_a_run_that_is_put_again_for_workers_is_theirs(postgres: str, status: Any) -> None:
+def test_requeued_run_belongs_to_workers(postgres: str, status: Any) -> None:
     store = PostgresStore(postgres)
     begin(store, "run-a", status=status, agent="crew:Desk")
     begin(store, "run-b", status=status, agent="crew:Scout")
@@ -323,7 +321,7 @@ def test_a_run_that_is_put_again_for_workers_is_theirs(postgres: str, status: An
     assert jobs(postgres) == (["run-a"] if status == "stopped" else [])
 
 
-def test_the_sooner_comes_first_and_the_later_waits(fleet: Fleet) -> None:
+def test_priority_and_not_before_order_runs(fleet: Fleet) -> None:
     agent = named(Desk, fleet.store)
     later = agent.using(not_before=timedelta(hours=1)).submit(question="run-later")
     for priority in (0, 5, -5, 9):
@@ -339,7 +337,7 @@ def test_the_sooner_comes_first_and_the_later_waits(fleet: Fleet) -> None:
     assert (facts.agent, facts.queued, facts.delayed) == ("crew:Desk", 0, 1)
 
 
-def test_a_worker_says_how_it_is(fleet: Fleet) -> None:
+def test_worker_reports_health(fleet: Fleet) -> None:
     worker = fleet.start("Lingering", options=("--health", "127.0.0.1:0"))
     port = worker.said().partition("health on port ")[2].split()[0]
 
@@ -366,7 +364,7 @@ def test_a_worker_says_how_it_is(fleet: Fleet) -> None:
     assert PostgresStore(fleet.store).fleet().workers == []
 
 
-def test_a_run_is_cancelled_from_another_process_and_a_second_signal_ends_a_worker(fleet: Fleet) -> None:
+def test_run_is_cancelled_remotely_and_second_signal_ends_worker(fleet: Fleet) -> None:
     worker = fleet.start("Lingering")
     agent, go = named(Lingering, fleet.store), Path(f"{fleet.log}.go")
     handle = agent.submit(question="Wait.")
@@ -392,7 +390,7 @@ def test_a_run_is_cancelled_from_another_process_and_a_second_signal_ends_a_work
     assert worker.ends() == 130
 
 
-def test_a_run_that_is_cancelled_in_a_hook_is_so_for_everybody_before_the_hook_ends(fleet: Fleet) -> None:
+def test_run_cancelled_in_hook_is_cancelled_before_hook_ends(fleet: Fleet) -> None:
     worker = fleet.start("Minding", concurrency=1)
     agent, go = named(Minding, fleet.store), Path(f"{fleet.log}.go")
     handle = agent.using(run_id="run-a").submit(question="run-a")
@@ -409,7 +407,7 @@ def test_a_run_that_is_cancelled_in_a_hook_is_so_for_everybody_before_the_hook_e
     assert handle.status() == "cancelled"
 
 
-def test_rows_in_bulk_go_through_a_fleet_and_so_does_what_the_engine_lost(fleet: Fleet) -> None:
+def test_bulk_rows_and_lost_jobs_are_finished_by_fleet(fleet: Fleet) -> None:
     handles = submit(named(Desk, fleet.store), 3)
     with psycopg.connect(fleet.store, options="-c search_path=acorn_jobs") as connection:
         connection.execute("DELETE FROM acorn_jobs.procrastinate_jobs")
@@ -424,7 +422,7 @@ def test_rows_in_bulk_go_through_a_fleet_and_so_does_what_the_engine_lost(fleet:
         check(fleet, handles)
 
 
-def test_a_run_that_is_on_its_way_is_not_lost(postgres: str) -> None:
+def test_run_in_delivery_is_not_lost(postgres: str) -> None:
     handle = named(Desk, postgres).submit(question="run-a")
     store = PostgresStore(postgres)
     with psycopg.connect(postgres, options="-c search_path=acorn_jobs", autocommit=True) as connection:
@@ -437,7 +435,7 @@ def test_a_run_that_is_on_its_way_is_not_lost(postgres: str) -> None:
         assert store.requeue_lost(["crew:Desk"], 60.0) == [handle.run_id]
 
 
-def test_a_run_that_is_given_back_as_it_was_has_the_job_that_it_had(postgres: str) -> None:
+def test_returned_run_keeps_its_job(postgres: str) -> None:
     handle = named(Desk, postgres).submit(question="run-a")
     store = PostgresStore(postgres)
     assert store.claim(handle.run_id, this_process())
@@ -445,7 +443,7 @@ def test_a_run_that_is_given_back_as_it_was_has_the_job_that_it_had(postgres: st
     assert jobs(postgres) == [handle.run_id]
 
 
-def test_one_that_had_failed_and_is_to_be_tried_again_has_a_job_at_once(postgres: str) -> None:
+def test_retried_run_has_job_immediately(postgres: str) -> None:
     handle = named(Desk, postgres).submit(question="run-a")
     store = PostgresStore(postgres)
     with psycopg.connect(postgres, options="-c search_path=acorn_jobs", autocommit=True) as connection:
@@ -473,7 +471,7 @@ def _is_past(fleet: Fleet, handles: dict[str, Handle[Any]], goal: int) -> bool:
 
 
 @torture
-def test_a_run_that_takes_five_processes_with_it_is_failed(fleet: Fleet) -> None:
+def test_run_that_kills_five_workers_fails(fleet: Fleet) -> None:
     handle = named(Deadly, fleet.store).submit(question="Die.")
     while handle.status() not in ("failed", "done"):
         worker = fleet.start("Deadly")
@@ -493,7 +491,7 @@ def _finish(fleet: Fleet, handles: dict[str, Handle[Any]], seconds: float) -> fl
 
 
 @torture
-def test_a_large_fleet_though_its_database_is_restarted(tmp_path: Path) -> None:
+def test_large_fleet_survives_database_restart(tmp_path: Path) -> None:
     server = OwnServer()
     try:
         with Fleet(server.url, tmp_path) as fleet, people(server.url):
@@ -517,7 +515,7 @@ def test_a_large_fleet_though_its_database_is_restarted(tmp_path: Path) -> None:
 
 
 @torture
-def test_recovery_takes_a_lease_and_a_little(fleet: Fleet) -> None:
+def test_recovery_takes_about_one_lease(fleet: Fleet) -> None:
     worker, other = fleet.start("Lingering", concurrency=8), fleet.start("Desk")
     handles = [named(Lingering, fleet.store).submit(question="Wait.") for _ in range(8)]
     assert comes_true(lambda: len([line for line in fleet.lines() if line.what == "linger"]) == 8)
@@ -532,7 +530,7 @@ def test_recovery_takes_a_lease_and_a_little(fleet: Fleet) -> None:
 
 
 @torture
-def test_thousands_of_runs_and_ten_kills(fleet: Fleet) -> None:
+def test_thousands_of_runs_survive_ten_kills(fleet: Fleet) -> None:
     workers = [fleet.start("Desk", concurrency=32) for _ in range(3)]
     with people(fleet.store):
         handles = submit(named(Desk, fleet.store), 2000)

@@ -41,14 +41,14 @@ WORDS = {
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs(example: Path) -> None:
+def test_example_runs(example: Path) -> None:
     done = subprocess.run([sys.executable, "-W", "error", str(example)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_an_example_runs_as_a_command(
+def test_example_runs_as_command(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -65,13 +65,13 @@ def test_an_example_runs_as_a_command(
     assert json.loads(said.out)
 
 
-def test_the_list_of_examples_names_what_is_there() -> None:
+def test_example_list_matches_files() -> None:
     listed = re.findall(r"^\| `([\w.]+)`", (ROOT / "docs/guides/examples.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert listed
     assert [name for name in listed if not (ROOT / "examples" / name).exists()] == []
 
 
-def test_the_notebook_runs() -> None:
+def test_notebook_runs() -> None:
     notebook = nbformat.read(ROOT / "examples" / "notebook.ipynb", as_version=4)  # type: ignore[no-untyped-call]
     assert all(not cell.get("outputs") for cell in notebook.cells), "clear the outputs before it is kept"
     environment = {**os.environ, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
@@ -102,7 +102,7 @@ def shop(tmp_path: Path) -> Path:
     return file
 
 
-def test_the_analyst_can_only_read(shop: Path, tmp_path: Path) -> None:
+def test_analyst_example_can_only_read(shop: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     statements = [
         "DELETE FROM orders",
@@ -131,7 +131,7 @@ def test_the_analyst_can_only_read(shop: Path, tmp_path: Path) -> None:
     assert not copy.exists()
 
 
-def test_the_analyst_reads_so_many_rows_and_no_more(shop: Path) -> None:
+def test_analyst_example_limits_rows(shop: Path) -> None:
     calls = [call("query", sql="SELECT * FROM orders"), call("query", sql="SELECT COUNT(*) FROM orders")]
     many, count = asked("analyst", calls, finish(answer="", query=""), question="?", database=shop)
     assert len(json.loads(many)["rows"]) == 50
@@ -139,7 +139,7 @@ def test_the_analyst_reads_so_many_rows_and_no_more(shop: Path) -> None:
     assert json.loads(count)["rows"] == [[100]]
 
 
-def test_what_the_analyst_reads_at_once_is_never_long(shop: Path) -> None:
+def test_analyst_example_limits_text(shop: Path) -> None:
     long, wide = (
         "SELECT hex(zeroblob(1000)) FROM orders",
         f"SELECT {', '.join(['hex(zeroblob(40000))'] * 40)} FROM orders",
@@ -155,7 +155,7 @@ def test_what_the_analyst_reads_at_once_is_never_long(shop: Path) -> None:
     assert json.loads(empty) == {"columns": ["1"], "rows": [], "more": False}
 
 
-def test_what_the_researcher_reads_at_once_is_never_long(tmp_path: Path) -> None:
+def test_researcher_example_limits_text(tmp_path: Path) -> None:
     (tmp_path / "one-line.json").write_text("acorn " * 100_000, encoding="utf-8")
     calls = [call("read_file", path="one-line.json"), call("search", text="acorn")]
     read, found = asked("research", calls, finish(answer="", sources=[]), question="?", folder=tmp_path)
@@ -164,7 +164,7 @@ def test_what_the_researcher_reads_at_once_is_never_long(tmp_path: Path) -> None
     assert read.endswith(" (cut)")
 
 
-def test_the_researcher_reads_nothing_that_is_hidden(tmp_path: Path) -> None:
+def test_researcher_example_skips_hidden_files(tmp_path: Path) -> None:
     for name in (".env", ".git/config"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("secret", encoding="utf-8")
@@ -175,7 +175,7 @@ def test_the_researcher_reads_nothing_that_is_hidden(tmp_path: Path) -> None:
     assert "nothing found" in found
 
 
-def test_the_researcher_stays_in_its_folder(tmp_path: Path) -> None:
+def test_researcher_example_stays_in_folder(tmp_path: Path) -> None:
     folder, outside = tmp_path / "folder", tmp_path / "secret.txt"
     folder.mkdir()
     outside.write_text("secret", encoding="utf-8")
@@ -198,7 +198,7 @@ def test_the_researcher_stays_in_its_folder(tmp_path: Path) -> None:
     assert right == "ours"
 
 
-def test_the_reviewer_reads_what_changed_and_no_more(tmp_path: Path) -> None:
+def test_reviewer_example_reads_only_changes(tmp_path: Path) -> None:
     def git(*words: str) -> None:
         author = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false")
         subprocess.run(["git", "-C", str(tmp_path), *author, *words], check=True, capture_output=True)
@@ -226,7 +226,7 @@ def test_the_reviewer_reads_what_changed_and_no_more(tmp_path: Path) -> None:
         agent.using(model=ScriptedModel([]))(repository=tmp_path, base="--output=trap")
 
 
-def test_the_reviewer_does_not_go_into_submodules(tmp_path: Path) -> None:
+def test_reviewer_example_skips_submodules(tmp_path: Path) -> None:
     def git(folder: Path, *words: str) -> None:
         author = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false")
         subprocess.run(["git", "-C", str(folder), *author, *words], check=True, capture_output=True)
@@ -249,7 +249,7 @@ def test_the_reviewer_does_not_go_into_submodules(tmp_path: Path) -> None:
     assert not trap.exists()
 
 
-def test_the_reviewer_fetches_nothing(tmp_path: Path) -> None:
+def test_reviewer_example_fetches_nothing(tmp_path: Path) -> None:
     """Git fetches what is missing from where the configuration says, and that may be a program."""
 
     def git(*words: str) -> str:

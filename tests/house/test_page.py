@@ -19,23 +19,23 @@ MARKUP = re.compile(
 ADDRESS = re.compile(r"(?:https?:)?//[\w.-]+\.\w+")
 
 
-def test_the_table_of_files_is_the_folder() -> None:
+def test_page_file_table_matches_folder() -> None:
     assert sorted([*FILES, SHELL]) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_makes_markup_of_a_text(name: str) -> None:
+def test_page_never_makes_markup_of_text(name: str) -> None:
     assert MARKUP.findall((STATIC / name).read_text(encoding="utf-8")) == []
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_other_site_is_named(name: str) -> None:
+def test_page_names_no_other_site(name: str) -> None:
     found = set(ADDRESS.findall((STATIC / name).read_text(encoding="utf-8")))
     assert found <= {"http://www.w3.org"}  # the name of SVG, which nobody asks for
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".js") and name != "dom.js"])
-def test_one_file_alone_makes_elements(name: str) -> None:
+def test_only_one_file_creates_elements(name: str) -> None:
     assert "createElement" not in (STATIC / name).read_text(encoding="utf-8")
 
 
@@ -54,7 +54,7 @@ def loaded(name: str) -> set[str]:
 
 
 @pytest.mark.parametrize("page", ["play.js", "runs.js", "view.js", "compare.js", "fork.js", "fleet.js"])
-def test_what_a_page_loads_is_small(page: str) -> None:
+def test_page_size_is_small(page: str) -> None:
     shared = {SHELL, "app.css", "acorn.svg"} | ({"runs.css"} if page != "play.js" else set())
     files = [(STATIC / name).read_bytes() for name in shared | loaded("app.js") | loaded(page)]
     assert sum(map(len, files)) <= 100_000

@@ -50,7 +50,7 @@ def dry_run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
 # The version
 
 
-def test_the_version_is_written_in_one_place() -> None:
+def test_version_is_in_one_place() -> None:
     assert "version" in PROJECT["project"]["dynamic"]
     assert "version" not in PROJECT["project"]
     assert ROOT / PROJECT["tool"]["hatch"]["version"]["path"] == ROOT / "src/acorn/__init__.py"
@@ -58,7 +58,7 @@ def test_the_version_is_written_in_one_place() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc|\.dev)\d+)?", acorn.__version__)
 
 
-def test_a_package_without_a_version_is_refused(tmp_path: Path) -> None:
+def test_package_without_version_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "src/acorn").mkdir(parents=True)
     (tmp_path / "src/acorn/__init__.py").write_text("x = 1\n", encoding="utf-8")
     with pytest.raises(release.ReleaseError, match="has no line `__version__"):
@@ -68,7 +68,7 @@ def test_a_package_without_a_version_is_refused(tmp_path: Path) -> None:
 # The tree and the changelog
 
 
-def test_a_clean_tree_with_a_changelog_part_may_be_released(repository: Path) -> None:
+def test_clean_tree_with_changelog_section_can_be_released(repository: Path) -> None:
     done = dry_run(repository)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "would release acorn 0.1.0\n\n- The first.\n"
@@ -76,7 +76,7 @@ def test_a_clean_tree_with_a_changelog_part_may_be_released(repository: Path) ->
 
 
 @pytest.mark.parametrize("name", ["CHANGELOG.md", "new.py"])
-def test_a_tree_with_changes_is_refused_and_they_are_named(repository: Path, name: str) -> None:
+def test_tree_with_changes_is_rejected_with_names(repository: Path, name: str) -> None:
     with (repository / name).open("a", encoding="utf-8") as opened:
         opened.write("\n")
     done = dry_run(repository)
@@ -85,14 +85,14 @@ def test_a_tree_with_changes_is_refused_and_they_are_named(repository: Path, nam
     assert name in done.stderr
 
 
-def test_a_rehearsal_takes_the_tree_as_it_is_and_the_part_of_what_is_unreleased(repository: Path) -> None:
+def test_rehearsal_uses_tree_and_unreleased_section(repository: Path) -> None:
     (repository / "src/acorn/__init__.py").write_text('__version__ = "0.2.0"\n', encoding="utf-8")
     done = dry_run(repository, "--rehearse")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "would release acorn 0.2.0\n\n### Added\n- A thing.\n"
 
 
-def test_a_rehearsal_on_the_eve_of_a_release_takes_the_part_of_the_version(repository: Path) -> None:
+def test_rehearsal_before_release_uses_version_section(repository: Path) -> None:
     changes = (repository / "CHANGELOG.md").read_text(encoding="utf-8").replace("## Unreleased", "## 0.2.0")
     (repository / "CHANGELOG.md").write_text(changes, encoding="utf-8")
     (repository / "src/acorn/__init__.py").write_text('__version__ = "0.2.0"\n', encoding="utf-8")
@@ -100,7 +100,7 @@ def test_a_rehearsal_on_the_eve_of_a_release_takes_the_part_of_the_version(repos
     assert done.stdout == "would release acorn 0.2.0\n\n### Added\n- A thing.\n", done.stderr
 
 
-def test_a_version_without_a_changelog_part_is_refused(repository: Path) -> None:
+def test_version_without_changelog_section_is_rejected(repository: Path) -> None:
     (repository / "src/acorn/__init__.py").write_text('__version__ = "0.2.0"\n', encoding="utf-8")
     git(repository, "commit", "--quiet", "--all", "--message", "Next")
     done = dry_run(repository)
@@ -112,20 +112,20 @@ def test_a_version_without_a_changelog_part_is_refused(repository: Path) -> None
 
 
 @pytest.mark.parametrize("heading", ["## 1.2.0", "## [1.2.0]", "## 1.2.0 - 2026-01-02", "##  1.2.0 (a day)"])
-def test_headings_of_a_changelog_are_read_in_every_common_form(heading: str) -> None:
+def test_changelog_headings_are_read_in_common_forms(heading: str) -> None:
     assert release.changelog_part(f"{heading}\n\n- New.\n\n### Fixed\n- Old.\n\n## 1.1.0\n- x\n", "1.2.0") == (
         "- New.\n\n### Fixed\n- Old."
     )
 
 
-def test_an_empty_part_and_a_changelog_without_parts_are_refused() -> None:
+def test_empty_section_and_changelog_without_sections_are_rejected() -> None:
     with pytest.raises(release.ReleaseError, match=r"says nothing under `## 1\.0`"):
         release.changelog_part("## 1.0\n\n## 0.9\n- x\n", "1.0")
     with pytest.raises(release.ReleaseError, match="it has: none"):
         release.changelog_part("# Changelog\n", "1.0")
 
 
-def test_our_own_changelog_has_a_part_for_the_next_release() -> None:
+def test_changelog_has_section_for_next_release() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert any(f"## {name}" in text for name in (release.UNRELEASED, acorn.__version__))
 
@@ -133,7 +133,7 @@ def test_our_own_changelog_has_a_part_for_the_next_release() -> None:
 # What is built
 
 
-def test_a_wheel_that_lacks_a_file_or_has_a_strange_one_is_refused() -> None:
+def test_wheel_with_missing_or_extra_file_is_rejected() -> None:
     release.judge_sets("the wheel", {"acorn/a.py"}, {"acorn/a.py"})
     with pytest.raises(release.ReleaseError, match=r"the wheel lacks: acorn/py.typed; .* not tracked: acorn/x.py"):
         release.judge_sets("the wheel", {"acorn/x.py"}, {"acorn/py.typed"})
@@ -147,7 +147,7 @@ def readme_of_the_index() -> str:
     return shown
 
 
-def test_the_package_index_shows_a_readme_without_links_into_the_repository() -> None:
+def test_index_readme_has_no_links_into_repository() -> None:
     shown = readme_of_the_index()
     release.judge_readme(shown)
     assert "<!--" not in shown
@@ -158,13 +158,13 @@ def test_the_package_index_shows_a_readme_without_links_into_the_repository() ->
 
 
 @pytest.mark.parametrize("line", ["[a](docs/a.md)", "![a](a.png)", '<img alt="a" src="docs/a.png">', "[a](#here)"])
-def test_a_readme_with_a_link_that_the_index_does_not_have_is_refused(line: str) -> None:
+def test_readme_with_broken_index_link_is_rejected(line: str) -> None:
     release.judge_readme("[a](https://example.org/a) is elsewhere, `docs/a.md` is text")
     with pytest.raises(release.ReleaseError, match="links and pictures that are not there: "):
         release.judge_readme(line)
 
 
-def test_a_source_archive_that_makes_another_wheel_is_refused(tmp_path: Path) -> None:
+def test_source_archive_building_other_wheel_is_rejected(tmp_path: Path) -> None:
     wheels = [tmp_path / place / "acorn-1-py3-none-any.whl" for place in ("one", "two")]
     for wheel, text in zip(wheels, ("x = 1", "x = 2"), strict=True):
         wheel.parent.mkdir()
@@ -175,7 +175,7 @@ def test_a_source_archive_that_makes_another_wheel_is_refused(tmp_path: Path) ->
         release.judge_same(*wheels)
 
 
-def test_a_command_that_fails_tells_what_it_said_and_no_path() -> None:
+def test_failing_command_is_reported_without_path() -> None:
     with pytest.raises(release.ReleaseError) as caught:
         release.said([sys.executable, "-c", "raise SystemExit('the words')"], cwd=ROOT)
     assert "the words" in str(caught.value)
@@ -183,7 +183,7 @@ def test_a_command_that_fails_tells_what_it_said_and_no_path() -> None:
 
 
 @pytest.mark.skipif(os.environ.get("ACORN_TORTURE") != "1", reason="minutes, and the network")
-def test_a_rehearsal_of_the_whole_release_succeeds(tmp_path: Path) -> None:
+def test_release_rehearsal_succeeds(tmp_path: Path) -> None:
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "acorn")], check=True, timeout=120)
     command = [sys.executable, "tools/release.py", "--rehearse"]
     done = subprocess.run(command, cwd=tmp_path / "acorn", capture_output=True, text=True, timeout=3600)
@@ -201,20 +201,20 @@ def bill() -> dict[str, Any]:
     return sbom.bill("acorn-agents")
 
 
-def test_the_bill_names_every_direct_need_in_the_version_that_is_here(bill: dict[str, Any]) -> None:
+def test_bill_of_materials_names_direct_dependencies_with_versions(bill: dict[str, Any]) -> None:
     listed = {canonicalize_name(each["name"]): each["version"] for each in bill["components"]}
     for each in map(Requirement, PROJECT["project"]["dependencies"]):
         assert listed[canonicalize_name(each.name)] == installed_version(each.name)
 
 
-def test_the_bill_has_no_tools_of_development_and_nothing_of_this_machine(bill: dict[str, Any]) -> None:
+def test_bill_of_materials_has_no_development_tools_or_paths(bill: dict[str, Any]) -> None:
     listed = {each["name"] for each in bill["components"]}
     assert not listed & {"pytest", "ruff", "mypy", "hypothesis", "playwright", "acorn-agents"}
     assert str(ROOT) not in str(bill)
     assert "file:" not in str(bill)
 
 
-def test_every_edge_of_the_bill_leads_to_something_that_is_in_it(bill: dict[str, Any]) -> None:
+def test_bill_of_materials_edges_are_complete(bill: dict[str, Any]) -> None:
     known = {each["bom-ref"] for each in bill["components"]} | {bill["metadata"]["component"]["bom-ref"]}
     assert {edge["ref"] for edge in bill["dependencies"]} == known
     for edge in bill["dependencies"]:
@@ -222,7 +222,7 @@ def test_every_edge_of_the_bill_leads_to_something_that_is_in_it(bill: dict[str,
     assert len(known) == len(bill["components"]) + 1
 
 
-def test_the_same_environment_has_the_same_bill(bill: dict[str, Any]) -> None:
+def test_bill_of_materials_is_reproducible(bill: dict[str, Any]) -> None:
     assert sbom.bill("acorn-agents") == bill
     assert re.fullmatch(r"urn:uuid:[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", bill["serialNumber"])
     assert all(each["purl"].startswith("pkg:pypi/") for each in bill["components"])
@@ -236,7 +236,7 @@ def locked() -> dict[str, Requirement]:
     return {canonicalize_name(each.name): each for each in map(Requirement, lines)}
 
 
-def test_the_lock_fits_what_is_asked_for() -> None:
+def test_lock_fits_requirements() -> None:
     asked = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8").splitlines()
     asked = [line for line in asked if line and not line.startswith("#")] + PROJECT["project"]["dependencies"]
     asked += [each for extra in PROJECT["project"]["optional-dependencies"].values() for each in extra]
@@ -250,14 +250,14 @@ def test_the_lock_fits_what_is_asked_for() -> None:
         assert each.specifier.contains(pinned, prereleases=True), f"`{each}` is locked to {pinned}; run `make lock`"
 
 
-def test_every_line_of_the_lock_is_a_version_with_hashes() -> None:
+def test_every_lock_line_has_version_and_hashes() -> None:
     requirements = re.split(r"\n(?=\S)", LOCK.strip())
     for each in requirements:
         assert re.fullmatch(r"[\w.-]+==[\w.]+( ; [^\\]+)?( \\\n    --hash=sha256:[0-9a-f]{64})+", each), each[:200]
 
 
 @pytest.mark.skipif(os.environ.get("ACORN_TORTURE") != "1", reason="minutes, and the network")
-def test_the_lock_is_installed_with_its_hashes_and_has_all_that_acorn_needs(tmp_path: Path) -> None:
+def test_lock_installs_with_hashes_and_is_complete(tmp_path: Path) -> None:
     python, pip = tmp_path / "env/bin/python", ["-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True, timeout=600)
     file = str(ROOT / "requirements-dev.lock")
@@ -268,5 +268,5 @@ def test_the_lock_is_installed_with_its_hashes_and_has_all_that_acorn_needs(tmp_
     subprocess.run([tmp_path / "env/bin/acorn", "--version"], check=True, timeout=600)
 
 
-def test_the_lock_tells_no_index_and_no_machine() -> None:
+def test_lock_names_no_index_or_machine() -> None:
     assert not re.search(r"://|--(extra-)?index|find-links|\s/|file:", LOCK)

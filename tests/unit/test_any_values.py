@@ -8,17 +8,17 @@ import jsonschema
 import pytest
 from tests.unit.random_schemas import schema
 
-from acorn._formats.schema.example_texts import fits_pattern, texts_for
-from acorn._formats.schema.example_values import value_for
+from acorn._formats.schema.example_texts import example_texts, matches_pattern
+from acorn._formats.schema.example_values import example_value
 
 
 @pytest.mark.parametrize("seed", range(0, 300, 20))
-def test_values_fit_schemas_at_random_and_are_the_same_each_time(seed: int) -> None:
+def test_example_values_fit_random_schemas_reproducibly(seed: int) -> None:
     for number in range(seed, seed + 20):
         made = schema(random.Random(number))
-        found = value_for(made, "tool")
+        found = example_value(made, "tool")
         jsonschema.Draft202012Validator(made).validate(found)
-        assert value_for(made, "tool") == found
+        assert example_value(made, "tool") == found
 
 
 @pytest.mark.parametrize(
@@ -36,16 +36,16 @@ def test_values_fit_schemas_at_random_and_are_the_same_each_time(seed: int) -> N
         r"^[é-ü]+$",
     ],
 )
-def test_patterns_are_read_backwards(pattern: str) -> None:
-    text = next(texts_for(pattern, 0, None))
-    assert fits_pattern(pattern, text)
+def test_example_texts_match_patterns(pattern: str) -> None:
+    text = next(example_texts(pattern, 0, None))
+    assert matches_pattern(pattern, text)
 
 
-def test_a_pattern_that_python_cannot_read_gives_nothing() -> None:
-    assert list(texts_for(r"\p{Greek}+", 0, None)) == []
-    assert list(texts_for(r"^a\b\d$", 0, None)) == []
+def test_example_texts_of_unreadable_pattern_are_empty() -> None:
+    assert list(example_texts(r"\p{Greek}+", 0, None)) == []
+    assert list(example_texts(r"^a\b\d$", 0, None)) == []
 
 
-def test_there_are_enough_plain_texts_that_differ() -> None:
-    assert len(set(texts_for(None, 2, 2))) >= 50
-    assert [len(text) for text in texts_for(None, 9, 9)] == [9] * 100
+def test_example_texts_have_enough_variety() -> None:
+    assert len(set(example_texts(None, 2, 2))) >= 50
+    assert [len(text) for text in example_texts(None, 9, 9)] == [9] * 100

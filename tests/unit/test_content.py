@@ -20,9 +20,9 @@ from pydantic import BaseModel, Field, RootModel, TypeAdapter, computed_field, f
 from tests.photo import Photo, Sketch, Sound, image
 from typing_extensions import TypedDict
 
-from acorn._formats.content import Parts, _collecting, content_of, restore_parts, save_parts, text_of
-from acorn._formats.json import to_plain, to_text
-from acorn._formats.xml.encode import XmlStyle, encode
+from acorn._formats.content import PartCollector, _collecting, restore_parts, save_parts, text_of, to_content
+from acorn._formats.json import to_json_data, to_json_text
+from acorn._formats.xml.encode import XmlStyle, encode_xml
 
 A, B = Photo("a"), Photo("b")
 
@@ -87,11 +87,11 @@ class Broken(BaseModel):
 
 
 def written(value: Any, style: XmlStyle | None = None) -> tuple[str, list[Any]]:
-    parts = Parts()
-    return encode(value, "input", style or XmlStyle(), parts), [part for part, _ in parts.found]
+    parts = PartCollector()
+    return encode_xml(value, "input", style or XmlStyle(), parts), [part for part, _ in parts.found]
 
 
-def test_a_part_is_an_empty_element_with_its_number() -> None:
+def test_media_part_is_empty_element_with_number() -> None:
     text, found = written(Album(others=[B, Photo("c")]))
     assert text == (
         "<input>\n"
@@ -131,18 +131,18 @@ def test_a_part_is_an_empty_element_with_its_number() -> None:
         (Rootless([A, "x"]), '>\n  <photo media="1" kind="image" />\n  <item>x</item>\n</input>'),
     ],
 )  # fmt: skip
-def test_a_part_may_stand_anywhere_in_a_value(value: Any, inside: str) -> None:
+def test_media_part_can_be_anywhere_in_value(value: Any, inside: str) -> None:
     text, found = written(value)
     assert text == f"<input{inside}"
     assert len(found) == text.count("media=")
 
 
-def test_a_description_may_be_a_comment_before_it() -> None:
+def test_media_description_can_be_comment() -> None:
     text, _ = written(Album(), XmlStyle(description_format="comment"))
     assert '<!-- The <best> one -->\n  <photo media="1" kind="image" />' in text
 
 
-def test_the_same_part_twice_is_one_part() -> None:
+def test_same_media_twice_is_one_part() -> None:
     text, found = written({"x": A, "y": A, "z": B})
     assert text == (
         '<input>\n  <x media="1" kind="image" />\n  <y media="1" kind="image" />\n'
@@ -153,29 +153,29 @@ def test_the_same_part_twice_is_one_part() -> None:
     assert len(written([Sketch(url="a", name="1"), Sketch(url="a", name="2")])[1]) == 2
 
 
-def test_what_only_looks_like_a_placeholder_is_data() -> None:
+def test_text_like_placeholder_is_data() -> None:
     text, found = written({"photo": {"media": 1, "kind": "image"}})
     assert text == ("<input>\n  <photo>\n    <media>1</media>\n    <kind>image</kind>\n  </photo>\n</input>")
     assert found == []
 
 
-def test_a_part_that_only_a_serializer_knows_of_is_written_in_elements() -> None:
+def test_media_known_only_to_serializer_is_written_as_elements() -> None:
     text, found = written(Computed(url="a"))
     assert "<photo>\n    <media>1</media>\n    <kind>image</kind>\n  </photo>" in text
     assert found == [image("a")]
 
 
-def test_several_texts_go_on_with_the_numbers() -> None:
-    parts = Parts()
-    texts = [encode(value, "context", None, parts) for value in (A, "text", {"x": B})]
+def test_several_texts_continue_part_numbers() -> None:
+    parts = PartCollector()
+    texts = [encode_xml(value, "context", None, parts) for value in (A, "text", {"x": B})]
     assert texts[0] == '<context media="1" kind="image" />'
     assert texts[2] == '<context>\n  <x media="2" kind="image" />\n</context>'
     assert parts.content("both") == [{"type": "text", "text": "both"}, image("a"), image("b")]
 
 
 def test_values_without_parts_are_text() -> None:
-    parts = Parts()
-    assert parts.content(encode({"x": 1}, "input", None, parts)) == "<input>\n  <x>1</x>\n</input>"
+    parts = PartCollector()
+    assert parts.content(encode_xml({"x": 1}, "input", None, parts)) == "<input>\n  <x>1</x>\n</input>"
 
 
 # In JSON
@@ -196,26 +196,26 @@ def test_values_without_parts_are_text() -> None:
          [image("a"), image("b")]),
     ],
 )  # fmt: skip
-def test_in_json_a_placeholder_stands_where_the_part_stood(value: Any, text: str, parts: list[Any]) -> None:
-    assert content_of(value) == [{"type": "text", "text": text}, *parts]
+def test_json_has_placeholder_in_place_of_part(value: Any, text: str, parts: list[Any]) -> None:
+    assert to_content(value) == [{"type": "text", "text": text}, *parts]
 
 
 @pytest.mark.parametrize("value", [1, None, True, [], {}, {"media": 1, "kind": "image"}, Loose(value=[1]), object()])
-def test_without_parts_the_content_is_the_text_as_ever(value: Any) -> None:
-    assert content_of(value) == to_text(value)
+def test_json_content_without_parts_is_text(value: Any) -> None:
+    assert to_content(value) == to_json_text(value)
 
 
 @pytest.mark.parametrize("bad", [b"\xff", "\ud800"])
-def test_what_cannot_be_written_does_not_cost_the_parts(bad: Any) -> None:
-    content = content_of({"x": A, "bad": bad, "y": B})
+def test_unserializable_value_keeps_parts(bad: Any) -> None:
+    content = to_content({"x": A, "bad": bad, "y": B})
     assert isinstance(content, list)
     assert content[1:] == [image("a"), image("b")]
     plain = json.loads(content[0]["text"])
     assert (plain["x"], plain["y"]) == ({"media": 1, "kind": "image"}, {"media": 2, "kind": "image"})
 
 
-def test_a_serializer_that_fails_does_not_cost_the_parts() -> None:
-    assert content_of(Broken()) == [
+def test_failing_serializer_keeps_parts() -> None:
+    assert to_content(Broken()) == [
         {"type": "text", "text": '{"photo":{"media":1,"kind":"image"},"bad":1,"other":{"media":2,"kind":"image"}}'},
         image("a"),
         image("b"),
@@ -229,8 +229,8 @@ class Lost(Photo):
         raise FileNotFoundError(self.url)
 
 
-def test_a_part_that_cannot_be_made_is_written_as_it_is_and_costs_nothing_else() -> None:
-    content = content_of([Lost("gone"), A])
+def test_unusable_part_is_written_as_is() -> None:
+    content = to_content([Lost("gone"), A])
     assert content == [{"type": "text", "text": '[{"url":"gone"},{"media":1,"kind":"image"}]'}, image("a")]
     assert written({"x": Lost("gone")})[0] == "<input>\n  <x>\n    <url>gone</url>\n  </x>\n</input>"
 
@@ -239,23 +239,23 @@ def test_a_part_that_cannot_be_made_is_written_as_it_is_and_costs_nothing_else()
 
 
 @pytest.mark.parametrize("part", [A, Sketch(url="a", name="b"), Sound("wav:a")])
-def test_elsewhere_a_part_is_written_its_own_way_and_read_back(part: Any) -> None:
+def test_media_outside_content_is_written_and_read_back(part: Any) -> None:
     adapter = TypeAdapter(type(part))
     assert adapter.validate_json(adapter.dump_json(part)) == part
-    assert adapter.validate_json(to_text(part)) == part, "also where no type is known"
-    assert adapter.validate_python(to_plain([part])[0]) == part
+    assert adapter.validate_json(to_json_text(part)) == part, "also where no type is known"
+    assert adapter.validate_python(to_json_data([part])[0]) == part
     assert adapter.json_schema()
     assert copy.deepcopy(part) == part
     assert pickle.loads(pickle.dumps(part)) == part
 
 
-def test_the_block_of_one_who_collects_ends() -> None:
-    with Parts() as outer:
-        with suppress(ZeroDivisionError), Parts() as inner:
-            assert to_plain(A) == {"media": 1, "kind": "image"}
+def test_part_collection_ends_with_block() -> None:
+    with PartCollector() as outer:
+        with suppress(ZeroDivisionError), PartCollector() as inner:
+            assert to_json_data(A) == {"media": 1, "kind": "image"}
             raise ZeroDivisionError
-        assert to_plain([B]) == [{"media": 1, "kind": "image"}]
-    assert to_plain(A) == {"url": "a"}
+        assert to_json_data([B]) == [{"media": 1, "kind": "image"}]
+    assert to_json_data(A) == {"url": "a"}
     assert outer.found == [(image("b"), {"kind": "image"})]
     assert inner.found == [(image("a"), {"kind": "image"})]
 
@@ -266,7 +266,7 @@ class Either(BaseModel):
 
 
 @pytest.mark.parametrize("value", [A, Sound("wav:a"), "text"])
-def test_a_part_may_be_one_of_a_union(value: Any) -> None:
+def test_part_can_be_member_of_union(value: Any) -> None:
     either = Either(one=value, other=value)
     count = 0 if value == "text" else 1
     assert len(written(either)[1]) == count
@@ -286,7 +286,7 @@ def test_a_part_may_be_one_of_a_union(value: Any) -> None:
         ({"x": 1}, '{"x":1}'),
     ],
 )
-def test_the_text_of_a_content(content: Any, text: str) -> None:
+def test_text_of_content_joins_text(content: Any, text: str) -> None:
     assert text_of(content) == text
 
 
@@ -303,26 +303,26 @@ def test_the_text_of_a_content(content: Any, text: str) -> None:
         {"media": 1, "x": Sound("wav:y")},
     ],
 )
-def test_a_value_with_parts_is_read_the_same_when_it_was_saved(value: Any) -> None:
+def test_value_with_parts_survives_saving(value: Any) -> None:
     text, saved = json.loads(json.dumps(save_parts(value)))
     again = restore_parts(json.loads(text), saved)
-    assert content_of(again) == content_of(value)
+    assert to_content(again) == to_content(value)
     text, saved = json.loads(json.dumps(save_parts(again)))
-    assert content_of(restore_parts(json.loads(text), saved)) == content_of(value)
+    assert to_content(restore_parts(json.loads(text), saved)) == to_content(value)
 
 
-def test_a_value_without_parts_is_saved_as_ever() -> None:
+def test_value_without_parts_is_saved_unchanged() -> None:
     assert save_parts({"__part__": 1}) == ('{"__part__":1}', None)
 
 
-def test_ctrl_c_while_collecting_begins_leaves_nobody_collecting() -> None:
+def test_ctrl_c_while_collection_starts_leaves_nothing_collecting() -> None:
     def strike(at: int) -> bool:
         """Ctrl-C before that instruction of `__enter__`; whether there is one."""
         count = 0
 
         def trace(frame: FrameType, event: str, _: Any) -> Any:
             nonlocal count
-            if frame.f_code is not Parts.__enter__.__code__:
+            if frame.f_code is not PartCollector.__enter__.__code__:
                 return None
             frame.f_trace_opcodes = True
             is_leaving = frame.f_code.co_code[frame.f_lasti] == dis.opmap["RETURN_VALUE"]  # where no signal is heeded
@@ -335,7 +335,7 @@ def test_ctrl_c_while_collecting_begins_leaves_nobody_collecting() -> None:
         before = sys.gettrace()
         sys.settrace(trace)
         try:
-            content_of("words")
+            to_content("words")
         except KeyboardInterrupt:
             pass
         finally:

@@ -37,7 +37,7 @@ PERSON = Shape(Person)
 WHOLE = "<output><name>Ada</name><age>36</age></output>"
 
 
-def test_arguments_that_were_cut_are_told_from_wrong_ones() -> None:
+def test_cut_off_arguments_differ_from_invalid_ones() -> None:
     cut = judge_arguments(PERSON, '{"name": "Ad', cut_off=True, max_tokens=7)
     assert cut.was_cut
     assert "cut off at the limit of 7 tokens" in cut.complaint
@@ -48,11 +48,11 @@ def test_arguments_that_were_cut_are_told_from_wrong_ones() -> None:
     assert "cut off" not in wrong.complaint
 
 
-def test_no_arguments_are_an_empty_object() -> None:
+def test_missing_arguments_are_empty_object() -> None:
     assert judge_arguments(Shape(Nothing), "", cut_off=False, max_tokens=7).instance == Nothing()
 
 
-def test_half_a_form_is_no_answer_though_an_earlier_one_was_whole() -> None:
+def test_incomplete_form_is_not_an_answer_despite_earlier_one() -> None:
     assert judge_xml(PERSON, WHOLE, "output", cut_off=True, max_tokens=7).instance == Person(name="Ada", Age=36)
     for half in ("<output><name>Ada</name>", f"{WHOLE} No: <output><name>Eve</name><age>3", "Let me think"):
         verdict = judge_xml(PERSON, half, "output", cut_off=True, max_tokens=7)
@@ -60,19 +60,19 @@ def test_half_a_form_is_no_answer_though_an_earlier_one_was_whole() -> None:
         assert verdict.was_cut
 
 
-def test_a_form_may_be_filled_in_by_names_or_aliases() -> None:
+def test_form_accepts_names_and_aliases() -> None:
     for tag in ("age", "Age"):
         text = f"<output><name>Ada</name><{tag}>36</{tag}></output>"
         assert judge_xml(PERSON, text, "output", cut_off=False, max_tokens=7).instance == Person(name="Ada", Age=36)
 
 
-def test_a_number_that_is_none_is_kept() -> None:
+def test_nan_in_answer_is_kept() -> None:
     found = judge_xml(PERSON, WHOLE.replace("36", "nan"), "output", cut_off=False, max_tokens=7).instance
     assert isinstance(found, Person)
     assert math.isnan(found.age)
 
 
-def test_fields_of_the_users_are_each_told_once() -> None:
+def test_each_problem_of_user_fields_is_reported_once() -> None:
     with pytest.raises(ParseError) as caught:
         judge_fields(PERSON, {"name": 1, "size": 2, "age": 3.0}, "Agent")
     assert [problem["path"] for problem in caught.value.errors] == ["size", "name"]
@@ -84,7 +84,7 @@ def test_fields_of_the_users_are_each_told_once() -> None:
     assert judge_fields(PERSON, {"name": "a", "age": 1.0}, "Agent") == Person(name="a", Age=1.0)
 
 
-def test_a_missing_call_is_told_as_what_it_is() -> None:
+def test_missing_finish_call_is_reported() -> None:
     missing, cut = (no_answer("text", cut_off=cut_off, max_tokens=7) for cut_off in (False, True))
     assert "was not called" in missing.complaint
     assert not missing.was_cut
@@ -92,7 +92,7 @@ def test_a_missing_call_is_told_as_what_it_is() -> None:
     assert cut.was_cut
 
 
-def test_the_last_error_says_what_would_help() -> None:
+def test_last_error_says_what_would_help() -> None:
     cut = judge_arguments(PERSON, '{"name": "Ad', cut_off=True, max_tokens=7)
     assert "Raise `max_tokens`, or ask for less." in str(out_of_retries(cut, "Agent", "m", 1))
     wrong = judge_arguments(PERSON, "{}", cut_off=False, max_tokens=7)

@@ -32,9 +32,9 @@ from tests.unit import signatures
 from tests.unit.signatures import ROWS, Cat, Color, Dog, Label, Movie, Node, Point, Priority, Row, Schema, Size
 
 from acorn import DeclarationError, ToolConflictError, module, tool
-from acorn._declare.tools.collect import gather, make_tool, merge, methods
+from acorn._declare.tools.collect import collect_methods, collect_tools, make_tool, merge_tools
 from acorn._declare.tools.kinds import ArgumentError, Tool
-from acorn._declare.tools.signatures import UnresolvedError, read_docstring
+from acorn._declare.tools.signatures import UnresolvedHintError, read_docstring
 
 HERE = __name__
 
@@ -94,7 +94,7 @@ def subschemas(schema: Any) -> Iterator[Schema]:
 # The table: schemas.
 
 
-def test_the_table_has_signatures_enough_and_names_each_once() -> None:
+def test_signature_table_is_large_and_names_are_unique() -> None:
     names = [row.name for row in ROWS]
     assert len(names) >= 150
     assert len(set(names)) == len(names)
@@ -106,7 +106,7 @@ def orders(schema: Schema) -> list[list[str]]:
 
 
 @rows
-def test_a_signature_gives_its_schema_in_the_order_of_its_declaration(row: Row) -> None:
+def test_signature_schema_keeps_declaration_order(row: Row) -> None:
     made = tool_of(row.function)
     assert made.schema["parameters"] == row.parameters
     assert orders(made.schema["parameters"]) == orders(row.parameters)
@@ -123,7 +123,7 @@ TITLES = {
 
 
 @rows
-def test_a_schema_is_one_that_providers_take_with_no_titles_but_the_users(row: Row) -> None:
+def test_signature_schema_is_valid_without_generated_titles(row: Row) -> None:
     schema = schema_of(row.function)
     Draft202012Validator.check_schema(schema)
     assert "s3cret" not in json.dumps(schema, allow_nan=False)
@@ -140,7 +140,7 @@ def test_a_schema_is_one_that_providers_take_with_no_titles_but_the_users(row: R
 
 
 @rows
-def test_arguments_that_fit_are_bound_and_the_function_can_be_called(row: Row) -> None:
+def test_fitting_arguments_are_bound(row: Row) -> None:
     validator = Draft202012Validator(row.parameters)
     for text in (*row.takes, *row.lax):
         assert validator.is_valid(json.loads(text)) == (text not in row.lax), text
@@ -151,7 +151,7 @@ def test_arguments_that_fit_are_bound_and_the_function_can_be_called(row: Row) -
 
 
 @rows
-def test_arguments_that_do_not_fit_are_refused_by_name(row: Row) -> None:
+def test_unfitting_arguments_are_rejected_by_name(row: Row) -> None:
     validator = Draft202012Validator(row.parameters)
     for text, argument in (*row.refuses, *row.beyond):
         assert validator.is_valid(json.loads(text)) == ((text, argument) in row.beyond), text
@@ -165,7 +165,7 @@ def takes_any_keyword(function: Callable[..., Any]) -> bool:
 @pytest.mark.parametrize(
     "row", [row for row in ROWS if not takes_any_keyword(row.function)], ids=lambda row: str(row.name)
 )
-def test_an_argument_that_the_signature_does_not_have_is_refused(row: Row) -> None:
+def test_unknown_argument_is_rejected(row: Row) -> None:
     for text in row.takes:
         words = refusal(row.function, json.dumps({**json.loads(text), "no_such_argument": 1}))
         there = ", ".join(row.parameters["properties"]) or "none"
@@ -200,7 +200,7 @@ def is_lax_conversion(value: Any, schema: Schema, whole: Schema) -> bool:
 
 
 @rows
-def test_schema_and_function_agree_on_every_kind_of_value(row: Row) -> None:
+def test_schema_and_function_agree_on_every_value_kind(row: Row) -> None:
     validator = Draft202012Validator(row.parameters)
     for text in row.takes[:1]:
         for name, schema in row.parameters["properties"].items():
@@ -219,7 +219,7 @@ def test_schema_and_function_agree_on_every_kind_of_value(row: Row) -> None:
 # More of schemas than a row can say.
 
 
-def test_a_tool_schema_is_the_function_of_a_request() -> None:
+def test_tool_schema_is_function_of_request() -> None:
     assert tool_of(signatures.search).schema == {
         "name": "search",
         "description": "Search the web for information.",
@@ -231,7 +231,7 @@ def test_a_tool_schema_is_the_function_of_a_request() -> None:
     }
 
 
-def test_hints_of_a_module_that_postpones_them_are_read() -> None:
+def test_postponed_hints_are_read() -> None:
     def plan(
         day: dt.date, points: list[Point], note: Annotated[str, Field(max_length=5)] = "", size: Size | None = None
     ) -> Missing:  # type: ignore[name-defined]  # noqa: F821 - what a tool returns is not read
@@ -251,7 +251,7 @@ def test_hints_of_a_module_that_postpones_them_are_read() -> None:
     }
 
 
-def test_hints_may_name_what_is_local_to_the_declaring_scope() -> None:
+def test_hints_can_name_local_types() -> None:
     class Local(BaseModel):
         x: int
 
@@ -262,7 +262,7 @@ def test_hints_may_name_what_is_local_to_the_declaring_scope() -> None:
     assert made.bind('{"to": {"x": "1"}}') == ((), {"to": Local(x=1)})
 
 
-def test_local_names_come_before_those_of_the_module() -> None:
+def test_local_names_precede_module_names() -> None:
     def move(to: Point) -> None: ...
 
     assert make_tool(move, "tools[0]", "Owner", {"Point": int}).schema["parameters"]["properties"] == {
@@ -284,13 +284,13 @@ def test_two_classes_of_one_name_have_two_definitions() -> None:
     }
 
 
-def test_a_definition_that_is_shared_is_written_once() -> None:
+def test_shared_definition_is_written_once() -> None:
     def plant(trees: list[Node], favourite: Node | None, by_name: dict[str, Node]) -> None: ...
 
     assert schema_of(plant)["$defs"] == {"Node": signatures.NODE}
 
 
-def test_schemas_of_two_tools_share_nothing_that_one_could_change() -> None:
+def test_schemas_of_two_tools_share_no_mutable_state() -> None:
     def first(point: Point) -> None: ...
     def second(point: Point) -> None: ...
 
@@ -298,7 +298,7 @@ def test_schemas_of_two_tools_share_nothing_that_one_could_change() -> None:
     assert schema_of(second)["$defs"] == {"Point": signatures.POINT}
 
 
-def test_an_alias_path_is_beyond_a_schema_and_the_name_is_shown() -> None:
+def test_alias_path_cannot_be_in_schema_and_name_is_shown() -> None:
     def pick(first: Annotated[int, Field(validation_alias=AliasPath("numbers", 0))] = 1) -> int:
         return first
 
@@ -306,14 +306,14 @@ def test_an_alias_path_is_beyond_a_schema_and_the_name_is_shown() -> None:
     assert call(pick, "{}") == 1
 
 
-def test_an_empty_docstring_is_no_description() -> None:
+def test_empty_docstring_gives_no_description() -> None:
     def silent() -> None:
         """ """
 
     assert "description" not in tool_of(silent).schema
 
 
-def test_the_description_of_the_decorator_wins_over_the_docstring_and_leaves_its_parameters() -> None:
+def test_decorator_description_wins_and_keeps_parameter_texts() -> None:
     @tool(name="look", description="Look it up.")
     def search(query: str) -> None:
         """Search.
@@ -341,7 +341,7 @@ class Shop:
         """Sell."""
 
 
-def test_a_tool_is_named_after_what_is_called() -> None:
+def test_tool_name_is_name_of_callable() -> None:
     renamed = functools.partial(signatures.search, limit=1)
     renamed.__name__ = "search_one"  # type: ignore[attr-defined]
     renamed.__doc__ = "Search for one."
@@ -353,7 +353,7 @@ def test_a_tool_is_named_after_what_is_called() -> None:
     assert tool_of(staticmethod(signatures.search)).name == "search"
 
 
-def test_a_method_is_described_without_its_first_parameter_and_bound_to_an_instance() -> None:
+def test_method_schema_has_no_self_and_binds_to_instance() -> None:
     class Counter:
         total = 5
 
@@ -372,7 +372,7 @@ def test_a_method_is_described_without_its_first_parameter_and_bound_to_an_insta
         def double(number: int) -> int:
             return number * 2
 
-    found = methods(Counter, "Counter", {})
+    found = collect_methods(Counter, "Counter", {})
     assert [(made.name, list(made.schema["parameters"]["properties"])) for made in found] == [
         ("add", ["number", "twice"]),
         ("reset", ["to"]),
@@ -420,7 +420,7 @@ def test_a_method_is_described_without_its_first_parameter_and_bound_to_an_insta
         ("A: B.\n\nSee also: C.", "A: B.\n\nSee also: C.", {}),
     ],
 )  # fmt: skip
-def test_a_docstring_gives_a_description_and_words_for_parameters(
+def test_docstring_gives_description_and_parameter_texts(
     doc: str | None, description: str, parameters: dict[str, str]
 ) -> None:
     assert read_docstring(doc) == (description, parameters)
@@ -435,7 +435,7 @@ LINES = [
 
 
 @given(st.lists(st.sampled_from(LINES), max_size=9) | st.lists(st.text(max_size=9), max_size=5))
-def test_no_docstring_is_too_odd_to_read(lines: list[str]) -> None:
+def test_any_docstring_is_readable(lines: list[str]) -> None:
     description, _ = read_docstring("\n".join(lines))
     assert description == description.strip()
 
@@ -513,14 +513,14 @@ BOUND: list[tuple[Any, str, Any]] = [
 
 
 @pytest.mark.parametrize(("function", "arguments", "value"), BOUND, ids=lambda part: getattr(part, "__name__", None))
-def test_an_argument_arrives_as_its_type_says(function: Any, arguments: str, value: Any) -> None:
+def test_argument_arrives_as_its_type(function: Any, arguments: str, value: Any) -> None:
     name = next(iter(inspect.signature(function).parameters))
     args, kwargs = tool_of(function).bind(arguments)
     assert (args, kwargs) == ((), {name: value})
     assert type(kwargs[name]) is type(value)
 
 
-def test_parameters_of_every_kind_are_passed_as_they_must_be() -> None:
+def test_parameters_of_every_kind_are_passed_correctly() -> None:
     def every_kind(a: int, b: int = 2, /, c: int = 3, *, d: int = 4, **rest: int) -> tuple[Any, ...]:
         return a, b, c, d, rest
 
@@ -530,21 +530,21 @@ def test_parameters_of_every_kind_are_passed_as_they_must_be() -> None:
     assert tool_of(every_kind).bind('{"a": 1, "c": 0}') == ((1, 2), {"c": 0, "d": 4})
 
 
-def test_a_positional_parameter_may_have_an_alias() -> None:
+def test_positional_parameter_can_have_alias() -> None:
     def shout(text: Annotated[str, Field(alias="q")], /) -> str:
         return text.upper()
 
     assert call(shout, '{"q": "hey"}') == "HEY"
 
 
-def test_a_positional_parameter_of_the_name_of_a_keyword_is_its_own() -> None:
+def test_positional_parameter_and_keyword_of_same_name_differ() -> None:
     def tag(name: str, /, **attributes: str) -> tuple[str, dict[str, str]]:
         return name, attributes
 
     assert call(tag, '{"name": "a", "href": "b"}') == ("a", {"href": "b"})
 
 
-def test_keywords_of_a_typed_dict_arrive_one_by_one() -> None:
+def test_typed_dict_keywords_arrive_separately() -> None:
     def rate(stars: int, **movie: typing.Unpack[Movie]) -> tuple[int, Movie]:
         return stars, movie
 
@@ -552,7 +552,7 @@ def test_keywords_of_a_typed_dict_arrive_one_by_one() -> None:
     assert call(rate, '{"stars": 5, "title": "Alien"}') == (5, {"title": "Alien"})
 
 
-def test_a_partial_is_called_with_what_it_has_and_what_the_model_gives() -> None:
+def test_partial_is_called_with_bound_and_model_arguments() -> None:
     def send(key: str, to: str, *, text: str, urgent: bool = False, **more: str) -> tuple[Any, ...]:
         return key, to, text, urgent, more
 
@@ -593,7 +593,7 @@ def test_callables_of_every_kind_are_called() -> None:
         assert call(function, '{"number": "5"}') == 15
 
 
-def test_a_mutable_default_is_not_shared_between_calls() -> None:
+def test_mutable_default_is_not_shared_between_calls() -> None:
     def collect(item: str, seen: list[str] = []) -> list[str]:  # noqa: B006 - what is tested
         return [*seen, item]
 
@@ -603,7 +603,7 @@ def test_a_mutable_default_is_not_shared_between_calls() -> None:
     assert made.bind('{"item": "a"}') == ((), {"item": "a", "seen": []})
 
 
-def test_a_default_is_passed_as_it_is_and_not_checked() -> None:
+def test_default_is_passed_unchanged_and_unchecked() -> None:
     marker = object()
 
     def look(where: str = typing.cast(str, marker)) -> object:
@@ -612,7 +612,7 @@ def test_a_default_is_passed_as_it_is_and_not_checked() -> None:
     assert call(look, "{}") is marker
 
 
-def test_an_iterable_is_checked_before_the_call_and_can_be_walked_twice() -> None:
+def test_iterable_argument_is_validated_and_reusable() -> None:
     def total(numbers: Iterable[int], more: typing.Iterable[int] | None = None) -> int:
         return sum(numbers) + sum(numbers) + sum(more or ())
 
@@ -755,28 +755,28 @@ WORDS: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("function", "arguments", "words"), WORDS, ids=range(len(WORDS)))
-def test_a_refusal_names_the_argument_and_what_was_expected(function: Any, arguments: str, words: str) -> None:
+def test_rejection_names_argument_and_expectation(function: Any, arguments: str, words: str) -> None:
     assert refusal(function, arguments) == words
 
 
-def test_json_that_is_nested_too_deeply_is_refused() -> None:
+def test_too_deeply_nested_json_is_rejected() -> None:
     words = refusal(signatures.anything, '{"value": ' + "[" * 5000 + "]" * 5000 + "}")
     assert words.startswith("The arguments are not valid JSON: recursion limit exceeded")
 
 
-def test_a_refusal_keeps_its_cause() -> None:
+def test_rejection_keeps_cause() -> None:
     with pytest.raises(ArgumentError) as caught:
         tool_of(signatures.search).bind("{}")
     assert isinstance(caught.value.__cause__, pydantic.ValidationError)
 
 
-def test_a_long_value_is_cut_in_a_refusal() -> None:
+def test_long_value_is_shortened_in_rejection() -> None:
     words = refusal(signatures.an_integer, json.dumps({"count": "x" * 5000}))
     assert words == f"argument `count`: expected integer, got {'x' * 199}…"
 
 
 @given(st.text(max_size=30) | st.text('{}[]":,\\ query1\ud800', max_size=30))
-def test_no_text_is_too_odd_to_refuse(text: str) -> None:
+def test_any_text_can_be_rejected(text: str) -> None:
     assert complaint(signatures.search, text) != ""
 
 
@@ -896,7 +896,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("entry", "words"), REFUSED, ids=[str(getattr(e, "__name__", e)) for e, _ in REFUSED])
-def test_what_cannot_be_a_tool_is_refused_as_it_is_declared(entry: Any, words: str) -> None:
+def test_impossible_tools_are_rejected_at_declaration(entry: Any, words: str) -> None:
     with pytest.raises(DeclarationError) as caught:
         tool_of(entry)
     assert str(caught.value) == words
@@ -916,9 +916,7 @@ PLAIN_DEFAULTS = st.just(inspect.Parameter.empty) | st.none() | st.booleans() | 
 
 
 @given(st.lists(st.tuples(PLAIN_HINTS, PLAIN_DEFAULTS), max_size=4), st.none() | PLAIN_HINTS)
-def test_a_schema_that_is_made_at_the_first_use_never_fails_there(
-    parameters: list[tuple[Any, Any]], of_keywords: Any
-) -> None:
+def test_schema_built_at_first_use_never_fails(parameters: list[tuple[Any, Any]], of_keywords: Any) -> None:
     def take(**arguments: Any) -> None: ...
 
     names = [f"p{place}" for place in range(len(parameters))]
@@ -935,13 +933,13 @@ def test_a_schema_that_is_made_at_the_first_use_never_fails_there(
     Draft202012Validator.check_schema(made.schema["parameters"])
 
 
-def test_a_lambda_may_be_given_a_name() -> None:
+def test_lambda_can_be_named() -> None:
     double = typing.cast(Any, lambda x: x * 2)
     double.__annotations__ = {"x": int}
     assert call(tool(name="double")(double), '{"x": "4"}') == 8
 
 
-def test_the_typed_dict_of_typing_is_taken_or_refused_with_the_remedy() -> None:
+def test_typing_typed_dict_is_accepted_or_rejected_with_advice() -> None:
     def take(old: Any) -> None: ...
 
     take.__annotations__["old"] = typing.cast(Any, typing.TypedDict)("Old", {"x": int})
@@ -979,7 +977,7 @@ class MuchLater(BaseModel):
     y: int
 
 
-def test_a_hint_may_name_a_class_that_is_defined_later() -> None:
+def test_hint_can_name_later_class() -> None:
     args, kwargs = early.bind('{"thing": {"x": "1"}}')
     assert not_yet(*args, **kwargs) == Later(x=1)
     assert early_inside.schema["parameters"]["$defs"]["MuchLater"] == {
@@ -996,9 +994,9 @@ def test_a_hint_may_name_a_class_that_is_defined_later() -> None:
         (not_in_the_module, "module 'datetime' has no attribute 'nothing'"),
     ],
 )
-def test_a_hint_that_names_nothing_is_an_error_at_the_first_use(function: Callable[..., Any], why: str) -> None:
+def test_undefined_hint_raises_at_first_use(function: Callable[..., Any], why: str) -> None:
     made = tool_of(function)
-    with pytest.raises(UnresolvedError) as caught:
+    with pytest.raises(UnresolvedHintError) as caught:
         made.schema  # noqa: B018 - read to see it fail
     assert isinstance(caught.value, DeclarationError)
     assert str(caught.value) == (
@@ -1007,7 +1005,7 @@ def test_a_hint_that_names_nothing_is_an_error_at_the_first_use(function: Callab
     )
 
 
-def test_what_a_partial_fills_in_needs_no_hint() -> None:
+def test_partial_arguments_need_no_hint() -> None:
     assert schema_of(functools.partial(without_a_hint, query="x"))["properties"] == {
         "limit": {"type": "integer", "default": 5}
     }
@@ -1035,7 +1033,7 @@ def test_what_a_partial_fills_in_needs_no_hint() -> None:
         ({"repeatable": 1}, "`repeatable` of the tool `options` must be True or False, got 1."),
     ],
 )
-def test_an_option_of_the_decorator_is_checked_at_once(options: dict[str, Any], words: str) -> None:
+def test_decorator_option_is_checked_immediately(options: dict[str, Any], words: str) -> None:
     def function() -> None: ...
 
     function.__qualname__ = "options"
@@ -1045,7 +1043,7 @@ def test_an_option_of_the_decorator_is_checked_at_once(options: dict[str, Any], 
 
 
 @pytest.mark.parametrize("target", [5, "search", None, ["x"]])
-def test_the_decorator_marks_nothing_but_functions(target: Any) -> None:
+def test_decorator_accepts_only_functions(target: Any) -> None:
     with pytest.raises(DeclarationError) as caught:
         tool()(target)
     assert str(caught.value) == (
@@ -1053,7 +1051,7 @@ def test_the_decorator_marks_nothing_but_functions(target: Any) -> None:
     )
 
 
-def test_the_decorator_leaves_a_function_as_it_was() -> None:
+def test_decorator_leaves_function_unchanged() -> None:
     def double(number: int) -> int:
         return number * 2
 
@@ -1061,7 +1059,7 @@ def test_the_decorator_leaves_a_function_as_it_was() -> None:
     assert double(4) == 8
 
 
-def test_a_second_mark_makes_a_second_tool_and_leaves_the_first() -> None:
+def test_second_decoration_makes_second_tool() -> None:
     @tool(name="first", timeout=5)
     def double(number: int) -> int:
         return number * 2
@@ -1082,27 +1080,27 @@ def one_search(query: str) -> None: ...
 def another_search(query: str) -> None: ...
 
 
-def test_two_tools_of_one_name_are_a_conflict_that_names_both_places() -> None:
-    listed, _ = gather([one_search, another_search], "Owner", {})
+def test_two_tools_of_one_name_conflict_with_both_places() -> None:
+    listed, _ = collect_tools([one_search, another_search], "Owner", {})
     with pytest.raises(ToolConflictError) as caught:
-        merge(listed, [], "Owner")
+        merge_tools(listed, [], "Owner")
     assert str(caught.value) == (
         f"Tool 'one_search' of `Owner` is defined twice: as tools[0] (`{HERE}.one_search`) and as tools[1] "
         f"(`{HERE}.another_search`); rename one with `@tool(name=...)`."
     )
 
 
-def test_two_partials_of_one_function_are_a_conflict_until_one_is_named() -> None:
+def test_two_partials_of_one_function_conflict_until_named() -> None:
     english = functools.partial(signatures.search, limit=1)
     german = functools.partial(signatures.search, limit=2)
-    listed, _ = gather([english, german], "Owner", {})
+    listed, _ = collect_tools([english, german], "Owner", {})
     with pytest.raises(ToolConflictError, match="Tool 'search' of `Owner` is defined twice"):
-        merge(listed, [], "Owner")
-    listed, _ = gather([english, tool(name="suche")(german)], "Owner", {})
-    assert [made.name for made in merge(listed, [], "Owner")] == ["search", "suche"]
+        merge_tools(listed, [], "Owner")
+    listed, _ = collect_tools([english, tool(name="suche")(german)], "Owner", {})
+    assert [made.name for made in merge_tools(listed, [], "Owner")] == ["search", "suche"]
 
 
-def test_a_listed_tool_and_a_method_of_one_name_are_a_conflict() -> None:
+def test_listed_tool_and_method_of_one_name_conflict() -> None:
     with pytest.raises(ToolConflictError) as caught:
 
         class Agent(module[Any, Any]):
@@ -1114,7 +1112,7 @@ def test_a_listed_tool_and_a_method_of_one_name_are_a_conflict() -> None:
     assert str(caught.value) == "Tool 'one_search' defined in both tools attribute and as method"
 
 
-def test_two_methods_of_one_name_are_a_conflict() -> None:
+def test_two_methods_of_one_name_conflict() -> None:
     class Agent:
         @tool
         def search(self, query: str) -> None: ...
@@ -1123,27 +1121,27 @@ def test_two_methods_of_one_name_are_a_conflict() -> None:
         def find(self, query: str) -> None: ...
 
     with pytest.raises(ToolConflictError) as caught:
-        merge([], methods(Agent, "Agent", {}), "Agent")
+        merge_tools([], collect_methods(Agent, "Agent", {}), "Agent")
     assert str(caught.value) == (
         "Tool 'search' of `Agent` is defined twice: as method `search` and as method `find`; "
         "rename one with `@tool(name=...)`."
     )
 
 
-def test_the_same_function_listed_twice_is_one_tool() -> None:
+def test_function_listed_twice_is_one_tool() -> None:
     shop = Shop()
-    listed, sources = gather([one_search, shop.sell, one_search, shop.sell, shop], "Owner", {})
+    listed, sources = collect_tools([one_search, shop.sell, one_search, shop.sell, shop], "Owner", {})
     assert [made.name for made in listed] == ["one_search", "sell", "shop"]
     assert sources == []
 
 
 def test_methods_of_two_instances_are_two_tools() -> None:
-    listed, _ = gather([Shop().sell, Shop().sell], "Owner", {})
+    listed, _ = collect_tools([Shop().sell, Shop().sell], "Owner", {})
     with pytest.raises(ToolConflictError):
-        merge(listed, [], "Owner")
+        merge_tools(listed, [], "Owner")
 
 
-def test_an_object_with_tools_is_a_source_and_not_a_tool() -> None:
+def test_object_with_tools_is_source_not_tool() -> None:
     @dataclasses.dataclass
     class Box:
         def tools(self) -> list[Callable[..., Any]]:
@@ -1152,6 +1150,6 @@ def test_an_object_with_tools_is_a_source_and_not_a_tool() -> None:
         def __call__(self) -> None: ...
 
     box = Box()
-    listed, sources = gather([box, one_search, box], "Owner", {})
+    listed, sources = collect_tools([box, one_search, box], "Owner", {})
     assert [made.name for made in listed] == ["one_search"]
     assert sources == [box]

@@ -80,7 +80,7 @@ def all_at_once(world: World, sender: Sender, used: tuple[int, int] | None = Non
     world.end(sender, used)
 
 
-def test_the_next_window_opens_when_the_first_request_leaves_it_and_not_before() -> None:
+def test_window_reopens_when_first_request_leaves_it() -> None:
     world = World(Window(RateLimit(2, None, 60)))
     first = world.come()
     all_at_once(world, first)
@@ -100,7 +100,7 @@ def test_the_next_window_opens_when_the_first_request_leaves_it_and_not_before()
     assert fourth.may_go
 
 
-def test_a_request_that_was_let_through_and_not_sent_yet_counts_until_it_is() -> None:
+def test_admitted_unsent_request_counts() -> None:
     world = World(Window(RateLimit(1, None, 60)))
     late, other = world.come(), world.come()
     assert late.may_go
@@ -113,7 +113,7 @@ def test_a_request_that_was_let_through_and_not_sent_yet_counts_until_it_is() ->
     assert other.may_go
 
 
-def test_a_request_is_counted_from_when_its_answer_came_but_no_more_than_a_second_late() -> None:
+def test_request_counts_from_response_time_at_most_one_second_late() -> None:
     world = World(Window(RateLimit(1, None, 60)))
     slow, other = world.come(), world.come()
     world.send(slow)
@@ -133,7 +133,7 @@ def test_a_request_is_counted_from_when_its_answer_came_but_no_more_than_a_secon
     assert third.may_go
 
 
-def test_a_slot_is_held_until_the_request_is_over() -> None:
+def test_slot_is_held_until_request_ends() -> None:
     world = World(Slots(2))
     first, second, third, fourth = (world.come() for _ in range(4))
     assert [each.may_go for each in (first, second, third, fourth)] == [True, True, False, False]
@@ -146,7 +146,7 @@ def test_a_slot_is_held_until_the_request_is_over() -> None:
     assert fourth.may_go
 
 
-def test_who_waits_at_the_second_gate_has_passed_the_first_in_order() -> None:
+def test_second_gate_keeps_order_of_first() -> None:
     window = Window(RateLimit(1, None, 60))
     world = World(Slots(2), window)
     senders = [world.come() for _ in range(5)]
@@ -161,7 +161,7 @@ def test_who_waits_at_the_second_gate_has_passed_the_first_in_order() -> None:
     assert senders[3].may_go
 
 
-def test_those_behind_one_that_was_cancelled_move_up() -> None:
+def test_waiters_behind_cancelled_one_move_up() -> None:
     world = World(Slots(1))
     senders = [world.come() for _ in range(5)]
     world.end(senders[1])
@@ -172,7 +172,7 @@ def test_those_behind_one_that_was_cancelled_move_up() -> None:
     assert senders[4].may_go
 
 
-def test_whoever_cannot_be_told_leaves_its_place() -> None:
+def test_unreachable_waiter_leaves_queue() -> None:
     world = World(Slots(1), Window(RateLimit(1, None, 60)))
     holder = world.come()
     lost = Waiter(world.gates)
@@ -186,7 +186,7 @@ def test_whoever_cannot_be_told_leaves_its_place() -> None:
     assert behind.may_go
 
 
-def test_one_that_was_over_before_it_was_seen_takes_nothing() -> None:
+def test_waiter_ended_before_admission_takes_nothing() -> None:
     world = World(Slots(1))
     turn = Waiter(world.gates)
     turn.is_over = True
@@ -197,19 +197,19 @@ def test_one_that_was_over_before_it_was_seen_takes_nothing() -> None:
 # Tokens
 
 
-def test_tokens_are_estimated_by_the_bytes_and_the_longest_answer() -> None:
+def test_tokens_are_estimated_by_bytes_and_longest_answer() -> None:
     window = Window(RateLimit(None, 1000, 60))
     assert window.estimate(Waiter((window,), 400, 100)) == 200
 
 
-def test_estimates_are_learned_from_answers() -> None:
+def test_token_estimates_learn_from_responses() -> None:
     world = World(window := Window(RateLimit(None, 10**9, 60)))
     for _ in range(40):
         all_at_once(world, world.come(1000), (500, 20))
     assert window.estimate(Waiter((window,), 2000)) == pytest.approx(1020, abs=5)
 
 
-def test_what_was_estimated_too_high_makes_room_when_it_is_settled() -> None:
+def test_overestimated_tokens_are_returned_when_settled() -> None:
     world = World(Window(RateLimit(None, 1000, 60)))
     first, second = world.come(0, 900), world.come(0, 900)
     world.send(first)
@@ -218,14 +218,14 @@ def test_what_was_estimated_too_high_makes_room_when_it_is_settled() -> None:
     assert second.may_go
 
 
-def test_what_was_estimated_too_low_is_waited_for() -> None:
+def test_underestimated_tokens_delay_next_request() -> None:
     world = World(Window(RateLimit(None, 1000, 60)))
     all_at_once(world, world.come(0, 10), (2000, 0))
     second = world.come(0, 10)
     assert second.told == [60.0]
 
 
-def test_a_request_greater_than_everything_goes_when_the_window_is_empty() -> None:
+def test_request_larger_than_limit_goes_when_window_is_empty() -> None:
     world = World(Window(RateLimit(None, 1000, 60)))
     small = world.come(0, 1)
     all_at_once(world, small, (1, 1))
@@ -241,7 +241,7 @@ def test_a_request_greater_than_everything_goes_when_the_window_is_empty() -> No
     assert behind.may_go
 
 
-def test_one_that_leaves_sooner_than_another_before_it_does_not_let_anybody_through_alone() -> None:
+def test_early_leaver_does_not_admit_others_alone() -> None:
     world = World(Window(RateLimit(None, 1000, 60)))
     unanswered = world.come(0, 400)
     world.send(unanswered)
@@ -266,7 +266,7 @@ LIMITS = st.builds(
 
 @settings(max_examples=300, deadline=None)
 @given(LIMITS, st.none() | st.integers(1, 4), st.integers(0, 2**32), st.integers(1, 120))
-def test_no_window_ever_holds_too_much_and_all_go_through_in_order(
+def test_window_never_holds_too_much_and_order_is_kept(
     limit: RateLimit, slots: int | None, seed: int, moves: int
 ) -> None:
     chance = random.Random(seed)

@@ -45,11 +45,11 @@ FAILED = [step(("look", {"at": at}, "no", None)) for at in range(4)]
         ([FAILED[0], FAILED[1], A], False),
     ],
 )
-def test_what_goes_in_circles(marks: list[tuple[str, str]], expected: bool) -> None:
+def test_repetition_is_detected(marks: list[tuple[str, str]], expected: bool) -> None:
     assert is_repeating(marks) is expected
 
 
-def test_a_mark_tells_what_was_called_with_what_and_what_came_of_it() -> None:
+def test_mark_identifies_call_arguments_and_result() -> None:
     assert step(("look", {"at": 1}, None, "seen")) == A
     assert step(("peek", {"at": 1}, None, "seen")) != A
     assert step(("look", {"at": 1}, None, "gone")) != A
@@ -57,19 +57,19 @@ def test_a_mark_tells_what_was_called_with_what_and_what_came_of_it() -> None:
     assert step(("f", {}, None, "b"), ("g", {}, None, "")) != step(("f", {}, None, ""), ("g", {}, None, "b"))
 
 
-def test_arguments_that_are_no_object_are_told_apart_by_their_text() -> None:
+def test_non_object_arguments_differ_by_text() -> None:
     came = [ToolResult("0", "look", error="no object")]
     marks = [mark([ToolCall("0", "look", {}, text)], came, ())[0] for text in ("[1]", "[2]")]
     assert marks[0] != marks[1]
 
 
-def test_only_a_step_in_which_everything_failed_leaves_a_mark_of_its_errors() -> None:
+def test_only_fully_failed_step_has_error_mark() -> None:
     assert step(("f", {}, "no", None), ("g", {}, "no", None))[1] != ""
     assert step(("f", {}, "no", None), ("g", {}, None, 1))[1] == ""
     assert A[1] == ""
 
 
-def test_calls_of_repeatable_tools_leave_no_mark() -> None:
+def test_repeatable_tool_calls_leave_no_mark() -> None:
     assert step(("wait", {}, None, 1), repeatable=("wait",)) == NO_MARK
     alone = step(("look", {"at": 1}, None, "seen"), repeatable=("wait",))
     assert alone == A

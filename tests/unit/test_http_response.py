@@ -44,7 +44,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-def test_a_head_is_read_as_the_standard_library_reads_it(head: bytes) -> None:
+def test_head_is_read_like_standard_library(head: bytes) -> None:
     ours = Response(cast(Any, Line(head + BODY)), method="POST")
     theirs = http.client.HTTPResponse(cast(Any, Line(head + BODY)), method="POST")
     for response in (ours, theirs):
@@ -56,7 +56,7 @@ def test_a_head_is_read_as_the_standard_library_reads_it(head: bytes) -> None:
         assert ours.read() == theirs.read()
 
 
-def test_what_is_said_on_the_way_is_passed_over_whatever_it_is() -> None:
+def test_interim_responses_are_skipped() -> None:
     head = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
     response = Response(cast(Any, Line(head + BODY)), method="POST")
     response.begin()
@@ -64,12 +64,12 @@ def test_what_is_said_on_the_way_is_passed_over_whatever_it_is() -> None:
 
 
 @pytest.mark.parametrize("head", [b"HTTP/2 200\r\n\r\n", b"hello\r\n\r\n", b"", b"HTTP/1.1 abc\r\n\r\n"])
-def test_what_is_no_answer_is_an_error(head: bytes) -> None:
+def test_invalid_response_raises(head: bytes) -> None:
     with pytest.raises((http.client.HTTPException, OSError)):
         Response(cast(Any, Line(head)), method="POST").begin()
 
 
-def test_headers_without_an_end_are_an_error() -> None:
+def test_endless_headers_raise() -> None:
     with pytest.raises(http.client.LineTooLong):
         read_headers(io.BytesIO(b"X: " + b"y" * 100_000))
     with pytest.raises(http.client.HTTPException, match="more than 100 headers"):
@@ -82,13 +82,13 @@ WHOLE = b"hello, and \r\n12345\n\r\n"
 
 
 @pytest.mark.parametrize("size", range(1, len(CHUNKED) + 1))
-def test_chunks_cut_anywhere_give_the_same_data(size: int) -> None:
+def test_chunks_split_anywhere_give_same_data(size: int) -> None:
     chunks = Chunks()
     found = b"".join(chunks.feed(CHUNKED[at : at + size]) for at in range(0, len(CHUNKED), size))
     assert (found, chunks.is_over, chunks.has_more) == (WHOLE, True, False)
 
 
-def test_a_chunked_answer_is_read_to_its_end_and_no_further() -> None:
+def test_chunked_response_is_read_exactly_to_end() -> None:
     head = HEADS["chunked"]
     response = Response(cast(Any, Line(head + CHUNKED)), method="POST")
     response.begin()
@@ -97,7 +97,7 @@ def test_a_chunked_answer_is_read_to_its_end_and_no_further() -> None:
     assert not response.will_close
 
 
-def test_a_connection_on_which_something_came_behind_the_end_is_not_used_again() -> None:
+def test_connection_with_trailing_data_is_not_reused() -> None:
     response = Response(cast(Any, Line(HEADS["chunked"] + CHUNKED + b"HTTP/1.1 200 OK\r\n\r\n")), method="POST")
     response.begin()
     assert response.read1(1000) == WHOLE
@@ -106,7 +106,7 @@ def test_a_connection_on_which_something_came_behind_the_end_is_not_used_again()
 
 
 @pytest.mark.parametrize("data", [b"5\r\nhel", b"5\r\nhello\r\n", b"0\r\n", b"x\r\nhello\r\n", b"-1\r\nhello\r\n", b""])
-def test_chunks_that_break_off_or_are_none_are_an_error(data: bytes) -> None:
+def test_broken_or_invalid_chunks_raise(data: bytes) -> None:
     response = Response(cast(Any, Line(HEADS["chunked"] + data)), method="POST")
     response.begin()
     with pytest.raises(http.client.HTTPException):

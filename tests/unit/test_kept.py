@@ -23,13 +23,13 @@ def some_steps(seed: int) -> list[AgentEvent]:
     return events
 
 
-def test_the_history_of_any_kept_thread_is_its_conversation() -> None:
+def test_history_of_any_forked_thread_is_its_conversation() -> None:
     for seed in range(600):
         events = some_steps(seed)
         assert history_of(entries_of_fork(events, "id", 0.0)) == to_messages(events), seed
 
 
-def test_settling_twice_changes_nothing_more() -> None:
+def test_closing_calls_twice_changes_nothing() -> None:
     for seed in range(300):
         events = [some_event(random.Random(seed + at)) for at in range(4)]
         close_calls(events)

@@ -45,12 +45,12 @@ TWICE = [(100, 10), (150, 20)]
         (280, "none"),
     ],
 )
-def test_tokens_at_the_edge(tokens: int, expected: str) -> None:
+def test_token_limit_boundaries(tokens: int, expected: str) -> None:
     assert room(meter(*TWICE), tokens=tokens) == (expected, "" if expected == "step" else "max_total_tokens")
 
 
 @pytest.mark.parametrize(("over", "expected"), [(1.0, "step"), (-1e-6, "answer")])
-def test_dollars_at_the_edge(over: float, expected: str) -> None:
+def test_cost_limit_boundaries(over: float, expected: str) -> None:
     made = meter(*TWICE)
     needed = PRICE.of(Usage(170, 20)) + PRICE.of(Usage(240, 20))
     assert room(made, cost=made.spent.cost + needed + over)[0] == expected
@@ -58,19 +58,19 @@ def test_dollars_at_the_edge(over: float, expected: str) -> None:
     assert made.room(Limits(cost=0.0), made.spent, new_text=0, price=None, now=0.0) == ("step", "")
 
 
-def test_text_that_is_new_counts_a_token_for_four_characters() -> None:
+def test_new_text_counts_one_token_per_four_characters() -> None:
     made = meter(*TWICE)
     tokens = 280 + 190 + 260
     assert room(made, tokens=tokens, new_text=3)[0] == "step"
     assert room(made, tokens=tokens, new_text=4)[0] == "answer"
 
 
-def test_the_longest_answer_counts_and_not_the_last() -> None:
+def test_longest_answer_counts_not_last() -> None:
     longest_first, longest_last = meter((100, 50), (100, 10)), meter((100, 10), (100, 50))
     assert longest_first.largest_output == longest_last.largest_output == 50
 
 
-def test_a_request_that_was_shorter_than_the_one_before_promises_no_shorter_ones() -> None:
+def test_shorter_request_does_not_lower_estimate() -> None:
     made = meter((1000, 10), (100, 10))
     assert made.growth == 0
     # 1120 are spent; 110 + 10 for an answer, and 120 + 10 for one behind a step.
@@ -78,12 +78,12 @@ def test_a_request_that_was_shorter_than_the_one_before_promises_no_shorter_ones
     assert room(made, tokens=1120 + 120 + 129)[0] == "answer"
 
 
-def test_before_the_first_response_a_guess_is_no_reason_to_give_up() -> None:
+def test_estimate_before_first_response_does_not_end_run() -> None:
     assert room(Meter(), tokens=10, new_text=4000) == ("answer", "max_total_tokens")
     assert room(Meter(), tokens=0) == ("none", "max_total_tokens")
 
 
-def test_seconds_at_the_edge() -> None:
+def test_time_limit_boundaries() -> None:
     made = meter((1, 1), seconds=3.0)
     made.count(Usage(1, 1), None, 2.0)
     assert made.longest_call == 3.0
@@ -97,7 +97,7 @@ def test_seconds_at_the_edge() -> None:
     assert room(made, seconds=40.0, now=32.1) == ("answer", "max_seconds")
 
 
-def test_what_tools_and_branches_may_use_leaves_an_answer() -> None:
+def test_budget_for_tools_and_branches_leaves_room_for_answer() -> None:
     made = meter(*TWICE, seconds=3.0)
     assert made.seconds_for_tools(Limits(seconds=20.0), 5.0) == 12.0
     assert made.seconds_for_tools(Limits(seconds=20.0), 19.0) == 0.001
@@ -113,7 +113,7 @@ def budgets(limits: Limits, *above: Limits) -> Budgets:
     return Budgets("Own", limits, Meter(), [Budget(f"Above{at}", each, Spent()) for at, each in enumerate(above)])
 
 
-def test_one_budget_that_is_nearly_empty_is_enough() -> None:
+def test_one_nearly_empty_budget_is_enough() -> None:
     model = ScriptedModel([])
     ample, short = Limits(tokens=10_000), Limits(tokens=700)
     for own, above in ((ample, short), (short, ample)):
@@ -125,21 +125,21 @@ def test_one_budget_that_is_nearly_empty_is_enough() -> None:
     assert not made.must_answer([], model, 1, 0.0)
 
 
-def test_a_limit_in_dollars_above_needs_prices_too() -> None:
+def test_cost_limit_of_parent_needs_prices() -> None:
     with pytest.raises(DeclarationError, match=r"`Above1\.max_cost` needs prices"):
         budgets(Limits(), Limits(), Limits(cost=1.0)).check_price(ScriptedModel([]))
     budgets(Limits(), Limits(cost=1.0)).check_price(ScriptedModel([], price=PRICE))
     budgets(Limits(tokens=1)).check_price(ScriptedModel([]))
 
 
-def test_time_is_up_when_all_of_it_is_used() -> None:
+def test_time_is_up_when_all_is_used() -> None:
     made = budgets(Limits(seconds=5.0))
     assert made.too_late(4.999) is None
     assert made.too_late(5.0) is not None
     assert budgets(Limits()).too_late(1e9) is None
 
 
-def test_a_response_is_paid_once_in_every_budget() -> None:
+def test_response_is_charged_once_per_budget() -> None:
     made = budgets(Limits(), Limits(), Limits())
     model, run = ScriptedModel([], name="scripted", price=PRICE), Run[Any]("r", Nothing())
     made.pay(ModelResponse(usage=Usage(100, 10), model="served"), model, run, 1.0)

@@ -15,7 +15,7 @@ from pydantic.errors import PydanticUndefinedAnnotation
 from tests.unit.json_documents import Aliased, Cat, City, Dog, Item, Open, Page, Ping, Pong, Report, Tree, Zoo
 
 from acorn._formats.partial.classes import PartialModel
-from acorn._formats.partial.compile import plan_of
+from acorn._formats.partial.compile import expectation_of
 from acorn._formats.partial.parser import PushParser
 from acorn._formats.schema.shape import shape_of
 from acorn.partial import Partial
@@ -40,7 +40,7 @@ class Color(Enum):
 
 
 def partial(kind: Any, *pieces: str) -> Any:
-    parser = PushParser(plan_of(kind))
+    parser = PushParser(expectation_of(kind))
     for piece in pieces:
         parser.feed(piece)
     return parser.value()
@@ -63,7 +63,7 @@ def kinds_of(cls: Any) -> dict[str, Any]:
 # The class
 
 
-def test_it_is_the_class_that_the_documents_show() -> None:
+def test_partial_class_is_as_documented() -> None:
     class MyOutput(BaseModel):
         name: str
         count: int
@@ -83,7 +83,7 @@ def test_it_is_the_class_that_the_documents_show() -> None:
         made(count="many")
 
 
-def test_it_is_a_pydantic_class_with_the_documentation_of_the_model() -> None:
+def test_partial_class_is_pydantic_class_with_docs() -> None:
     made: Any = P[Essay]
     assert issubclass(made, BaseModel)
     assert not issubclass(made, Essay)
@@ -95,7 +95,7 @@ def test_it_is_a_pydantic_class_with_the_documentation_of_the_model() -> None:
     assert TypeAdapter(made).validate_json('{"text": "a"}') == made(text="a")
 
 
-def test_it_is_made_once() -> None:
+def test_partial_class_is_created_once() -> None:
     assert P[City] is P[City]
     assert P[Report] is P[Report]
     assert type(partial(City, "{")) is P[City]
@@ -104,7 +104,7 @@ def test_it_is_made_once() -> None:
     assert P[first] is not P[second]
 
 
-def test_it_is_made_once_in_many_threads() -> None:
+def test_partial_class_is_created_once_in_many_threads() -> None:
     kinds = [create_model(f"Threaded{n}", name=(str, ...), next=(Tree | None, None)) for n in range(20)]
     start = threading.Barrier(8)
     found: list[list[Any]] = []
@@ -122,7 +122,7 @@ def test_it_is_made_once_in_many_threads() -> None:
     assert all(classes == found[0] for classes in found)
 
 
-def test_models_in_lists_dicts_and_unions_are_partial_too() -> None:
+def test_models_in_lists_dicts_and_unions_are_partial() -> None:
     part: Any = P[Item]
     assert kinds_of(P[Report]) == {
         "name": str | None,
@@ -137,20 +137,20 @@ def test_models_in_lists_dicts_and_unions_are_partial_too() -> None:
     assert zoo["by_name"] == dict[str, pet] | None
 
 
-def test_a_recursive_model_refers_to_its_own_partial_class() -> None:
+def test_recursive_model_refers_to_own_partial_class() -> None:
     part: Any = P[Tree]
     assert kinds_of(part) == {"value": str | None, "children": list[part] | None, "parent": part | None}
     found = part.model_validate({"children": [{"parent": {"value": "a"}}]})
     assert type(found.children[0].parent) is part
 
 
-def test_models_that_refer_to_each_other_are_partial_on_both_sides() -> None:
+def test_mutually_recursive_models_are_partial() -> None:
     ping, pong = P[Ping], P[Pong]
     assert kinds_of(ping)["pong"] == pong | None
     assert kinds_of(pong)["pings"] == list[ping] | None  # type: ignore[valid-type]
 
 
-def test_a_model_may_call_itself_self() -> None:
+def test_model_can_refer_to_itself_as_self() -> None:
     class Chain(BaseModel):
         name: str
         next: Self | None = None
@@ -170,7 +170,7 @@ class Linked(BaseModel, Generic[T]):
     next: Optional[Linked[T]] = None  # noqa: UP045
 
 
-def test_a_generic_model_is_partial_for_each_of_its_arguments() -> None:
+def test_generic_model_is_partial_per_argument() -> None:
     part: Any = P[Item]
     assert kinds_of(P[Page[Item]]) == {"items": list[part] | None, "next": part | None}
     assert kinds_of(P[Page[str]]) == {"items": list[str] | None, "next": str | None}
@@ -190,11 +190,11 @@ class After(BaseModel):
     name: str
 
 
-def test_a_class_that_comes_later_is_found() -> None:
+def test_later_class_is_found() -> None:
     assert kinds_of(P[Before])["after"] == P[After] | None
 
 
-def test_a_class_that_comes_later_in_a_function_is_found() -> None:
+def test_later_class_in_function_is_found() -> None:
     class Early(BaseModel):
         later: Later2 | None = None
 
@@ -205,7 +205,7 @@ def test_a_class_that_comes_later_in_a_function_is_found() -> None:
     assert kinds_of(P[Early])["later"] == P[Later2] | None
 
 
-def test_a_class_that_never_comes_leaves_nothing_half_made() -> None:
+def test_missing_class_leaves_nothing_half_made() -> None:
     class Inner(BaseModel):
         name: str
         next: Self | None = None
@@ -219,7 +219,7 @@ def test_a_class_that_never_comes_leaves_nothing_half_made() -> None:
     assert partial(Inner, '{"next": {"name": "a').next == P[Inner](name="a")
 
 
-def test_types_that_are_no_models_stay_what_they_are() -> None:
+def test_types_that_are_not_models_are_unchanged() -> None:
     part: Any = P[Item]
     for kind in (str, int, tuple[Item, ...], set[int], Literal["a"], Any, None, Annotated[int, 5]):
         assert P[kind] == kind
@@ -229,7 +229,7 @@ def test_types_that_are_no_models_stay_what_they_are() -> None:
     assert P[Annotated[Item, "described"]] is part
 
 
-def test_a_list_of_fields_has_a_partial_class_like_any_model() -> None:
+def test_field_list_has_partial_class() -> None:
     shape = shape_of(["name", ("count", int), ("tags", list[str], [])], "Agent", "final_output")
     assert kinds_of(P[shape.schema]) == {
         "name": str | None,
@@ -239,7 +239,7 @@ def test_a_list_of_fields_has_a_partial_class_like_any_model() -> None:
     assert partial(shape.schema, '{"count": 5, "name": "a').model_dump() == {"name": "a", "count": 5, "tags": None}
 
 
-def test_what_a_field_says_about_being_written_is_kept() -> None:
+def test_field_serialization_settings_are_kept() -> None:
     class Written(BaseModel):
         model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", use_enum_values=True)
 
@@ -259,7 +259,7 @@ def test_what_a_field_says_about_being_written_is_kept() -> None:
     assert P[Written].model_fields["plain"].description == "A number."
 
 
-def test_a_model_that_writes_its_aliases_does_so_in_part() -> None:
+def test_model_serialized_by_alias_is_partial_by_alias() -> None:
     class Written(BaseModel):
         model_config = ConfigDict(serialize_by_alias=True)
 
@@ -268,7 +268,7 @@ def test_a_model_that_writes_its_aliases_does_so_in_part() -> None:
     assert partial(Written, '{"Plain": 5}').model_dump() == {"Plain": 5}
 
 
-def test_fields_may_be_called_like_anything() -> None:
+def test_partial_fields_can_have_any_name() -> None:
     names = ["title", "self", "model", "type", "copy", "json", "schema", "dict", "fields", "validate", "cls", "data"]
     names += ["model_name", "construct", "items", "keys", "values", "model_dump_text", "name", "id", "result", "count"]
     with warnings.catch_warnings():
@@ -288,7 +288,7 @@ def test_fields_may_be_called_like_anything() -> None:
 # The instance
 
 
-def test_an_instance_is_a_model_and_true() -> None:
+def test_partial_instance_is_model_and_truthy() -> None:
     found = partial(City, "{")
     assert isinstance(found, BaseModel)
     assert isinstance(found, P[City])
@@ -299,7 +299,7 @@ def test_an_instance_is_a_model_and_true() -> None:
         _ = found.city
 
 
-def test_a_snapshot_and_one_made_by_hand_are_equal() -> None:
+def test_snapshot_equals_manual_instance() -> None:
     part: Any = P[Essay]
     for text in ("short", LONG):
         assert essay(text) == part(before=5, text=text, after=[1, 2])
@@ -310,7 +310,7 @@ def test_a_snapshot_and_one_made_by_hand_are_equal() -> None:
         assert essay(text) != {"before": 5, "text": text, "after": [1, 2]}
 
 
-def test_a_long_field_is_made_only_when_it_is_read() -> None:
+def test_long_field_is_built_when_read() -> None:
     found = essay()
     assert is_held(found, "text")
     assert found.before == 5
@@ -342,13 +342,13 @@ def test_a_long_field_is_made_only_when_it_is_read() -> None:
         lambda found: P[Essay].model_validate(found).model_dump(),
     ],
 )
-def test_however_one_looks_a_held_field_is_there_and_in_its_place(look: Any) -> None:
+def test_lazy_field_is_present_in_every_access(look: Any) -> None:
     shown = look(essay())
     assert shown == {"before": 5, "text": LONG, "after": [1, 2]}
     assert list(shown) == ["before", "text", "after"]
 
 
-def test_a_dump_may_leave_things_out() -> None:
+def test_dump_can_exclude_fields() -> None:
     found = partial(Essay, '{"text": "', LONG)
     assert found.model_dump(exclude={"text"}) == {"before": None, "after": None}
     assert found.model_dump(include={"text"}) == {"text": LONG}
@@ -357,7 +357,7 @@ def test_a_dump_may_leave_things_out() -> None:
     assert found.model_fields_set == {"text"}
 
 
-def test_the_repr_shows_every_field() -> None:
+def test_repr_shows_every_field() -> None:
     assert repr(partial(City, '{"city_name": "Os')) == (
         "PartialCity(city_name='Os', population=None, explanation=None)"
     )
@@ -365,7 +365,7 @@ def test_the_repr_shows_every_field() -> None:
     assert str(essay("short")) == "before=5 text='short' after=[1, 2]"
 
 
-def test_a_held_list_or_dict_is_made_when_it_is_read() -> None:
+def test_lazy_list_or_dict_is_built_when_read() -> None:
     class Many(BaseModel):
         numbers: list[int]
         names: dict[str, int]
@@ -382,8 +382,8 @@ def test_a_held_list_or_dict_is_made_when_it_is_read() -> None:
     assert list(found.model_dump()) == ["numbers", "names", "after"]
 
 
-def test_a_held_field_that_is_read_late_has_the_state_of_its_snapshot() -> None:
-    parser = PushParser(plan_of(Report))
+def test_lazy_field_read_late_has_state_of_snapshot() -> None:
+    parser = PushParser(expectation_of(Report))
     parser.feed('{"items": [{"title": "')
     kept = []
     for _ in range(30):
@@ -401,8 +401,8 @@ def test_a_held_field_that_is_read_late_has_the_state_of_its_snapshot() -> None:
         assert found.name is None
 
 
-def test_an_old_snapshot_knows_only_the_fields_of_its_time() -> None:
-    parser = PushParser(plan_of(Essay))
+def test_old_snapshot_has_only_its_fields() -> None:
+    parser = PushParser(expectation_of(Essay))
     kept = []
     for piece in ("{", '"before": 5', ", ", '"text": "a', '", "after"', ": []}"):
         parser.feed(piece)
@@ -411,8 +411,8 @@ def test_an_old_snapshot_knows_only_the_fields_of_its_time() -> None:
     assert [len(found.model_dump(exclude_unset=True)) for found in kept] == [0, 0, 1, 2, 2, 3]
 
 
-def test_a_held_list_of_models_keeps_its_last_open_model() -> None:
-    parser = PushParser(plan_of(Report))
+def test_lazy_list_of_models_keeps_last_open_model() -> None:
+    parser = PushParser(expectation_of(Report))
     parser.feed('{"items": [' + '{"title": "a"}, ' * 80 + '{"title": "b')
     first = parser.value()
     parser.feed('c"}, {"title": "d"}], "name": "n"}')
@@ -421,8 +421,8 @@ def test_a_held_list_of_models_keeps_its_last_open_model() -> None:
     assert [item.title for item in parser.value().items] == ["a"] * 80 + ["bc", "d"]
 
 
-def test_a_snapshot_may_be_changed_without_changing_its_neighbours() -> None:
-    parser = PushParser(plan_of(Essay))
+def test_changing_snapshot_does_not_change_others() -> None:
+    parser = PushParser(expectation_of(Essay))
     parser.feed('{"before": 5, "text": "' + LONG)
     first, second = parser.value(), copy.copy(parser.value())
     first.text = "mine"
@@ -433,14 +433,14 @@ def test_a_snapshot_may_be_changed_without_changing_its_neighbours() -> None:
     assert (parser.value().before, parser.value().text) == (5, LONG + "more")
 
 
-def test_a_snapshot_is_as_little_hashable_as_any_model() -> None:
+def test_snapshot_is_not_hashable() -> None:
     with pytest.raises(TypeError, match="unhashable"):
         hash(essay())
     with pytest.raises(TypeError, match="unhashable"):
         hash(City(city_name="a", population=1, explanation="b"))
 
 
-def test_a_pickled_snapshot_is_of_the_same_class() -> None:
+def test_pickled_snapshot_has_same_class() -> None:
     found = pickle.loads(pickle.dumps(partial(Report, '{"items": [{"title": "a"}], "best": {"title": "', LONG)))
     assert type(found) is P[Report]
     assert type(found.best) is P[Item]
@@ -458,7 +458,7 @@ def test_deep_copies_share_nothing() -> None:
     assert type(twin.items[0]) is P[Item]
 
 
-def test_a_snapshot_in_another_model_is_written_like_any_other() -> None:
+def test_snapshot_in_other_model_is_serialized() -> None:
     class Event(BaseModel):
         partial: Any
         typed: Partial[Essay]
@@ -469,14 +469,14 @@ def test_a_snapshot_in_another_model_is_written_like_any_other() -> None:
     assert Event.model_validate_json(made.model_dump_json()).typed == found
 
 
-def test_names_and_aliases_lead_to_the_same_field() -> None:
+def test_names_and_aliases_lead_to_same_field() -> None:
     found = partial(Aliased, '{"firstName": "a", "zwei": 2, "right": "l", "left": "r"}')
     assert (found.first, found.second, found.left, found.right) == ("a", 2, "l", "r")
     assert found.model_dump(by_alias=True) == {"firstName": "a", "second": 2, "right": "l", "left": "r"}
 
 
-def test_two_threads_may_read_a_held_field_while_it_grows() -> None:
-    parser = PushParser(plan_of(Essay))
+def test_threads_can_read_growing_lazy_field() -> None:
+    parser = PushParser(expectation_of(Essay))
     parser.feed('{"text": "')
     kept: list[Any] = []
     wrong: list[Any] = []
@@ -503,7 +503,7 @@ def test_two_threads_may_read_a_held_field_while_it_grows() -> None:
     assert wrong == []
 
 
-def test_the_base_class_is_not_a_type_of_its_own() -> None:
+def test_partial_base_class_is_not_a_type() -> None:
     assert issubclass(P[City], PartialModel)
     assert PartialModel.model_fields == {}
     assert get_origin(P[list[City]]) is list

@@ -120,7 +120,7 @@ INVALID: list[tuple[str, str, list[Message]]] = [
 
 
 @pytest.mark.parametrize("messages", [messages for _, messages in VALID], ids=[name for name, _ in VALID])
-def test_the_judge_takes_what_is_right(messages: list[Message]) -> None:
+def test_provider_rules_accept_valid_message_list(messages: list[Message]) -> None:
     assert_valid(messages)
 
 
@@ -129,7 +129,7 @@ def test_the_judge_takes_what_is_right(messages: list[Message]) -> None:
     [(reason, messages) for _, reason, messages in INVALID],
     ids=[name for name, _, _ in INVALID],
 )
-def test_the_judge_refuses_what_is_wrong_and_says_why(reason: str, messages: list[Message]) -> None:
+def test_provider_rules_reject_invalid_message_list_with_reason(reason: str, messages: list[Message]) -> None:
     with pytest.raises(AssertionError, match=reason):
         assert_valid(messages)
 
@@ -138,7 +138,7 @@ def request(messages: list[Message], tools: list[dict[str, Any]], **changes: Any
     return ModelRequest(messages, tools, 0.7, 100, **changes)
 
 
-def test_the_judge_takes_a_whole_request() -> None:
+def test_provider_rules_accept_valid_request() -> None:
     assert_request_valid(request([USER], [FINISH]))
 
 
@@ -152,7 +152,7 @@ def test_the_judge_takes_a_whole_request() -> None:
         ("other tools", request([USER], [FINISH], tools_json=lambda: b"[]")),
     ],
 )
-def test_the_judge_refuses_a_request_that_is_wrong(reason: str, wrong: ModelRequest) -> None:
+def test_provider_rules_reject_invalid_request(reason: str, wrong: ModelRequest) -> None:
     with pytest.raises(AssertionError, match=reason):
         assert_request_valid(wrong)
 
@@ -161,7 +161,7 @@ def test_the_judge_refuses_a_request_that_is_wrong(reason: str, wrong: ModelRequ
     "history",
     [[], [USER], [USER, calling("1"), result("1")], [USER, calling("1", "2"), result("2"), result("1"), USER]],
 )
-def test_a_history_is_complete_when_every_call_has_its_result(history: list[Message]) -> None:
+def test_history_with_all_results_is_complete(history: list[Message]) -> None:
     assert_complete(history)
 
 
@@ -176,6 +176,6 @@ def test_a_history_is_complete_when_every_call_has_its_result(history: list[Mess
         [USER, calling("1"), calling("2"), result("1"), result("2")],
     ],
 )
-def test_a_history_is_not_complete_while_a_call_has_no_result(history: list[Message]) -> None:
+def test_history_with_missing_result_is_incomplete(history: list[Message]) -> None:
     with pytest.raises(AssertionError, match="no result for"):
         assert_complete(history)

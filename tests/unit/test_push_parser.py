@@ -48,8 +48,8 @@ from tests.unit.json_documents import (
 )
 from typing_extensions import TypedDict, is_typeddict
 
-from acorn._formats.partial.compile import plan_of
-from acorn._formats.partial.frames import HIDDEN, as_value
+from acorn._formats.partial.compile import expectation_of
+from acorn._formats.partial.frames import NOT_READY, resolve_lazy
 from acorn._formats.partial.parser import PushParser
 from acorn._formats.schema.shape import aliases_of
 from acorn.partial import Partial
@@ -127,15 +127,15 @@ def seen(kind: Any, node: Any, depth: int = 0) -> Any:
     form, inner = form_of(kind)
     if node.__class__ is str:
         if node[:1] == PENDING:
-            return HIDDEN
+            return NOT_READY
         if node[:1] == OPEN:
             if form == "root":
                 return seen(root_of(inner), node)
             grows = form == "any" or inner is str or (form == "union" and (str in inner or Any in inner))
-            return whole(node[1:]) if grows else HIDDEN
+            return whole(node[1:]) if grows else NOT_READY
     if form in ("members", "root") and isinstance(node, list):  # itself as soon as it is complete and fits
-        whole_value = HIDDEN if depth else judged(kind, node)
-        if whole_value is not HIDDEN:
+        whole_value = NOT_READY if depth else judged(kind, node)
+        if whole_value is not NOT_READY:
             return whole_value
         return seen(root_of(inner), node, depth) if form == "root" else seen_of_model(inner, node, depth)
     if node.__class__ is Pairs:
@@ -147,7 +147,7 @@ def seen(kind: Any, node: Any, depth: int = 0) -> Any:
         return seen_of_container(list, inner, node, depth)
     if form == "union" and isinstance(node, list):
         return seen_of_union(kind, inner, node, depth)
-    return HIDDEN if depth else judged(kind, node)
+    return NOT_READY if depth else judged(kind, node)
 
 
 @cache
@@ -180,8 +180,8 @@ def seen_of_container(made: type, kinds: tuple[Any, Any], node: Any, depth: int)
         at = place if made is list else name if key is str else judged(key, name)
         value = seen(item, child, below)
         is_whole = not below and not is_open(child) and child != PENDING
-        if at is not HIDDEN and (is_whole or value is not HIDDEN):
-            found[at] = None if value is HIDDEN else value
+        if at is not NOT_READY and (is_whole or value is not NOT_READY):
+            found[at] = None if value is NOT_READY else value
     return list(found.values()) if made is list else found
 
 
@@ -191,7 +191,7 @@ def root_of(kind: Any) -> Any:
 
 def seen_of_model(model: Any, node: Any, depth: int) -> Any:
     if not isinstance(node, Pairs):
-        return HIDDEN
+        return NOT_READY
     is_dict = is_typeddict(model)
     found: dict[str, Any] = dict.fromkeys(
         name for name, _ in keys_of(model).values() if not is_dict or name in model.__required_keys__
@@ -204,8 +204,8 @@ def seen_of_model(model: Any, node: Any, depth: int) -> Any:
             name, kind = fields[key]
             value = seen(kind, child, below)
             is_whole = not below and not is_open(child) and child != PENDING
-            if is_whole or value is not HIDDEN:
-                found[name] = None if value is HIDDEN else value
+            if is_whole or value is not NOT_READY:
+                found[name] = None if value is NOT_READY else value
         elif is_open_ended and not (below or is_open(child) or child == PENDING):
             extra[key] = seen(Any, child)
     return {**found, **extra}
@@ -220,7 +220,7 @@ def seen_of_union(kind: Any, members: tuple[Any, ...], node: Any, depth: int) ->
         takers = [member for member in members if takes_arrays(member)]
     if len(takers) == 1:
         return seen(takers[0], node, depth)
-    return HIDDEN if depth else judged(kind, node)
+    return NOT_READY if depth else judged(kind, node)
 
 
 def seen_of_models(kind: Any, models: list[Any], node: Pairs, depth: int) -> Any:
@@ -241,11 +241,11 @@ def seen_of_models(kind: Any, models: list[Any], node: Pairs, depth: int) -> Any
             ]
             if len(fitting) == 1:
                 return seen(fitting[0], node, depth)
-    return HIDDEN if depth else judged(kind, node)
+    return NOT_READY if depth else judged(kind, node)
 
 
 def agrees(kind: Any, node: Any) -> bool:
-    return get_origin(kind) is not Literal or judged(kind, node) is not HIDDEN
+    return get_origin(kind) is not Literal or judged(kind, node) is not NOT_READY
 
 
 def judged(kind: Any, node: Any) -> Any:
@@ -258,7 +258,7 @@ def judged_text(kind: Any, text: str) -> Any:
     try:
         return spread(adapter(kind).validate_json(text, by_alias=True, by_name=True))
     except ValidationError:
-        return HIDDEN
+        return NOT_READY
 
 
 def spread(value: Any) -> Any:
@@ -352,7 +352,7 @@ class Shown:
     """What should show, and its text: two texts are compared faster."""
 
     def __init__(self, value: Any) -> None:
-        self.value = None if value is HIDDEN else value
+        self.value = None if value is NOT_READY else value
         self.text = repr(self.value)
 
 
@@ -367,8 +367,8 @@ def expected_of(model: type[BaseModel], text: str) -> list[Shown]:
 
 
 def dump(value: Any) -> Any:
-    value = as_value(value)
-    return value.model_dump() if isinstance(value, BaseModel) else None if value is HIDDEN else value
+    value = resolve_lazy(value)
+    return value.model_dump() if isinstance(value, BaseModel) else None if value is NOT_READY else value
 
 
 def same(left: Any, right: Any) -> bool:
@@ -407,14 +407,14 @@ def cases() -> Cases:
 # Every prefix, however it was cut
 
 
-def test_there_are_enough_documents_and_the_long_ones_are_long() -> None:
+def test_documents_are_many_and_long() -> None:
     assert len(DOCUMENTS) >= 200
     assert sum(len(text) > 1000 for _, text in DOCUMENTS) >= 10
 
 
-def test_every_prefix_fed_by_single_characters_shows_what_the_oracle_says(cases: Cases) -> None:
+def test_every_prefix_by_character_matches_oracle(cases: Cases) -> None:
     for model, text, expected in cases:
-        parser = PushParser(plan_of(model))
+        parser = PushParser(expectation_of(model))
         kept: list[Any] = []
         for end, sign in enumerate(text, 1):
             parser.feed(sign)
@@ -425,9 +425,9 @@ def test_every_prefix_fed_by_single_characters_shows_what_the_oracle_says(cases:
             check(found, expected[end], model, text, end)
 
 
-def test_a_snapshot_that_is_read_only_at_the_end_shows_its_own_state(cases: Cases) -> None:
+def test_snapshot_read_at_end_shows_its_own_state(cases: Cases) -> None:
     for model, text, expected in cases:
-        parser = PushParser(plan_of(model))
+        parser = PushParser(expectation_of(model))
         kept: list[Any] = []
         for end, sign in enumerate(text, 1):
             parser.feed(sign)
@@ -437,11 +437,11 @@ def test_a_snapshot_that_is_read_only_at_the_end_shows_its_own_state(cases: Case
             check(found, expected[end], model, text, end)
 
 
-def test_two_pieces_cut_anywhere_show_what_the_oracle_says(cases: Cases) -> None:
+def test_two_pieces_split_anywhere_match_oracle(cases: Cases) -> None:
     for model, text, expected in cases:
         step = 1 if TORTURE else 2 if len(text) < 300 else 7  # the long ones are much of the same
         for cut in range(0, len(text), step):
-            parser = PushParser(plan_of(model))
+            parser = PushParser(expectation_of(model))
             parser.feed(text[:cut])
             first = parser.value()
             parser.feed(text[cut:])
@@ -449,11 +449,11 @@ def test_two_pieces_cut_anywhere_show_what_the_oracle_says(cases: Cases) -> None
             check(first, expected[cut], model, text, cut)
 
 
-def test_random_pieces_show_what_the_oracle_says(cases: Cases) -> None:
+def test_random_pieces_match_oracle(cases: Cases) -> None:
     rng = random.Random(0)
     for model, text, expected in cases:
         for _ in range(3):
-            parser, end, kept = PushParser(plan_of(model)), 0, []
+            parser, end, kept = PushParser(expectation_of(model)), 0, []
             for piece in pieces(text, rng):
                 parser.feed(piece)
                 end += len(piece)
@@ -465,14 +465,14 @@ def test_random_pieces_show_what_the_oracle_says(cases: Cases) -> None:
                 check(found, expected[end], model, text, end)
 
 
-def test_the_whole_document_is_what_pydantic_makes_of_it(cases: Cases) -> None:
+def test_whole_document_equals_pydantic(cases: Cases) -> None:
     valid = complete = 0
     for model, text, _ in cases:
         try:
             whole_one = model.model_validate_json(text, by_alias=True, by_name=True)
         except ValidationError:
             continue
-        parser = PushParser(plan_of(model))
+        parser = PushParser(expectation_of(model))
         parser.feed(text)
         found = parser.value()
         valid += 1
@@ -485,8 +485,8 @@ def test_the_whole_document_is_what_pydantic_makes_of_it(cases: Cases) -> None:
     assert complete > len(DOCUMENTS) / 5
 
 
-def test_the_same_object_is_returned_while_nothing_new_shows() -> None:
-    parser = PushParser(plan_of(Report))
+def test_snapshot_is_same_object_while_unchanged() -> None:
+    parser = PushParser(expectation_of(Report))
     parser.feed('{"name": "a')
     first = parser.value()
     assert parser.value() is first
@@ -506,9 +506,9 @@ def test_the_same_object_is_returned_while_nothing_new_shows() -> None:
     assert parser.value().best.score == 1.5
 
 
-def test_a_long_text_that_nobody_may_see_makes_no_new_snapshots() -> None:
+def test_invisible_long_text_makes_no_snapshots() -> None:
     for opening in ('{"unknown": "', '{"name": "n", "unknown": ["'):
-        parser = PushParser(plan_of(Report))
+        parser = PushParser(expectation_of(Report))
         parser.feed(opening)
         first = parser.value()
         parser.feed("more and more")
@@ -528,12 +528,12 @@ def mutated(text: str, rng: random.Random) -> str:
     )
 
 
-def test_garbage_never_raises_and_shows_the_same_however_it_is_cut() -> None:
+def test_garbage_never_raises_for_any_split() -> None:
     rng = random.Random(1)
     for model, text in DOCUMENTS:
         for _ in range(4 if len(text) < 300 else 1):
             broken = mutated(mutated(text, rng), rng)
-            at_once, by_one, by_some = (PushParser(plan_of(model)) for _ in range(3))
+            at_once, by_one, by_some = (PushParser(expectation_of(model)) for _ in range(3))
             at_once.feed(broken)
             for sign in broken:
                 by_one.feed(sign)
@@ -545,10 +545,10 @@ def test_garbage_never_raises_and_shows_the_same_however_it_is_cut() -> None:
             assert same(dump(by_some.value()), found), broken
 
 
-def test_what_follows_a_mistake_changes_nothing(cases: Cases) -> None:
+def test_text_after_error_changes_nothing(cases: Cases) -> None:
     for model, text, expected in cases[:60]:
         for cut in range(1, len(text), 7):
-            parser = PushParser(plan_of(model))
+            parser = PushParser(expectation_of(model))
             parser.feed(text[:cut])
             if text[cut - 1] in ",:{[" and text[cut] in ' "':  # between two things, where "@" is one of neither
                 parser.feed("@" + text[cut:])
@@ -600,9 +600,9 @@ def test_what_follows_a_mistake_changes_nothing(cases: Cases) -> None:
         "\0\1\2",
     ],
 )
-def test_hand_picked_garbage_never_raises(garbage: str) -> None:
+def test_selected_garbage_never_raises(garbage: str) -> None:
     for model in (City, Report, Loose, Tree):
-        parser = PushParser(plan_of(model))
+        parser = PushParser(expectation_of(model))
         for at in range(0, len(garbage), 9):
             parser.feed(garbage[at : at + 9])
             parser.value()
@@ -610,13 +610,13 @@ def test_hand_picked_garbage_never_raises(garbage: str) -> None:
         dump(parser.value())
 
 
-def test_an_answer_is_read_as_deep_as_pydantic_reads_it_and_no_deeper() -> None:
+def test_depth_limit_equals_pydantics() -> None:
     class Deep(BaseModel):
         anything: Any
 
     for depth in (199, 200, 201, 5000):
         text = '{"anything": ' + "[" * depth + "]" * depth + "}"
-        parser = PushParser(plan_of(Deep))
+        parser = PushParser(expectation_of(Deep))
         parser.feed(text)
         found, levels = parser.value().anything, 0
         while found is not None:
@@ -629,14 +629,14 @@ def test_an_answer_is_read_as_deep_as_pydantic_reads_it_and_no_deeper() -> None:
                 Deep.model_validate_json(text)
 
 
-def test_deep_models_can_be_read_while_a_long_text_grows_in_them() -> None:
-    parser = PushParser(plan_of(Tree))
+def test_deep_models_are_readable_while_text_grows() -> None:
+    parser = PushParser(expectation_of(Tree))
     parser.feed('{"children": [' * 99 + '{"value": "' + "x" * 5000)
     found = parser.value()
     for _ in range(99):
         found = found.children[0]
     assert found.value == "x" * 5000
-    parser = PushParser(plan_of(Loose))
+    parser = PushParser(expectation_of(Loose))
     parser.feed('{"anything": ' + "[" * 199 + '"' + "x" * 5000)
     found = parser.value().anything
     for _ in range(199):
@@ -656,12 +656,12 @@ def test_deep_models_can_be_read_while_a_long_text_grows_in_them() -> None:
         (r'"a\u 123b"', "a"),
     ],
 )
-def test_halves_of_a_pair_and_bad_hex_are_read_as_the_standard_says(text: str, expected: str) -> None:
+def test_surrogates_and_bad_hex_follow_standard(text: str, expected: str) -> None:
     for size in (1, 2, len(text)):
-        parser = PushParser(plan_of(str))
+        parser = PushParser(expectation_of(str))
         for at in range(0, len(text), size):
             parser.feed(text[at : at + size])
-        assert as_value(parser.value()) == expected
+        assert resolve_lazy(parser.value()) == expected
 
 
 @pytest.mark.parametrize(
@@ -675,20 +675,20 @@ def test_halves_of_a_pair_and_bad_hex_are_read_as_the_standard_says(text: str, e
         ('{], "c": 2}', {}),
     ],
 )
-def test_only_its_own_bracket_closes_a_container(text: str, expected: Any) -> None:
-    parser = PushParser(plan_of(Any))
+def test_only_matching_bracket_closes_container(text: str, expected: Any) -> None:
+    parser = PushParser(expectation_of(Any))
     parser.feed(text)
-    assert as_value(parser.value()) == expected
+    assert resolve_lazy(parser.value()) == expected
 
 
 # Types
 
 
 def shown(kind: Any, text: str) -> Any:
-    parser = PushParser(plan_of(kind))
+    parser = PushParser(expectation_of(kind))
     parser.feed(text)
-    found = as_value(parser.value())
-    return None if found is HIDDEN else found
+    found = resolve_lazy(parser.value())
+    return None if found is NOT_READY else found
 
 
 T = typing.TypeVar("T")
@@ -756,7 +756,7 @@ def test_dataclasses_typed_dicts_and_root_models_grow(kind: Any, text: str, expe
         assert adapter(Any).dump_python(shown(kind, text)) == expected
 
 
-def test_once_complete_they_are_what_was_declared() -> None:
+def test_complete_values_have_declared_types() -> None:
     assert shown(Box[Point], '{"item": {"x": 1}}') == Box(Point(1), "")
     assert shown(Names, '["a"]') == Names(["a"])
     assert shown(Word, '"a"') == Word("a")
@@ -765,13 +765,13 @@ def test_once_complete_they_are_what_was_declared() -> None:
     assert (found.word, found.point) == (Word("a"), Point(2))
 
 
-def test_a_snapshot_of_theirs_never_changes() -> None:
-    parser = PushParser(plan_of(Shelf))
+def test_snapshots_of_other_types_never_change() -> None:
+    parser = PushParser(expectation_of(Shelf))
     pieces = ['{"boxes": [', '{"item": {"x": 1}}', '], "note": "a', 'b"', "}"]
     found: list[Any] = []
     for piece in pieces:
         parser.feed(piece)
-        found.append(as_value(parser.value()))
+        found.append(resolve_lazy(parser.value()))
     assert [adapter(Any).dump_python(each) for each in found] == [
         {"boxes": []},
         {"boxes": [{"item": {"x": 1, "y": 0.5}, "label": "", "made": False}]},
@@ -781,7 +781,7 @@ def test_a_snapshot_of_theirs_never_changes() -> None:
     ]
 
 
-def test_the_partial_class_of_a_dataclass_and_of_a_root_model() -> None:
+def test_partial_class_of_dataclass_and_root_model() -> None:
     part = P[Box[int]]
     assert issubclass(part, BaseModel)
     assert list(part.model_fields) == ["item", "label"]
@@ -794,7 +794,7 @@ class Lost:
     name: Missing  # type: ignore[name-defined]  # noqa: F821
 
 
-def test_a_dataclass_whose_type_hints_cannot_be_read_does_not_show() -> None:
+def test_dataclass_with_unreadable_hints_is_hidden() -> None:
     assert shown(Lost, '{"name": "a') is None
 
 
@@ -822,19 +822,19 @@ def test_a_dataclass_whose_type_hints_cannot_be_read_does_not_show() -> None:
         (object, '["a', ["a"]),
     ],
 )
-def test_a_type_that_is_no_model_is_read_as_well(kind: Any, text: str, expected: Any) -> None:
+def test_non_model_type_is_read(kind: Any, text: str, expected: Any) -> None:
     assert shown(kind, text) == expected
 
 
-def test_a_number_at_the_very_end_is_complete_when_the_text_is() -> None:
-    parser = PushParser(plan_of(int))
+def test_number_at_end_is_complete_with_text() -> None:
+    parser = PushParser(expectation_of(int))
     parser.feed("12")
-    assert parser.value() is HIDDEN
+    assert parser.value() is NOT_READY
     parser.finish()
     assert parser.value() == 12
 
 
-def test_an_object_may_be_written_before_its_class_was() -> None:
+def test_object_can_precede_its_discriminator() -> None:
     class Early(BaseModel):
         later: Later | None = None
         words: list[Later] = []
@@ -847,7 +847,7 @@ def test_an_object_may_be_written_before_its_class_was() -> None:
     assert found.model_dump() == {"later": {"name": "a"}, "words": [{"name": "b"}]}
 
 
-def test_the_settings_of_a_model_hold_for_its_fields() -> None:
+def test_model_config_applies_to_fields() -> None:
     class Strict(BaseModel):
         model_config = ConfigDict(str_strip_whitespace=True, use_enum_values=True, strict=True)
 
@@ -868,7 +868,7 @@ def test_the_settings_of_a_model_hold_for_its_fields() -> None:
     assert shown(Strict, '{"name": " a ').name == " a "
 
 
-def test_a_validator_that_fails_in_its_own_way_hides_the_value() -> None:
+def test_failing_validator_hides_value() -> None:
     def fail(value: Any) -> Any:
         raise KeyError("odd")
 
@@ -879,7 +879,7 @@ def test_a_validator_that_fails_in_its_own_way_hides_the_value() -> None:
     assert shown(Odd, '{"name": "a", "count": 1}').model_dump() == {"name": None, "count": 1}
 
 
-def test_methods_that_validate_a_field_wait_for_the_end() -> None:
+def test_field_validators_wait_for_complete_value() -> None:
     class Checked(BaseModel):
         name: str
 
@@ -891,7 +891,7 @@ def test_methods_that_validate_a_field_wait_for_the_end() -> None:
     assert shown(Checked, '{"name": "a"}').name == "a"
 
 
-def test_a_union_inside_a_union_is_decided_by_the_same_keys() -> None:
+def test_nested_union_is_decided_by_same_keys() -> None:
     class Holder(BaseModel):
         pet: Annotated[Cat | Dog, Field(discriminator="type")] | None
         pets: list[Annotated[Cat | Dog, Field(discriminator="type")]]
@@ -904,7 +904,7 @@ def test_a_union_inside_a_union_is_decided_by_the_same_keys() -> None:
     }
 
 
-def test_a_union_that_only_the_end_decides_holds_partial_models_too() -> None:
+def test_undecided_union_holds_partial_models() -> None:
     class Holder(BaseModel):
         one: Item | dict[str, int]
         many: list[Item] | list[str]
@@ -915,7 +915,7 @@ def test_a_union_that_only_the_end_decides_holds_partial_models_too() -> None:
     assert found.one.tags is None
 
 
-def test_deep_unions_that_stay_open_to_the_end_are_read() -> None:
+def test_deep_undecided_unions_are_read() -> None:
     class Leaf(BaseModel):
         name: str
         below: Node | Leaf | None = None
@@ -927,13 +927,13 @@ def test_deep_unions_that_stay_open_to_the_end_are_read() -> None:
 
     Leaf.model_rebuild()
     text = '{"name": "a", "below": ' * 8 + "null" + "}" * 8
-    parser = PushParser(plan_of(Node))
+    parser = PushParser(expectation_of(Node))
     parser.feed(text)
     assert parser.value().name == "a"
 
 
-def test_keys_beyond_the_fields_show_when_complete_where_the_model_keeps_them() -> None:
-    parser = PushParser(plan_of(Open))
+def test_extra_keys_show_when_complete_if_kept() -> None:
+    parser = PushParser(expectation_of(Open))
     parser.feed('{"name": "n", "more": "te')
     first = parser.value()
     assert first.model_dump() == {"name": "n"}
@@ -946,8 +946,8 @@ def test_keys_beyond_the_fields_show_when_complete_where_the_model_keeps_them() 
 # Complete fields
 
 
-def test_fields_are_complete_in_the_order_in_which_they_end() -> None:
-    parser = PushParser(plan_of(City))
+def test_fields_complete_in_order_of_end() -> None:
+    parser = PushParser(expectation_of(City))
     told: list[tuple[str, ...]] = []
     for sign in '{"population": 12, "city_name": "Oslo", "unknown": 1, "explanation": "x", "city_name": "B"}':
         parser.feed(sign)
@@ -963,8 +963,8 @@ def test_fields_are_complete_in_the_order_in_which_they_end() -> None:
     ]
 
 
-def test_only_the_outermost_model_tells_of_complete_fields() -> None:
-    parser = PushParser(plan_of(Report))
+def test_only_outermost_model_reports_completed_fields() -> None:
+    parser = PushParser(expectation_of(Report))
     parser.feed('{"best": {"title": "a", "score": 1, ')
     assert parser.completed() == ()
     parser.feed('"tags": []}, "name": "b"}')

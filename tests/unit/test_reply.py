@@ -13,11 +13,11 @@ from acorn.types import ToolCall
 
 
 @pytest.mark.parametrize("text", ["[1]", "1", '"a"', "null", "{", '{"a": "\\ud800"}'])
-def test_arguments_that_are_no_object_are_empty_and_keep_their_text(text: str) -> None:
+def test_non_object_arguments_are_empty_and_keep_text(text: str) -> None:
     assert read_calls([RawCall("a", "f", text)], 1) == [ToolCall("a", "f", {}, text)]
 
 
-def test_calls_are_read_with_ids_of_their_own() -> None:
+def test_calls_are_read_with_own_ids() -> None:
     assert read_calls([], 1) == []
     assert read_calls([RawCall("a", "f", "")], 1) == [ToolCall("a", "f", {}, "{}")]
     (nameless,) = read_calls([RawCall("", "f", '{"x": 1}')], 1)
@@ -28,7 +28,7 @@ def test_calls_are_read_with_ids_of_their_own() -> None:
     assert len({call.id for call in twins} - {"", "None"}) == 3
 
 
-def test_a_refusal_is_told_in_its_own_words() -> None:
+def test_refusal_keeps_its_text() -> None:
     model = ScriptedModel([], name="m")
     assert refusal(ModelResponse("fine"), model) is None
     assert "`m` refused to answer: I may not." in str(refusal(ModelResponse("x", refusal="I may not."), model))
@@ -53,5 +53,5 @@ def test_a_refusal_is_told_in_its_own_words() -> None:
         (ValueError("x"), False),
     ],
 )
-def test_only_what_was_no_fault_of_the_run_leaves_it_to_go_on(error: BaseException, expected: bool) -> None:
+def test_only_external_failure_leaves_run_resumable(error: BaseException, expected: bool) -> None:
     assert may_go_on(error) is expected

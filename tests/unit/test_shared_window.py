@@ -19,7 +19,7 @@ BOTH = RateLimit(requests=600, tokens=60_000, per=PER)
 
 @pytest.mark.parametrize("slow", [0.002, 0.02, 0.1])
 @pytest.mark.parametrize("limit", [REQUESTS, TOKENS, BOTH], ids=["requests", "tokens", "both"])
-def test_eight_machines_use_what_they_may_and_no_more(limit: RateLimit, slow: float) -> None:
+def test_eight_machines_use_limit_fully(limit: RateLimit, slow: float) -> None:
     sent = run(limit, WINDOWS, slow)  # so slow is the way to the store, and the way back
     requests, tokens = most_in_any_window(sent, PER)
     assert requests <= 600
@@ -27,13 +27,13 @@ def test_eight_machines_use_what_they_may_and_no_more(limit: RateLimit, slow: fl
     assert len(sent) >= 0.95 * 600 * WINDOWS
 
 
-def test_machines_that_want_little_leave_the_rest_to_one_that_wants_all() -> None:
+def test_idle_machines_leave_limit_to_busy_one() -> None:
     sent = run(REQUESTS, WINDOWS, 0.02, senders=[32, 1, 1, 1, 1, 1, 1, 1], pause=[0.0] + 7 * [5.0])
     assert most_in_any_window(sent, PER)[0] <= 600
     assert len(sent) >= 0.95 * 600 * WINDOWS
 
 
-def test_a_request_that_uses_less_than_it_may_gives_the_rest_back() -> None:
+def test_request_using_less_returns_rest() -> None:
     sent = run(TOKENS, WINDOWS, 0.02, longest=200)
     assert most_in_any_window(sent, PER)[1] <= 60_000
     assert len(sent) >= 0.95 * 600 * WINDOWS

@@ -100,23 +100,23 @@ def snake(plain: Plain) -> Plain:
 
 
 @pytest.mark.parametrize(("plain", "event"), ORIGINALS)
-def test_an_event_of_the_original_is_read(plain: Plain, event: AgentEvent) -> None:
+def test_original_event_is_read(plain: Plain, event: AgentEvent) -> None:
     [found] = parse_events([plain])
     assert found == event
     assert type(found) is type(event)
 
 
 @pytest.mark.parametrize(("plain", "event"), ORIGINALS)
-def test_an_event_in_pythons_spelling_is_read(plain: Plain, event: AgentEvent) -> None:
+def test_snake_case_event_is_read(plain: Plain, event: AgentEvent) -> None:
     assert parse_events([snake(plain)]) == [event]
 
 
-def test_the_two_spellings_may_be_mixed() -> None:
+def test_spellings_can_be_mixed() -> None:
     found = parse_events([{"type": "tool_call", "tool_name": "look", "toolCallId": "c1", "run_id": "r", "branch": "b"}])
     assert found == [ToolCallEvent(tool_name="look", tool_call_id="c1", run_id="r", branch="b")]
 
 
-def test_of_two_spellings_the_original_one_counts_whichever_is_written() -> None:
+def test_original_spelling_wins_over_snake_case() -> None:
     events: Any = parse_events([{"type": "tool_call", "toolName": "a", "tool_name": "b", "toolCallId": "c"}])
     assert events[0].tool_name == "a"
     for camel in (True, False):
@@ -124,7 +124,7 @@ def test_of_two_spellings_the_original_one_counts_whichever_is_written() -> None
         assert again[0].tool_name == "a"
 
 
-def test_events_are_read_from_text_bytes_lists_iterators_and_events() -> None:
+def test_events_are_read_from_any_source() -> None:
     plain = [plain for plain, _ in ORIGINALS]
     events = [event for _, event in ORIGINALS]
     text = json.dumps(plain)
@@ -133,7 +133,7 @@ def test_events_are_read_from_text_bytes_lists_iterators_and_events() -> None:
     assert parse_events("[]") == parse_events([]) == []
 
 
-def test_half_a_surrogate_pair_is_read_and_written() -> None:
+def test_lone_surrogate_is_read_and_written() -> None:
     text = '[{"type": "message", "iteration": 0, "role": "user", "content": "\\ud83d"}]'
     events = parse_events(text)
     assert events == [MessageEvent(role="user", content="\ud83d")]
@@ -165,14 +165,14 @@ def test_half_a_surrogate_pair_is_read_and_written() -> None:
         ("[" * 100_000, "Invalid JSON"),
     ],
 )
-def test_what_is_wrong_is_a_validation_error_that_names_the_place(source: Any, words: str) -> None:
+def test_invalid_event_raises_validation_error_with_place(source: Any, words: str) -> None:
     with pytest.raises(ValidationError) as caught:
         parse_events(source)
     assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("role", ["tool", "developer", "", None, 5])
-def test_an_unknown_role_is_a_validation_error(role: Any) -> None:
+def test_unknown_role_is_validation_error(role: Any) -> None:
     with pytest.raises(ValidationError):
         MessageEvent(role=role, content="")
 
@@ -181,13 +181,13 @@ def test_an_unknown_role_is_a_validation_error(role: Any) -> None:
 
 
 @pytest.mark.parametrize(("plain", "event"), ORIGINALS)
-def test_an_event_is_written_as_the_original_spells_it(plain: Plain, event: AgentEvent) -> None:
+def test_event_is_written_in_original_spelling(plain: Plain, event: AgentEvent) -> None:
     assert dump_events([event]) == dump_events([event], camel=True) == [plain]
     assert next(iter(dump_events([event])[0])) == "type"
 
 
 @pytest.mark.parametrize(("plain", "event"), ORIGINALS)
-def test_an_event_is_written_in_pythons_spelling(plain: Plain, event: AgentEvent) -> None:
+def test_event_is_written_in_snake_case(plain: Plain, event: AgentEvent) -> None:
     assert dump_events([event], camel=False) == [snake(plain)]
 
 
@@ -201,12 +201,12 @@ def test_unknown_fields_are_kept(name: str, value: Any, camel: bool) -> None:
     assert parse_events(json.dumps(dump_events(events, camel=camel))) == events
 
 
-def test_fields_of_other_kinds_are_kept_as_they_are_spelt() -> None:
+def test_fields_of_other_kinds_keep_their_spelling() -> None:
     plain = {"type": "completion", "iteration": 1, "result": "x", "toolName": "a", "tool_call_id": "b"}
     assert dump_events(parse_events([plain])) == dump_events(parse_events([plain]), camel=False) == [plain]
 
 
-def test_a_failing_tool_is_an_error_with_the_id_of_its_call() -> None:
+def test_failing_tool_is_error_event_with_call_id() -> None:
     plain = {"type": "error", "error": "No such file", "recoverable": True, "toolCallId": "c1", "iteration": 1}
     [event] = parse_events([plain])
     assert isinstance(event, ErrorEvent)
@@ -214,7 +214,7 @@ def test_a_failing_tool_is_an_error_with_the_id_of_its_call() -> None:
     assert dump_events([event], camel=False)[0]["tool_call_id"] == "c1"
 
 
-def test_what_is_not_set_is_left_out_and_null_reads_as_none() -> None:
+def test_unset_fields_are_left_out_and_null_is_none() -> None:
     assert dump_events([ToolResultEvent(tool_call_id="c")]) == [
         {"type": "tool_result", "iteration": 0, "toolCallId": "c"}
     ]
@@ -223,7 +223,7 @@ def test_what_is_not_set_is_left_out_and_null_reads_as_none() -> None:
     ]
 
 
-def test_arguments_keep_their_order() -> None:
+def test_arguments_keep_order() -> None:
     args = {"b": 1, "a": 2, "日": 3, "": 4}
     [plain] = dump_events(parse_events(json.dumps(dump_events([call(args)]))))
     assert list(plain["args"]) == list(args)
@@ -254,7 +254,7 @@ CIRCLE.append(CIRCLE)
     ],
 )
 @pytest.mark.parametrize("camel", [True, False])
-def test_whatever_a_tool_returned_becomes_json(value: Any, written: Any, camel: bool) -> None:
+def test_any_tool_result_becomes_json(value: Any, written: Any, camel: bool) -> None:
     events: list[AgentEvent] = [CompletionEvent(result={"x": value}), CompletionEvent(extra={"x": value})]  # type: ignore[call-arg]
     first, second = json.loads(json.dumps(dump_events(events, camel=camel), allow_nan=False))
     assert first["result"] == second["extra"] == {"x": written}
@@ -268,7 +268,7 @@ def call(args: Plain) -> ToolCallEvent:
 
 
 @pytest.mark.parametrize("camel", [True, False])
-def test_json_gives_the_same_events_again(camel: bool) -> None:
+def test_events_survive_json(camel: bool) -> None:
     for seed in range(THREADS):
         events = some_events(random.Random(seed))
         plain = dump_events(events, camel=camel)

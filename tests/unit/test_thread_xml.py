@@ -80,7 +80,7 @@ def names(events: Iterable[AgentEvent]) -> list[str | None]:
 # Writing
 
 
-def test_the_example_to_the_byte() -> None:
+def test_thread_xml_example_is_exact() -> None:
     events = parse_events(
         [
             {"type": "message", "role": "user", "content": "What is 2+2?", "iteration": 0},
@@ -100,7 +100,7 @@ def test_the_example_to_the_byte() -> None:
 
 
 @pytest.mark.parametrize("none", [[], (), iter(())])
-def test_no_events_are_an_empty_thread(none: Iterable[AgentEvent]) -> None:
+def test_thread_xml_without_events_is_empty_thread(none: Iterable[AgentEvent]) -> None:
     assert serialize_thread_to_xml(none) == "<thread>\n</thread>"
 
 
@@ -144,17 +144,17 @@ def test_no_events_are_an_empty_thread(none: Iterable[AgentEvent]) -> None:
         (CompletionEvent(), '<event type="completion" id="0" iteration="0">null</event>'),
     ],
 )
-def test_each_kind_of_event_has_its_line(event: AgentEvent, written: str) -> None:
+def test_each_event_kind_has_its_line(event: AgentEvent, written: str) -> None:
     assert line(event) == written
 
 
-def test_events_are_numbered_from_zero_whatever_they_are() -> None:
+def test_events_are_numbered_from_zero() -> None:
     events: list[AgentEvent] = [said("a", iteration=9), call(), result(), said("b", iteration=3)] * 3
     found = [item.get("id") for item in etree.fromstring(serialize_thread_to_xml(events))]
     assert found == [str(number) for number in range(12)]
 
 
-def test_what_the_table_does_not_name_is_not_written() -> None:
+def test_fields_outside_table_are_not_written() -> None:
     event = MessageEvent(
         role="user", content="Hi", timestamp=5, branch="b", run_id="r", rest={"name": "Ann"}, left_out=["x"], more="x"
     )  # type: ignore[call-arg]
@@ -183,7 +183,7 @@ def test_what_the_table_does_not_name_is_not_written() -> None:
         ("\ud800<\udfff", "\ufffd&lt;\ufffd"),
     ],
 )
-def test_escaping_in_bodies_and_attributes(text: str, escaped: str) -> None:
+def test_bodies_and_attributes_are_escaped(text: str, escaped: str) -> None:
     assert escape_xml(text) == escaped
     assert body(said(text)) == body(result(text)) == body(CompletionEvent(result=text)) == escaped
     assert body(ErrorEvent(error=text)) == body(SummaryEvent(summary=text)) == escaped
@@ -192,7 +192,7 @@ def test_escaping_in_bodies_and_attributes(text: str, escaped: str) -> None:
     assert f' name="{escaped}" status=' in line(result(tool_name=text))
 
 
-def test_every_character_is_escaped_as_the_contract_says() -> None:
+def test_every_character_is_escaped_as_specified() -> None:
     known = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&apos;"}
     for code in [*range(0x11000), 0x1FFFE, 0x1FFFF, 0x10FFFF]:
         letter = chr(code)
@@ -218,13 +218,13 @@ def test_every_character_is_escaped_as_the_contract_says() -> None:
         ({"day": date(2024, 2, 3)}, '{"day":"2024-02-03"}'),
     ],
 )  # fmt: skip
-def test_arguments_are_compact_json_in_their_own_order(args: dict[str, Any], written: str) -> None:
+def test_arguments_are_compact_json_in_order(args: dict[str, Any], written: str) -> None:
     event = ToolCallEvent(tool_name="look", tool_call_id="c", args=args)
     assert body(event) == escaped(written)
     assert body(result(args)) == body(CompletionEvent(result=args)) == escaped(written)
 
 
-def test_of_two_keys_that_read_alike_the_last_one_is_written() -> None:
+def test_last_of_equal_keys_is_written() -> None:
     assert body(call(a={1: "one", "1": "two"})) == escaped('{"a":{"1":"two"}}')
 
 
@@ -260,11 +260,11 @@ class Silent:
         (Silent(), '"<Silent without a repr>"'),
     ],
 )
-def test_a_result_is_text_as_it_is_or_compact_json(value: Any, written: str) -> None:
+def test_result_is_text_or_compact_json(value: Any, written: str) -> None:
     assert body(result(value)) == body(CompletionEvent(result=value)) == escaped(written)
 
 
-def test_a_missing_result_is_null() -> None:
+def test_missing_result_is_null() -> None:
     events = parse_events([{"type": "tool_result", "toolCallId": "c1"}, {"type": "completion"}])
     assert [body(event) for event in events] == ["null", "null"]
 
@@ -291,11 +291,11 @@ def escaped(text: str) -> str:
         ([said("x"), ErrorEvent(error="x", tool_call_id="a"), call("look", "a")], [None, None, "look"]),
     ],
 )
-def test_a_result_is_named_after_the_last_call_of_its_id(events: list[AgentEvent], found: list[str | None]) -> None:
+def test_result_is_named_after_last_call_of_id(events: list[AgentEvent], found: list[str | None]) -> None:
     assert names(events) == found
 
 
-def test_a_branch_has_calls_of_its_own() -> None:
+def test_branch_has_own_calls() -> None:
     events: list[AgentEvent] = [
         call("look", "a"),
         ToolCallEvent(tool_name="find", tool_call_id="a", branch="b", run_id="1"),
@@ -309,7 +309,7 @@ def test_a_branch_has_calls_of_its_own() -> None:
 @pytest.mark.parametrize(
     "prefix", ["Based on the above thread, I will now", " ", "\n", "<a> & 'b'\n</thread>\n", "\x00"]
 )
-def test_a_prefix_follows_unescaped_on_a_line_of_its_own(prefix: str) -> None:
+def test_prefix_follows_unescaped_on_own_line(prefix: str) -> None:
     assert serialize_thread_to_xml([], prefix) == f"<thread>\n</thread>\n{prefix}"
     assert serialize_thread_to_xml([said("Hi")], response_prefix=prefix) == (
         f'<thread>\n  <event type="human" id="0" iteration="0">Hi</event>\n</thread>\n{prefix}'
@@ -317,7 +317,7 @@ def test_a_prefix_follows_unescaped_on_a_line_of_its_own(prefix: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", [None, ""])
-def test_an_empty_or_missing_prefix_adds_nothing(prefix: str | None) -> None:
+def test_empty_prefix_adds_nothing(prefix: str | None) -> None:
     assert serialize_thread_to_xml([], prefix) == "<thread>\n</thread>"
 
 
@@ -417,7 +417,7 @@ def same_run(one: AgentEvent, other: AgentEvent) -> bool:
     return (one.branch, one.run_id) == (other.branch, other.run_id)
 
 
-def test_parsers_read_what_the_events_say() -> None:
+def test_xml_parsers_read_same_events() -> None:
     for seed in range(THREADS):
         events = some_events(random.Random(seed))
         text = serialize_thread_to_xml(events)
@@ -426,7 +426,7 @@ def test_parsers_read_what_the_events_say() -> None:
 
 
 @pytest.mark.parametrize("text", [*TEXTS, *LETTERS, LETTERS])
-def test_any_text_anywhere_stays_text(text: str) -> None:
+def test_any_text_stays_text(text: str) -> None:
     events: list[AgentEvent] = [
         *(said(text, role) for role in ("user", "assistant", "system")),
         ToolCallEvent(tool_name=text, tool_call_id=text, args={"a": {"b": [text]}}),
@@ -445,7 +445,7 @@ def test_any_text_anywhere_stays_text(text: str) -> None:
 # Reading
 
 
-def test_a_document_that_we_wrote_is_written_again_to_the_byte() -> None:
+def test_written_document_is_reproduced_exactly() -> None:
     for seed in range(THREADS):
         rng = random.Random(seed)
         prefix = some_text(rng) if rng.random() < 0.5 else None
@@ -455,7 +455,7 @@ def test_a_document_that_we_wrote_is_written_again_to_the_byte() -> None:
         assert (thread.response_prefix or "") == (prefix or ""), f"seed {seed}"
 
 
-def test_what_the_document_tells_is_read() -> None:
+def test_document_content_is_read() -> None:
     for seed in range(THREADS):
         events = some_events(random.Random(seed))
         thread = parse_thread_xml(serialize_thread_to_xml(events))
@@ -463,7 +463,7 @@ def test_what_the_document_tells_is_read() -> None:
         assert list(map(type, thread)) == list(map(type, events)), f"seed {seed}"
 
 
-def test_the_example_is_read() -> None:
+def test_example_document_is_read() -> None:
     thread = parse_thread_xml(EXAMPLE)
     assert thread == [
         MessageEvent(role="user", content="What is 2+2?"),
@@ -475,7 +475,7 @@ def test_the_example_is_read() -> None:
     assert thread.response_prefix is None
 
 
-def test_a_prefix_is_read_and_another_may_be_given() -> None:
+def test_prefix_is_read_and_can_be_replaced() -> None:
     thread = parse_thread_xml(f"{EXAMPLE}\nNow <I>\n</thread>\nwill")
     assert thread.response_prefix == "Now <I>\n</thread>\nwill"
     assert serialize_thread_to_xml(thread, "So I") == f"{EXAMPLE}\nSo I"
@@ -519,7 +519,7 @@ def test_a_prefix_is_read_and_another_may_be_given() -> None:
         ([result(id="x"), call("look", "x")], []),
     ],
 )  # fmt: skip
-def test_outcomes_are_linked_to_their_calls(events: list[AgentEvent], links: list[tuple[int, int]]) -> None:
+def test_outcomes_are_linked_to_calls(events: list[AgentEvent], links: list[tuple[int, int]]) -> None:
     thread: Any = parse_thread_xml(serialize_thread_to_xml(events))
     calls = [index for index, event in enumerate(thread) if event.type == "tool_call"]
     made = {thread[index].tool_call_id: index for index in calls}
@@ -529,7 +529,7 @@ def test_outcomes_are_linked_to_their_calls(events: list[AgentEvent], links: lis
     assert {link for link in found if link[0] is not None} == set(links)
 
 
-def test_a_document_becomes_a_conversation_whose_results_answer_their_calls() -> None:
+def test_document_becomes_conversation_with_results() -> None:
     events: list[AgentEvent] = [
         said("Go"),
         said("I look and find.", "assistant", 1),
@@ -644,7 +644,7 @@ REFUSED: list[tuple[str, int]] = [  # a document, and the line that is wrong
 
 
 @pytest.mark.parametrize(("document", "number"), REFUSED)
-def test_a_document_that_is_not_ours_is_refused_with_the_line(document: str, number: int) -> None:
+def test_foreign_document_is_rejected_with_line(document: str, number: int) -> None:
     with pytest.raises(InputError) as caught:
         parse_thread_xml(document)
     message = str(caught.value)
@@ -652,7 +652,7 @@ def test_a_document_that_is_not_ours_is_refused_with_the_line(document: str, num
     assert len(message) < 500
 
 
-def test_a_document_that_was_cut_off_is_refused_wherever_it_was() -> None:
+def test_truncated_document_is_rejected() -> None:
     document = serialize_thread_to_xml(
         [said("<a>\n&"), call("look", "x", a="b\n"), result(), SummaryEvent(summary="x")]
     )
@@ -661,7 +661,7 @@ def test_a_document_that_was_cut_off_is_refused_wherever_it_was() -> None:
             parse_thread_xml(document[:length])
 
 
-def test_garbled_documents_are_refused_or_read_and_never_more() -> None:
+def test_garbled_document_is_rejected_or_read() -> None:
     pieces = [
         *TEXTS,
         *LETTERS,
@@ -710,7 +710,7 @@ def test_garbled_documents_are_refused_or_read_and_never_more() -> None:
         ],
     ],
 )
-def test_calls_without_an_outcome_cost_nothing_later(events: list[AgentEvent]) -> None:
+def test_calls_without_outcome_cost_nothing_later(events: list[AgentEvent]) -> None:
     document = serialize_thread_to_xml(events)
     assert serialize_thread_to_xml(parse_thread_xml(document)) == document
 
@@ -725,12 +725,12 @@ def test_calls_without_an_outcome_cost_nothing_later(events: list[AgentEvent]) -
         '<thread>\n  <event type="summary" id="0" iteration="0" summarizedIterations="1,',
     ],
 )
-def test_a_long_document_without_an_end_is_refused_soon(head: str, unit: str) -> None:
+def test_endless_document_is_rejected_soon(head: str, unit: str) -> None:
     with pytest.raises(InputError):
         parse_thread_xml(head + unit * 100_000)
 
 
-def test_plain_dicts_are_read_first() -> None:
+def test_plain_dicts_are_accepted() -> None:
     plain = [
         {"type": "tool_call", "toolName": "f", "toolCallId": "a", "args": {}, "iteration": 1},
         {"type": "tool_result", "tool_call_id": "a", "result": 4, "iteration": 1},
@@ -742,7 +742,7 @@ def test_plain_dicts_are_read_first() -> None:
         serialize_thread_to_xml([{"type": "nothing"}])  # type: ignore[list-item]
 
 
-def test_bytes_and_a_thread_on_one_line_are_told_so() -> None:
+def test_bytes_and_one_line_thread_are_rejected_with_advice() -> None:
     with pytest.raises(InputError, match="is text, got b'<thread>"):
         parse_thread_xml(b"<thread>\n</thread>")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="Line 1 of the thread is not `<thread>` alone on its line"):

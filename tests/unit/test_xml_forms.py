@@ -29,10 +29,10 @@ from pydantic import (
 )
 from typing_extensions import TypedDict
 
-from acorn._formats.schema.problems import problems
+from acorn._formats.schema.problems import find_problems
 from acorn._formats.schema.shape import Shape, shape_of
-from acorn._formats.xml.decode import decode
-from acorn._formats.xml.encode import XmlStyle, encode, error_document, skeleton, snake_case
+from acorn._formats.xml.decode import decode_xml
+from acorn._formats.xml.encode import XmlStyle, encode_xml, error_document, skeleton, snake_case
 from acorn.errors import AcornError, ParseError
 
 BARE = XmlStyle(descriptions=False)
@@ -219,11 +219,11 @@ EXAMPLES: dict[str, tuple[Any, str, XmlStyle, str]] = {
 
 
 @pytest.mark.parametrize(("value", "root", "style", "document"), EXAMPLES.values(), ids=EXAMPLES.keys())
-def test_the_examples_come_out_as_they_are_written(value: Any, root: str, style: XmlStyle, document: str) -> None:
-    assert encode(value, root, style) == lines(document)
+def test_documented_examples_are_encoded_exactly(value: Any, root: str, style: XmlStyle, document: str) -> None:
+    assert encode_xml(value, root, style) == lines(document)
 
 
-def test_the_example_of_an_answer_is_read_as_it_is_written() -> None:
+def test_documented_answer_is_decoded() -> None:
     reply = lines(
         """
         <output>
@@ -232,17 +232,17 @@ def test_the_example_of_an_answer_is_read_as_it_is_written() -> None:
         </output>
         """
     )
-    assert decode(reply, Shape(AnswerOutput), "output") == AnswerOutput(
+    assert decode_xml(reply, Shape(AnswerOutput), "output") == AnswerOutput(
         answer="Python is a programming language created in 1991.", confidence=0.95
     )
 
 
-def test_the_example_of_an_error_comes_out_as_it_is_written() -> None:
+def test_documented_error_is_encoded_exactly() -> None:
     shape = Shape(AnswerOutput)
     received = {"answer": "Python", "confidence": "very confident"}
     with pytest.raises(ValidationError) as caught:
         shape.schema.model_validate(received)
-    assert error_document(problems(caught.value, shape.json_schema, received)) == lines(
+    assert error_document(find_problems(caught.value, shape.json_schema, received)) == lines(
         """
         <error type="validation">
           <message>Output validation failed</message>
@@ -258,7 +258,7 @@ def test_the_example_of_an_error_comes_out_as_it_is_written() -> None:
     )
 
 
-def test_an_error_without_fields_has_no_details() -> None:
+def test_error_without_fields_has_no_details() -> None:
     assert error_document([], "The reply was cut off & lost.") == lines(
         """
         <error type="validation">
@@ -332,8 +332,8 @@ TEXTS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("value", "document"), TEXTS, ids=[document[:40] for _, document in TEXTS])
-def test_a_single_value_stays_on_its_line(value: Any, document: str) -> None:
-    assert encode(value, "v") == document
+def test_single_value_stays_on_its_line(value: Any, document: str) -> None:
+    assert encode_xml(value, "v") == document
 
 
 # Descriptions of what is no field of a model.
@@ -377,8 +377,8 @@ ROUTE = """\
 </route>"""
 
 
-def test_fields_of_standard_dataclasses_and_computed_fields_are_described() -> None:
-    assert encode(Route(first=Stop("Zoo", 1, ["5"])), "route") == ROUTE
+def test_dataclass_and_computed_fields_are_described() -> None:
+    assert encode_xml(Route(first=Stop("Zoo", 1, ["5"])), "route") == ROUTE
     assert 'name description="What it is called"' in skeleton(Shape(Route).xml_schema, "route")
 
 
@@ -387,8 +387,8 @@ class Lost:
     name: Missing  # type: ignore[name-defined]  # noqa: F821
 
 
-def test_a_dataclass_whose_type_hints_cannot_be_read_is_written_all_the_same() -> None:
-    assert encode(Lost("a"), "lost") == "<lost>\n  <name>a</name>\n</lost>"
+def test_dataclass_with_unreadable_hints_is_written() -> None:
+    assert encode_xml(Lost("a"), "lost") == "<lost>\n  <name>a</name>\n</lost>"
 
 
 class Reading(BaseModel):
@@ -397,14 +397,14 @@ class Reading(BaseModel):
     anything: Any = None
 
 
-def test_numbers_that_json_has_no_word_for_are_written_and_read_back() -> None:
+def test_non_json_numbers_survive_xml() -> None:
     shape = Shape(Reading)
-    text = encode(Reading(value=math.nan, rest=[math.inf, -math.inf], anything=math.nan), "output")
+    text = encode_xml(Reading(value=math.nan, rest=[math.inf, -math.inf], anything=math.nan), "output")
     assert text == (
         "<output>\n  <value>NaN</value>\n  <rest>\n    <item>Infinity</item>\n    <item>-Infinity</item>\n  </rest>\n"
         "  <anything>NaN</anything>\n</output>"
     )
-    found = decode(text, shape, "output")
+    found = decode_xml(text, shape, "output")
     assert isinstance(found, Reading)
     assert math.isnan(found.value)
     assert found.rest == [math.inf, -math.inf]
@@ -524,16 +524,16 @@ CONTAINERS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("value", "document"), CONTAINERS.values(), ids=CONTAINERS.keys())
-def test_a_container_has_an_element_for_each_part(value: Any, document: str) -> None:
-    assert encode(value, "v") == document.replace("|", "\n")
+def test_container_has_element_per_item(value: Any, document: str) -> None:
+    assert encode_xml(value, "v") == document.replace("|", "\n")
 
 
-def test_a_list_of_thousands_is_written_like_a_short_one() -> None:
+def test_long_list_is_written_like_short_one() -> None:
     rows = [[str(number), {"square": number**2, "digits": list(str(number))}] for number in range(2000)]
-    document = encode({"rows": rows, "flat": [str(number) for number in range(2000)]}, "input")
+    document = encode_xml({"rows": rows, "flat": [str(number) for number in range(2000)]}, "input")
     whole = ["<input>", "  <rows>"]
     for row in rows:
-        whole += [f"    {line}" for line in encode(row, "item").splitlines()]
+        whole += [f"    {line}" for line in encode_xml(row, "item").splitlines()]
     whole += [
         "  </rows>",
         "  <flat>",
@@ -573,10 +573,10 @@ KEYS = {
 
 
 @pytest.mark.parametrize(("key", "element"), KEYS.items(), ids=map(repr, KEYS))
-def test_a_key_is_a_tag_where_it_can_be_one_and_comes_back_either_way(key: str, element: str) -> None:
+def test_dict_key_is_tag_or_entry_and_survives(key: str, element: str) -> None:
     shape = shape_of(dict[str, str], "Test", "final_output")
-    assert encode({key: "x"}, "v", XmlStyle()) == f"<v>\n  {element}\n</v>"
-    found = shape.unwrap(decode(encode({"result": {key: "x"}}, "output"), shape, "output"))
+    assert encode_xml({key: "x"}, "v", XmlStyle()) == f"<v>\n  {element}\n</v>"
+    found = shape.unwrap(decode_xml(encode_xml({"result": {key: "x"}}, "output"), shape, "output"))
     assert found == {key.replace("\x00", "\ufffd"): "x"}
 
 
@@ -594,7 +594,7 @@ def test_a_key_is_a_tag_where_it_can_be_one_and_comes_back_either_way(key: str, 
         ("ÄpfelBaum", "äpfel_baum"),
     ],
 )
-def test_a_class_name_becomes_snake_case(name: str, tag: str) -> None:
+def test_class_name_becomes_snake_case(name: str, tag: str) -> None:
     assert snake_case(name) == tag
 
 
@@ -611,26 +611,26 @@ def test_a_class_name_becomes_snake_case(name: str, tag: str) -> None:
         ("\x00", "<!-- \ufffd -->"),
     ],
 )
-def test_a_comment_cannot_be_closed_from_inside(description: str, comment: str) -> None:
+def test_comment_cannot_be_closed_from_inside(description: str, comment: str) -> None:
     schema: Any = create_model("Described", title=(str, Field(description=description)))
-    assert encode(schema(title="x"), "v", COMMENT) == f"<v>\n  {comment}\n  <title>x</title>\n</v>"
+    assert encode_xml(schema(title="x"), "v", COMMENT) == f"<v>\n  {comment}\n  <title>x</title>\n</v>"
 
 
-def test_a_description_in_an_attribute_is_escaped() -> None:
+def test_attribute_description_is_escaped() -> None:
     schema: Any = create_model("Described", title=(str, Field(description="\"a\" & 'b'\n<c>\t\r\x00")))
-    assert encode(schema(title="x"), "v").splitlines()[1] == (
+    assert encode_xml(schema(title="x"), "v").splitlines()[1] == (
         '  <title description="&quot;a&quot; &amp; &apos;b&apos;&#10;&lt;c&gt;&#9;&#13;\ufffd">x</title>'
     )
 
 
-def test_an_empty_description_is_none() -> None:
+def test_empty_description_is_left_out() -> None:
     schema: Any = create_model("Described", title=(str, Field(description="")))
-    assert encode(schema(title="x"), "v") == "<v>\n  <title>x</title>\n</v>"
-    assert encode(schema(title="x"), "v", COMMENT) == "<v>\n  <title>x</title>\n</v>"
+    assert encode_xml(schema(title="x"), "v") == "<v>\n  <title>x</title>\n</v>"
+    assert encode_xml(schema(title="x"), "v", COMMENT) == "<v>\n  <title>x</title>\n</v>"
 
 
-def test_a_document_has_no_trailing_newline_and_no_declaration() -> None:
-    document = encode(ResearchInput(question="q", sources=[]), "input")
+def test_document_has_no_trailing_newline_or_declaration() -> None:
+    document = encode_xml(ResearchInput(question="q", sources=[]), "input")
     assert document == "<input>\n  <question>q</question>\n  <sources />\n  <max_depth>3</max_depth>\n</input>"
 
 
@@ -772,11 +772,11 @@ FORMS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("declared", "form"), FORMS.values(), ids=FORMS.keys())
-def test_the_form_of_an_output_has_an_empty_element_for_each_field(declared: Any, form: str) -> None:
+def test_skeleton_has_empty_element_per_field(declared: Any, form: str) -> None:
     assert skeleton(shape_of(declared, "Test", "final_output").xml_schema, "output") == lines(form)
 
 
-def test_the_form_of_classes_that_all_hold_each_other_has_an_end() -> None:
+def test_skeleton_of_mutually_recursive_classes_ends() -> None:
     names = [f"C{n}" for n in range(12)]
     fields: Any = {f"f{n}": (f"{name} | None", None) for n, name in enumerate(names)}
     classes: dict[str, Any] = {name: create_model(name, **fields) for name in names}
@@ -784,7 +784,7 @@ def test_the_form_of_classes_that_all_hold_each_other_has_an_end() -> None:
         made.model_rebuild(_types_namespace=classes)
     form = skeleton(Shape(classes["C0"]).xml_schema, "output")
     assert form.count("\n") < 5000
-    assert isinstance(decode(form, Shape(classes["C0"]), "output"), classes["C0"])
+    assert isinstance(decode_xml(form, Shape(classes["C0"]), "output"), classes["C0"])
 
 
 # What of a reply is understood.
@@ -962,8 +962,8 @@ FOUND: dict[str, tuple[str, Reply]] = {
 
 
 @pytest.mark.parametrize(("reply", "expected"), FOUND.values(), ids=FOUND.keys())
-def test_a_reply_is_understood_though_it_is_no_proper_xml(reply: str, expected: Reply) -> None:
-    assert decode(reply, REPLY, "output") == expected
+def test_malformed_xml_answer_is_understood(reply: str, expected: Reply) -> None:
+    assert decode_xml(reply, REPLY, "output") == expected
 
 
 WRONG = {
@@ -976,9 +976,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize("reply", WRONG.values(), ids=WRONG.keys())
-def test_a_reply_without_an_answer_is_an_error_of_ours(reply: str) -> None:
+def test_response_without_answer_is_acorn_error(reply: str) -> None:
     with pytest.raises(ParseError, match="<output> element") as caught:
-        decode(reply, REPLY, "output")
+        decode_xml(reply, REPLY, "output")
     assert caught.value.raw_output == reply
 
 
@@ -993,9 +993,9 @@ def test_a_reply_without_an_answer_is_an_error_of_ours(reply: str) -> None:
         ("<output></output>", ("answer",), None),
     ],
 )
-def test_a_value_that_does_not_fit_is_passed_on_as_it_is(reply: str, place: tuple[Any, ...], received: Any) -> None:
+def test_unfitting_value_is_passed_on(reply: str, place: tuple[Any, ...], received: Any) -> None:
     with pytest.raises(ValidationError) as caught:
-        decode(reply, REPLY, "output")
+        decode_xml(reply, REPLY, "output")
     assert caught.value.errors()[0]["loc"] == place
     if received is not None:
         assert caught.value.errors()[0]["input"] == received
@@ -1007,11 +1007,11 @@ class Nullable(BaseModel):
     default: int | None = 5
 
 
-def test_a_required_field_that_may_be_none_is_none_where_it_is_left_out() -> None:
+def test_missing_required_nullable_field_is_none() -> None:
     value = Nullable(required=None, literal=None, default=7)
-    assert decode(encode(value, "output"), Shape(Nullable), "output") == value
+    assert decode_xml(encode_xml(value, "output"), Shape(Nullable), "output") == value
     written = Nullable(required=None, literal=None, default=None)
-    assert decode(encode(written, "output", XmlStyle(include_none=True)), Shape(Nullable), "output") == written
+    assert decode_xml(encode_xml(written, "output", XmlStyle(include_none=True)), Shape(Nullable), "output") == written
 
 
 class Crossed(BaseModel):
@@ -1020,25 +1020,25 @@ class Crossed(BaseModel):
     key: str = Field(alias="id")
 
 
-def test_a_field_is_known_by_its_own_name_before_any_alias() -> None:
+def test_field_name_wins_over_alias() -> None:
     value = Crossed.model_validate({"_id": "1", "id": "2"})
-    assert decode(encode(value, "output"), Shape(Crossed), "output") == value
-    assert decode("<output><from>a</from><TO>b</TO></output>", Shape(Aliased), "output") == Aliased.model_validate(
+    assert decode_xml(encode_xml(value, "output"), Shape(Crossed), "output") == value
+    assert decode_xml("<output><from>a</from><TO>b</TO></output>", Shape(Aliased), "output") == Aliased.model_validate(
         {"from_": "a", "TO": "b"}
     )
 
 
 @pytest.mark.parametrize("root", ["output", "answer", "größe", "a.b", "a-b", "o"])
-def test_the_root_may_have_any_name(root: str) -> None:
+def test_root_can_have_any_name(root: str) -> None:
     value = Reply(answer=f"<{root}>", words=["a"], either="b")
-    document = f"So: <{root}> it is.\n{encode(value, root)}\n</{root}> is the end."
-    assert decode(document, REPLY, root) == value
+    document = f"So: <{root}> it is.\n{encode_xml(value, root)}\n</{root}> is the end."
+    assert decode_xml(document, REPLY, root) == value
 
 
-def test_a_refusal_says_what_to_do() -> None:
+def test_rejection_says_what_to_do() -> None:
     with pytest.raises(AcornError, match="holds a DTD, which is never read; leave it out"):
-        decode("<!DOCTYPE a><output><answer>x</answer></output>", REPLY, "output")
+        decode_xml("<!DOCTYPE a><output><answer>x</answer></output>", REPLY, "output")
     with pytest.raises(AcornError, match="nested more than 64 levels deep; give a flatter answer"):
-        decode("<output>" + "<a>" * 65, REPLY, "output")
+        decode_xml("<output>" + "<a>" * 65, REPLY, "output")
     with pytest.raises(AcornError, match="1,000,001 characters long; at most 1,000,000 are read"):
-        decode("x" * 1_000_001, REPLY, "output")
+        decode_xml("x" * 1_000_001, REPLY, "output")

@@ -31,11 +31,11 @@ from pydantic_core import to_json
 from tests.patience import waiting_for_nothing
 from tests.unit.xml_schemas import FORBIDDEN, KEYS, WORDS, some_shape
 
-from acorn._formats.json import compact, excerpt, to_text
+from acorn._formats.json import excerpt, to_compact_json, to_json_text
 from acorn._formats.schema.shape import Shape
-from acorn._formats.xml.decode import decode, read
-from acorn._formats.xml.encode import XmlStyle, encode, error_document, skeleton
-from acorn._formats.xml.parse import parse
+from acorn._formats.xml.decode import decode_xml, read_xml
+from acorn._formats.xml.encode import XmlStyle, encode_xml, error_document, skeleton
+from acorn._formats.xml.parse import parse_xml
 from acorn.errors import AcornError
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
@@ -337,41 +337,41 @@ def as_tree(element: Any) -> Tree:
 STYLES = [XmlStyle(), XmlStyle(description_format="comment"), XmlStyle(descriptions=False)]
 
 
-def test_no_value_becomes_markup_and_no_text_is_changed() -> None:
+def test_value_never_becomes_markup_and_text_is_unchanged() -> None:
     for seed in range(VALUES):
         rng = random.Random(seed)
         value = some_value(rng, rng.choice([1, 4, 8]))
-        document = encode(value, "input", rng.choice(STYLES))
+        document = encode_xml(value, "input", rng.choice(STYLES))
         assert read_back(document) == oracle("input", value), f"seed {seed}\n{document}"
 
 
-def test_every_value_has_a_text_in_json() -> None:
+def test_every_value_has_json_text() -> None:
     for seed in range(VALUES // 10):
         rng = random.Random(seed)
         value = some_value(rng, rng.choice([1, 4, 8]))
-        for write in (compact, to_text):
+        for write in (to_compact_json, to_json_text):
             json.loads(write(value), parse_int=str)
         assert len(excerpt(value)) <= 120
 
 
 @pytest.mark.parametrize("levels", [149, 150, 151, 254, 255, 300, 405, 1_000, 100_000])
 @pytest.mark.parametrize("leaf", ["x", b"\xff", "\ud800"])
-def test_a_deep_value_has_a_text_in_json(levels: int, leaf: object) -> None:
-    for write in (compact, to_text):
+def test_deep_value_has_json_text(levels: int, leaf: object) -> None:
+    for write in (to_compact_json, to_json_text):
         assert write(nested(leaf, levels)).startswith('{"a":[' if levels % 2 else '[{"a":')
 
 
 @pytest.mark.parametrize("levels", [1, 100, 128])
 @pytest.mark.parametrize("leaf", ["x", b"\xff"])
-def test_a_value_may_be_nested_a_good_deal(levels: int, leaf: object) -> None:
-    assert read_back(encode(nested(leaf, levels), "input")) == oracle("input", nested(leaf, levels))
+def test_value_can_be_nested_deeply(levels: int, leaf: object) -> None:
+    assert read_back(encode_xml(nested(leaf, levels), "input")) == oracle("input", nested(leaf, levels))
 
 
 @pytest.mark.parametrize("levels", [129, 150, 200, 254, 255, 300, 1_000, 100_000])
 @pytest.mark.parametrize("leaf", ["x", b"\xff", "\ud800"])
-def test_a_value_nested_too_deep_is_refused(levels: int, leaf: object) -> None:
+def test_too_deeply_nested_value_is_rejected(levels: int, leaf: object) -> None:
     with pytest.raises(AcornError, match="nested more than 128 levels deep"):
-        encode(nested(leaf, levels), "input")
+        encode_xml(nested(leaf, levels), "input")
 
 
 def nested(leaf: object, levels: int) -> Any:
@@ -381,20 +381,20 @@ def nested(leaf: object, levels: int) -> Any:
     return value
 
 
-def test_a_generator_is_written_as_a_list() -> None:
-    assert read_back(encode({"g": (text for text in TEXTS)}, "input")) == oracle("input", {"g": TEXTS})
+def test_generator_is_written_as_list() -> None:
+    assert read_back(encode_xml({"g": (text for text in TEXTS)}, "input")) == oracle("input", {"g": TEXTS})
 
 
-def test_a_generator_that_fails_is_named_and_costs_its_neighbours_nothing() -> None:
+def test_failing_generator_is_named_and_siblings_kept() -> None:
     def failing() -> Iterator[str]:
         yield EVIL
         raise RuntimeError("no more")
 
     value = {"a": EVIL, "g": failing()}
-    assert read_back(encode(value, "input")) == ("input", [("a", EVIL), ("g", repr(value["g"]))])
+    assert read_back(encode_xml(value, "input")) == ("input", [("a", EVIL), ("g", repr(value["g"]))])
 
 
-def test_a_bad_field_does_not_show_what_its_model_excludes_nor_undo_what_it_serializes() -> None:
+def test_bad_field_reveals_nothing_excluded_or_serialized() -> None:
     class Account(BaseModel):
         model_config = ConfigDict(ser_json_bytes="base64")
         name: str
@@ -404,18 +404,18 @@ def test_a_bad_field_does_not_show_what_its_model_excludes_nor_undo_what_it_seri
 
     account = Account(name="a", token="hidden", bad=b"\xff")
     account.bad = account
-    found = dict(read_back(encode([account], "input"))[1][0][1])
+    found = dict(read_back(encode_xml([account], "input"))[1][0][1])
     assert found.keys() == {"name", "picture", "bad"}
     assert found["picture"] == "AQI="
     assert "hidden" not in found["name"] + found["picture"]
 
 
 @pytest.mark.parametrize("description", [*TEXTS, "-", "--", "---", "a-", "-->", "--!>", "<!--", "- -", "\r-\x00-"])
-def test_a_description_stays_a_description(description: str) -> None:
+def test_description_stays_description(description: str) -> None:
     schema = class_named("Described", **{"field": (str, Field(description=description)), "<odd>": (str, "x")})
     value = schema(field="value")
     for style in STYLES:
-        document = encode(value, "input", style)
+        document = encode_xml(value, "input", style)
         assert read_back(document) == ("input", [("field", "value"), ("<odd>", "x")])
         element = etree.fromstring(document.encode())[-2]
         if style == XmlStyle():
@@ -425,7 +425,7 @@ def test_a_description_stays_a_description(description: str) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_an_error_document_quotes_without_harm(text: str) -> None:
+def test_error_document_quotes_safely(text: str) -> None:
     problem: Any = {"path": text, "expected": text, "received": text}
     document = error_document([problem], text)
     expat.ParserCreate().Parse(document.encode(), True)
@@ -469,15 +469,15 @@ def mutated(rng: random.Random, document: str) -> str:
     return document
 
 
-def test_a_broken_document_is_read_or_refused_in_our_words() -> None:
+def test_broken_document_is_read_or_rejected() -> None:
     outcomes: collections.Counter[str] = collections.Counter()
     for seed in range(MUTANTS // 20):
         rng = random.Random(seed)
         shape, make = some_shape(rng)
-        document = encode(make(rng).value, "output", rng.choice(STYLES))
+        document = encode_xml(make(rng).value, "output", rng.choice(STYLES))
         for _ in range(20):
             try:
-                found = decode(mutated(rng, document), shape, "output")
+                found = decode_xml(mutated(rng, document), shape, "output")
                 assert isinstance(found, shape.schema)
                 outcomes["read"] += 1
             except (ValidationError, AcornError) as error:
@@ -518,21 +518,21 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("document", BOMBS.values(), ids=BOMBS.keys())
-def test_a_bomb_is_refused_at_once(document: str) -> None:
+def test_decode_xml_bomb_raises_acorn_error(document: str) -> None:
     with waiting_for_nothing(time.process_time), pytest.raises(AcornError):
-        decode(document, NOTE, "output")
+        decode_xml(document, NOTE, "output")
 
 
-def test_a_tree_is_not_made_of_a_dtd_either() -> None:
+def test_parse_rejects_dtd() -> None:
     with pytest.raises(AcornError, match="DTD"):
-        parse('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>')
+        parse_xml('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>')
 
 
-def test_what_stands_within_the_bounds_is_read() -> None:
+def test_document_within_bounds_is_read() -> None:
     longest = "x" * (1_000_000 - 30)
-    assert decode(f"<output><text>{longest}</text></output>", NOTE, "output") == Note(text=longest)
+    assert decode_xml(f"<output><text>{longest}</text></output>", NOTE, "output") == Note(text=longest)
     deepest = "<output><anything>" + "<a>" * 62 + "x" + "</a>" * 62 + "</anything></output>"
-    found = decode(deepest, NOTE, "output")
+    found = decode_xml(deepest, NOTE, "output")
     for _ in range(62):
         found = found.anything if isinstance(found, Note) else found["a"]  # type: ignore[index]
 
@@ -556,12 +556,12 @@ LISTED = UNITS[:7]
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=repr)
-def test_the_work_grows_with_the_length_and_no_faster(unit: str) -> None:
+def test_work_grows_linearly(unit: str) -> None:
     for frame in FRAMES.values():
         size = 999_900 if TORTURE else 300_000 if unit in LISTED and frame == FRAMES["text"] else 40_000
         document = frame.format(unit * (size // len(unit)))
         with waiting_for_nothing(time.process_time), contextlib.suppress(ValidationError, AcornError):
-            decode(document, NOTE, "output")
+            decode_xml(document, NOTE, "output")
 
 
 class Left(BaseModel):
@@ -593,10 +593,10 @@ def tower(low: type[BaseModel], high: type[BaseModel], *values: Any) -> Any:
     return node
 
 
-def test_unions_inside_unions_are_not_read_in_every_combination() -> None:
+def test_nested_unions_are_not_read_in_every_combination() -> None:
     # Pydantic does try them all where nothing tells the members apart at once, so it is not asked here.
     node = tower(Right, Left, "x", 5)
-    assert read(encode(node, "output"), Shape(Left).xml_schema, "output") == node.model_dump(exclude_none=True)
+    assert read_xml(encode_xml(node, "output"), Shape(Left).xml_schema, "output") == node.model_dump(exclude_none=True)
     node = tower(Add, Negate)
     node = Negate(inner=node.inner)
-    assert decode(encode(node, "output"), Shape(Negate), "output") == node
+    assert decode_xml(encode_xml(node, "output"), Shape(Negate), "output") == node

@@ -39,7 +39,7 @@ def sides(pairs: Sequence[Pair]) -> list[tuple[str, str, bool]]:
 
 @settings(max_examples=80)
 @given(JOURNALS, JOURNALS)
-def test_each_row_stands_once_in_its_own_order_below_its_own(left: list[Any], right: list[Any]) -> None:
+def test_aligned_rows_appear_once_in_order(left: list[Any], right: list[Any]) -> None:
     one, other = rows_of(left), rows_of(right)
     pairs = aligned(one, other)
     for rows, found in ((one, [pair.left for pair in pairs]), (other, [pair.right for pair in pairs])):
@@ -58,12 +58,12 @@ def test_each_row_stands_once_in_its_own_order_below_its_own(left: list[Any], ri
 
 @settings(max_examples=40)
 @given(JOURNALS)
-def test_a_run_beside_itself_is_the_same_throughout(written: list[Any]) -> None:
+def test_run_aligned_with_itself_is_equal(written: list[Any]) -> None:
     pairs = aligned(rows_of(written), rows_of(written))
     assert all(pair.is_same and pair.left and pair.right and pair.left.id == pair.right.id for pair in pairs)
 
 
-def test_what_one_has_more_stands_alone() -> None:
+def test_extra_rows_are_unpaired() -> None:
     pairs = aligned(run(look("a") & look("b") & look("c"), END), run(look("b") & look("c"), END))
     assert sides(pairs) == [
         ("input", "input", True),
@@ -75,18 +75,18 @@ def test_what_one_has_more_stands_alone() -> None:
     ]
 
 
-def test_what_differs_stands_side_by_side() -> None:
+def test_different_rows_are_paired() -> None:
     other = finish(answer="not so", confidence=1.0)
     pairs = aligned(run(look("a"), END), run(look("z"), other))
     assert sides(pairs)[1:] == [("model", "model", False), ("a", "z", False), ("answer", "answer", False)]
 
 
-def test_a_turn_more_does_not_shift_the_others() -> None:
+def test_extra_turn_does_not_shift_others() -> None:
     pairs = aligned(run(look("a"), look("c"), END), run(look("a"), look("b"), look("c"), END))
     assert [each for each in sides(pairs) if not each[2]] == [("", "model", False), ("", "b", False)]
 
 
-def test_results_count_as_well_as_what_was_asked_for() -> None:
+def test_results_and_arguments_both_count() -> None:
     class Other(Desk):
         """Answer the question."""
 
@@ -102,7 +102,7 @@ def test_results_count_as_well_as_what_was_asked_for() -> None:
     assert ("a", "a", False) in sides(pairs)
 
 
-def test_what_was_done_in_another_order_stands_alone() -> None:
+def test_reordered_rows_are_unpaired() -> None:
     pairs = aligned(run(look("a") & look("b") & look("c"), END), run(look("c") & look("a") & look("b"), END))
     calls = [each for each in sides(pairs) if each[0] in "abc" and each[1] in "abc"]
     assert sorted(calls) == [("", "c", False), ("a", "a", True), ("b", "b", True), ("c", "", False)]

@@ -41,7 +41,7 @@ KIND = {"application/json": True, "application/json; charset=utf-8": True, "text
 
 @pytest.mark.parametrize("method", METHOD)
 @pytest.mark.parametrize("host", HOST)
-def test_the_whole_matrix_is_judged_as_it_is_written(host: str, method: str) -> None:
+def test_page_guard_follows_matrix(host: str, method: str) -> None:
     for origin, fetched, cookie, kind in product(ORIGIN, SITE, COOKIE, KIND):
         own = f"http://{host}" if origin == "same" else origin
         given = {"host": host, "origin": own, "sec-fetch-site": fetched, "cookie": cookie, "content-type": kind}
@@ -55,13 +55,13 @@ def test_the_whole_matrix_is_judged_as_it_is_written(host: str, method: str) -> 
         assert got in wanted if isinstance(wanted, tuple) else got == wanted, (given, refusal)
 
 
-def test_a_header_that_comes_twice_is_refused() -> None:
+def test_repeated_header_is_rejected() -> None:
     for name in ("host", "origin", "sec-fetch-site"):
         headers = {"host": [HOME[7:]], "cookie": [f"acorn_8123={KEY}"], name: [HOME[7:], "evil.example"]}
         assert judged(Asked("GET", "/", headers), HOSTS, KEY, "acorn_8123") is not None
 
 
-def test_without_the_key_nothing_but_the_login_answers() -> None:
+def test_only_login_answers_without_key() -> None:
     for path in ("/", "/runs/", "/runs/x", "/static/app.js", "/api/agent", "/api/runs", "/nothing"):
         refused = answer("GET", path, cookie=None)
         assert refused.status_code == 401
@@ -69,7 +69,7 @@ def test_without_the_key_nothing_but_the_login_answers() -> None:
     assert answer("POST", "/api/runs", cookie=None).status_code == 401
 
 
-def test_the_refusal_of_a_name_says_what_to_do() -> None:
+def test_page_host_rejection_says_what_to_do() -> None:
     refused = answer("GET", "/api/agent", host="box.local:8123")
     assert refused.status_code == 403
     assert "--allow-host box.local" in refused.json()["error"]
@@ -78,7 +78,7 @@ def test_the_refusal_of_a_name_says_what_to_do() -> None:
     assert allowed.status_code == 200
 
 
-def test_the_login_turns_the_key_into_a_cookie_on_a_page_that_goes_on() -> None:
+def test_login_sets_cookie_and_continues() -> None:
     for origin in ("cross-site", "none", None):  # typed, or opened by a file
         page = answer("GET", f"/login?key={KEY}&next=/runs/", cookie=None, sec_fetch_site=origin)
         assert page.status_code == 200
@@ -93,17 +93,17 @@ def test_the_login_turns_the_key_into_a_cookie_on_a_page_that_goes_on() -> None:
 
 
 @pytest.mark.parametrize("goal", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"])
-def test_the_login_goes_to_no_other_site(goal: str) -> None:
+def test_login_redirects_to_no_other_site(goal: str) -> None:
     page = answer("GET", f"/login?key={KEY}&next={goal}", cookie=None)
     assert 'content="0;url=/"' in page.text
 
 
-def test_the_goal_of_a_login_is_no_markup() -> None:
+def test_login_target_never_becomes_markup() -> None:
     page = answer("GET", f'/login?key={KEY}&next=/"><script>', cookie=None)
     assert "<script>" not in page.text
 
 
-def test_a_wrong_key_is_refused() -> None:
+def test_wrong_key_is_rejected() -> None:
     for key in ("", "wrong", KEY[:-1], KEY + "x", "é"):
         refused = answer("GET", f"/login?key={key}", cookie=None)
         assert refused.status_code == 401
@@ -111,18 +111,18 @@ def test_a_wrong_key_is_refused() -> None:
 
 
 @pytest.mark.parametrize("key", ["", " ", "two words", "with-newline\n", "semi;colon", "kéy"])
-def test_a_key_that_anybody_or_nobody_could_send_is_refused(key: str) -> None:
+def test_unusable_page_key_is_rejected(key: str) -> None:
     with pytest.raises(DeclarationError, match="key"):
         site(Desk(), key=key)
 
 
-def test_one_text_is_no_list_of_names() -> None:
+def test_single_string_is_not_a_host_list() -> None:
     with pytest.raises(DeclarationError, match="hosts"):
         site(Desk(), hosts="box.local")
 
 
 @pytest.mark.parametrize("name", ["fe80::1", "[fe80::1]", "FE80::1"])
-def test_an_address_of_ipv6_is_a_name_with_or_without_brackets(name: str) -> None:
+def test_ipv6_host_matches_with_or_without_brackets(name: str) -> None:
     named = site(Desk(), hosts=[name])
     for host, status in {"[fe80::1]:8123": 200, "[fe80::1]": 200, "[fe80::2]:8123": 403, "fe80:": 403}.items():
         given = get(named, "/api/agent", headers={"host": host, "cookie": f"acorn_8123={KEY}"})
@@ -133,7 +133,7 @@ PAGES = ["/", "/runs/", "/static/app.js", "/api/agent", "/api/nothing", "/login"
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_every_answer_has_the_headers_of_safety_and_none_for_other_sites(path: str) -> None:
+def test_every_page_response_has_security_headers(path: str) -> None:
     given = answer("GET", path)
     policy = given.headers["content-security-policy"]
     for name in ("default-src", "form-action", "base-uri", "frame-ancestors", "trusted-types"):
@@ -151,7 +151,7 @@ def test_every_answer_has_the_headers_of_safety_and_none_for_other_sites(path: s
         assert given.headers["cache-control"] == "no-store"
 
 
-def test_files_have_content_types_of_their_own() -> None:
+def test_files_have_fixed_content_types() -> None:
     app = site(Desk())
     kinds = {
         "app.js": "text/javascript; charset=utf-8",
@@ -167,7 +167,7 @@ def test_files_have_content_types_of_their_own() -> None:
     assert get(app, "/static/index.html").status_code == 200
 
 
-def test_a_body_that_is_too_long_is_refused_whatever_it_says_of_its_length() -> None:
+def test_too_long_page_body_is_rejected() -> None:
     app = site(Desk())
     assert post(app, "/api/requests/x", {"value": "x" * BODY}).status_code == 413
 
@@ -182,7 +182,7 @@ def test_a_body_that_is_too_long_is_refused_whatever_it_says_of_its_length() -> 
 
 
 @pytest.mark.parametrize("piece", [b"", b" "], ids=["nothing comes", "it trickles"])
-def test_a_body_that_never_ends_is_given_up(piece: bytes) -> None:
+def test_endless_body_is_abandoned(piece: bytes) -> None:
     app = Guard(routes(site_of(Desk(), MemoryStore())), HOSTS, KEY, seconds=0.02)
 
     async def body() -> Any:
@@ -198,7 +198,7 @@ def test_a_body_that_never_ends_is_given_up(piece: bytes) -> None:
         assert late.headers["connection"] == "close"
 
 
-def test_the_connection_of_a_body_that_never_ends_is_closed() -> None:
+def test_connection_of_endless_body_is_closed() -> None:
     app = Guard(routes(site_of(Desk(), MemoryStore())), HOSTS, KEY, seconds=0.02)
     with served(app) as home, socket.create_connection(("127.0.0.1", int(home.rpartition(":")[2])), PATIENCE) as client:
         port = client.getpeername()[1]
@@ -208,7 +208,7 @@ def test_the_connection_of_a_body_that_never_ends_is_closed() -> None:
     assert told.startswith(b"HTTP/1.1 408 ")
 
 
-def test_whoever_listens_on_when_a_body_is_whole_may_take_their_time() -> None:
+def test_reader_of_complete_body_has_no_deadline() -> None:
     coming = [{"type": "http.request", "body": b"{}", "more_body": False}, {"type": "http.disconnect"}]
 
     async def receive() -> Any:
@@ -223,7 +223,7 @@ def test_whoever_listens_on_when_a_body_is_whole_may_take_their_time() -> None:
     assert [each["type"] for each in asyncio.run(main())] == ["http.request", "http.disconnect"]
 
 
-def test_the_server_listens_on_loopback_alone_and_takes_the_next_free_port() -> None:
+def test_page_server_listens_on_loopback_and_next_free_port() -> None:
     with bound("127.0.0.1", 0, is_given=False) as first:
         name, port = first.getsockname()
         assert name == "127.0.0.1"
@@ -237,7 +237,7 @@ def test_the_server_listens_on_loopback_alone_and_takes_the_next_free_port() -> 
                 pass
 
 
-def test_a_websocket_is_closed() -> None:
+def test_websocket_is_closed() -> None:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:

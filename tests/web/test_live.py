@@ -35,7 +35,7 @@ def kinds(found: list[dict[str, Any]]) -> list[str]:
     return [event["entry"] for event in found]
 
 
-def test_the_page_knows_its_agent(app: Any) -> None:
+def test_page_describes_agent(app: Any) -> None:
     told = get(app, "/api/agent").json()["agent"]
     assert told["name"] == "Desk"
     assert told["model"] == "scripted/desk"
@@ -45,7 +45,7 @@ def test_the_page_knows_its_agent(app: Any) -> None:
     assert told["limits"] == {"max_steps": 6}
 
 
-def test_a_run_is_streamed_to_its_end(app: Any) -> None:
+def test_run_is_streamed_to_end(app: Any) -> None:
     run_id = begin(app, "search acorns")
     found = events(app, run_id)
     assert kinds(found)[0] == "reset"
@@ -58,7 +58,7 @@ def test_a_run_is_streamed_to_its_end(app: Any) -> None:
     assert end["head"]["cost"] > 0
 
 
-def test_who_comes_back_goes_on_from_there(app: Any) -> None:
+def test_reconnecting_reader_continues(app: Any) -> None:
     run_id = begin(app, "search acorns")
     whole = get(app, f"/api/runs/{run_id}/stream")
     last = [line.removeprefix("id: ") for line in whole.text.splitlines() if line.startswith("id: ")][-1]
@@ -68,7 +68,7 @@ def test_who_comes_back_goes_on_from_there(app: Any) -> None:
     assert kinds(events(app, run_id, "other-5"))[0] == "reset"
 
 
-def test_a_wrong_input_is_told_field_by_field_before_anything_is_asked(app: Any) -> None:
+def test_wrong_input_is_reported_per_field_before_model_call(app: Any) -> None:
     wrong = post(app, "/api/runs", {"input": {"limit": 99, "place": {}, "nothing": 1}})
     assert wrong.status_code == 422
     paths = {each["path"] for each in wrong.json()["problems"]}
@@ -77,11 +77,11 @@ def test_a_wrong_input_is_told_field_by_field_before_anything_is_asked(app: Any)
 
 
 @pytest.mark.parametrize("body", [[], "x", {"inputs": {}}, {"input": []}, {"input": {}, "after": 5}])
-def test_a_request_that_makes_no_sense_is_refused(app: Any, body: Any) -> None:
+def test_senseless_request_is_rejected(app: Any, body: Any) -> None:
     assert post(app, "/api/runs", body).status_code == 422
 
 
-def test_what_nobody_thought_of_is_told_in_json(app: Any) -> None:
+def test_unexpected_error_is_json(app: Any) -> None:
     for more in ({"model": "\ud800"}, {"after": "\ud800"}, {"after": "\0"}):
         body = json.dumps({"input": {"question": "x"}, **more})
         odd = asyncio.run(asked(app, "POST", "/api/runs", content=body))
@@ -95,20 +95,20 @@ def test_what_nobody_thought_of_is_told_in_json(app: Any) -> None:
     assert get(app, f"/api/runs/{run_id}/details?row={far}").status_code == 404
 
 
-def test_a_failure_is_told(app: Any) -> None:
+def test_run_failure_is_reported(app: Any) -> None:
     end = ended(app, "fail")
     assert end["head"]["status"] == "failed"
     assert "the provider says no" in end["head"]["error"]
 
 
-def test_a_tool_that_ends_the_program_ends_its_run_alone(app: Any) -> None:
+def test_tool_that_exits_ends_only_its_run(app: Any) -> None:
     found = events(app, begin(app, "leave"))
     assert kinds(found)[-1] == "end"
     assert "SystemExit" in str(found)
     assert ended(app, "search acorns")["head"]["status"] == "done"
 
 
-def test_a_run_is_stopped_and_goes_on(app: Any) -> None:
+def test_run_is_stopped_and_resumed(app: Any) -> None:
     run_id = begin(app, "sleep")
     assert comes_true(lambda: "ToolStarted" in get(app, f"/api/runs/{run_id}/details?row=2").text)
     assert post(app, f"/api/runs/{run_id}/stop").status_code == 200
@@ -128,7 +128,7 @@ class SlowStore(MemoryStore):
         return super().commit(commit)
 
 
-def test_a_run_that_is_not_in_the_store_yet_is_stopped() -> None:
+def test_run_not_yet_stored_is_stopped() -> None:
     slow = site(Desk(), store=SlowStore())
     run_id = begin(slow, "search acorns")
     assert post(slow, f"/api/runs/{run_id}/stop").status_code == 200
@@ -137,7 +137,7 @@ def test_a_run_that_is_not_in_the_store_yet_is_stopped() -> None:
     assert post(slow, "/api/runs/nothing/stop").status_code == 404
 
 
-def test_whoever_leaves_a_stream_leaves_nothing_behind(app: Any) -> None:
+def test_left_stream_leaves_nothing(app: Any) -> None:
     run_id = begin(app, "hold leaving")
 
     async def main() -> set[asyncio.Task[Any]]:
@@ -154,7 +154,7 @@ def test_whoever_leaves_a_stream_leaves_nothing_behind(app: Any) -> None:
     assert left == set()
 
 
-def test_code_that_blocks_does_not_stop_the_page(app: Any) -> None:
+def test_blocking_code_does_not_block_page(app: Any) -> None:
     run_id = begin(app, "block blocking")
     assert comes_true(lambda: get(app, f"/api/runs/{run_id}/view").json().get("rows", []) != [])
     assert get(app, "/api/agent").status_code == 200
@@ -162,7 +162,7 @@ def test_code_that_blocks_does_not_stop_the_page(app: Any) -> None:
     assert events(app, run_id)[-1]["head"]["status"] == "done"
 
 
-def test_so_many_runs_at_once_and_no_more(app: Any) -> None:
+def test_concurrent_runs_are_limited(app: Any) -> None:
     under_way = [begin(app, "hold many") for _ in range(4)]
     full = post(app, "/api/runs", {"input": {"question": "search"}})
     assert full.status_code == 429
@@ -171,7 +171,7 @@ def test_so_many_runs_at_once_and_no_more(app: Any) -> None:
     assert ended(app, "search")["head"]["status"] == "done"
 
 
-def test_a_question_is_answered_and_the_run_goes_on(app: Any) -> None:
+def test_question_is_answered_and_run_resumes(app: Any) -> None:
     end = ended(app, "question")
     assert end["head"]["status"] == "waiting"
     (request,) = end["requests"]
@@ -195,7 +195,7 @@ def test_a_question_is_answered_and_the_run_goes_on(app: Any) -> None:
         ({"approved": True, "arguments": {"order": "17", "amount": 5.0}}, "5.0 paid back for 17"),
     ],
 )
-def test_an_approval_is_given_or_not(app: Any, value: Any, said: str) -> None:
+def test_approval_is_given_or_denied(app: Any, value: Any, said: str) -> None:
     end = ended(app, "refund")
     (request,) = end["requests"]
     assert post(app, f"/api/requests/{request['id']}", {"value": value}).json() == {"goes_on": True}
@@ -203,7 +203,7 @@ def test_an_approval_is_given_or_not(app: Any, value: Any, said: str) -> None:
     assert said in str(results)
 
 
-def test_what_a_branch_asks_leads_to_the_run_that_it_belongs_to() -> None:
+def test_request_of_branch_links_to_its_run() -> None:
     class Clerk(module[str, str]):
         """Ask."""
 
@@ -227,7 +227,7 @@ def test_what_a_branch_asks_leads_to_the_run_that_it_belongs_to() -> None:
     assert get(app, f"/api/runs/{request['root']}/view").json()["requests"] == [request]
 
 
-def test_a_conversation_goes_on(app: Any) -> None:
+def test_conversation_continues(app: Any) -> None:
     first = ended(app, "search acorns")["run_id"]
     second = ended(app, "and then", after=first)
     assert second["head"]["output"]["answer"].endswith("messages)")
@@ -238,7 +238,7 @@ def test_a_conversation_goes_on(app: Any) -> None:
     assert int(third["head"]["output"]["answer"].split("(")[1].split()[0]) > 5
 
 
-def test_a_run_of_another_thread_is_followed_while_it_goes_on() -> None:
+def test_run_of_other_thread_is_followed() -> None:
     store = MemoryStore()
     app = site(None, store=store)
     heard: list[Any] = []
@@ -269,7 +269,7 @@ def test_a_run_of_another_thread_is_followed_while_it_goes_on() -> None:
     assert list(known.values()) == whole
 
 
-def test_a_run_is_followed_to_its_end_whatever_else_is_looked_at() -> None:
+def test_followed_run_is_shown_to_end() -> None:
     store = MemoryStore()
     app = site(None, store=store)
     others = [Desk(store=store).run(question="search").id for _ in range(12)]
@@ -288,7 +288,7 @@ def test_a_run_is_followed_to_its_end_whatever_else_is_looked_at() -> None:
     driven.join(PATIENCE)
 
 
-def test_the_list_is_filtered_and_searched(app: Any) -> None:
+def test_run_list_is_filtered_and_searched(app: Any) -> None:
     for question in ("search acorns", "search chestnuts", "fail"):
         ended(app, question)
     listed = get(app, "/api/runs").json()["runs"]
@@ -302,28 +302,28 @@ def test_the_list_is_filtered_and_searched(app: Any) -> None:
     assert get(app, "/api/runs?before=yesterday").status_code == 422
 
 
-def test_a_run_is_searched_in_what_its_rows_hold(app: Any) -> None:
+def test_run_is_searched_in_its_rows(app: Any) -> None:
     run_id = ended(app, "search acorns")["run_id"]
     found = get(app, f"/api/runs/{run_id}/find?q=found+acorns").json()["rows"]
     assert 2 in found
     assert get(app, f"/api/runs/{run_id}/find?q=nowhere").json()["rows"] == []
 
 
-def test_a_run_is_downloaded_and_read_again(app: Any) -> None:
+def test_run_is_downloaded_and_read_again(app: Any) -> None:
     run_id = ended(app, "search acorns")["run_id"]
     given = get(app, f"/api/runs/{run_id}/file")
     assert given.headers["content-disposition"] == f'attachment; filename="{run_id}.json"'
     assert acorn.Run.from_json(given.text).id == run_id
 
 
-def test_a_run_is_deleted(app: Any) -> None:
+def test_run_is_deleted(app: Any) -> None:
     run_id = ended(app, "search acorns")["run_id"]
     assert asyncio.run(asked(app, "DELETE", f"/api/runs/{run_id}", content=b"{}")).status_code == 200
     assert get(app, f"/api/runs/{run_id}/view").status_code == 404
     assert get(app, f"/api/runs/{run_id}/stream").status_code == 404
 
 
-def test_what_is_not_there_is_told(app: Any) -> None:
+def test_missing_run_is_404(app: Any) -> None:
     for path in ("view", "stream", "rows", "details?row=0", "sent?row=0", "find?q=x", "file"):
         missing = get(app, f"/api/runs/nothing/{path}")
         assert missing.status_code == 404
@@ -333,7 +333,7 @@ def test_what_is_not_there_is_told(app: Any) -> None:
         assert get(app, f"/api/runs/{run_id}/details?row={row}").status_code == 404
 
 
-def test_ctrl_c_ends_the_server_at_once_though_a_page_is_open_and_a_run_under_way(tmp_path: Path, ctrl_c: None) -> None:
+def test_ctrl_c_ends_server_with_open_page_and_run(tmp_path: Path, ctrl_c: None) -> None:
     source = Path(__file__).parents[2]
     path = os.pathsep.join([str(source / "src"), str(source)])
     process = subprocess.Popen(
@@ -364,7 +364,7 @@ def test_ctrl_c_ends_the_server_at_once_though_a_page_is_open_and_a_run_under_wa
     assert (tmp_path / ".acorn").stat().st_mode & 0o777 == 0o700
 
 
-def test_a_picture_goes_in_and_is_told_in_a_few_words(app: Any) -> None:
+def test_image_input_is_shown_briefly(app: Any) -> None:
     pixels = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"pixels" * 50_000).decode()
     given = {"question": "search acorns", "photo": f"data:image/png;base64,{pixels}"}
     begun = post(app, "/api/runs", {"input": given})

@@ -77,14 +77,14 @@ def entries(kind: Any) -> st.SearchStrategy[Any]:
 JOURNALS = st.lists(st.one_of([entries(kind) for kind in get_args(Entry)]), max_size=40)
 
 
-def test_every_kind_of_entry_is_tried() -> None:
+def test_every_entry_kind_is_tried() -> None:
     assert {kind.__name__ for kind in get_args(Entry)} <= set(journal.__all__)
     assert get_type_hints(journal.ModelRequested)["messages"] is int
 
 
 @settings(max_examples=80)
 @given(JOURNALS)
-def test_each_entry_is_in_one_row_and_no_row_ends_before_it_begins(written: list[Any]) -> None:
+def test_each_entry_is_in_one_row_with_valid_times(written: list[Any]) -> None:
     rows = rows_of(written)
     assert sorted(at for row in rows.all for at in row.entries) == list(range(len(written)))
     for number, row in enumerate(rows.all):
@@ -99,7 +99,7 @@ def test_each_entry_is_in_one_row_and_no_row_ends_before_it_begins(written: list
 
 @settings(max_examples=40)
 @given(JOURNALS, st.data())
-def test_what_has_changed_since_is_enough_to_keep_up(written: list[Any], data: st.DataObject) -> None:
+def test_changes_since_position_are_sufficient(written: list[Any], data: st.DataObject) -> None:
     rows, version = Rows(), 0
     known: dict[int, Any] = {}
     for entry in written:
@@ -122,7 +122,7 @@ def shown(rows: Rows) -> list[tuple[str, str, bool]]:
     return [(row.kind, row.name, row.is_bad) for row in rows.all]
 
 
-def test_a_run_with_a_call_has_its_turns_and_its_call() -> None:
+def test_run_with_call_has_turns_and_call() -> None:
     rows = rows_after("search acorns")
     assert shown(rows) == [
         ("input", "input", False),
@@ -137,7 +137,7 @@ def test_a_run_with_a_call_has_its_turns_and_its_call() -> None:
     assert rows.cost is not None
 
 
-def test_branches_hang_below_the_call_that_began_them() -> None:
+def test_branches_are_under_call_that_started_them() -> None:
     rows = rows_after("branches")
     branches = [row for row in rows.all if row.kind == "branch"]
     assert [row.name for row in branches] == ["check", "check"]
@@ -145,13 +145,13 @@ def test_branches_hang_below_the_call_that_began_them() -> None:
         assert [row.kind for row in rows.all if row.up == branch.id] == ["input", "answer"]
 
 
-def test_an_answer_that_did_not_fit_says_which_fields() -> None:
+def test_rejected_answer_names_fields() -> None:
     rows = rows_after("corrected")
     bad = [row for row in rows.all if row.is_bad]
     assert [(row.kind, row.preview) for row in bad] == [("answer", "did not fit: confidence")]
 
 
-def test_a_failure_has_a_row_of_its_own() -> None:
+def test_failure_has_own_row() -> None:
     rows = rows_after("fail")
     assert rows.all[-1].kind == "error"
     assert "the provider says no" in rows.all[-1].preview
@@ -159,7 +159,7 @@ def test_a_failure_has_a_row_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("question", ["search acorns", "branches", "corrected"])
-def test_the_messages_that_were_sent_are_as_many_as_were_counted(question: str) -> None:
+def test_sent_message_count_matches(question: str) -> None:
     rows = rows_after(question)
     turns = [row for row in rows.all if row.kind in ("model", "answer")]
     for row in turns:

@@ -53,7 +53,7 @@ SAID = [
 ]
 
 
-def test_what_anybody_said_is_found_in_any_case(store: Store) -> None:
+def test_search_finds_any_text_in_any_case(store: Store) -> None:
     agent, app = Desk(store=store), site(store=store)
     for text in [*SAID, "acorns"]:
         agent.run(question=f"search {text}")
@@ -68,12 +68,12 @@ def test_what_anybody_said_is_found_in_any_case(store: Store) -> None:
     assert len(found(app, "scripted/desk")) == len(SAID) + 1
 
 
-def test_what_is_still_to_begin_is_found_by_its_input(postgres: str) -> None:
+def test_search_finds_queued_run_by_input(postgres: str) -> None:
     Desk(store=postgres).submit(question="search hazel")
     assert found(site(store=postgres), "HAZEL", status="queued") == ["search hazel"]
 
 
-def test_the_whole_store_is_searched_however_little_a_request_looks_through() -> None:
+def test_search_covers_whole_store() -> None:
     store = MemoryStore()
     for number in range(12):
         Desk(store=store).run(question=f"search {'oak' if number % 5 == 0 else 'beech'} {number}")
@@ -84,7 +84,7 @@ def test_the_whole_store_is_searched_however_little_a_request_looks_through() ->
     assert found(app, "oak") == ["search oak 10", "search oak 5", "search oak 0"]
 
 
-def test_a_page_that_is_full_goes_on_where_it_ended() -> None:
+def test_full_search_page_continues_where_it_ended() -> None:
     store = MemoryStore()
     for number in range(60):
         Desk(store=store).run(question=f"search {number} end")
@@ -96,7 +96,7 @@ def test_a_page_that_is_full_goes_on_where_it_ended() -> None:
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"], indirect=True)
-def test_a_store_that_searches_leaves_out_no_run_that_says_it(store: Store) -> None:
+def test_store_search_misses_no_run(store: Store) -> None:
     assert isinstance(store, SearchableStore)
     ids = [Desk(store=store).run(question=f"search {text}").id for text in SAID]
     for run_id, text in zip(ids, SAID, strict=True):
@@ -107,7 +107,7 @@ def test_a_store_that_searches_leaves_out_no_run_that_says_it(store: Store) -> N
     assert store.search([*ids, "nothing", "\0"], "100% of_it") == [ids[3]]
 
 
-def test_nothing_hidden_is_found(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_finds_no_hidden_text(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY_TOKEN", "canary-of-the-mine")
     app = site(Desk(), store=store)
     for secret in ("canary-of-the-mine", "sk-looks-like-a-key-1234567890"):
@@ -117,7 +117,7 @@ def test_nothing_hidden_is_found(store: Store, monkeypatch: pytest.MonkeyPatch) 
     assert len(found(app, "openly")) == 2
 
 
-def test_files_are_searched_in_all_that_they_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_covers_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CANARY_TOKEN", "canary-of-the-mine")
     files: list[Path] = []
     for name in ("oak", "canary-of-the-mine"):

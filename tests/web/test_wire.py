@@ -51,7 +51,7 @@ def state(events: list[dict[str, Any]]) -> Any:
 
 
 @given(EVENTS)
-def test_squeezed_or_not_the_page_shows_the_same(events: list[dict[str, Any]]) -> None:
+def test_squeezed_events_show_same_page(events: list[dict[str, Any]]) -> None:
     squeezed = squeeze(events)
     assert len(squeezed) <= len(events)
     assert state(squeezed) == state(events)
@@ -59,11 +59,11 @@ def test_squeezed_or_not_the_page_shows_the_same(events: list[dict[str, Any]]) -
 
 
 @given(EVENTS, st.integers(0, 30))
-def test_wherever_a_reader_comes_in_it_sees_the_same(events: list[dict[str, Any]], at: int) -> None:
+def test_reader_joining_anywhere_sees_same(events: list[dict[str, Any]], at: int) -> None:
     assert state([*squeeze(events[:at]), *squeeze(events[at:])]) == state(events)
 
 
-def test_a_piece_that_comes_after_its_turn_says_nothing() -> None:
+def test_late_piece_of_turn_is_ignored() -> None:
     order = OpenStream()
     assert order.takes({"entry": "ModelRequested", "run_id": "root"})
     assert order.takes({"entry": "text", "run_id": "root"})
@@ -74,7 +74,7 @@ def test_a_piece_that_comes_after_its_turn_says_nothing() -> None:
 
 @pytest.mark.parametrize("secret", ["canary-in-the-mine", 'q"uo\\te\nd', "sk-ABCDEFGH12345678", "ünïcödé-kéy"])
 @pytest.mark.parametrize("frame", ["{}", "\n{}\t", "x {} y {}", "https://a:{}@b", '{{"a": "{}"}}'])
-def test_no_secret_comes_out_wherever_it_stands(secret: str, frame: str) -> None:
+def test_no_secret_leaves_anywhere(secret: str, frame: str) -> None:
     veil = PageRedactor([] if secret.startswith("sk-") else [secret])
     text = frame.format(secret, secret)
     for value in (text, [text], {"a": {"b": [text]}}, {text: 1}, {"long": "x " * 250 + text}):
@@ -83,7 +83,7 @@ def test_no_secret_comes_out_wherever_it_stands(secret: str, frame: str) -> None
 
 
 @given(st.integers(0, PREVIEW + 30), st.sampled_from(["canary-in-the-mine", "c" * 300]))
-def test_half_a_secret_is_not_seen_where_a_text_is_cut(before: int, secret: str) -> None:
+def test_cut_text_shows_no_half_secret(before: int, secret: str) -> None:
     cut = PageRedactor([secret]).text("x" * before + secret + "y" * 50, PREVIEW)
     assert not cut.rstrip("…").lstrip("x").startswith(secret[:2])
 
@@ -93,7 +93,7 @@ SECRETS = ("canary-in-the-mine", "two words", "sk-ABCDEFGH12345678", "Bearer abc
 
 @given(st.sampled_from(SECRETS), st.sampled_from(["", "a ", "x=", "é: "]), st.lists(st.integers(1, 6), max_size=30))
 @example("two words", "", [1, 2, 6])
-def test_a_secret_that_comes_in_pieces_is_not_seen(secret: str, before: str, cuts: list[int]) -> None:
+def test_secret_arriving_in_pieces_is_redacted(secret: str, before: str, cuts: list[int]) -> None:
     veil, coming = PageRedactor(["canary-in-the-mine", "two words"]), GrowingText()
     text, seen = f"{before}{secret} and more", ""
     pieces: list[str] = []
@@ -110,7 +110,7 @@ def test_a_secret_that_comes_in_pieces_is_not_seen(secret: str, before: str, cut
 
 
 @pytest.mark.parametrize("secret", SECRETS[:3])
-def test_the_beginning_of_a_secret_in_an_answer_or_a_call_that_is_coming_in_is_not_seen(secret: str) -> None:
+def test_start_of_secret_in_growing_text_is_hidden(secret: str) -> None:
     veil = PageRedactor(["canary-in-the-mine", "two words"])
     for count in range(5, len(secret)):
         for value in (f"x {secret[:count]}", {"a": [secret[:count]]}, f'{{"query": "{secret[:count]}'):
@@ -118,11 +118,11 @@ def test_the_beginning_of_a_secret_in_an_answer_or_a_call_that_is_coming_in_is_n
     assert veil.growing({"a": "It is so"}) == {"a": "It is so"}
 
 
-def test_a_secret_is_not_seen_as_it_stands_in_the_arguments_of_a_call() -> None:
+def test_secret_in_call_arguments_is_redacted() -> None:
     assert "slash" not in PageRedactor(['a"quoted\\slash']).text(json.dumps({"query": 'a"quoted\\slash'}))
 
 
-def test_any_value_becomes_json_that_a_browser_reads() -> None:
+def test_any_value_becomes_browser_json() -> None:
     deep: Any = "end"
     for _ in range(5000):
         deep = [deep]

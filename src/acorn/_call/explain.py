@@ -15,16 +15,16 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from acorn._declare.settings import SETTINGS, value_in
+from acorn._declare.settings import SETTINGS, setting_in
 from acorn._declare.spec import Spec
-from acorn._declare.spec_cache import base_of, own_hook, spec_of
+from acorn._declare.spec_cache import base_of, spec_of, user_hook
 from acorn._declare.tools.collect import FINISH
-from acorn._declare.tools.kinds import asks_people, name_of
+from acorn._declare.tools.kinds import hosted_tool_name, may_ask_human
 from acorn._formats.content import text_of
-from acorn._formats.json import compact, to_plain
-from acorn._formats.redact import redact, secrets_in
-from acorn._formats.schema.example_values import value_for
-from acorn._formats.schema.generate import JsonSchema, inlined
+from acorn._formats.json import to_compact_json, to_json_data
+from acorn._formats.redact import find_secrets, redact
+from acorn._formats.schema.example_values import example_value
+from acorn._formats.schema.generate import JsonSchema, inline_refs
 from acorn._module import module
 from acorn.errors import AcornError, DeclarationError, InputError
 from acorn.models.local.download import too_small_for_tools
@@ -102,12 +102,12 @@ def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bo
     return Explanation(
         agent=f"{type(agent).__module__}:{type(agent).__qualname__}",
         model=model_name(spec.model),
-        input=None if run is None else to_plain(run.input),
+        input=None if run is None else to_json_data(run.input),
         messages=request.messages,
         tools=[_without_secrets(tool) for tool in request.tools],
         forced_tool=request.forced_tool,
-        temperature=value_in(first, "temperature", request.temperature),
-        max_tokens=value_in(first, "max_tokens", request.max_tokens),
+        temperature=setting_in(first, "temperature", request.temperature),
+        max_tokens=setting_in(first, "max_tokens", request.max_tokens),
         parts=[*_message_parts(request.messages), *_tool_parts(request.tools)],
         inherits=_inherited(type(agent)),
         odd=list(_warnings(agent, spec, request.tools, bool(spec.sources))),
@@ -120,7 +120,7 @@ def example_input(spec: Spec) -> Any:
     if spec.input.is_empty:
         return None
     try:
-        made = value_for(spec.input.json_schema, spec.owner)
+        made = example_value(spec.input.json_schema, spec.owner)
         return spec.input.unwrap(spec.input.schema.model_validate(made, by_alias=True, by_name=True))
     except (AcornError, ValidationError) as error:
         raise InputError(
@@ -139,10 +139,10 @@ def _probe(agent: module[Any, Any], spec: Spec, opens: bool) -> tuple[Any, list[
         names = ", ".join(f"`{type(source).__name__}`" for source in spec.sources)
         notes.append(f"the tools of {names} are not here, since no source was opened; `--open` opens them")
     probe = copy.copy(agent).using(**changes)
-    if own_hook(agent, "on_start") is not None:
+    if user_hook(agent, "on_start") is not None:
         vars(probe)["on_start"] = _pass
         notes.append("`on_start` was not called, and may change the request")
-    if own_hook(agent, "on_human") is None:
+    if user_hook(agent, "on_human") is None:
         vars(probe)["on_human"] = _pass  # whoever lacks one is told so as something odd
     return probe, notes
 
@@ -194,19 +194,19 @@ def _message_parts(messages: Sequence[Mapping[str, Any]]) -> list[RequestPart]:
 
 
 def _tool_parts(tools: Sequence[Mapping[str, Any]]) -> list[RequestPart]:
-    return [_part(f"tool {tool_name(tool)}", compact(tool)) for tool in tools]
+    return [_part(f"tool {tool_name(tool)}", to_compact_json(tool)) for tool in tools]
 
 
 def tool_name(tool: Mapping[str, Any]) -> str:
     """The name of a tool of a request, ours or the provider's own."""
-    return str(tool["function"]["name"] if "function" in tool else name_of(tool))
+    return str(tool["function"]["name"] if "function" in tool else hosted_tool_name(tool))
 
 
 def _without_secrets(tool: JsonObject) -> JsonObject:
     """A tool of the provider's may hold a key for a server that it is to ask."""
     if "function" in tool:
         return tool
-    shown: dict[str, Any] = json.loads(redact(json.dumps(tool), secrets_in(tool)))
+    shown: dict[str, Any] = json.loads(redact(json.dumps(tool), find_secrets(tool)))
     return shown
 
 
@@ -257,8 +257,8 @@ def _warnings(
         yield "`max_steps` without tools: nothing can be done in a step"
     if spec.max_steps is not None and spec.max_total_tokens is spec.max_cost is spec.max_seconds is None:
         yield f"nothing but `max_steps = {spec.max_steps}` bounds the run; see `max_cost` and `max_total_tokens`"
-    if spec.store is None and own_hook(agent, "on_human") is None:
-        for tool in filter(asks_people, spec.tools):
+    if spec.store is None and user_hook(agent, "on_human") is None:
+        for tool in filter(may_ask_human, spec.tools):
             yield f"the tool `{tool.name}` waits for a person, and there is neither `on_human` nor a `store`"
     for function in functions:
         if not function.get("description"):
@@ -308,7 +308,7 @@ def _values(node: Any, top: JsonSchema, above: frozenset[str]) -> Iterator[tuple
         return
     if "$ref" in node:
         above |= {node["$ref"]}
-    node = inlined(node, top)
+    node = inline_refs(node, top)
     yield node, above
     several = [each for key in ("prefixItems", "anyOf", "oneOf") for each in node.get(key, ())]
     for inner in (node.get("items"), node.get("additionalProperties"), *several):

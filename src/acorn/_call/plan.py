@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, get_origin
 
-from acorn._declare.generics import check_deps, check_filled, deps_type
+from acorn._declare.generics import check_deps, check_type_arguments, deps_type
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec import Prompt, Spec
 from acorn._declare.spec_cache import (
@@ -16,17 +16,17 @@ from acorn._declare.spec_cache import (
     Overrides,
     call_options,
     current_overrides,
-    docstring_of,
-    has_hook,
+    has_user_hook,
     instance_of,
+    module_docstring,
     module_name,
-    own_hook,
     prompt_within,
     read_spec,
     spec_of,
     spec_within,
+    user_hook,
 )
-from acorn._declare.tools.kinds import AgentTool, Tool, asks_people, is_question, may_ask_people
+from acorn._declare.tools.kinds import AgentTool, Tool, is_ask_human, may_ask_human, source_may_ask_human
 from acorn._machine.machine import Machine
 from acorn._machine.plan import BranchTool, Plan
 from acorn.errors import DeclarationError
@@ -110,7 +110,7 @@ def refuse_queueing(agent: Agent[Any, Any], owner: str) -> None:
 
 def plan_for(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
     spec = spec_within(overrides, agent) if overrides else spec_of(agent)
-    check_filled(agent, spec.owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
+    check_type_arguments(agent, spec.owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
     brought = call_options(agent)
     return Plan(
         spec,
@@ -119,11 +119,11 @@ def plan_for(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
         agent=agent,
         module=module_name(type(agent)),
         prompt=prompt_within(overrides, agent) if spec.prompt.is_method else None,
-        on_start=own_hook(agent, "on_start"),
-        on_step=own_hook(agent, "on_step"),
-        on_finish=own_hook(agent, "on_finish"),
-        on_stream=own_hook(agent, "on_stream"),
-        on_human=own_hook(agent, "on_human"),
+        on_start=user_hook(agent, "on_start"),
+        on_step=user_hook(agent, "on_step"),
+        on_finish=user_hook(agent, "on_finish"),
+        on_stream=user_hook(agent, "on_stream"),
+        on_human=user_hook(agent, "on_human"),
         prior=brought.prior,
         deps=brought.deps,
         deps_type=deps_type(agent),
@@ -177,17 +177,17 @@ def check_deps_below(spec: Spec, deps: Any, seen: list[Any]) -> None:
 
 def _check_people(which: Branch, spec: Spec, seen: list[Any]) -> None:
     """A run without a store needs somebody to answer what it, or what it may start, asks of people."""
-    if has_hook(which, "on_human"):
+    if has_user_hook(which, "on_human"):
         return
     for tool in spec.tools:
-        if asks_people(tool):
-            what = "asks people" if is_question(tool) else "needs a person's approval"
+        if may_ask_human(tool):
+            what = "asks people" if is_ask_human(tool) else "needs a person's approval"
             raise DeclarationError(
                 f"The tool `{tool.name}` of `{spec.owner}` {what}, and nobody can answer: add `store = ...` to the "
                 f"module that is called, so that the run can wait, or a method `on_human` to `{spec.owner}`."
             )
     for source in spec.sources:
-        if may_ask_people(source):
+        if source_may_ask_human(source):
             raise DeclarationError(
                 f"Tools of `{source!r}` in `{spec.owner}` need a person's approval, and nobody can answer: add "
                 f"`store = ...` to the module that is called, so that the run can wait, or a method `on_human` to "
@@ -232,4 +232,4 @@ def _start(overrides: Overrides, tool: AgentTool) -> BranchTool:
 def _branch_tool(name: str, entry: Any, overrides: Overrides) -> BranchTool:
     which, described = (entry["module"], entry.get("description")) if isinstance(entry, Mapping) else (entry, None)
     spec = spec_within(overrides, which)
-    return BranchTool(name, described, spec, lambda: plan_for(instance_of(which), overrides), docstring_of(which))
+    return BranchTool(name, described, spec, lambda: plan_for(instance_of(which), overrides), module_docstring(which))

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from acorn._drive.commit import read_whole, saved_of
-from acorn._formats.blobs import BlobIndex
-from acorn._formats.json import excerpt, to_plain
+from acorn._formats.blobs import BlobReader
+from acorn._formats.json import excerpt, to_json_data
 from acorn._machine.saved_run import hang_records
 from acorn._machine.tool_calls import check_answer
 from acorn._record.saved_form import read_entries, read_record
@@ -73,7 +73,7 @@ class Runs:
             raise _unknown(run_id, self._store)
         root, *below = kept
         with read_whole(run_id, self._store):
-            shelf = BlobIndex(self._store.media)
+            shelf = BlobReader(self._store.media)
             run: Run = read_record(Run, saved_of(root, shelf), None)
             hang_records(run, [saved_of(each, shelf) for each in below])
         return run
@@ -88,7 +88,7 @@ class Runs:
 
     def answer(self, request_id: str, value: Any) -> None:
         """Answer a request; the run goes on when it is resumed. What is no answer to it is an `InputError`."""
-        plain = to_plain(value)
+        plain = to_json_data(value)
         for request in self._store.requests():
             if request.id == request_id:
                 check_answer(request, plain)
@@ -123,7 +123,7 @@ def status_of_runs(
     status, heard = store.follow(run_id, position)
     if status is None:
         raise _unknown(run_id, store)
-    shelf = BlobIndex(store.media)
+    shelf = BlobReader(store.media)
     entries = read_entries([shelf.read(each.entry) for each in heard])
     return not heard and status not in goes_on, heard[-1].position if heard else position, entries
 

@@ -26,7 +26,7 @@ from acorn._declare.spec_cache import (
 from acorn._drive.commit import Origin, RunCommitter
 from acorn._drive.load import check_fit, claim, is_final, load_tree, stored_failure
 from acorn._drive.tree import Tree
-from acorn._formats.json import excerpt, to_plain
+from acorn._formats.json import excerpt, to_json_data
 from acorn._machine.machine import Machine
 from acorn._machine.state import OBJECT, written_settings
 from acorn.errors import DeclarationError, StoreError
@@ -140,7 +140,7 @@ def origin_of(agent: Agent[Any, Any]) -> Origin:
     plain = {
         name: value for name, value in written.items() if isinstance(value, str | int | float | dict | list | None)
     }
-    overrides = {name: value for name, value in plain.items() if to_plain(value) == value}
+    overrides = {name: value for name, value in plain.items() if to_json_data(value) == value}
     file = getattr(sys.modules.get(type(agent).__module__), "__file__", None)
     item = call_options(agent).item
     return Origin(agent_name(type(agent)), overrides, file, *((None, None) if item is None else item))

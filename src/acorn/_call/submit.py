@@ -21,12 +21,12 @@ from typing_extensions import TypeVar
 from acorn._call.plan import OPTIONS, Agent, plan_for
 from acorn._call.runs import followed, status_of_runs
 from acorn._call.start import origin_of, store_of
-from acorn._declare.generics import MADE_WITH, check_filled
+from acorn._declare.generics import ORIG_CLASS, check_type_arguments
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec_cache import BatchItem, Queueing, agent_name, call_options, current_overrides, spec_within
 from acorn._drive.commit import read_whole, saved_of
 from acorn._drive.load import check_fit, stored_failure
-from acorn._formats.blobs import BlobIndex, to_saved, write_blobs
+from acorn._formats.blobs import BlobReader, save_text, to_saved_data
 from acorn._formats.json import excerpt
 from acorn._formats.schema.shape import Shape
 from acorn._machine.saved_run import hang_records, load
@@ -53,7 +53,7 @@ class Submission:
         self._check()
         self.store: Store = store_of(self._spec)
         origin = origin_of(agent)
-        self._overrides, _ = write_blobs({"settings": origin.overrides, "file": origin.file})
+        self._overrides, _ = save_text({"settings": origin.overrides, "file": origin.file})
 
     @property
     def shape(self) -> Shape:
@@ -67,7 +67,7 @@ class Submission:
         given = self._spec.input.from_call(self._spec.owner, args, kwargs, OPTIONS)
         batch, at = (None, None) if item is None else item
         now = datetime.now(UTC)
-        text, found = write_blobs(to_saved(given))
+        text, found = save_text(to_saved_data(given))
         birth = RunHeader(self.name, None, None, text, now, self._overrides, batch, at)
         priority, not_before, _ = self.queueing
         media = [MediaBlob(data.sha256, data.raw()) for data in found]
@@ -81,7 +81,7 @@ class Submission:
         """A name stands for one class and one input, whoever put it there."""
         before = self.store.read(queued.run_id)
         if before:
-            shelf = BlobIndex(lambda _: dict(queued.media))
+            shelf = BlobReader(lambda _: dict(queued.media))
             given = restored(self._spec.input.schema, shelf.read(queued.header.input), "input")
             check_fit(before[0], self.store, self.name, given)
 
@@ -89,7 +89,7 @@ class Submission:
         """What an instance has and a store does not keep, no worker would have."""
         owner, brought = self._spec.owner, self._brought
         empty = self._spec.input.is_empty, self._spec.output.is_empty
-        check_filled(self._agent, owner, has_input=not empty[0], has_output=not empty[1])
+        check_type_arguments(self._agent, owner, has_input=not empty[0], has_output=not empty[1])
         if self.queueing.deliver and (self.name.startswith("__main__:") or "<" in self.name):
             raise DeclarationError(
                 f"No worker can find `{self.name}`, since it is not written in a file, at its top; put it there, as in "
@@ -105,7 +105,7 @@ class Submission:
                 f"`history` of `{owner}` is not kept with a run that begins elsewhere, and neither is what `thread` "
                 f"and `before` bring; call it here."
             )
-        if MADE_WITH in vars(self._agent):
+        if ORIG_CLASS in vars(self._agent):
             raise DeclarationError(
                 f"What stands in the brackets of this `{owner}` is not kept with a run that begins elsewhere; write a "
                 f"class of its own, as in `class Mine({owner}[...])`."
@@ -289,7 +289,7 @@ def outcome(agent: Agent[Any, Any], store: Store, run_id: str, status: Status) -
     if status == "failed":
         raise stored_failure(kept, plan, store)
     with read_whole(run_id, store):
-        run = _record(plan, kept, BlobIndex(store.media))
+        run = _record(plan, kept, BlobReader(store.media))
     if status == "waiting":
         requests = store.requests(run_id)
         run.output = Paused(run_id, requests)
@@ -297,7 +297,7 @@ def outcome(agent: Agent[Any, Any], store: Store, run_id: str, status: Status) -
     return run
 
 
-def _record(plan: Any, kept: Sequence[StoredRun], shelf: BlobIndex) -> Run:
+def _record(plan: Any, kept: Sequence[StoredRun], shelf: BlobReader) -> Run:
     run = load(plan, saved_of(kept[0], shelf)).run
     hang_records(run, [saved_of(each, shelf) for each in kept[1:]])
     return run

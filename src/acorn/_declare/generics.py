@@ -1,8 +1,8 @@
-"""What stands in the brackets of a module: `module[In, Out, Deps]`.
+"""The type arguments of a module: `module[Input, Output, Deps]`.
 
-They are read when a class is defined, also through generic classes in between, and when an instance is made with
-brackets of its own, as in `Extract[Person](...)`. The first two mean the same as the attributes `initial_input` and
-`final_output`; the third is what `using(deps=...)` must bring. `_module` and `_declared` call it.
+acorn reads them when a class is defined, also through generic classes in between, and when an instance is created with
+type arguments, as in `Extract[Person](...)`. The first two have the same meaning as the attributes `initial_input` and
+`final_output`. The third is the type that `using(deps=...)` must provide.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple, get_args, get_origin
 
 from typing_extensions import NoDefault, TypeVar
 
-from acorn._formats.schema.problems import of_input
-from acorn._formats.schema.shape import filled
+from acorn._formats.schema.problems import input_problem
+from acorn._formats.schema.shape import substitute_type_variables
 from acorn.errors import DeclarationError, InputError
 from acorn.types import JsonObject
 
@@ -22,109 +22,111 @@ In = TypeVar("In", default=Any)
 Out = TypeVar("Out", default=Any)
 Deps = TypeVar("Deps", default=Any)
 
-MADE_WITH = "__orig_class__"
-"""Where Python notes the brackets that an instance was made with."""
-_TYPES = "_acorn_types"
+ORIG_CLASS = "__orig_class__"
+"""The attribute in which Python stores the alias that an instance was created with, such as `Extract[Person]`."""
+_GENERICS = "_acorn_types"
 
 
 class Generics(NamedTuple):
-    """The three types; Any where one is left open."""
+    """The three type arguments of a module. An open one is still a type variable."""
 
     input: Any = In
     output: Any = Out
     deps: Any = Deps
 
     def attributes(self) -> JsonObject:
-        """The attributes that they stand for."""
-        found = {"initial_input": _closed(self.input), "final_output": _closed(self.output)}
-        return {attribute: kind for attribute, kind in found.items() if kind is not Any}
+        """Return the module attributes that the type arguments set."""
+        attributes = {"initial_input": _resolve(self.input), "final_output": _resolve(self.output)}
+        return {attribute: kind for attribute, kind in attributes.items() if kind is not Any}
 
 
 def read_generics(cls: type, base: type) -> None:
-    """Read the brackets of a new class and set the attributes that they stand for."""
-    found: Generics | None = None
+    """Read the type arguments of a new class and set the attributes that they stand for."""
+    generics: Generics | None = None
     for alias in vars(cls).get("__orig_bases__", ()):
         origin = get_origin(alias)
         if isinstance(origin, type) and issubclass(origin, base):
-            found = _filled_in(alias, origin)
-    if found is None:  # no brackets of its own: what the bases declare is inherited like any attribute
+            generics = _substitute(alias, origin)
+    if generics is None:  # Without type arguments, the class inherits the attributes of its bases like any others.
         return
-    setattr(cls, _TYPES, found)
-    for attribute, kind in found.attributes().items():
+    setattr(cls, _GENERICS, generics)
+    for attribute, kind in generics.attributes().items():
         if attribute in vars(cls) and vars(cls)[attribute] != kind:
             raise DeclarationError(
-                f"`{cls.__name__}` declares `{attribute}` twice, in brackets and as an attribute; keep one."
+                f"`{cls.__name__}` declares `{attribute}` twice, in brackets and as an attribute. Keep one."
             )
         setattr(cls, attribute, kind)
 
 
 def generics_of(agent: object) -> Generics:
-    """The brackets of an instance: those it was made with, else those of its class."""
-    alias = vars(agent).get(MADE_WITH)
-    found: Generics = getattr(type(agent), _TYPES, _OPEN) if alias is None else _filled_in(alias, get_origin(alias))
-    return found
+    """Return the type arguments of an instance: those it was created with, or else those of its class."""
+    alias = vars(agent).get(ORIG_CLASS)
+    generics: Generics = (
+        getattr(type(agent), _GENERICS, _OPEN) if alias is None else _substitute(alias, get_origin(alias))
+    )
+    return generics
 
 
-def deps_type(which: Any) -> Any:
-    """What the deps of an agent must be: an instance, a class, or one such as `Extract[Person]`."""
+def deps_type(which: object) -> Any:
+    """Return the type of the deps of an instance, a class, or an alias such as `Extract[Person]`."""
     if isinstance(which, type):
-        found: Generics = getattr(which, _TYPES, _OPEN)
+        generics: Generics = getattr(which, _GENERICS, _OPEN)
     else:
         origin = get_origin(which)
-        found = generics_of(which) if origin is None else _filled_in(which, origin)
-    return _closed(found.deps)
+        generics = generics_of(which) if origin is None else _substitute(which, origin)
+    return _resolve(generics.deps)
 
 
-def check_deps(owner: str, kind: Any, deps: Any, caller: str | None = None) -> None:
-    """Refuse deps of another type, as far as `isinstance` can tell. Their value may be secret, and is not shown.
+def check_deps(owner: str, kind: Any, deps: object, caller: str | None = None) -> None:
+    """Raise `InputError` if the deps have another type, as far as `isinstance` can tell.
 
-    `caller` is the agent that hands them on.
+    The message does not show the value, because it may be secret. `caller` is the agent that passes its deps on.
     """
-    if kind is Any or _fits(deps, kind):
+    if kind is Any or _is_instance(deps, kind):
         return
     name = kind.__name__ if isinstance(kind, type) else str(kind)
     who = f"`{owner}`" if caller is None else f"`{owner}`, which `{caller}` starts,"
     if deps is None:
         agent = "agent" if caller is None else f"{caller}(...)"
-        message = f"{who} needs `deps` of the type `{name}`: call `{agent}.using(deps=...)(...)`."
+        message = f"{who} needs `deps` of the type `{name}`. Call `{agent}.using(deps=...)(...)`."
     else:
         message = f"The `deps` of {who} must be of the type `{name}`, got a `{type(deps).__name__}`."
     received = "missing" if deps is None else type(deps).__name__
-    raise InputError(message, problems=[of_input("deps", name, received, message)])
+    raise InputError(message, problems=[input_problem("deps", name, received, message)])
 
 
-def check_filled(agent: object, owner: str, *, has_input: bool, has_output: bool) -> None:
-    """Refuse an agent of a generic class whose brackets were left out, or it would ask for nothing."""
-    found = generics_of(agent)
+def check_type_arguments(agent: object, owner: str, *, has_input: bool, has_output: bool) -> None:
+    """Raise `DeclarationError` if an agent of a generic class lacks type arguments, or it would request nothing."""
+    generics = generics_of(agent)
     for kind, attribute, is_set in (
-        (found.input, "initial_input", has_input),
-        (found.output, "final_output", has_output),
+        (generics.input, "initial_input", has_input),
+        (generics.output, "final_output", has_output),
     ):
-        if not is_set and isinstance(kind, typing.TypeVar) and _closed(kind) is Any and kind not in _OPEN:
+        if not is_set and isinstance(kind, typing.TypeVar) and _resolve(kind) is Any and kind not in _OPEN:
             raise DeclarationError(
-                f"`{owner}` leaves open what its `{attribute}` is, `{kind.__name__}`: "
-                f"make it with brackets, as in `{owner}[...](...)`, or set `{attribute}`."
+                f"The `{attribute}` of `{owner}` is the open type variable `{kind.__name__}`. "
+                f"Create the agent with brackets, as in `{owner}[...](...)`, or set `{attribute}`."
             )
 
 
 _OPEN = Generics()
 
 
-def _filled_in(alias: Any, origin: Any) -> Generics:
-    """The three types behind an alias such as `Judge[Text]`."""
-    by_variable: dict[Any, Any] = dict(zip(origin.__parameters__, get_args(alias), strict=False))
-    return Generics(*[filled(part, by_variable) for part in getattr(origin, _TYPES, _OPEN)])
+def _substitute(alias: object, origin: Any) -> Generics:
+    """Return the type arguments of an alias such as `Judge[Text]`."""
+    by_variable: dict[object, object] = dict(zip(origin.__parameters__, get_args(alias), strict=False))
+    return Generics(*[substitute_type_variables(part, by_variable) for part in getattr(origin, _GENERICS, _OPEN)])
 
 
-def _closed(kind: Any) -> Any:
-    """The type; of a variable that nobody filled in its default, and Any where it has none."""
+def _resolve(kind: object) -> Any:
+    """Return the type itself, or the default of an open type variable, or `Any` if it has no default."""
     if not isinstance(kind, typing.TypeVar):
         return kind
     default = getattr(kind, "__default__", NoDefault)
     return Any if default is NoDefault else default
 
 
-def _fits(value: Any, kind: Any) -> bool:
+def _is_instance(value: object, kind: Any) -> bool:
     if get_origin(kind) is typing.Annotated:
         kind = get_args(kind)[0]
     origin = get_origin(kind)
@@ -132,5 +134,5 @@ def _fits(value: Any, kind: Any) -> bool:
         kind = origin
     try:
         return isinstance(value, types.NoneType if kind is None else kind)
-    except TypeError:  # a protocol, a TypedDict, a literal: only a type checker can tell
+    except TypeError:  # Only a type checker can check a protocol, a TypedDict or a literal.
         return True

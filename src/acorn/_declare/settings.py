@@ -26,7 +26,7 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from acorn._formats.json import excerpt
-from acorn._formats.xml.parse import is_name
+from acorn._formats.xml.parse import is_xml_name
 from acorn.errors import DeclarationError
 from acorn.models.port import is_meant_as_model, is_model, lacks
 from acorn.types import JsonObject
@@ -46,7 +46,7 @@ class RateLimit:
     """Whether all machines that use one store count together, and not each process for itself."""
 
 
-class Counted(NamedTuple, Generic[Limit]):
+class ClassLimit(NamedTuple, Generic[Limit]):
     """A limit, and the class whose requests it counts."""
 
     limit: Limit
@@ -90,23 +90,23 @@ def _is_seconds(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
 
 
-KEYS = {"temperature": ("temperature",), "max_tokens": ("max_tokens", "max_completion_tokens")}
+MODEL_KEYS = {"temperature": ("temperature",), "max_tokens": ("max_tokens", "max_completion_tokens")}
 """By attribute, the keys of a model dict that say the same."""
 
 
 def settings_in(model: Any) -> Iterator[tuple[str, str]]:
     """The attributes that a model dict sets, each with its key."""
     if isinstance(model, dict):
-        for attribute, keys in KEYS.items():
+        for attribute, keys in MODEL_KEYS.items():
             for key in keys:
                 if key in model:
                     yield attribute, key
 
 
-def value_in(model: Any, attribute: str, otherwise: Any) -> Any:
+def setting_in(model: Any, attribute: str, otherwise: Any) -> Any:
     """What a model says for an attribute."""
     if isinstance(model, dict):
-        for key in KEYS[attribute]:
+        for key in MODEL_KEYS[attribute]:
             if key in model:
                 return model[key]
     return otherwise
@@ -139,16 +139,16 @@ def _check_set_once(owner: str, where: str, model: Any, beside: Collection[str])
         seen[attribute] = key
 
 
-def in_force(attribute: str, settings: Mapping[str, Any], spec: Any) -> Any:
+def effective_setting(attribute: str, settings: Mapping[str, Any], spec: Any) -> Any:
     """What a setting is in a run, with what `on_step` has changed of its spec by then."""
     if attribute in settings:
         return settings[attribute]
-    if attribute not in KEYS:
+    if attribute not in MODEL_KEYS:
         found = getattr(spec, attribute)
         return (
             without_overridden(found, settings) if attribute == "model" and isinstance(found, list | tuple) else found
         )
-    return value_in(settings.get("model", spec.model), attribute, getattr(spec, attribute))
+    return setting_in(settings.get("model", spec.model), attribute, getattr(spec, attribute))
 
 
 def merge_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> JsonObject:
@@ -160,7 +160,7 @@ def merge_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> J
     return kept | dict(changes)
 
 
-def set_by_user(settings: Mapping[str, Any], spec: Any) -> frozenset[str]:
+def explicit_settings(settings: Mapping[str, Any], spec: Any) -> frozenset[str]:
     """The settings that somebody set, one way or the other; the others are defaults."""
     model = settings.get("model", spec.model)
     declared: frozenset[str] = spec.declared
@@ -203,7 +203,7 @@ def _is_store(value: object) -> bool:
 
 
 def _is_root(value: object) -> bool:
-    return isinstance(value, str) and is_name(value)
+    return isinstance(value, str) and is_xml_name(value)
 
 
 _SET_BY_US = {"messages", "tools", "stream", "stream_options"}
@@ -288,7 +288,7 @@ class _Nothing(list[Any]):
     append = extend = insert = __iadd__ = __setitem__ = _refuse
 
 
-NOTHING = _Nothing()
+EMPTY_LIST = _Nothing()
 
 _ONE_MODEL = (
     "a model id such as 'openai/gpt-4o' or 'local/smollm2', a dict with 'model' and LiteLLM arguments "
@@ -312,12 +312,12 @@ SETTINGS: Mapping[str, Setting] = {
     ),
     "parse_retries": Setting(2, lambda value: _is_positive_count(value, 0), "a whole number of at least 0"),
     "system_prompt": Setting(None, lambda value: True, "a string, a Path or a method"),  # `_read_prompt` judges it
-    "initial_input": Setting(NOTHING, lambda value: True, ""),  # `shape_of` judges both, in its own words
-    "final_output": Setting(NOTHING, lambda value: True, ""),
-    "tools": Setting(NOTHING, lambda value: isinstance(value, list | tuple), "a list of functions"),
+    "initial_input": Setting(EMPTY_LIST, lambda value: True, ""),  # `shape_of` judges both, in its own words
+    "final_output": Setting(EMPTY_LIST, lambda value: True, ""),
+    "tools": Setting(EMPTY_LIST, lambda value: isinstance(value, list | tuple), "a list of functions"),
     "branches": Setting(MappingProxyType({}), lambda value: isinstance(value, Mapping), "a dict of names and modules"),
     "cache": Setting(
-        NOTHING,
+        EMPTY_LIST,
         _is_cache,
         "'auto', True, or at most 4 points such as {'location': 'message', 'role': 'system'} or "
         "{'location': 'message', 'index': 0}",
@@ -362,7 +362,7 @@ SETTINGS: Mapping[str, Setting] = {
 def check_setting(owner: str, attribute: str, value: Any) -> None:
     """Judge one value by the rule of its attribute."""
     if not SETTINGS[attribute].fits(value):
-        raise wrong(owner, attribute, value)
+        raise setting_error(owner, attribute, value)
     if attribute == "model":
         if _is_list(value) and not is_model(value):
             _check_models(owner, value)
@@ -387,9 +387,9 @@ def _check_models(owner: str, models: Sequence[Any]) -> None:
 def _check_said(owner: str, where: str, model: Any) -> None:
     for name, key in settings_in(model):
         if not SETTINGS[name].fits(model[key]):
-            raise wrong(owner, name, model[key], f"{where}[{key!r}]")
+            raise setting_error(owner, name, model[key], f"{where}[{key!r}]")
 
 
-def wrong(owner: str, attribute: str, value: Any, where: str = "") -> DeclarationError:
+def setting_error(owner: str, attribute: str, value: Any, where: str = "") -> DeclarationError:
     setting = SETTINGS[attribute]
     return DeclarationError(f"`{owner}.{where or attribute}` must be {setting.allowed}, got {setting.show(value)}.")

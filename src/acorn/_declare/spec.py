@@ -16,15 +16,15 @@ from typing import Any
 from acorn._declare.settings import (
     AUTO,
     SETTINGS,
-    Counted,
+    ClassLimit,
     RateLimit,
     check_set_once,
     check_setting,
     read_rate_limit,
+    setting_error,
     without_overridden,
-    wrong,
 )
-from acorn._declare.tools.collect import gather, merge, methods
+from acorn._declare.tools.collect import collect_methods, collect_tools, merge_tools
 from acorn._declare.tools.kinds import Tool, ToolSource
 from acorn._formats.schema.shape import Shape, shape_of
 from acorn._formats.xml.encode import DescriptionFormat, XmlStyle
@@ -69,8 +69,8 @@ class Spec:
     max_cost: float | None
     max_seconds: float | None
     compact_at: int | None
-    rate_limit: Counted[RateLimit] | None
-    max_concurrency: Counted[int] | None
+    rate_limit: ClassLimit[RateLimit] | None
+    max_concurrency: ClassLimit[int] | None
     loop_guard: str | None
     max_depth: int
     max_media_bytes: int | None
@@ -106,7 +106,7 @@ def compile_spec(cls: type, base: type, values: Mapping[str, Any], local_names: 
     frozen["model"] = _model_of_classes(cls, base, frozen["model"])
     for attribute in _COUNTED:
         if frozen[attribute] is not None:
-            frozen[attribute] = Counted(frozen[attribute].limit, _declarer(cls, base, attribute))
+            frozen[attribute] = ClassLimit(frozen[attribute].limit, _declarer(cls, base, attribute))
     prompt = _prompt(cls, base)
     return Spec(owner=cls.__name__, declared=frozenset(declared), prompt=prompt, **frozen)
 
@@ -146,8 +146,8 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, Any]
     for attribute, value in values.items():
         check_setting(owner, attribute, value)
         if attribute == "tools":
-            listed, sources = gather(value, owner, local_names)
-            frozen["tools"] = merge(listed, methods(cls, owner, local_names), owner)
+            listed, sources = collect_tools(value, owner, local_names)
+            frozen["tools"] = merge_tools(listed, collect_methods(cls, owner, local_names), owner)
             frozen["sources"] = tuple(sources)
         elif attribute in ("initial_input", "final_output"):
             frozen[_SHAPES[attribute]] = shape_of(value, owner, attribute)
@@ -155,7 +155,7 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, Any]
             frozen["cache"] = CACHE_DEFAULT if value is True else AUTO_CACHE if value == AUTO else tuple(value or ())
         elif attribute in _COUNTED:
             limit = read_rate_limit(value, owner) if attribute == "rate_limit" else value
-            frozen[attribute] = None if limit is None else Counted(limit, cls)
+            frozen[attribute] = None if limit is None else ClassLimit(limit, cls)
         elif attribute != "system_prompt":
             frozen[attribute] = value
     return frozen
@@ -193,7 +193,7 @@ def _read_prompt(declared: Any, owner: type, *, own: bool = False) -> Prompt:
         return Prompt(file=file)
     function = declared.__func__ if isinstance(declared, staticmethod | classmethod) else declared
     if not callable(function) or isinstance(function, type):
-        raise wrong(owner.__name__, "system_prompt", declared)
+        raise setting_error(owner.__name__, "system_prompt", declared)
     # Python binds functions and class methods to the instance, other callables it leaves alone.
     takes_self = not own and (isinstance(declared, classmethod) or inspect.isfunction(declared))
     signature = inspect.signature(function)

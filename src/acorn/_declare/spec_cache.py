@@ -22,27 +22,27 @@ from operator import is_
 from pathlib import Path
 from typing import Any, NamedTuple, get_origin
 
-from acorn._declare.generics import MADE_WITH, generics_of
+from acorn._declare.generics import ORIG_CLASS, generics_of
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec import Spec, compile_spec, revise_spec
 from acorn._declare.tools.collect import is_tool_name
 from acorn._declare.tools.decorator import ToolOptions, options_of
 from acorn._declare.tools.kinds import AgentTool
 from acorn._formats.json import excerpt, safe_repr, shorten
-from acorn._formats.schema.shape import Shapes, without_media
+from acorn._formats.schema.shape import Shapes, require_no_media
 from acorn._formats.xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
 from acorn.types import JsonObject
 
 BASE = "_acorn_base"
 """Where `module` says that it is the class all others derive from; nobody else sets it."""
-LOCALS = "_acorn_locals"
+LOCAL_NAMES = "_acorn_locals"
 """What the type hints of a class may name beside its globals."""
-KEPT = "_acorn_spec"
+SPEC_CACHE = "_acorn_spec"
 """Where a class or an instance keeps its spec."""
 CALL_OPTIONS = "_acorn_brought"
 """Where an instance keeps what it was brought."""
-OPEN = "_acorn_open"
+OPEN_SOURCES = "_acorn_open"
 """The sources that an instance keeps open."""
 _UNSET: Any = object()
 
@@ -107,31 +107,31 @@ def spec_of(agent: object) -> Spec:
     spec = class_spec(cls)
     # A run that ends in another thread leaves its record in the same dict.
     own = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS}
-    made_with = vars(agent).get(MADE_WITH)
+    made_with = vars(agent).get(ORIG_CLASS)
     if not own and made_with is None:
         return spec
     values = [made_with, *own, *own.values()]
-    kept: tuple[Spec, _Seen, Spec] | None = vars(agent).get(KEPT)
+    kept: tuple[Spec, _Seen, Spec] | None = vars(agent).get(SPEC_CACHE)
     if kept is None or kept[0] is not spec or not kept[1].is_same(values):
         if made_with is not None:
             own = {**generics_of(agent).attributes(), **own}
-        kept = (spec, _Seen(values), checked_spec(revise_spec(spec, cls, own, getattr(cls, LOCALS, {}))))
-        vars(agent)[KEPT] = kept
+        kept = (spec, _Seen(values), check_spec(revise_spec(spec, cls, own, getattr(cls, LOCAL_NAMES, {}))))
+        vars(agent)[SPEC_CACHE] = kept
     return kept[2]
 
 
 def class_spec(cls: type) -> Spec:
     """The spec of a class as it is now."""
     values = list(map(getattr, repeat(cls), SETTINGS, repeat(_UNSET)))
-    kept: tuple[_Seen, Spec] | None = vars(cls).get(KEPT)
+    kept: tuple[_Seen, Spec] | None = vars(cls).get(SPEC_CACHE)
     if kept is None or not kept[0].is_same(values):
         named = dict(zip(SETTINGS, values, strict=True))
-        kept = (_Seen(values), checked_spec(compile_spec(cls, base_of(cls), named, getattr(cls, LOCALS, {}))))
-        setattr(cls, KEPT, kept)
+        kept = (_Seen(values), check_spec(compile_spec(cls, base_of(cls), named, getattr(cls, LOCAL_NAMES, {}))))
+        setattr(cls, SPEC_CACHE, kept)
     return kept[1]
 
 
-def docstring_of(which: Branch) -> str | None:
+def module_docstring(which: Branch) -> str | None:
     """The nearest docstring of a module class, never that of `module` itself."""
     cls = class_of(which)
     base = base_of(cls)
@@ -139,7 +139,7 @@ def docstring_of(which: Branch) -> str | None:
     return next(filter(None, docs), None)
 
 
-def own_hook(agent: object, hook: str) -> Any:
+def user_hook(agent: object, hook: str) -> Any:
     """The hook where the user has one."""
     cls = type(agent)
     is_ours = getattr(cls, hook) is getattr(base_of(cls), hook) and hook not in vars(agent)
@@ -149,7 +149,7 @@ def own_hook(agent: object, hook: str) -> Any:
     return found
 
 
-def has_hook(which: Branch, hook: str) -> bool:
+def has_user_hook(which: Branch, hook: str) -> bool:
     """Whether a class or an instance has a hook of its own."""
     cls = class_of(which)
     is_own = not isinstance(which, type) and hook in getattr(which, "__dict__", {})
@@ -205,7 +205,7 @@ def _check_no_fork(which: Branch, where: str) -> None:
 
 def _output_of(which: Branch) -> Any:
     """What a class or an instance gives. Not by its spec: a module may be its own branch, and is being compiled."""
-    if not isinstance(which, type) and MADE_WITH in vars(which) and "final_output" not in vars(which):
+    if not isinstance(which, type) and ORIG_CLASS in vars(which) and "final_output" not in vars(which):
         return generics_of(which).attributes().get("final_output")
     return getattr(which, "final_output", None)
 
@@ -224,7 +224,7 @@ def _check_makeable(which: Branch, where: str) -> None:
         ) from error
 
 
-def checked_spec(spec: Spec) -> Spec:
+def check_spec(spec: Spec) -> Spec:
     """A new spec whose branches were judged, and named unlike its tools."""
     tools = {tool.name: tool for tool in spec.tools}
     for name, entry in spec.branches.items():
@@ -250,7 +250,7 @@ def checked_spec(spec: Spec) -> Spec:
     return spec
 
 
-class AsTool:
+class ToolDescriptor:
     """Makes a tool of a module class or of one of its instances, whichever it is looked up on."""
 
     def __get__(self, instance: Any, owner: type) -> Callable[[str, str], AgentTool]:
@@ -280,12 +280,12 @@ def _agent_tool(agent: Any, cls: type, where: str, owner: str) -> AgentTool:
         agent,
         options,
         f"{where} (`{cls.__module__}.{cls.__qualname__}`)",
-        docstring_of(cls),
-        lambda: without_media(read_spec(agent).input.json_schema, whose),
+        module_docstring(cls),
+        lambda: require_no_media(read_spec(agent).input.json_schema, whose),
     )
 
 
-class AsShapes:
+class ShapesDescriptor:
     """What a module class takes and gives, or one of its instances, whichever it is looked up on."""
 
     def __get__(self, instance: Any, owner: type) -> Shapes | None:
@@ -401,4 +401,4 @@ def prompt_within(overrides: Overrides, agent: Any) -> Any:
 
 
 def _revised(spec: Spec, cls: type, values: Mapping[str, Any]) -> Spec:
-    return checked_spec(revise_spec(spec, cls, values, getattr(cls, LOCALS, {}))) if values else spec
+    return check_spec(revise_spec(spec, cls, values, getattr(cls, LOCAL_NAMES, {}))) if values else spec

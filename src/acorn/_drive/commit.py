@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from acorn._formats.blobs import BlobIndex, WrittenBlobs, to_saved, write_all_blobs, write_blobs
+from acorn._formats.blobs import BlobReader, SavedText, save_text, save_texts, to_saved_data
 from acorn._formats.json import describe_error, shorten
 from acorn._machine.machine import Machine
 from acorn._machine.saved_run import StepProgress, save_new, save_record
@@ -160,7 +160,7 @@ class RunCommitter:
         new, state, progress = save_new(loop, since or 0, self._progress.pop(run.id, None))
         if progress is not None:
             self._progress[run.id] = progress
-        texts = [self._text_of(each) for each in write_all_blobs(new if state is None else [*new, state])]
+        texts = [self._text_of(each) for each in save_texts(new if state is None else [*new, state])]
         entries = texts[: len(new)]
         self._entries[run.id] = (since or 0) + len(entries)
         status = status_of(loop)
@@ -186,9 +186,9 @@ class RunCommitter:
 
     def _text(self, plain: Any) -> str:
         """What is kept of plain data; what is no text in it goes into the commit by itself."""
-        return self._text_of(write_blobs(plain))
+        return self._text_of(save_text(plain))
 
-    def _text_of(self, made: WrittenBlobs) -> str:
+    def _text_of(self, made: SavedText) -> str:
         text, found = made
         for data in found:
             if data.sha256 not in self._media:
@@ -206,7 +206,7 @@ class RunCommitter:
                 origin.agent,
                 None,
                 None,
-                self._text(to_saved(run.input)),
+                self._text(to_saved_data(run.input)),
                 run.started or datetime.now(UTC),
                 self._text(notes),
                 origin.batch,
@@ -214,7 +214,7 @@ class RunCommitter:
             )
         born = self._text(context.to_json())
         started = run.started or datetime.now(UTC)
-        return RunHeader(loop.plan.module, context.parent_id, born, self._text(to_saved(run.input)), started)
+        return RunHeader(loop.plan.module, context.parent_id, born, self._text(to_saved_data(run.input)), started)
 
 
 def notes_of_run(birth: RunHeader) -> JsonObject:
@@ -242,7 +242,7 @@ def status_of(loop: Machine) -> Status:
     return "failed" if isinstance(run.error, Exception) else "stopped"
 
 
-def saved_of(kept: StoredRun, shelf: BlobIndex) -> JsonObject:
+def saved_of(kept: StoredRun, shelf: BlobReader) -> JsonObject:
     """A run as `_loop/saved_run.py` writes and reads it."""
     record, facts = shelf.read(kept.record) if kept.has_started else _unbegun(kept, shelf), kept.facts
     if facts.stop_reason is None:  # what it was at its birth, or before it went on
@@ -258,7 +258,7 @@ def saved_of(kept: StoredRun, shelf: BlobIndex) -> JsonObject:
     }
 
 
-def _unbegun(kept: StoredRun, shelf: BlobIndex) -> JsonObject:
+def _unbegun(kept: StoredRun, shelf: BlobReader) -> JsonObject:
     """The record of a run that nobody has begun yet."""
     facts = kept.facts
     run: Run = Run(facts.id, shelf.read(kept.header.input), started=facts.started)

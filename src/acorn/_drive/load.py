@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from acorn._drive.commit import Origin, RunCommitter, read_whole, saved_of
 from acorn._drive.tree import Tree
-from acorn._formats.blobs import BlobIndex, to_saved, without_data, write_blobs
-from acorn._formats.json import to_plain
+from acorn._formats.blobs import BlobReader, read_without_blobs, save_text, to_saved_data
+from acorn._formats.json import to_json_data
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.saved_run import hang_records, load
@@ -56,7 +56,7 @@ def check_fit(
         )
     if given is None:
         return
-    before, now = BlobIndex(store.media).read(kept.header.input), _plain(given)
+    before, now = BlobReader(store.media).read(kept.header.input), _plain(given)
     if before != now and _plain(restored(type(given), before, "input")) != now:
         raise StoreError(
             f"The run {run_id} in {store.name} was begun with another input; call it with that one, or give another "
@@ -65,8 +65,8 @@ def check_fit(
 
 
 def _plain(given: BaseModel) -> Any:
-    text, data = write_blobs(to_saved(given))
-    return BlobIndex(lambda _: {each.sha256: each.raw() for each in data}).read(text)
+    text, data = save_text(to_saved_data(given))
+    return BlobReader(lambda _: {each.sha256: each.raw() for each in data}).read(text)
 
 
 def load_tree(
@@ -80,7 +80,7 @@ def load_tree(
     run_id, facts = root.facts.id, root.facts
     try:
         with read_whole(run_id, store):
-            shelf = BlobIndex(store.media)
+            shelf = BlobReader(store.media)
             loop = load(plan, saved_of(root, shelf), plan.deps) if root.has_started else _new_loop(root, shelf, plan)
             saved = {each.facts.id: saved_of(each, shelf) for each in below}
         if loop.is_over and loop.run.error is not None:
@@ -104,7 +104,7 @@ def load_tree(
         raise
 
 
-def _new_loop(kept: StoredRun, shelf: BlobIndex, plan: Plan) -> Machine:
+def _new_loop(kept: StoredRun, shelf: BlobReader, plan: Plan) -> Machine:
     """A run that was put into its store, and that begins here."""
     given = restored(plan.spec.input.schema, shelf.read(kept.header.input), "input")
     return Machine(plan, Run(kept.facts.id, given, deps=plan.deps))
@@ -140,12 +140,12 @@ async def build_in_thread(make: Callable[[], tuple[Tree, str]]) -> tuple[Tree, s
 
 def is_final(kept: StoredRun) -> bool:
     """Whether a run is over for good."""
-    return kept.has_started and bool(without_data(kept.state)["phase"] == "done")
+    return kept.has_started and bool(read_without_blobs(kept.state)["phase"] == "done")
 
 
 def stored_failure(found: Sequence[StoredRun], plan: Plan, store: Store) -> Exception:
     """What a run failed of, with its record."""
-    shelf = BlobIndex(store.media)
+    shelf = BlobReader(store.media)
     run: Run = read_record(Run, saved_of(found[0], shelf), None)
     hang_records(run, [saved_of(each, shelf) for each in found[1:]])
     error = run.error
@@ -164,8 +164,8 @@ def _answers(store: Store, run_id: str, given: Any, *, is_one: bool) -> JsonObje
     if is_one:
         if len(requests) != 1:
             raise StoreError(_not_one(run_id, requests))
-        return {requests[0].id: to_plain(given)}
-    return {request_id: to_plain(value) for request_id, value in given.items()}
+        return {requests[0].id: to_json_data(given)}
+    return {request_id: to_json_data(value) for request_id, value in given.items()}
 
 
 def _not_one(run_id: str, requests: Sequence[Request]) -> str:

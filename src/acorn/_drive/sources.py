@@ -21,8 +21,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any
 
-from acorn._declare.spec_cache import OPEN, current_overrides, spec_within
-from acorn._declare.tools.collect import docstring, own_name
+from acorn._declare.spec_cache import OPEN_SOURCES, current_overrides, spec_within
+from acorn._declare.tools.collect import callable_docstring, callable_name
 from acorn._drive.bridge import call_async, call_sync, is_async, start_thread
 from acorn._drive.owner_loop import OwnerLoop
 from acorn.errors import AcornError
@@ -232,7 +232,7 @@ def _on_owner_loop(function: Any, home: OwnerLoop) -> Any:
         return await home.hop(functools.partial(_result, function, args, kwargs))
 
     # A partial or an object has no name to copy, and their words are those of their class.
-    call.__name__, call.__doc__ = own_name(function), docstring(function)
+    call.__name__, call.__doc__ = callable_name(function), callable_docstring(function)
     call.__qualname__ = getattr(function, "__qualname__", call.__name__)
     return call
 
@@ -367,7 +367,7 @@ class AgentSources:
 
 def open_sources_of(agent: object, source: Any) -> OpenSource | None:
     """The source as the agent, or the one that it was made from, keeps it open; None where it does not."""
-    kept: AgentSources | None = None if agent is None else vars(agent).get(OPEN)
+    kept: AgentSources | None = None if agent is None else vars(agent).get(OPEN_SOURCES)
     while kept is not None:
         if (current_overrides := kept.sources.find(source)) is not None:
             return current_overrides
@@ -377,7 +377,7 @@ def open_sources_of(agent: object, source: Any) -> OpenSource | None:
 
 def open_sources(agent: object) -> None:
     """Enter `with agent:`; the outermost block opens the sources."""
-    kept: AgentSources = vars(agent).setdefault(OPEN, AgentSources())
+    kept: AgentSources = vars(agent).setdefault(OPEN_SOURCES, AgentSources())
     with kept.turn:
         try:
             for source in _to_open(agent, kept):
@@ -390,7 +390,7 @@ def open_sources(agent: object) -> None:
 
 def close_sources(agent: object, error: BaseException | None) -> None:
     """Leave it, with the error of the block if there is one; the outermost block closes the sources."""
-    kept: AgentSources = vars(agent)[OPEN]
+    kept: AgentSources = vars(agent)[OPEN_SOURCES]
     with kept.turn:
         kept.entered -= 1
         if not kept.entered:
@@ -399,7 +399,7 @@ def close_sources(agent: object, error: BaseException | None) -> None:
 
 async def aopen_sources(agent: object) -> None:
     """`keep_open` on the event loop."""
-    kept: AgentSources = vars(agent).setdefault(OPEN, AgentSources())
+    kept: AgentSources = vars(agent).setdefault(OPEN_SOURCES, AgentSources())
     await _take(kept.turn)
     try:
         for source in _to_open(agent, kept):
@@ -414,7 +414,7 @@ async def aopen_sources(agent: object) -> None:
 
 async def aclose_sources(agent: object, error: BaseException | None) -> None:
     """`let_go` on the event loop."""
-    kept: AgentSources = vars(agent)[OPEN]
+    kept: AgentSources = vars(agent)[OPEN_SOURCES]
     await _take(kept.turn)
     try:
         kept.entered -= 1

@@ -19,7 +19,7 @@ from acorn._drive.commit import RunCommitter
 from acorn._drive.last_run import close_record, open_record
 from acorn._drive.listeners import RunListeners, is_wanted, log
 from acorn._drive.pause import Siblings, check_answers, check_pause
-from acorn._formats.blobs import to_saved
+from acorn._formats.blobs import to_saved_data
 from acorn._machine.asks import Ask, AskTool, BranchEnd
 from acorn._machine.inheritance import branch_result
 from acorn._machine.machine import Machine
@@ -444,7 +444,7 @@ def _is_of(saved: Mapping[str, Any], context: BranchContext, plan: Plan) -> bool
     The file of the class may have another name, `__main__` for one.
     """
     is_same = saved["module"].partition(":")[2] == plan.module.partition(":")[2]
-    return bool(is_same and saved["run"]["input"] == to_saved(context.input))
+    return bool(is_same and saved["run"]["input"] == to_saved_data(context.input))
 
 
 def _hang(branches: list[Run], run: Run) -> None:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic_core import PydanticSerializationError, SchemaSerializer, core_schema, to_json
 
-from acorn._formats.json import to_plain
+from acorn._formats.json import to_json_data
 from acorn.errors import StoreError
 
 _MEDIA = "__media__"
@@ -27,12 +27,12 @@ _OF = "of"
 _HEAD = re.compile(r"data:[^,;\s]+;base64,")
 
 
-def _write(data: Data) -> str:
+def _write(data: Blob) -> str:
     found = _finding.get()
     return str.__str__(data) if found is None else found.name_of(data)
 
 
-class Data(str):
+class Blob(str):
     """Base64, perhaps with `data:image/png;base64,` before it."""
 
     __slots__ = ("_sha256",)
@@ -43,7 +43,7 @@ class Data(str):
     )
 
     @classmethod
-    def of(cls, raw: bytes, head: str = "") -> Data:
+    def of(cls, raw: bytes, head: str = "") -> Blob:
         return cls(head + base64.b64encode(raw).decode())
 
     @property
@@ -70,19 +70,19 @@ class Data(str):
 
     def __repr__(self) -> str:
         kind = self.head.removeprefix("data:").partition(";")[0]
-        return f"<{kind or 'data'}, {size_text(self.size)}, {self.sha256[:12]}>"
+        return f"<{kind or 'data'}, {format_size(self.size)}, {self.sha256[:12]}>"
 
-    def __copy__(self) -> Data:
+    def __copy__(self) -> Blob:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Data:
+    def __deepcopy__(self, memo: Any) -> Blob:
         return self
 
     def __reduce__(self) -> Any:
-        return Data, (str.__str__(self),)
+        return Blob, (str.__str__(self),)
 
 
-def size_text(size: int) -> str:
+def format_size(size: int) -> str:
     """`3 bytes`, `1.2 kB`, `10.0 MB`."""
     if size < 1000:
         return f"{size} bytes"
@@ -92,19 +92,19 @@ def size_text(size: int) -> str:
 # Taken out, and put back
 
 
-class FoundBlob:
+class BlobCollector:
     """Takes the data out of what is written in its block, and lets names stand for it."""
 
     __slots__ = ("_mark", "_token", "data")
 
     def __init__(self) -> None:
-        self.data: list[Data] = []
+        self.data: list[Blob] = []
         self._mark = ""
 
-    def __enter__(self) -> FoundBlob:
+    def __enter__(self) -> BlobCollector:
         before = _finding.get()
         try:
-            self._token: Token[FoundBlob | None] = _finding.set(self)
+            self._token: Token[BlobCollector | None] = _finding.set(self)
             return self
         except BaseException:  # Ctrl-C, which may come when it is set already
             _finding.set(before)
@@ -119,7 +119,7 @@ class FoundBlob:
         self._mark = self._mark or f"media-{os.urandom(8).hex()}-"
         return self._mark
 
-    def name_of(self, data: Data) -> str:
+    def name_of(self, data: Blob) -> str:
         at = next((at for at, known in enumerate(self.data) if known is data), None)
         if at is None:
             at = len(self.data)
@@ -128,14 +128,14 @@ class FoundBlob:
 
     def taken_out(self, plain: Any) -> Any:
         """The same for plain data, without writing it."""
-        if isinstance(plain, Data):
+        if isinstance(plain, Blob):
             return self.name_of(plain)
         if isinstance(plain, dict):
             return {key: self.taken_out(item) for key, item in plain.items()}
         return [self.taken_out(item) for item in plain] if isinstance(plain, list | tuple) else plain
 
 
-_finding: ContextVar[FoundBlob | None] = ContextVar("acorn_data", default=None)
+_finding: ContextVar[BlobCollector | None] = ContextVar("acorn_data", default=None)
 
 
 def is_saving() -> bool:
@@ -143,12 +143,12 @@ def is_saving() -> bool:
     return _finding.get() is not None
 
 
-def to_saved(value: Any) -> Any:
+def to_saved_data(value: Any) -> Any:
     """The value as plain data to save, `to_plain` with all that it holds; data is shared, not copied."""
     if is_saving():
-        return to_plain(value)
-    with FoundBlob() as found:
-        plain = to_plain(value)
+        return to_json_data(value)
+    with BlobCollector() as found:
+        plain = to_json_data(value)
     return _put_back(plain, found.mark, found.data) if found.data else plain
 
 
@@ -156,16 +156,16 @@ def describe_blobs(plain: Any) -> Any:
     """Plain data to look at: a few words where the data of a part of a message is."""
     if isinstance(plain, dict):
         is_sound = plain.keys() == {"data", "format"}
-        return {key: describe_blobs(Data(item) if is_sound and key == "data" else item) for key, item in plain.items()}
+        return {key: describe_blobs(Blob(item) if is_sound and key == "data" else item) for key, item in plain.items()}
     if isinstance(plain, list):
         return [describe_blobs(item) for item in plain]
-    is_data = isinstance(plain, str) and (isinstance(plain, Data) or _HEAD.match(plain))
+    is_data = isinstance(plain, str) and (isinstance(plain, Blob) or _HEAD.match(plain))
     return _words(plain) if is_data else plain
 
 
 def _words(text: str) -> str:
     try:
-        return repr(Data(text))
+        return repr(Blob(text))
     except ValueError:  # it only looks like base64
         return text
 
@@ -181,46 +181,46 @@ def _put_back(plain: Any, mark: str, data: Sequence[str]) -> Any:
 # Saved texts
 
 
-class WrittenBlobs(NamedTuple):
+class SavedText(NamedTuple):
     """What is saved of something."""
 
     text: str
     """JSON, without the data that was in it."""
-    data: Sequence[Data]
+    data: Sequence[Blob]
 
 
-def write_all_blobs(plain: Sequence[Any]) -> list[WrittenBlobs]:
+def save_texts(plain: Sequence[Any]) -> list[SavedText]:
     """Several of them: most hold no data, and then it is looked for once."""
-    with FoundBlob() as found:
+    with BlobCollector() as found:
         texts = [_json_text(each, found) for each in plain]
     if found.data or any(type(each) is dict and _MEDIA in each for each in plain):
-        return [write_blobs(each) for each in plain]
-    return [WrittenBlobs(text, ()) for text in texts]
+        return [save_text(each) for each in plain]
+    return [SavedText(text, ()) for text in texts]
 
 
-def write_blobs(plain: Any) -> WrittenBlobs:
+def save_text(plain: Any) -> SavedText:
     """Plain data as JSON text, for `Shelf.read`."""
-    with FoundBlob() as found:
+    with BlobCollector() as found:
         text = _json_text(plain, found)
     if not found.data and not (isinstance(plain, dict) and _MEDIA in plain):
-        return WrittenBlobs(text, ())
+        return SavedText(text, ())
     held = [[data.sha256, data.head] for data in found.data]
-    return WrittenBlobs(f'{{"{_MEDIA}":{json.dumps([found.mark, held])},"{_OF}":{text}}}', found.data)
+    return SavedText(f'{{"{_MEDIA}":{json.dumps([found.mark, held])},"{_OF}":{text}}}', found.data)
 
 
-def _json_text(plain: Any, found: FoundBlob) -> str:
+def _json_text(plain: Any, found: BlobCollector) -> str:
     try:
         return to_json(plain, inf_nan_mode="constants").decode()
     except PydanticSerializationError:  # half a surrogate pair, which a model may have written
         return json.dumps(found.taken_out(plain), separators=(",", ":"))
 
 
-class BlobIndex:
+class BlobReader:
     """Reads texts that were saved; data that stands in several of them is one object."""
 
     def __init__(self, fetch: Callable[[Sequence[str]], Mapping[str, bytes]]) -> None:
         self._fetch = fetch
-        self._known: dict[tuple[str, str], Data] = {}
+        self._known: dict[tuple[str, str], Blob] = {}
 
     def read(self, text: str) -> Any:
         found = json.loads(text)
@@ -229,26 +229,26 @@ class BlobIndex:
         mark, held = found[_MEDIA]
         return _put_back(found[_OF], mark, list(self._data(held)))
 
-    def _data(self, held: Sequence[Sequence[str]]) -> Iterator[Data]:
+    def _data(self, held: Sequence[Sequence[str]]) -> Iterator[Blob]:
         wanted = [sha256 for sha256, head in held if (sha256, head) not in self._known]
         raw = self._fetch(wanted) if wanted else {}
         for sha256, head in held:
             if (sha256, head) not in self._known:
                 if sha256 not in raw:
                     raise StoreError(f"The data of a picture or file is missing (SHA-256 {sha256}).")
-                self._known[sha256, head] = Data.of(raw[sha256], head)
+                self._known[sha256, head] = Blob.of(raw[sha256], head)
             yield self._known[sha256, head]
 
 
-def without_data(text: str) -> Any:
+def read_without_blobs(text: str) -> Any:
     """What a saved text says, names standing for its data."""
     found = json.loads(text)
     return found[_OF] if isinstance(found, dict) and _MEDIA in found else found
 
 
-def as_one_text(make: Callable[[], Any]) -> str:
+def to_single_text(make: Callable[[], Any]) -> str:
     """What is made, as one JSON text with all data once at its beginning; `from_one_text` reads it."""
-    with FoundBlob() as found:
+    with BlobCollector() as found:
         plain = make()
     if found.data:
         held = [[data.sha256, data.head] for data in found.data]
@@ -262,10 +262,10 @@ def as_one_text(make: Callable[[], Any]) -> str:
     return text
 
 
-def from_one_text(text: str) -> Any:
+def from_single_text(text: str) -> Any:
     """What `as_one_text` was given."""
     found = json.loads(text)
     if not isinstance(found, dict) or _MEDIA not in found:
         return found
     mark, held, inside = found[_MEDIA]
-    return _put_back(found[_OF], mark, [Data(head + inside[sha256]) for sha256, head in held])
+    return _put_back(found[_OF], mark, [Blob(head + inside[sha256]) for sha256, head in held])

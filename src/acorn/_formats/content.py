@@ -21,10 +21,10 @@ from typing import Any, ClassVar
 from pydantic import GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import PydanticSerializationUnexpectedValue, SchemaSerializer, core_schema
 
-from acorn._formats.json import to_text
+from acorn._formats.json import to_json_text
 from acorn.types import Content, JsonObject
 
-MARK = "media"
+PLACEHOLDER_KEY = "media"
 """Under which a placeholder has the number of its part."""
 
 
@@ -84,20 +84,20 @@ def part_schema(kind: type[ContentPart], schema: core_schema.CoreSchema) -> core
     return found
 
 
-class Parts:
+class PartCollector:
     """Collects and numbers, in the order of their appearance, the parts of what is written in its block."""
 
     __slots__ = ("_mark", "_token", "found")
 
-    def __init__(self, mark: str = MARK) -> None:
+    def __init__(self, mark: str = PLACEHOLDER_KEY) -> None:
         self.found: list[tuple[JsonObject, dict[str, str]]] = []
         """Each as it is sent, and its label."""
         self._mark = mark
 
-    def __enter__(self) -> Parts:
+    def __enter__(self) -> PartCollector:
         before = _collecting.get()
         try:
-            self._token: Token[Parts | None] = _collecting.set(self)
+            self._token: Token[PartCollector | None] = _collecting.set(self)
             return self
         except BaseException:  # Ctrl-C, which may come when it is set already: nobody would call `__exit__`
             _collecting.set(before)
@@ -121,14 +121,14 @@ class Parts:
         return [{"type": "text", "text": text}, *(part for part, _ in self.found)]
 
 
-_collecting: ContextVar[Parts | None] = ContextVar("acorn_parts", default=None)
+_collecting: ContextVar[PartCollector | None] = ContextVar("acorn_parts", default=None)
 """Who collects the parts of what is being written; None where no message is made of it."""
 
 
-def content_of(value: Any) -> Content:
+def to_content(value: Any) -> Content:
     """What a model reads of a value that is no text: JSON, and behind it the parts that were in it."""
-    with Parts() as parts:
-        text = to_text(value)
+    with PartCollector() as parts:
+        text = to_json_text(value)
     return parts.content(text)
 
 
@@ -139,7 +139,7 @@ def text_of(content: Any) -> str:
     if isinstance(content, list):
         texts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
         return "\n".join(text for text in texts if isinstance(text, str))
-    return "" if content is None else to_text(content)
+    return "" if content is None else to_json_text(content)
 
 
 # Values with parts in a saved run
@@ -161,15 +161,15 @@ class SavedPart(ContentPart):
 
 def save_parts(value: Any) -> tuple[str, JsonObject | None]:
     """A value as JSON text, and what `restore_parts` needs to put its parts back; None where there are none."""
-    with Parts() as parts:
-        text = to_text(value)
+    with PartCollector() as parts:
+        text = to_json_text(value)
     if not parts.found:
         return text, None
-    mark = f"__{MARK}__"
+    mark = f"__{PLACEHOLDER_KEY}__"
     while mark in text:  # nothing that a tool returned must be taken for a placeholder
         mark += "_"
-    with Parts(mark) as parts:
-        text = to_text(value)
+    with PartCollector(mark) as parts:
+        text = to_json_text(value)
     return text, {"mark": mark, "found": parts.found}
 
 

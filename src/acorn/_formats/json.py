@@ -17,7 +17,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json, to_jsonable_python
 
-from acorn._formats.redact import redact, without_secrets
+from acorn._formats.redact import redact, redact_by_name
 from acorn.types import JsonObject
 
 _MAX_DEPTH = 150
@@ -27,7 +27,7 @@ _Foreign = Callable[[object], Any]
 """How a part that Pydantic does not know is written."""
 
 
-def to_plain(value: Any, strangers: list[object] | None = None) -> Any:
+def to_json_data(value: Any, strangers: list[object] | None = None) -> Any:
     """The value as dicts, lists, strings, numbers, booleans and None; fields under their own names.
 
     What shows nothing of itself but where it lies in memory is added to `strangers`.
@@ -44,14 +44,14 @@ def to_plain(value: Any, strangers: list[object] | None = None) -> Any:
     return _plain(value, (), foreign)
 
 
-def path_to(part: object, value: Any, inside: tuple[int, ...] = ()) -> str | None:
+def find_path(part: object, value: Any, inside: tuple[int, ...] = ()) -> str | None:
     """Where in a value this very part stands, `items.0.name`; "" for the value itself, None where it is not found."""
     if value is part:
         return ""
     if id(value) in inside or len(inside) > _MAX_DEPTH:
         return None
     for key, item in _members(value):
-        rest = "" if key is part else path_to(part, item, (*inside, id(value)))
+        rest = "" if key is part else find_path(part, item, (*inside, id(value)))
         if rest is not None:
             name = f"<{type(key).__name__}>" if key is part else str(key)
             return f"{name}.{rest}" if rest else name
@@ -62,18 +62,18 @@ def _members(value: Any) -> Iterable[tuple[Any, Any]]:
     if isinstance(value, RootModel):
         return [("root", value.root)]  # pyright: ignore[reportUnknownMemberType]
     if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
-        return attributes(value).items()
+        return field_values(value).items()
     if isinstance(value, Mapping):
         return value.items()
     return enumerate(items_of(value) or ())
 
 
-def compact(value: Any) -> str:
+def to_compact_json(value: Any) -> str:
     """The value as JSON text without blanks, non-ASCII kept."""
-    return _written(to_plain(value), "constants")
+    return _written(to_json_data(value), "constants")
 
 
-def to_text(value: Any) -> str:
+def to_json_text(value: Any) -> str:
     """The value as JSON text the way Pydantic writes it; NaN is null."""
     try:
         if isinstance(value, BaseModel):
@@ -81,17 +81,17 @@ def to_text(value: Any) -> str:
             return serializer.to_json(value, warnings=False, fallback=_foreign).decode()
         return to_json(value, by_alias=False, inf_nan_mode="null", fallback=_foreign).decode()
     except Exception:  # bad bytes, a lone surrogate, a circle, or a user's own serializer
-        return _written(to_plain(value), "null")
+        return _written(to_json_data(value), "null")
 
 
-def copied(value: Any) -> Any:
+def copy_json(value: Any) -> Any:
     """Plain data whose dicts and lists nobody else holds; other objects as they are."""
     if isinstance(value, dict):
-        return {key: copied(item) for key, item in value.items()}
-    return [copied(item) for item in value] if isinstance(value, list) else value
+        return {key: copy_json(item) for key, item in value.items()}
+    return [copy_json(item) for item in value] if isinstance(value, list) else value
 
 
-def whole_text(value: Any) -> Any:
+def replace_surrogates(value: Any) -> Any:
     """Plain data whose every string can be encoded: a lone surrogate becomes U+FFFD."""
     if isinstance(value, str):
         if value.isascii():
@@ -102,9 +102,9 @@ def whole_text(value: Any) -> Any:
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return value
     if isinstance(value, dict):
-        return {whole_text(key): whole_text(item) for key, item in value.items()}
+        return {replace_surrogates(key): replace_surrogates(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [whole_text(item) for item in value]
+        return [replace_surrogates(item) for item in value]
     return value
 
 
@@ -121,7 +121,7 @@ def shorten(text: str, limit: int = 200) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def attributes(value: Any) -> Mapping[str, Any]:
+def field_values(value: Any) -> Mapping[str, Any]:
     """The fields of a model or dataclass instance, as far as they are set, with the objects they hold."""
     if isinstance(value, BaseModel):
         extra = getattr(value, "__pydantic_extra__", None)
@@ -173,7 +173,7 @@ def _fields(value: Any, inside: tuple[int, ...], foreign: _Foreign) -> JsonObjec
     """Each field as its class writes it, or by itself; excluded ones stay out either way."""
     described: Mapping[str, Any] = getattr(type(value), "__pydantic_fields__", {})
     plain: JsonObject = {}
-    for name, item in list(attributes(value).items()):
+    for name, item in list(field_values(value).items()):
         if getattr(described.get(name), "exclude", False):
             continue
         try:
@@ -207,7 +207,7 @@ def _written(plain: Any, inf_nan_mode: Literal["constants", "null"]) -> str:
     try:
         return to_json(plain, inf_nan_mode=inf_nan_mode).decode()
     except ValueError:  # half a surrogate pair, or deeper than the serializer goes
-        return to_json(whole_text(_shallow(plain, _MAX_DEPTH)), inf_nan_mode=inf_nan_mode).decode()
+        return to_json(replace_surrogates(_shallow(plain, _MAX_DEPTH)), inf_nan_mode=inf_nan_mode).decode()
 
 
 def _shallow(plain: Any, left: int) -> Any:
@@ -223,7 +223,7 @@ def _shallow(plain: Any, left: int) -> Any:
 def excerpt(value: object, limit: int = 120) -> str:
     """A wrong value for a message, without what may be a secret in a dict that strayed."""
     try:
-        return shorten(redact(safe_repr(without_secrets(value)), ()), limit)
+        return shorten(redact(safe_repr(redact_by_name(value)), ()), limit)
     except Exception:  # a circle, or a user's own mapping
         return f"<{type(value).__name__}>"
 

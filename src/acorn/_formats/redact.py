@@ -31,16 +31,16 @@ def is_secret_name(name: object) -> bool:
     return any(word in text for word in _NAMES) and not any(word in text for word in _NOT_SECRET)
 
 
-def without_secrets(value: Any) -> Any:
+def redact_by_name(value: Any) -> Any:
     """The value with what its keys call secret hidden."""
     if isinstance(value, Mapping):
-        return {key: _HIDDEN if is_secret_name(key) else without_secrets(item) for key, item in value.items()}
+        return {key: _HIDDEN if is_secret_name(key) else redact_by_name(item) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(map(without_secrets, value))
+        return type(value)(map(redact_by_name, value))
     return value
 
 
-def secrets_in(config: Mapping[str, Any]) -> set[str]:
+def find_secrets(config: Mapping[str, Any]) -> set[str]:
     """Every string in a model dict, its addresses and the environment that is a secret."""
     found = set(_strings_called_secret(config))
     for value in _all_strings(config):

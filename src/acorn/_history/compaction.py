@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from acorn._formats.content import text_of
-from acorn._formats.json import to_text
+from acorn._formats.json import to_json_text
 from acorn._history.history import call_ids, user
 from acorn._history.repair import SYSTEM
 from acorn.record import Message
@@ -51,7 +51,7 @@ def _weight(message: Any) -> int:
     if not isinstance(message, dict):
         return 0
     calls = message.get("tool_calls")
-    return len(text_of(message.get("content")).encode(errors="replace")) + (len(to_text(calls)) if calls else 0)
+    return len(text_of(message.get("content")).encode(errors="replace")) + (len(to_json_text(calls)) if calls else 0)
 
 
 def range_to_compact(history: Any, openings: Sequence[Message], most: int) -> CompactedRange | None:

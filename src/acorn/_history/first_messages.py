@@ -9,11 +9,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from acorn._declare.spec import Spec
-from acorn._formats.blobs import size_text
-from acorn._formats.content import Parts
-from acorn._formats.json import copied, excerpt, path_to, safe_repr, shorten
-from acorn._formats.schema.problems import of_input
-from acorn._formats.xml.encode import encode
+from acorn._formats.blobs import format_size
+from acorn._formats.content import PartCollector
+from acorn._formats.json import copy_json, excerpt, find_path, safe_repr, shorten
+from acorn._formats.schema.problems import input_problem
+from acorn._formats.xml.encode import encode_xml
 from acorn._history.messages import NO_RESULT, close_calls, user
 from acorn._history.repair import SYSTEM
 from acorn._history.request_messages import ROLES
@@ -25,9 +25,9 @@ from acorn.record import Message, Run
 
 def input_message(spec: Spec, given: BaseModel) -> Message:
     """The input as one user message, the parts that are in it behind its XML."""
-    parts = Parts()
+    parts = PartCollector()
     strangers: list[object] = []
-    text = encode(given, spec.xml_input_root, spec.xml, parts, strangers)
+    text = encode_xml(given, spec.xml_input_root, spec.xml, parts, strangers)
     if strangers:
         raise _unreadable(spec.owner, given, strangers)
     made = user(parts.content(text))
@@ -44,18 +44,18 @@ def check_media(spec: Spec, media: Sequence[SentMedium], kind: type[AcornError] 
     largest = max(media, key=lambda medium: medium.size)
     count = "it is" if len(media) == 1 else f"the {len(media)} media of a request are"
     raise kind(
-        f"`{spec.owner}` may send {size_text(most)} of media at once, and {count} {size_text(size)} in all, the "
-        f"largest in {largest.place} ({size_text(largest.size)}); make them smaller, or raise `max_media_bytes` if the "
-        f"model takes more."
+        f"`{spec.owner}` may send {format_size(most)} of media at once, and {count} {format_size(size)} in all, the "
+        f"largest in {largest.place} ({format_size(largest.size)}); make them smaller, or raise `max_media_bytes` if "
+        f"the model takes more."
     )
 
 
 def _unreadable(owner: str, given: BaseModel, strangers: Sequence[object]) -> InputError:
     found: list[dict[str, str]] = []
     for stranger in strangers:
-        path, kind = path_to(stranger, given) or "input", type(stranger).__name__
+        path, kind = find_path(stranger, given) or "input", type(stranger).__name__
         words = f"`{path}` is of the class `{kind}`, of which a model could read nothing but an address in memory"
-        found.append(of_input(path, "a value that can be written as text", excerpt(stranger, 200), words))
+        found.append(input_problem(path, "a value that can be written as text", excerpt(stranger, 200), words))
     told_all = "; ".join(dict.fromkeys(each["message"] for each in found))
     return InputError(
         f"Wrong input for `{owner}`: {told_all}. Pass text, plain data or an instance of a schema, or give the class a "
@@ -76,9 +76,9 @@ def prompt_text(spec: Spec, returned: Any) -> str:
 def first_messages(prompt: str, prior: Sequence[Message], opening: Message) -> list[Message]:
     """The history a run begins with; an empty prompt sends no system message."""
     system: list[Message] = [{"role": "system", "content": prompt}] if prompt.strip() else []
-    earlier = [copied(message) for message in prior]
+    earlier = [copy_json(message) for message in prior]
     close_calls(earlier, NO_RESULT)
-    return [*system, *earlier, copied(opening)]
+    return [*system, *earlier, copy_json(opening)]
 
 
 def prior_messages(history: object, owner: str) -> list[Message]:
@@ -114,4 +114,4 @@ def _where_prompt_stands(messages: Sequence[Message], history: object) -> int | 
 
 def _wrong_history(path: str, expected: str, value: object, owner: str) -> InputError:
     message = f"`{path}` of `{owner}` must be {expected}, got {excerpt(value)}."
-    return InputError(message, problems=[of_input(path, expected, excerpt(value, 200), message)])
+    return InputError(message, problems=[input_problem(path, expected, excerpt(value, 200), message)])

@@ -16,7 +16,7 @@ from difflib import SequenceMatcher
 from threading import RLock
 from typing import Any
 
-from acorn._formats.json import compact, copied
+from acorn._formats.json import copy_json, to_compact_json
 from acorn.journal import (
     CalledTool,
     Compacted,
@@ -76,15 +76,17 @@ def change_of(entry: Entry, length: int) -> tuple[int, int, list[Message]] | Non
     """What an entry does to a history of this length: where, how many messages go, and which come, as new dicts."""
     match entry:
         case MessagesAdded():
-            return (length if entry.where is None else entry.where), 0, copied(list(entry.messages))
+            return (length if entry.where is None else entry.where), 0, copy_json(list(entry.messages))
         case ModelResponded() if entry.refusal is None:
-            return length, 0, [assistant(entry.content, entry.calls, copied(entry.extra))]
+            return length, 0, [assistant(entry.content, entry.calls, copy_json(entry.extra))]
         case ToolResultsAdded():
-            made = [] if entry.where is None else [tool(each.call_id, copied(each.content)) for each in entry.results]
-            made += [] if entry.context is None else [user(copied(entry.context))]
+            made = (
+                [] if entry.where is None else [tool(each.call_id, copy_json(each.content)) for each in entry.results]
+            )
+            made += [] if entry.context is None else [user(copy_json(entry.context))]
             return (length if entry.where is None else entry.where), 0, made
         case HistoryEdited() | Compacted():
-            return entry.where, entry.removed, copied(list(entry.messages))
+            return entry.where, entry.removed, copy_json(list(entry.messages))
         case _:
             return None
 
@@ -132,7 +134,7 @@ def _owned(before: Sequence[Any], owned: Sequence[bool], after: Sequence[Any]) -
     """Whose the messages of a changed history are: those that stayed, moved or were edited keep what they were."""
     if list(before) == list(after):
         return list(owned)
-    texts, new = [compact(message) for message in before], [compact(message) for message in after]
+    texts, new = [to_compact_json(message) for message in before], [to_compact_json(message) for message in after]
     found: list[bool | None] = [None] * len(after)
     left: list[int] = []
     strangers: list[int] = []
@@ -197,7 +199,7 @@ class HistoryOwnership:
         if self.noted is None:  # no other thread was quicker
             count, self._borrowed = self._borrowed, 0
             if count:
-                self.messages[:count] = [copied(message) for message in self.messages[:count]]
+                self.messages[:count] = [copy_json(message) for message in self.messages[:count]]
             self.noted = list(self.messages)
 
     def replace(self, messages: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.content import content_of
+from acorn._formats.content import to_content
 from acorn._history.history import assistant as assistant
 from acorn._history.history import call_ids as call_ids
 from acorn._history.history import tool as tool
@@ -38,7 +38,7 @@ def result_content(result: ToolResult) -> Content:
     if type(output) is str:
         return output
     # Of a subclass of str, an enum say, the bare text.
-    return str.__str__(output) if isinstance(output, str) else content_of(output)
+    return str.__str__(output) if isinstance(output, str) else to_content(output)
 
 
 def sent_result(content: Content, name: str, call_id: str) -> tuple[Content, list[JsonObject]]:

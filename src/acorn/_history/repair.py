@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._formats.json import to_text
+from acorn._formats.json import to_json_text
 from acorn._history.messages import NO_RESULT, fresh_ids, sent_result, tool, user
 from acorn.record import Message
 from acorn.types import JsonObject
@@ -112,7 +112,7 @@ def _call(call: Any, call_id: str) -> JsonObject:
 
 def _object_text(arguments: Any) -> str:
     if isinstance(arguments, dict):
-        return to_text(arguments)
+        return to_json_text(arguments)
     if not isinstance(arguments, str):
         return "{}"
     try:
@@ -130,7 +130,7 @@ def content_of(content: Any) -> str | list[Any] | None:
             return content or None
         parts = [part if isinstance(part, dict) else content_of(part) for part in content]
         return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts if part] or None
-    return None if content is None else to_text(content)
+    return None if content is None else to_json_text(content)
 
 
 def _without(message: Message, *keys: str) -> Message:

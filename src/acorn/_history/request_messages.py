@@ -22,8 +22,8 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from acorn._formats.blobs import Data
-from acorn._formats.json import safe_repr, shorten, to_text, whole_text
+from acorn._formats.blobs import Blob
+from acorn._formats.json import replace_surrogates, safe_repr, shorten, to_json_text
 from acorn._history.messages import OMITTED, REMINDER, fresh_ids, user
 from acorn._history.repair import SYSTEM, content_of, content_text, match_results, turn_of
 from acorn.errors import AcornError
@@ -269,7 +269,7 @@ def _take(message: Any, index: int) -> tuple[Message, Message]:
     if isinstance(message.get("content"), list):
         try:
             copy = _copy(message, _DEEPEST)  # the data of a picture is shared, which JSON would copy
-            return copy, whole_text(copy)
+            return copy, replace_surrogates(copy)
         except TypeError:
             pass
     try:
@@ -281,8 +281,8 @@ def _take(message: Any, index: int) -> tuple[Message, Message]:
     try:
         copy = _copy(message, _DEEPEST)
     except TypeError:  # not plain data; it may be of a kind that is changed in place, so it is read each time
-        return ODD, from_json(to_text(message))
-    return copy, whole_text(copy)
+        return ODD, from_json(to_json_text(message))
+    return copy, replace_surrogates(copy)
 
 
 def _is_all_text(message: Message) -> bool:
@@ -298,7 +298,7 @@ def _copy(value: Any, left: int) -> Any:
     kind = type(value)
     if (
         kind is str
-        or kind is Data
+        or kind is Blob
         or kind is int
         or kind is bool
         or value is None

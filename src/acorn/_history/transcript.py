@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from acorn._formats.blobs import to_saved
-from acorn._formats.content import content_of, text_of
-from acorn._formats.json import copied, describe_error, to_text
-from acorn._formats.redact import redact, secrets_in
-from acorn._formats.xml.encode import INVALID
+from acorn._formats.blobs import to_saved_data
+from acorn._formats.content import text_of, to_content
+from acorn._formats.json import copy_json, describe_error, to_json_text
+from acorn._formats.redact import find_secrets, redact
+from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history import messages
 from acorn._history.compaction import CompactedRange, compacted
 from acorn._history.history import change_of, history_of, steps_of
@@ -64,12 +64,12 @@ class Transcript:
         """The messages that a run begins with; a branch has the first of them from its parent, in `copies`."""
         self.book.begin(history, len(copies))
         self.written = None if copies else [message.copy() for message in history]
-        own = map(copied, history[len(copies) :])
+        own = map(copy_json, history[len(copies) :])
         self._say((*copies, *own), None, len(copies))
 
     def say(self, content: Content) -> None:
         """A user message of ours, at the end."""
-        self.book.put(len(self.book.messages), [messages.user(copied(content))])
+        self.book.put(len(self.book.messages), [messages.user(copy_json(content))])
         self.written = None
         self._say((messages.user(content),), None, 0)
 
@@ -100,7 +100,7 @@ class Transcript:
                 content,
                 response.reasoning,
                 made,
-                copied(extra) if extra else {},
+                copy_json(extra) if extra else {},
                 response.stop_reason,
                 refusal,
                 response.usage.copy(),
@@ -111,7 +111,7 @@ class Transcript:
             )
         )
         if refusal is None:
-            turn = messages.assistant(content, made, copied(extra) if extra else extra)
+            turn = messages.assistant(content, made, copy_json(extra) if extra else extra)
             self.turn, self._unanswered = turn, calls
             self.book.put(len(self.book.messages), [turn])
             self.written = None if needs_a_look else [messages.assistant(content, made, {})]
@@ -136,7 +136,9 @@ class Transcript:
         placed: list[ResultMessage] = []
         for call in self._unanswered:
             text = texts.get(call.id, otherwise)
-            form: Form = "skipped" if call.id not in texts else "error" if text.startswith(INVALID) else "text"
+            form: Form = (
+                "skipped" if call.id not in texts else "error" if text.startswith(VALIDATION_ERROR_START) else "text"
+            )
             placed.append(ResultMessage(call.id, text, form, None))
         if placed:
             self._put(placed, None)
@@ -163,7 +165,7 @@ class Transcript:
             else:
                 self.written = None
         if context is not None:
-            made.append(messages.user(copied(context)))
+            made.append(messages.user(copy_json(context)))
             self.written = None
         self.book.put(len(history) if where is None else where, made)
         self._unanswered = []
@@ -223,7 +225,7 @@ class Transcript:
 
     def _edited(self, where: int, removed: int, made: Sequence[Any], added: Sequence[int]) -> None:
         journal = self.journal
-        plain = tuple([to_saved(message) for message in made])
+        plain = tuple([to_saved_data(message) for message in made])
         journal.entries.append(HistoryEdited(self._id, journal.step, journal.now, where, removed, plain, tuple(added)))
 
     def compact(self, stretch: CompactedRange, text: str, asked: float, response: ModelResponse) -> None:
@@ -248,7 +250,7 @@ class Transcript:
                 text,
                 where,
                 removed,
-                tuple(copied(made)),
+                tuple(copy_json(made)),
                 steps,
                 response.usage.copy(),
                 response.cost,
@@ -281,7 +283,7 @@ class Transcript:
             text = f"Unfinished: in a single turn the model called {called} and gave no answer."
             form = "error"
         elif form == "json":
-            text = text_of(content_of(output))  # without the data of a picture that `on_finish` put there
+            text = text_of(to_content(output))  # without the data of a picture that `on_finish` put there
         journal = self.journal
         journal.entries.append(RunFinished(self._id, journal.step, journal.now, reason, text, form))
 
@@ -341,7 +343,7 @@ def _said(result: ToolResult) -> ResultMessage:
 
 def _message(said: ResultMessage) -> Message:
     """For the history, which the user may change."""
-    return messages.tool(said.call_id, copied(said.content))
+    return messages.tool(said.call_id, copy_json(said.content))
 
 
 def _is_message(message: Any) -> bool:
@@ -355,7 +357,7 @@ def _differs(message: Any, copy: Message) -> bool:
             return False
     except Exception:  # somebody's own `==`
         pass
-    return bool(to_saved(message) != copy)
+    return bool(to_saved_data(message) != copy)
 
 
 def _first_difference(one: Sequence[Any], other: Sequence[Any]) -> int:
@@ -401,8 +403,10 @@ def _marks(message: Any) -> list[str]:
         return ids
     if isinstance(message, dict) and message.get("role") == "tool":
         return [f"result {message.get('tool_call_id')}"]
-    return [to_text(message)]
+    return [to_json_text(message)]
 
 
 def words_without_secrets(error: BaseException, model: Any) -> str:
-    return redact(describe_error(error), secrets_in({"model": model}) if isinstance(model, dict | list | tuple) else ())
+    return redact(
+        describe_error(error), find_secrets({"model": model}) if isinstance(model, dict | list | tuple) else ()
+    )

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from acorn._declare.generics import check_deps
 from acorn._declare.settings import merge_settings
 from acorn._declare.tools.kinds import Tool
-from acorn._formats.json import to_text
+from acorn._formats.json import to_json_text
 from acorn._history import messages
 from acorn._machine.inheritance import conversation, inherited_spec
 from acorn._machine.limits import Budget, Limits
@@ -207,4 +207,4 @@ def _checked(values: Any, kind: type[T], name: str) -> list[T]:
                 break
         else:
             return values
-    raise AcornError(f"`step.{name}` must stay a list of {kind.__name__}, got {to_text(values)[:120]}.")
+    raise AcornError(f"`step.{name}` must stay a list of {kind.__name__}, got {to_json_text(values)[:120]}.")

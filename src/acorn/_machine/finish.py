@@ -15,10 +15,10 @@ from pydantic_core import from_json, to_json
 
 from acorn._declare.tools.collect import FINISH
 from acorn._formats.json import safe_repr, shorten
-from acorn._formats.schema.generate import closed, is_strict
-from acorn._formats.schema.problems import Problem, problems, public
+from acorn._formats.schema.generate import close_objects, is_strict
+from acorn._formats.schema.problems import Problem, find_problems, public_problems
 from acorn._formats.schema.shape import Shape, _part
-from acorn._formats.xml.decode import read
+from acorn._formats.xml.decode import read_xml
 from acorn._formats.xml.encode import error_document, skeleton
 from acorn.errors import ParseError
 from acorn.types import JsonObject
@@ -57,7 +57,7 @@ def judge_arguments(shape: Shape, arguments: str, *, cut_off: bool, max_tokens: 
     try:
         return FinishResult(text, shape.schema.model_validate_json(text, by_alias=True, by_name=True))
     except ValidationError as error:
-        wrong, cause = problems(error, shape.json_schema, _parsed(text)), error
+        wrong, cause = find_problems(error, shape.json_schema, _parsed(text)), error
     if cut_off and not _parsed(text):  # cut inside the arguments, or before they began
         return FinishResult(text, None, wrong, _cut_off(max_tokens), was_cut=True, cause=cause)
     return FinishResult(text, None, wrong, cause=cause)
@@ -68,14 +68,14 @@ def judge_xml(shape: Shape, content: str, root: str, *, cut_off: bool, max_token
     if cut_off and content.rfind(f"</{root}") <= content.rfind(f"<{root}"):  # half an answer reads like a whole one
         return FinishResult(content, None, [], _cut_off(max_tokens), was_cut=True)
     try:
-        data = read(content, shape.xml_schema, root)
+        data = read_xml(content, shape.xml_schema, root)
     except ParseError as error:
         return FinishResult(content, None, [], str(error), cause=error)
     text = to_json(data, inf_nan_mode="constants")
     try:
         return FinishResult(content, shape.schema.model_validate_json(text, by_alias=False, by_name=True))
     except ValidationError as error:
-        wrong, cause = problems(error, shape.xml_schema, data), error
+        wrong, cause = find_problems(error, shape.xml_schema, data), error
     try:  # the form has the fields' own names, but the tool's schema has shown their aliases
         return FinishResult(content, shape.schema.model_validate_json(text, by_alias=True, by_name=True))
     except ValidationError:
@@ -90,7 +90,9 @@ def judge_fields(shape: Shape, fields: dict[str, Any], owner: str) -> BaseModel:
     try:
         instance = shape.schema.model_validate(fields, by_alias=True, by_name=True)
     except ValidationError as error:
-        wrong += [problem for problem in problems(error, shape._call_schema, fields) if problem["path"] not in unknown]
+        wrong += [
+            problem for problem in find_problems(error, shape._call_schema, fields) if problem["path"] not in unknown
+        ]
         cause = error
     else:
         if not wrong:
@@ -98,7 +100,7 @@ def judge_fields(shape: Shape, fields: dict[str, Any], owner: str) -> BaseModel:
     raise ParseError(
         f"`step.finish` of `{owner}` was given an output that does not fit: {_in_words(wrong)}.",
         raw_output=safe_repr(fields),
-        errors=public(wrong),
+        errors=public_problems(wrong),
     ) from cause
 
 
@@ -125,7 +127,7 @@ def finish_definition(shape: Shape, *, strict: bool = False) -> JsonObject:
     """The tool that ends the run, as in a request's `function`."""
     described = {"name": FINISH, "description": "Call this with your final answer. It ends the task."}
     if strict:
-        return {**described, "parameters": closed(shape.json_schema), "strict": True}
+        return {**described, "parameters": close_objects(shape.json_schema), "strict": True}
     return {**described, "parameters": shape.json_schema}
 
 
@@ -168,6 +170,6 @@ def out_of_retries(verdict: FinishResult, owner: str, model: str | None, attempt
         f"`{owner}` got no valid output from `{model}` in {attempts} "
         f"{'attempt' if attempts == 1 else 'attempts'}: {verdict.complaint} Raise {remedy}.",
         raw_output=verdict.raw,
-        errors=public(verdict.wrong),
+        errors=public_problems(verdict.wrong),
         attempts=attempts,
     )

@@ -14,9 +14,9 @@ from pydantic import BaseModel, ValidationError
 
 from acorn._declare.spec import Spec
 from acorn._formats.content import text_of
-from acorn._formats.json import describe_error, excerpt, shorten, to_plain
-from acorn._formats.schema.problems import of_input
-from acorn._formats.xml.decode import decode
+from acorn._formats.json import describe_error, excerpt, shorten, to_json_data
+from acorn._formats.schema.problems import input_problem
+from acorn._formats.xml.decode import decode_xml
 from acorn._history.first_messages import input_message
 from acorn._record.saved_form import restored
 from acorn.errors import AcornError, InputError, ParseError
@@ -81,7 +81,7 @@ class Fork:
         failure: Exception | None = None
         for at in self._inputs():
             try:
-                return decode(_text(self.events[at]), spec.input, spec.xml_input_root)
+                return decode_xml(_text(self.events[at]), spec.input, spec.xml_input_root)
             except (ParseError, ValidationError, ValueError) as error:
                 failure = failure or error
         why = "" if failure is None else f" ({_words(failure)})"
@@ -89,7 +89,9 @@ class Fork:
             f"The input of the thread does not fit `{spec.owner}`{why}; say the input in the call, as in "
             f"`{spec.owner}().using(thread=events, before={self.before})(...)`, or fork by the class of the run."
         )
-        raise InputError(message, problems=[of_input("", "an input of the module", "the thread", message)]) from failure
+        raise InputError(
+            message, problems=[input_problem("", "an input of the module", "the thread", message)]
+        ) from failure
 
     def with_input(self, spec: Spec, given: BaseModel) -> Fork:
         """The same with another input in the place of the one that was kept."""
@@ -102,14 +104,16 @@ class Fork:
                 f"The thread has no message that holds an input of `{spec.owner}`, so that the one of the call has no "
                 f"place; call it without one."
             )
-            raise InputError(message, problems=[of_input("", "no input", excerpt(to_plain(given), 200), message)])
+            raise InputError(
+                message, problems=[input_problem("", "no input", excerpt(to_json_data(given), 200), message)]
+            )
         events = list(self.events)
         events[at : at + 1] = events_of(input_message(spec, given), 0)
         return replace(self, events=events, source=given)
 
     def _restored(self, spec: Spec) -> BaseModel | None:
         try:
-            return restored(spec.input.schema, to_plain(self.source), "input")
+            return restored(spec.input.schema, to_json_data(self.source), "input")
         except AcornError:
             return None
 
@@ -261,4 +265,6 @@ def _depth(event: AgentEvent) -> int:
 
 
 def _wrong(path: str, message: str, value: Any) -> InputError:
-    return InputError(message, problems=[of_input(path, "the part of a run to keep", excerpt(value, 200), message)])
+    return InputError(
+        message, problems=[input_problem(path, "the part of a run to keep", excerpt(value, 200), message)]
+    )

@@ -17,7 +17,7 @@ from pydantic_core import from_json
 from acorn._declare.settings import without_overridden
 from acorn._declare.spec import Spec
 from acorn._declare.tools.kinds import Tool
-from acorn._formats.json import copied, describe_error
+from acorn._formats.json import copy_json, describe_error
 from acorn._formats.schema.shape import Shape
 from acorn._history import messages
 from acorn._machine.asks import BranchEnd
@@ -117,7 +117,7 @@ def first_branch_messages(history: Sequence[Message], prompt: str, own: Message 
         else:
             made.insert(0, {"role": "system", "content": prompt})
     inherited = len(made)
-    return (made if own is None else [*made, copied(own)]), inherited
+    return (made if own is None else [*made, copy_json(own)]), inherited
 
 
 def _joined(above: Any, prompt: str) -> Any:

@@ -13,9 +13,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from acorn._declare.spec import read_prompt_file
-from acorn._declare.tools.collect import FINISH, gather, merge
+from acorn._declare.tools.collect import FINISH, collect_tools, merge_tools
 from acorn._declare.tools.kinds import Tool
-from acorn._formats.json import copied, safe_repr, to_text
+from acorn._formats.json import copy_json, safe_repr, to_json_text
 from acorn._history import messages
 from acorn._history.compaction import CompactedRange, estimate, range_to_compact, summary_text
 from acorn._history.first_messages import first_messages
@@ -54,10 +54,10 @@ class Phases(ToolCalls):
 
     def _take_source(self, source: object, outcome: Any, now: float) -> None:
         where = f"tools of {type(source).__name__}"
-        found, _ = gather(listed_tools(outcome, where), where, {})
+        found, _ = collect_tools(listed_tools(outcome, where), where, {})
         self._source_tools.append(tuple(found))
         listed = [tool for tools in self._source_tools for tool in tools]
-        own = merge((*self.plan.tools, *listed), (), self.spec.owner)
+        own = merge_tools((*self.plan.tools, *listed), (), self.spec.owner)
         self._use_tools(self._and_inherited(own))
         if len(self._source_tools) == len(self.spec.sources):
             self._use_saved_tools()
@@ -111,7 +111,7 @@ class Phases(ToolCalls):
             history, inherited = first_branch_messages(context.history, prompt, own)
             above = context.history
             if inherited > len(above) or (above and history[0] != above[0]):
-                above = (copied(history[0]), *above[inherited == len(above) :])
+                above = (copy_json(history[0]), *above[inherited == len(above) :])
                 self.wire.change_first(history[0])
             self.transcript.begin(history, above)
         if self.plan.on_start is None:
@@ -448,7 +448,7 @@ class Phases(ToolCalls):
         if self.plan.on_finish is None:
             self._accept(self.spec.output.unwrap(instance))
         else:
-            state.answer = to_text(instance)
+            state.answer = to_json_text(instance)
 
     def _take_judgement(self, outcome: Any, now: float) -> None:
         state = self.state

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic_core import to_json
 
 from acorn._declare.spec import Spec
-from acorn._declare.tools.kinds import AgentTool, HostedTool, Tool, asks_people, first_paragraph
+from acorn._declare.tools.kinds import AgentTool, HostedTool, Tool, first_paragraph, may_ask_human
 from acorn._formats.json import safe_repr
-from acorn._formats.schema.shape import without_media
+from acorn._formats.schema.shape import require_no_media
 from acorn._machine.limits import Budget, Limits
 from acorn._machine.state import BranchContext
 from acorn.chunk import StreamChunk
@@ -45,7 +45,7 @@ class BranchTool:
         whose = f"The input of `{self.spec.owner}`, which is the branch `{self.name}`,"
         description = self.described or first_paragraph(self.doc)
         described = {"description": description} if description else {}
-        return {"name": self.name, **described, "parameters": without_media(self.spec.input.json_schema, whose)}
+        return {"name": self.name, **described, "parameters": require_no_media(self.spec.input.json_schema, whose)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +113,7 @@ class Toolset:
         self.named = {tool.name: tool for tool in self.tools}
         self.repeatable = frozenset([tool.name for tool in self.tools if tool.options.repeatable])
         self.hosted = tuple([tool for tool in self.tools if isinstance(tool, HostedTool)])
-        self.asking = frozenset([tool.name for tool in self.tools if asks_people(tool)])
+        self.asking = frozenset([tool.name for tool in self.tools if may_ask_human(tool)])
 
     @cached_property
     def described(self) -> Described:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from acorn._declare.settings import in_force, set_by_user
+from acorn._declare.settings import effective_setting, explicit_settings
 from acorn._declare.tools.collect import FINISH
 from acorn._declare.tools.kinds import Tool
 from acorn._history import messages
@@ -80,7 +80,7 @@ class RequestBuilder:
 
     def setting(self, name: str) -> Any:
         """As it stands now: what `on_step` set, else what was declared."""
-        return in_force(name, self.state.settings, self.spec)
+        return effective_setting(name, self.state.settings, self.spec)
 
     def whereabouts(self) -> int | None:
         """Where in the history the last response stands."""
@@ -143,7 +143,7 @@ class RequestBuilder:
         """What every request carries until a hook changes it."""
         self._temperature = self.setting("temperature")
         self._max_tokens = self.setting("max_tokens")
-        self._declared = set_by_user(self.state.settings, self.spec)
+        self._declared = explicit_settings(self.state.settings, self.spec)
         if self.spec.strict is None and "strict" in self._declared:
             self._declared -= {"strict"}
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from acorn._formats.json import copied
+from acorn._formats.json import copy_json
 from acorn._formats.schema.shape import RESULT
 from acorn._history import messages
 from acorn._history.history import history_of
@@ -75,7 +75,7 @@ def start_progress(state: State, turn: int | None) -> StepProgress | None:
     if len(state.calls) < MANY or state.phase not in ("tools", "branches"):
         return None
     return StepProgress(
-        state.calls, copied(_rest(state, turn)), len(state.under_way), len(state.results), len(state.branches)
+        state.calls, copy_json(_rest(state, turn)), len(state.under_way), len(state.results), len(state.branches)
     )
 
 

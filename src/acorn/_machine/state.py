@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from acorn._formats.blobs import to_saved
-from acorn._formats.json import to_plain
-from acorn._formats.redact import redact, secrets_in
+from acorn._formats.blobs import to_saved_data
+from acorn._formats.json import to_json_data
+from acorn._formats.redact import find_secrets, redact
 from acorn._machine.limits import Limits, Meter, Spent
 from acorn._record.saved_form import fields_of, read_request, read_result, written_request, written_result
 from acorn.errors import AcornError
@@ -60,9 +60,9 @@ def read_settings(settings: Mapping[str, Any]) -> JsonObject:
 def _without_secrets(model: Any) -> Any:
     """A model dict by the keys that are known to be harmless, and an address without its password."""
     if isinstance(model, dict):
-        kept = {key: value for key, value in model.items() if key in _HARMLESS and to_plain(value) == value}
+        kept = {key: value for key, value in model.items() if key in _HARMLESS and to_json_data(value) == value}
         addresses = {key: value for key, value in kept.items() if isinstance(value, str) and "://" in value}
-        return kept | {key: redact(value, secrets_in(model)) for key, value in addresses.items()}
+        return kept | {key: redact(value, find_secrets(model)) for key, value in addresses.items()}
     if isinstance(model, list | tuple):
         return [_without_secrets(each) for each in model]
     return model if isinstance(model, str) else OBJECT
@@ -104,7 +104,7 @@ class BranchContext:
     def to_json(self) -> JsonObject:
         return {
             **vars(self),
-            "input": to_saved(self.input),
+            "input": to_saved_data(self.input),
             "history": list(self.history),
             "openings": list(self.openings),
             "settings": written_settings(self.settings),
@@ -193,7 +193,9 @@ class State:
             plain["response"], plain["calls"], plain["results"] = None, [], []
         else:
             plain["response"] = None if self.response is None else _response(self.response)
-            plain["calls"] = to_plain([fields_of(call) for call in self.calls])  # a hook may have made anything of them
+            plain["calls"] = to_json_data(
+                [fields_of(call) for call in self.calls]
+            )  # a hook may have made anything of them
             plain["results"] = [written_result(result) for result in self.results.values()]
         plain["branches"] = [context.to_json() for context in self.branches.values()]
         plain["requests"] = {call_id: written_request(each) for call_id, each in self.requests.items()}

@@ -17,8 +17,8 @@ from math import inf
 from typing import Any
 
 from acorn._declare.settings import merge_settings
-from acorn._declare.tools.kinds import AgentTool, Tool, is_question, needs_approval
-from acorn._formats.json import compact, describe_error, excerpt, to_plain, to_text
+from acorn._declare.tools.kinds import AgentTool, Tool, is_ask_human, needs_approval
+from acorn._formats.json import describe_error, excerpt, to_compact_json, to_json_data, to_json_text
 from acorn._history.request_messages import RequestMessages
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskTool
 from acorn._machine.branches import Branches
@@ -63,13 +63,13 @@ def request_for(ask: AskTool, run_id: str, step: int, branch: str | None, asked:
     """What a person is asked before this call can be made, or instead of it; None where nobody needs to be."""
     call, tool = ask.call, ask.tool
     name = hashlib.sha256(call_key(run_id, step, call.id).encode()).hexdigest()[:32]
-    if is_question(tool):
+    if is_ask_human(tool):
         question, choices = str(ask.kwargs["question"]), ask.kwargs.get("choices")
         listed = None if choices is None else tuple(choices)
         return Request(name, run_id, "question", question, call.name, call.arguments, branch, asked, listed)
     if not needs_approval(tool, (ask.args, ask.kwargs)):
         return None
-    question = f"May `{call.name}` be called with {compact(call.arguments)}?"
+    question = f"May `{call.name}` be called with {to_compact_json(call.arguments)}?"
     return Request(name, run_id, "approval", question, call.name, call.arguments, branch, asked)
 
 
@@ -87,7 +87,7 @@ def decision_of(request: Request, value: Any) -> Approved | Refused:
         return Refused(value)
     if isinstance(value, bool):
         return Approved() if value else Refused()
-    plain = to_plain(value)
+    plain = to_json_data(value)
     is_changed = isinstance(plain, dict) and plain.keys() == {"approved", "arguments"} and plain["approved"] is True
     if is_changed and isinstance(plain["arguments"], dict):
         return Approved(plain["arguments"])
@@ -265,13 +265,13 @@ class ToolCalls(Branches):
             return None
         arguments = dict(decision.arguments)
         call = next(call for call in self.state.calls if call.id == call_id)
-        changed = replace(call, arguments=arguments, raw_arguments=compact(arguments))
+        changed = replace(call, arguments=arguments, raw_arguments=to_compact_json(arguments))
         return prepare(changed, self.toolset, self.run, False, self.plan.start)
 
     def _note_answer(self, call_id: str, value: Any) -> None:
         state, journal = self.state, self.journal
-        plain = state.answers[call_id] = to_plain(value)
-        text = plain if isinstance(plain, str) else to_text(plain)
+        plain = state.answers[call_id] = to_json_data(value)
+        text = plain if isinstance(plain, str) else to_json_text(plain)
         request_id = state.requests[call_id].id
         journal.entries.append(InputReceived(self.run.id, journal.step, journal.now, request_id, call_id, text))
         self._use_answer(call_id)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator
 from html import escape
 from typing import Any
 
-from acorn._formats.json import describe_error, shorten, to_plain
-from acorn._formats.redact import redact, secrets_in
+from acorn._formats.json import describe_error, shorten, to_json_data
+from acorn._formats.redact import find_secrets, redact
 from acorn._record.saved_form import module_in
 from acorn.thread.events import (
     AgentEvent,
@@ -79,20 +79,20 @@ def _counted(count: int, noun: str) -> str:
 def _ending(run: Any) -> Iterator[tuple[str, str]]:
     """The fields of the output, or why there is none."""
     if run.error is not None:
-        yield "error", redact(describe_error(run.error), secrets_in({}))
+        yield "error", redact(describe_error(run.error), find_secrets({}))
     elif isinstance(run.output, Paused):
         yield from (("waits for", request.question) for request in run.output.requests)
     elif run.stop_reason == "unfinished":
         yield "unfinished", repr(run.output)
     elif run.output is not None:
-        plain = to_plain(run.output)
+        plain = to_json_data(run.output)
         yield from (
             (name, _text(value)) for name, value in (plain.items() if isinstance(plain, dict) else [("", plain)])
         )
 
 
 def _text(value: Any) -> str:
-    plain = to_plain(value)
+    plain = to_json_data(value)
     return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, indent=2)
 
 

@@ -13,10 +13,10 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from acorn._formats.blobs import as_one_text, from_one_text, to_saved
+from acorn._formats.blobs import from_single_text, to_saved_data, to_single_text
 from acorn._formats.content import restore_parts, save_parts
-from acorn._formats.json import describe_error, excerpt, shorten, to_plain
-from acorn._formats.redact import redact, secrets_in
+from acorn._formats.json import describe_error, excerpt, shorten, to_json_data
+from acorn._formats.redact import find_secrets, redact
 from acorn._formats.schema.shape import SHAPES, Shape, Shapes
 from acorn._history.history import history_of
 from acorn.errors import AcornError, ModelError, StoreError
@@ -34,7 +34,7 @@ _DEEPEST_CAUSE = 10
 
 def write_run(run: Any) -> str:
     """A record, its branches included, as one JSON text."""
-    return as_one_text(lambda: _with_branches(run))
+    return to_single_text(lambda: _with_branches(run))
 
 
 def _with_branches(run: Any) -> JsonObject:
@@ -43,8 +43,8 @@ def _with_branches(run: Any) -> JsonObject:
         "format": FORMAT,
         "module": module_in(entries),
         "run": written_record(run),
-        "history": to_plain(run._book.messages),
-        "journal": [to_plain(written_entry(entry)) for entry in entries],
+        "history": to_json_data(run._book.messages),
+        "journal": [to_json_data(written_entry(entry)) for entry in entries],
         "branches": [_with_branches(branch) for branch in list(run.branches)],
     }
 
@@ -52,7 +52,7 @@ def _with_branches(run: Any) -> JsonObject:
 def read_run(make: Callable[..., Any], text: str, agent: Any) -> Any:
     """The record that was written, made by `make`; typed by the class of its module, if that is given."""
     try:
-        saved = from_one_text(text)
+        saved = from_single_text(text)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
         raise StoreError(f"The text is no saved run, since it is no JSON: {describe_error(error)}") from error
     # An alias such as `Extract[Person]` says what its instances give, so one is made.
@@ -110,8 +110,8 @@ def written_record(run: Any) -> JsonObject:
     return {
         "id": run.id,
         "branch": run.branch,
-        "input": to_saved(run.input),
-        "output": None if is_unfinished or is_paused else to_saved(output),
+        "input": to_saved_data(run.input),
+        "output": None if is_unfinished or is_paused else to_saved_data(output),
         **({"unfinished": _written_unfinished(output)} if is_unfinished else {}),
         **({"waits_for": [written_request(each) for each in output.requests]} if is_paused else {}),
         "usage": fields_of(run.usage),
@@ -212,7 +212,9 @@ def read_output(kept: Mapping[str, Any], shape: Shape | None, *, may_differ: boo
     if shape is None or shape.is_empty or plain is None:
         return plain  # of a class that gives nothing, an instance gave it
     output = shape.revive(plain)
-    lost = plain.keys() - to_plain(output).keys() if isinstance(plain, dict) and isinstance(output, BaseModel) else ()
+    lost = (
+        plain.keys() - to_json_data(output).keys() if isinstance(plain, dict) and isinstance(output, BaseModel) else ()
+    )
     if lost and may_differ:
         return plain
     if lost:
@@ -227,8 +229,8 @@ def _written_unfinished(output: Unfinished) -> JsonObject:
     return {
         "owner": output._owner,
         "content": output.content,
-        "tool_calls": to_plain([fields_of(call) for call in output.tool_calls]),
-        "tool_results": to_saved([written_result(result) for result in output.tool_results]),
+        "tool_calls": to_json_data([fields_of(call) for call in output.tool_calls]),
+        "tool_results": to_saved_data([written_result(result) for result in output.tool_results]),
     }
 
 
@@ -299,7 +301,7 @@ def _words_in(entries: Any) -> str | None:
 
 def _written_error(error: BaseException, known: str | None = None, depth: int = 0) -> JsonObject:
     """An error by its class, its words and its public fields; `known` are its words as the journal has them."""
-    secrets = secrets_in({})
+    secrets = find_secrets({})
     kind, name, words = (
         f"{type(error).__module__}:{type(error).__qualname__}",
         type(error).__name__,
@@ -321,7 +323,7 @@ def _written_error(error: BaseException, known: str | None = None, depth: int = 
     return {
         "class": kind,
         "words": redact(words, secrets),
-        "fields": _redacted(to_plain(fields), secrets),
+        "fields": _redacted(to_json_data(fields), secrets),
         "notes": _redacted(notes, secrets),
         "cause": None if cause is None else _written_error(cause, None, depth + 1),
     }
@@ -376,7 +378,7 @@ def written_entry(entry: Entry) -> JsonObject:
     """An entry as plain data, with the name of its class."""
     plain: JsonObject = {"entry": type(entry).__name__, **entry._asdict()}
     if isinstance(entry, RunStarted):
-        plain["input"] = to_saved(entry.input)
+        plain["input"] = to_saved_data(entry.input)
     if "usage" in plain:
         plain["usage"] = fields_of(plain["usage"])
     return plain

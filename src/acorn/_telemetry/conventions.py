@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from acorn._formats.json import to_plain
-from acorn._formats.redact import redact, secrets_in, without_secrets
+from acorn._formats.json import to_json_data
+from acorn._formats.redact import find_secrets, redact, redact_by_name
 from acorn.journal import ModelResponded
 from acorn.models.request_body import unsigned_id
 from acorn.types import Content, JsonObject
@@ -145,7 +145,7 @@ class ContentWriter:
         """Which secrets there are: those of the model dict as it is now, and of the environment."""
         if model is not self._model or not self._secrets:
             self._model = model
-            self._secrets |= secrets_in({"model": model} if isinstance(model, dict | list | tuple) else {})
+            self._secrets |= find_secrets({"model": model} if isinstance(model, dict | list | tuple) else {})
 
     def text(self, text: str) -> str:
         """A text without secrets and base64."""
@@ -192,7 +192,7 @@ class ContentWriter:
     def _loaded(self, text: str) -> Any:
         if text[:1] in ("{", "["):
             try:
-                return self._veiled(without_secrets(json.loads(text)))
+                return self._veiled(redact_by_name(json.loads(text)))
             except (ValueError, RecursionError):
                 pass
         return self.text(text)
@@ -235,12 +235,17 @@ class ContentWriter:
         if kind == "file":
             data = str(source.get("file_data") or source.get("file_url") or "")
             return self._media("document", data, source.get("filename"))
-        return {"type": self.text(kind), "content": self._veiled(without_secrets(to_plain(dict(part))))}
+        return {"type": self.text(kind), "content": self._veiled(redact_by_name(to_json_data(dict(part))))}
 
     def _media(self, modality: str, url: str, name: Any) -> Part:
         named = {"name": self.text(str(name))} if name else {}
         if url.startswith(("http://", "https://")):
-            return {"type": "uri", "modality": modality, "uri": redact(self.text(url), secrets_in({"": url})), **named}
+            return {
+                "type": "uri",
+                "modality": modality,
+                "uri": redact(self.text(url), find_secrets({"": url})),
+                **named,
+            }
         media_type = url.removeprefix("data:").partition(";")[0] if url.startswith("data:") else None
         return _blob(modality, media_type) | named
 

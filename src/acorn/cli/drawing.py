@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from rich.text import Text
 from rich.tree import Tree
 
-from acorn._inside import RESULT, compact
+from acorn._inside import RESULT, to_compact_json
 from acorn.cli.output import call_text, clean, ending, one_line, seconds_text
 from acorn.cli.view_tree import BranchRow, CallRow, LineRow, TaskRow, TurnRow
 
@@ -211,7 +211,7 @@ def answer_lines(answer: Any, completed: tuple[str, ...], pen: Pen, *, is_growin
 
 def _value(name: str, value: Any, pen: Pen, is_growing: bool) -> Text:
     room = max(20, 2 * pen.width - len(name))
-    text = pen.hide(value if isinstance(value, str) else compact(value))
+    text = pen.hide(value if isinstance(value, str) else to_compact_json(value))
     text = ending(text, room) if is_growing and isinstance(value, str) else one_line(text, room)
     cursor = ("_" if pen.is_plain else "▌") if is_growing else ""
     return Text("", overflow="fold").append(name, "cyan").append(text).append(cursor, "dim")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from acorn._inside import FORMAT, JsonSchema, followed, in_words
+from acorn._inside import JsonSchema, describe_schema, follow_refs, media_kind
 
 _ALIASES = "acorn-aliases"
 """Where an object keeps the other names of its fields."""
@@ -28,7 +28,7 @@ class Node:
 
     @property
     def words(self) -> str:
-        return in_words(self.schema, self.top)
+        return describe_schema(self.schema, self.top)
 
     @property
     def choices(self) -> list[Any] | None:
@@ -48,8 +48,7 @@ class Node:
     @property
     def media(self) -> list[str]:
         """Which of `image`, `audio` and `file` it may be."""
-        formats = [str(member.get("format")) for member in self.members]
-        return [found.removeprefix(FORMAT) for found in formats if found.startswith(FORMAT)]
+        return [kind for member in self.members if (kind := media_kind(member)) is not None]
 
     @property
     def is_flag(self) -> bool:
@@ -150,7 +149,7 @@ def _either(schemas: list[JsonSchema]) -> JsonSchema:
 
 
 def _members(schema: JsonSchema, top: JsonSchema) -> Iterator[JsonSchema]:
-    schema = followed(schema, top)
+    schema = follow_refs(schema, top)
     for union in ("anyOf", "oneOf", "allOf"):
         if union in schema:
             for member in schema[union]:

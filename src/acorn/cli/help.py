@@ -14,13 +14,13 @@ from rich.table import Table
 from rich.text import Text
 
 from acorn import module
-from acorn._inside import Spec, shorten
+from acorn._inside import AgentDescription, shorten
 from acorn.cli.field_options import Node
 from acorn.cli.options import OWN, TAKES_TEXT, Option, Options, is_ambiguous
 from acorn.cli.output import clean, one_line, write
 
 
-def show_help(agent: module[Any, Any], spec: Spec, options: Options, target: str, out: TextIO) -> None:
+def show_help(agent: module[Any, Any], spec: AgentDescription, options: Options, target: str, out: TextIO) -> None:
     """Print it; nothing in a user's text is taken for markup."""
     console = Console(file=out)
     with console.capture() as drawn:
@@ -28,10 +28,10 @@ def show_help(agent: module[Any, Any], spec: Spec, options: Options, target: str
     write(out, drawn.get())
 
 
-def _print(agent: module[Any, Any], spec: Spec, options: Options, target: str, console: Console) -> None:
+def _print(agent: module[Any, Any], spec: AgentDescription, options: Options, target: str, console: Console) -> None:
     argument = "" if options.positional is None else " RESULT..." if options.positional.node.is_list else " RESULT"
     console.print(Padding(Text(f"Usage: acorn run {target}{argument} [OPTIONS]", style="bold"), (1, 1, 1, 1)))
-    if doc := _docstring(type(agent)):
+    if doc := inspect.cleandoc(spec.docstring):
         console.print(Padding(Text(clean(doc)), (0, 1, 1, 1)))
     if options.listed:
         console.print(_panel("Input", [_row(option, options) for option in options.listed]))
@@ -39,16 +39,6 @@ def _print(agent: module[Any, Any], spec: Spec, options: Options, target: str, c
     if output.listed:
         console.print(_panel("Output", [_described(option) for option in output.listed if len(option.path) == 1]))
     console.print(_panel("Options", [_own_row(name, options, agent.model) for name in OWN]))
-
-
-def _docstring(cls: type[module[Any, Any]]) -> str:
-    """The nearest docstring that is the user's."""
-    for above in cls.__mro__:
-        if above is module:
-            break
-        if issubclass(above, module) and vars(above).get("__doc__"):
-            return inspect.cleandoc(above.__doc__ or "")
-    return ""
 
 
 Row = tuple[str, str, RenderableType]

@@ -28,7 +28,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from acorn import Audio, File, Image
-from acorn._inside import RESULT, Problem, aliases_of, problems, shorten
+from acorn._inside import RESULT, Problem, aliases_of, input_problems, shorten
 from acorn.cli.field_options import Node
 from acorn.cli.options import Option, Options, ParsedArguments, ValuePath
 from acorn.cli.output import CommandError, error_text, line_reached, write_line
@@ -162,7 +162,7 @@ def make_input(written: ParsedArguments, options: Options) -> BaseModel:
     try:
         return _validated(schema, values, others)
     except ValidationError as error:
-        found = problems(error, options.shape.xml_schema, values)
+        found = input_problems(options.shape, error, values)
         typed = {str(path[0]) for path in written.options}
         complaints = [_complaint(problem, from_file - typed, source, options) for problem in found]
         raise CommandError("; ".join(complaints)) from error

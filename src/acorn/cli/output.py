@@ -22,8 +22,15 @@ from rich.console import Console
 from rich.highlighter import JSONHighlighter
 from rich.text import Text
 
-from acorn._inside import INTERRUPTED as INTERRUPTED
-from acorn._inside import compact, describe_error, redact, secrets_in, shorten, to_plain, whole_text
+from acorn._inside import (
+    describe_error,
+    find_secrets,
+    redact,
+    replace_surrogates,
+    shorten,
+    to_compact_json,
+    to_json_data,
+)
 from acorn.cli.streams import quieten
 
 # An escape sequence as a whole, where it can be recognized; otherwise its first character alone.
@@ -63,12 +70,12 @@ def ending(text: str, limit: int) -> str:
 def call_text(name: str, arguments: str, limit: int = 160) -> str:
     """A call the way Python writes it: `search(query="acorns", limit=3)`."""
     try:
-        values = from_json(whole_text(arguments) or "{}", allow_partial="trailing-strings")
+        values = from_json(replace_surrogates(arguments) or "{}", allow_partial="trailing-strings")
     except ValueError:
         values = None
     if not isinstance(values, dict):
         return one_line(f"{name}({arguments})", limit)
-    return one_line(f"{name}({', '.join(f'{key}={compact(value)}' for key, value in values.items())})", limit)
+    return one_line(f"{name}({', '.join(f'{key}={to_compact_json(value)}' for key, value in values.items())})", limit)
 
 
 def seconds_text(seconds: float) -> str:
@@ -94,7 +101,7 @@ def totals_text(steps: int, tokens: int, cost: float | None, seconds: float, bet
 
 def json_text(value: Any, *, indent: int | None = None, encoding: str = "utf-8") -> str:
     """JSON in which every character is one that a terminal shows, and the encoding has."""
-    plain = whole_text(_finite(to_plain(value)))
+    plain = replace_surrogates(_finite(to_json_data(value)))
     separators = (",", ": ") if indent else (",", ":")
     text = json.dumps(plain, ensure_ascii=False, indent=indent, separators=separators)
     text = _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
@@ -121,6 +128,8 @@ USAGE = 2
 """The command was used wrongly; nothing was run."""
 WAITING = 3
 """The run rests, and waits for a person."""
+INTERRUPTED = 130
+"""Ctrl-C ended the run, as shells say it."""
 TERMINATED = 143
 
 
@@ -210,7 +219,7 @@ def message_of(error: BaseException, secrets: Iterable[str] = ()) -> str:
 
 def without_keys(text: str, secrets: Iterable[str] = ()) -> str:
     """A text without keys: these, those of the environment, and what looks like one."""
-    return redact(text, {*secrets, *secrets_in({})})
+    return redact(text, {*secrets, *find_secrets({})})
 
 
 # Where it happened

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from acorn import Run
-from acorn._inside import whole_text
+from acorn._inside import replace_surrogates
 from acorn.cli.output import FAILED, CommandError
 from acorn.journal import Entry
 from acorn.thread import dump_events
@@ -80,7 +80,7 @@ class Saver:
     def _put(self, *, is_last: bool) -> None:
         run = self._run()
         events = [] if run is None else dump_events(run.thread)
-        text = json.dumps(whole_text(events), ensure_ascii=False, indent=1)
+        text = json.dumps(replace_surrogates(events), ensure_ascii=False, indent=1)
         self._target.put(f"{text}\n".encode(), is_last=is_last)
 
 

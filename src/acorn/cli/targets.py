@@ -14,7 +14,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -22,7 +22,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from acorn import AcornError, InputError, StoreError, module
-from acorn._inside import class_spec, stored_settings
+from acorn._inside import describe_agent, stored_file, stored_settings
 from acorn.cli.output import CommandError, error_text, line_reached, message_of
 from acorn.stores.open import open_store
 from acorn.stores.port import Store, StoredRun
@@ -141,7 +141,8 @@ def _classes(loaded: ModuleType) -> list[type[Agent]]:
 
 def _only(loaded: ModuleType, source: str) -> type[Agent]:
     classes = _classes(loaded)
-    used = {_branch_class(entry) for cls in classes for entry in class_spec(cls).branches.values() if entry is not cls}
+    branches = [(cls, branch) for cls in classes for branch in describe_agent(cls).branches.values()]
+    used = [branch for cls, branch in branches if branch is not cls]
     free = [cls for cls in classes if cls not in used]
     if len(free) == 1:
         return free[0]
@@ -149,10 +150,6 @@ def _only(loaded: ModuleType, source: str) -> type[Agent]:
         raise CommandError(f"`{source}` defines no module; derive a class from `acorn.module` there")
     names = ", ".join(f"`{source}:{cls.__name__}`" for cls in free or classes)
     raise CommandError(f"`{source}` defines several modules; say which one: {names}")
-
-
-def _branch_class(entry: Any) -> Any:
-    return entry["module"] if isinstance(entry, dict) else entry
 
 
 def _named(loaded: ModuleType, name: str, source: str) -> type[Agent] | Agent:
@@ -230,9 +227,8 @@ def short(run_id: str) -> str:
 def agent_of(kept: StoredRun, store: Store, target: str | None, debug: bool) -> Agent:
     """The agent of a kept run, as it was; `target` says where its class is, if that is known better."""
     birth = kept.header
-    notes: Mapping[str, Any] = json.loads(birth.overrides) if birth.overrides else {}
     module, _, name = birth.agent.partition(":")
-    file = notes.get("file")
+    file = stored_file(kept)
     if target is None and not name.isidentifier():
         raise CommandError(
             f"`{name}` cannot be found from outside, since it is inside something else; go on with the run in its own "

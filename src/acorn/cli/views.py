@@ -20,7 +20,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from acorn import Run, StreamChunk, listen, module
-from acorn._inside import Spec
+from acorn._inside import AgentDescription
 from acorn.cli.drawing import Pen, draw
 from acorn.cli.output import call_text, clean, one_line, seconds_text, totals_text, write_line
 from acorn.cli.streams import Capture
@@ -43,7 +43,9 @@ class View(Protocol):
 
 
 @contextmanager
-def view_of(agent: module[Any, Any], spec: Spec, out: TextIO, hide: Callable[[str], str]) -> Generator[View]:
+def view_of(
+    agent: module[Any, Any], spec: AgentDescription, out: TextIO, hide: Callable[[str], str]
+) -> Generator[View]:
     """The view of one run, as long as the run goes on."""
     name, model = type(agent).__name__, model_name(agent.model) or ""
     if not (sys.stderr.isatty() and Console(file=sys.stderr).is_interactive):

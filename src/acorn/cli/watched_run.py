@@ -16,7 +16,7 @@ from shlex import quote
 from typing import Any, TextIO
 
 from acorn import AcornError, ModelError, ParseError, Paused, Request, Run, Unfinished, capture, listen
-from acorn._inside import Spec, resume_stream, secrets_in, to_plain
+from acorn._inside import AgentDescription, resume_stream, secrets_of_model, to_json_data
 from acorn.cli.options import OwnOptions
 from acorn.cli.output import (
     FAILED,
@@ -55,14 +55,16 @@ class TerminatedError(BaseException):
 class WatchedRun:
     """The run that a command is about."""
 
-    def __init__(self, agent: Agent, spec: Spec, own: OwnOptions, out: TextIO, *, prints_text: bool = False) -> None:
+    def __init__(
+        self, agent: Agent, spec: AgentDescription, own: OwnOptions, out: TextIO, *, prints_text: bool = False
+    ) -> None:
         self.agent = agent
         self.spec = spec
         self.own = own
         self.out = out
         self.prints_text = prints_text
         """Whether an output that is text is printed as it is, for people."""
-        self.secrets = _secrets_of(agent.model)
+        self.secrets = secrets_of_model(agent.model)
         self.runs: Sequence[Run] = ()
         self.saver: Saver | None = None
         if own.save is not None:
@@ -186,8 +188,8 @@ class WatchedRun:
         if isinstance(run.output, Unfinished):
             called = ", ".join(f"`{call.name}`" for call in run.output.tool_calls)
             message = (
-                f"`{self.spec.owner}` did not finish: in a single turn the model called {called}. Set `max_steps` on "
-                f"`{self.spec.owner}` to let it go on."
+                f"`{self.spec.name}` did not finish: in a single turn the model called {called}. Set `max_steps` on "
+                f"`{self.spec.name}` to let it go on."
             )
             self._print_error({"type": "Unfinished", "message": message, "content": run.output.content})
             raise CommandError(message, FAILED)
@@ -264,7 +266,7 @@ def _entries_of(run: Run | None) -> list[Entry]:
 
 def text_in(output: Any) -> str | None:
     """The text that an output is, or that its one field holds."""
-    plain = to_plain(output)
+    plain = to_json_data(output)
     if isinstance(plain, dict) and len(plain) == 1:
         (plain,) = plain.values()
     return plain if isinstance(plain, str) else None
@@ -297,13 +299,6 @@ def _ended_in_order() -> Generator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _secrets_of(model: Any) -> set[str]:
-    """The keys that a model is asked with."""
-    if isinstance(model, list | tuple):
-        return {secret for each in model for secret in _secrets_of(each)}
-    return secrets_in(model) if isinstance(model, dict) else set()
 
 
 def report(run: Run | None, error: JsonObject | None = None) -> JsonObject:

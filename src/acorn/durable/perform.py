@@ -14,19 +14,13 @@ from typing import Any, Literal, cast
 
 from acorn import module
 from acorn._inside import (
-    BASE,
     HandedBackError,
-    Tree,
-    adrive_tree,
+    QueuedRun,
     agent_name,
-    build_in_thread,
-    class_of,
     describe_error,
-    drive_tree,
     excerpt,
     instance_of,
-    load_queued,
-    status_of,
+    is_agent,
     stored_settings,
 )
 from acorn.errors import DeclarationError, StoreError
@@ -73,14 +67,14 @@ def perform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Even
         return ended
     with delivery:
         try:
-            tree = delivery.claim()
+            queued = delivery.claim()
         except _AlreadyOverError as over:
             return over.status
         try:
-            drive_tree(tree, run_id)
+            queued.drive()
         except (Exception, HandedBackError) as error:
-            return delivery.outcome(tree, error)
-        return delivery.outcome(tree, None)
+            return delivery.outcome(queued, error)
+        return delivery.outcome(queued, None)
 
 
 async def aperform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Event | None = None) -> Ended:
@@ -91,14 +85,14 @@ async def aperform(store: Any, run_id: str, agents: Any = None, *, stop: threadi
         return ended
     with delivery:
         try:
-            tree, _ = await build_in_thread(lambda: (delivery.claim(), run_id))
+            queued = await QueuedRun.build(delivery.claim)
         except _AlreadyOverError as over:
             return over.status
         try:
-            await adrive_tree(tree, run_id)
+            await queued.adrive()
         except (Exception, HandedBackError) as error:
-            return delivery.outcome(tree, error)
-        return delivery.outcome(tree, None)
+            return delivery.outcome(queued, error)
+        return delivery.outcome(queued, None)
 
 
 class _AlreadyOverError(Exception):
@@ -131,7 +125,7 @@ class _Delivery:
     def __exit__(self, *_: object) -> None:
         stop_heartbeat(self._store, self._run_id)
 
-    def claim(self) -> Tree:
+    def claim(self) -> QueuedRun:
         """The run, ready to be driven; it is as it was where that cannot be."""
         found = self._claimed()
         status = found[0].facts.status
@@ -139,12 +133,10 @@ class _Delivery:
             raise _AlreadyOverError(status)
         try:
             agent = self._agent(found[0])
-            tree = load_queued(agent, found, self._store)
+            return QueuedRun(agent, found, self._store, self._stop)
         except BaseException:
             self._store.release(self._run_id, this_process(), "stopped" if status == "running" else status)
             raise
-        tree.leave = self._stop
-        return tree
 
     def _claimed(self) -> list[StoredRun]:
         run_id, here = self._run_id, this_process()
@@ -177,13 +169,13 @@ class _Delivery:
             )
         return instance_of(which).using(store=self._store, **stored_settings(kept))
 
-    def outcome(self, tree: Tree, error: BaseException | None) -> Ended:
+    def outcome(self, queued: QueuedRun, error: BaseException | None) -> Ended:
         """What the run has come to; where that is no end, or was not kept, an error."""
-        status = status_of(tree.loops[self._run_id])
+        status = queued.status
         if status == "cancelled":
             return status
-        if tree.lost is not None:
-            raise tree.lost
+        if queued.fatal_error is not None:
+            raise queued.fatal_error
         if isinstance(error, HandedBackError):
             handed = DeliverAgainError(f"The run {self._run_id} has stopped at its last commit; deliver it again.")
             handed.is_queued = True
@@ -201,7 +193,7 @@ def _lookup(agents: Any) -> Lookup:
     """How to find an agent by its name."""
     if agents is None:
         return _by_name
-    if hasattr(class_of(agents), BASE):
+    if is_agent(agents):
         agents = [agents]
     elif callable(agents):
         found: Lookup = agents
@@ -210,7 +202,7 @@ def _lookup(agents: Any) -> Lookup:
         raise _no_agents(agents)
     several = list(agents)
     for each in several:
-        if not hasattr(class_of(each), BASE):
+        if not is_agent(each):
             raise _no_agents(each)
     return named_agents(several).get
 
@@ -219,7 +211,7 @@ def named_agents(agents: Iterable[Any]) -> JsonObject:
     """Agents by what every process calls their classes, which is all that a run says of its own."""
     named: JsonObject = {}
     for each in agents:
-        name = agent_name(class_of(each))
+        name = agent_name(each)
         if named.setdefault(name, each) is not each:
             raise DeclarationError(
                 f"Two of the agents are `{name}`, and a run of it would be driven by either; give one of them, or two "

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from acorn._inside import redact, secrets_in
+from acorn._inside import find_secrets, redact
 from acorn.errors import AcornError
 from acorn.mcp.process import ServerLog, Watcher, start_process
 
@@ -74,7 +74,9 @@ class ServerAddress:
         named = [*map(_named, self.args), *map(_followed, self.args, self.args[1:])]
         own = {value for name, value in env.items() if os.environ.get(name) != value and _MAY_BE_KEY.fullmatch(value)}
         told = own | {value for value in headers.values() if len(value) >= 6} | set(self._in_path())
-        return secrets_in({"headers": headers, "env": env, "target": self.target, "args": [*self.args, *named]}) | told
+        return (
+            find_secrets({"headers": headers, "env": env, "target": self.target, "args": [*self.args, *named]}) | told
+        )
 
     @asynccontextmanager
     async def transport(self, log: ServerLog | None, watcher: Watcher, seconds: float) -> AsyncGenerator[Any]:

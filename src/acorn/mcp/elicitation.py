@@ -23,7 +23,15 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any
 
-from acorn._inside import OwnerLoop, call_async, call_sync, complaints, shorten, start_thread, to_plain, whole_text
+from acorn._inside import (
+    OwnerLoop,
+    call_async,
+    call_in_thread,
+    describe_errors,
+    replace_surrogates,
+    shorten,
+    to_json_data,
+)
 from acorn.mcp.tools import clean, cut, has_unseen
 from acorn.record import current_call_site
 from acorn.types import JsonObject, Request
@@ -150,7 +158,7 @@ class Caller:
         assert self.on_human is not None
         if self.home is not None:
             return await self.home.hop(partial(call_async, self.on_human, request))
-        return await asyncio.wrap_future(start_thread(call_sync, self.on_human, request))
+        return await asyncio.wrap_future(call_in_thread(self.on_human, request))
 
     def tell(self, told: Callable[[], object]) -> None:
         """Call something in order on the caller's loop; where it has none, in a thread for such."""
@@ -196,7 +204,7 @@ async def answer_form(caller: Caller, message: str, schema: JsonObject) -> tuple
     question = _question(message, fields, defaults)
     if len(question) > _LONGEST_QUESTION:  # nobody would have agreed to a default that is cut off
         defaults, question = {}, _question(message, fields, {})
-    said = whole_text(to_plain(await caller.ask(question, _choices(fields))))
+    said = replace_surrogates(to_json_data(await caller.ask(question, _choices(fields))))
     if said is None:
         return "cancel", None
     if said is False and not _takes_bool(fields):
@@ -292,7 +300,7 @@ def _check(answers: JsonObject, fields: dict[str, Any], schema: JsonObject, said
     """Raise a `ValueError` where an answer does not fit the form."""
     if not isinstance(said, dict) and len(fields) != 1:
         raise ValueError(f"the form has the fields {', '.join(fields)}; answer with a dict of them")
-    found = list(complaints(_validator(schema).iter_errors(answers), schema))
+    found = list(describe_errors(_validator(schema).iter_errors(answers), schema))
     if found:
         raise ValueError(shorten("; ".join(map(str, found)), 500))
 

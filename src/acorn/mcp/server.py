@@ -21,17 +21,17 @@ from acorn import AcornError, DeclarationError, Paused, Unfinished, __version__,
 from acorn._inside import (
     RESULT,
     Shape,
+    describe_agent,
+    describe_as_tool,
     describe_error,
     excerpt,
-    make_tool,
+    find_secrets,
+    output_schema,
     redact,
-    schema_of,
-    secrets_in,
+    replace_surrogates,
     shorten,
-    spec_of,
-    to_plain,
-    to_text,
-    whole_text,
+    to_json_data,
+    to_json_text,
 )
 from acorn.journal import Entry, ModelRequested, ToolStarted
 from acorn.mcp.address import check_installed
@@ -80,12 +80,12 @@ def _offered(agents: Any) -> dict[str, _Offer]:
         if not isinstance(given, module) and not (isinstance(given, type) and issubclass(given, module)):
             raise DeclarationError(f"`serve` takes classes and instances of modules, got {excerpt(given)}.")
         agent = given() if isinstance(given, type) else given
-        described = make_tool(agent, f"agents[{at}]", "serve", {}).schema
+        described = describe_as_tool(agent, f"agents[{at}]", "serve")
         name = described["name"]
         if name in found:
             raise DeclarationError(f"`serve` was given two modules that are both `{name}` to a client; rename a class.")
         words = described.get("description", "")
-        output = spec_of(agent).output
+        output = describe_agent(agent).output
         found[name] = _Offer(agent, name, words, described["parameters"], output, _promised(output))
     return found
 
@@ -129,8 +129,8 @@ def _server(offers: dict[str, _Offer]) -> Any:
         else:
             text, data, failed = await _run(offer, params.arguments or {}, context.session.report_progress)
         # Half a surrogate pair, as of a file name that is no UTF-8, would end the session.
-        content: list[Any] = [types.TextContent(type="text", text=whole_text(text))]
-        return types.CallToolResult(content=content, structured_content=whole_text(data), is_error=failed)
+        content: list[Any] = [types.TextContent(type="text", text=replace_surrogates(text))]
+        return types.CallToolResult(content=content, structured_content=replace_surrogates(data), is_error=failed)
 
     return Server("acorn", version=__version__, on_list_tools=list_tools, on_call_tool=call_tool)
 
@@ -139,7 +139,7 @@ def _promised(shape: Shape) -> JsonObject | None:
     if shape.is_empty:
         return None
     try:
-        return schema_of(shape.schema, by_alias=False, mode="serialization")
+        return output_schema(shape)
     except Exception:  # a type that Pydantic can validate and not describe; a client does without
         return None
 
@@ -167,8 +167,8 @@ async def _run(offer: _Offer, arguments: JsonObject, report: Callable[..., Any])
         )
     if offer.output.is_empty:
         return "Done.", None, False
-    text = output if isinstance(output, str) else to_text(output)
-    data = json.loads(to_text(to_plain({RESULT: output} if offer.output.wrapped else output)))
+    text = output if isinstance(output, str) else to_json_text(output)
+    data = json.loads(to_json_text(to_json_data({RESULT: output} if offer.output.wrapped else output)))
     if offer.promised is not None and not _fits(data, offer.promised):  # clients would throw it away
         return f"`{offer.name}` gave `{text}`, which is not as its `final_output` has it.", None, True
     return text, data if isinstance(data, dict) else None, False
@@ -190,7 +190,7 @@ def _waiting(paused: Paused) -> str:
 
 
 def _safe(text: str) -> str:
-    return redact(text, secrets_in({}))
+    return redact(text, find_secrets({}))
 
 
 @asynccontextmanager

@@ -18,16 +18,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from acorn import tool
 from acorn._inside import (
-    FunctionTool,
     LoopBoundCall,
     OwnerLoop,
     Tool,
     excerpt,
     is_async,
     is_tool_name,
-    options_of,
-    tool,
+    new_tool,
 )
 from acorn.errors import AcornError, DeclarationError, ToolConflictError
 from acorn.mcp.address import ServerAddress
@@ -283,18 +282,14 @@ class MCPServer:
             once=True,  # nobody knows what a server's tool does, and its hints are only its word
             approval=partial(approve, definition.name) if callable(approve) else definition.name in approve,
         )(call)
-        options = options_of(marked)
-        assert options is not None
         where = f"`{name}` of the MCP server `{label}`, which a `prefix` would keep apart"
-        made = FunctionTool(name, marked, options, where)
         try:
-            made.binding  # noqa: B018 - computed once and kept
+            return new_tool(marked, where)
         except DeclarationError as error:
             raise AcornError(
                 f"The MCP server `{label}` describes the arguments of `{name}` wrongly, so that nothing can be checked "
                 f"against it; leave the tool out by `allow=[...]`. {error}"
             ) from error
-        return made
 
     async def _call(self, definition: Definition, arguments: JsonObject, caller: Caller) -> Any:
         try:

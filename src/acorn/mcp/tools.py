@@ -27,7 +27,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from acorn._inside import FINISH, compact, shorten
+from acorn._inside import FINISH, shorten, to_compact_json
 from acorn.errors import AcornError, ToolConflictError
 from acorn.media import Audio, File, Image, Media
 from acorn.types import JsonObject
@@ -326,7 +326,7 @@ def output_of(result: Any, definition: Definition, limit: int, hidden: Callable[
     """What the tool returns; an error that the server reports is raised, without the keys of the user."""
     structured = result.structured_content
     if result.is_error:
-        words = _texts(result.content) or ("" if structured is None else compact(structured))
+        words = _texts(result.content) or ("" if structured is None else to_compact_json(structured))
         raise ServerError(cut(hidden(clean(words)), limit) or "the server reports an error without a word")
     if structured is None:
         if all(_is_text(block) for block in result.content):
@@ -337,7 +337,7 @@ def output_of(result: Any, definition: Definition, limit: int, hidden: Callable[
         structured = structured["result"]
     data = _bounded(cleaned(structured), limit)
     others = [_part(block) for block in result.content if block.type != "text"]  # which is the same data again
-    return [data, *_within(others, limit - len(compact(data)))] if others else data
+    return [data, *_within(others, limit - len(to_compact_json(data)))] if others else data
 
 
 def _is_text(block: Any) -> bool:
@@ -373,7 +373,7 @@ def _bounded(data: Any, limit: int) -> Any:
     """Data as it is, or as much of its JSON as is allowed."""
     if isinstance(data, str):
         return cut(data, limit)
-    text = compact(data)
+    text = to_compact_json(data)
     return data if len(text) <= limit else cut(text, limit)
 
 

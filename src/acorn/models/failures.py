@@ -21,7 +21,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.redact import redact, secrets_in, without_secrets
+from acorn._formats.redact import find_secrets, redact, redact_by_name
 from acorn.models.port import ModelRequest
 from acorn.models.retry import is_retryable
 from acorn.types import JsonObject
@@ -128,7 +128,7 @@ def is_too_long(text: str) -> bool:
 def secrets_of(config: Mapping[str, Any], request: ModelRequest) -> set[str]:
     """What must not be in an error of a request: the keys of the model, and those of tools that the provider runs."""
     hosted = [tool for tool in request.tools if tool.get("type") != "function"]
-    return secrets_in({"model": config, "tools": hosted})
+    return find_secrets({"model": config, "tools": hosted})
 
 
 def causes(error: BaseException, outer: BaseException | None) -> list[BaseException]:
@@ -192,7 +192,7 @@ class Refusals:
     @cached_property
     def _key(self) -> tuple[str, ...]:
         settings = {key: value for key, value in self._settings.items() if key not in _WHO}
-        return (self._name, *sorted(map(repr, without_secrets(settings).items())))
+        return (self._name, *sorted(map(repr, redact_by_name(settings).items())))
 
 
 def droppable(request: ModelRequest, set_by_user: Collection[str]) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
-from acorn._formats.blobs import Data
+from acorn._formats.blobs import Blob
 from acorn.types import JsonObject
 
 
@@ -242,11 +242,11 @@ def _medium(part: JsonObject, place: str) -> SentMedium:
     inside = part.get(holder)
     held = inside if isinstance(inside, dict) else {key: inside}
     data = held.get(key)
-    if isinstance(data, Data):
+    if isinstance(data, Blob):
         return SentMedium(_KINDS[given], place, data.size, None)
     # A URL may stand where data or an id would, and LiteLLM would fetch it.
     url = next(filter(_is_web, (data, *map(held.get, ("url", "file_url", "file_id")))), None)
-    size = Data(data).size if isinstance(data, str) and not _is_web(data) else 0
+    size = Blob(data).size if isinstance(data, str) and not _is_web(data) else 0
     return SentMedium(_KINDS.get(given, given), place, size, None if size else url)
 
 

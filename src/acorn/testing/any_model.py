@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic_core import to_json
 
-from acorn._inside import FINISH, FINISHED, value_for
+from acorn._inside import FINISH, example_value, is_finish_result
 from acorn.models.port import ModelRequest, Price, RawCall
 from acorn.testing.scripted import Reply, ScriptedModel, conversation_of
 from acorn.types import JsonObject
@@ -38,7 +38,7 @@ def _reply(request: ModelRequest) -> Reply:
     wanted = [] if request.forced_tool else [name for name in functions if name != FINISH and name not in called]
     calls: list[RawCall] = []
     for name in wanted or [FINISH]:
-        arguments = value_for(functions[name].get("parameters") or {"type": "object"}, name)
+        arguments = example_value(functions[name].get("parameters") or {"type": "object"}, name)
         calls.append(RawCall(None, name, to_json(arguments).decode()))
     return Reply(calls=calls)
 
@@ -52,6 +52,6 @@ def _called(messages: list[JsonObject]) -> set[str]:
             called.add(each["function"]["name"])
             if each["function"]["name"] == FINISH:
                 finishes.add(each["id"])
-        if message.get("tool_call_id") in finishes and message.get("content") == FINISHED:
+        if message.get("tool_call_id") in finishes and is_finish_result(message.get("content")):
             called.clear()
     return called

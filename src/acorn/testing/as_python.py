@@ -15,7 +15,16 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._inside import FINISH, INTRODUCTION, RecordedError, module_in, snake_case, text_of, to_plain, to_saved
+from acorn._inside import (
+    FINISH,
+    RecordedError,
+    class_in_journal,
+    snake_case,
+    text_of,
+    to_json_data,
+    to_saved_data,
+    without_summary_introduction,
+)
 from acorn.errors import AcornError, LimitError, ModelError
 from acorn.journal import (
     CalledTool,
@@ -91,7 +100,7 @@ class _TestWriter:
         self.needs: set[str] = set()
 
     def _add(self, run: Run, module: str | None) -> _Class:
-        source, name = _names(module or module_in(run.journal.entries) or "")
+        source, name = _names(module or class_in_journal(run.journal.entries) or "")
         if source is None:
             self.is_named = False
         found = self.classes.setdefault((source or _UNKNOWN, name), _Class(name, source or _UNKNOWN))
@@ -188,7 +197,7 @@ class _TestWriter:
     def _reply(self, turn: Any) -> str:
         if isinstance(turn, Compacted):
             self.testing.add("Reply")
-            return f"Reply({self._literal(turn.summary.removeprefix(INTRODUCTION))}{self._usage(turn)})"
+            return f"Reply({self._literal(without_summary_introduction(turn.summary))}{self._usage(turn)})"
         if isinstance(turn, ModelError):
             self.testing.add("Failure")
             return f"Failure(status={turn.status!r})" if type(turn.status) is int else "Failure()"
@@ -233,7 +242,7 @@ class _TestWriter:
             yield "kept = ["
             yield from (f"{_TAB}{self._literal(event)}," for event in self._kept(run.forked_from.before))
             yield "]"
-        given = to_saved(run.input) if run.forked_from is None else {}
+        given = to_saved_data(run.input) if run.forked_from is None else {}
         made = f"{own.name}({', '.join(f'{name}={self._literal(value)}' for name, value in self._set())})"
         again = made
         if using:
@@ -288,7 +297,7 @@ class _TestWriter:
         if prior and prior[0].get("role") in ("system", "developer"):
             del prior[0]
         if prior:
-            yield "history", self._literal(to_plain(prior))
+            yield "history", self._literal(to_json_data(prior))
 
     def _kept(self, before: int) -> list[JsonObject]:
         """The events that a fork began with, without when they happened."""
@@ -312,7 +321,7 @@ class _TestWriter:
             return
         if run.stop_reason is not None and run.stop_reason != "limit":
             yield f"assert run.stop_reason == {self._literal(run.stop_reason)}"
-        plain = to_plain(run.output)
+        plain = to_json_data(run.output)
         if is_exact(plain):
             self.needs.add("to_jsonable_python")
             yield f"assert to_jsonable_python(run.output, by_alias=False) == {self._literal(plain)}"

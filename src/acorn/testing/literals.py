@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._inside import compact
+from acorn._inside import to_compact_json
 from acorn.types import JsonObject
 
 
@@ -44,7 +44,7 @@ def arguments_of(text: str) -> JsonObject | None:
         return None
     if not isinstance(found, dict) or not all(map(is_name, found)) or "_id" in found:
         return None
-    return found if compact(found) == text and is_exact(found) else None
+    return found if to_compact_json(found) == text and is_exact(found) else None
 
 
 def is_exact(plain: Any) -> bool:

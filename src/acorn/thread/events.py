@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
 
-from acorn._formats.json import to_plain
+from acorn._formats.json import to_json_data
 from acorn.types import JsonObject
 
 _SCALARS = {str, int, bool, type(None)}
@@ -197,7 +197,7 @@ def _names(kind: type[Event]) -> dict[str, str]:
 
 def plain_of(value: Any) -> Any:
     """Any value as data that JSON can hold; NaN is null."""
-    return value if type(value) in _SCALARS else _without_nan(to_plain(value))
+    return value if type(value) in _SCALARS else _without_nan(to_json_data(value))
 
 
 def _without_nan(plain: Any) -> Any:

@@ -12,8 +12,8 @@ from typing import Any, assert_never
 from pydantic_core import from_json
 
 from acorn._formats.content import text_of
-from acorn._formats.json import excerpt, to_text
-from acorn._formats.xml.encode import INVALID
+from acorn._formats.json import excerpt, to_json_text
+from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn.errors import InputError
 from acorn.thread.events import (
     AgentEvent,
@@ -74,7 +74,7 @@ def outcome(call_id: str, text: str, iteration: int) -> ToolResultEvent | ErrorE
     """What came of a call, from the text that the model reads."""
     if text.startswith(TOOL_ERROR):
         error = text.removeprefix(TOOL_ERROR)
-    elif text.startswith(INVALID):
+    elif text.startswith(VALIDATION_ERROR_START):
         error = text
     else:
         return ToolResultEvent(iteration=iteration, tool_call_id=call_id, result=text)
@@ -97,7 +97,7 @@ def read_call(call: Any, iteration: int) -> ToolCallEvent:
     function = source.get("function")
     holder: Mapping[str, Any] = function if isinstance(function, Mapping) else source
     arguments = holder.get("arguments")
-    text = arguments if isinstance(arguments, str) else to_text(arguments or {})
+    text = arguments if isinstance(arguments, str) else to_json_text(arguments or {})
     return called(str(source.get("id") or ""), str(holder.get("name") or ""), text, iteration)
 
 
@@ -108,7 +108,7 @@ def called(call_id: str, name: str, arguments: str, iteration: int) -> ToolCallE
     except (ValueError, TypeError):  # no JSON, or half a surrogate pair in it
         parsed = None
     args: JsonObject = parsed if isinstance(parsed, dict) else {}
-    if to_text(args) == arguments:
+    if to_json_text(args) == arguments:
         return ToolCallEvent(iteration=iteration, tool_name=name, tool_call_id=call_id, args=args)
     return ToolCallEvent(
         iteration=iteration,
@@ -201,10 +201,10 @@ def whole(made: Sequence[Said]) -> Message:
 def _message(made: Sequence[Said]) -> Message:
     first = made[0]
     if isinstance(first, ToolResultEvent):
-        text = first.result if isinstance(first.result, str) else to_text(first.result)
+        text = first.result if isinstance(first.result, str) else to_json_text(first.result)
         return {"role": "tool", "tool_call_id": first.tool_call_id, "content": text}
     if isinstance(first, ErrorEvent):
-        text = first.error if first.error.startswith(INVALID) else TOOL_ERROR + first.error
+        text = first.error if first.error.startswith(VALIDATION_ERROR_START) else TOOL_ERROR + first.error
         return {"role": "tool", "tool_call_id": first.tool_call_id, "content": text}
     message: Message = {"role": "assistant", "content": ""}
     if isinstance(first, MessageEvent):
@@ -216,7 +216,7 @@ def _message(made: Sequence[Said]) -> Message:
 
 
 def _function(call: ToolCallEvent) -> JsonObject:
-    arguments = to_text(call.args) if call.raw_arguments is None else call.raw_arguments
+    arguments = to_json_text(call.args) if call.raw_arguments is None else call.raw_arguments
     return {
         "id": call.tool_call_id,
         "type": "function",

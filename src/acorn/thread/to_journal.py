@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 from acorn._formats.content import text_of
-from acorn._formats.json import compact, copied
-from acorn._formats.xml.encode import INVALID
+from acorn._formats.json import copy_json, to_compact_json
+from acorn._formats.xml.encode import VALIDATION_ERROR_START
 from acorn._history.history import change_of
 from acorn.journal import (
     BranchStarted,
@@ -126,7 +126,7 @@ class _ForkWriter:
             return MessagesAdded(*here, (message,))
         stop = "tool_calls" if calls else "stop"
         return ModelResponded(
-            *here, self._at, "", message["content"], None, calls, copied(extra), stop, None, Usage(), None, 0, ()
+            *here, self._at, "", message["content"], None, calls, copy_json(extra), stop, None, Usage(), None, 0, ()
         )
 
     def _sum_up(self, event: SummaryEvent) -> None:
@@ -146,7 +146,7 @@ class _ForkWriter:
                 event.summary,
                 where,
                 len(before) - behind - where,
-                tuple(copied(made)),
+                tuple(copy_json(made)),
                 tuple(event.summarized_iterations),
                 Usage(),
                 None,
@@ -184,7 +184,7 @@ def _said(event: ToolResultEvent | ErrorEvent) -> ResultMessage:
     form: Form
     if isinstance(event, ToolResultEvent):
         form = "text" if isinstance(event.result, str) else "json"
-    elif text_of(content).startswith((TOOL_ERROR, INVALID)):
+    elif text_of(content).startswith((TOOL_ERROR, VALIDATION_ERROR_START)):
         form = "error"
     else:
         form = "skipped" if event.recoverable else "stopped"
@@ -306,7 +306,7 @@ def _entry(event: AgentEvent, run: _ThreadFacts) -> Entry:
             return _message_entries(at, event.type, event.summary)
         case ToolCallEvent():
             run.open_calls[event.tool_call_id] = event.tool_name
-            arguments = compact(event.args) if event.raw_arguments is None else event.raw_arguments
+            arguments = to_compact_json(event.args) if event.raw_arguments is None else event.raw_arguments
             calls = (CalledTool(event.tool_call_id, event.tool_name, arguments),)
             return ModelResponded(*at, run.now, "", "", None, calls, {}, "tool_calls", None, Usage(), None, 1, ())
         case ErrorEvent():
@@ -331,4 +331,4 @@ def _result(at: _At, run: _ThreadFacts, result: ResultMessage) -> ToolResultsAdd
 
 
 def _content(value: Any) -> tuple[str, Form]:
-    return (value, "text") if isinstance(value, str) else (compact(value), "json")
+    return (value, "text") if isinstance(value, str) else (to_compact_json(value), "json")

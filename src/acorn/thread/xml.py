@@ -12,8 +12,8 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
-from acorn._formats.json import excerpt, shorten, to_text
-from acorn._formats.xml.parse import FORBIDDEN, FORBIDDEN_ONE, escape_anywhere
+from acorn._formats.json import excerpt, shorten, to_json_text
+from acorn._formats.xml.parse import FORBIDDEN_CHARACTER, FORBIDDEN_CHARACTERS, escape_anywhere
 from acorn.errors import InputError
 from acorn.thread.events import (
     AgentEvent,
@@ -51,12 +51,12 @@ def _unescape(text: str) -> str:
 
 def _json_body(value: Any) -> str:
     """Compact JSON in which what XML forbids is written the way of JSON."""
-    text = to_text(value)
+    text = to_json_text(value)
     if "\ufffd" in text:  # perhaps half a surrogate pair, which Pydantic does not write
         text = json.dumps(plain_of(value), ensure_ascii=False, separators=(",", ":"))
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # two halves are a whole
     if not text.isprintable():
-        text = FORBIDDEN_ONE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+        text = FORBIDDEN_CHARACTER.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
     return escape_anywhere(text)
 
 
@@ -141,7 +141,7 @@ class ParsedThread(list[AgentEvent]):
 
 
 _NUMBER = "(?:0|-?[1-9][0-9]*)"
-_TEXT = f"[^&<>\"'{FORBIDDEN}]*(?:&(?:amp|lt|gt|quot|apos);[^&<>\"'{FORBIDDEN}]*)*"
+_TEXT = f"[^&<>\"'{FORBIDDEN_CHARACTERS}]*(?:&(?:amp|lt|gt|quot|apos);[^&<>\"'{FORBIDDEN_CHARACTERS}]*)*"
 _EVENT = re.compile(
     rf' {{2}}<event type="(?P<type>[a-z_]+)" id="(?P<id>[0-9]+)"(?: name="(?P<name>{_TEXT})")?'
     rf'(?P<status> status="success")? iteration="(?P<iteration>{_NUMBER})"'

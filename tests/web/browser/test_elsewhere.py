@@ -44,7 +44,7 @@ def named(cls: type[module[Any, Any]], name: str, store: str) -> Any:
     return same(store=store)
 
 
-def test_a_fleet_is_looked_at_and_its_requests_are_answered(open_page: Open, postgres: str, tmp_path: Path) -> None:
+def test_fleet_page_shows_workers_and_answers_requests(open_page: Open, postgres: str, tmp_path: Path) -> None:
     page_of_store = acorn.web.app(store=postgres, key=KEY)
     with Fleet(postgres, tmp_path) as fleet, served(page_of_store) as home:
         worker = fleet.start("Desk")
@@ -84,7 +84,7 @@ def lingering(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.usefixtures("lingering")
-def test_a_run_of_another_process_grows_while_it_is_seen(open_page: Open, tmp_path: Path) -> None:
+def test_run_of_other_process_grows_while_viewed(open_page: Open, tmp_path: Path) -> None:
     with served(acorn.web.app(store=str(tmp_path / "runs.db"), key=KEY)) as home:
         page = open_page("/", at=home)
         page.locator(".run-line").click()
@@ -96,7 +96,7 @@ def test_a_run_of_another_process_grows_while_it_is_seen(open_page: Open, tmp_pa
         expect(page.locator(".status").first).to_have_text("finished")
 
 
-def test_a_run_whose_process_was_killed_goes_on_here(
+def test_run_of_killed_process_resumes_on_page(
     open_page: Open, tmp_path: Path, lingering: subprocess.Popen[bytes]
 ) -> None:
     store = str(tmp_path / "runs.db")

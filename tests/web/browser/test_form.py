@@ -102,7 +102,7 @@ def written(page: Any) -> dict[str, Any]:
         {"photo": "data:image/gif;base64,R0lGODlhAQABAAAAACw=", "paper": "https://acorn.invalid/paper.pdf"},
     ],
 )
-def test_an_input_in_json_comes_back_from_the_form_as_it_was(form: Any, given: dict[str, Any]) -> None:
+def test_json_input_survives_form(form: Any, given: dict[str, Any]) -> None:
     page = form
     before = written(page)
     page.get_by_label("Input as JSON").fill(json.dumps({"who": "Ann", **given}))
@@ -110,11 +110,11 @@ def test_an_input_in_json_comes_back_from_the_form_as_it_was(form: Any, given: d
     assert written(page) == before | given
 
 
-def test_a_form_that_nobody_touched_gives_the_defaults(form: Any, store: MemoryStore) -> None:
+def test_untouched_form_gives_defaults(form: Any, store: MemoryStore) -> None:
     assert run(form, store) == json.loads(Everything(who="Ann").model_dump_json())
 
 
-def test_what_is_emptied_stays_empty(form: Any, store: MemoryStore) -> None:
+def test_emptied_field_stays_empty(form: Any, store: MemoryStore) -> None:
     page = form
     for name in ("note", "greeting", "count"):
         page.get_by_label(name).fill("")
@@ -125,7 +125,7 @@ def test_what_is_emptied_stays_empty(form: Any, store: MemoryStore) -> None:
     assert {name: given[name] for name in empty} == empty
 
 
-def test_each_member_of_a_union_can_be_told_and_chosen(form: Any, store: MemoryStore) -> None:
+def test_union_members_can_be_chosen(form: Any, store: MemoryStore) -> None:
     page = form
     for name in ("list of string", "Square"):
         page.locator(".segments label", has_text=name).click()
@@ -137,7 +137,7 @@ def test_each_member_of_a_union_can_be_told_and_chosen(form: Any, store: MemoryS
     assert given["shape"] == {"side": 2}
 
 
-def test_a_zone_that_is_missing_can_be_written(form: Any, store: MemoryStore, told: Any) -> None:
+def test_missing_time_zone_can_be_entered(form: Any, store: MemoryStore, told: Any) -> None:
     told.allowed.append("422")
     page = form
     page.get_by_label("aware").fill("2026-01-01T10:00")
@@ -147,7 +147,7 @@ def test_a_zone_that_is_missing_can_be_written(form: Any, store: MemoryStore, to
     assert run(page, store)["aware"] == "2026-01-01T10:00:00Z"
 
 
-def test_a_problem_stands_at_its_row_though_one_above_it_is_empty(form: Any, told: Any) -> None:
+def test_problem_is_shown_at_its_row(form: Any, told: Any) -> None:
     told.allowed.append("422")
     page = form
     page.locator(".segments label", has_text="list of integer").click()
@@ -159,9 +159,7 @@ def test_a_problem_stands_at_its_row_though_one_above_it_is_empty(form: Any, tol
     expect(page.get_by_label("list of integer 1", exact=True)).not_to_have_attribute("aria-invalid", "true")
 
 
-def test_a_file_that_was_chosen_is_never_left_out_silently(
-    form: Any, store: MemoryStore, told: Any, tmp_path: Path
-) -> None:
+def test_chosen_file_is_never_dropped(form: Any, store: MemoryStore, told: Any, tmp_path: Path) -> None:
     page = form
     large, half, small = (tmp_path / name for name in ("large.bin", "half.bin", "small.bin"))
     for file, size in ((large, 20_000_001), (half, 15_000_000), (small, 5)):

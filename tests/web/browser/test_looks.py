@@ -28,7 +28,7 @@ def two(store: MemoryStore) -> None:
 
 
 @pytest.mark.usefixtures("two")
-def test_two_runs_of_the_list_are_chosen_and_compared(open_page: Open) -> None:
+def test_two_runs_are_selected_and_compared(open_page: Open) -> None:
     page = open_page("/runs/")
     page.get_by_label("Choose search oaks to compare").check()
     expect(page.locator(".choice")).to_contain_text("Choose another")
@@ -45,7 +45,7 @@ def test_two_runs_of_the_list_are_chosen_and_compared(open_page: Open) -> None:
 
 
 @pytest.mark.usefixtures("two")
-def test_a_key_compares_with_another_run_and_what_is_the_same_is_folded(open_page: Open) -> None:
+def test_keyboard_compares_runs_and_equal_rows_are_folded(open_page: Open) -> None:
     page = open_page("/runs/oaks")
     expect(page.locator(".vrow").first).to_be_visible()
     page.keyboard.press("c")
@@ -57,7 +57,7 @@ def test_a_key_compares_with_another_run_and_what_is_the_same_is_folded(open_pag
 
 
 @pytest.mark.usefixtures("two")
-def test_a_run_is_forked_with_another_result_and_compared_with_its_origin(open_page: Open) -> None:
+def test_run_is_forked_with_other_result_and_compared(open_page: Open) -> None:
     page = open_page("/runs/oaks%23row-2")
     expect(page.locator(".vrow[aria-selected='true']")).to_have_attribute("id", "row-2")
     page.keyboard.press("f")
@@ -77,7 +77,7 @@ def test_a_run_is_forked_with_another_result_and_compared_with_its_origin(open_p
     expect(page.locator(".pairs > li.is-other", has_text="search").first).to_be_visible()
 
 
-def test_what_is_inside_a_branch_is_forked_before_the_branch_was_called(open_page: Open, store: MemoryStore) -> None:
+def test_step_in_branch_is_forked_before_branch(open_page: Open, store: MemoryStore) -> None:
     Desk(store=store).using(run_id="forest").run(question="branches")
     page = open_page("/runs/forest")
     page.locator(".vrow.k-branch").first.click()
@@ -95,7 +95,7 @@ def test_what_is_inside_a_branch_is_forked_before_the_branch_was_called(open_pag
 
 
 @pytest.mark.usefixtures("two")
-def test_a_fork_that_cannot_be_is_told(open_page: Open, told: Any) -> None:
+def test_impossible_fork_is_reported(open_page: Open, told: Any) -> None:
     told.allowed += ["422", "404"]
     page = open_page("/fork?run=oaks%26before=2")
     page.get_by_label("1 it called search").fill("no object")
@@ -108,7 +108,7 @@ def test_a_fork_that_cannot_be_is_told(open_page: Open, told: Any) -> None:
 
 
 @pytest.mark.usefixtures("two")
-def test_a_run_is_shown_as_python(open_page: Open) -> None:
+def test_run_is_shown_as_python(open_page: Open) -> None:
     page = open_page("/runs/oaks")
     page.get_by_role("button", name="As Python").click()
     expect(page.get_by_role("dialog")).to_contain_text("ScriptedModel")
@@ -117,7 +117,7 @@ def test_a_run_is_shown_as_python(open_page: Open) -> None:
 
 @pytest.mark.usefixtures("two")
 @pytest.mark.parametrize(("width", "dark"), LOOKS)
-def test_the_pages_are_for_everybody_fit_and_have_no_markup(open_page: Open, width: int, dark: bool) -> None:
+def test_compare_pages_are_accessible_and_fit(open_page: Open, width: int, dark: bool) -> None:
     page = open_page("/compare?a=evil%26b=oaks", width=width, dark=dark)
     home = page.url.partition("/compare")[0]
     expect(page.locator(".pairs > li").first).to_be_visible()

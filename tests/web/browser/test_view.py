@@ -33,7 +33,7 @@ def chosen(page: Any) -> Any:
     return page.locator(".vrow[aria-selected='true']")
 
 
-def test_the_list_is_searched_filtered_and_opened_by_keys(open_page: Open, kept: dict[str, str]) -> None:
+def test_run_list_is_searched_filtered_and_opened_by_keyboard(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/")
     expect(page.locator(".run-line").first).to_be_visible()
     page.keyboard.press("/")
@@ -62,7 +62,7 @@ class SlowStore(MemoryStore):
         return super().list(**wanted)
 
 
-def test_a_list_that_takes_long_is_shown_all_the_same(open_page: Open) -> None:
+def test_slow_run_list_is_shown(open_page: Open) -> None:
     store = SlowStore()
     Desk(store=store).run(question="search slowly")
     with served(acorn.web.app(store=store, key=KEY)) as home:
@@ -70,7 +70,7 @@ def test_a_list_that_takes_long_is_shown_all_the_same(open_page: Open) -> None:
         expect(page.locator(".run-line")).to_contain_text("search slowly")
 
 
-def test_a_text_is_looked_for_in_all_that_runs_hold_and_the_page_says_so(open_page: Open, kept: dict[str, str]) -> None:
+def test_full_text_search_is_announced(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/?q=no%20such%20thing%20at%20all")
     expect(page.get_by_role("status")).to_contain_text("0 of the ")
     page.get_by_label("Search runs").fill("found KEPT")  # what a tool returned
@@ -80,7 +80,7 @@ def test_a_text_is_looked_for_in_all_that_runs_hold_and_the_page_says_so(open_pa
     assert_good(page)
 
 
-def test_a_single_turn_without_an_answer_is_not_called_finished(open_page: Open, store: MemoryStore) -> None:
+def test_single_turn_without_answer_is_not_finished(open_page: Open, store: MemoryStore) -> None:
     Desk(store=store, max_steps=None).using(run_id="undone").run(question="search undone")
     page = open_page("/runs/?q=search%20undone")
     expect(page.locator(".run-line .status")).to_have_text("not finished")
@@ -88,7 +88,7 @@ def test_a_single_turn_without_an_answer_is_not_called_finished(open_page: Open,
     expect(page.locator(".view-head .status")).to_have_text("not finished")
 
 
-def test_rows_are_walked_and_shown_by_keys(open_page: Open, kept: dict[str, str]) -> None:
+def test_rows_are_navigated_by_keyboard(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/search")
     expect(page.locator(".vrow")).to_have_count(4)
     expect(page.locator(".detail")).to_contain_text("Input")
@@ -116,7 +116,7 @@ def test_rows_are_walked_and_shown_by_keys(open_page: Open, kept: dict[str, str]
     page.keyboard.press("Escape")
 
 
-def test_a_row_has_a_link_of_its_own(open_page: Open, kept: dict[str, str]) -> None:
+def test_row_has_own_link(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/branches%23row-3")
     expect(chosen(page)).to_have_attribute("id", "row-3")
     expect(page.locator(".detail h2")).to_have_text("check")
@@ -125,7 +125,7 @@ def test_a_row_has_a_link_of_its_own(open_page: Open, kept: dict[str, str]) -> N
     assert page.url.endswith("#row-1")
 
 
-def test_the_next_error_is_found(open_page: Open, kept: dict[str, str]) -> None:
+def test_next_error_is_found(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/broken")
     expect(page.locator(".vrow").first).to_be_visible()
     page.keyboard.press("e")
@@ -133,7 +133,7 @@ def test_the_next_error_is_found(open_page: Open, kept: dict[str, str]) -> None:
     expect(page.locator(".detail")).to_contain_text("ValueError: kept")
 
 
-def test_quick_keys_show_the_row_that_is_chosen(open_page: Open, kept: dict[str, str]) -> None:
+def test_shortcut_keys_show_selected_row(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/many")
     expect(page.locator(".vrow").first).to_be_visible()
     for _ in range(30):
@@ -142,7 +142,7 @@ def test_quick_keys_show_the_row_that_is_chosen(open_page: Open, kept: dict[str,
     expect(page.locator(".detail pre").first).to_contain_text("item 28")
 
 
-def test_a_long_run_has_only_the_rows_in_sight_and_all_are_found(open_page: Open, kept: dict[str, str]) -> None:
+def test_long_run_renders_only_visible_rows(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/many")
     expect(page.locator(".finder output")).to_have_text("503 rows")
     assert page.locator(".vrow").count() < 100
@@ -155,7 +155,7 @@ def test_a_long_run_has_only_the_rows_in_sight_and_all_are_found(open_page: Open
     expect(page.locator(".detail")).to_contain_text("found item 487")
 
 
-def test_the_strip_is_dragged_to_zoom(open_page: Open, kept: dict[str, str]) -> None:
+def test_timeline_is_zoomed_by_dragging(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/many")
     expect(page.locator(".vrow").first).to_be_visible()
     box = page.locator(".strip").bounding_box()
@@ -168,7 +168,7 @@ def test_the_strip_is_dragged_to_zoom(open_page: Open, kept: dict[str, str]) -> 
     expect(page.locator(".strip-window")).to_be_hidden()
 
 
-def test_a_run_that_another_process_drives_grows_while_it_is_seen(open_page: Open, store: MemoryStore) -> None:
+def test_viewed_run_of_other_process_grows(open_page: Open, store: MemoryStore) -> None:
     driven = threading.Thread(
         target=lambda: Desk(store=store).using(run_id="elsewhere").run(question="hold elsewhere"), daemon=True
     )
@@ -184,7 +184,7 @@ def test_a_run_that_another_process_drives_grows_while_it_is_seen(open_page: Ope
     driven.join(PATIENCE)
 
 
-def test_a_run_that_waits_is_answered_in_the_viewer(open_page: Open, store: MemoryStore) -> None:
+def test_paused_run_is_answered_in_viewer(open_page: Open, store: MemoryStore) -> None:
     Desk(store=store).using(run_id="asking").run(question="question")
     page = open_page("/runs/asking")
     page.get_by_role("button", name="red").click()
@@ -192,9 +192,7 @@ def test_a_run_that_waits_is_answered_in_the_viewer(open_page: Open, store: Memo
     expect(page.locator(".vrow.k-person")).to_contain_text("red")
 
 
-def test_a_run_that_begins_to_wait_while_it_is_seen_is_answered_in_the_viewer(
-    open_page: Open, store: MemoryStore
-) -> None:
+def test_run_pausing_while_viewed_is_answered(open_page: Open, store: MemoryStore) -> None:
     page = open_page()
     page.get_by_label("question").fill("held seen")
     page.get_by_role("button", name="Run", exact=True).click()
@@ -211,7 +209,7 @@ def test_a_run_that_begins_to_wait_while_it_is_seen_is_answered_in_the_viewer(
     expect(page.locator(".request")).to_be_hidden()
 
 
-def test_what_somebody_else_answers_is_seen_in_the_viewer(open_page: Open, store: MemoryStore) -> None:
+def test_answer_of_other_user_is_shown(open_page: Open, store: MemoryStore) -> None:
     run = Desk(store=store).run(question="question")
     page = open_page(f"/runs/{run.id}")
     expect(page.locator(".request")).to_contain_text("Which one?")
@@ -220,7 +218,7 @@ def test_what_somebody_else_answers_is_seen_in_the_viewer(open_page: Open, store
     expect(page.locator(".request")).to_be_hidden()
 
 
-def test_a_run_that_goes_on_is_followed_in_the_viewer(open_page: Open, store: MemoryStore) -> None:
+def test_resumed_run_is_followed_in_viewer(open_page: Open, store: MemoryStore) -> None:
     page = open_page()
     page.get_by_label("question").fill("hold on")
     page.get_by_role("button", name="Run", exact=True).click()
@@ -233,7 +231,7 @@ def test_a_run_that_goes_on_is_followed_in_the_viewer(open_page: Open, store: Me
     expect(page.locator(".vrow").last).to_contain_text("answer")
 
 
-def test_the_list_does_not_call_a_run_that_was_stopped_an_error(open_page: Open, store: MemoryStore) -> None:
+def test_stopped_run_is_not_listed_as_error(open_page: Open, store: MemoryStore) -> None:
     page = open_page()
     page.get_by_label("question").fill("sleep well")
     page.get_by_role("button", name="Run", exact=True).click()
@@ -246,7 +244,7 @@ def test_the_list_does_not_call_a_run_that_was_stopped_an_error(open_page: Open,
     expect(line).not_to_contain_text("CancelledError")
 
 
-def test_the_names_of_tabs_are_never_broken(open_page: Open, kept: dict[str, str]) -> None:
+def test_tab_names_are_never_broken(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page(f"/runs/{kept['search']}", width=320)
     page.locator(".vrow", has_text="model").first.click()
     expect(page.get_by_role("tab", name="Messages sent")).to_be_visible()
@@ -256,7 +254,7 @@ def test_the_names_of_tabs_are_never_broken(open_page: Open, kept: dict[str, str
     assert page.get_by_role("tab", name="Raw").bounding_box()["height"] < 50
 
 
-def test_a_run_is_deleted_after_a_question(open_page: Open, store: MemoryStore) -> None:
+def test_run_is_deleted_after_confirmation(open_page: Open, store: MemoryStore) -> None:
     Desk(store=store).using(run_id="goner").run(question="search goner")
     page = open_page("/runs/goner")
     page.get_by_role("button", name="Delete this run").click()
@@ -266,7 +264,7 @@ def test_a_run_is_deleted_after_a_question(open_page: Open, store: MemoryStore) 
 
 
 @pytest.mark.parametrize("path", ["/runs/hostile", "/files/runs/saved"])
-def test_a_hostile_run_is_text_in_every_tab(open_page: Open, kept: dict[str, str], path: str) -> None:
+def test_hostile_run_is_text_in_every_tab(open_page: Open, kept: dict[str, str], path: str) -> None:
     page = open_page("/runs/")
     page.goto(page.url.partition("/runs/")[0] + path)
     expect(page.locator(".vrow").first).to_be_visible()
@@ -282,14 +280,14 @@ def test_a_hostile_run_is_text_in_every_tab(open_page: Open, kept: dict[str, str
     assert HOSTILE[:10] in page.locator(".fall").inner_text()
 
 
-def test_what_is_not_there_is_told(open_page: Open, told: Any) -> None:
+def test_missing_run_is_reported(open_page: Open, told: Any) -> None:
     told.allowed.append("404")
     page = open_page("/runs/nothing")
     expect(page.locator("main")).to_contain_text("There is no such run here.")
 
 
 @pytest.mark.parametrize(("width", "dark"), LOOKS)
-def test_the_pages_are_for_everybody_and_fit(open_page: Open, kept: dict[str, str], width: int, dark: bool) -> None:
+def test_viewer_pages_are_accessible_and_fit(open_page: Open, kept: dict[str, str], width: int, dark: bool) -> None:
     page = open_page("/runs/", width=width, dark=dark)
     home = page.url.partition("/runs/")[0]
     expect(page.locator(".run-line").first).to_be_visible()

@@ -29,24 +29,24 @@ def clerk(monkeypatch: pytest.MonkeyPatch) -> Any:
     return app(Clerk(store=MemoryStore()))
 
 
-def test_the_input_goes_in_as_json_and_the_output_comes_out(clerk: Any) -> None:
+def test_run_takes_json_input_and_returns_output(clerk: Any) -> None:
     answer = post(clerk, "/run", {"question": "Whence?", "limit": 3})
     assert answer.status_code == 200
     assert answer.json() == {"answer": "Whence?", "confidence": 1.0}
     assert len(answer.headers["x-run-id"]) == 32
 
 
-def test_a_value_that_is_no_object_is_sent_as_it_is() -> None:
+def test_plain_value_is_sent_directly() -> None:
     assert post(app(Echo()), "/run", "ä \U0001f330").json() == "ä \U0001f330"
     assert post(app(Echo()), "/run", 5).status_code == 422
 
 
-def test_an_agent_that_takes_nothing_needs_no_body() -> None:
+def test_agent_without_input_needs_no_body() -> None:
     for content in (b"", b"{}"):
         assert post(app(Greeter()), "/run", content=content).json() == "hello"
 
 
-def test_wrong_input_is_told_by_its_paths_before_any_model_is_asked() -> None:
+def test_wrong_input_is_reported_by_path_before_model_call() -> None:
     model = ScriptedModel([])
     service = app(Clerk(model=model, store=MemoryStore()))
     for path in ("/run", "/stream"):
@@ -60,7 +60,7 @@ def test_wrong_input_is_told_by_its_paths_before_any_model_is_asked() -> None:
 
 
 @pytest.mark.parametrize("body", [b"{", b'"\xff"', b"[" * 100_000])
-def test_what_is_no_json_is_told(clerk: Any, body: bytes) -> None:
+def test_invalid_json_is_reported(clerk: Any, body: bytes) -> None:
     answer = post(clerk, "/run", content=body)
     assert answer.status_code == 400
     assert "no JSON" in answer.json()["error"]["message"]
@@ -77,7 +77,7 @@ def test_what_is_no_json_is_told(clerk: Any, body: bytes) -> None:
         ("leave", 500, "internal"),
     ],
 )
-def test_every_failure_has_its_status_and_tells_no_secret(
+def test_every_failure_has_status_without_secret(
     clerk: Any, caplog: pytest.LogCaptureFixture, question: str, status: int, kind: str
 ) -> None:
     body = {"question": question}
@@ -96,19 +96,19 @@ def test_every_failure_has_its_status_and_tells_no_secret(
     assert not [canary for canary in CANARIES if canary in caplog.text]
 
 
-def test_the_log_says_what_the_client_is_not_told(clerk: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_has_details_hidden_from_client(clerk: Any, caplog: pytest.LogCaptureFixture) -> None:
     post(clerk, "/run", {"question": "boom"})
     assert "RuntimeError: it broke over *** in /secret/place.py" in caplog.text
 
 
-def test_a_provider_that_wants_to_be_left_alone_is_passed_on() -> None:
+def test_retry_after_of_provider_is_passed_on() -> None:
     model = ScriptedModel([ModelError("slow down", status=429, retryable=True, retry_after=7.2)])
     answer = post(app(Greeter(model=model)), "/run", {})
     assert (answer.status_code, answer.headers["retry-after"]) == (502, "8")
     assert answer.json()["error"]["retryable"] is True
 
 
-def test_a_stream_tells_the_chunks_and_ends_with_the_result(clerk: Any) -> None:
+def test_stream_sends_chunks_and_result(clerk: Any) -> None:
     answer = post(clerk, "/stream", {"question": "refund x"})
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert set(events(answer)[-1]) == {"paused"}
@@ -133,12 +133,12 @@ ASKED: dict[tuple[str, str], list[Any]] = {
 }
 
 
-def test_every_address_has_its_line_here() -> None:
+def test_every_route_is_in_secrets_table() -> None:
     assert sorted(ASKED) == sorted(Routes(Service(Greeter(), [KEY], 1.0, 1), has_key=True).addresses)
 
 
 @pytest.mark.parametrize("address", ASKED, ids=" ".join)
-def test_no_secret_leaves_by_any_address(clerk: Any, address: tuple[str, str]) -> None:
+def test_no_route_reveals_secret(clerk: Any, address: tuple[str, str]) -> None:
     _, path = address
     places = [path.format(id=each) for each in ("x", quote(ALL))]
     texts = [post(clerk, each, body).text for each in places for body in [*ASKED[address], *WRONG]]
@@ -147,7 +147,7 @@ def test_no_secret_leaves_by_any_address(clerk: Any, address: tuple[str, str]) -
         assert not [text for text in texts if canary in text]
 
 
-def test_secrets_are_in_no_piece_of_a_stream(clerk: Any) -> None:
+def test_no_stream_piece_has_secret(clerk: Any) -> None:
     texts = [
         post(clerk, "/run", {"question": "leak"}).text,
         post(clerk, "/stream", {"question": "leak"}).text,
@@ -170,14 +170,14 @@ def events_of(text: str) -> list[Any]:
     return [json.loads(line) for line in lines]
 
 
-def test_what_only_looks_like_a_key_stays_in_an_answer() -> None:
+def test_text_like_key_stays_in_answer() -> None:
     assert post(app(Echo()), "/run", "use sk-learning-tools").json() == "use sk-learning-tools"
 
 
 # Runs that wait for people
 
 
-def test_a_run_that_waits_is_answered_and_goes_on(clerk: Any) -> None:
+def test_paused_run_is_answered_and_resumes(clerk: Any) -> None:
     first = post(clerk, "/run", {"question": "refund"})
     assert first.status_code == 202
     waits = first.json()
@@ -191,12 +191,12 @@ def test_a_run_that_waits_is_answered_and_goes_on(clerk: Any) -> None:
     assert again.json() == ended.json()
 
 
-def test_a_run_that_nobody_knows_cannot_be_answered(clerk: Any) -> None:
+def test_unknown_run_cannot_be_answered(clerk: Any) -> None:
     assert post(clerk, "/runs/nothing/answer", {"answer": True}).status_code == 404
     assert post(app(Echo()), "/runs/nothing/answer", {"answer": True}).status_code == 409
 
 
-def test_an_agent_that_could_never_be_called_is_refused_at_once() -> None:
+def test_uncallable_agent_is_rejected_at_start() -> None:
     with pytest.raises(DeclarationError, match="nobody can answer"):
         app(Clerk())
     with pytest.raises(DeclarationError, match="takes an instance"):
@@ -205,7 +205,7 @@ def test_an_agent_that_could_never_be_called_is_refused_at_once() -> None:
         app(Echo(), keys="secret")
 
 
-def test_a_single_turn_that_calls_a_tool_is_told() -> None:
+def test_single_turn_with_tool_call_is_reported() -> None:
     @tool
     def look() -> str:
         """Look."""
@@ -219,7 +219,7 @@ def test_a_single_turn_that_calls_a_tool_is_told() -> None:
 # Limits
 
 
-def test_time_is_up_at_some_point(clerk: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_ends_at_time_limit(clerk: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRACES", str(tmp_path))
     service = app(Clerk(store=MemoryStore()), timeout=0.05)
     for path in ("/run", "/stream"):
@@ -228,7 +228,7 @@ def test_time_is_up_at_some_point(clerk: Any, tmp_path: Any, monkeypatch: pytest
         assert error["error"]["type"] == "timeout"
 
 
-def test_one_run_too_many_is_refused_and_told_when_to_come_back() -> None:
+def test_too_many_runs_are_rejected_with_retry_after() -> None:
     async def main() -> None:
         let = asyncio.Event()
 
@@ -303,7 +303,7 @@ AGENTS = [Counter(), Echo(), Greeter(), Clerk(store=MemoryStore())]
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_the_description_is_openapi_and_its_schemas_are_the_agents(agent: Any) -> None:
+def test_openapi_has_schemas_of_agent(agent: Any) -> None:
     document = get(app(agent), "/openapi.json").json()
     assert document["openapi"].startswith("3.1")
     check_references(document, document)
@@ -312,12 +312,12 @@ def test_the_description_is_openapi_and_its_schemas_are_the_agents(agent: Any) -
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_a_validator_of_openapi_finds_nothing_wrong(agent: Any) -> None:
+def test_openapi_is_valid(agent: Any) -> None:
     validator = pytest.importorskip("openapi_spec_validator", reason="the validator of OpenAPI is not installed")
     validator.validate(get(app(agent), "/openapi.json").json())
 
 
-def test_what_goes_in_and_out_fits_the_description() -> None:
+def test_requests_and_responses_fit_openapi() -> None:
     service = app(Counter())
     document = get(service, "/openapi.json").json()
 
@@ -335,7 +335,7 @@ def test_what_goes_in_and_out_fits_the_description() -> None:
         check({}, "Input")
 
 
-def test_addresses_and_methods_that_do_not_exist_are_told(clerk: Any) -> None:
+def test_unknown_routes_and_methods_are_reported(clerk: Any) -> None:
     assert get(clerk, "/").status_code == 404
     assert "/v1/chat/completions" in get(clerk, "/nothing").json()["error"]["message"]
     wrong = [get(clerk, "/run"), post(clerk, "/health", {}), get(clerk, "/runs/x/answer")]
@@ -343,14 +343,14 @@ def test_addresses_and_methods_that_do_not_exist_are_told(clerk: Any) -> None:
     assert [each.headers["allow"] for each in wrong] == ["POST", "GET, HEAD", "POST"]
 
 
-def test_a_failure_of_a_model_in_a_stream_is_its_last_event() -> None:
+def test_model_failure_in_stream_is_last_event() -> None:
     model = ScriptedModel([Failure(status=500, after=finish(answer="half of it"))])
     found = events(post(app(Clerk(model=model, store=MemoryStore())), "/stream", {"question": "x"}))
     assert found[-1]["error"]["type"] == "model"
     assert "partial" in found[0]
 
 
-def test_a_picture_comes_in_as_a_data_url() -> None:
+def test_image_is_accepted_as_data_url() -> None:
     class Look(BaseModel):
         question: str
         photo: Image

@@ -32,7 +32,7 @@ def service() -> Any:
 
 
 @pytest.mark.parametrize("host", HOST)
-def test_the_whole_matrix_is_judged_as_it_is_written(service: Any, host: str) -> None:
+def test_service_guard_follows_matrix(service: Any, host: str) -> None:
     async def main() -> None:
         for origin, site, key, kind in product(ORIGIN, SITE, KEYS, KIND):
             own = f"http://{host}" if origin == "same" else origin
@@ -50,7 +50,7 @@ def test_the_whole_matrix_is_judged_as_it_is_written(service: Any, host: str) ->
     asyncio.run(main())
 
 
-def test_every_address_but_one_needs_the_key(service: Any) -> None:
+def test_every_route_but_one_needs_key(service: Any) -> None:
     for path in ("/openapi.json", "/v1/models", "/", "/nothing"):
         refused = get(service, path, headers={"authorization": None})
         assert (refused.status_code, refused.json()["error"]["type"]) == (401, "key")
@@ -61,7 +61,7 @@ def test_every_address_but_one_needs_the_key(service: Any) -> None:
     assert get(service, "/health", headers={"host": "evil.example"}).status_code == 403
 
 
-def test_a_person_who_opens_it_in_a_browser_is_told_what_it_is_and_what_to_do(service: Any) -> None:
+def test_browser_visitor_is_told_what_to_do(service: Any) -> None:
     browser = {"authorization": None, "accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
     for path in ("/", "/run", "/openapi.json"):
         page = get(service, path, headers=browser)
@@ -75,24 +75,24 @@ def test_a_person_who_opens_it_in_a_browser_is_told_what_it_is_and_what_to_do(se
     assert get(service, "/", headers={"authorization": None}).json()["error"]["type"] == "key"
 
 
-def test_without_keys_no_key_is_asked_for() -> None:
+def test_service_without_keys_needs_none() -> None:
     assert post(app(Echo(), keys=[]), "/run", "x", headers={"authorization": None}).json() == "x"
 
 
 @pytest.mark.parametrize("key", ["", " ", "\t", "two words", "with-newline\n", "kéy", None])
-def test_a_key_that_anybody_or_nobody_could_send_is_refused(key: Any) -> None:
+def test_unusable_key_is_rejected(key: Any) -> None:
     with pytest.raises(DeclarationError, match="key"):
         app(Echo(), keys=[KEY, key])
 
 
-def test_the_refusal_of_a_name_says_what_to_do(service: Any) -> None:
+def test_host_rejection_says_what_to_do(service: Any) -> None:
     refused = get(service, "/v1/models", headers={"host": "box.local:8123"})
     assert "--allow-host box.local" in refused.json()["error"]["message"]
     assert get(app(Echo(), hosts=["box.local"]), "/v1/models", headers={"host": "box.local"}).status_code == 200
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "OPTIONS", "TRACE"])
-def test_other_methods_are_refused_and_no_answer_lets_other_pages_in(service: Any, method: str) -> None:
+def test_other_methods_are_rejected_without_cors(service: Any, method: str) -> None:
     answer = asyncio.run(asked(service, method, "/run", headers={"origin": HOME}))
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, POST")
     assert not [name for name in answer.headers if name.startswith("access-control")]
@@ -101,7 +101,7 @@ def test_other_methods_are_refused_and_no_answer_lets_other_pages_in(service: An
     )
 
 
-def test_a_body_that_is_too_long_is_refused_whatever_it_says_of_itself(service: Any) -> None:
+def test_too_long_body_is_rejected_despite_headers(service: Any) -> None:
     declared = post(service, "/run", content=b"x", headers={"content-length": str(BODY + 1)})
     assert (declared.status_code, declared.json()["error"]["type"]) == (413, "body")
 
@@ -114,7 +114,7 @@ def test_a_body_that_is_too_long_is_refused_whatever_it_says_of_itself(service: 
     assert len(post(service, "/run", content=long.encode()).content) == BODY
 
 
-def test_every_answer_carries_the_headers_of_safety(service: Any) -> None:
+def test_every_response_has_security_headers(service: Any) -> None:
     for answer in (
         get(service, "/health"),
         post(service, "/run", "x"),
@@ -126,7 +126,7 @@ def test_every_answer_carries_the_headers_of_safety(service: Any) -> None:
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
 
 
-def test_it_can_be_mounted_in_a_server_of_ones_own() -> None:
+def test_service_can_be_mounted() -> None:
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
@@ -135,7 +135,7 @@ def test_it_can_be_mounted_in_a_server_of_ones_own() -> None:
     assert get(whole, "/echo/v1/models").status_code == 200
 
 
-def test_the_socket_is_told_to_be_tcp_so_that_pieces_are_sent_at_once() -> None:
+def test_socket_is_tcp_nodelay() -> None:
     with bound("127.0.0.1", 0, is_given=True) as made:
         assert made.proto == socket.IPPROTO_TCP
         assert made.getsockname()[0] == "127.0.0.1"

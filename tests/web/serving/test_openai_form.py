@@ -33,7 +33,7 @@ def clerk() -> Any:
     return app(Clerk(store=MemoryStore()))
 
 
-def test_the_agent_is_the_one_model() -> None:
+def test_agent_is_only_model() -> None:
     assert [model["id"] for model in get(app(Echo()), "/v1/models").json()["data"]] == ["Echo"]
     wrong = post(app(Echo()), CHAT, {"model": "gpt-5", "messages": [user("x")]})
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (404, "model_not_found")
@@ -47,7 +47,7 @@ def test_text_goes_in_and_out_as_text() -> None:
     assert said(app(Greeter()), user("whatever")) == "hello"
 
 
-def test_the_one_text_field_or_the_json_of_the_input_is_taken(clerk: Any) -> None:
+def test_text_field_or_json_input_is_accepted(clerk: Any) -> None:
     assert json.loads(said(clerk, user("Whence?"))) == {"answer": "Whence?", "confidence": 1.0}
     assert json.loads(said(clerk, user('{"question": "Whither?", "limit": 2}')))["answer"] == "Whither?"
     assert json.loads(said(clerk, user('{"other": 1}')))["answer"].count("other") == 1
@@ -55,7 +55,7 @@ def test_the_one_text_field_or_the_json_of_the_input_is_taken(clerk: Any) -> Non
     assert wrong.json()["error"]["problems"][0]["path"] == "limit"
 
 
-def test_an_input_that_no_text_can_fill_must_come_as_json() -> None:
+def test_input_without_text_field_needs_json() -> None:
     class Sum(BaseModel):
         a: int
         b: int
@@ -71,7 +71,7 @@ def test_an_input_that_no_text_can_fill_must_come_as_json() -> None:
     assert "`a`, `b`" in wrong.json()["error"]["message"]
 
 
-def test_earlier_messages_are_the_history_the_clients_system_message_behind_the_prompt(clerk: Any) -> None:
+def test_earlier_messages_are_history_after_prompt(clerk: Any) -> None:
     earlier = [{"role": "system", "content": "Be brief."}, user("Hi"), {"role": "assistant", "content": "Ho"}]
     found = json.loads(said(clerk, *earlier, user("history")))["answer"].split("|")
     assert found[0].startswith("system: Answer the question.")
@@ -102,23 +102,23 @@ def test_earlier_messages_are_the_history_the_clients_system_message_behind_the_
         ({"messages": [user("x")], "stream_options": 1}, "stream_options"),
     ],
 )
-def test_what_cannot_be_done_is_told(body: Any, param: str) -> None:
+def test_unsupported_request_is_reported(body: Any, param: str) -> None:
     wrong = post(app(Echo()), CHAT, body)
     assert wrong.status_code == 400
     assert wrong.json()["error"]["param"] == param
 
 
-def test_what_tunes_a_model_is_the_agents_own_business() -> None:
+def test_model_parameters_of_client_are_ignored() -> None:
     tuned = {"temperature": 2, "max_tokens": 1, "stop": ["e"], "user": "me", "tools": [], "n": 1, "logprobs": False}
     assert said(app(Echo()), user("hello"), **tuned) == "hello"
 
 
-def test_json_is_asked_for_where_the_answer_is_json(clerk: Any) -> None:
+def test_json_output_requires_json_format(clerk: Any) -> None:
     assert json.loads(said(clerk, user("hello"), response_format={"type": "json_object"}))["answer"] == "hello"
     assert said(app(Echo()), user("hello"), response_format={"type": "text"}) == "hello"
 
 
-def test_of_an_earlier_message_only_its_words_are_kept(clerk: Any) -> None:
+def test_earlier_messages_keep_only_text(clerk: Any) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "leave", "arguments": "{}"}}
     earlier = [
         user([{"type": "text", "text": "first "}, {"type": "text", "text": "part"}]),
@@ -137,7 +137,7 @@ def text_in(found: list[Any], name: str = "content") -> str:
     return "".join(chunk["choices"][0]["delta"].get(name, "") for chunk in chunks)
 
 
-def test_a_stream_has_openais_form() -> None:
+def test_stream_has_openai_form() -> None:
     found = pieces(app(Echo()), "as it is written", stream_options={"include_usage": True})
     assert found[-1] == "[DONE]"
     assert found[0]["choices"][0]["delta"]["role"] == "assistant"
@@ -151,12 +151,12 @@ def test_a_stream_has_openais_form() -> None:
     assert all("usage" not in event for event in pieces(app(Echo()), "x")[:-1])
 
 
-def test_what_is_streamed_is_what_would_have_been_answered_whole(clerk: Any) -> None:
+def test_streamed_answer_equals_whole_answer(clerk: Any) -> None:
     assert text_in(pieces(clerk, "Whence?")) == said(clerk, user("Whence?"))
     assert json.loads(text_in(pieces(clerk, "Whence?")))["answer"] == "Whence?"
 
 
-def test_an_answer_that_was_corrected_is_given_anew() -> None:
+def test_corrected_answer_is_streamed_again() -> None:
     class Short(module[str, str]):
         """Be brief."""
 
@@ -169,7 +169,7 @@ def test_an_answer_that_was_corrected_is_given_anew() -> None:
     assert found == "a long and winding answer\n\na short"
 
 
-def test_a_run_that_waits_asks_in_the_chat_and_says_where_to_answer(clerk: Any) -> None:
+def test_paused_run_asks_in_chat(clerk: Any) -> None:
     waits = post(clerk, CHAT, {"messages": [user("refund")]})
     assert waits.status_code == 202
     assert "refund" in waits.json()["choices"][0]["message"]["content"]
@@ -180,7 +180,7 @@ def test_a_run_that_waits_asks_in_the_chat_and_says_where_to_answer(clerk: Any) 
     assert found[-2]["paused"]["requests"][0]["kind"] == "approval"
 
 
-def test_a_failure_in_a_stream_is_told_in_it() -> None:
+def test_stream_failure_is_sent_in_stream() -> None:
     model = ScriptedModel([Failure(status=500, after=finish("half of it"))])
     found = pieces(app(Echo(model=model)), "x")
     assert found[-1]["error"]["type"] == "model"

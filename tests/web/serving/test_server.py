@@ -44,7 +44,7 @@ def client_of(served: Served) -> openai.OpenAI:
 # OpenAI's own client
 
 
-def test_the_official_client_gets_an_answer(served: Served) -> None:
+def test_official_client_gets_answer(served: Served) -> None:
     with client_of(served) as client:
         assert [model.id for model in client.models.list()] == ["Clerk"]
         answer = client.chat.completions.create(
@@ -62,7 +62,7 @@ def test_the_official_client_gets_an_answer(served: Served) -> None:
         assert answer.usage.total_tokens > 0
 
 
-def test_the_official_client_gets_a_stream(served: Served) -> None:
+def test_official_client_gets_stream(served: Served) -> None:
     with client_of(served) as client:
         chunks = list(
             client.chat.completions.create(
@@ -78,7 +78,7 @@ def test_the_official_client_gets_a_stream(served: Served) -> None:
     assert chunks[-1].usage.completion_tokens > 0
 
 
-def test_the_official_client_understands_failures(served: Served) -> None:
+def test_official_client_understands_failures(served: Served) -> None:
     chat: Any = {"model": "Clerk", "messages": [{"role": "user", "content": "fail 400"}]}
     with client_of(served) as client:
         with pytest.raises(openai.InternalServerError, match="no, said") as failed:
@@ -93,7 +93,7 @@ def test_the_official_client_understands_failures(served: Served) -> None:
             client.chat.completions.create(**chat | {"messages": wrong})
 
 
-def test_two_hundred_at_once_are_answered(served: Served) -> None:
+def test_two_hundred_concurrent_requests_are_answered(served: Served) -> None:
     async def main() -> None:
         limits = httpx.Limits(max_connections=None)
         headers = {"authorization": f"Bearer {KEY}"}
@@ -117,7 +117,7 @@ def test_two_hundred_at_once_are_answered(served: Served) -> None:
 
 
 @pytest.mark.parametrize("path", ["/run", "/stream", "/v1/chat/completions"])
-def test_a_client_that_leaves_ends_its_run(served: Served, path: str) -> None:
+def test_disconnected_client_ends_its_run(served: Served, path: str) -> None:
     name = f"left{path.replace('/', '-')}"
     chat = {"messages": [{"role": "user", "content": f"wait {name}"}], "stream": True}
     body = json.dumps(chat if "chat" in path else {"question": f"wait {name}"})
@@ -132,7 +132,7 @@ def test_a_client_that_leaves_ends_its_run(served: Served, path: str) -> None:
     assert served.client.get("/health").status_code == 200
 
 
-def test_a_client_that_leaves_in_the_middle_of_its_body_harms_nobody(served: Served) -> None:
+def test_client_disconnecting_in_body_affects_no_one(served: Served) -> None:
     parts = urlsplit(served.address)
     with socket.create_connection((parts.hostname or "", parts.port or 0)) as line:
         line.sendall(
@@ -142,7 +142,7 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_harms_nobody(served: Ser
     assert served.client.post("/run", json={"question": "x"}).status_code == 200
 
 
-def test_a_run_whose_client_left_is_kept_and_can_go_on(served: Served) -> None:
+def test_run_of_disconnected_client_is_stored_and_resumable(served: Served) -> None:
     store = acorn.runs(served.traces / "runs.db")
     with served.client.stream("POST", "/stream", json={"question": "hold kept"}) as stream:
         assert served.has_begun("kept")
@@ -154,19 +154,19 @@ def test_a_run_whose_client_left_is_kept_and_can_go_on(served: Served) -> None:
     assert (ended.status_code, ended.json()["answer"]) == (200, "held")
 
 
-def test_code_that_ends_the_program_ends_its_run_alone(served: Served) -> None:
+def test_code_that_exits_ends_only_its_run(served: Served) -> None:
     assert served.client.post("/run", json={"question": "leave"}).status_code == 500
     assert served.client.post("/run", json={"question": "x"}).status_code == 200
 
 
-def test_a_run_that_waits_is_answered_over_the_wire(served: Served) -> None:
+def test_paused_run_is_answered_over_http(served: Served) -> None:
     waits = served.client.post("/run", json={"question": "refund"})
     assert waits.status_code == 202
     ended = served.client.post(waits.json()["answer"], json={"answer": "not today"})
     assert "not today" in ended.json()["answer"]
 
 
-def test_a_long_body_is_refused_over_the_wire(served: Served) -> None:
+def test_too_long_body_is_rejected_over_http(served: Served) -> None:
     headers = {"content-length": "999999999", "content-type": "application/json"}
     parts = urlsplit(served.address)
     with socket.create_connection((parts.hostname or "", parts.port or 0)) as line:
@@ -182,7 +182,7 @@ def test_a_long_body_is_refused_over_the_wire(served: Served) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_that_is_asked_to_end_lets_runs_finish(tmp_path: Path, how: signal.Signals) -> None:
+def test_shutdown_lets_runs_finish(tmp_path: Path, how: signal.Signals) -> None:
     async def main(served: Served) -> httpx.Response:
         async with httpx.AsyncClient(base_url=served.address, timeout=PATIENCE, trust_env=False) as client:
             headers = {"authorization": f"Bearer {KEY}"}
@@ -201,7 +201,7 @@ def test_a_server_that_is_asked_to_end_lets_runs_finish(tmp_path: Path, how: sig
         assert "Traceback" not in printed
 
 
-def test_what_does_not_finish_is_ended_and_told(tmp_path: Path) -> None:
+def test_shutdown_ends_unfinished_runs_with_message(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "runs.db") as served:
         with served.client.stream("POST", "/stream", json={"question": "wait long"}) as stream:
             assert served.has_begun("long")
@@ -226,7 +226,7 @@ def is_listening(address: str) -> bool:
 # What is printed, and what is refused
 
 
-def test_keys_are_given_made_or_not_asked_for(tmp_path: Path) -> None:
+def test_keys_are_given_generated_or_disabled(tmp_path: Path) -> None:
     with serving(tmp_path, target=ECHO, ACORN_SERVE_KEYS="first-key-of-all, second-key-of-all") as served:
         for key, status in (("first-key-of-all", 200), ("second-key-of-all", 200), (KEY, 401)):
             headers = {"authorization": f"Bearer {key}"}
@@ -256,7 +256,7 @@ def test_keys_are_given_made_or_not_asked_for(tmp_path: Path) -> None:
         ((CLERK,), "nobody can answer"),
     ],
 )
-def test_what_cannot_be_served_is_told_at_once(
+def test_unservable_agent_is_reported_immediately(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: Any, said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -269,7 +269,7 @@ def test_what_cannot_be_served_is_told_at_once(
     assert "Traceback" not in printed
 
 
-def test_the_log_of_the_server_has_no_secret(tmp_path: Path) -> None:
+def test_server_log_has_no_secret(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "runs.db") as served:
         assert served.client.post("/run", json={"question": "boom"}).status_code == 500
         served.process.send_signal(signal.SIGTERM)

@@ -18,9 +18,9 @@ from typing import Any, get_origin
 from acorn._declare.tools.decorator import ToolOptions, options_of
 from acorn._declare.tools.kinds import AS_TOOL, Arguments, Binding, Tool, ToolSource, hosted_tool, is_source
 from acorn._declare.tools.schemas import schema_binding
-from acorn._declare.tools.signatures import UnresolvedError, binding_of, read_docstring
+from acorn._declare.tools.signatures import UnresolvedHintError, read_docstring, signature_binding
 from acorn._formats.json import excerpt
-from acorn._formats.schema.generate import closed
+from acorn._formats.schema.generate import close_objects
 from acorn._formats.xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
 from acorn.record import Run
@@ -52,7 +52,7 @@ class FunctionTool:
 
     @cached_property
     def _doc(self) -> tuple[str, dict[str, str]]:
-        return read_docstring(docstring(self.function))
+        return read_docstring(callable_docstring(self.function))
 
     @cached_property
     def binding(self) -> Binding:
@@ -65,7 +65,7 @@ class FunctionTool:
                 drop_first=self.drop_first,
                 local_names=self.local_names,
             )
-        return binding_of(
+        return signature_binding(
             self.function,
             self.name,
             descriptions=lambda: self._doc[1],
@@ -86,7 +86,7 @@ class FunctionTool:
         if not self.options.strict:
             return {"name": self.name, **described, "parameters": schema}
         # One that came with the tool is sent as it is.
-        sent = schema if self.options.schema is not None else closed(schema)
+        sent = schema if self.options.schema is not None else close_objects(schema)
         return {"name": self.name, **described, "parameters": sent, "strict": True}
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
@@ -103,7 +103,9 @@ class FunctionTool:
         return bound
 
 
-def gather(declared: Iterable[Any], owner: str, local_names: Mapping[str, Any]) -> tuple[list[Tool], list[ToolSource]]:
+def collect_tools(
+    declared: Iterable[Any], owner: str, local_names: Mapping[str, Any]
+) -> tuple[list[Tool], list[ToolSource]]:
     """The tools and the sources in a `tools` list, each tool once."""
     tools: list[Tool] = []
     sources: list[ToolSource] = []
@@ -123,9 +125,9 @@ def make_tool(entry: Any, where: str, owner: str, local_names: Mapping[str, Any]
         entry = entry()
     if hasattr(entry, AS_TOOL):
         made: Tool = getattr(entry, AS_TOOL)(where, owner)
-        return named(made, owner)
+        return check_tool_name(made, owner)
     if isinstance(entry, dict):
-        return named(hosted_tool(entry, where, owner), owner)
+        return check_tool_name(hosted_tool(entry, where, owner), owner)
     if isinstance(entry, staticmethod | classmethod):
         entry = entry.__func__
     if not callable(entry) and is_source(entry):
@@ -142,7 +144,7 @@ def make_tool(entry: Any, where: str, owner: str, local_names: Mapping[str, Any]
     options = options_of(entry) or ToolOptions()
     return _checked(
         FunctionTool(
-            options.name or own_name(entry),
+            options.name or callable_name(entry),
             entry,
             options,
             f"{where} (`{_label(entry)}`)",
@@ -152,7 +154,7 @@ def make_tool(entry: Any, where: str, owner: str, local_names: Mapping[str, Any]
     )
 
 
-def methods(cls: type, owner: str, local_names: Mapping[str, Any]) -> list[FunctionTool]:
+def collect_methods(cls: type, owner: str, local_names: Mapping[str, Any]) -> list[FunctionTool]:
     """The marked methods of a class and its bases, base first, in the order of their definition.
 
     An override without the decorator stays a tool: it takes the place of the method it overrides.
@@ -180,12 +182,12 @@ def _method(
     return _checked(tool, owner)
 
 
-def merge(listed: Sequence[Tool], own: Sequence[Tool], owner: str) -> tuple[Tool, ...]:
+def merge_tools(listed: Sequence[Tool], own: Sequence[Tool], owner: str) -> tuple[Tool, ...]:
     """All tools under distinct names; the listed ones come first."""
     listed = [tool for tool in listed if not any(tool.function is method.function for method in own)]
-    named: dict[str, Tool] = {}
+    check_tool_name: dict[str, Tool] = {}
     for tool in (*listed, *own):
-        other = named.setdefault(tool.name, tool)
+        other = check_tool_name.setdefault(tool.name, tool)
         if other is tool or _same(other.function, tool.function):
             continue
         if tool in own and other not in own:
@@ -194,7 +196,7 @@ def merge(listed: Sequence[Tool], own: Sequence[Tool], owner: str) -> tuple[Tool
             f"Tool '{tool.name}' of `{owner}` is defined twice: as {other.where} and as {tool.where}; "
             f"rename one with `@tool(name=...)`."
         )
-    return tuple(named.values())
+    return tuple(check_tool_name.values())
 
 
 def is_tool_name(name: object) -> bool:
@@ -202,7 +204,7 @@ def is_tool_name(name: object) -> bool:
     return isinstance(name, str) and bool(_NAME.fullmatch(name)) and name != FINISH
 
 
-def named(tool: Tool, owner: str) -> Tool:
+def check_tool_name(tool: Tool, owner: str) -> Tool:
     """The tool, if its name is one that providers take and not ours."""
     if tool.name == FINISH:
         raise DeclarationError(
@@ -218,10 +220,10 @@ def named(tool: Tool, owner: str) -> Tool:
 
 
 def _checked(tool: FunctionTool, owner: str) -> FunctionTool:
-    named(tool, owner)
+    check_tool_name(tool, owner)
     try:
         tool.binding  # noqa: B018 - computed once and kept
-    except UnresolvedError:
+    except UnresolvedHintError:
         pass  # the class may come later in the file; the first call looks again
     except DeclarationError as error:
         raise type(error)(f"{error} (`{owner}`, {tool.where})") from error
@@ -234,7 +236,7 @@ def _same(entry: Any, function: Any) -> bool:
     return entry is function or (inspect.ismethod(entry) and inspect.ismethod(function) and entry == function)
 
 
-def own_name(entry: Any) -> str:
+def callable_name(entry: Any) -> str:
     """What a callable is called where nobody named it: a partial like its function, an object like its class."""
     while isinstance(entry, functools.partial) and not hasattr(entry, "__name__"):
         entry = entry.func
@@ -249,12 +251,12 @@ def _label(entry: Any) -> str:
     return f"{target.__module__}.{target.__qualname__}" if target.__module__ else str(target.__qualname__)
 
 
-def docstring(function: Any) -> str | None:
+def callable_docstring(function: Any) -> str | None:
     """What a callable says of itself; a partial has the words of its function, an object those of its `__call__`."""
     # An instance has a docstring of its own where somebody gave it one: a decorator that is a class, say.
     has_own = "__doc__" in getattr(function, "__dict__", {})
     if isinstance(function, functools.partial) and not has_own:
-        return docstring(function.func)
+        return callable_docstring(function.func)
     if has_own or inspect.isroutine(function):
         own: str | None = function.__doc__
         return own

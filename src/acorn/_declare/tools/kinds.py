@@ -36,7 +36,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from acorn._declare.tools.decorator import ToolOptions, tool
 from acorn._formats.json import shorten
-from acorn._formats.schema.generate import JsonSchema, closed
+from acorn._formats.schema.generate import JsonSchema, close_objects
 from acorn.errors import AcornError, DeclarationError
 from acorn.record import Run
 from acorn.types import JsonObject
@@ -105,7 +105,7 @@ def is_source(value: object) -> bool:
     return not isinstance(value, type) and callable(getattr(value, "tools", None))
 
 
-def may_ask_people(source: object) -> bool:
+def source_may_ask_human(source: object) -> bool:
     """Whether a source says beforehand that calls of its tools may wait for a person."""
     return bool(getattr(source, "asks_people", False))
 
@@ -139,7 +139,7 @@ class AgentTool:
         description = self.options.description or first_paragraph(self.doc)
         described = {"description": description} if description else {}
         if self.options.strict:
-            return {"name": self.name, **described, "parameters": closed(self.parameters()), "strict": True}
+            return {"name": self.name, **described, "parameters": close_objects(self.parameters()), "strict": True}
         return {"name": self.name, **described, "parameters": self.parameters()}
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
@@ -176,7 +176,7 @@ class HostedTool:
         return self
 
 
-def name_of(entry: Mapping[str, Any]) -> Any:
+def hosted_tool_name(entry: Mapping[str, Any]) -> Any:
     """What a tool of a provider's is called; several servers may be told by the same type."""
     return next((entry[key] for key in ("name", "server_label", "mcp_server_name") if key in entry), entry.get("type"))
 
@@ -194,7 +194,7 @@ def hosted_tool(entry: Any, where: str, owner: str) -> HostedTool:
         raise DeclarationError(
             f"{place} is a dict whose `type` must be the name of a provider's tool, as in {_EXAMPLE}."
         )
-    name = name_of(entry)
+    name = hosted_tool_name(entry)
     if not isinstance(name, str):
         raise DeclarationError(f"{place} is a dict whose name must be a string, as in {_EXAMPLE}.")
     if kind in ("function", "custom"):
@@ -229,12 +229,12 @@ def ask_human(question: str, choices: list[str] | None = None) -> Any:
     )
 
 
-def asks_people(tool: Tool) -> bool:
+def may_ask_human(tool: Tool) -> bool:
     """Whether a call of this tool may wait for a person."""
-    return bool(tool.options.approval) or is_question(tool)
+    return bool(tool.options.approval) or is_ask_human(tool)
 
 
-def is_question(tool: Tool) -> bool:
+def is_ask_human(tool: Tool) -> bool:
     """Whether it is `ask_human`, under whatever name."""
     function: Any = tool.function
     while isinstance(function, functools.partial):

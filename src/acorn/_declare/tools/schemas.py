@@ -17,10 +17,10 @@ from typing import Any, cast
 from pydantic_core import from_json
 
 from acorn._declare.tools.kinds import ArgumentError, Arguments
-from acorn._declare.tools.signatures import hints_of, is_run, no_object, parameters_of, undecorated
+from acorn._declare.tools.signatures import is_run_hint, not_an_object, parameters_of, read_hints, unwrap_decorators
 from acorn._formats.json import describe_error, excerpt, shorten
 from acorn._formats.schema.generate import JsonSchema
-from acorn._formats.schema.problems import complaints, no_such, required
+from acorn._formats.schema.problems import describe_errors, required_properties, unknown_property
 from acorn.errors import DeclarationError
 from acorn.record import Run
 
@@ -53,16 +53,16 @@ class SchemaBinding:
         except (ValueError, TypeError) as error:  # TypeError: half a surrogate pair
             raise ArgumentError(f"The arguments are not valid JSON: {shorten(str(error))}") from error
         if not isinstance(given, dict):
-            raise ArgumentError(no_object(arguments))
+            raise ArgumentError(not_an_object(arguments))
         try:
-            found = dict.fromkeys(complaints(self.validator.iter_errors(given), self.schema))
+            found = dict.fromkeys(describe_errors(self.validator.iter_errors(given), self.schema))
         except Exception as error:  # a schema may be of anybody's making, and the arguments nested without end
             raise ArgumentError(f"The arguments cannot be checked: {shorten(describe_error(error))}") from error
         if taken := self.filled & given.keys():
             raise ArgumentError(f"argument `{min(taken)}` is filled in already and cannot be set")
         if self.known is not None:  # a schema that does not forbid other properties has not complained of them
             unknown = [name for name in given if name not in self.known]
-            found |= dict.fromkeys(no_such([], name, given, self.schema) for name in unknown)
+            found |= dict.fromkeys(unknown_property([], name, given, self.schema) for name in unknown)
         if found:
             raise ArgumentError("; ".join(found))
         return (), {**given, **dict.fromkeys(self.injected, run)}
@@ -78,13 +78,13 @@ def schema_binding(
 ) -> SchemaBinding:
     """Check a schema, and that the function can be called by it; `drop_first` leaves out the `self` of a method."""
     validator = _validator(schema, label)
-    plain = undecorated(function)
+    plain = unwrap_decorators(function)
     filled = frozenset(plain.keywords if isinstance(plain, functools.partial) else ())
     parameters = [p for p in parameters_of(plain, label, drop_first) if p.name not in filled]
-    named = [*schema.get("properties", {}), *required(schema)]
+    named = [*schema.get("properties", {}), *required_properties(schema)]
     others = [p for p in parameters if p.name not in named and p.annotation is not _P.empty]
-    hints = hints_of(plain, others, label, local_names or {})  # those of the arguments themselves stay unread
-    injected = tuple(p.name for p in others if p.kind in _BY_NAME and is_run(hints[p.name]))
+    hints = read_hints(plain, others, label, local_names or {})  # those of the arguments themselves stay unread
+    injected = tuple(p.name for p in others if p.kind in _BY_NAME and is_run_hint(hints[p.name]))
     if taken := [name for name in named if name in filled]:
         raise DeclarationError(
             f"The schema of the tool `{label}` has the property `{taken[0]}`, which the partial fills in already; "
@@ -171,7 +171,7 @@ def _check_call(schema: JsonSchema, parameters: Sequence[inspect.Parameter], lab
             )
     takes_any = any(p.kind is _P.VAR_KEYWORD for p in parameters)
     by_name = [p for p in parameters if p.kind in _BY_NAME]
-    for name in (*schema.get("properties", {}), *required(schema)):
+    for name in (*schema.get("properties", {}), *required_properties(schema)):
         if not takes_any and name not in [p.name for p in by_name]:
             raise DeclarationError(
                 f"The tool `{label}` cannot be called with `{name}`, which its schema has; "
@@ -180,7 +180,7 @@ def _check_call(schema: JsonSchema, parameters: Sequence[inspect.Parameter], lab
     if _CONDITIONS & schema.keys():
         return
     for parameter in by_name:
-        if parameter.default is _P.empty and parameter.name not in required(schema):
+        if parameter.default is _P.empty and parameter.name not in required_properties(schema):
             raise DeclarationError(
                 f"The parameter `{parameter.name}` of the tool `{label}` has no default, and its schema does not "
                 f"require it; give it a default, or list it in `required`."

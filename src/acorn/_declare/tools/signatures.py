@@ -29,8 +29,8 @@ from pydantic_core import from_json
 from acorn._declare.tools.kinds import ArgumentError, Arguments
 from acorn._formats.json import shorten
 from acorn._formats.schema.generate import JsonSchema, schema_of
-from acorn._formats.schema.problems import problems
-from acorn._formats.schema.shape import without_media
+from acorn._formats.schema.problems import find_problems
+from acorn._formats.schema.shape import require_no_media
 from acorn.errors import DeclarationError
 from acorn.record import Run
 from acorn.types import JsonObject
@@ -103,7 +103,7 @@ _P = inspect.Parameter
 _PLAIN = (str, int, float, bool, types.NoneType)
 
 
-class UnresolvedError(DeclarationError):
+class UnresolvedHintError(DeclarationError):
     """A type hint names something that does not exist, or not yet."""
 
 
@@ -136,7 +136,7 @@ class SignatureBinding:
         """Positional and keyword arguments from JSON text, converted by the type hints."""
         arguments = arguments or "{}"
         if arguments.lstrip().startswith("["):  # which Pydantic would take for positional arguments
-            raise ArgumentError(no_object(arguments))
+            raise ArgumentError(not_an_object(arguments))
         try:
             named: JsonObject = self._validate(arguments)
         except ValidationError as error:
@@ -153,24 +153,24 @@ class SignatureBinding:
         first = error.errors(include_url=False)[0]
         if not first["loc"]:
             if first["type"] == "arguments_type":
-                return no_object(arguments)
+                return not_an_object(arguments)
             return f"The arguments are not valid JSON: {shorten(first['msg'].removeprefix('Invalid JSON: '))}"
         received = from_json(arguments)
         parts = [
             f"argument `{problem['path']}` is missing, expected {problem['expected']}"
             if problem["received"] == "missing"
             else f"argument `{problem['path']}`: expected {problem['expected']}, got {problem['received']}"
-            for problem in problems(error, self.schema, received)
+            for problem in find_problems(error, self.schema, received)
         ]
         return "; ".join(parts)
 
 
-def no_object(arguments: str) -> str:
+def not_an_object(arguments: str) -> str:
     """The words for arguments that are JSON, but no object."""
     return f"The arguments must be a JSON object, got {shorten(arguments)}"
 
 
-def binding_of(
+def signature_binding(
     function: Callable[..., Any],
     label: str,
     *,
@@ -179,14 +179,14 @@ def binding_of(
     local_names: Mapping[str, Any] | None = None,
 ) -> SignatureBinding:
     """Read a function's signature; `drop_first` leaves out the `self` of an unbound method."""
-    plain = undecorated(function)
+    plain = unwrap_decorators(function)
     # What a partial has filled in is the user's, and may be a secret: the model neither sees nor sets it.
     filled = frozenset(plain.keywords if isinstance(plain, functools.partial) else ())
     parameters = [p for p in parameters_of(plain, label, drop_first) if p.name not in filled]
     _check(parameters, label, inspect.isbuiltin(getattr(plain, "func", plain)))
-    hints = hints_of(plain, parameters, label, local_names or {})
+    hints = read_hints(plain, parameters, label, local_names or {})
     positional = tuple(p.name for p in parameters if p.kind is _P.POSITIONAL_ONLY)
-    injected = tuple(p.name for p in parameters if is_run(hints[p.name]))
+    injected = tuple(p.name for p in parameters if is_run_hint(hints[p.name]))
     parameters = [p for p in parameters if p.name not in injected]
     build = functools.partial(_build, parameters, hints, label, descriptions)
     binding = SignatureBinding(build, positional, injected, filled | frozenset(injected))
@@ -213,7 +213,7 @@ def _build(
             f"The parameter {_culprit(parameters, hints)} of the tool `{label}` has a type that a model cannot be "
             f"asked for: {_reason(error)}. Use types that JSON can carry."
         ) from error
-    without_media(schema, f"What the tool `{label}` is called with")
+    require_no_media(schema, f"What the tool `{label}` is called with")
     # The schema has a property for each parameter, in order, under its alias if it has one.
     keys = dict(zip((p.name for p in parameters), schema["properties"], strict=False))
     for name, words in descriptions().items():
@@ -239,16 +239,16 @@ def _is_plain(hint: Any) -> bool:
     return any(hint is kind for kind in _PLAIN)
 
 
-def undecorated(function: Any) -> Any:
+def unwrap_decorators(function: Any) -> Any:
     """The function below its decorators, where partials on the way become one.
 
     Python would read the signature of what a partial is named after, and show what an inner one fills in.
     """
     if isinstance(function, functools.partial):
-        return functools.partial(undecorated(function.func), *function.args, **function.keywords)
+        return functools.partial(unwrap_decorators(function.func), *function.args, **function.keywords)
     about: JsonObject = {} if inspect.ismethod(function) else getattr(function, "__dict__", {})
     if "__wrapped__" in about and "__signature__" not in about:
-        return undecorated(about["__wrapped__"])
+        return unwrap_decorators(about["__wrapped__"])
     return function
 
 
@@ -277,7 +277,7 @@ def _check(parameters: list[inspect.Parameter], label: str, is_builtin: bool) ->
             raise DeclarationError(f"The parameter `{name}` of the tool `{label}` has no type hint; {remedy}.")
 
 
-def hints_of(
+def read_hints(
     function: Callable[..., Any],
     parameters: list[inspect.Parameter],
     label: str,
@@ -304,13 +304,13 @@ def hints_of(
     return {name: _eager(hint) for name, hint in hints.items()}
 
 
-def is_run(hint: Any) -> bool:
+def is_run_hint(hint: Any) -> bool:
     """Whether it is `Run`, `Run[...]` or either of them or None."""
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        return is_run(inner[0])
+        return is_run_hint(inner[0])
     if origin in (typing.Union, types.UnionType):
-        return all(member is types.NoneType or is_run(member) for member in inner)
+        return all(member is types.NoneType or is_run_hint(member) for member in inner)
     return (origin or hint) is Run
 
 
@@ -339,8 +339,8 @@ def _eager(hint: Any) -> Any:
     return hint
 
 
-def _unresolved(label: str, error: Exception) -> UnresolvedError:
-    return UnresolvedError(
+def _unresolved(label: str, error: Exception) -> UnresolvedHintError:
+    return UnresolvedHintError(
         f"A type hint of the tool `{label}` names something that cannot be found: {error}. "
         f"Import it at run time, or define it before the first call."
     )

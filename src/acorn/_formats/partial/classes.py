@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional, Self, Union, get_args
 import typing_extensions
 from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
-from acorn._formats.partial.frames import HIDDEN, Frame, Mark, Text
+from acorn._formats.partial.frames import NOT_READY, Frame, GrowingText, LazyValue
 from acorn._formats.schema.shape import fields_of, has_fields
 from acorn.types import JsonObject
 
@@ -128,7 +128,7 @@ class ModelFrame:
 
     def put(self, value: Any) -> None:
         if self.name is not None:
-            self.values[self.name] = None if value is HIDDEN else value
+            self.values[self.name] = None if value is NOT_READY else value
             self.seen = self.seen | {self.name}
             self.done = (*self.done, self.name)
         elif self.extra is not None:
@@ -140,11 +140,11 @@ class ModelFrame:
 
     def snapshot(self, child: Any) -> Any:
         values, name = self.values.copy(), self.name
-        if name is None or child is HIDDEN:
+        if name is None or child is NOT_READY:
             return self._instance(values, None)
         if name not in self.seen:
             self.seen = self.seen | {name}
-        if isinstance(child, Mark):
+        if isinstance(child, LazyValue):
             if name not in _METHODS:
                 del values[name]
                 return self._instance(values, (name, child))
@@ -152,7 +152,7 @@ class ModelFrame:
         values[name] = child
         return self._instance(values, None)
 
-    def _instance(self, values: dict[str, Any], pending: tuple[str, Mark] | None) -> PartialModel:
+    def _instance(self, values: dict[str, Any], pending: tuple[str, LazyValue] | None) -> PartialModel:
         return _instance(self.cls, values, self.seen, self.extra, pending)
 
 
@@ -161,7 +161,7 @@ def _instance(
     values: dict[str, Any],
     seen: set[str],
     extra: JsonObject | None,
-    pending: tuple[str, Mark] | None,
+    pending: tuple[str, LazyValue] | None,
 ) -> PartialModel:
     # What `model_construct` does, without its cost.
     instance = _new(cls)
@@ -173,11 +173,11 @@ def _instance(
     return instance
 
 
-def rooted(cls: type[PartialModel], root: Any) -> Any:
+def wrap_root(cls: type[PartialModel], root: Any) -> Any:
     """The partial instance of a `RootModel` around what it holds so far."""
-    if root is HIDDEN:
-        return HIDDEN
-    if isinstance(root, Mark):
+    if root is NOT_READY:
+        return NOT_READY
+    if isinstance(root, LazyValue):
         return _instance(cls, {}, {"root"}, None, ("root", root))
     return _instance(cls, {"root": root}, {"root"}, None, None)
 
@@ -200,13 +200,13 @@ class RootFrame:
         self.inner.put(value)
 
     def close(self) -> Any:
-        return rooted(self.cls, self.inner.close())
+        return wrap_root(self.cls, self.inner.close())
 
     def snapshot(self, child: Any) -> Any:
-        return rooted(self.cls, self.inner.snapshot(child))
+        return wrap_root(self.cls, self.inner.snapshot(child))
 
 
-class RootText(Text):
+class RootText(GrowingText):
     """An open string that is all a `RootModel` holds."""
 
     __slots__ = ("cls",)
@@ -216,7 +216,7 @@ class RootText(Text):
         self.cls = cls
 
     def snapshot(self) -> Any:
-        return rooted(self.cls, super().snapshot())
+        return wrap_root(self.cls, super().snapshot())
 
 
 _lock = threading.RLock()
@@ -229,10 +229,10 @@ def has_partial(kind: Any) -> bool:
     cls = get_origin(kind) or kind
     if isinstance(cls, type) and issubclass(cls, RootModel):
         return True
-    return has_fields(kind) and not typing_extensions.is_typeddict(cls) and can_be_read(kind)
+    return has_fields(kind) and not typing_extensions.is_typeddict(cls) and has_readable_hints(kind)
 
 
-def can_be_read(kind: Any) -> bool:
+def has_readable_hints(kind: Any) -> bool:
     """Whether the type hints of a class with fields name what there is."""
     try:
         fields_of(kind)
@@ -282,7 +282,7 @@ def _declare(kind: Any, batch: dict[Any, str]) -> None:
     batch[kind] = f"{name}{len(batch)}" if name in batch.values() else name
     fields: dict[str, Any] = {
         field: (
-            Optional[_partial_type(own_type(info.annotation, kind), batch)],  # noqa: UP045 - built at run time
+            Optional[_partial_type(resolve_self(info.annotation, kind), batch)],  # noqa: UP045 - built at run time
             Field(
                 default=None,
                 description=info.description,
@@ -314,13 +314,13 @@ def _declare(kind: Any, batch: dict[Any, str]) -> None:
     _classes[kind].__acorn_whole__ = kind
 
 
-def own_type(annotation: Any, model: Any) -> Any:
+def resolve_self(annotation: Any, model: Any) -> Any:
     """The type of a field, with the model itself where it is called `Self`, or by Pydantic's name for `Model[T]`."""
     origin = getattr(model, "__pydantic_generic_metadata__", {}).get("origin")
     if annotation is Self or f":{id(origin)}[" in str(getattr(annotation, "type_ref", "")):
         return model
     arguments = get_args(annotation)
-    inner = tuple(own_type(argument, model) for argument in arguments)
+    inner = tuple(resolve_self(argument, model) for argument in arguments)
     if all(map(operator.is_, inner, arguments)):
         return annotation
     outer = get_origin(annotation)

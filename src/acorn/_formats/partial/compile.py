@@ -14,28 +14,28 @@ from typing_extensions import is_typeddict
 from acorn._formats.partial.classes import (
     DICTS,
     LISTS,
-    can_be_read,
-    own_type,
+    has_readable_hints,
     partial_class,
+    resolve_self,
 )
 from acorn._formats.partial.expectations import (
     ANYTHING,
-    Choice,
-    Entries,
+    DataclassExpectation,
+    DictExpectation,
     Expectation,
-    Fields,
-    Items,
-    Keys,
-    Leaf,
-    Members,
-    Root,
+    LeafExpectation,
+    ListExpectation,
+    ModelExpectation,
+    RootModelExpectation,
     TextExpectation,
+    TypedDictExpectation,
+    UnionExpectation,
 )
 from acorn._formats.schema.shape import aliases_of, fields_of, has_fields, required_keys
 
 
 @lru_cache(maxsize=512)
-def plan_of(kind: Any) -> Expectation:
+def expectation_of(kind: Any) -> Expectation:
     """The plan of a type."""
     return _Compiler().plan(kind)
 
@@ -44,7 +44,7 @@ class _Compiler:
     """Compiles one type and all it refers to; a model that refers to itself finds its own plan."""
 
     def __init__(self) -> None:
-        self.models: dict[Any, Fields | Root] = {}
+        self.models: dict[Any, ModelExpectation | RootModelExpectation] = {}
         self.config: ConfigDict | None = None
 
     def plan(self, kind: Any) -> Expectation:
@@ -58,38 +58,40 @@ class _Compiler:
         if origin is typing.Annotated:
             return self._annotated(kind, arguments[0])
         if origin in (Union, types.UnionType):
-            return Choice(kind, self.config, [self.plan(member) for member in arguments])
+            return UnionExpectation(kind, self.config, [self.plan(member) for member in arguments])
         if origin in LISTS:
-            return Items(kind, self.config, self.plan(arguments[0]) if arguments else ANYTHING)
+            return ListExpectation(kind, self.config, self.plan(arguments[0]) if arguments else ANYTHING)
         if origin in DICTS:
             name, value = arguments or (str, Any)
-            return Entries(kind, self.config, self.plan(value), None if name is str else Leaf(name, self.config))
+            return DictExpectation(
+                kind, self.config, self.plan(value), None if name is str else LeafExpectation(name, self.config)
+            )
         if isinstance(kind, type) and issubclass(kind, RootModel):
             return self._root(kind)
-        if has_fields(kind) and can_be_read(kind):
+        if has_fields(kind) and has_readable_hints(kind):
             return self._object(kind, origin)
-        return Leaf(kind, self.config)
+        return LeafExpectation(kind, self.config)
 
     def _annotated(self, kind: Any, inner: Any) -> Expectation:
         """Limits and validators are for complete values: the same plan, judged by the whole annotation."""
         match self.plan(inner):
             case TextExpectation():
                 return TextExpectation(kind, self.config)
-            case Items(item=item):
-                return Items(kind, self.config, item)
-            case Entries(item=item, keys=keys):
-                return Entries(kind, self.config, item, keys)
-            case Choice(members=members):
-                return Choice(kind, self.config, members)
-            case Fields() | Root() as plan:
+            case ListExpectation(item=item):
+                return ListExpectation(kind, self.config, item)
+            case DictExpectation(item=item, keys=keys):
+                return DictExpectation(kind, self.config, item, keys)
+            case UnionExpectation(members=members):
+                return UnionExpectation(kind, self.config, members)
+            case ModelExpectation() | RootModelExpectation() as plan:
                 return plan
             case _:
-                return Leaf(kind, self.config)
+                return LeafExpectation(kind, self.config)
 
     def _root(self, kind: type[RootModel[Any]]) -> Expectation:
         if kind in self.models:
             return self.models[kind]
-        plan = self.models[kind] = Root(kind, None)
+        plan = self.models[kind] = RootModelExpectation(kind, None)
         plan.partial = partial_class(kind)
         outer, self.config = self.config, kind.model_config or None
         plan.inner = self.plan(_declared(kind.model_fields["root"], kind))
@@ -100,13 +102,13 @@ class _Compiler:
     def _object(self, kind: Any, cls: Any) -> Expectation:
         if kind in self.models:
             return self.models[kind]
-        plan: Fields
+        plan: ModelExpectation
         outer = self.config
         if is_typeddict(cls):
-            plan = typed = Keys(kind, outer)
+            plan = typed = TypedDictExpectation(kind, outer)
             typed.required = required_keys(kind)
         else:
-            plan = Fields(kind, None) if issubclass(cls, BaseModel) else Members(kind, outer)
+            plan = ModelExpectation(kind, None) if issubclass(cls, BaseModel) else DataclassExpectation(kind, outer)
             plan.partial = partial_class(kind)
         self.models[kind] = plan
         # Pydantic reads a class that says nothing of its own by what the model around it says.
@@ -122,5 +124,5 @@ class _Compiler:
 
 
 def _declared(field: FieldInfo, model: Any) -> Any:
-    annotation = own_type(field.annotation, model)
+    annotation = resolve_self(field.annotation, model)
     return typing.Annotated[(annotation, *field.metadata)] if field.metadata else annotation

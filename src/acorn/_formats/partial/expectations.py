@@ -20,7 +20,7 @@ from acorn._formats.partial.classes import (
     RootFrame,
     RootText,
 )
-from acorn._formats.partial.frames import HIDDEN, DictFrame, Frame, KeysFrame, ListFrame, Text
+from acorn._formats.partial.frames import NOT_READY, DictFrame, Frame, GrowingText, ListFrame, TypedDictFrame
 from acorn.types import JsonObject
 
 
@@ -36,9 +36,9 @@ class Expectation:
     def array_frame(self) -> Frame:
         return ListFrame(self)
 
-    def new_text(self) -> Text:
+    def new_text(self) -> GrowingText:
         """A string that begins."""
-        return Text()
+        return GrowingText()
 
     def text(self, value: str) -> Any:
         """A complete string."""
@@ -53,17 +53,17 @@ class Expectation:
         return True
 
 
-class Unseen(Expectation):
+class UnseenExpectation(Expectation):
     """A value inside one that shows only when it is complete."""
 
     grows = False
 
 
 ANYTHING = Expectation()
-UNSEEN = Unseen()
+UNSEEN = UnseenExpectation()
 
 
-class Leaf(Expectation):
+class LeafExpectation(Expectation):
     """A type that shows only when it is complete and fits."""
 
     grows = False
@@ -84,13 +84,13 @@ class Leaf(Expectation):
         try:
             return self.adapter.validate_json(json, by_alias=True, by_name=True)
         except Exception:  # it does not fit, a user's validator has failed, or the type cannot stand alone
-            return HIDDEN
+            return NOT_READY
 
     def judge_plain(self, value: Any) -> Any:
         try:
             json = to_json(value, inf_nan_mode="constants")
         except ValueError:  # half a surrogate pair
-            return HIDDEN
+            return NOT_READY
         return self.judge(json)
 
     def judge_whole(self, value: Any) -> Any:
@@ -98,10 +98,10 @@ class Leaf(Expectation):
         return self.judge_plain(value)
 
     def object_frame(self) -> Frame:
-        return Whole(DictFrame(UNSEEN), self)
+        return CompleteFrame(DictFrame(UNSEEN), self)
 
     def array_frame(self) -> Frame:
-        return Whole(ListFrame(UNSEEN), self)
+        return CompleteFrame(ListFrame(UNSEEN), self)
 
     def text(self, value: str) -> Any:
         return self.judge_plain(value)
@@ -127,7 +127,7 @@ def _may_be(schema: JsonObject, form: str) -> bool:
     return "enum" not in schema and "const" not in schema
 
 
-class TextExpectation(Leaf):
+class TextExpectation(LeafExpectation):
     """A string that shows while it grows; at the end it must fit its limits."""
 
     grows = True
@@ -139,7 +139,7 @@ class TextExpectation(Leaf):
         return False
 
 
-class Items(Leaf):
+class ListExpectation(LeafExpectation):
     """A list."""
 
     def __init__(self, kind: Any, config: ConfigDict | None, item: Expectation) -> None:
@@ -153,7 +153,7 @@ class Items(Leaf):
         return form == "array"
 
 
-class Entries(Leaf):
+class DictExpectation(LeafExpectation):
     """A dict."""
 
     def __init__(self, kind: Any, config: ConfigDict | None, item: Expectation, keys: Expectation | None) -> None:
@@ -168,7 +168,7 @@ class Entries(Leaf):
         return form == "object"
 
 
-class Fields(Leaf):
+class ModelExpectation(LeafExpectation):
     """A model: an object whose fields have plans of their own."""
 
     partial: type[PartialModel]
@@ -182,54 +182,54 @@ class Fields(Leaf):
         return form == "object"
 
 
-class Members(Fields):
+class DataclassExpectation(ModelExpectation):
     """A dataclass: it grows like a model, and is itself once it is complete."""
 
     def object_frame(self) -> Frame:
-        return Judged(super().object_frame(), self)
+        return ValidatedFrame(super().object_frame(), self)
 
 
-class Keys(Fields):
+class TypedDictExpectation(ModelExpectation):
     """A TypedDict: a dict that grows."""
 
     required: tuple[str, ...]
 
     def object_frame(self) -> Frame:
-        return Judged(KeysFrame(self.fields, self.required, UNSEEN), self)
+        return ValidatedFrame(TypedDictFrame(self.fields, self.required, UNSEEN), self)
 
 
-class Root(Leaf):
+class RootModelExpectation(LeafExpectation):
     """A `RootModel`: it grows like what it holds."""
 
     partial: type[PartialModel]
     inner: Expectation
 
     def object_frame(self) -> Frame:
-        return Judged(RootFrame(self.partial, self.inner.object_frame()), self)
+        return ValidatedFrame(RootFrame(self.partial, self.inner.object_frame()), self)
 
     def array_frame(self) -> Frame:
-        return Judged(RootFrame(self.partial, self.inner.array_frame()), self)
+        return ValidatedFrame(RootFrame(self.partial, self.inner.array_frame()), self)
 
-    def new_text(self) -> Text:
+    def new_text(self) -> GrowingText:
         return RootText(self.partial)
 
     def takes(self, form: str) -> bool:
         return self.inner.takes(form)
 
 
-class Choice(Leaf):
+class UnionExpectation(LeafExpectation):
     """A union: what comes next decides, and among models their keys do."""
 
     def __init__(self, kind: Any, config: ConfigDict | None, members: list[Expectation]) -> None:
         super().__init__(kind, config)
         self.members: list[Expectation] = []
         for member in members:
-            self.members += member.members if isinstance(member, Choice) else [member]
+            self.members += member.members if isinstance(member, UnionExpectation) else [member]
         self.grows = any(member.grows for member in self.members)
         self.is_text = (
             config is None
             and get_origin(kind) is not typing.Annotated
-            and all(isinstance(member, Leaf) and member.kind in (str, NoneType) for member in self.members)
+            and all(isinstance(member, LeafExpectation) and member.kind in (str, NoneType) for member in self.members)
         )
 
     @cached_property
@@ -243,35 +243,38 @@ class Choice(Leaf):
     def object_frame(self) -> Frame:
         if len(self.objects) == 1:
             return self.objects[0].object_frame()
-        models = [member for member in self.objects if isinstance(member, Fields)]
-        return Undecided(models, self) if models and len(models) == len(self.objects) else super().object_frame()
+        models = [member for member in self.objects if isinstance(member, ModelExpectation)]
+        return UnionFrame(models, self) if models and len(models) == len(self.objects) else super().object_frame()
 
     def array_frame(self) -> Frame:
         return self.arrays[0].array_frame() if len(self.arrays) == 1 else super().array_frame()
 
-    def new_text(self) -> Text:
+    def new_text(self) -> GrowingText:
         growing = [member for member in self.members if member.grows]
-        return growing[0].new_text() if len(growing) == 1 else Text()
+        return growing[0].new_text() if len(growing) == 1 else GrowingText()
 
     def text(self, value: str) -> Any:
         return value if self.is_text else super().text(value)
 
     def judge_whole(self, value: Any) -> Any:
         whole = self.judge_plain(value)
-        if whole is not HIDDEN:
+        if whole is not NOT_READY:
             for member in self.members:  # its models are partial, like those that were decided early
-                if isinstance(member, Fields | Items | Entries | Root) and member.judge_plain(value) == whole:
-                    return expectation_for(member, value)
+                if (
+                    isinstance(member, ModelExpectation | ListExpectation | DictExpectation | RootModelExpectation)
+                    and member.judge_plain(value) == whole
+                ):
+                    return read_value(member, value)
         return whole
 
 
-class Whole:
+class CompleteFrame:
     """A container that shows only when it is complete."""
 
     __slots__ = ("inner", "is_object", "leaf")
     decides = False
 
-    def __init__(self, inner: Frame, leaf: Leaf) -> None:
+    def __init__(self, inner: Frame, leaf: LeafExpectation) -> None:
         self.inner = inner
         self.leaf = leaf
         self.is_object = inner.is_object
@@ -286,15 +289,15 @@ class Whole:
         return self.leaf.judge_whole(self.inner.close())
 
     def snapshot(self, child: Any) -> Any:
-        return HIDDEN
+        return NOT_READY
 
 
-class Judged:
+class ValidatedFrame:
     """A container that shows while it grows and, once it is complete and fits, is what its type makes of it."""
 
     __slots__ = ("decides", "fits", "inner", "is_object", "leaf")
 
-    def __init__(self, inner: Frame, leaf: Leaf) -> None:
+    def __init__(self, inner: Frame, leaf: LeafExpectation) -> None:
         self.inner = inner
         self.leaf = leaf
         self.fits = True
@@ -305,7 +308,7 @@ class Judged:
         return self.inner.enter(key)
 
     def put(self, value: Any) -> None:
-        self.fits = self.fits and value is not HIDDEN
+        self.fits = self.fits and value is not NOT_READY
         self.inner.put(value)
 
     def close(self) -> Any:
@@ -317,7 +320,7 @@ class Judged:
         except ValueError:  # half a surrogate pair
             return found
         whole = self.leaf.judge(json)
-        return found if whole is HIDDEN else whole
+        return found if whole is NOT_READY else whole
 
     def snapshot(self, child: Any) -> Any:
         return self.inner.snapshot(child)
@@ -326,14 +329,14 @@ class Judged:
 _WRITER = SchemaSerializer(core_schema.any_schema(), {"ser_json_inf_nan": "constants"})
 
 
-class Undecided:
+class UnionFrame:
     """An object that may be one of several models; it shows as soon as its keys leave only one."""
 
     __slots__ = ("choice", "chosen", "key", "models", "raw")
     is_object = True
     decides = True
 
-    def __init__(self, models: list[Fields], choice: Choice) -> None:
+    def __init__(self, models: list[ModelExpectation], choice: UnionExpectation) -> None:
         self.models = models
         self.choice = choice
         self.raw: JsonObject = {}
@@ -361,13 +364,17 @@ class Undecided:
             return
         self.chosen = fitting[0].object_frame()
         for key, value in self.raw.items():
-            put_whole(self.chosen, key, value)
+            put_value(self.chosen, key, value)
 
-    def _agrees(self, model: Fields) -> bool:
+    def _agrees(self, model: ModelExpectation) -> bool:
         """Whether the values so far could be those of a model's literals."""
         for key, value in self.raw.items():
             plan = model.fields.get(key, ("", ANYTHING))[1]
-            if isinstance(plan, Leaf) and get_origin(plan.kind) is Literal and plan.judge_plain(value) is HIDDEN:
+            if (
+                isinstance(plan, LeafExpectation)
+                and get_origin(plan.kind) is Literal
+                and plan.judge_plain(value) is NOT_READY
+            ):
                 return False
         return True
 
@@ -375,25 +382,25 @@ class Undecided:
         return self.choice.judge_whole(self.raw) if self.chosen is None else self.chosen.close()
 
     def snapshot(self, child: Any) -> Any:
-        return HIDDEN if self.chosen is None else self.chosen.snapshot(child)
+        return NOT_READY if self.chosen is None else self.chosen.snapshot(child)
 
 
-def put_whole(frame: Frame, key: str, value: Any) -> None:
+def put_value(frame: Frame, key: str, value: Any) -> None:
     """Hand a frame a value that was read without a plan."""
-    frame.put(expectation_for(frame.enter(key), value))
+    frame.put(read_value(frame.enter(key), value))
 
 
-def expectation_for(plan: Expectation, value: Any) -> Any:
+def read_value(plan: Expectation, value: Any) -> Any:
     """A complete plain value, as the plan would have read it."""
     if isinstance(value, dict):
         frame = plan.object_frame()
         for key, item in value.items():
-            put_whole(frame, key, item)
+            put_value(frame, key, item)
         return frame.close()
     if isinstance(value, list):
         frame = plan.array_frame()
         for item in value:
-            put_whole(frame, "", item)
+            put_value(frame, "", item)
         return frame.close()
     if isinstance(value, str):
         return plan.text(value)

@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Protocol
 
-HIDDEN: Any = type("Hidden", (), {"__repr__": lambda self: "HIDDEN"})()
+NOT_READY: Any = type("Hidden", (), {"__repr__": lambda self: "NOT_READY"})()
 """A value that nobody may see yet: half a number, or something that does not fit."""
 
 LONG_TEXT = 1000
 LONG_LIST = 64
 
 
-class Text:
+class GrowingText:
     """A string that grows in place as long as nobody else holds it."""
 
     __slots__ = ("text",)
@@ -34,10 +34,10 @@ class Text:
 
     def snapshot(self) -> Any:
         text = self.text
-        return text if len(text) < LONG_TEXT else TextMark(self, len(text))
+        return text if len(text) < LONG_TEXT else LazyText(self, len(text))
 
 
-class Mark:
+class LazyValue:
     """A value that is made when it is read."""
 
     __slots__ = ()
@@ -46,10 +46,10 @@ class Mark:
         raise AssertionError("each kind of mark makes its own value")
 
 
-class TextMark(Mark):
+class LazyText(LazyValue):
     __slots__ = ("length", "node")
 
-    def __init__(self, node: Text, length: int) -> None:
+    def __init__(self, node: GrowingText, length: int) -> None:
         self.node = node
         self.length = length
 
@@ -58,7 +58,7 @@ class TextMark(Mark):
         return text if len(text) == self.length else text[: self.length]
 
 
-class ListMark(Mark):
+class LazyList(LazyValue):
     __slots__ = ("count", "items", "last")
 
     def __init__(self, items: list[Any], count: int, last: Any) -> None:
@@ -68,12 +68,12 @@ class ListMark(Mark):
 
     def value(self) -> list[Any]:
         found = self.items[: self.count]
-        if self.last is not HIDDEN:
-            found.append(as_value(self.last))
+        if self.last is not NOT_READY:
+            found.append(resolve_lazy(self.last))
         return found
 
 
-class DictMark(Mark):
+class LazyDict(LazyValue):
     __slots__ = ("count", "items", "key", "last")
 
     def __init__(self, items: dict[Any, Any], count: int, key: Any, last: Any) -> None:
@@ -84,14 +84,14 @@ class DictMark(Mark):
 
     def value(self) -> dict[Any, Any]:
         found = dict(islice(self.items.items(), self.count))
-        if self.key is not HIDDEN and self.last is not HIDDEN:
-            found[self.key] = as_value(self.last)
+        if self.key is not NOT_READY and self.last is not NOT_READY:
+            found[self.key] = resolve_lazy(self.last)
         return found
 
 
-def as_value(value: Any) -> Any:
+def resolve_lazy(value: Any) -> Any:
     """The value itself, made if it was only marked."""
-    return value.value() if isinstance(value, Mark) else value
+    return value.value() if isinstance(value, LazyValue) else value
 
 
 class Frame(Protocol):
@@ -133,15 +133,15 @@ class ListFrame:
         return self.item
 
     def put(self, value: Any) -> None:
-        self.items.append(None if value is HIDDEN else value)
+        self.items.append(None if value is NOT_READY else value)
 
     def close(self) -> Any:
         return self.items
 
     def snapshot(self, child: Any) -> Any:
-        if len(self.items) > LONG_LIST or isinstance(child, Mark):
-            return ListMark(self.items, len(self.items), child)
-        return self.items.copy() if child is HIDDEN else [*self.items, child]
+        if len(self.items) > LONG_LIST or isinstance(child, LazyValue):
+            return LazyList(self.items, len(self.items), child)
+        return self.items.copy() if child is NOT_READY else [*self.items, child]
 
 
 class DictFrame:
@@ -156,33 +156,33 @@ class DictFrame:
         self.keys = keys
         """The plan of the keys, where they are more than text."""
         self.items: dict[Any, Any] = {}
-        self.key: Any = HIDDEN
+        self.key: Any = NOT_READY
 
     def enter(self, key: str) -> Any:
         self.key = key if self.keys is None else self.keys.text(key)
         return self.item
 
     def put(self, value: Any) -> None:
-        key, self.key = self.key, HIDDEN
-        if key is HIDDEN:
+        key, self.key = self.key, NOT_READY
+        if key is NOT_READY:
             return
         if key in self.items:  # a mark counts entries from the front: start a container of its own
             self.items = self.items.copy()
-        self.items[key] = None if value is HIDDEN else value
+        self.items[key] = None if value is NOT_READY else value
 
     def close(self) -> Any:
         return self.items
 
     def snapshot(self, child: Any) -> Any:
-        if len(self.items) > LONG_LIST or isinstance(child, Mark):
-            return DictMark(self.items, len(self.items), self.key, child)
+        if len(self.items) > LONG_LIST or isinstance(child, LazyValue):
+            return LazyDict(self.items, len(self.items), self.key, child)
         found = self.items.copy()
-        if self.key is not HIDDEN and child is not HIDDEN:
+        if self.key is not NOT_READY and child is not NOT_READY:
             found[self.key] = child
         return found
 
 
-class KeysFrame:
+class TypedDictFrame:
     """A TypedDict that is open: the keys that it must have are there from the beginning."""
 
     __slots__ = ("fields", "items", "name", "other")
@@ -195,24 +195,24 @@ class KeysFrame:
         """The plan of keys that it does not have."""
         self.items: dict[Any, Any] = dict.fromkeys(required)
         """A new dict each time: the snapshots keep theirs."""
-        self.name: Any = HIDDEN
+        self.name: Any = NOT_READY
 
     def enter(self, key: str) -> Any:
-        self.name, plan = self.fields.get(key, (HIDDEN, self.other))
+        self.name, plan = self.fields.get(key, (NOT_READY, self.other))
         return plan
 
     def put(self, value: Any) -> None:
-        if self.name is not HIDDEN:
-            self.items = {**self.items, self.name: None if value is HIDDEN else value}
-        self.name = HIDDEN
+        if self.name is not NOT_READY:
+            self.items = {**self.items, self.name: None if value is NOT_READY else value}
+        self.name = NOT_READY
 
     def close(self) -> Any:
         return self.items
 
     def snapshot(self, child: Any) -> Any:
-        if isinstance(child, Mark):
-            return DictMark(self.items, len(self.items), self.name, child)
+        if isinstance(child, LazyValue):
+            return LazyDict(self.items, len(self.items), self.name, child)
         found = self.items.copy()
-        if self.name is not HIDDEN and child is not HIDDEN:
+        if self.name is not NOT_READY and child is not NOT_READY:
             found[self.name] = child
         return found

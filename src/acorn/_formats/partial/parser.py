@@ -11,7 +11,7 @@ from collections.abc import Callable
 from math import inf, nan
 from typing import Any
 
-from acorn._formats.partial.frames import HIDDEN, Frame, Text
+from acorn._formats.partial.frames import NOT_READY, Frame, GrowingText
 
 _STOP = re.compile(r'["\\]')
 _BLANK = re.compile(r"[ \t\n\r]*")
@@ -34,20 +34,20 @@ class PushParser:
         self._plan: Any = plan
         """The plan of the value that is due."""
         self._stack: list[Frame] = []
-        self._text: Text | None = None
+        self._text: GrowingText | None = None
         """The string that is open, be it a value or a key."""
         self._shows = False
         """Whether the open string is a value that shows while it grows."""
-        self._growing: Text | None = None
+        self._growing: GrowingText | None = None
         """The open string, where nothing but more of it is expected."""
         self._token = ""
         self._hex = ""
         self._high = ""
         self._state: Callable[[str, int], int] = self._value
-        self._root: Any = HIDDEN
+        self._root: Any = NOT_READY
         self._outermost: Frame | None = None
         self._changed = True
-        self._snapshot: Any = HIDDEN
+        self._snapshot: Any = NOT_READY
 
     def feed(self, piece: str) -> None:
         """Take in more text."""
@@ -68,7 +68,7 @@ class PushParser:
             self._changed = False
             stack = self._stack
             if stack:
-                found = self._text.snapshot() if self._shows and self._text is not None else HIDDEN
+                found = self._text.snapshot() if self._shows and self._text is not None else NOT_READY
                 for frame in reversed(stack):
                     found = frame.snapshot(found)
                 self._snapshot = found
@@ -224,7 +224,7 @@ class PushParser:
         if at == len(piece):
             return at
         if piece[at] == '"':
-            self._text = Text()
+            self._text = GrowingText()
             self._plan = None
             self._state = self._key
         elif piece[at] == "}":

@@ -47,7 +47,7 @@ FORMATS: dict[str, tuple[str, ...]] = {
 }
 
 
-def fits_pattern(pattern: str, text: str) -> bool:
+def matches_pattern(pattern: str, text: str) -> bool:
     """Whether a text holds what a pattern asks for; one that Python cannot read is not judged."""
     try:
         return re.search(_in_python(pattern), text) is not None
@@ -55,12 +55,12 @@ def fits_pattern(pattern: str, text: str) -> bool:
         return True
 
 
-def texts_for(pattern: str | None, low: int, high: int | None) -> Iterator[str]:
+def example_texts(pattern: str | None, low: int, high: int | None) -> Iterator[str]:
     """Texts of a length that a pattern takes, plain ones first; none where it cannot be read backwards."""
     found: list[str] = []
     for text in _plain(low, high) if pattern is None else _from_pattern(pattern, low):
         is_long_enough = len(text) >= low and (high is None or len(text) <= high)
-        if is_long_enough and text not in found and (pattern is None or fits_pattern(pattern, text)):
+        if is_long_enough and text not in found and (pattern is None or matches_pattern(pattern, text)):
             found.append(text)
             yield text
 

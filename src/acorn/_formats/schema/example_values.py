@@ -13,8 +13,8 @@ from decimal import Decimal
 from itertools import islice
 from typing import Any
 
-from acorn._formats.schema.example_texts import FORMATS, fits_pattern, texts_for
-from acorn._formats.schema.generate import JsonSchema, inlined, resolve
+from acorn._formats.schema.example_texts import FORMATS, example_texts, matches_pattern
+from acorn._formats.schema.generate import JsonSchema, inline_refs, resolve_ref
 from acorn.errors import AcornError
 from acorn.types import JsonObject
 
@@ -23,7 +23,7 @@ _MOST = 64
 _DEEPEST = 60
 
 
-def value_for(schema: JsonSchema, where: str) -> Any:
+def example_value(schema: JsonSchema, where: str) -> Any:
     """The plainest value that fits; `where` names what it is for."""
     search = _Search(schema)
     for found in search.candidates(schema, ""):
@@ -83,7 +83,7 @@ class _Search:
         self._inside.append(ref)
         try:
             # All at once: whoever stops asking would leave the definition marked.
-            found = list(islice(self.candidates({**resolve(ref, self.top), **rest}, path), _MOST // 8))
+            found = list(islice(self.candidates({**resolve_ref(ref, self.top), **rest}, path), _MOST // 8))
         finally:
             self._inside.remove(ref)
         yield from found
@@ -92,7 +92,7 @@ class _Search:
         options = schema.get("anyOf") or schema["oneOf"]
         kinds = [option.get("type") for option in options if isinstance(option, dict)]
         if kinds == ["number", "string"] and "pattern" in options[1]:  # a Decimal, whose digits are in the pattern
-            fitting = (n for n in _numbers(options[0], whole=False) if fits_pattern(options[1]["pattern"], f"{n}"))
+            fitting = (n for n in _numbers(options[0], whole=False) if matches_pattern(options[1]["pattern"], f"{n}"))
             yield from islice(fitting, _MOST // 2)
         rest = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf", "discriminator")}
         for option in options:
@@ -125,8 +125,8 @@ class _Search:
         samples = FORMATS.get(schema.get("format", ""), ())
         if schema.get("contentEncoding", "").startswith("base64"):
             samples = ("YWJj", "YWJjZA==")
-        for text in samples or texts_for(pattern, low, high):
-            is_right = pattern is None or fits_pattern(pattern, text)
+        for text in samples or example_texts(pattern, low, high):
+            is_right = pattern is None or matches_pattern(pattern, text)
             if is_right and len(text) >= low and (high is None or len(text) <= high):
                 yield text
 
@@ -191,7 +191,7 @@ class _Search:
     def _further(self, schema: JsonSchema, path: str) -> Iterator[tuple[str, Any]]:
         """Keys that are not named by the schema, each with what its value must be."""
         for pattern, inner in schema.get("patternProperties", {}).items():
-            for name in texts_for(pattern, 1, None):
+            for name in example_texts(pattern, 1, None):
                 yield name, inner
         inner = schema.get("additionalProperties", "patternProperties" not in schema)
         if inner is False:
@@ -226,7 +226,7 @@ def _merged(schema: JsonSchema, parts: list[Any], top: JsonSchema) -> JsonSchema
     """A schema and others that hold as well, as one."""
     made = {key: value for key, value in schema.items() if key not in ("allOf", "examples")}
     for part in parts:
-        whole = inlined(part, top) if isinstance(part, dict) else {}
+        whole = inline_refs(part, top) if isinstance(part, dict) else {}
         properties = {**made.get("properties", {}), **whole.get("properties", {})}
         required = [*made.get("required", []), *whole.get("required", [])]
         made = {**made, **whole}

@@ -40,10 +40,10 @@ def schema_of(
     else:
         schema = source.model_json_schema(by_alias=by_alias, schema_generator=_Generator, mode=mode)
     # A recursive model is a `$ref` at the top. Providers want `"type": "object"` there.
-    return inlined(schema, schema)
+    return inline_refs(schema, schema)
 
 
-def resolve(ref: str, schema: JsonSchema) -> JsonSchema:
+def resolve_ref(ref: str, schema: JsonSchema) -> JsonSchema:
     """The definition that a `#/$defs/Name`, or another pointer into the document, points to; {} if there is none."""
     found: Any = schema.get("$defs", {}).get(ref.removeprefix("#/$defs/"))
     if found is None:  # of a schema that is not ours
@@ -54,23 +54,23 @@ def resolve(ref: str, schema: JsonSchema) -> JsonSchema:
     return found if isinstance(found, dict) else {}
 
 
-def followed(node: JsonSchema, top: JsonSchema) -> JsonSchema:
+def follow_refs(node: JsonSchema, top: JsonSchema) -> JsonSchema:
     """The schema itself, or the one that its reference leads to in the end; {} where it leads in a circle."""
     seen: set[str] = set()
     while "$ref" in node:
         if node["$ref"] in seen:
             return {}
         seen.add(node["$ref"])
-        node = resolve(node["$ref"], top)
+        node = resolve_ref(node["$ref"], top)
     return node
 
 
-def inlined(node: JsonSchema, top: JsonSchema) -> JsonSchema:
+def inline_refs(node: JsonSchema, top: JsonSchema) -> JsonSchema:
     """The schema with its own keys beside what its reference leads to; a circle leaves the reference in it."""
     seen: set[str] = set()
     while "$ref" in node and node["$ref"] not in seen:
         seen.add(node["$ref"])
-        node = {**resolve(node["$ref"], top), **{key: value for key, value in node.items() if key != "$ref"}}
+        node = {**resolve_ref(node["$ref"], top), **{key: value for key, value in node.items() if key != "$ref"}}
     return node
 
 
@@ -249,7 +249,7 @@ def is_strict(schema: JsonSchema) -> bool:
     return count <= _MOST_PROPERTIES and deepest <= _DEEPEST and all(_fits(node) for node, _ in nodes)
 
 
-def closed(schema: JsonSchema) -> JsonSchema:
+def close_objects(schema: JsonSchema) -> JsonSchema:
     """The same, where objects that do not speak of further properties forbid them."""
     made = dict(schema)
     for key in ("properties", "$defs"):
@@ -265,7 +265,7 @@ def closed(schema: JsonSchema) -> JsonSchema:
 
 
 def _closed(inner: Any) -> Any:
-    return closed(inner) if isinstance(inner, dict) else inner
+    return close_objects(inner) if isinstance(inner, dict) else inner
 
 
 def _nodes(schema: JsonSchema, depth: int) -> list[tuple[JsonSchema, int]]:

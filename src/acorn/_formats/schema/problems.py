@@ -26,8 +26,8 @@ from typing import Any, TypedDict
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails, core_schema
 
-from acorn._formats.json import compact, excerpt, shorten
-from acorn._formats.schema.generate import JsonSchema, followed, resolve
+from acorn._formats.json import excerpt, shorten, to_compact_json
+from acorn._formats.schema.generate import JsonSchema, follow_refs, resolve_ref
 from acorn.types import JsonObject
 
 _TYPES = {
@@ -55,22 +55,22 @@ _DEPTH = 8
 """How deep the words follow a type into its parts."""
 
 
-def in_words(node: JsonSchema, top: JsonSchema, depth: int = _DEPTH) -> str:
+def describe_schema(node: JsonSchema, top: JsonSchema, depth: int = _DEPTH) -> str:
     """What a value of this schema must be; `top` holds the definitions. A type may hold itself."""
     if not depth or not isinstance(node, dict):  # a user's schema may be `true`
         return "value"
     if "$ref" in node:
-        return in_words(resolve(node["$ref"], top), top, depth - 1)
+        return describe_schema(resolve_ref(node["$ref"], top), top, depth - 1)
     if "const" in node:
         return _quoted(node["const"])
     if "enum" in node:
         return "one of " + ", ".join(_quoted(value) for value in node["enum"])
     for union in ("anyOf", "oneOf"):
         if union in node:
-            return " or ".join(_unique(in_words(member, top, depth - 1) for member in node[union]))
+            return " or ".join(_unique(describe_schema(member, top, depth - 1) for member in node[union]))
     kind = node.get("type")
     if isinstance(kind, list):
-        return " or ".join(_unique(in_words({**node, "type": one}, top, depth - 1) for one in kind))
+        return " or ".join(_unique(describe_schema({**node, "type": one}, top, depth - 1) for one in kind))
     if kind == "array":
         return _list(node, top, depth - 1)
     if kind == "object":
@@ -104,9 +104,9 @@ def _limits(node: JsonSchema) -> str:
 
 def _list(node: JsonSchema, top: JsonSchema, depth: int) -> str:
     if "prefixItems" in node:
-        return "list of " + ", ".join(in_words(member, top, depth) for member in node["prefixItems"])
+        return "list of " + ", ".join(describe_schema(member, top, depth) for member in node["prefixItems"])
     item = node.get("items") or {}
-    text = "list of " + in_words(item, top, depth) if item else "list"
+    text = "list of " + describe_schema(item, top, depth) if item else "list"
     count = _count(node.get("minItems"), node.get("maxItems"), "item")
     return f"{text}, {count}" if count else text
 
@@ -174,17 +174,17 @@ class Problem(TypedDict):
     """Whether `expected` is a user's own sentence about the value."""
 
 
-def public(found: Sequence[Problem]) -> list[JsonObject]:
+def public_problems(found: Sequence[Problem]) -> list[JsonObject]:
     """The problems as `ParseError.errors` tells them."""
     return [{key: wrong[key] for key in ("path", "expected", "received")} for wrong in found]
 
 
-def of_input(path: str, expected: str, received: str, message: str) -> dict[str, str]:
+def input_problem(path: str, expected: str, received: str, message: str) -> dict[str, str]:
     """One problem as `InputError.problems` tells it."""
     return {"path": path, "expected": expected, "received": received, "message": message}
 
 
-def problems(error: ValidationError, schema: JsonSchema, received: Any) -> list[Problem]:
+def find_problems(error: ValidationError, schema: JsonSchema, received: Any) -> list[Problem]:
     """One problem a field, in the order Pydantic found them."""
     found: dict[str, Problem] = {}
     for detail in error.errors(include_url=False):
@@ -238,8 +238,8 @@ def _expected(detail: ErrorDetails, path: Sequence[int | str], schema: JsonSchem
     if node is None:
         return detail["msg"]
     if kind == "union_tag_invalid":
-        return f"{in_words(node, schema)}, {_tags(detail)}"
-    return f"{in_words(node, schema)} ({detail['msg']})" if _is_unsaid(detail) else in_words(node, schema)
+        return f"{describe_schema(node, schema)}, {_tags(detail)}"
+    return f"{describe_schema(node, schema)} ({detail['msg']})" if _is_unsaid(detail) else describe_schema(node, schema)
 
 
 def _rule(detail: ErrorDetails) -> str:
@@ -269,13 +269,13 @@ def _are(names: list[str]) -> str:
 def _received(detail: ErrorDetails) -> str:
     if _is_missing(detail):
         return _MISSING
-    return shown(detail["input"])
+    return show_value(detail["input"])
 
 
-def shown(value: Any) -> str:
+def show_value(value: Any) -> str:
     """A value that came, as a model reads it back."""
     # In quotes, a model's own word "missing" is not taken for the lack of one.
-    return shorten(value if isinstance(value, str) and value != _MISSING else compact(value))
+    return shorten(value if isinstance(value, str) and value != _MISSING else to_compact_json(value))
 
 
 def _at(path: Sequence[int | str], schema: JsonSchema) -> JsonSchema | None:
@@ -284,7 +284,7 @@ def _at(path: Sequence[int | str], schema: JsonSchema) -> JsonSchema | None:
 
 
 def _descend(node: JsonSchema, path: list[int | str], top: JsonSchema) -> JsonSchema | None:
-    node = followed(node, top)
+    node = follow_refs(node, top)
     if not path:
         return node
     for union in ("anyOf", "oneOf", "allOf"):
@@ -307,26 +307,26 @@ _SAID = {
 """Keywords that the words for a schema tell."""
 
 
-def complaints(errors: Iterable[Any], top: JsonSchema) -> Iterator[str]:
+def describe_errors(errors: Iterable[Any], top: JsonSchema) -> Iterator[str]:
     """What is wrong, each with its place, what was expected and what came."""
     for error in errors:
         path = [str(part) for part in error.absolute_path]
         match error.validator:
             case "required":
-                for name in required(error.schema):
+                for name in required_properties(error.schema):
                     if name not in error.instance:
-                        expected = in_words(error.schema.get("properties", {}).get(name, {}), top)
+                        expected = describe_schema(error.schema.get("properties", {}).get(name, {}), top)
                         yield f"argument `{'.'.join([*path, name])}` is missing, expected {expected}"
             case "additionalProperties" if error.validator_value is False:
                 for name in _unknown(error.instance, error.schema):
-                    yield no_such(path, name, error.instance, error.schema)
+                    yield unknown_property(path, name, error.instance, error.schema)
             case "anyOf" | "oneOf" if error.context:
                 yield from _of_union(error, top)
             case _:
                 yield _wrong(error, _expected_by(error, top))
 
 
-def required(schema: JsonSchema) -> list[str]:
+def required_properties(schema: JsonSchema) -> list[str]:
     """The properties that must be there."""
     found = schema.get("required")
     return found if isinstance(found, list) else []  # in Draft 3 it is a word of each property
@@ -340,7 +340,7 @@ def _wrong(error: Any, expected: str) -> str:
 
 def _got(value: Any) -> str:
     """What came, as JSON: nothing is converted here, so that "5" must not look like 5."""
-    return shorten(compact(value))
+    return shorten(to_compact_json(value))
 
 
 def _expected_by(error: Any, top: JsonSchema) -> str:
@@ -348,14 +348,14 @@ def _expected_by(error: Any, top: JsonSchema) -> str:
         return "no such value"
     # What stands behind these has errors of its own.
     aside = {"$ref", "anyOf", "oneOf"} - {error.validator}
-    words = in_words({key: value for key, value in error.schema.items() if key not in aside}, top)
+    words = describe_schema({key: value for key, value in error.schema.items() if key not in aside}, top)
     if error.validator not in _SAID or words == "value":
         words = f"{words} ({shorten(error.message)})"
     *around, keyword = [None, None, *error.absolute_schema_path][-3:-1]
     return f"another key ({words})" if keyword == "propertyNames" and around != ["properties"] else words
 
 
-def no_such(path: list[str], name: str, instance: JsonSchema, schema: JsonSchema) -> str:
+def unknown_property(path: list[str], name: str, instance: JsonSchema, schema: JsonSchema) -> str:
     """The words for a property that is not to be there."""
     there = ", ".join(schema.get("properties", {})) or "none"
     where, got = ".".join([*path, name]), _got(instance[name])
@@ -377,11 +377,11 @@ def _of_union(error: Any, top: JsonSchema) -> Iterator[str]:
     for inner in error.context:
         members.setdefault(inner.relative_schema_path[0], []).append(inner)
     if meant := _meant(list(members.values())):
-        yield from complaints(meant, top)
-    elif (words := in_words({error.validator: error.validator_value}, top)) != "value":
+        yield from describe_errors(meant, top)
+    elif (words := describe_schema({error.validator: error.validator_value}, top)) != "value":
         yield _wrong(error, words)
     else:  # members that differ in what they require, say
-        yield " or ".join(dict.fromkeys("; ".join(complaints(found, top)) for found in members.values()))
+        yield " or ".join(dict.fromkeys("; ".join(describe_errors(found, top)) for found in members.values()))
 
 
 def _meant(members: list[list[Any]]) -> list[Any]:

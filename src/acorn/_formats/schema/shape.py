@@ -32,7 +32,7 @@ from pydantic_core import SchemaError, to_json
 
 from acorn._formats.json import excerpt, shorten
 from acorn._formats.schema.generate import JsonSchema, schema_of
-from acorn._formats.schema.problems import Problem, of_input, problems
+from acorn._formats.schema.problems import Problem, find_problems, input_problem
 from acorn.errors import DeclarationError, InputError
 
 
@@ -54,10 +54,14 @@ def fields_of(kind: Any) -> dict[str, FieldInfo]:
         return {name: _changed(field, by_variable) for name, field in known.items()}
     hints = typing_extensions.get_type_hints(cls, include_extras=True)
     if typing_extensions.is_typeddict(cls):
-        return {name: FieldInfo.from_annotation(filled(hint, by_variable)) for name, hint in hints.items()}
+        return {
+            name: FieldInfo.from_annotation(substitute_type_variables(hint, by_variable))
+            for name, hint in hints.items()
+        }
     return {
         field.name: FieldInfo.from_annotated_attribute(
-            filled(hints[field.name], by_variable), field.default if isinstance(field.default, FieldInfo) else field
+            substitute_type_variables(hints[field.name], by_variable),
+            field.default if isinstance(field.default, FieldInfo) else field,
         )
         for field in dataclasses.fields(cls)
     }
@@ -82,11 +86,11 @@ def _changed(field: FieldInfo, by_variable: Mapping[Any, Any]) -> FieldInfo:
     if not by_variable:
         return field
     made = copy(field)
-    made.annotation = filled(field.annotation, by_variable)
+    made.annotation = substitute_type_variables(field.annotation, by_variable)
     return made
 
 
-def filled(kind: Any, by_variable: Mapping[Any, Any]) -> Any:
+def substitute_type_variables(kind: Any, by_variable: Mapping[Any, Any]) -> Any:
     """A type whose type variables, inside another type too, are filled in."""
     if isinstance(kind, typing.TypeVar):
         return by_variable.get(kind, kind)
@@ -94,18 +98,18 @@ def filled(kind: Any, by_variable: Mapping[Any, Any]) -> Any:
     return kind[tuple(by_variable.get(variable, variable) for variable in inner)] if inner and by_variable else kind
 
 
-FORMAT = "acorn-"
+MEDIA_FORMAT = "acorn-"
 """How the `format` of such a value begins: `acorn-image`."""
 
 
-def media_in(schema: JsonSchema) -> tuple[str, str] | None:
+def find_media(schema: JsonSchema) -> tuple[str, str] | None:
     """The first field that is one, `pages.photo`, and what it is, `image`; None where there is none."""
     return _found(schema, schema, (), frozenset())
 
 
-def without_media(schema: JsonSchema, whose: str) -> JsonSchema:
+def require_no_media(schema: JsonSchema, whose: str) -> JsonSchema:
     """The schema of what a model is to write; `whose` names it in an error."""
-    if (found := media_in(schema)) is None:
+    if (found := find_media(schema)) is None:
         return schema
     path, kind = found
     what = {"image": "an image", "file": "a file"}.get(kind, kind)
@@ -121,8 +125,8 @@ def _found(node: Any, top: JsonSchema, path: tuple[str, ...], seen: frozenset[st
         return next(filter(None, (_found(each, top, path, seen) for each in node)), None)
     if not isinstance(node, dict):
         return None
-    if isinstance(kind := node.get("format"), str) and kind.startswith(FORMAT):
-        return ".".join(path), kind.removeprefix(FORMAT)
+    if isinstance(kind := node.get("format"), str) and kind.startswith(MEDIA_FORMAT):
+        return ".".join(path), kind.removeprefix(MEDIA_FORMAT)
     if isinstance(ref := node.get("$ref"), str) and ref not in seen:
         name = ref.rpartition("/")[2]
         return _found((top.get("$defs") or {}).get(name), top, path, seen | {ref})
@@ -200,7 +204,7 @@ class Shape:
         try:
             instance = self.schema.model_validate(kwargs, by_alias=True, by_name=True)
         except ValidationError as error:
-            found = problems(error, self._call_schema, kwargs)
+            found = find_problems(error, self._call_schema, kwargs)
             wrong = [problem for problem in found if problem["path"] not in unknown]
             raise self._complaint(owner, wrong, unknown, kwargs) from error
         except PydanticUserError as error:
@@ -228,7 +232,7 @@ class Shape:
         kinds = ", ".join(f"`{type(arg).__name__}`" for arg in args)
         also = f" and keyword arguments {_names(kwargs)}" if kwargs else ""
         message = f"`{owner}` takes {takes}; it was given the positional {kinds}{also}."
-        raise InputError(message, problems=[of_input("", takes, excerpt(args), message)])
+        raise InputError(message, problems=[input_problem("", takes, excerpt(args), message)])
 
     @cached_property
     def _call_schema(self) -> JsonSchema:
@@ -252,7 +256,9 @@ class Shape:
     ) -> InputError:
         takes = _names(self.schema.model_fields) if self.schema.model_fields else "no arguments"
         found = [_public(problem) for problem in wrong]
-        found += [of_input(name, "no such input", excerpt(given[name], 200), words) for name, words in unknown.items()]
+        found += [
+            input_problem(name, "no such input", excerpt(given[name], 200), words) for name, words in unknown.items()
+        ]
         words = "; ".join(each["message"] for each in found)
         return InputError(f"Wrong input for `{owner}`: {words}. It takes {takes}.", problems=found)
 
@@ -260,7 +266,7 @@ class Shape:
 def _public(problem: Problem) -> dict[str, str]:
     is_missing = problem["received"] == "missing" and bool(problem["path"])
     received = "missing" if is_missing else problem["excerpt"]
-    return of_input(problem["path"], problem["expected"], received, _part(problem))
+    return input_problem(problem["path"], problem["expected"], received, _part(problem))
 
 
 def _option(name: str) -> str:
@@ -291,11 +297,11 @@ def _part(problem: Problem) -> str:
     return f"`{path}` must be {problem['expected']}, got {problem['excerpt']}"
 
 
-class Nothing(BaseModel):
+class EmptySchema(BaseModel):
     pass
 
 
-_NOTHING = Shape(Nothing)
+_NOTHING = Shape(EmptySchema)
 
 
 def shape_of(declared: Any, owner: str, attribute: str) -> Shape:
@@ -320,7 +326,7 @@ def _probe(shape: Shape, owner: str, attribute: str) -> None:
     try:
         schema = shape.json_schema  # computed once and kept
         if attribute.startswith("final"):
-            without_media(schema, f"`{owner}.{attribute}`")
+            require_no_media(schema, f"`{owner}.{attribute}`")
         if not shape.schema.__pydantic_complete__:  # put off by its own configuration, or it waits for a class
             shape.schema.model_rebuild(raise_errors=False)
     except SchemaError as error:

@@ -18,10 +18,10 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json, to_json
 
-from acorn._formats.json import compact, whole_text
-from acorn._formats.schema.generate import JsonSchema, followed
+from acorn._formats.json import replace_surrogates, to_compact_json
+from acorn._formats.schema.generate import JsonSchema, follow_refs
 from acorn._formats.schema.shape import Shape
-from acorn._formats.xml.parse import MAX_DEPTH, Element, check_bounds, parse, refuse_depth, refuse_dtd, unescape
+from acorn._formats.xml.parse import MAX_DEPTH, Element, check_size, parse_xml, raise_dtd, raise_too_deep, unescape
 from acorn.errors import ParseError
 from acorn.types import JsonObject
 
@@ -39,7 +39,7 @@ class _FoundTag:
     """A field or JSON comes next; what follows a tag that is only spoken of is words."""
 
 
-def find(source: str, root: str) -> tuple[int, int]:
+def find_answer(source: str, root: str) -> tuple[int, int]:
     """Where the answer begins, and where it ends at the latest.
 
     Models speak of `<output>` before, behind and inside their answer. So a tag with fields behind it comes
@@ -74,7 +74,7 @@ def _tags(source: str, root: str) -> Iterator[_FoundTag]:
         elif found["cdata"]:
             behind = source.find("]]>", end) if end <= last_cdata else behind
         elif found["dtd"]:
-            refuse_dtd(source)
+            raise_dtd(source)
         else:
             kind = "close" if found["slash"] else "empty" if found[0].endswith("/>") else "open"
             yield _FoundTag(begin, end, kind, filled=bool(found["filled"]))
@@ -125,9 +125,9 @@ _UNKNOWN = 10.0
 _Reading = tuple[Any, float]
 
 
-def decode(source: str, shape: Shape, root: str) -> BaseModel:
+def decode_xml(source: str, shape: Shape, root: str) -> BaseModel:
     """The instance in the last outermost `root` element; a `ValidationError` where it does not fit."""
-    text = to_json(read(source, shape.xml_schema, root), inf_nan_mode="constants")
+    text = to_json(read_xml(source, shape.xml_schema, root), inf_nan_mode="constants")
     try:
         return shape.schema.model_validate_json(text, by_alias=False, by_name=True)
     except ValidationError:
@@ -136,12 +136,12 @@ def decode(source: str, shape: Shape, root: str) -> BaseModel:
         raise
 
 
-def read(source: str, schema: JsonSchema, root: str) -> Any:
+def read_xml(source: str, schema: JsonSchema, root: str) -> Any:
     """The last outermost `root` element as JSON data by the schema."""
-    check_bounds(source)
-    source = whole_text(source)
-    begin, stop = find(source, root)
-    found = parse(source, begin, stop).children
+    check_size(source)
+    source = replace_surrogates(source)
+    begin, stop = find_answer(source, root)
+    found = parse_xml(source, begin, stop).children
     if not found or found[0].name != root:
         raise ParseError(f"The reply's <{root}> element cannot be read.", raw_output=source)
     return _XmlReader(source, schema).convert(found[0], schema)[0]
@@ -156,7 +156,7 @@ class _XmlReader:
 
     def convert(self, element: Element, node: JsonSchema) -> _Reading:
         """The value, and how badly the element fits the schema: 0 is exactly."""
-        node = followed(node, self.top)
+        node = follow_refs(node, self.top)
         key = (id(element), id(node))
         if key not in self.known:
             self.known[key] = self._way(node)(element, node)
@@ -192,7 +192,7 @@ class _XmlReader:
         text = element.text(self.source)
         for candidate, cost in ((text, 0.0), (text.strip(), 3 * _LIKING)):
             for value in values:
-                if candidate == (value if isinstance(value, str) else "" if value is None else compact(value)):
+                if candidate == (value if isinstance(value, str) else "" if value is None else to_compact_json(value)):
                     return value, cost
         return text, _MISFIT
 
@@ -200,7 +200,7 @@ class _XmlReader:
         if (found := self._inline_json(element, dict)) is not None:
             return found, 1.5 * _LIKING
         properties: JsonSchema = node.get("properties", {})
-        others = unlisted(node)
+        others = additional_schema(node)
         value: JsonObject = {}
         misfit = self._text_around(element)
         for child in element.children:
@@ -277,7 +277,7 @@ class _XmlReader:
         except ValueError:
             return None
         if _is_deep(found, MAX_DEPTH):
-            refuse_depth(self.source)
+            raise_too_deep(self.source)
         return found if isinstance(found, kind) else None
 
 
@@ -286,7 +286,7 @@ def _is_deep(value: Any, left: int) -> bool:
     return left < 0 or any(_is_deep(item, left - 1) for item in inner)
 
 
-def unlisted(node: JsonSchema) -> JsonSchema | None:
+def additional_schema(node: JsonSchema) -> JsonSchema | None:
     """The schema of keys that an object's schema does not list, or None where they are not foreseen."""
     found = node.get("additionalProperties", False)
     if found is False:
@@ -295,7 +295,7 @@ def unlisted(node: JsonSchema) -> JsonSchema | None:
 
 
 def _allows_null(node: JsonSchema, top: JsonSchema) -> bool:
-    node = followed(node, top)
+    node = follow_refs(node, top)
     if node.get("type") == "null" or None in node.get("enum", ()):
         return True
     return any(_allows_null(member, top) for member in node.get("anyOf") or node.get("oneOf") or ())
@@ -324,5 +324,5 @@ def _scalar(text: str, kind: str) -> _Reading:
             return int(word), 0.5 * plain if str(int(word)) == text else loose
         with suppress(ValueError):
             number = float(word)
-            return number, exact if compact(number) == text else loose
+            return number, exact if to_compact_json(number) == text else loose
     return text, _MISFIT

@@ -21,13 +21,13 @@ from typing import Any, Literal, NamedTuple
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json
 
-from acorn._formats.content import MARK, ContentPart, Parts
-from acorn._formats.json import attributes, items_of, to_plain
-from acorn._formats.schema.generate import JsonSchema, resolve
+from acorn._formats.content import PLACEHOLDER_KEY, ContentPart, PartCollector
+from acorn._formats.json import field_values, items_of, to_json_data
+from acorn._formats.schema.generate import JsonSchema, resolve_ref
 from acorn._formats.schema.problems import Problem
 from acorn._formats.schema.shape import fields_of
-from acorn._formats.xml.decode import unlisted
-from acorn._formats.xml.parse import escape_attribute, escape_comment, escape_text, is_name
+from acorn._formats.xml.decode import additional_schema
+from acorn._formats.xml.parse import escape_attribute, escape_comment, escape_text, is_xml_name
 from acorn.errors import AcornError
 from acorn.types import JsonObject
 
@@ -51,11 +51,11 @@ class XmlStyle:
     include_none: bool = False
 
 
-def encode(
+def encode_xml(
     value: Any,
     root: str,
     style: XmlStyle | None = None,
-    parts: Parts | None = None,
+    parts: PartCollector | None = None,
     strangers: list[object] | None = None,
 ) -> str:
     """The value as one element named `root`, without a trailing newline.
@@ -64,8 +64,8 @@ def encode(
     has nothing to show but its address in memory is added to `strangers`.
     """
     lines: list[str] = []
-    with Parts() if parts is None else parts:
-        plain = to_plain(value, strangers)
+    with PartCollector() if parts is None else parts:
+        plain = to_json_data(value, strangers)
     _XmlWriter(style or XmlStyle(), lines).element(f"<{root}", f"</{root}>", plain, value, 0)
     return "\n".join(lines)
 
@@ -105,7 +105,7 @@ class _XmlWriter:
         while isinstance(source, RootModel):
             source = source.root  # pyright: ignore[reportUnknownMemberType]
         lines, indent = self.lines, "  " * depth
-        if isinstance(plain, dict) and MARK in plain and isinstance(source, ContentPart):
+        if isinstance(plain, dict) and PLACEHOLDER_KEY in plain and isinstance(source, ContentPart):
             lines.append(f"{indent}{start}{_attributes(plain)} />")
             return True
         lines.append(f"{indent}{start}>")
@@ -127,7 +127,7 @@ class _XmlWriter:
         known = _tags(kind, self.format)
         is_object = known is not None
         tags = known or {}
-        originals = attributes(source) if is_object else _originals_by_key(source, plain)
+        originals = field_values(source) if is_object else _originals_by_key(source, plain)
         for name, item in plain.items():
             start, end, comment = tags.get(name) or _plain_tag(name)
             if item is None:
@@ -218,7 +218,7 @@ def field_tag(name: str, description: str | None, format: DescriptionFormat | No
 
 
 def _plain_tag(name: str) -> _ElementTag:
-    if is_name(name):
+    if is_xml_name(name):
         return _ElementTag(f"<{name}", f"</{name}>")
     return _ElementTag(f'<entry key="{escape_attribute(name)}"', "</entry>")
 
@@ -227,7 +227,7 @@ def _plain_tag(name: str) -> _ElementTag:
 def _item_tag(cls: type) -> _ElementTag:
     is_object = (issubclass(cls, BaseModel) or is_dataclass(cls)) and not issubclass(cls, RootModel)
     name = snake_case(cls.__name__) if is_object else "item"
-    return _plain_tag(name if is_name(name) else "item")
+    return _plain_tag(name if is_xml_name(name) else "item")
 
 
 def snake_case(name: str) -> str:
@@ -259,7 +259,7 @@ def _write(
     indent = "  " * depth
     node, seen, again = _followed(node, top, seen)
     properties = node.get("properties", {})
-    values = unlisted(node)
+    values = additional_schema(node)
     is_plain = not properties and node.get("type") != "array" and values is None
     if is_plain or again or len(lines) > _MAX_LINES:
         lines.append(f"{indent}{start}>{end}")
@@ -284,20 +284,20 @@ def _followed(node: JsonSchema, top: JsonSchema, seen: tuple[str, ...]) -> tuple
             if node["$ref"] in seen:
                 return node, seen, True
             seen = (*seen, node["$ref"])
-            node = resolve(node["$ref"], top)
+            node = resolve_ref(node["$ref"], top)
         elif members := node.get("anyOf") or node.get("oneOf"):
             node = next((member for member in members if member.get("type") != "null"), members[0])
         else:
             return node, seen, False
 
 
-INVALID = '<error type="validation">'
+VALIDATION_ERROR_START = '<error type="validation">'
 """How the document begins."""
 
 
 def error_document(problems: Sequence[Problem], message: str = "Output validation failed") -> str:
     """One `<field>` a problem: where, what was expected, what was received."""
-    lines = [INVALID, f"  <message>{escape_text(message)}</message>"]
+    lines = [VALIDATION_ERROR_START, f"  <message>{escape_text(message)}</message>"]
     if problems:
         lines.append("  <details>")
         for problem in problems:

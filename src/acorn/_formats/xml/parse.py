@@ -21,8 +21,8 @@ from xml.parsers import expat
 from acorn.errors import ParseError
 
 # What XML 1.0 forbids even as a reference: most control characters, surrogates and two non-characters.
-FORBIDDEN = "\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff"
-FORBIDDEN_ONE = re.compile(f"[{FORBIDDEN}]")
+FORBIDDEN_CHARACTERS = "\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff"
+FORBIDDEN_CHARACTER = re.compile(f"[{FORBIDDEN_CHARACTERS}]")
 _MARKS = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}  # `&` comes first: the others bring new ones
 _QUOTES = {'"': "&quot;", "'": "&apos;"}
 # A parser turns a bare \r into \n, and in an attribute every blank into a space.
@@ -67,11 +67,11 @@ def _escape(text: str, references: tuple[tuple[str, str], ...]) -> str:
 
 def _permitted(text: str) -> str:
     # Whatever is printable is permitted, and to ask is cheaper than to search.
-    return text if text.isprintable() else FORBIDDEN_ONE.sub("\ufffd", text)
+    return text if text.isprintable() else FORBIDDEN_CHARACTER.sub("\ufffd", text)
 
 
 @lru_cache(maxsize=4096)
-def is_name(text: str) -> bool:
+def is_xml_name(text: str) -> bool:
     """Whether every parser takes this for the name of an element.
 
     A colon would be read as a namespace. Beyond ASCII the editions of XML differ, so the strictest
@@ -124,7 +124,7 @@ class Element:
         return unescape(source[self.inner : self.outer])
 
 
-def check_bounds(source: str) -> None:
+def check_size(source: str) -> None:
     """Refuse what nobody should parse."""
     if len(source) > MAX_SIZE:
         raise ParseError(
@@ -133,7 +133,7 @@ def check_bounds(source: str) -> None:
         )
 
 
-def refuse_depth(source: str) -> NoReturn:
+def raise_too_deep(source: str) -> NoReturn:
     """For elements, and for JSON inside them."""
     raise ParseError(
         f"The XML is nested more than {MAX_DEPTH} levels deep; give a flatter answer, and write `<` in text as `&lt;`.",
@@ -141,12 +141,12 @@ def refuse_depth(source: str) -> NoReturn:
     )
 
 
-def refuse_dtd(source: str) -> NoReturn:
+def raise_dtd(source: str) -> NoReturn:
     """A DTD brings entities, and with them files and bombs."""
     raise ParseError("The XML holds a DTD, which is never read; leave it out.", raw_output=source[:1000])
 
 
-def parse(source: str, start: int = 0, stop: int | None = None) -> Element:
+def parse_xml(source: str, start: int = 0, stop: int | None = None) -> Element:
     """The element that begins at or after `start`, with everything inside it up to `stop`."""
     stop = len(source) if stop is None else stop
     top = Element("", {}, start, start)
@@ -154,7 +154,7 @@ def parse(source: str, start: int = 0, stop: int | None = None) -> Element:
     for token in _tokens(source, start, stop):
         if isinstance(token, Element):
             if len(open_elements) > MAX_DEPTH:
-                refuse_depth(source)
+                raise_too_deep(source)
             open_elements[-1].children.append(token)
             if token.end < 0:
                 open_elements.append(token)
@@ -200,7 +200,7 @@ def _skip(source: str, at: int, stop: int, endless: set[str]) -> int:
             endless.add(mark)
     head = source[at : at + 9].upper()
     if head.startswith(("<!DOCTYPE", "<!ENTITY")):
-        refuse_dtd(source)
+        raise_dtd(source)
     return at + 1
 
 

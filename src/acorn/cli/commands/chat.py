@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import secrets
 import sys
-from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, TextIO
 
@@ -14,7 +13,7 @@ from pydantic import ValidationError
 
 import acorn
 from acorn import AcornError, Run
-from acorn._inside import CALL_OPTIONS, BatchItem, call_options, problems, spec_of
+from acorn._inside import describe_agent, in_batch, input_problems
 from acorn.cli.commands.runs import draw_kept
 from acorn.cli.input import is_text
 from acorn.cli.options import OWN, Option, Options, OwnOptions
@@ -111,19 +110,19 @@ class Chat:
 
     def _say(self, line: str) -> None:
         agent = self._agent.using(history=self._runs[-1]) if self._runs else self._agent.using()
-        vars(agent)[CALL_OPTIONS] = replace(call_options(agent), item=BatchItem(self.name, self._count))
+        in_batch(agent, self.name, self._count)
         self._count += 1
         self._said = line
-        watched = WatchedRun(agent, spec_of(agent), self._own, self._out, prints_text=True)
+        watched = WatchedRun(agent, describe_agent(agent), self._own, self._out, prints_text=True)
         if watched.perform(partial(agent.stream, self._input(line))) == FINE and watched.run is not None:
             self._runs.append(watched.run)
 
     def _input(self, line: str) -> Any:
-        shape = spec_of(self._agent).input
+        shape = describe_agent(self._agent).input
         try:
             made = shape.schema.model_validate({str(self._field.path[0]): line}, by_alias=True, by_name=True)
         except ValidationError as error:
-            found = problems(error, shape.xml_schema, {})
+            found = input_problems(shape, error, {})
             wrong = "; ".join(f"{each['path']}: {each['expected']}" for each in found)
             raise CommandError(f"the input does not fit: {wrong}") from error
         return shape.unwrap(made)
@@ -159,7 +158,7 @@ class Chat:
 
 def _text_field(agent: Agent) -> Option:
     """The field that a line fills."""
-    options = Options(spec_of(agent).input)
+    options = Options(describe_agent(agent).input)
     fields = [option for option in options.listed if options.is_field(option)]
     texts = [option for option in fields if is_text(option)]
     needed = [option for option in fields if option.is_required]

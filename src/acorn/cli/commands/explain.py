@@ -11,8 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from acorn import AcornError
-from acorn._inside import Explanation, describe_blobs, example_input, to_text, tool_name
-from acorn._inside import explain as explain_agent
+from acorn._inside import Explanation, describe_blobs, example_input, explain_agent, to_json_text, tool_name
 from acorn.cli.commands.run import declared
 from acorn.cli.help import show_help
 from acorn.cli.input import make_input
@@ -70,7 +69,7 @@ def explain(
             raise CommandError(f"`--{name}` is for `acorn run`; nothing is run here")
     is_example = not written.options and written.own.input is None and not spec.input.is_empty
     try:
-        given = example_input(spec) if is_example else spec.input.unwrap(make_input(written, options))
+        given = example_input(agent) if is_example else spec.input.unwrap(make_input(written, options))
         told = explain_agent(agent, () if spec.input.is_empty else (given,), opens=open)
     except AcornError as error:
         raise CommandError(message_of(error), debug=debug) from error
@@ -114,7 +113,7 @@ def _print(told: Explanation, console: Console) -> None:
         function = tool.get("function", {"parameters": tool})
         if function.get("description"):
             console.print(Text(clean(function["description"])), soft_wrap=True)
-        console.print(Text(clean(to_text(function.get("parameters", {}))), style="dim"), soft_wrap=True)
+        console.print(Text(clean(to_json_text(function.get("parameters", {}))), style="dim"), soft_wrap=True)
     _head(console, "size")
     console.print(_sizes(told))
     _listed(console, "inherits", [f"{name}: {', '.join(what)}" for name, what in told.inherits.items()])
@@ -125,8 +124,8 @@ def _print(told: Explanation, console: Console) -> None:
 def _parts(content: Any) -> list[str]:
     """The text of a message, and what it carries beside it."""
     if not isinstance(content, list):
-        return [content if isinstance(content, str) else to_text(content)]
-    return [part["text"] if part.get("type") == "text" else to_text(part) for part in content]
+        return [content if isinstance(content, str) else to_json_text(content)]
+    return [part["text"] if part.get("type") == "text" else to_json_text(part) for part in content]
 
 
 def _head(console: Console, title: str) -> None:

@@ -16,7 +16,7 @@ from pydantic.errors import PydanticUserError
 
 import acorn
 from acorn import AcornError, Run
-from acorn._inside import Spec, module_in, read_entries, resume_stream, spec_of, without_data
+from acorn._inside import AgentDescription, class_in_journal, describe_agent, read_stored_entries, resume_stream
 from acorn.cli.commands.runs import RunArgument, StoreOption, read_kept
 from acorn.cli.help import show_help
 from acorn.cli.input import make_input
@@ -70,15 +70,15 @@ def run(
         raise CommandError(message_of(error), debug=debug) from error
     shape, input_model = spec.input, make_input(written, options)
     arguments = () if shape.is_empty else (shape.unwrap(input_model),)
-    if (spec.tools or spec.sources or spec.branches) and (name := too_small_for_tools(agent.model)) is not None:
+    if (spec.tools or spec.source_count or spec.branches) and (name := too_small_for_tools(agent.model)) is not None:
         write_line(f"warning: `{name}` is too small for tools: it calls them at random, for minutes; try `--model`")
     return WatchedRun(agent, spec, written.own, out).perform(lambda: agent.stream(*arguments))
 
 
-def declared(agent: Agent, debug: bool) -> tuple[Spec, Options]:
+def declared(agent: Agent, debug: bool) -> tuple[AgentDescription, Options]:
     """What the module takes and gives; it is checked here, should its `__init__` have changed it."""
     try:
-        spec = spec_of(agent)
+        spec = describe_agent(agent)
         return spec, Options(spec.input)
     except AcornError as error:
         raise CommandError(message_of(error), debug=debug) from error
@@ -122,14 +122,14 @@ def resume(
     run_id = whole_id(book, run)
     with as_usage_error():
         root = book.read(run_id)[0]
-        past = [without_data(heard.entry) for heard in book.follow(run_id)[1]]
+        past = [heard.entry for heard in book.follow(run_id)[1]]
         answers = _answers(book, run_id, _value(answer, yes, no)) if said else {}
     found = agent_of(root, book, agent, debug)
     if model is not None:
         found = found.using(model=model)
     own = OwnOptions(model, None, json, save, store, debug)
-    watched = WatchedRun(found, spec_of(found), own, out)
-    return watched.perform(lambda: resume_stream(found, run_id, answers), read_entries(past))
+    watched = WatchedRun(found, describe_agent(found), own, out)
+    return watched.perform(lambda: resume_stream(found, run_id, answers), read_stored_entries(past))
 
 
 def _value(answer: str | None, yes: bool, no: str | None) -> Any:
@@ -201,7 +201,7 @@ def fork(
             forked = forked.using(thread=events, before=before)
     except AcornError as error:
         raise CommandError(message_of(error), debug=debug) from error
-    spec = spec_of(forked)
+    spec = describe_agent(forked)
     _say_what_happens(short(run.id) if run is not None else Path(source).name, events, before, spec)
     watched = WatchedRun(forked, spec, OwnOptions(model, None, json, save, store, debug), out)
     return watched.perform(forked.stream)
@@ -236,7 +236,7 @@ def _refuse_branch(book: Store, run_id: str) -> None:
     child = run_id
     while (parent := tree[child].facts.parent) not in (None, root):
         child = parent
-    begun = [entry for entry in read_entries(map(without_data, tree[root].entries)) if isinstance(entry, BranchStarted)]
+    begun = [entry for entry in read_stored_entries(tree[root].entries) if isinstance(entry, BranchStarted)]
     step, name = next((each.step, each.branch) for each in begun if each.child_id == child)
     again = f"acorn fork {short(root)} --before"
     raise CommandError(
@@ -247,7 +247,7 @@ def _refuse_branch(book: Store, run_id: str) -> None:
 
 def _agent_of_file(source: str, record: Run | None, option: str | None, target: str | None, debug: bool) -> Agent:
     if target is None:  # a file may come from anywhere, so nothing is imported because it says so
-        named = None if record is None else module_in(record.journal.entries)
+        named = None if record is None else class_in_journal(record.journal.entries)
         of_what = f" (it says `{one_line(named)}`)" if named else ""
         raise CommandError(f"say which class goes on with `{source}`{of_what}, by `--agent FILE:CLASS`")
     agent = load(target, debug=debug)
@@ -280,14 +280,14 @@ def _edit(events: list[AgentEvent], edits: list[str], before: int) -> None:
                 events[at] = made
 
 
-def _say_what_happens(name: str, events: list[AgentEvent], before: int, spec: Spec) -> None:
+def _say_what_happens(name: str, events: list[AgentEvent], before: int, spec: AgentDescription) -> None:
     """Before anything is done: what is kept, and what may be called."""
     kept = "nothing is kept but the input" if before == 1 else "step 1 is kept" if before == 2 else ""
     kept = kept or f"steps 1 to {before - 1} are kept"
     write_line(f"fork of {one_line(name)}: {kept}, and it goes on at step {before}")
     tools = [f"`{tool.name}`" for tool in spec.tools] + [f"`{name}`" for name in spec.branches]
-    if spec.sources:
-        tools.append(f"those of {plural(len(spec.sources), 'source')}")
+    if spec.source_count:
+        tools.append(f"those of {plural(spec.source_count, 'source')}")
     if tools:
         write_line(f"tools are really called again if the model asks: {', '.join(tools)}")
     own = [event for event in events if event.branch is None and event.iteration >= before]

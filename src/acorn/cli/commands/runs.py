@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 from dataclasses import fields
@@ -24,7 +23,7 @@ from rich.tree import Tree
 
 import acorn
 from acorn import Run
-from acorn._inside import describe_blobs, read_entries, without_data
+from acorn._inside import describe_blobs, read_stored_entries, stored_settings
 from acorn.cli.drawing import Pen, draw
 from acorn.cli.output import (
     FINE,
@@ -332,9 +331,8 @@ def _print_python(run: Run, store: Store | None) -> int:
     module, settings = None, JsonObject()
     if store is not None:
         with as_usage_error():
-            birth = store.read(run.id)[0].header
-        module = birth.agent
-        settings = json.loads(birth.overrides).get("settings", {}) if birth.overrides else {}
+            stored = store.read(run.id)[0]
+        module, settings = stored.header.agent, stored_settings(stored)
     text = as_python(run, module=module, settings=settings, hide=without_keys)
     write(sys.stdout, clean(text) if sys.stdout.isatty() else text)
     return FINE
@@ -344,7 +342,7 @@ def draw_kept(store: Store, run: Run, *, is_whole: bool, out: TextIO) -> None:
     """A run of a store as a tree, and what it came to."""
     with as_usage_error():
         status, heard = store.follow(run.id)
-    entries = read_entries([without_data(each.entry) for each in heard])
+    entries = read_stored_entries(each.entry for each in heard)
     head = Text.assemble((one_line(run.id), "bold"), (f"  {status}{_origin(run.forked_from)}", "dim"))
     _draw(head, entries, out, is_whole=is_whole)
     totals = totals_text(run.steps, run.usage.total_tokens, run.cost, run.seconds)

@@ -22,7 +22,6 @@ from urllib.parse import quote
 import typer
 
 from acorn import AcornError, StoreError
-from acorn._inside import logger
 from acorn.cli.options import OWN
 from acorn.cli.output import FAILED, FINE, CommandError, message_of, write_line
 from acorn.cli.targets import STORE_HELP, USUAL, Agent, load, named_store, store_of, usable_store
@@ -99,14 +98,14 @@ def serve(
     write_line("Ctrl-C ends it")
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.ERROR)
-    logger.addHandler(handler)
+    logging.getLogger("acorn").addHandler(handler)
     try:
         with agent:  # sources of tools are opened once, and not anew for each request
             serve_on(gated(service, names, keys), service.close, on, grace=GRACE + 2)
     except AcornError as error:
         raise CommandError(message_of(error), debug=debug) from error
     finally:
-        logger.removeHandler(handler)
+        logging.getLogger("acorn").removeHandler(handler)
     return FINE
 
 

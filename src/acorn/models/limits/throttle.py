@@ -29,7 +29,7 @@ from pydantic_core import to_json
 
 from acorn._base.interrupts import AbandonedError, ending, next_of
 from acorn._base.log import logger
-from acorn._declare.settings import Counted, RateLimit
+from acorn._declare.settings import ClassLimit, RateLimit
 from acorn._declare.spec_cache import agent_name
 from acorn.errors import ModelError, StoreError
 from acorn.models.limits.gates import Gate, Slots, Waiter, WaitingLine, Window
@@ -207,7 +207,7 @@ class QueuedWaiter:
 
 
 def allowance(
-    owner: str, slots: Counted[int] | None, window: Counted[RateLimit] | None, store: SharedLimits | None = None
+    owner: str, slots: ClassLimit[int] | None, window: ClassLimit[RateLimit] | None, store: SharedLimits | None = None
 ) -> Allowance:
     """What a request of a class needs. A slot comes first: who has a place in a window sends at once.
 
@@ -221,7 +221,7 @@ def allowance(
     return QueuedWaiter(owner, tuple(gates))
 
 
-def _shared_window(window: Counted[RateLimit], store: SharedLimits, limit: RateLimit) -> SharedWindow:
+def _shared_window(window: ClassLimit[RateLimit], store: SharedLimits, limit: RateLimit) -> SharedWindow:
     key = f"{agent_name(window.of)} {limit.requests} {limit.tokens} {limit.per:g}"
 
     def send(gate: SharedWindow, order: WindowOrder) -> None:
@@ -230,7 +230,7 @@ def _shared_window(window: Counted[RateLimit], store: SharedLimits, limit: RateL
     return SharedWindow(limit, key, send)
 
 
-def _gate(counted: Counted[RateLimit] | Counted[int], make: Callable[..., Gate], where: str = "") -> Gate:
+def _gate(counted: ClassLimit[RateLimit] | ClassLimit[int], make: Callable[..., Gate], where: str = "") -> Gate:
     """The one gate of a limit, which all of a class go through."""
     with _clerk.guard:
         gates = _clerk.gates.setdefault(counted.of, {})
@@ -245,8 +245,8 @@ Throttle = Callable[[Model], "Throttled"]
 
 def throttle(
     owner: str,
-    max_concurrency: Counted[int] | None,
-    rate_limit: Counted[RateLimit] | None,
+    max_concurrency: ClassLimit[int] | None,
+    rate_limit: ClassLimit[RateLimit] | None,
     store: SharedLimits | None = None,
 ) -> Throttle | None:
     """What keeps a model to the limits of a class; None where it has none. A limit that is shared counts in a store."""

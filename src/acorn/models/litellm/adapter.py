@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from acorn._formats.json import copied
+from acorn._formats.json import copy_json
 from acorn._formats.redact import redact
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.failures import (
@@ -269,7 +269,7 @@ class LiteLLMModel:
         if "max_completion_tokens" in self._config and "max_tokens" in call:
             call["max_completion_tokens"] = call.pop("max_tokens")  # the name that the user knows the model to take
         # LiteLLM writes into what it is given: metadata, content parts, the schemas of tools.
-        call |= copied(self._fitting)
+        call |= copy_json(self._fitting)
         call |= {
             "model": self.name,
             "messages": self._messages(request),
@@ -393,4 +393,4 @@ def _end_of(request: ModelRequest) -> float | None:
 
 def _own(value: Any, written: Callable[[], bytes] | None) -> Any:
     """A copy to give away. JSON that was written already is kept, and reading it is the quickest way to copy."""
-    return copied(value) if written is None else from_json(written())
+    return copy_json(value) if written is None else from_json(written())

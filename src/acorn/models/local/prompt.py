@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from acorn._formats.schema.generate import JsonSchema, resolve
+from acorn._formats.schema.generate import JsonSchema, resolve_ref
 
 _DEPTH = 6
 """How deep the words go into a schema: through fields, lists and unions."""
@@ -100,7 +100,7 @@ class _Outline:
         known = (reference, depth)
         if known not in self._known:
             self._known[known] = "..."  # for a definition that is nothing but itself
-            self._known[known] = self.of(resolve(reference, self._root), depth)
+            self._known[known] = self.of(resolve_ref(reference, self._root), depth)
         return self._known[known]
 
     def _field(self, schema: Any, depth: int) -> str:

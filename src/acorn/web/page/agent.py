@@ -10,28 +10,22 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
-
-from pydantic import BaseModel, ValidationError
 
 import acorn
 from acorn import InputError, Run, StreamChunk, module
 from acorn._inside import (
-    CALL_OPTIONS,
     FINISH,
-    BatchItem,
+    AgentDescription,
     Shape,
-    Spec,
     agent_name,
     aresume_stream,
-    call_options,
+    describe_agent,
     describe_blobs,
-    docstring_of,
-    read_spec,
-    secrets_in,
-    spec_of,
-    to_plain,
+    in_batch,
+    parse_input,
+    secrets_of_model,
+    to_json_data,
 )
 from acorn.models.resolve import model_name
 from acorn.stores.port import Store
@@ -40,22 +34,24 @@ from acorn.types import JsonObject
 from acorn.web.page.wire import WHOLE
 
 Agent = module[Any, Any]
-_LIMITS = ("max_steps", "max_total_tokens", "max_cost", "max_seconds")
 
 
 def described(agent: Agent) -> JsonObject:
     """An agent as plain data."""
-    spec = spec_of(agent)
+    description = describe_agent(agent)
     return {
         "name": type(agent).__name__,
-        "agent": agent_name(type(agent)),
-        "doc": " ".join((docstring_of(type(agent)) or "").split()),
+        "agent": agent_name(agent),
+        "doc": " ".join(description.docstring.split()),
         "model": model_name(agent.model),
-        "input": _shape(spec.input),
-        "output": _shape(spec.output),
-        "tools": [_tool(tool.schema) for tool in spec.tools],
-        "branches": [_branch(name, entry) for name, entry in spec.branches.items()],
-        "limits": {name: value for name in _LIMITS if (value := getattr(spec, name)) is not None},
+        "input": _shape(description.input),
+        "output": _shape(description.output),
+        "tools": [_tool(tool.schema) for tool in description.tools],
+        "branches": [
+            {"name": name, "doc": " ".join(describe_agent(branch).docstring.split())}
+            for name, branch in description.branches.items()
+        ],
+        "limits": description.limits,
     }
 
 
@@ -68,49 +64,24 @@ def _tool(schema: Mapping[str, Any]) -> JsonObject:
     return {"name": schema.get("name", ""), "doc": schema.get("description", "")}
 
 
-def _branch(name: str, entry: Any) -> JsonObject:
-    which = entry["module"] if isinstance(entry, Mapping) else entry
-    return {"name": name, "doc": " ".join((docstring_of(which) or "").split())}
-
-
 def secrets_of(agent: Agent) -> set[str]:
     """The keys that the models of an agent, and of what it may start, are asked with."""
-    found = _secrets(agent.model)
-    for each in _below(spec_of(agent), []):
-        found |= _secrets(each.model)
-    return found
+    secrets = secrets_of_model(agent.model)
+    for branch in _branches_below(describe_agent(agent), []):
+        secrets |= secrets_of_model(branch.model)
+    return secrets
 
 
-def _below(spec: Spec, seen: list[Any]) -> Iterable[Spec]:
-    for entry in spec.branches.values():
-        which = entry["module"] if isinstance(entry, Mapping) else entry
-        if not any(which is each for each in seen):
-            seen.append(which)
-            yield read_spec(which)
-            yield from _below(read_spec(which), seen)
-
-
-def _secrets(model: Any) -> set[str]:
-    if isinstance(model, list | tuple):
-        return {secret for each in model for secret in _secrets(each)}
-    return secrets_in(model) if isinstance(model, Mapping) else set()
+def _branches_below(description: AgentDescription, seen: list[object]) -> Iterable[AgentDescription]:
+    for branch in description.branches.values():
+        if not any(branch is other for other in seen):
+            seen.append(branch)
+            described_branch = describe_agent(branch)
+            yield described_branch
+            yield from _branches_below(described_branch, seen)
 
 
 # Calls
-
-
-def checked(agent: Agent, given: Any) -> BaseModel:
-    """The input that JSON stands for; an `InputError` names every wrong field."""
-    spec = spec_of(agent)
-    shape, owner = spec.input, spec.owner
-    if not isinstance(given, dict):
-        raise InputError(f"The input of `{owner}` is a JSON object.")
-    unknown = [name for name in given if name not in shape._accepted and not shape.allows_extra]
-    try:
-        made = shape.schema.model_validate_json(json.dumps(given), by_alias=True, by_name=True)
-    except ValidationError:
-        return shape.from_call(owner, (), given)
-    return shape.from_call(owner, (), given) if unknown else made
 
 
 def begun(
@@ -118,7 +89,7 @@ def begun(
     store: Store,
     given: Any,
     run_id: str,
-    chat: BatchItem,
+    chat: tuple[str, int],
     *,
     after: str | None = None,
     model: str | None = None,
@@ -133,10 +104,10 @@ def begun(
     named = agent.using(**changes)
     if fork is not None:
         named = forked(named, acorn.runs(store).get(fork.run), fork)
-    vars(named)[CALL_OPTIONS] = replace(call_options(named), item=chat)
+    in_batch(named, *chat)
     if fork is not None:
         return named.astream()
-    made, shape = checked(named, given), spec_of(named).input
+    made, shape = parse_input(named, given), describe_agent(named).input
     return named.astream() if shape.is_empty else named.astream(shape.unwrap(made))
 
 
@@ -194,7 +165,7 @@ def forkable(agent: Agent, run: Run, before: int | None) -> JsonObject:
     most = last + 1 if _fits(agent, run, last + 1) else max(last, 1)
     step = most if before is None else min(max(before, 1), most)
     agent.using(thread=run, before=step)
-    spec = spec_of(agent)
+    description = describe_agent(agent)
     own = [event for event in events if event.branch is None and event.iteration >= step]
     called = Counter(event.tool_name for event in own if isinstance(event, ToolCallEvent) and event.tool_name != FINISH)
     names = {event.tool_call_id: event.tool_name for event in events if isinstance(event, ToolCallEvent)}
@@ -205,8 +176,8 @@ def forkable(agent: Agent, run: Run, before: int | None) -> JsonObject:
         "most": most,
         "prompt": prompt,
         "events": [_shown(at, event, names) for at, event in kept if not _is_prompt(event)],
-        "tools": [*(tool.name for tool in spec.tools), *spec.branches],
-        "sources": len(spec.sources),
+        "tools": [*(tool.name for tool in description.tools), *description.branches],
+        "sources": description.source_count,
         "called": dict(called),
     }
 
@@ -282,7 +253,7 @@ def _read(text: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else _json(describe_blobs(to_plain(value)))
+    return value if isinstance(value, str) else _json(describe_blobs(to_json_data(value)))
 
 
 def _json(value: Any) -> str:

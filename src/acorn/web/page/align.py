@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from acorn._inside import compact, to_plain
+from acorn._inside import to_compact_json, to_json_data
 from acorn.journal import (
     BranchFinished,
     CalledTool,
@@ -104,7 +104,7 @@ def _named(call: CalledTool) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    return compact(to_plain(value))
+    return to_compact_json(to_json_data(value))
 
 
 Both = tuple[Row | None, Row | None]

@@ -2,8 +2,6 @@
 
 What the system says of a `.js` is nothing to go by: on some it is `text/plain`, and then the page stays blank.
 
-The shell of the page and its files, as answers.
-
 A run and its viewer in one file, to be sent along with a report: it asks nothing of anybody, and needs no server.
 
 The scripts of the page are put into one, each in a function of its own, and what the page would ask the server for
@@ -16,12 +14,8 @@ import base64
 import hashlib
 import re
 from collections.abc import Mapping
-from html import escape
 from importlib.resources import files
 from typing import NamedTuple
-
-from starlette.requests import Request
-from starlette.responses import Response
 
 from acorn._inside import describe_blobs
 from acorn.journal import Message
@@ -74,20 +68,6 @@ def read_pages() -> Mapping[str, Page]:
         tag = hashlib.sha256(body).hexdigest()[:16]
         found[name] = Page(body, _KINDS[name.rpartition(".")[2]], f'"{tag}"')
     return found
-
-
-def given(page: Page, request: Request) -> Response:
-    """A file, or that it has not changed."""
-    headers = {"etag": page.tag, "cache-control": "no-cache", "content-type": page.kind}
-    if request.headers.get("if-none-match") == page.tag:
-        return Response(status_code=304, headers=headers)
-    return Response(page.body, headers=headers)
-
-
-def shell(page: Page, mounted: str) -> Response:
-    """The one page, which knows where it is mounted."""
-    body = page.body.replace(b"{{base}}", escape(mounted, quote=True).encode())
-    return Response(body, headers={"content-type": page.kind, "cache-control": "no-cache"})
 
 
 _SCRIPTS = ("text", "dom", "value", "people", "view")

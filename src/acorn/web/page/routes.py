@@ -9,6 +9,7 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from html import escape
 from pathlib import Path
 from typing import Any, get_args
 
@@ -27,7 +28,7 @@ from acorn.types import JsonObject
 from acorn.web.guard import LOOPBACK, Guard, TooLongError, TooSlowError
 from acorn.web.page.agent import described, wanted
 from acorn.web.page.align import aligned
-from acorn.web.page.files import SHELL, given, read_pages, shell
+from acorn.web.page.files import SHELL, Page, read_pages
 from acorn.web.page.run_index import RunView, StoreRunIndex
 from acorn.web.page.site import MOST, BusyError, Site, site_of
 from acorn.web.page.streams import KEPT, kept_events, live_events, row_events
@@ -52,11 +53,11 @@ def routes(site: Site) -> Router:
     pages = read_pages()
 
     async def page(request: Request) -> Response:
-        return shell(pages[SHELL], str(request.scope.get("root_path", "")))
+        return _shell(pages[SHELL], str(request.scope.get("root_path", "")))
 
     async def static(request: Request) -> Response:
         found = pages.get(request.path_params["name"])
-        return _json(404, site.veil(), {"error": "There is no such file."}) if found is None else given(found, request)
+        return _json(404, site.veil(), {"error": "There is no such file."}) if found is None else _file(found, request)
 
     gets: Mapping[str, Answer] = {
         "/api/agent": api.agent,
@@ -400,3 +401,17 @@ def app(
     `hosts` alone.
     """
     return guarded(site_of(agent, store, files), hosts, key)
+
+
+def _file(page: Page, request: Request) -> Response:
+    """Return a file of the page, or 304 if it has not changed."""
+    headers = {"etag": page.tag, "cache-control": "no-cache", "content-type": page.kind}
+    if request.headers.get("if-none-match") == page.tag:
+        return Response(status_code=304, headers=headers)
+    return Response(page.body, headers=headers)
+
+
+def _shell(page: Page, mounted: str) -> Response:
+    """Return the HTML page with the address at which it is mounted."""
+    body = page.body.replace(b"{{base}}", escape(mounted, quote=True).encode())
+    return Response(body, headers={"content-type": page.kind, "cache-control": "no-cache"})

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
-from acorn._inside import FINISH, compact, history_of, to_plain
+from acorn._inside import FINISH, history_of, to_compact_json, to_json_data
 from acorn.journal import (
     BranchFinished,
     BranchStarted,
@@ -143,7 +143,7 @@ class Rows:
         """What the model read of a call, where it was said."""
         ids = {call_id for call_id, other in self._runs[row.run_id].calls.items() if other is row}
         said = [entry for entry in self.entries if isinstance(entry, ToolResultsAdded) and entry.run_id == row.run_id]
-        return [to_plain(list(each)) for entry in said for each in entry.results if each.call_id in ids]
+        return [to_json_data(list(each)) for entry in said for each in entry.results if each.call_id in ids]
 
     def asked_with(self, row: Row) -> tuple[list[Message], ModelRequested] | None:
         """The messages that a turn's request had, and the request; None where the row is no turn."""
@@ -354,12 +354,12 @@ def rows_of(entries: Iterable[Entry]) -> Rows:
 
 
 def _text(content: Any) -> str:
-    return content if isinstance(content, str) else "" if content is None else compact(content)
+    return content if isinstance(content, str) else "" if content is None else to_compact_json(content)
 
 
 def first_text(value: Any) -> str:
     """A value in a line: the text that it is, or the first one in it; else JSON."""
-    plain = to_plain(value)
+    plain = to_json_data(value)
     if isinstance(plain, dict):
         found = next((item for item in plain.values() if isinstance(item, str) and item.strip()), None)
         plain = next(iter(plain.values())) if found is None and len(plain) == 1 else plain if found is None else found

@@ -21,7 +21,15 @@ from typing import Any, NamedTuple, Protocol
 from pydantic import ValidationError
 
 from acorn import Run, StoreError
-from acorn._inside import describe_blobs, describe_error, fields_of, read_entries, shorten, to_plain, without_data
+from acorn._inside import (
+    describe_blobs,
+    describe_error,
+    fields_of,
+    read_stored_entries,
+    read_without_blobs,
+    shorten,
+    to_json_data,
+)
 from acorn.journal import Entry, RunStarted
 from acorn.stores.port import RunFacts, SearchableStore, Status, Store, StoredRun
 from acorn.thread import parse_events
@@ -259,7 +267,7 @@ class StoreRunIndex:
                 return None
             for each in heard:
                 try:
-                    entry = read_entries([without_data(each.entry)])[0]
+                    entry = read_stored_entries([each.entry])[0]
                     book.rows.hear(entry)
                 except Exception as error:  # what is kept may be damaged, or of an acorn to come
                     raise StoreError(
@@ -318,7 +326,7 @@ def summarize(head: Head) -> Summary:
 
 def _json(text: str) -> Any:
     try:
-        return without_data(text)
+        return read_without_blobs(text)
     except Exception:  # it may be damaged, and is left out then
         return None
 
@@ -434,8 +442,8 @@ def _view_of_run(run: Run, run_id: str) -> RunView:
         "seconds": run.seconds,
         "stop_reason": run.stop_reason,
         "error": None if run.error is None else describe_error(run.error),
-        "input": describe_blobs(to_plain(run.input)),
-        "output": None if isinstance(run.output, Paused) else describe_blobs(to_plain(run.output)),
+        "input": describe_blobs(to_json_data(run.input)),
+        "output": None if isinstance(run.output, Paused) else describe_blobs(to_json_data(run.output)),
     }
     book = _view_of_entries(entries, head)
     book.status = (

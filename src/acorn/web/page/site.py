@@ -14,7 +14,7 @@ from typing import Any
 
 import acorn
 from acorn import AcornError, DeclarationError, InputError, StoreError, module
-from acorn._inside import BatchItem, agent_name, written_request
+from acorn._inside import agent_name, request_to_json
 from acorn.stores.memory import MemoryStore
 from acorn.stores.open import open_store
 from acorn.stores.port import Store
@@ -120,7 +120,7 @@ class Site:
         if self.store is None:
             return []
         found = acorn.runs(self.store).requests(run_id)
-        return [{**written_request(each), "root": self._root_of(each.run_id)} for each in found]
+        return [{**request_to_json(each), "root": self._root_of(each.run_id)} for each in found]
 
     def _root_of(self, run_id: str) -> str:
         """The run that a page shows: of a branch, the one that it belongs to, which never changes."""
@@ -131,7 +131,7 @@ class Site:
 
     def is_own(self, book: RunView) -> bool:
         """Whether a run is one of the agent's, so that it can go on here."""
-        return self.agent is not None and book.head.get("agent") == agent_name(type(self.agent))
+        return self.agent is not None and book.head.get("agent") == agent_name(self.agent)
 
     def forkable(self, run_id: str, before: int | None) -> JsonObject:
         """What would be kept of a run by a fork."""
@@ -189,13 +189,13 @@ class Site:
         self.lives[live.run_id] = live
         live.begin()
 
-    def _chat(self, after: str | None) -> BatchItem:
+    def _chat(self, after: str | None) -> tuple[str, int]:
         """Which item of which conversation the next run is."""
         book = None if after is None else self.shelf.book(after)
         batch = None if book is None else book.head.get("batch")
         if not isinstance(batch, str) or not batch.startswith(CHAT) or not isinstance(self.shelf, StoreRunIndex):
-            return BatchItem(f"{CHAT}{secrets.token_hex(3)}", 0)
-        return BatchItem(batch, len(self.shelf.runs_of(batch)))
+            return f"{CHAT}{secrets.token_hex(3)}", 0
+        return batch, len(self.shelf.runs_of(batch))
 
     # The end of the server
 

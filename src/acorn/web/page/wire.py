@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from acorn import StreamChunk
-from acorn._inside import describe_blobs, redact, secrets_in, to_plain, written_entry
+from acorn._inside import describe_blobs, entry_to_json, find_secrets, redact, to_json_data
 from acorn.journal import Entry
 from acorn.types import JsonObject
 
@@ -37,7 +37,7 @@ class PageRedactor:
     """Takes secrets out of everything that leaves: those of the models, of the environment, and what looks like one."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        known = {*secrets, *secrets_in({})}
+        known = {*secrets, *find_secrets({})}
         known |= {json.dumps(each, ensure_ascii=False)[1:-1] for each in known}  # as it stands in a model's arguments
         self._secrets = tuple(sorted(known, key=len, reverse=True))
         self._margin = max(map(len, self._secrets), default=0) + 64
@@ -110,7 +110,7 @@ def dumped(veiled: Any) -> bytes:
 
 def entry_event(entry: Entry) -> Event:
     """An entry as it is written in a store; of pictures and files, what they are."""
-    plain: Event = describe_blobs(to_plain(written_entry(entry)))
+    plain: Event = describe_blobs(to_json_data(entry_to_json(entry)))
     return plain
 
 
@@ -169,7 +169,7 @@ def sent(event: Event, veil: PageRedactor) -> Event:
         call = chunk.tool_call or {}
         made = {"i": call.get("index"), "id": call.get("id"), "name": call.get("name"), "a": call.get("arguments")}
     else:
-        made = {"v": to_plain(chunk.partial), "c": list(chunk.completed)}
+        made = {"v": to_json_data(chunk.partial), "c": list(chunk.completed)}
     return {key: veil.growing(veil.plain(value, CUT)) for key, value in (at | made).items()}
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from acorn import Paused, Run, module
-from acorn._inside import RESULT, aresume
+from acorn._inside import RESULT, aresume, parse_input
 from acorn.errors import DeclarationError
 from acorn.stores.open import open_store
 from acorn.web.guard import (
@@ -34,7 +34,6 @@ from acorn.web.guard import (
     length_of,
     too_long,
 )
-from acorn.web.page.agent import checked
 from acorn.web.serve.exchange import (
     ClientDisconnectedError,
     ErrorReply,
@@ -251,7 +250,7 @@ class Routes:
             given = {RESULT: given}
         elif shape.is_empty and given is None:
             given = {}
-        made = checked(self._service.agent, given)
+        made = parse_input(self._service.agent, given)
         return () if shape.is_empty else (shape.unwrap(made),)
 
     async def _attended(self, exchange: Exchange, work: Any, until: float) -> Run:

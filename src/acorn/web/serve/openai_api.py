@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from acorn import Paused, Run
-from acorn._inside import Shape, excerpt, to_text
+from acorn._inside import Shape, excerpt, to_json_text
 from acorn.types import JsonObject
 from acorn.web.serve.exchange import WrongError, check_finished
 from acorn.web.serve.secrets import RedactedStream, ServiceRedactor
@@ -183,7 +183,7 @@ def answer_of(run: Run, shape: Shape) -> str:
         return "\n".join(request.question for request in run.output.requests)
     check_finished(run)
     text = _only_text(run.output, shape)
-    return to_text(run.output) if text is None else text
+    return to_json_text(run.output) if text is None else text
 
 
 def _only_text(output: Any, shape: Shape) -> str | None:

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import acorn
-from acorn._inside import RESULT, Shape, docstring_of, schema_of, spec_of
+from acorn._inside import RESULT, Shape, describe_agent, output_schema
 from acorn.types import JsonObject
 
 Plain = JsonObject
@@ -92,11 +92,10 @@ _COMPLETION: Plain = {
 
 def described(agent: Any, *, has_key: bool) -> Plain:
     """The whole document."""
-    spec = spec_of(agent)
+    spec = describe_agent(agent)
     parts: Plain = {"Error": _ERROR, "Problem": _PROBLEM, "Paused": _PAUSED}
-    parts["Input"] = _schema(spec.input, schema_of(spec.input.schema, by_alias=False), "Input", parts)
-    written = schema_of(spec.output.schema, by_alias=False, mode="serialization")
-    parts["Output"] = _schema(spec.output, written, "Output", parts)
+    parts["Input"] = _schema(spec.input, spec.input.xml_schema, "Input", parts)
+    parts["Output"] = _schema(spec.output, output_schema(spec.output), "Output", parts)
     ended = {"200": _gives("The output.", "Output"), "202": _gives("The run waits for people.", "Paused")}
     name = type(agent).__name__
     takes_nothing = spec.input.is_empty
@@ -105,7 +104,7 @@ def described(agent: Any, *, has_key: bool) -> Plain:
         "info": {
             "title": name,
             "version": acorn.__version__,
-            "description": " ".join((docstring_of(type(agent)) or "").split()),
+            "description": " ".join(spec.docstring.split()),
         },
         "paths": {
             "/run": {"post": _act("run", "Run the agent.", _ref("Input"), ended, optional=takes_nothing)},

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from acorn._inside import redact, secrets_in, to_plain
+from acorn._inside import find_secrets, redact, to_json_data
 from acorn.web.page.wire import dumped
 
 _HIDDEN = "***"
@@ -24,12 +24,12 @@ class ServiceRedactor:
     """The keys of a service, of its agent's models and of the environment."""
 
     def __init__(self, own: Iterable[str]) -> None:
-        self._all = tuple(sorted({*own, *secrets_in({})}, key=len, reverse=True))
+        self._all = tuple(sorted({*own, *find_secrets({})}, key=len, reverse=True))
         self._written = tuple(json.dumps(secret, ensure_ascii=False)[1:-1] for secret in self._all)
 
     def json(self, value: Any) -> bytes:
         """Any value as JSON, without the secrets."""
-        plain = to_plain(value)
+        plain = to_json_data(value)
         try:
             text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
         except ValueError:  # what JSON has no word for

@@ -6,13 +6,14 @@ Runs go on the event loop of the server. One is ended where its client leaves, i
 from __future__ import annotations
 
 import asyncio
+import logging
 import traceback
 from collections.abc import Collection, Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from acorn import DeclarationError, module
-from acorn._inside import checked_plan, excerpt, logger, spec_of
+from acorn._inside import check_agent, describe_agent, excerpt
 from acorn.web.page.agent import secrets_of
 from acorn.web.serve.exchange import ClientDisconnectedError, ErrorReply, Exchange, WrongError
 from acorn.web.serve.secrets import ServiceRedactor
@@ -35,10 +36,10 @@ class Service:
             raise DeclarationError(
                 f"`acorn.web.service` takes an instance of a module, such as `Researcher()`; got {excerpt(agent)}."
             )
-        checked_plan(agent)  # what could never be called is told before anybody calls
+        check_agent(agent)  # what could never be called is told before anybody calls
         self.agent: Agent = agent
         self.name = type(agent).__name__
-        self.spec = spec_of(agent)
+        self.spec = describe_agent(agent)
         self.secrets = ServiceRedactor({*keys, *secrets_of(agent)})
         self.timeout = timeout
         self.is_closing = False
@@ -88,7 +89,7 @@ class Service:
 
     def log(self, error: BaseException) -> None:
         """Tell whoever runs the server what its clients are not told."""
-        logger.error("%s", self.secrets.words("".join(traceback.format_exception(error)).rstrip()))
+        logging.getLogger("acorn").error("%s", self.secrets.words("".join(traceback.format_exception(error)).rstrip()))
 
     def told(self, told: ErrorReply) -> bytes:
         """What a client reads of a failure."""

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from acorn import Paused, Run, StreamChunk
-from acorn._inside import fields_of, to_plain, written_request
+from acorn._inside import fields_of, request_to_json, to_json_data
 from acorn.types import JsonObject
 from acorn.web.serve.exchange import check_finished
 from acorn.web.serve.secrets import RedactedStream, ServiceRedactor
@@ -129,7 +129,7 @@ class ChunkStream:
             if not text or chunk.done:  # nothing more of it comes
                 yield from [{kind: rest, **at}] if (rest := self._text(chunk, kind).rest()) else []
         if chunk._answer is not None:
-            partial = self._secrets.growing(to_plain(chunk.partial))
+            partial = self._secrets.growing(to_json_data(chunk.partial))
             yield {"partial": partial, "completed": list(chunk.completed), **at}
         if chunk.tool_call is not None:
             yield {"tool_call": self._secrets.growing(chunk.tool_call), **at}
@@ -156,7 +156,7 @@ def paused(output: Paused) -> Event:
     """What a run waits for, and where the answer goes."""
     return {
         "run_id": output.run_id,
-        "requests": [written_request(request) for request in output.requests],
+        "requests": [request_to_json(request) for request in output.requests],
         "answer": f"/runs/{output.run_id}/answer",
     }
 

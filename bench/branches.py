@@ -10,8 +10,8 @@ from pydantic import BaseModel
 
 from acorn import Step, Usage, module, tool
 from acorn._call.plan import plan_for
+from acorn._drive.tree import current_machine
 from acorn._machine.asks import AskModel
-from acorn._machine.machine import Machine
 from acorn.models import ModelRequest, ModelResponse, RawCall
 from acorn.record import current_call_site
 
@@ -98,9 +98,9 @@ BEGUN: list[float] = []
 
 def begin() -> float:
     """CPU seconds from the parent's conversation to the body of the branch's first request."""
-    place, plan = current_call_site(), plan_for(Checker())
+    place, parent, plan = current_call_site(), current_machine(), plan_for(Checker())
     assert place is not None
-    parent: Machine = place.tree.loops[place.run_id]
+    assert parent is not None
     given = plan.spec.input.from_call("check", (), {})
     start = time.process_time()
     context = parent.birth("check", True, given, place.next(), 0.0)

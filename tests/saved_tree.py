@@ -20,6 +20,7 @@ from acorn._machine.saved_run import load, save
 from acorn._machine.state import BranchContext
 from acorn.journal import BranchFinished
 from acorn.record import TOOL
+from acorn.types import JsonObject
 
 
 def _read(text: str, plain: Any) -> Any:
@@ -34,7 +35,7 @@ class SavedTree(Tree):
     def __init__(
         self,
         root: Machine,
-        saved: Mapping[str, Mapping[str, Any]] | None = None,
+        saved: Mapping[str, JsonObject] | None = None,
         answers: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(root, saved, answers)
@@ -49,26 +50,26 @@ class SavedTree(Tree):
     def tell(self, run_id: str, ask_id: str, outcome: Any) -> None:
         with self._lock:
             super().tell(run_id, ask_id, outcome)
-            if not any(self._in_a_hook(loop) for loop in self.loops.values()):
+            if not any(self._in_a_hook(loop) for loop in self.machines.values()):
                 self._begin_anew()
 
     def _in_a_hook(self, loop: Machine) -> bool:
         """A hook holds the step in its hands; it is nothing that another process could go on with."""
-        has_begun = loop.run.id in self._lives and not loop.is_over
+        has_begun = loop.run.id in self._driven and not loop.is_over
         asks = loop.asks(self.now(loop.run.id)) if has_begun else []
         return any(isinstance(ask, AskHook | AskSource) and ask.id in loop.state.under_way for ask in asks)
 
     def _begin_anew(self) -> None:
-        plain = {run_id: save(loop) for run_id, loop in self.loops.items()}
+        plain = {run_id: save(loop) for run_id, loop in self.machines.items()}
         texts = {run_id: json.dumps(each) for run_id, each in plain.items()}
-        before = dict(self.loops)
+        before = dict(self.machines)
         for run_id, text in texts.items():  # a parent stands before its branches
             assert text == json.dumps(save(before[run_id])), "saving changed the run"
             old, saved = before[run_id], _read(text, plain[run_id])
             context = None if saved["branch"] is None else BranchContext.from_json(saved["branch"])
             plan = self._plans[run_id]
             if context is not None:
-                parent = self.loops[context.parent_id]
+                parent = self.machines[context.parent_id]
                 plan = parent.branch_plan(context, plan)
                 if any(
                     isinstance(entry, BranchFinished) and entry.child_id == run_id for entry in parent.journal.entries
@@ -81,10 +82,10 @@ class SavedTree(Tree):
             was, made = old.run._book.messages, new.run._book.messages  # not `history`: nobody is handed it here
             assert old.run.error is not None or made == json.loads(json.dumps(to_json_data(was)))
             self._keep_the_record(old, new)
-            self.loops[run_id] = new
+            self.machines[run_id] = new
             if context is not None:
-                self.loops[context.parent_id].run.branches.append(new.run)
-            if not new.is_over and run_id in self._lives:
+                self.machines[context.parent_id].run.branches.append(new.run)
+            if not new.is_over and run_id in self._driven:
                 now = self.now(run_id)
                 new.start(now)
                 new.state.under_way.update(under_way)
@@ -96,7 +97,7 @@ class SavedTree(Tree):
         """The user's code may hold the record; in another process it would be given this one."""
         kept = {name: getattr(old.run, name) for name in ("output", "error", "stop_reason", "_book", "seconds")}
         fresh = vars(new.run)
-        fresh["branches"] = [record for record in old.run.branches if record.id not in self.loops]  # ended long ago
+        fresh["branches"] = [record for record in old.run.branches if record.id not in self.machines]  # ended long ago
         if old.is_over:
             fresh.update(kept)
         vars(old.run).clear()

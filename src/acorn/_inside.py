@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from acorn import Run, module
-from acorn._base.startup import raise_when_interrupted
+from acorn._base.interrupts import StopSignal
+from acorn._base.startup import raise_on_interrupt
 from acorn._call.batch import Batch, Item
 from acorn._call.call import adrive_tree as _adrive_tree
 from acorn._call.call import aresume, aresume_stream, resume_stream
@@ -40,10 +41,10 @@ from acorn._declare.tools.kinds import Tool
 from acorn._drive.bridge import LoopBoundCall, call_async, is_async
 from acorn._drive.bridge import call_sync as _call_sync
 from acorn._drive.bridge import start_thread as _start_thread
-from acorn._drive.commit import HandedBackError
 from acorn._drive.commit import status_of as _status_of
 from acorn._drive.load import build_in_thread as _build_in_thread
 from acorn._drive.owner_loop import OwnerLoop
+from acorn._drive.tree import current_machine
 from acorn._formats.blobs import describe_blobs, read_without_blobs, to_saved_data
 from acorn._formats.content import text_of
 from acorn._formats.json import (
@@ -88,7 +89,7 @@ __all__ = [
     "AgentDescription",
     "Batch",
     "Explanation",
-    "HandedBackError",
+    "StopSignal",
     "Item",
     "JsonSchema",
     "LoopBoundCall",
@@ -159,11 +160,12 @@ __all__ = [
     "call_async",
     "call_in_thread",
     "describe_as_tool",
+    "current_machine",
     "is_async",
     "is_tool_name",
     "new_tool",
     # The process
-    "raise_when_interrupted",
+    "raise_on_interrupt",
 ]
 
 Agent = module[Any, Any]
@@ -282,10 +284,10 @@ class QueuedRun:
     """A run that a queue delivered and that this process has claimed."""
 
     def __init__(self, agent: Agent, stored: Sequence[StoredRun], store: Store, stop: Event | None) -> None:
-        """Load the run. Once `stop` is set, the run stops at its next commit with a `HandedBackError`."""
+        """Load the run. Once `stop` is set, the run stops at its next commit with a `StopSignal`."""
         self._run_id = stored[0].facts.id
         self._tree = _load_queued(agent, stored, store)
-        self._tree.leave = stop
+        self._tree.stop_event = stop
 
     @classmethod
     async def build(cls, build: Callable[[], QueuedRun]) -> QueuedRun:
@@ -309,12 +311,12 @@ class QueuedRun:
 
     @property
     def status(self) -> Status:
-        return _status_of(self._tree.loops[self._run_id])
+        return _status_of(self._tree.machines[self._run_id])
 
     @property
     def fatal_error(self) -> BaseException | None:
         """The error after which the run could not be committed."""
-        return self._tree.lost
+        return self._tree.fatal_error
 
 
 # Stored runs

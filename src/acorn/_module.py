@@ -31,7 +31,7 @@ from acorn._declare.spec_cache import (
     spec_of,
 )
 from acorn._declare.tools.kinds import AS_TOOL
-from acorn._drive.last_run import LAST, last_run
+from acorn._drive.driven_run import LAST, last_run
 from acorn._formats.schema.shape import SHAPES
 from acorn.errors import AcornError, InputError
 from acorn.record import Run, run_of

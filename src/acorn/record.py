@@ -7,8 +7,8 @@ is left. Only the loop writes it, but for `history`, which is also the user's.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -246,22 +246,49 @@ def _portable(value: Any) -> Any:
     return value
 
 
+class _HasRun(Protocol):
+    @property
+    def run(self) -> Run: ...
+
+
+class _CallSpans(Protocol):
+    """The telemetry of a tree, as far as a call site needs it."""
+
+    def inside(self, run_id: str, ask_id: str) -> AbstractContextManager[None]:
+        """Make the span of an ask current in a block."""
+        ...
+
+
+class LiveTree(Protocol):
+    """A run and its branches, as far as a call site needs them. `_drive/tree.py` has the class."""
+
+    @property
+    def machines(self) -> Mapping[str, _HasRun]:
+        """The machines of the run and its branches, by run id."""
+        ...
+
+    @property
+    def trace(self) -> _CallSpans | None: ...
+
+    def lineage(self, run_id: str) -> Iterable[tuple[object, Run]]:
+        """Return the instance and the run with this id, then those of each parent."""
+        ...
+
+
 class CallSite:
     """Where code of the user's is: in a run, inside of one ask. Code in its block belongs to the run."""
 
-    __slots__ = ("_counter", "_inside", "_token", "ask_id", "run_id", "tree")
+    __slots__ = ("_counter", "_span", "_token", "ask_id", "run_id", "tree")
 
-    def __init__(self, tree: Any, run_id: str, ask_id: str) -> None:
+    def __init__(self, tree: LiveTree, run_id: str, ask_id: str) -> None:
         self.tree = tree
-        """The machines of the run and its branches, by their ids."""
         self.run_id = run_id
         self.ask_id = ask_id
         self._counter = count()
 
     @property
     def run(self) -> Run:
-        found: Run = self.tree.loops[self.run_id].run
-        return found
+        return self.tree.machines[self.run_id].run
 
     def next(self) -> str:
         """An id for what is begun here: the same, in the same order, when the code is called again."""
@@ -270,11 +297,13 @@ class CallSite:
     def __enter__(self) -> None:
         self._token = _current.set((*_current.get(), self))
         trace = self.tree.trace
-        self._inside = None if trace is None else trace.enter(self.run_id, self.ask_id)
+        self._span = None if trace is None else trace.inside(self.run_id, self.ask_id)
+        if self._span is not None:
+            self._span.__enter__()
 
     def __exit__(self, *_: object) -> None:
-        if self._inside is not None:
-            self.tree.trace.leave(self._inside)
+        if self._span is not None:
+            self._span.__exit__(None, None, None)
         _current.reset(self._token)
 
 

@@ -299,7 +299,7 @@ def test_agent_class_with_required_init_arguments_is_rejected() -> None:
             super().__init__()
             self.spade = spade
 
-    with pytest.raises(DeclarationError, match=r"`Two\.tools\[0\]` is the class `Needy`, .*'spade'.*give an instance"):
+    with pytest.raises(DeclarationError, match=r"`Two\.tools\[0\]` is the class `Needy`, .*'spade'.*Use an instance"):
         type("Two", (module,), {"tools": [Needy]})
     type("Two", (module,), {"tools": [Needy("steel")]})
 

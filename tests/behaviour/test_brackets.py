@@ -43,8 +43,8 @@ def test_generic_class_without_type_arguments_raises_with_advice(call: Call) -> 
     with pytest.raises(DeclarationError) as caught:
         call(Extract(model=ScriptedModel([])), "Ann came.")
     assert str(caught.value) == (
-        "`Extract` leaves open what its `final_output` is, `T`: "
-        "make it with brackets, as in `Extract[...](...)`, or set `final_output`."
+        "The `final_output` of `Extract` is the open type variable `T`. "
+        "Create the agent with brackets, as in `Extract[...](...)`, or set `final_output`."
     )
 
 
@@ -60,7 +60,7 @@ def test_open_input_type_argument_raises_with_advice(call: Call) -> None:
     class Judge(module[T, str], Generic[T]):
         """Judge it."""
 
-    with pytest.raises(DeclarationError, match="`Judge` leaves open what its `initial_input` is, `T`: "):
+    with pytest.raises(DeclarationError, match="The `initial_input` of `Judge` is the open type variable `T`"):
         call(Judge(model=ScriptedModel([])), "Ann came.")
 
 
@@ -160,7 +160,7 @@ def test_missing_deps_raise_before_model_call(call: Call) -> None:
     model = ScriptedModel([])
     with pytest.raises(InputError) as caught:
         call(Asking(model=model))
-    assert str(caught.value) == ("`Asking` needs `deps` of the type `Database`: call `agent.using(deps=...)(...)`.")
+    assert str(caught.value) == ("`Asking` needs `deps` of the type `Database`. Call `agent.using(deps=...)(...)`.")
     assert model.requests == []
 
 

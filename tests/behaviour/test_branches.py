@@ -35,7 +35,7 @@ from acorn import (
     module,
     tool,
 )
-from acorn._drive.tree import ParentEndedError
+from acorn._base.interrupts import StopSignal
 from acorn.models import Delta, ModelRequest, ModelResponse, Price
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -1281,8 +1281,8 @@ class Named(Checker):
 
 def test_branch_class_with_init_arguments_is_rejected_at_declaration() -> None:
     words = (
-        "`Main2.branches['check']` is the class `Named`, which cannot be made without arguments "
-        "(missing a required argument: 'name'); give an instance."
+        "`Main2.branches['check']` is the class `Named`, which cannot be instantiated without arguments "
+        "(missing a required argument: 'name'). Use an instance."
     )
     for entry in (Named, {"module": Named, "description": "Check"}):
         with pytest.raises(DeclarationError) as caught:
@@ -1293,7 +1293,7 @@ def test_branch_class_with_init_arguments_is_rejected_at_declaration() -> None:
 def test_branch_class_with_init_arguments_is_rejected_at_start(call: Call, script: Script) -> None:
     class Hooked(Main):
         def on_step(self, step: Step) -> None:
-            with pytest.raises(DeclarationError, match="cannot be made without arguments"):
+            with pytest.raises(DeclarationError, match="cannot be instantiated without arguments"):
                 self.branch(Named)
 
     run_main(call, script(calling("look"), DONE), Hooked)
@@ -1327,7 +1327,7 @@ def test_self_branch_accepts_instance(call: Call, script: Script) -> None:
 
 def test_instance_with_history_as_branch_is_rejected() -> None:
     agent = Checker().using(history=[{"role": "user", "content": "before"}])
-    with pytest.raises(DeclarationError, match="goes on with its parent's conversation"):
+    with pytest.raises(DeclarationError, match="a branch continues the conversation of its parent"):
         Main(branches={"check": agent})
 
 
@@ -1620,7 +1620,7 @@ def test_cancelling_parent_ends_branch_started_in_sync_hook() -> None:
     asyncio.run(main())
     model.open.set()
     assert_soon(lambda: runs[1].stop_reason == "cancelled")
-    assert isinstance(runs[1].error, ParentEndedError)
+    assert isinstance(runs[1].error, StopSignal)
     assert_soon(lambda: len(model.requests) == 2)
 
 

@@ -119,7 +119,7 @@ def go(tree: Tree, run_id: str, way: str) -> None:
 
 
 def saved(tree: Tree) -> dict[str, Any]:
-    return {run_id: json.loads(json.dumps(save(loop))) for run_id, loop in tree.loops.items()}
+    return {run_id: json.loads(json.dumps(save(loop))) for run_id, loop in tree.machines.items()}
 
 
 def loaded(first: Machine, texts: dict[str, Any]) -> tuple[Tree, Machine]:
@@ -266,7 +266,7 @@ def test_loaded_tree_has_records_of_all_saved_branches(way: str) -> None:
     assert (leaf.stop_reason, open_twig.stop_reason) == ("finish", "cancelled")
     assert leaf.input == {"number": 1}  # type: ignore[comparison-overlap]
     assert twig.branches[0].history == first.run.branches[1].branches[0].history
-    assert set(tree.loops) == {again.run.id}
+    assert set(tree.machines) == {again.run.id}
     assert dump_events(again.run.thread) == dump_events(first.run.thread)
 
     go(tree, again.run.id, way)
@@ -276,7 +276,7 @@ def test_loaded_tree_has_records_of_all_saved_branches(way: str) -> None:
     assert again.run.branches[:3] == [leaf, twig, by_hand]
     last = again.run.branches[3]
     assert (last.output, last.branches[0].output) == ("twig", "leaf")
-    assert set(tree.loops) == {again.run.id, last.id, last.branches[0].id}
+    assert set(tree.machines) == {again.run.id, last.id, last.branches[0].id}
     for record in (again.run, last, last.branches[0]):
         assert_complete(record.history)
         assert to_messages(record.thread) == record.history

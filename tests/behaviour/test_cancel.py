@@ -481,8 +481,8 @@ def test_ctrl_c_closes_concurrent_branches_while_tools_continue() -> None:
             assert_complete(each.history)
             assert to_messages(each.thread) == each.history
         assert [event.error for event in run.thread if event.type == "error" and event.tool_call_id is None] == [
-            "ParentEndedError: the run above has ended",
-            "ParentEndedError: the run above has ended",
+            "StopSignal: the parent run has ended",
+            "StopSignal: the parent run has ended",
             "KeyboardInterrupt",
         ]
         assert caught.value.run is run  # type: ignore[attr-defined]

@@ -210,7 +210,7 @@ def test_setting_accepts_valid_value(attribute: str, value: Any) -> None:
 MODEL = (
     "a model id such as 'openai/gpt-4o' or 'local/smollm2', a dict with 'model' and LiteLLM arguments "
     "('num_retries' a count, 'retry_delay' in seconds; not 'messages', 'tools' or 'stream'), "
-    "or an object of the model port, or a list of these, the next to be asked where one fails"
+    "or an object of the model port, or a list of these, of which the next is used if one fails"
 )
 CACHE = (
     "'auto', True, or at most 4 points such as {'location': 'message', 'role': 'system'} or "
@@ -310,10 +310,10 @@ WRONG: list[tuple[str, Any, str, str]] = [
     ),
     ("max_total_tokens", 0, "a whole number of at least 1, or None", "0"),
     ("max_total_tokens", 1000.0, "a whole number of at least 1, or None", "1000.0"),
-    ("max_cost", 0, "dollars above 0, or None", "0"),
-    ("max_cost", "$5", "dollars above 0, or None", "'$5'"),
-    ("max_seconds", -1, "seconds above 0, or None", "-1"),
-    ("max_seconds", math.inf, "seconds above 0, or None", "inf"),
+    ("max_cost", 0, "a number of dollars above 0, or None", "0"),
+    ("max_cost", "$5", "a number of dollars above 0, or None", "'$5'"),
+    ("max_seconds", -1, "a number of seconds above 0, or None", "-1"),
+    ("max_seconds", math.inf, "a number of seconds above 0, or None", "inf"),
     ("loop_guard", "warn", "'notice', 'force' or None", "'warn'"),
     ("loop_guard", True, "'notice', 'force' or None", "True"),
     ("xml_include_descriptions", None, FLAG, "None"),
@@ -922,7 +922,7 @@ def test_type_arguments_that_contradict_attribute_are_rejected() -> None:
         class Sentiment(module[Text, Verdict]):
             initial_input = Verdict
 
-    assert refusal(twice) == "`Sentiment` declares `initial_input` twice, in brackets and as an attribute; keep one."
+    assert refusal(twice) == "`Sentiment` declares `initial_input` twice, in brackets and as an attribute. Keep one."
 
 
 def test_type_arguments_that_agree_with_attribute_are_accepted() -> None:
@@ -1091,7 +1091,7 @@ def test_type_unknown_to_pydantic_is_rejected(declared: Any, attribute: str) -> 
 def test_type_without_json_form_is_rejected(declared: Any, attribute: str) -> None:
     words = refusal(lambda: declare(**{attribute: declared}))
     assert words.startswith(f"`Agent.{attribute}` cannot be described in JSON Schema: ")
-    assert words.endswith("Use types that JSON can carry.")
+    assert words.endswith("Use types that JSON can represent.")
 
 
 def test_base_model_itself_is_rejected() -> None:
@@ -1345,11 +1345,11 @@ def test_prompt_method_callable_with_self_is_accepted(method: Any) -> None:
 @pytest.mark.parametrize(
     ("method", "words"),
     [
-        (_none, "`Agent.system_prompt` is called with `self` alone; it takes 0."),
-        (_two, "`Agent.system_prompt` is called with `self` alone; it takes 2."),
-        (lambda: "text", "`Agent.system_prompt` is called with `self` alone; it takes 0."),
-        (staticmethod(_alone), "`Agent.system_prompt` is called with no arguments; it takes 1."),
-        (classmethod(_two), "`Agent.system_prompt` is called with `self` alone; it takes 2."),
+        (_none, "`Agent.system_prompt` must be callable with `self` alone, but it requires 0."),
+        (_two, "`Agent.system_prompt` must be callable with `self` alone, but it requires 2."),
+        (lambda: "text", "`Agent.system_prompt` must be callable with `self` alone, but it requires 0."),
+        (staticmethod(_alone), "`Agent.system_prompt` must be callable with no arguments, but it requires 1."),
+        (classmethod(_two), "`Agent.system_prompt` must be callable with `self` alone, but it requires 2."),
     ],
 )
 def test_prompt_method_with_other_signature_is_rejected(method: Any, words: str) -> None:
@@ -1357,7 +1357,9 @@ def test_prompt_method_with_other_signature_is_rejected(method: Any, words: str)
 
 
 def test_prompt_method_with_required_keyword_is_rejected() -> None:
-    assert refusal(lambda: declare(system_prompt=_keyword)).startswith("`Agent.system_prompt` is called with `self`")
+    assert refusal(lambda: declare(system_prompt=_keyword)).startswith(
+        "`Agent.system_prompt` must be callable with `self`"
+    )
 
 
 def test_prompt_method_with_any_arguments_is_accepted() -> None:
@@ -1378,7 +1380,9 @@ class Wanting:
 
 def test_prompt_callable_object_is_called_without_self() -> None:
     assert prompt(declare(system_prompt=Greeting())).is_method
-    assert "`Agent.system_prompt` is called with no arguments" in refusal(lambda: declare(system_prompt=Wanting()))
+    assert "`Agent.system_prompt` must be callable with no arguments" in refusal(
+        lambda: declare(system_prompt=Wanting())
+    )
 
 
 def test_instance_prompt_can_be_of_any_kind(tmp_path: Path) -> None:
@@ -1390,7 +1394,8 @@ def test_instance_prompt_can_be_of_any_kind(tmp_path: Path) -> None:
     assert prompt(agent(system_prompt=_none)).is_method
     assert prompt(agent()).is_method
     assert (
-        refusal(lambda: agent(system_prompt=_alone)) == "`Agent.system_prompt` is called with no arguments; it takes 1."
+        refusal(lambda: agent(system_prompt=_alone))
+        == "`Agent.system_prompt` must be callable with no arguments, but it requires 1."
     )
 
 
@@ -1464,7 +1469,7 @@ def test_inherited_prompt_file_is_found_next_to_declaring_class(package: Path, m
 def test_missing_prompt_file_names_searched_places(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = refusal(lambda: load(package / "acorn_test_researcher.py", monkeypatch))
     assert words == (
-        "`Researcher.system_prompt` names the file `prompts/researcher.md`, which is not there; looked in "
+        "`Researcher.system_prompt` names the file `prompts/researcher.md`, which does not exist in "
         f"{Path.cwd() / 'prompts'} and {package.resolve() / 'prompts'}."
     )
 
@@ -1472,13 +1477,13 @@ def test_missing_prompt_file_names_searched_places(package: Path, monkeypatch: p
 def test_missing_absolute_prompt_file_is_named(tmp_path: Path) -> None:
     words = refusal(lambda: declare(system_prompt=tmp_path / "none.md"))
     assert words == (
-        f"`Agent.system_prompt` names the file `{tmp_path / 'none.md'}`, which is not there; looked in {tmp_path}."
+        f"`Agent.system_prompt` names the file `{tmp_path / 'none.md'}`, which does not exist in {tmp_path}."
     )
 
 
 def test_prompt_directory_is_rejected(tmp_path: Path) -> None:
     words = refusal(lambda: declare(system_prompt=tmp_path))
-    assert words.startswith(f"`Agent.system_prompt` names the file `{tmp_path}`, which is ")
+    assert words.startswith(f"`Agent.system_prompt` names the file `{tmp_path}`, which does not exist in ")
 
 
 def test_prompt_file_that_is_not_utf8_is_rejected(tmp_path: Path) -> None:
@@ -1597,7 +1602,7 @@ def test_override_without_type_hints_is_rejected() -> None:
 
     words = refusal(lambda: declare("Child", Base, first=no_hints))
     assert words == (
-        "The parameter `x` of the tool `first` has no type hint; add one, as in `x: str`. (`Child`, method `first`)"
+        "The parameter `x` of the tool `first` has no type hint. Add one, as in `x: str`. (`Child`, method `first`)"
     )
 
 
@@ -1726,61 +1731,61 @@ TOOLS: list[tuple[dict[str, Any], type[DeclarationError], str]] = [
         {"tools": [search, _another()]},
         ToolConflictError,
         f"Tool 'search' of `Agent` is defined twice: as tools[0] (`{HERE}.search`) and as tools[1] "
-        f"(`{HERE}._another.<locals>.look`); rename one with `@tool(name=...)`.",
+        f"(`{HERE}._another.<locals>.look`). Rename one with `@tool(name=...)`.",
     ),
     (
         {"one": tool(name="same")(lambda self: 1), "two": tool(name="same")(lambda self: 1)},
         ToolConflictError,
-        "Tool 'same' of `Agent` is defined twice: as method `one` and as method `two`; "
-        "rename one with `@tool(name=...)`.",
+        "Tool 'same' of `Agent` is defined twice: as method `one` and as method `two`. "
+        "Rename one with `@tool(name=...)`.",
     ),
     (
         {"__finish__": tool(_finish)},
         DeclarationError,
-        "`Agent` has a tool named `__finish__` (method `__finish__`); the name belongs to the tool that ends a run. "
-        "Rename it with `@tool(name=...)`.",
+        "`Agent` has a tool named `__finish__` (method `__finish__`), but that name is reserved for the tool that "
+        "ends a run. Rename it with `@tool(name=...)`.",
     ),
     (
         {"tools": [tool(name="__finish__")(_star)]},
         DeclarationError,
-        f"`Agent` has a tool named `__finish__` (tools[0] (`{HERE}._star`)); the name belongs to the tool that "
-        "ends a run. Rename it with `@tool(name=...)`.",
+        f"`Agent` has a tool named `__finish__` (tools[0] (`{HERE}._star`)), but that name is reserved for the tool "
+        "that ends a run. Rename it with `@tool(name=...)`.",
     ),
     (
         {"tools": [search, _untyped]},
         DeclarationError,
-        "The parameter `query` of the tool `_untyped` has no type hint; add one, as in `query: str`. "
+        "The parameter `query` of the tool `_untyped` has no type hint. Add one, as in `query: str`. "
         f"(`Agent`, tools[1] (`{HERE}._untyped`))",
     ),
     (
         {"tools": [functools.partial(_star)]},
         DeclarationError,
-        "The tool `_star` takes `*words`, which a model cannot pass by name; take a list instead, "
+        "The tool `_star` takes `*words`, which a model cannot pass by name. Take a list instead, "
         f"as in `words: list[str]`. (`Agent`, tools[0] (`{HERE}._star`))",
     ),
     (
         {"tools": [lambda: 1]},
         DeclarationError,
-        f"`Agent` has a tool named '<lambda>' (tools[0] (`{HERE}.<lambda>`)); providers take 1 to 64 letters, "
-        "digits, `_` and `-`. Name it with `@tool(name=...)`.",
+        f"`Agent` has a tool named '<lambda>' (tools[0] (`{HERE}.<lambda>`)), but providers accept only 1 to 64 "
+        "letters, digits, `_` and `-`. Rename it with `@tool(name=...)`.",
     ),
     (
         {"tools": [5]},
         DeclarationError,
         "`Agent.tools[0]` must be a function, a callable object, an agent, a source with `tools()` or a "
-        "provider's own tool as a dict, got 5.",
+        "hosted tool as a dict, got 5.",
     ),
     (
         {"tools": [search, "calculate"]},
         DeclarationError,
         "`Agent.tools[1]` must be a function, a callable object, an agent, a source with `tools()` or a "
-        "provider's own tool as a dict, got 'calculate'.",
+        "hosted tool as a dict, got 'calculate'.",
     ),
     (
         {"tools": [Opaque]},
         DeclarationError,
         "`Agent.tools[0]` must be a function, a callable object, an agent, a source with `tools()` or a "
-        "provider's own tool as a dict, got the class `Opaque`.",
+        "hosted tool as a dict, got the class `Opaque`.",
     ),
 ]
 
@@ -1797,9 +1802,7 @@ def test_invalid_tools_are_rejected_with_message(
 
 def test_parameter_without_json_form_is_named() -> None:
     words = refusal(lambda: declare(tools=[_strange]))
-    assert words.startswith(
-        "The parameter `callback` of the tool `_strange` has a type that a model cannot be asked for"
-    )
+    assert words.startswith("The parameter `callback` of the tool `_strange` has a type without a JSON Schema")
     assert words.endswith(f"(`Agent`, tools[0] (`{HERE}._strange`))")
 
 
@@ -1935,7 +1938,7 @@ def test_module_can_be_its_own_branch() -> None:
     assert spec_of(agent()).branches == {"again": agent}
 
 
-BRANCH_NAME = "needs a name of 1 to 64 letters, digits, `_` and `-`, other than `__finish__`."
+BRANCH_NAME = "must have a name of 1 to 64 letters, digits, `_` and `-`, other than `__finish__`."
 BRANCH_DICT = "must be a module class or {'module': Class, 'description': 'text'}, got "
 
 
@@ -1979,7 +1982,7 @@ def test_branch_without_output_is_rejected(output: Any) -> None:
     silent = declare("Silent", final_output=output)
     for entry in (silent, {"module": silent, "description": "Check"}):
         assert refusal(lambda entry=entry: declare(branches={"check": entry})) == (  # type: ignore[misc]
-            "`Agent.branches['check']` is `Silent`, which has no `final_output`; a branch must return something."
+            "`Agent.branches['check']` is `Silent`, which has no `final_output`. A branch must return a value."
         )
 
 
@@ -1991,12 +1994,12 @@ def test_branch_with_name_of_tool_conflicts() -> None:
     with pytest.raises(ToolConflictError) as caught:
         declare(tools=[search], branches={"search": FactChecker})
     assert str(caught.value) == (
-        f"Tool 'search' of `Agent` is defined twice: as tools[0] (`{HERE}.search`) and in `branches`; rename one."
+        f"Tool 'search' of `Agent` is defined twice: as tools[0] (`{HERE}.search`) and in `branches`. Rename one."
     )
     with pytest.raises(ToolConflictError) as caught:
         declare("Child", Base, branches={"first": FactChecker})
     assert str(caught.value) == (
-        "Tool 'first' of `Child` is defined twice: as method `first` and in `branches`; rename one."
+        "Tool 'first' of `Child` is defined twice: as method `first` and in `branches`. Rename one."
     )
 
 

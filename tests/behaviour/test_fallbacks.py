@@ -309,7 +309,10 @@ def test_branch_inherits_current_model_list(call: Call, script: Script) -> None:
         (["openai/gpt-4o", 5], r"`Asker\.model\[1\]` must be .*, got 5\."),
         (["openai/gpt-4o", " "], r"`Asker\.model\[1\]` must be .*"),
         (["openai/gpt-4o", {"api_key": "sk-123"}], r"`Asker\.model\[1\]` must be .*, got a dict with the keys api_key"),
-        (["openai/gpt-4o", ScriptedModel], r"`Asker\.model\[1\]` must be .*class `ScriptedModel`; give an instance"),
+        (
+            ["openai/gpt-4o", ScriptedModel],
+            r"`Asker\.model\[1\]` must be .*class `ScriptedModel` instead of an instance",
+        ),
         (
             ["openai/gpt-4o", {"model": "x/y", "temperature": 5}],
             r"`Asker\.model\[1\]\['temperature'\]` must be a number",

@@ -350,7 +350,7 @@ def test_fork_can_be_saved_after_every_tell() -> None:
     loop = new_loop(agent, (), {})
     tree = SavedTree(loop)
     drive(tree, loop.run.id)
-    fork = tree.loops[loop.run.id].run
+    fork = tree.machines[loop.run.id].run
     assert fork.output == Answer(answer="f")
     assert told(before(fork.thread, 3)) == told(before(run.thread, 3))
     assert fork.forked_from == (run.id, 3)

@@ -15,7 +15,7 @@ from tests.provider_rules import assert_complete, assert_request_valid
 from acorn import LimitError, ModelError, ParseError, Run, Step, Usage, listen, module, tool
 from acorn._call.plan import new_loop
 from acorn._drive.async_driver import adrive
-from acorn._drive.sync_driver import drive, walk
+from acorn._drive.sync_driver import drive, drive_stream
 from acorn._drive.tree import Tree
 from acorn._machine.machine import Machine
 from acorn._machine.saved_run import load, save
@@ -284,7 +284,7 @@ def test_abandoned_stream_can_be_resumed() -> None:
     trouble, model = Trouble(), ScriptedModel(SCRIPT)
     loop = new_loop(worker(trouble, model), (), {})
     with listen(trouble.hear):
-        chunks = walk(Tree(loop), loop.run.id, iterates=True)
+        chunks = drive_stream(Tree(loop), loop.run.id)
         for chunk in chunks:
             if chunk.tool_result is not None and chunk.tool_result.id == "q2":
                 break

@@ -487,8 +487,8 @@ def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
 
 def test_info_log_has_start_end_and_limit(caplog: pytest.LogCaptureFixture) -> None:
     begin, limit, end = logged(caplog, logging.INFO)
-    assert begin == f"Run the run of {__name__}:Plain begins."
-    assert limit == "Run the run is near a limit and is made to answer in step 2."
+    assert begin == f"Run the run of {__name__}:Plain started."
+    assert limit == "Run the run is near a limit and must answer in step 2."
     assert end.startswith("Run the run ended after ")
     assert end.endswith(" s: limit.")
     assert logged(caplog, logging.WARNING) == []
@@ -497,8 +497,8 @@ def test_info_log_has_start_end_and_limit(caplog: pytest.LogCaptureFixture) -> N
 def test_debug_log_has_each_step(caplog: pytest.LogCaptureFixture) -> None:
     told = logged(caplog, logging.DEBUG)
     for step in (1, 2):
-        assert f"Run the run, step {step}: the-model is asked, {2 * step} messages." in told
-        assert any(each.startswith(f"Run the run, step {step}: the-model answered, ") for each in told)
+        assert f"Run the run, step {step}: request to the-model, {2 * step} messages." in told
+        assert any(each.startswith(f"Run the run, step {step}: response of the-model, ") for each in told)
     assert "Run the run, step 1: the tool look is called." in told
     assert "Run the run, step 1: the tool look returned." in told
 

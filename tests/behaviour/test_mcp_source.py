@@ -781,7 +781,7 @@ def test_mcp_server_added_in_step_raises_with_advice(tmp_path: Path) -> None:
             server: Any = Odd(tmp_path / "diary").server
             step.add_tool(server)
 
-    with pytest.raises(DeclarationError, match=r"`Late.add_tool` takes a tool, and MCPServer.* put it in `tools`"):
+    with pytest.raises(DeclarationError, match=r"`Late.add_tool` must be a tool, but MCPServer.* Add it to `tools`"):
         Late(model=ScriptedModel([]))("x")
 
 

@@ -395,7 +395,7 @@ def test_output_with_image_is_rejected(kind: Any) -> None:
         return "shown"
 
     publish.__annotations__["photo"] = kind
-    with pytest.raises(DeclarationError, match=r"the tool `.*publish` is called with is written by the model"):
+    with pytest.raises(DeclarationError, match=r"The input of the tool `.*publish` is written by the model"):
         type("Maker", (module,), {"tools": [publish]})
 
 

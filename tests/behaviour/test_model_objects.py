@@ -59,7 +59,7 @@ def test_model_object_attribute_that_is_not_method_is_missing() -> None:
 
 
 def test_model_class_instead_of_instance_raises_with_advice() -> None:
-    with pytest.raises(DeclarationError, match=r"got the class `Whole`; give an instance of it\.$"):
+    with pytest.raises(DeclarationError, match=r"got the class `Whole` instead of an instance of it\.$"):
         Agent(model=Whole)
     assert Agent(model=Whole()).model.name == "whole"
 

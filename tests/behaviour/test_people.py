@@ -35,8 +35,8 @@ from acorn import (
     tool,
 )
 from acorn._call.plan import new_loop
-from acorn._drive.async_driver import adrive, awalk
-from acorn._drive.sync_driver import drive, walk
+from acorn._drive.async_driver import adrive, adrive_stream
+from acorn._drive.sync_driver import drive, drive_stream
 from acorn._drive.tree import Tree
 from acorn._machine.saved_run import load, save
 from acorn.journal import Entry, InputReceived, InputRequested, RunPaused, ToolFinished, ToolStarted
@@ -109,12 +109,12 @@ def walk_on(tree: Tree, run_id: str, way: str) -> None:
     elif way == "async":
         asyncio.run(adrive(tree, run_id))
     elif way == "streamed":
-        for _ in walk(tree, run_id, iterates=True):
+        for _ in drive_stream(tree, run_id):
             pass
     else:
 
         async def all_of_it() -> None:
-            async for _ in awalk(tree, run_id, iterates=True):
+            async for _ in adrive_stream(tree, run_id):
                 pass
 
         asyncio.run(all_of_it())
@@ -131,10 +131,10 @@ class Office:
 
     def _go(self, tree: Tree, run: Run[Any]) -> None:
         self.tree, self.run = tree, run
-        tree.can_rest = True
+        tree.can_pause = True
         walk_on(tree, run.id, self.way)
-        self.run = tree.loops[run.id].run
-        for loop in tree.loops.values():
+        self.run = tree.machines[run.id].run
+        for loop in tree.machines.values():
             assert_complete(loop.run.history)
             assert_thread_true(loop.run, is_edited=not loop.run.history)  # of no messages, it tells its branch's
 
@@ -143,7 +143,7 @@ class Office:
         return self.run.output
 
     def saved(self) -> dict[str, Any]:
-        self._kept |= {run_id: json.loads(json.dumps(save(loop))) for run_id, loop in self.tree.loops.items()}
+        self._kept |= {run_id: json.loads(json.dumps(save(loop))) for run_id, loop in self.tree.machines.items()}
         return dict(self._kept)
 
     def resume(self, answers: dict[str, Any] | None = None) -> Any:
@@ -249,7 +249,7 @@ def test_invalid_answer_is_rejected_before_resume(answer: Any, words: str) -> No
 
 def test_request_is_answered_once() -> None:
     model = ScriptedModel([calling("ask_human", question="a?") & calling("ask_human", question="b?")])
-    loop = Office(Desk(model=model), "sync").tree.loops
+    loop = Office(Desk(model=model), "sync").tree.machines
     (machine,) = loop.values()
     again = load(machine.plan, save(machine))
     again.start(machine.journal.now)
@@ -434,14 +434,14 @@ def test_missing_on_human_and_store_raise_before_model_call() -> None:
 
 def test_unanswered_request_without_store_raises() -> None:
     agent = Desk(model=ScriptedModel([calling("ask_human", question="Who?")]))
-    with pytest.raises(StoreError, match=r"waits for a person \(Who\?\).*set `store` on `Desk`"):
+    with pytest.raises(StoreError, match=r"cannot pause for human input \(Who\?\): it has no store"):
         agent()
     assert agent.last is not None
     assert_complete(agent.last.history)
 
 
 def test_ask_human_called_directly_raises() -> None:
-    with pytest.raises(AcornError, match="for a model to call"):
+    with pytest.raises(AcornError, match="Only a model can call"):
         ask_human("Who?")
 
 
@@ -511,7 +511,7 @@ def test_approval_predicate_must_be_plain_function() -> None:
     async def later(arguments: dict[str, Any]) -> bool:
         return True
 
-    with pytest.raises(DeclarationError, match="a plain function"):
+    with pytest.raises(DeclarationError, match="a sync function"):
         tool(approval=later)(look)
 
 
@@ -521,7 +521,7 @@ def test_agent_tool_with_approval_is_rejected() -> None:
 
         final_output = str
 
-    with pytest.raises(DeclarationError, match="put them on the agent's own tools"):
+    with pytest.raises(DeclarationError, match="Set them on the tools of the agent"):
         Desk(tools=[tool(approval=True)(Inner)])
 
 
@@ -860,7 +860,7 @@ def test_on_stream_cannot_start_branch_that_pauses() -> None:
                 self.branch(Inner)
 
     agent = Shown(model=ScriptedModel(lambda r: inside(r) if "Inner." in str(r.messages[0]) else calling("look")))
-    with pytest.raises(AcornError, match="`on_stream` has begun waits for people"):
+    with pytest.raises(AcornError, match="`on_stream` started waits for human input"):
         agent.run()
 
 
@@ -1215,7 +1215,7 @@ def test_idempotency_key_is_permanent_per_call(way: str) -> None:
         walk_on(tree, loop.run.id, way)
     again = load(loop.plan, json.loads(json.dumps(save(loop))))
     tree = Tree(again)
-    tree.can_rest = True
+    tree.can_pause = True
     walk_on(tree, again.run.id, way)
     (request,) = waits(again.run).requests
     last = load(loop.plan, json.loads(json.dumps(save(again))))

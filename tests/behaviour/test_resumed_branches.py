@@ -90,7 +90,7 @@ def test_resumed_branch_repeats_nothing(kind: type[ByModel], way: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         drive(tree, first.run.id)
     assert first.run.stop_reason == "cancelled"
-    saved = {run_id: json.loads(json.dumps(save(loop))) for run_id, loop in tree.loops.items()}
+    saved = {run_id: json.loads(json.dumps(save(loop))) for run_id, loop in tree.machines.items()}
     asked = len(model.requests)
     assert asked == 3
 
@@ -118,7 +118,7 @@ def interrupted_and_loaded(agent: ByModel) -> tuple[Tree, Run[Any]]:
     tree = Tree(first)
     with pytest.raises(KeyboardInterrupt):
         drive(tree, first.run.id)
-    saved = {run_id: json.loads(json.dumps(save(loop))) for run_id, loop in tree.loops.items()}
+    saved = {run_id: json.loads(json.dumps(save(loop))) for run_id, loop in tree.machines.items()}
     again = load(first.plan, saved.pop(first.run.id))
     return Tree(again, saved), again.run
 

@@ -16,8 +16,7 @@ import pytest
 from acorn import ModelError, Run, Step, current_run, listen, module, tool
 from acorn._call.plan import new_loop
 from acorn._drive.async_driver import adrive
-from acorn._drive.perform import attempt
-from acorn._drive.sync_driver import drive
+from acorn._drive.sync_driver import call_tool, drive
 from acorn._drive.tree import Tree
 from acorn._machine.asks import Ask, AskHook, AskModel, AskTool
 from acorn._machine.machine import Machine
@@ -66,7 +65,7 @@ def told(loop: Machine) -> Iterator[Ask]:
         if isinstance(ask, AskModel):
             outcome: Any = ask.model.complete(ask.request)
         elif isinstance(ask, AskTool):
-            outcome = replace(attempt(ask), seconds=0.5)
+            outcome = replace(call_tool(Tree(loop), loop.run.id, ask), seconds=0.5)
         else:
             assert isinstance(ask, AskHook)
             with CallSite(Tree(loop), loop.run.id, ask.id):
@@ -206,8 +205,8 @@ class Checked(Tree):
             self.look()
 
     def look(self) -> None:
-        for run_id, loop in list(self.loops.items()):
-            if run_id in self._lives:
+        for run_id, loop in list(self.machines.items()):
+            if run_id in self._driven:
                 assert_still(loop, self.now(run_id))
                 self.phases.add(loop.state.phase)
 
@@ -373,7 +372,7 @@ def branched(run_id: str, way: str) -> list[tuple[Any, ...]]:
     else:
         asyncio.run(adrive(tree, run_id))
     assert loop.run.output == "done"
-    for child_id, child in tree.loops.items():
+    for child_id, child in tree.machines.items():
         if child.context is not None:
             assert child_id == branch_id(child.context.parent_id, child.context.place)
     return places(loop.run)

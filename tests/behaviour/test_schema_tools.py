@@ -549,25 +549,25 @@ def refused(entry: Any) -> str:
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        ("string", "must be a dict that holds a JSON Schema, got 'string'"),
+        ("string", "must be a dict with a JSON Schema, got 'string'"),
         ([("type", "object")], "must be a dict"),
-        (True, "must be a dict that holds a JSON Schema, got True"),
+        (True, "must be a dict with a JSON Schema, got True"),
         ({}, "must describe an object, as in {'type': 'object', 'properties': {...}}, got {}"),
         ({"type": "string"}, "must describe an object, as in {'type': 'object', 'properties': {...}}, got 'string'"),
         ({"type": ["object", "null"]}, "must describe an object"),
         ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "object"}}}, "must describe an object"),
         (
             {"type": "object", "properties": []},
-            "must be a valid JSON Schema; at `properties` [] is not of type 'object'",
+            "is not a valid JSON Schema at `properties`: [] is not of type 'object'",
         ),
-        ({"type": "object", "properties": {"a": {"type": "text"}}}, "at `properties.a.type` 'text' is not valid"),
+        ({"type": "object", "properties": {"a": {"type": "text"}}}, "at `properties.a.type`: 'text' is not valid"),
         ({"type": "object", "properties": {"a": {"pattern": "("}}}, "at `properties.a.pattern`"),
-        ({"type": "object", "required": "a"}, "must be a valid JSON Schema; at `required`"),
-        ({"type": "object", "properties": {"a": {"default": {1, 2}}}}, "must be plain JSON data"),
-        ({"type": "object", "properties": {"a": {"default": math.nan}}}, "must be plain JSON data"),
-        ({"type": "object", "properties": {"a": {"default": threading.Lock()}}}, "must be plain JSON data"),
-        ({"type": "object", "$schema": "https://x.test/mine"}, "which is no known draft of JSON Schema"),
-        ({"type": "object", "$schema": 7}, "which is no known draft of JSON Schema"),
+        ({"type": "object", "required": "a"}, "is not a valid JSON Schema at `required`"),
+        ({"type": "object", "properties": {"a": {"default": {1, 2}}}}, "must be JSON data"),
+        ({"type": "object", "properties": {"a": {"default": math.nan}}}, "must be JSON data"),
+        ({"type": "object", "properties": {"a": {"default": threading.Lock()}}}, "must be JSON data"),
+        ({"type": "object", "$schema": "https://x.test/mine"}, "which is not a known draft of JSON Schema"),
+        ({"type": "object", "$schema": 7}, "which is not a known draft of JSON Schema"),
     ],
 )
 def test_unusable_tool_schema_is_rejected(schema: Any, words: str) -> None:
@@ -580,7 +580,7 @@ def test_unusable_tool_schema_is_rejected(schema: Any, words: str) -> None:
 def test_tool_schema_with_python_cycle_is_rejected() -> None:
     circle: Schema = {"type": "object"}
     circle["properties"] = {"a": circle}
-    assert "must be plain JSON data" in refused(keeping(circle, []))
+    assert "must be JSON data" in refused(keeping(circle, []))
 
 
 @pytest.mark.parametrize(
@@ -632,10 +632,10 @@ def keyed(a: Any, **rest: Any) -> None: ...
     [
         (by_position, "takes `a` by position"),
         (by_stars, "takes `*a` by position"),
-        (other_name, "cannot be called with `a`, which its schema has"),
-        (nothing, "cannot be called with `a`, which its schema has"),
+        (other_name, "cannot be called with `a`, which is in its schema"),
+        (nothing, "cannot be called with `a`, which is in its schema"),
         (needs_more, "The parameter `b` of the tool `needs_more` has no default"),
-        (functools.partial(keyed, a=1), "has the property `a`, which the partial fills in already"),
+        (functools.partial(keyed, a=1), "has the property `a`, which the partial already sets"),
     ],
 )
 def test_function_not_callable_by_schema_is_rejected(function: Any, words: str) -> None:
@@ -648,7 +648,7 @@ def test_optional_schema_property_must_be_accepted_by_function() -> None:
     optional = {**fields("a"), "required": []}
     assert "cannot be called with `a`" in refused(tool(schema=optional)(functools.partial(nothing)))
     needing = tool(schema=optional, name="needing")(functools.partial(needs_more, b=1))
-    assert "The parameter `a` of the tool `needing` has no default, and its schema does not require it" in refused(
+    assert "The parameter `a` of the tool `needing` has no default, but its schema does not require it" in refused(
         needing
     )
 

@@ -23,7 +23,7 @@ from tests.raw_model import RawModel, calling, finishing
 
 from acorn import AcornError, Run, Step, ToolResult, Unfinished, Usage, current_run, module, tool
 from acorn._call.plan import new_loop
-from acorn._drive.perform import attempt
+from acorn._drive.sync_driver import call_tool
 from acorn._drive.tree import Tree
 from acorn._formats.json import to_json_data
 from acorn._machine.asks import AskHook, AskModel, AskSource, AskTool
@@ -130,7 +130,7 @@ def _perform(setup: Setup, loop: Machine, ask: Any) -> Any:
             case AskModel():
                 return ask.model.complete(ask.request)
             case AskTool():
-                return attempt(ask)
+                return call_tool(Tree(loop), loop.run.id, ask)
             case AskSource():
                 ask.source.open()  # type: ignore[attr-defined]
                 return ask.source.tools()

@@ -382,20 +382,20 @@ def test_every_model_of_list_must_accept_hosted_tool() -> None:
 # Declaring it
 
 WRONG: list[tuple[Any, str]] = [
-    ({}, "`Wrong.tools[0]` is a dict with nothing, which is no tool of a provider: it needs a `type`"),
-    ({"name": 5}, "is a dict with `name`, which is no tool"),
-    ({"googleSearch": {}}, "is a dict with `googleSearch`, which is no tool"),
+    ({}, "`Wrong.tools[0]` is a dict with nothing. A hosted tool needs a `type`"),
+    ({"name": 5}, "is a dict with `name`. A hosted tool needs a `type`"),
+    ({"googleSearch": {}}, "is a dict with `googleSearch`. A hosted tool needs a `type`"),
     ({"type": "web_search", "name": 5}, "whose name must be a string"),
-    ({"a": 1, "b": 2}, "is a dict with `a`, `b`, which is no tool"),
-    ({"type": 5}, "`type` must be the name of a provider's tool"),
-    ({"type": " "}, "`type` must be the name of a provider's tool"),
+    ({"a": 1, "b": 2}, "is a dict with `a`, `b`. A hosted tool needs a `type`"),
+    ({"type": 5}, "`type` must be the name of a hosted tool"),
+    ({"type": " "}, "`type` must be the name of a hosted tool"),
     ({"type": "function", "function": {"name": "f"}}, "describes a function (`type` is 'function')"),
     ({"type": "custom", "name": "f", "input_schema": {}}, "describes a function"),
     ({"type": "bash_20250124", "name": "bash"}, "`bash_20250124`, which the provider does not run itself"),
     ({"type": "web_search", "name": "two words"}, "has a tool named 'two words'"),
     ({"type": "web_search", "name": "__finish__"}, "has a tool named `__finish__`"),
-    ({"type": "web_search", "x": object()}, "must be plain JSON data"),
-    ({"type": "web_search", "x": float("nan")}, "must be plain JSON data"),
+    ({"type": "web_search", "x": object()}, "must be JSON data"),
+    ({"type": "web_search", "x": float("nan")}, "must be JSON data"),
 ]
 
 

@@ -138,7 +138,7 @@ def test_override_wins_over_using_and_step_over_override(gpt: Wire, name: str) -
 def test_attribute_and_dict_key_in_one_place_raise(name: str) -> None:
     one, two, _ = NAMES[name]
     both: dict[str, Any] = {"model": {"model": "openai/gpt-4o", name: one}, name: two}
-    words = rf"`{{}}\.{name}` and `{{}}\.model\['{name}'\]` are set in one place; keep one"
+    words = rf"`{{}}\.{name}` and `{{}}\.model\['{name}'\]` are set in one place. Keep one"
     with pytest.raises(DeclarationError, match=words.format("Sub", "Sub")):
         declare(**both)
     with pytest.raises(DeclarationError, match=words.format("Agent", "Agent")):

@@ -15,7 +15,8 @@ from tests.loopback import Fault, Request
 
 from acorn import ModelError, Run, Step, module, tool
 from acorn._call.plan import new_loop
-from acorn._drive.perform import attempt
+from acorn._drive.sync_driver import call_tool
+from acorn._drive.tree import Tree
 from acorn._formats.redact import find_secrets, redact
 from acorn._machine.asks import AskHook, AskModel, AskTool
 from acorn._machine.saved_run import save
@@ -257,7 +258,7 @@ def test_saved_run_has_no_key(wire: Wire, watch: Watch) -> None:
                 outcome: Any = ask.model.complete(ask.request)
                 watch.add(ask, ask.model, ask.request, outcome)
             case AskTool():
-                outcome = attempt(ask)
+                outcome = call_tool(Tree(loop), loop.run.id, ask)
             case AskHook():
                 outcome = ask.function(*ask.arguments)
             case _:

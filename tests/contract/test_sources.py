@@ -855,14 +855,14 @@ def test_source_knows_run_that_opened_it(driver: Driver, kind: Any) -> None:
     sources, source = driver.sources, Curious()
 
     async def main() -> None:
-        with CallSite(SimpleNamespace(loops={run.id: SimpleNamespace(run=run)}, trace=None), run.id, "tool"):
+        with CallSite(SimpleNamespace(machines={run.id: SimpleNamespace(run=run)}, trace=None), run.id, "tool"):
             await sources.aopen(source)
         await sources.aclose()
 
     if driver.is_async:
         driver.run(main)
     else:
-        with CallSite(SimpleNamespace(loops={run.id: SimpleNamespace(run=run)}, trace=None), run.id, "tool"):
+        with CallSite(SimpleNamespace(machines={run.id: SimpleNamespace(run=run)}, trace=None), run.id, "tool"):
             sources.open(source)
         sources.close()
     assert seen == [run, run, run]

@@ -828,25 +828,25 @@ def place(function: Callable[..., Any]) -> str:
 
 def type_error(name: str, function: Callable[..., Any], why: str) -> str:
     return (
-        f"The parameter `{name}` of the tool `{function.__name__}` has a type that a model cannot be asked for: {why}. "
-        f"Use types that JSON can carry. {place(function)}"
+        f"The parameter `{name}` of the tool `{function.__name__}` has a type without a JSON Schema: {why}. "
+        f"Use types that JSON can represent. {place(function)}"
     )
 
 
-OTHERS = "must be a function, a callable object, an agent, a source with `tools()` or a provider's own tool as a dict"
-NAMES = "providers take 1 to 64 letters, digits, `_` and `-`. Name it with `@tool(name=...)`."
-FINISH = "the name belongs to the tool that ends a run. Rename it with `@tool(name=...)`."
+OTHERS = "must be a function, a callable object, an agent, a source with `tools()` or a hosted tool as a dict"
+NAMES = "but providers accept only 1 to 64 letters, digits, `_` and `-`. Rename it with `@tool(name=...)`."
+FINISH = "but that name is reserved for the tool that ends a run. Rename it with `@tool(name=...)`."
 a_lambda: Callable[[int], int] = lambda x: x  # noqa: E731 - a lambda by any name
 
 REFUSED: list[tuple[Any, str]] = [
     (without_a_hint,
-     "The parameter `query` of the tool `without_a_hint` has no type hint; add one, as in `query: str`. "
+     "The parameter `query` of the tool `without_a_hint` has no type hint. Add one, as in `query: str`. "
      + place(without_a_hint)),
-    (without_a_hint_but_a_default, "The parameter `query` of the tool `without_a_hint_but_a_default` has no type hint; "
-     "add one, as in `query: str`. " + place(without_a_hint_but_a_default)),
-    (with_bare_keywords, "The parameter `options` of the tool `with_bare_keywords` has no type hint; "
-     "add one, as in `options: str`. " + place(with_bare_keywords)),
-    (with_a_star, "The tool `with_a_star` takes `*words`, which a model cannot pass by name; take a list instead, "
+    (without_a_hint_but_a_default, "The parameter `query` of the tool `without_a_hint_but_a_default` has no type hint. "
+     "Add one, as in `query: str`. " + place(without_a_hint_but_a_default)),
+    (with_bare_keywords, "The parameter `options` of the tool `with_bare_keywords` has no type hint. "
+     "Add one, as in `options: str`. " + place(with_bare_keywords)),
+    (with_a_star, "The tool `with_a_star` takes `*words`, which a model cannot pass by name. Take a list instead, "
      "as in `words: list[str]`. " + place(with_a_star)),
     (with_a_callback, type_error(
         "then", with_a_callback, "Cannot generate a JsonSchema for core_schema.CallableSchema")),
@@ -871,26 +871,26 @@ REFUSED: list[tuple[Any, str]] = [
      + place(with_a_failing_hint)),
     (with_broken_quotes, "A type hint of the tool `with_broken_quotes` cannot be read: Forward reference must be an "
      "expression -- got 'list[int'. " + place(with_broken_quotes)),
-    (a_lambda, f"`Owner` has a tool named '<lambda>' (tools[0] (`{HERE}.<lambda>`)); {NAMES}"),
-    (badly_named, f"`Owner` has a tool named 'not a name' (tools[0] (`{HERE}.badly_named`)); {NAMES}"),
-    (named_at_length, f"`Owner` has a tool named '{'x' * 65}' (tools[0] (`{HERE}.named_at_length`)); {NAMES}"),
-    (__finish__, f"`Owner` has a tool named `__finish__` (tools[0] (`{HERE}.__finish__`)); {FINISH}"),
-    (renamed_to_finish, f"`Owner` has a tool named `__finish__` (tools[0] (`{HERE}.renamed_to_finish`)); {FINISH}"),
+    (a_lambda, f"`Owner` has a tool named '<lambda>' (tools[0] (`{HERE}.<lambda>`)), {NAMES}"),
+    (badly_named, f"`Owner` has a tool named 'not a name' (tools[0] (`{HERE}.badly_named`)), {NAMES}"),
+    (named_at_length, f"`Owner` has a tool named '{'x' * 65}' (tools[0] (`{HERE}.named_at_length`)), {NAMES}"),
+    (__finish__, f"`Owner` has a tool named `__finish__` (tools[0] (`{HERE}.__finish__`)), {FINISH}"),
+    (renamed_to_finish, f"`Owner` has a tool named `__finish__` (tools[0] (`{HERE}.renamed_to_finish`)), {FINISH}"),
     (Plain, f"`Owner.tools[0]` {OTHERS}, got the class `Plain`."),
     (int, f"`Owner.tools[0]` {OTHERS}, got the class `int`."),
     (5, f"`Owner.tools[0]` {OTHERS}, got 5."),
     ("search", f"`Owner.tools[0]` {OTHERS}, got 'search'."),
     (None, f"`Owner.tools[0]` {OTHERS}, got None."),
-    (len, "The parameter `obj` of the tool `len` has no type hint; wrap the function in one with type hints. "
+    (len, "The parameter `obj` of the tool `len` has no type hint. Wrap the function in one with type hints. "
      "(`Owner`, tools[0] (`builtins.len`))"),
-    (tool(len), "The parameter `obj` of the tool `len` has no type hint; wrap the function in one with type hints. "
+    (tool(len), "The parameter `obj` of the tool `len` has no type hint. Wrap the function in one with type hints. "
      "(`Owner`, tools[0] (`builtins.len`))"),
     (", ".join,
-     "The parameter `iterable` of the tool `join` has no type hint; wrap the function in one with type hints. "
+     "The parameter `iterable` of the tool `join` has no type hint. Wrap the function in one with type hints. "
      "(`Owner`, tools[0] (`str.join`))"),
-    (print, "The tool `print` takes `*args`, which a model cannot pass by name; take a list instead, "
+    (print, "The tool `print` takes `*args`, which a model cannot pass by name. Take a list instead, "
      "as in `args: list[str]`. (`Owner`, tools[0] (`builtins.print`))"),
-    (max, "The tool `max` has no signature that Python can read; wrap it in a function with type hints. "
+    (max, "The tool `max` has no signature that Python can read. Wrap it in a function with type hints. "
      "(`Owner`, tools[0] (`builtins.max`))"),
 ]  # fmt: skip
 
@@ -1000,8 +1000,8 @@ def test_undefined_hint_raises_at_first_use(function: Callable[..., Any], why: s
         made.schema  # noqa: B018 - read to see it fail
     assert isinstance(caught.value, DeclarationError)
     assert str(caught.value) == (
-        f"A type hint of the tool `{function.__name__}` names something that cannot be found: {why}. "
-        f"Import it at run time, or define it before the first call."
+        f"A type hint of the tool `{function.__name__}` cannot be resolved: {why}. "
+        f"Import the name at run time, or define it before the first call."
     )
 
 
@@ -1020,14 +1020,14 @@ def test_partial_arguments_need_no_hint() -> None:
         ({"name": ""}, "`name` of the tool `options` must be a non-empty string, got ''."),
         ({"name": "  "}, "`name` of the tool `options` must be a non-empty string, got '  '."),
         ({"name": 5}, "`name` of the tool `options` must be a non-empty string, got 5."),
-        ({"description": ""}, "`description` of the tool `options` must be text, got ''."),
-        ({"description": ["x"]}, "`description` of the tool `options` must be text, got ['x']."),
-        ({"timeout": 0}, "`timeout` of the tool `options` must be seconds above 0, got 0."),
-        ({"timeout": -1.5}, "`timeout` of the tool `options` must be seconds above 0, got -1.5."),
-        ({"timeout": "5"}, "`timeout` of the tool `options` must be seconds above 0, got '5'."),
-        ({"timeout": True}, "`timeout` of the tool `options` must be seconds above 0, got True."),
-        ({"timeout": math.inf}, "`timeout` of the tool `options` must be seconds above 0, got inf."),
-        ({"timeout": math.nan}, "`timeout` of the tool `options` must be seconds above 0, got nan."),
+        ({"description": ""}, "`description` of the tool `options` must be a non-empty string, got ''."),
+        ({"description": ["x"]}, "`description` of the tool `options` must be a non-empty string, got ['x']."),
+        ({"timeout": 0}, "`timeout` of the tool `options` must be a number of seconds above 0, got 0."),
+        ({"timeout": -1.5}, "`timeout` of the tool `options` must be a number of seconds above 0, got -1.5."),
+        ({"timeout": "5"}, "`timeout` of the tool `options` must be a number of seconds above 0, got '5'."),
+        ({"timeout": True}, "`timeout` of the tool `options` must be a number of seconds above 0, got True."),
+        ({"timeout": math.inf}, "`timeout` of the tool `options` must be a number of seconds above 0, got inf."),
+        ({"timeout": math.nan}, "`timeout` of the tool `options` must be a number of seconds above 0, got nan."),
         ({"parallel": "yes"}, "`parallel` of the tool `options` must be True or False, got 'yes'."),
         ({"parallel": None}, "`parallel` of the tool `options` must be True or False, got None."),
         ({"repeatable": 1}, "`repeatable` of the tool `options` must be True or False, got 1."),
@@ -1047,7 +1047,8 @@ def test_decorator_accepts_only_functions(target: Any) -> None:
     with pytest.raises(DeclarationError) as caught:
         tool()(target)
     assert str(caught.value) == (
-        f"`@tool` marks functions and methods, got {target!r}; options go by name, as in `@tool(name='search')`."
+        f"`@tool` must decorate a function or method, got {target!r}. "
+        f"Pass options by name, as in `@tool(name='search')`."
     )
 
 
@@ -1086,7 +1087,7 @@ def test_two_tools_of_one_name_conflict_with_both_places() -> None:
         merge_tools(listed, [], "Owner")
     assert str(caught.value) == (
         f"Tool 'one_search' of `Owner` is defined twice: as tools[0] (`{HERE}.one_search`) and as tools[1] "
-        f"(`{HERE}.another_search`); rename one with `@tool(name=...)`."
+        f"(`{HERE}.another_search`). Rename one with `@tool(name=...)`."
     )
 
 
@@ -1123,8 +1124,8 @@ def test_two_methods_of_one_name_conflict() -> None:
     with pytest.raises(ToolConflictError) as caught:
         merge_tools([], collect_methods(Agent, "Agent", {}), "Agent")
     assert str(caught.value) == (
-        "Tool 'search' of `Agent` is defined twice: as method `search` and as method `find`; "
-        "rename one with `@tool(name=...)`."
+        "Tool 'search' of `Agent` is defined twice: as method `search` and as method `find`. "
+        "Rename one with `@tool(name=...)`."
     )
 
 

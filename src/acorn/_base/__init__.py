@@ -1,1 +1,1 @@
-"""What every layer may use: the logger, waiting that Ctrl-C can end, and what happens when a process forks."""
+"""What every layer may use: the logger, interruptible waiting, and callbacks around a fork."""

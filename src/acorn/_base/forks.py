@@ -1,8 +1,8 @@
-"""What must not be open while the process forks.
+"""Objects that must be closed while the process forks.
 
-SQLite counts its locks by process and file, in memory that a child inherits: a child that has it would believe that it
-holds the locks of its parent, and a log could be thrown away under it. So connections are closed before a fork, in a
-moment in which nobody uses them, and open again where they are used again.
+SQLite counts its locks per process and file, in memory that a forked child inherits. A child would believe that it
+holds the locks of its parent, and could delete a log that the parent still uses. So connections are closed before a
+fork, at a moment when no thread uses them, and opened again when they are needed.
 """
 
 from __future__ import annotations
@@ -13,44 +13,49 @@ from typing import Protocol
 from weakref import WeakSet
 
 
-class Forked(Protocol):
+class ForkAware(Protocol):
+    """An object with callbacks around a fork."""
+
     def before_fork(self) -> None:
-        """Wait until nobody uses it, keep it so, and close it."""
+        """Wait until no thread uses the object, block further use, and close it."""
         ...
 
-    def after_fork(self, in_child: bool) -> None: ...
+    def after_fork(self, in_child: bool) -> None:
+        """Allow use again."""
+        ...
 
 
-_guard = threading.RLock()
-_known: WeakSet[Forked] = WeakSet()
-_quiet: list[Forked] = []
+_lock = threading.RLock()
+_registered: WeakSet[ForkAware] = WeakSet()
+_closed: list[ForkAware] = []
 
 
-def closes_at_fork(one: Forked) -> None:
-    with _guard:
-        _known.add(one)
+def close_at_fork(item: ForkAware) -> None:
+    """Call the object's callbacks around every fork, as long as the object exists."""
+    with _lock:
+        _registered.add(item)
 
 
 def _before() -> None:
-    _guard.acquire()
-    for one in list(_known):
-        one.before_fork()
-        _quiet.append(one)
+    _lock.acquire()
+    for item in list(_registered):
+        item.before_fork()
+        _closed.append(item)
 
 
-def _in_parent() -> None:
+def _after_in_parent() -> None:
     _after(in_child=False)
 
 
-def _in_child() -> None:
+def _after_in_child() -> None:
     _after(in_child=True)
 
 
 def _after(in_child: bool) -> None:
-    while _quiet:
-        _quiet.pop().after_fork(in_child)
-    _guard.release()
+    while _closed:
+        _closed.pop().after_fork(in_child)
+    _lock.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
+    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

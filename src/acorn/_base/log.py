@@ -1,9 +1,9 @@
-"""The logger `acorn`, silent until a program listens to it."""
+"""The logger `acorn`, silent until a program configures logging."""
 
 from __future__ import annotations
 
 import logging
 
 logger = logging.getLogger("acorn")
-# Without a handler of its own Python would print its warnings.
+# Without a handler, Python prints warnings to stderr.
 logger.addHandler(logging.NullHandler())

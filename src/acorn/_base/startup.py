@@ -1,8 +1,8 @@
-"""Ctrl-C while the command line is loading: the process ends at once, without a word.
+"""Ctrl-C while the command line is loading: end the process at once, without a traceback.
 
-`acorn` and `python -m acorn` load the whole library before their own code runs, and an interrupted import is a
-traceback. So this is the first room that `import acorn` enters. In any other program it does nothing; the command
-line takes Ctrl-C over from it.
+`acorn` and `python -m acorn` load the whole library before their own code runs, and an interrupted import prints a
+traceback. So `import acorn` imports this module first. In any other program it does nothing. The command line
+installs its own Ctrl-C handling when it is ready.
 """
 
 import os
@@ -12,42 +12,42 @@ INTERRUPTED = 130
 
 
 def is_command_line() -> bool:
-    """Whether this process is `acorn` or `python -m acorn`, and not a program that uses the library."""
+    """Return whether this process is `acorn` or `python -m acorn`, and not a program that uses the library."""
     name = sys.argv[0] if getattr(sys, "argv", None) else ""
-    if name == "-m":  # as long as Python looks for the module
+    if name == "-m":  # Python sets this value while it looks for the module.
         words = sys.orig_argv[1:]
-        at = next((at for at, word in enumerate(words) if word[:1] == "-" and word[-1:] == "m"), -1)
-        return words[at + 1 : at + 2] == ["acorn"] if at >= 0 else "-macorn" in words
+        index = next((index for index, word in enumerate(words) if word[:1] == "-" and word[-1:] == "m"), -1)
+        return words[index + 1 : index + 2] == ["acorn"] if index >= 0 else "-macorn" in words
     if os.path.splitext(os.path.basename(name))[0] != "acorn":
         return False
     frame = sys._getframe()
     while frame.f_back is not None:
         frame = frame.f_back
-    return "acorn.cli" in frame.f_code.co_names  # the script that was installed, not one that happens to have the name
+    return "acorn.cli" in frame.f_code.co_names  # The installed script, not another script with the same name.
 
 
-def end_when_interrupted() -> None:
-    """From here on, Ctrl-C ends the process; where it is ignored, it stays so."""
+def exit_on_interrupt() -> None:
+    """End the process on Ctrl-C from here on, unless Ctrl-C is ignored."""
     import signal
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _end)
+        signal.signal(signal.SIGINT, _exit)
 
 
-def raise_when_interrupted() -> None:
-    """Ctrl-C is an exception again, for whoever is ready to catch it."""
+def raise_on_interrupt() -> None:
+    """Raise `KeyboardInterrupt` on Ctrl-C again, for code that is ready to catch it."""
     import signal
 
-    if signal.getsignal(signal.SIGINT) is _end:
+    if signal.getsignal(signal.SIGINT) is _exit:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _end(*_: object) -> None:
+def _exit(*_: object) -> None:
     os._exit(INTERRUPTED)
 
 
 try:
     if is_command_line():
-        end_when_interrupted()
+        exit_on_interrupt()
 except KeyboardInterrupt:
     os._exit(INTERRUPTED)

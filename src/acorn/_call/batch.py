@@ -22,7 +22,7 @@ from typing import Any, Generic, NamedTuple
 from pydantic import BaseModel
 from typing_extensions import TypeVar
 
-from acorn._base.interrupts import next_of
+from acorn._base.interrupts import next_item
 from acorn._drive.bridge import result_of, start_thread
 from acorn._drive.load import build_in_thread
 from acorn._drive.tree import Tree
@@ -220,7 +220,7 @@ class ThreadedBatch(Generic[Out]):
                         start_thread(self._work, job)
                 if not progress.running:
                     return
-                job, run, error = next_of(self._news)
+                job, run, error = next_item(self._news)
                 progress.running -= 1
                 if error is not None and not isinstance(error, Exception):
                     raise error
@@ -249,7 +249,7 @@ class ThreadedBatch(Generic[Out]):
         try:
             tree, run_id = self._begin(job.row, job.at, job.run_id)
             if self._book.is_over:  # it has not begun, or goes on from where it was
-                tree.give_back()
+                tree.release()
                 raise GeneratorExit("the batch has ended")
             with self._lock:
                 self._trees[job.at] = tree, run_id
@@ -270,7 +270,7 @@ class ThreadedBatch(Generic[Out]):
         for tree, run_id in trees:
             with suppress(Exception):
                 tree.stop(run_id, stopped)
-                future = tree.keep()
+                future = tree.commit()
                 if future is not None:
                     result_of(future)
 

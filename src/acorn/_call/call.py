@@ -12,33 +12,32 @@ from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, cast
 
+from acorn._base.interrupts import StopSignal
 from acorn._call.batch import AsyncBatch, Batch, BatchOptions, TaskBatch, ThreadedBatch
 from acorn._call.plan import Agent, new_loop, plan_for
 from acorn._call.queued_batch import QueuedBatch
 from acorn._call.start import checked_id, load_resumed, new_tree, plan_batch, start
 from acorn._call.submit import AsyncHandle, Handle, Submission, check_queueing
 from acorn._declare.spec_cache import (
-    Branch,
     call_options,
     check_branch,
     current_overrides,
     instance_of,
 )
-from acorn._drive.async_driver import adrive, awalk
+from acorn._drive.async_driver import adrive, adrive_stream
 from acorn._drive.bridge import run_concurrently
-from acorn._drive.last_run import return_stored
+from acorn._drive.driven_run import remember_stored
 from acorn._drive.load import build_in_thread
-from acorn._drive.pause import PauseSignal
 from acorn._drive.sources import aclose_sources, aopen_sources, close_sources, open_sources
-from acorn._drive.sync_driver import drive, walk
-from acorn._drive.tree import Tree
+from acorn._drive.sync_driver import drive, drive_stream
+from acorn._drive.tree import Tree, current_machine, tree_of
 from acorn._formats.json import describe_error, excerpt
 from acorn._history.first_messages import prior_messages
 from acorn._machine.inheritance import unfinished
 from acorn._machine.state import BranchContext
 from acorn.chunk import StreamChunk
 from acorn.errors import AcornError, BranchError, DeclarationError
-from acorn.record import CallSite, Run, call_site_of, current_call_site
+from acorn.record import CallSite, Run, call_site_of
 from acorn.stores.port import Store
 from acorn.types import Unfinished
 
@@ -144,20 +143,20 @@ def abatch(agent: Agent[Out, Any], rows: Any, options: BatchOptions) -> AsyncBat
 def drive_tree(tree: Tree, run_id: str) -> Run:
     if not _already_finished(tree, run_id):
         drive(tree, run_id)
-    return tree.loops[run_id].run
+    return tree.machines[run_id].run
 
 
 async def adrive_tree(tree: Tree, run_id: str) -> Run:
     if not _already_finished(tree, run_id):
         await adrive(tree, run_id)
-    return tree.loops[run_id].run
+    return tree.machines[run_id].run
 
 
 def _already_finished(tree: Tree, run_id: str) -> bool:
     """Whether a run that was kept had ended, and only shows what it came to."""
-    loop = tree.loops[run_id]
+    loop = tree.machines[run_id]
     if loop.is_over:
-        return_stored(loop.run, loop.plan.agent)
+        remember_stored(loop.run, loop.plan.agent)
     return loop.is_over
 
 
@@ -179,31 +178,33 @@ async def abranch(
 ) -> Out:
     born = _branch_site(agent)
     with _branching(born, which, inputs) as (tree, run_id):
-        if not tree.loops[run_id].is_over:
+        if not tree.machines[run_id].is_over:
             await adrive(tree, run_id)
-            if not tree.loops[run_id].is_over:
-                await tree.siblings.finish(born.place, run_id)
+            if not tree.machines[run_id].is_over:
+                await tree.siblings.wait_for_others(born.place, run_id)
             _raise_if_paused(tree, run_id)
-    return cast(Out, tree.loops[run_id].run.output)
+    return cast(Out, tree.machines[run_id].run.output)
 
 
 def branch_all(
-    agent: Agent[Any, Any], branches: Sequence[tuple[Branch, Mapping[str, Any]]], concurrency: int | None
+    agent: Agent[Any, Any], branches: Sequence[tuple[object, Mapping[str, Any]]], concurrency: int | None
 ) -> list[Any]:
     _check_branches(branches, concurrency)
     # Each has its id before the first begins: threads come in any order.
     places = [_branch_site(agent) for _ in branches]
 
-    def attempt(which: Branch, inputs: Mapping[str, Any], born: _BranchSite) -> Any:
+    def attempt(which: object, inputs: Mapping[str, Any], born: _BranchSite) -> Any:
         try:
             return _walk_branch(born, which, dict(inputs))
-        except (BranchError, PauseSignal) as error:
+        except (BranchError, StopSignal) as error:
+            if isinstance(error, StopSignal) and error.reason != "paused":
+                raise
             return error
 
     acts = [partial(attempt, which, inputs, born) for (which, inputs), born in zip(branches, places, strict=True)]
     came = run_concurrently(acts, concurrency)
     for each in came:
-        if isinstance(each, PauseSignal):  # when all have come as far as they can
+        if isinstance(each, StopSignal):  # Only now that all branches have ended or paused.
             raise each
     return came
 
@@ -226,10 +227,10 @@ def _branch_site(agent: Agent[Any, Any]) -> _BranchSite:
         place, run = found
         # Branches side by side may call one tool of their parent's, so the id says in which of them it is.
         place_id = place.next() if place.run_id == run.id else f"{place.run_id}/{place.next()}"
-        return _BranchSite(place.tree, run.id, place, place_id)
-    here, name = current_call_site(), type(agent).__name__
-    if here is not None and not here.tree.loops[here.run_id].is_over:
-        running = type(here.tree.loops[here.run_id].plan.agent).__name__
+        return _BranchSite(tree_of(place), run.id, place, place_id)
+    machine, name = current_machine(), type(agent).__name__
+    if machine is not None and not machine.is_over:
+        running = type(machine.plan.agent).__name__
         raise AcornError(
             f"This `{name}` has no run to branch from: this code is inside a run of another instance, of `{running}`; "
             f"call `branch` on that one."
@@ -263,22 +264,22 @@ def _check_branches(branches: Any, concurrency: Any) -> None:
         )
 
 
-def _walk_branch(born: _BranchSite, which: Branch, inputs: dict[str, Any]) -> Any:
+def _walk_branch(born: _BranchSite, which: object, inputs: dict[str, Any]) -> Any:
     with _branching(born, which, inputs) as (tree, run_id):
-        if not tree.loops[run_id].is_over:  # it may have been saved, and had ended by then
+        if not tree.machines[run_id].is_over:  # it may have been saved, and had ended by then
             drive(tree, run_id)
             _raise_if_paused(tree, run_id)
-    return tree.loops[run_id].run.output
+    return tree.machines[run_id].run.output
 
 
 def _raise_if_paused(tree: Tree, run_id: str) -> None:
     """A branch that waits for people has nothing to return: the code that began it is left, and called anew later."""
-    if not tree.loops[run_id].is_over:
-        raise PauseSignal
+    if not tree.machines[run_id].is_over:
+        raise StopSignal("paused")
 
 
 @contextmanager
-def _branching(born: _BranchSite, which: Branch, inputs: dict[str, Any]) -> Generator[tuple[Tree, str]]:
+def _branching(born: _BranchSite, which: object, inputs: dict[str, Any]) -> Generator[tuple[Tree, str]]:
     """A branch that the user's code begins; what goes wrong with it is a `BranchError`."""
     check_branch(which, "A branch")
     name = (which if isinstance(which, type) else type(which)).__name__
@@ -288,12 +289,12 @@ def _branching(born: _BranchSite, which: Branch, inputs: dict[str, Any]) -> Gene
     try:
         plan = plan_for(instance_of(which), current_overrides())
         given = plan.spec.input.from_call(name, (), inputs)
-        context = tree.birth(born.place, born.parent_id, born.id, name, plan, given)
-        tree.siblings.begin(born.place, context.run_id)
+        context = tree.new_branch(born.place, born.parent_id, born.id, name, plan, given)
+        tree.siblings.start(born.place, context.run_id)
         yield tree, context.run_id
     except BaseException as error:
         failed = error
-        if not isinstance(error, Exception) or error is tree.lost:  # no failure of the branch's own
+        if not isinstance(error, Exception) or error is tree.fatal_error:  # no failure of the branch's own
             raise
         path = name if context is None else context.path
         raise BranchError(f"The branch `{path}` failed: {describe_error(error)}") from error
@@ -302,25 +303,25 @@ def _branching(born: _BranchSite, which: Branch, inputs: dict[str, Any]) -> Gene
             tree.siblings.end(born.place, context.run_id)
         is_interrupted = failed is not None and not isinstance(failed, Exception)
         if context is not None and not is_interrupted:  # it may go on, and is counted when it has ended
-            tree.branch_ended(context, failed)
+            tree.finish_branch(context, failed)
     assert context is not None
-    if isinstance(tree.loops[context.run_id].run.output, Unfinished):
+    if isinstance(tree.machines[context.run_id].run.output, Unfinished):
         raise BranchError(f"The branch failed: {unfinished(context.path)}")
 
 
 def _stream(make: Callable[[], tuple[Tree, str]]) -> Generator[StreamChunk]:
     tree, run_id = make()  # only now: a stream that nobody reads holds nothing
     if not _already_finished(tree, run_id):
-        yield from walk(tree, run_id, iterates=True)
-    run = tree.loops[run_id].run
+        yield from drive_stream(tree, run_id)
+    run = tree.machines[run_id].run
     yield StreamChunk(result=run.output, run=run)
 
 
 async def _astream(make: Callable[[], tuple[Tree, str]], *, is_named: bool) -> AsyncGenerator[StreamChunk]:
     tree, run_id = await build_in_thread(make) if is_named else make()
     if not _already_finished(tree, run_id):
-        async with aclosing(awalk(tree, run_id, iterates=True)) as chunks:
+        async with aclosing(adrive_stream(tree, run_id)) as chunks:
             async for chunk in chunks:
                 yield chunk
-    run = tree.loops[run_id].run
+    run = tree.machines[run_id].run
     yield StreamChunk(result=run.output, run=run)

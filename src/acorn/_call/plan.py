@@ -12,7 +12,6 @@ from acorn._declare.generics import check_deps, check_type_arguments, deps_type
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec import Prompt, Spec
 from acorn._declare.spec_cache import (
-    Branch,
     Overrides,
     call_options,
     current_overrides,
@@ -175,7 +174,7 @@ def check_deps_below(spec: Spec, deps: Any, seen: list[Any]) -> None:
         check_deps_below(started, handed, seen)
 
 
-def _check_people(which: Branch, spec: Spec, seen: list[Any]) -> None:
+def _check_people(which: object, spec: Spec, seen: list[Any]) -> None:
     """A run without a store needs somebody to answer what it, or what it may start, asks of people."""
     if has_user_hook(which, "on_human"):
         return
@@ -224,7 +223,7 @@ def _parameters(overrides: Overrides, agent: Any) -> JsonObject:
 
 def _start(overrides: Overrides, tool: AgentTool) -> BranchTool:
     """An agent that is a tool, as a branch with a conversation of its own."""
-    which: Branch = tool.function
+    which: object = tool.function
     spec = spec_within(overrides, which)
     return BranchTool(tool.name, None, spec, lambda: plan_for(instance_of(which), overrides), inherits=False)
 

@@ -55,7 +55,7 @@ def _start_stored(agent: Agent[Any, Any], loop: Machine) -> tuple[Tree, str]:
         found = claim(store, run_id, origin.agent, loop.run.input)
         if found is not None:
             return load_tree(found, loop.plan, store, origin), run_id
-    return Tree(loop, keeper=RunCommitter(store, run_id, origin)), run_id
+    return Tree(loop, committer=RunCommitter(store, run_id, origin)), run_id
 
 
 def load_resumed(agent: Agent[Any, Any], run_id: str, given: Any, *, is_one: bool) -> tuple[Tree, str]:

@@ -1,18 +1,15 @@
-"""What `rate_limit` and `max_concurrency` say, checked, and the class that they are counted by.
+"""The settings that a user may declare on a module: the rule of each, and how several levels combine.
 
-The class whose attribute it is: subclasses that inherit a limit share it. What an instance, `using` or `override` sets
-is counted by the class of the instance, and by its value. `_spec` reads it, `models/throttle.py` keeps to it.
+`SETTINGS` is the table of all settings, with default, rule and the rule in words. `spec.py` turns valid values into
+the spec that all runs share. Two groups of settings need more than a rule:
 
-`temperature` and `max_tokens`, which may be attributes and stand in a model dict: what was set nearer counts.
-
-A value in a dict counts where that dict was set, and goes with it when another model takes its place. So a dict
-that is overruled from nearer is handed on without the value, and whatever a dict still says is what is sent.
-In a list of models what a dict says is for that model alone, and the attribute for those that say nothing.
-`_spec` puts the declared levels together by this, the loop what hooks and branches add.
-
-The attributes that a user may declare on a module: each with its default, its rule, and the rule in words.
-
-One table. What a value must be stands here and nowhere else; `_spec` makes of the values what all runs share.
+- Limits: a class counts its requests against the `rate_limit` and `max_concurrency` that it declares, and subclasses
+  that inherit a limit share it. A limit set by an instance, `using` or `override` is counted by the class of the
+  instance and by its value.
+- Sampling: `temperature` and `max_tokens` may be attributes or keys of a model dict. The level that is nearer to the
+  call wins. A value in a dict belongs to that dict and disappears with it when another model replaces it. A dict that
+  is overridden from a nearer level is passed on without the value, so every value that a dict still contains is sent.
+  In a list of models, a value in a dict applies to that model only, and the attribute to the models without a value.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ from dataclasses import dataclass
 from operator import is_
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from acorn._formats.json import excerpt
 from acorn._formats.xml.parse import is_xml_name
@@ -32,29 +29,29 @@ from acorn.models.port import is_meant_as_model, is_model, lacks
 from acorn.types import JsonObject
 
 Limit = TypeVar("Limit")
-_KEYS = ("requests", "tokens", "per", "shared")
+_RATE_LIMIT_KEYS = ("requests", "tokens", "per", "shared")
 
 
 @dataclass(frozen=True)
 class RateLimit:
-    """So much in any window of so many seconds; None is no limit."""
+    """The largest number of requests and tokens in any window of `per` seconds. None means no limit."""
 
     requests: int | None
     tokens: int | None
     per: float = 60.0
     shared: bool = False
-    """Whether all machines that use one store count together, and not each process for itself."""
+    """Whether all processes that use the same store count together."""
 
 
 class ClassLimit(NamedTuple, Generic[Limit]):
     """A limit, and the class whose requests it counts."""
 
     limit: Limit
-    of: type
+    cls: type
 
 
-def read_rate_limit(value: Any, owner: str) -> RateLimit | None:
-    """A `rate_limit` as a user declares it."""
+def read_rate_limit(value: object, owner: str) -> RateLimit | None:
+    """Return the rate limit that a user declared, or raise `DeclarationError`."""
     if value is None:
         return None
     where = f"`{owner}.rate_limit"
@@ -63,9 +60,10 @@ def read_rate_limit(value: Any, owner: str) -> RateLimit | None:
             f"{where}` must be a dict such as {{'requests': 60, 'tokens': 100_000, 'per': 60}}, or None, "
             f"got {excerpt(value)}."
         )
-    if unknown := [key for key in value if key not in _KEYS]:
+    if unknown := [key for key in value if key not in _RATE_LIMIT_KEYS]:
         raise DeclarationError(
-            f"{where}` has the key {excerpt(unknown[0])}; it takes 'requests', 'tokens', 'per' (seconds) and 'shared'."
+            f"{where}` has the unknown key {excerpt(unknown[0])}. "
+            f"The keys are 'requests', 'tokens', 'per' (seconds) and 'shared'."
         )
     for key in ("requests", "tokens"):
         if key in value and not _is_count(value[key]):
@@ -73,29 +71,32 @@ def read_rate_limit(value: Any, owner: str) -> RateLimit | None:
                 f"{where}[{key!r}]` must be a whole number of at least 1, got {excerpt(value[key])}."
             )
     if "requests" not in value and "tokens" not in value:
-        raise DeclarationError(f"{where}` must say how many 'requests' or 'tokens', or both, got {excerpt(value)}.")
-    if not _is_seconds(value.get("per", 60)):
-        raise DeclarationError(f"{where}['per']` must be seconds above 0, got {excerpt(value['per'])}.")
+        raise DeclarationError(f"{where}` must have the key 'requests' or 'tokens', or both, got {excerpt(value)}.")
+    per = value.get("per", 60)
+    if not _is_amount(per):
+        raise DeclarationError(f"{where}['per']` must be a number of seconds above 0, got {excerpt(per)}.")
     if not isinstance(value.get("shared", False), bool):
         raise DeclarationError(f"{where}['shared']` must be True or False, got {excerpt(value['shared'])}.")
-    per = float(value.get("per", 60))
-    return RateLimit(value.get("requests"), value.get("tokens"), per, value.get("shared", False))
+    return RateLimit(value.get("requests"), value.get("tokens"), float(per), value.get("shared", False))
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-def _is_seconds(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-
+# Sampling settings, which may also be keys of a model dict.
 
 MODEL_KEYS = {"temperature": ("temperature",), "max_tokens": ("max_tokens", "max_completion_tokens")}
-"""By attribute, the keys of a model dict that say the same."""
+"""For each attribute, the keys of a model dict with the same meaning."""
 
 
-def settings_in(model: Any) -> Iterator[tuple[str, str]]:
-    """The attributes that a model dict sets, each with its key."""
+class HasSettings(Protocol):
+    """The part of a spec that the functions below need, which also has an attribute for each setting."""
+
+    @property
+    def model(self) -> Any: ...
+    @property
+    def declared(self) -> frozenset[str]: ...
+
+
+def settings_in(model: object) -> Iterator[tuple[str, str]]:
+    """Yield the attributes that a model dict sets, each with its key."""
     if isinstance(model, dict):
         for attribute, keys in MODEL_KEYS.items():
             for key in keys:
@@ -103,69 +104,70 @@ def settings_in(model: Any) -> Iterator[tuple[str, str]]:
                     yield attribute, key
 
 
-def setting_in(model: Any, attribute: str, otherwise: Any) -> Any:
-    """What a model says for an attribute."""
+def setting_in(model: object, attribute: str, default: Any) -> Any:
+    """Return the value of an attribute in a model dict, or the default."""
     if isinstance(model, dict):
         for key in MODEL_KEYS[attribute]:
             if key in model:
                 return model[key]
-    return otherwise
+    return default
 
 
 def without_overridden(model: Any, nearer: Collection[str]) -> Any:
-    """A model, or a list, without what the attributes that were set nearer than it overrule."""
+    """Return a model, or a list of models, without the values that attributes set on a nearer level override."""
     if isinstance(model, list | tuple):
-        left = [without_overridden(each, nearer) for each in model]
-        return model if all(map(is_, left, model)) else left
-    lost = [key for attribute, key in settings_in(model) if attribute in nearer]
-    return {key: value for key, value in model.items() if key not in lost} if lost else model
+        members = [without_overridden(member, nearer) for member in model]
+        return model if all(map(is_, members, model)) else members
+    overridden = [key for attribute, key in settings_in(model) if attribute in nearer]
+    return {key: value for key, value in model.items() if key not in overridden} if overridden else model
 
 
-def check_set_once(owner: str, model: Any, beside: Collection[str]) -> None:
-    """Two values in one place leave open which is meant."""
+def check_set_once(owner: str, model: object, attributes: Collection[str]) -> None:
+    """Raise `DeclarationError` if one level sets the same value twice: it would be unclear which one applies."""
     if isinstance(model, list | tuple):
-        for at, each in enumerate(model):
-            _check_set_once(owner, f"model[{at}]", each, ())
+        for index, member in enumerate(model):
+            _check_set_once(owner, f"model[{index}]", member, ())
     else:
-        _check_set_once(owner, "model", model, beside)
+        _check_set_once(owner, "model", model, attributes)
 
 
-def _check_set_once(owner: str, where: str, model: Any, beside: Collection[str]) -> None:
+def _check_set_once(owner: str, where: str, model: object, attributes: Collection[str]) -> None:
     seen: dict[str, str] = {}
     for attribute, key in settings_in(model):
         other = f"`{owner}.{where}[{seen[attribute]!r}]`" if attribute in seen else f"`{owner}.{attribute}`"
-        if attribute in seen or attribute in beside:
-            raise DeclarationError(f"{other} and `{owner}.{where}[{key!r}]` are set in one place; keep one of them.")
+        if attribute in seen or attribute in attributes:
+            raise DeclarationError(f"{other} and `{owner}.{where}[{key!r}]` are set in one place. Keep one of them.")
         seen[attribute] = key
 
 
-def effective_setting(attribute: str, settings: Mapping[str, Any], spec: Any) -> Any:
-    """What a setting is in a run, with what `on_step` has changed of its spec by then."""
+def effective_setting(attribute: str, settings: Mapping[str, Any], spec: HasSettings) -> Any:
+    """Return the value of a setting in a run; `settings` are the values that `on_step` has changed so far."""
     if attribute in settings:
         return settings[attribute]
     if attribute not in MODEL_KEYS:
-        found = getattr(spec, attribute)
-        return (
-            without_overridden(found, settings) if attribute == "model" and isinstance(found, list | tuple) else found
-        )
+        value = getattr(spec, attribute)
+        if attribute == "model" and isinstance(value, list | tuple):
+            return without_overridden(value, settings)
+        return value
     return setting_in(settings.get("model", spec.model), attribute, getattr(spec, attribute))
 
 
 def merge_settings(settings: Mapping[str, Any], changes: Mapping[str, Any]) -> JsonObject:
-    """Settings with later changes, of which a model dict overrules what was set before it."""
-    said = [attribute for attribute, _ in settings_in(changes.get("model"))]
-    kept = {name: value for name, value in settings.items() if name not in said}
-    if isinstance(kept.get("model"), list | tuple):
-        kept["model"] = without_overridden(kept["model"], changes)
-    return kept | dict(changes)
+    """Return the settings with later changes; a new model dict overrides the values that were set before it."""
+    overridden = [attribute for attribute, _ in settings_in(changes.get("model"))]
+    merged = {name: value for name, value in settings.items() if name not in overridden}
+    if isinstance(merged.get("model"), list | tuple):
+        merged["model"] = without_overridden(merged["model"], changes)
+    return merged | dict(changes)
 
 
-def explicit_settings(settings: Mapping[str, Any], spec: Any) -> frozenset[str]:
-    """The settings that somebody set, one way or the other; the others are defaults."""
-    model = settings.get("model", spec.model)
-    declared: frozenset[str] = spec.declared
-    said = [attribute for attribute, _ in settings_in(model)]
-    return declared.union(settings, said) if settings or said else declared
+def explicit_settings(settings: Mapping[str, Any], spec: HasSettings) -> frozenset[str]:
+    """Return the names of the settings that a user set in any way; the others have their defaults."""
+    in_model = [attribute for attribute, _ in settings_in(settings.get("model", spec.model))]
+    return spec.declared.union(settings, in_model) if settings or in_model else spec.declared
+
+
+# The table.
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,9 +175,13 @@ class Setting:
     """One attribute: its default, its rule, and the rule in words."""
 
     default: Any
-    fits: Callable[[Any], bool]
-    allowed: str
-    show: Callable[[Any], str] = lambda value: excerpt(value)
+    is_valid: Callable[[object], bool]
+    expected: str
+    describe: Callable[[object], str] = lambda value: excerpt(value)
+
+
+def _is_count(value: object, minimum: int = 1) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
 def _is_number(value: object, low: float, high: float) -> bool:
@@ -187,18 +193,22 @@ def _is_amount(value: object) -> bool:
     return _is_number(value, 0, math.inf) and value != 0
 
 
-def _is_positive_count(value: object, low: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= low
-
-
 def _is_bool(value: object) -> bool:
     return isinstance(value, bool)
+
+
+def _is_optional_count(value: object) -> bool:
+    return value is None or _is_count(value)
+
+
+def _is_optional_amount(value: object) -> bool:
+    return value is None or _is_amount(value)
 
 
 def _is_store(value: object) -> bool:
     if value is None or isinstance(value, str | Path):
         return value is None or bool(str(value).strip())
-    # By two of its names: the port brings a room of its own, which a program that keeps no runs does not need.
+    # Two methods identify a store. Importing the store port would cost programs that store no runs.
     return not isinstance(value, type) and all(callable(getattr(value, name, None)) for name in ("commit", "claim"))
 
 
@@ -206,16 +216,16 @@ def _is_root(value: object) -> bool:
     return isinstance(value, str) and is_xml_name(value)
 
 
-_SET_BY_US = {"messages", "tools", "stream", "stream_options"}
-"""LiteLLM arguments that are ours to set; from a user they would be overruled in silence."""
+_RESERVED_ARGUMENTS = {"messages", "tools", "stream", "stream_options"}
+"""LiteLLM arguments that acorn sets itself. A value from a user would be ignored silently."""
 
 
 def _is_model(value: object) -> bool:
-    return _is_one_model(value) or _is_list(value)
+    return _is_one_model(value) or _is_model_list(value)
 
 
-def _is_list(value: object) -> bool:
-    """Whether it is a list of models, or meant as one: `_check_models` judges what is in it."""
+def _is_model_list(value: object) -> bool:
+    """Return whether it is a non-empty list; `_check_models` checks the members."""
     return isinstance(value, list | tuple) and bool(value)
 
 
@@ -225,23 +235,23 @@ def _is_one_model(value: object) -> bool:
         return (
             isinstance(name, str)
             and bool(name.strip())
-            and _is_positive_count(value.get("num_retries", 0), 0)
+            and _is_count(value.get("num_retries", 0), 0)
             and _is_number(value.get("retry_delay", 0), 0, math.inf)
-            and _SET_BY_US.isdisjoint(value)
+            and _RESERVED_ARGUMENTS.isdisjoint(value)
         )
     if isinstance(value, str):
         return bool(value.strip())
     return value is None or is_model(value)
 
 
-def _show_model(value: object) -> str:
-    """A model without its secrets: of a dict only the keys are told."""
+def _describe_model(value: object) -> str:
+    """Describe a model without its secrets: of a dict, show only the keys."""
     if isinstance(value, Mapping):
         return f"a dict with the keys {', '.join(sorted(map(str, value))) or '(none)'}"
     if isinstance(value, list | tuple):
-        return f"a {type(value).__name__} of {', '.join(map(_show_model, value)) or 'nothing'}"
+        return f"a {type(value).__name__} of {', '.join(map(_describe_model, value)) or 'nothing'}"
     if isinstance(value, type) and is_meant_as_model(value):
-        return f"the class `{value.__name__}`; give an instance of it"
+        return f"the class `{value.__name__}` instead of an instance of it"
     if is_meant_as_model(value):
         missing = " and ".join(f"`{name}`" for name in lacks(value))
         return f"an object of `{type(value).__name__}`, which lacks {missing}"
@@ -259,10 +269,6 @@ def _is_cache(value: object) -> bool:
     return isinstance(value, list | tuple) and len(value) <= 4 and all(_is_cache_point(point) for point in value)
 
 
-def _is_index(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 def _is_cache_point(point: object) -> bool:
     return (
         isinstance(point, dict)
@@ -270,25 +276,27 @@ def _is_cache_point(point: object) -> bool:
         and point.get("location") == "message"
         and ("role" in point or "index" in point)
         and point.get("role", "user") in _ROLES
-        and _is_index(point.get("index", 0))
+        and isinstance(index := point.get("index", 0), int)
+        and not isinstance(index, bool)
         and isinstance(point.get("control", {}), dict)
     )
 
 
-_ROOT = Setting("", _is_root, "the name of an XML element")
-_FLAG = "True or False"
+class _EmptyList(list[Any]):
+    """The default of settings that are lists. All modules share it, so it cannot be changed."""
 
-
-class _Nothing(list[Any]):
-    """The empty list that every module begins with; one for all, so nobody may add to it."""
-
-    def _refuse(self, *_: Any) -> Any:
-        raise TypeError("this is the default of all modules; declare a list of your own, as in `tools = [...]`")
+    def _refuse(self, *_: object) -> Any:
+        raise TypeError("This list is the default of all modules. Declare your own list, as in `tools = [...]`.")
 
     append = extend = insert = __iadd__ = __setitem__ = _refuse
 
 
-EMPTY_LIST = _Nothing()
+EMPTY_LIST = _EmptyList()
+
+_FLAG = "True or False"
+_XML_NAME = "the name of an XML element"
+_COUNT = "a whole number of at least 1"
+_OPTIONAL_COUNT = f"{_COUNT}, or None"
 
 _ONE_MODEL = (
     "a model id such as 'openai/gpt-4o' or 'local/smollm2', a dict with 'model' and LiteLLM arguments "
@@ -298,21 +306,14 @@ _ONE_MODEL = (
 
 SETTINGS: Mapping[str, Setting] = {
     "model": Setting(
-        None,
-        _is_model,
-        f"{_ONE_MODEL}, or a list of these, the next to be asked where one fails",
-        _show_model,
+        None, _is_model, f"{_ONE_MODEL}, or a list of these, of which the next is used if one fails", _describe_model
     ),
     "temperature": Setting(0.7, lambda value: _is_number(value, 0, 2), "a number from 0 to 2"),
-    "max_tokens": Setting(4096, lambda value: _is_positive_count(value, 1), "a whole number of at least 1"),
-    "max_steps": Setting(
-        None,
-        lambda value: value is None or _is_positive_count(value, 1),
-        "a whole number of at least 1, or None for a single turn",
-    ),
-    "parse_retries": Setting(2, lambda value: _is_positive_count(value, 0), "a whole number of at least 0"),
-    "system_prompt": Setting(None, lambda value: True, "a string, a Path or a method"),  # `_read_prompt` judges it
-    "initial_input": Setting(EMPTY_LIST, lambda value: True, ""),  # `shape_of` judges both, in its own words
+    "max_tokens": Setting(4096, _is_count, _COUNT),
+    "max_steps": Setting(None, _is_optional_count, f"{_COUNT}, or None for a single turn"),
+    "parse_retries": Setting(2, lambda value: _is_count(value, 0), "a whole number of at least 0"),
+    "system_prompt": Setting(None, lambda value: True, "a string, a Path or a method"),  # Checked by `_read_prompt`.
+    "initial_input": Setting(EMPTY_LIST, lambda value: True, ""),  # Checked by `shape_of`, with its own messages.
     "final_output": Setting(EMPTY_LIST, lambda value: True, ""),
     "tools": Setting(EMPTY_LIST, lambda value: isinstance(value, list | tuple), "a list of functions"),
     "branches": Setting(MappingProxyType({}), lambda value: isinstance(value, Mapping), "a dict of names and modules"),
@@ -322,27 +323,15 @@ SETTINGS: Mapping[str, Setting] = {
         "'auto', True, or at most 4 points such as {'location': 'message', 'role': 'system'} or "
         "{'location': 'message', 'index': 0}",
     ),
-    "strict": Setting(None, lambda value: value is None or _is_bool(value), "True, False, or None where we decide"),
-    "max_total_tokens": Setting(
-        None, lambda value: value is None or _is_positive_count(value, 1), "a whole number of at least 1, or None"
-    ),
-    "max_cost": Setting(None, lambda value: value is None or _is_amount(value), "dollars above 0, or None"),
-    "max_seconds": Setting(None, lambda value: value is None or _is_amount(value), "seconds above 0, or None"),
-    "compact_at": Setting(
-        None,
-        lambda value: value is None or _is_positive_count(value, 1),
-        "a whole number of tokens of at least 1, or None",
-    ),
-    "rate_limit": Setting(None, lambda value: True, ""),  # `read_rate_limit` judges it, in its own words
-    "max_concurrency": Setting(
-        None, lambda value: value is None or _is_positive_count(value, 1), "a whole number of at least 1, or None"
-    ),
-    "max_depth": Setting(5, lambda value: _is_positive_count(value, 1), "a whole number of at least 1"),
-    "max_media_bytes": Setting(
-        20_000_000,
-        lambda value: value is None or _is_positive_count(value, 1),
-        "a whole number of bytes of at least 1, or None",
-    ),
+    "strict": Setting(None, lambda value: value is None or _is_bool(value), "True, False, or None to let acorn decide"),
+    "max_total_tokens": Setting(None, _is_optional_count, _OPTIONAL_COUNT),
+    "max_cost": Setting(None, _is_optional_amount, "a number of dollars above 0, or None"),
+    "max_seconds": Setting(None, _is_optional_amount, "a number of seconds above 0, or None"),
+    "compact_at": Setting(None, _is_optional_count, "a whole number of tokens of at least 1, or None"),
+    "rate_limit": Setting(None, lambda value: True, ""),  # Checked by `read_rate_limit`, with its own messages.
+    "max_concurrency": Setting(None, _is_optional_count, _OPTIONAL_COUNT),
+    "max_depth": Setting(5, _is_count, _COUNT),
+    "max_media_bytes": Setting(20_000_000, _is_optional_count, "a whole number of bytes of at least 1, or None"),
     "store": Setting(
         None, _is_store, "a file such as 'runs.db', 'memory', 'postgresql://...', or an object of the store port"
     ),
@@ -353,43 +342,46 @@ SETTINGS: Mapping[str, Setting] = {
     "xml_description_format": Setting(
         "attribute", lambda value: value in ("attribute", "comment"), "'attribute' or 'comment'"
     ),
-    "xml_input_root": Setting("input", _ROOT.fits, _ROOT.allowed),
-    "xml_output_root": Setting("output", _ROOT.fits, _ROOT.allowed),
-    "xml_context_root": Setting("context", _ROOT.fits, _ROOT.allowed),
+    "xml_input_root": Setting("input", _is_root, _XML_NAME),
+    "xml_output_root": Setting("output", _is_root, _XML_NAME),
+    "xml_context_root": Setting("context", _is_root, _XML_NAME),
 }
 
 
-def check_setting(owner: str, attribute: str, value: Any) -> None:
-    """Judge one value by the rule of its attribute."""
-    if not SETTINGS[attribute].fits(value):
+def check_setting(owner: str, attribute: str, value: object) -> None:
+    """Raise `DeclarationError` if a value breaks the rule of its attribute."""
+    if not SETTINGS[attribute].is_valid(value):
         raise setting_error(owner, attribute, value)
     if attribute == "model":
-        if _is_list(value) and not is_model(value):
+        if isinstance(value, list | tuple) and not is_model(value):
             _check_models(owner, value)
         else:
-            _check_said(owner, "model", value)
+            _check_model_keys(owner, "model", value)
 
 
 def _check_models(owner: str, models: Sequence[Any]) -> None:
-    for at, model in enumerate(models):
-        where = f"model[{at}]"
+    for index, model in enumerate(models):
+        where = f"model[{index}]"
         if model is None or not _is_one_model(model):
-            raise DeclarationError(f"`{owner}.{where}` must be {_ONE_MODEL}, got {_show_model(model)}.")
-        _check_said(owner, where, model)
-        for before, other in enumerate(models[:at]):
+            raise DeclarationError(f"`{owner}.{where}` must be {_ONE_MODEL}, got {_describe_model(model)}.")
+        _check_model_keys(owner, where, model)
+        for earlier, other in enumerate(models[:index]):
             if model is other or (isinstance(model, str | dict) and model == other):
                 raise DeclarationError(
-                    f"`{owner}.{where}` is the same as `{owner}.model[{before}]`; a model is asked once for an answer, "
-                    f"and as often again as its `num_retries` say."
+                    f"`{owner}.{where}` is the same as `{owner}.model[{earlier}]`. Remove one of them. To repeat "
+                    f"failed requests to a model, set its `num_retries`."
                 )
 
 
-def _check_said(owner: str, where: str, model: Any) -> None:
-    for name, key in settings_in(model):
-        if not SETTINGS[name].fits(model[key]):
-            raise setting_error(owner, name, model[key], f"{where}[{key!r}]")
+def _check_model_keys(owner: str, where: str, model: Any) -> None:
+    for attribute, key in settings_in(model):
+        if not SETTINGS[attribute].is_valid(model[key]):
+            raise setting_error(owner, attribute, model[key], f"{where}[{key!r}]")
 
 
-def setting_error(owner: str, attribute: str, value: Any, where: str = "") -> DeclarationError:
+def setting_error(owner: str, attribute: str, value: object, where: str = "") -> DeclarationError:
+    """Return the error for a value that breaks the rule of its attribute."""
     setting = SETTINGS[attribute]
-    return DeclarationError(f"`{owner}.{where or attribute}` must be {setting.allowed}, got {setting.show(value)}.")
+    return DeclarationError(
+        f"`{owner}.{where or attribute}` must be {setting.expected}, got {setting.describe(value)}."
+    )

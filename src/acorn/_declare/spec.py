@@ -1,7 +1,7 @@
-"""A module class, checked and frozen.
+"""The spec of a module class: its settings, checked and frozen.
 
-Compiling reads the attributes of a class or an instance, checks each by the rules of `_settings`, and makes the spec
-that all runs share. Nothing here knows how a run goes.
+Compiling reads the attributes of a class or an instance, checks each by the rules in `settings.py`, and creates the
+spec that all runs share.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ class Prompt:
 
     text: str = ""
     file: Path | None = None
-    """Found, and read anew for each run."""
+    """The resolved path. The file is read again for each run."""
     is_method: bool = False
-    """To be called on the instance for each run."""
+    """Whether the prompt is a method, which is called on the instance for each run."""
 
 
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """Everything about a module that does not change from call to call."""
+    """The parts of a module that do not change from call to call."""
 
     owner: str
     declared: frozenset[str]
-    """The attributes that somebody set; the others hold defaults."""
+    """The attributes that a user set. The others have their defaults."""
     model: Any = field(repr=False)
-    """As declared. It may hold a key, so it is never printed."""
+    """The model as declared. It may contain an API key, so `repr` omits it."""
     temperature: float
     max_tokens: int
     max_steps: int | None
@@ -89,44 +89,48 @@ class Spec:
 
 
 CACHE_DEFAULT = ({"location": "message", "role": "system"}, {"location": "message", "index": 0})
-"""What `cache = True` stands for."""
+"""The cache points that `cache = True` stands for."""
 
-_COUNTED = ("rate_limit", "max_concurrency")
-"""Limits that all runs of a class share."""
+_CLASS_LIMITS = ("rate_limit", "max_concurrency")
+"""The limits that all runs of a class share."""
 
-_SHAPES = {"initial_input": "input", "final_output": "output"}
+_SHAPE_FIELDS = {"initial_input": "input", "final_output": "output"}
 
 
-def compile_spec(cls: type, base: type, values: Mapping[str, Any], local_names: Mapping[str, Any]) -> Spec:
-    """The spec of a class; `values` hold every attribute, `local_names` what its tools' hints may name."""
+def compile_spec(cls: type, base: type, values: Mapping[str, object], local_names: Mapping[str, object]) -> Spec:
+    """Compile the spec of a class.
+
+    `values` has every setting. `local_names` are the names beside globals that the type hints of its tools may use.
+    """
     declared = {
-        attribute for attribute in SETTINGS if any(attribute in vars(parent) for parent in _ahead(cls, base, attribute))
+        attribute
+        for attribute in SETTINGS
+        if any(attribute in vars(parent) for parent in _declaring_classes(cls, base, attribute))
     }
     frozen = _freeze(cls, values, local_names)
-    frozen["model"] = _model_of_classes(cls, base, frozen["model"])
-    for attribute in _COUNTED:
+    frozen["model"] = _inherited_model(cls, base, frozen["model"])
+    for attribute in _CLASS_LIMITS:
         if frozen[attribute] is not None:
             frozen[attribute] = ClassLimit(frozen[attribute].limit, _declarer(cls, base, attribute))
-    prompt = _prompt(cls, base)
-    return Spec(owner=cls.__name__, declared=frozenset(declared), prompt=prompt, **frozen)
+    return Spec(owner=cls.__name__, declared=frozenset(declared), prompt=_find_prompt(cls, base), **frozen)
 
 
-def revise_spec(spec: Spec, cls: type, own: Mapping[str, Any], local_names: Mapping[str, Any]) -> Spec:
-    """The spec of an instance that sets some attributes for itself, checked the same way."""
-    changes = _freeze(cls, own, local_names)
-    if "model" in own:
-        check_set_once(spec.owner, own["model"], own)
+def revise_spec(spec: Spec, cls: type, values: Mapping[str, object], local_names: Mapping[str, object]) -> Spec:
+    """Return the spec with the settings of an instance or an override, checked by the same rules."""
+    changes = _freeze(cls, values, local_names)
+    if "model" in values:
+        check_set_once(spec.owner, values["model"], values)
     else:
-        changes["model"] = without_overridden(spec.model, own)
-    if "system_prompt" in own:
-        changes["prompt"] = _read_prompt(own["system_prompt"], cls, own=True)
-    return replace(spec, declared=spec.declared | frozenset(own), **changes)
+        changes["model"] = without_overridden(spec.model, values)
+    if "system_prompt" in values:
+        changes["prompt"] = _read_prompt(values["system_prompt"], cls, is_on_instance=True)
+    return replace(spec, declared=spec.declared | frozenset(values), **changes)
 
 
-def _model_of_classes(cls: type, base: type, model: Any) -> Any:
-    """The model without what a subclass of the class that set it says for itself."""
+def _inherited_model(cls: type, base: type, model: Any) -> Any:
+    """Return the model without the values that a subclass of its declaring class sets itself."""
     nearer: set[str] = set()
-    for parent in _ahead(cls, base, "model"):
+    for parent in _declaring_classes(cls, base, "model"):
         if "model" in vars(parent):
             check_set_once(parent.__name__, model, vars(parent))
             break
@@ -135,12 +139,12 @@ def _model_of_classes(cls: type, base: type, model: Any) -> Any:
 
 
 def _declarer(cls: type, base: type, attribute: str) -> type:
-    """The class whose attribute counts."""
-    return next((parent for parent in _ahead(cls, base, attribute) if attribute in vars(parent)), base)
+    """Return the class whose attribute applies."""
+    return next((parent for parent in _declaring_classes(cls, base, attribute) if attribute in vars(parent)), base)
 
 
-def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, Any]) -> JsonObject:
-    """The fields of a spec that these attributes decide."""
+def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, object]) -> JsonObject:
+    """Check these attributes and return the fields of a spec that they determine."""
     owner = cls.__name__
     frozen: JsonObject = {}
     for attribute, value in values.items():
@@ -150,10 +154,10 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, Any]
             frozen["tools"] = merge_tools(listed, collect_methods(cls, owner, local_names), owner)
             frozen["sources"] = tuple(sources)
         elif attribute in ("initial_input", "final_output"):
-            frozen[_SHAPES[attribute]] = shape_of(value, owner, attribute)
+            frozen[_SHAPE_FIELDS[attribute]] = shape_of(value, owner, attribute)
         elif attribute == "cache":
             frozen["cache"] = CACHE_DEFAULT if value is True else AUTO_CACHE if value == AUTO else tuple(value or ())
-        elif attribute in _COUNTED:
+        elif attribute in _CLASS_LIMITS:
             limit = read_rate_limit(value, owner) if attribute == "rate_limit" else value
             frozen[attribute] = None if limit is None else ClassLimit(limit, cls)
         elif attribute != "system_prompt":
@@ -161,70 +165,70 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, Any]
     return frozen
 
 
-def _above(cls: type, base: type) -> list[type]:
-    """The class and its bases up to `module`, mixins included."""
+def _user_classes(cls: type, base: type) -> list[type]:
+    """Return the class and its bases without `module` and `object`, mixins included."""
     mro = list(cls.__mro__)
     return mro[: mro.index(base)] + [parent for parent in mro[mro.index(base) + 1 :] if parent is not object]
 
 
-def _ahead(cls: type, base: type, attribute: str) -> list[type]:
-    """The classes whose attribute counts: those before `module`, and all where `module` has none of its own."""
-    above = _above(cls, base)
-    return above[: cls.__mro__.index(base)] if attribute in vars(base) else above
+def _declaring_classes(cls: type, base: type, attribute: str) -> list[type]:
+    """Return the classes whose attribute applies: those before `module`, or all if `module` does not define it."""
+    classes = _user_classes(cls, base)
+    return classes[: cls.__mro__.index(base)] if attribute in vars(base) else classes
 
 
-def _prompt(cls: type, base: type) -> Prompt:
-    """The nearest `system_prompt`, else the nearest docstring of a module."""
-    for parent in _above(cls, base):
+def _find_prompt(cls: type, base: type) -> Prompt:
+    """Return the nearest `system_prompt`, or else the nearest docstring of a module class."""
+    for parent in _user_classes(cls, base):
         if "system_prompt" in vars(parent):
             return _read_prompt(vars(parent)["system_prompt"], parent)
-    for parent in _above(cls, base):
+    for parent in _user_classes(cls, base):
         if issubclass(parent, base) and parent.__doc__ and "__doc__" in vars(parent):
             return Prompt(inspect.cleandoc(parent.__doc__))
     return Prompt()
 
 
-def _read_prompt(declared: Any, owner: type, *, own: bool = False) -> Prompt:
+def _read_prompt(declared: object, owner: type, *, is_on_instance: bool = False) -> Prompt:
     if isinstance(declared, str):
         return Prompt(inspect.cleandoc(declared))
     if isinstance(declared, Path):
-        file = _find(declared, owner)
+        file = _find_file(declared, owner)
         read_prompt_file(file, owner.__name__)
         return Prompt(file=file)
     function = declared.__func__ if isinstance(declared, staticmethod | classmethod) else declared
     if not callable(function) or isinstance(function, type):
         raise setting_error(owner.__name__, "system_prompt", declared)
-    # Python binds functions and class methods to the instance, other callables it leaves alone.
-    takes_self = not own and (isinstance(declared, classmethod) or inspect.isfunction(declared))
+    # Python binds functions and class methods to the instance, but no other callables.
+    takes_self = not is_on_instance and (isinstance(declared, classmethod) or inspect.isfunction(declared))
     signature = inspect.signature(function)
     try:
         signature.bind(*(["self"] if takes_self else []))
     except TypeError:
-        needed = [p for p in signature.parameters.values() if p.default is p.empty and p.kind not in (2, 4)]
+        required = [p for p in signature.parameters.values() if p.default is p.empty and p.kind not in (2, 4)]
         takes = "`self` alone" if takes_self else "no arguments"
         raise DeclarationError(
-            f"`{owner.__name__}.system_prompt` is called with {takes}; it takes {len(needed)}."
+            f"`{owner.__name__}.system_prompt` must be callable with {takes}, but it requires {len(required)}."
         ) from None
     return Prompt(is_method=True)
 
 
-def _find(path: Path, owner: type) -> Path:
-    """In the working directory, then beside the file that defines the class."""
-    paths = [Path.cwd() / path]
+def _find_file(path: Path, owner: type) -> Path:
+    """Look for a file in the working directory, then in the directory of the file that defines the class."""
+    candidates = [Path.cwd() / path]
     defined_in = getattr(sys.modules.get(owner.__module__), "__file__", None)
     if defined_in:
-        paths.append(Path(defined_in).resolve().parent / path)
-    for found in paths:
-        if found.is_file():
-            return found
-    looked = " and ".join(dict.fromkeys(str(tried.parent) for tried in paths))
+        candidates.append(Path(defined_in).resolve().parent / path)
+    for candidate in candidates:
+        if candidate.is_file():
+            return candidate
+    directories = " and ".join(dict.fromkeys(str(candidate.parent) for candidate in candidates))
     raise DeclarationError(
-        f"`{owner.__name__}.system_prompt` names the file `{path}`, which is not there; looked in {looked}."
+        f"`{owner.__name__}.system_prompt` names the file `{path}`, which does not exist in {directories}."
     )
 
 
 def read_prompt_file(file: Path, owner: str) -> str:
-    """The text of a prompt file, as it is."""
+    """Return the text of a prompt file, unchanged."""
     try:
         return file.read_bytes().decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,12 +1,11 @@
-"""What a class and an instance declare, as it stands now: the spec of each, and the hooks of the user's own.
+"""The current spec of a class or an instance, the hooks that users define, and overrides.
 
-A spec is kept until an attribute changes. `_module` asks when a class is defined, `_call` when one is called;
-this room knows the class `module` only by the mark that it carries.
+A spec is cached until an attribute changes. `_module` reads it when a class is defined, `_call` when an agent is
+called. This file does not import the class `module`; it recognizes module classes by the attribute `BASE`.
 
-Settings that hold for all instances of a class in a context, whatever they set themselves: `MyAgent.override(...)`.
-
-Above `using`, below what a hook sets in its step. `_module` opens the block, `_call` asks what is in force when a
-run or a branch begins.
+`MyAgent.override(...)` sets values for all instances of a class in a context, whatever the instances set themselves.
+An override has a higher priority than `using` and a lower one than a hook that changes its step. It applies to the
+runs and branches that start inside the block.
 """
 
 from __future__ import annotations
@@ -35,30 +34,30 @@ from acorn.errors import DeclarationError, ToolConflictError
 from acorn.types import JsonObject
 
 BASE = "_acorn_base"
-"""Where `module` says that it is the class all others derive from; nobody else sets it."""
+"""The attribute by which `module` marks itself as the base of all modules. No other class sets it."""
 LOCAL_NAMES = "_acorn_locals"
-"""What the type hints of a class may name beside its globals."""
+"""The attribute with the names that the type hints of a class may use beside its globals."""
 SPEC_CACHE = "_acorn_spec"
-"""Where a class or an instance keeps its spec."""
+"""The attribute in which a class or an instance caches its spec."""
 CALL_OPTIONS = "_acorn_brought"
-"""Where an instance keeps what it was brought."""
+"""The attribute in which an instance keeps its call options."""
 OPEN_SOURCES = "_acorn_open"
-"""The sources that an instance keeps open."""
-_UNSET: Any = object()
+"""The attribute with the tool sources that an instance keeps open."""
+_UNSET = object()
 
 
 class Queueing(NamedTuple):
-    """How a run that begins elsewhere gets there."""
+    """How a submitted run is queued."""
 
     priority: int = 0
     not_before: Any = None
-    """A moment, or how long to wait."""
+    """The earliest start, as a moment or a delay."""
     deliver: bool = True
-    """Whether the workers of the store are to drive it."""
+    """Whether the workers of the store run it."""
 
 
 class BatchItem(NamedTuple):
-    """Which item of which batch a run is."""
+    """The position of a run in a batch."""
 
     batch: str
     at: int
@@ -66,152 +65,155 @@ class BatchItem(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CallOptions:
-    """What `using` brought along for the next call."""
+    """The options that `using` set for the next call."""
 
     prior: Sequence[JsonObject] = ()
-    """An earlier conversation."""
+    """The messages of an earlier conversation."""
     deps: Any = None
     run_id: str | None = None
-    """What the next run is called in its store."""
+    """The id of the next run in its store."""
     item: BatchItem | None = None
     queueing: Queueing | None = None
     fork: Any = None
-    """What the next run keeps of another, as `_loop/fork.py` has it."""
+    """The part of another run that the next run continues from (see `_machine/fork.py`)."""
 
 
-_NOTHING = CallOptions()
-
-Branch = Any
-"""A module class, or an instance of one."""
+_NO_OPTIONS = CallOptions()
 
 
 def call_options(agent: object) -> CallOptions:
-    """What an instance brings to its next call."""
-    found: CallOptions = vars(agent).get(CALL_OPTIONS, _NOTHING)
-    return found
+    """Return the options for the next call of an instance."""
+    options: CallOptions = vars(agent).get(CALL_OPTIONS, _NO_OPTIONS)
+    return options
 
 
 def base_of(cls: type) -> type:
-    """The class `module` that a module class derives from."""
-    found: type = getattr(cls, BASE)
-    return found
+    """Return the class `module` that a module class derives from."""
+    base: type = getattr(cls, BASE)
+    return base
 
 
 def spec_of(agent: object) -> Spec:
-    """The spec of an instance as it is now.
+    """Return the current spec of an instance.
 
-    An attribute that was set on the instance, or changed on its class after the definition, gives a new
-    spec, checked the same way; otherwise it is the one made when the class was defined.
+    An attribute that was set on the instance, or changed on its class after the definition, leads to a new spec,
+    checked by the same rules. Otherwise it is the spec that was compiled when the class was defined.
     """
     cls = type(agent)
     spec = class_spec(cls)
-    # A run that ends in another thread leaves its record in the same dict.
-    own = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS}
-    made_with = vars(agent).get(ORIG_CLASS)
-    if not own and made_with is None:
+    # Copy the dict first: a run that ends in another thread stores its record in it.
+    settings = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS}
+    alias = vars(agent).get(ORIG_CLASS)
+    if not settings and alias is None:
         return spec
-    values = [made_with, *own, *own.values()]
-    kept: tuple[Spec, _Seen, Spec] | None = vars(agent).get(SPEC_CACHE)
-    if kept is None or kept[0] is not spec or not kept[1].is_same(values):
-        if made_with is not None:
-            own = {**generics_of(agent).attributes(), **own}
-        kept = (spec, _Seen(values), check_spec(revise_spec(spec, cls, own, getattr(cls, LOCAL_NAMES, {}))))
-        vars(agent)[SPEC_CACHE] = kept
-    return kept[2]
+    values = [alias, *settings, *settings.values()]
+    cached: tuple[Spec, _Snapshot, Spec] | None = vars(agent).get(SPEC_CACHE)
+    if cached is None or cached[0] is not spec or not cached[1].is_same(values):
+        if alias is not None:
+            settings = {**generics_of(agent).attributes(), **settings}
+        revised = check_spec(revise_spec(spec, cls, settings, getattr(cls, LOCAL_NAMES, {})))
+        cached = (spec, _Snapshot(values), revised)
+        vars(agent)[SPEC_CACHE] = cached
+    return cached[2]
 
 
 def class_spec(cls: type) -> Spec:
-    """The spec of a class as it is now."""
+    """Return the current spec of a class."""
     values = list(map(getattr, repeat(cls), SETTINGS, repeat(_UNSET)))
-    kept: tuple[_Seen, Spec] | None = vars(cls).get(SPEC_CACHE)
-    if kept is None or not kept[0].is_same(values):
-        named = dict(zip(SETTINGS, values, strict=True))
-        kept = (_Seen(values), check_spec(compile_spec(cls, base_of(cls), named, getattr(cls, LOCAL_NAMES, {}))))
-        setattr(cls, SPEC_CACHE, kept)
-    return kept[1]
+    cached: tuple[_Snapshot, Spec] | None = vars(cls).get(SPEC_CACHE)
+    if cached is None or not cached[0].is_same(values):
+        settings = dict(zip(SETTINGS, values, strict=True))
+        spec = check_spec(compile_spec(cls, base_of(cls), settings, getattr(cls, LOCAL_NAMES, {})))
+        cached = (_Snapshot(values), spec)
+        setattr(cls, SPEC_CACHE, cached)
+    return cached[1]
 
 
-def module_docstring(which: Branch) -> str | None:
-    """The nearest docstring of a module class, never that of `module` itself."""
+def module_docstring(which: object) -> str | None:
+    """Return the nearest docstring of a module class, but never the one of `module` itself."""
     cls = class_of(which)
     base = base_of(cls)
-    docs = [vars(above).get("__doc__") for above in cls.__mro__ if issubclass(above, base) and above is not base]
+    docs = [vars(parent).get("__doc__") for parent in cls.__mro__ if issubclass(parent, base) and parent is not base]
     return next(filter(None, docs), None)
 
 
 def user_hook(agent: object, hook: str) -> Any:
-    """The hook where the user has one."""
+    """Return the hook that the user defined on a class or an instance, or None."""
     cls = type(agent)
-    is_ours = getattr(cls, hook) is getattr(base_of(cls), hook) and hook not in vars(agent)
-    found = None if is_ours else getattr(agent, hook)
-    if found is not None and not callable(found):
-        raise DeclarationError(f"`{cls.__name__}.{hook}` must be a method, got {excerpt(found)}.")
-    return found
+    is_default = getattr(cls, hook) is getattr(base_of(cls), hook) and hook not in vars(agent)
+    method = None if is_default else getattr(agent, hook)
+    if method is not None and not callable(method):
+        raise DeclarationError(f"`{cls.__name__}.{hook}` must be a method, got {excerpt(method)}.")
+    return method
 
 
-def has_user_hook(which: Branch, hook: str) -> bool:
-    """Whether a class or an instance has a hook of its own."""
+def has_user_hook(which: object, hook: str) -> bool:
+    """Return whether the user defined a hook on a class or an instance."""
     cls = class_of(which)
-    is_own = not isinstance(which, type) and hook in getattr(which, "__dict__", {})
-    return is_own or getattr(cls, hook) is not getattr(base_of(cls), hook)
+    is_on_instance = not isinstance(which, type) and hook in getattr(which, "__dict__", {})
+    return is_on_instance or getattr(cls, hook) is not getattr(base_of(cls), hook)
 
 
-# Modules that another one starts
+# Modules that other modules start, as branches or tools.
 
 
-def class_of(which: Branch) -> type:
-    """The class that is meant, or that an instance is of."""
+def class_of(which: object) -> type:
+    """Return the class of an instance, of an alias such as `Extract[Person]`, or the class itself."""
     if isinstance(which, type):
         return which
-    origin: Any = get_origin(which)  # of `Extract[Person]`
+    origin: type | None = get_origin(which)
     return type(which) if origin is None else origin
 
 
-def instance_of(which: Branch) -> Any:
-    """A new instance of a class; an instance is itself."""
-    return which if isinstance(which, base_of(class_of(which))) else which()
+def instance_of(which: object) -> Any:
+    """Return a new instance of a class, or the instance itself."""
+    if isinstance(which, base_of(class_of(which))) or not callable(which):
+        return which
+    return which()
 
 
-def read_spec(which: Branch) -> Spec:
-    """The spec of a class or an instance as it is now."""
+def read_spec(which: object) -> Spec:
+    """Return the current spec of a class or an instance."""
     return class_spec(which) if isinstance(which, type) else spec_of(instance_of(which))
 
 
-def check_branch(which: Any, where: str) -> None:
-    """Judge what is to be a branch; `where` names it."""
+def check_branch(which: object, where: str) -> None:
+    """Raise `DeclarationError` if a value cannot be a branch; `where` names it in the message."""
     cls = class_of(which)
     if not hasattr(cls, BASE):
-        shown = shorten(safe_repr(which), 120)
-        raise DeclarationError(f"{where} must be a module class or an instance of one, got {shown}.")
-    _check_makeable(which, where)
+        text = shorten(safe_repr(which), 120)
+        raise DeclarationError(f"{where} must be a module class or an instance of one, got {text}.")
+    _check_instantiable(which, where)
     if _output_of(instance_of(which) if get_origin(which) else which) in ([], (), None, type(None)):
         raise DeclarationError(
-            f"{where} is `{cls.__name__}`, which has no `final_output`; a branch must return something."
+            f"{where} is `{cls.__name__}`, which has no `final_output`. A branch must return a value."
         )
     if isinstance(which, base_of(cls)) and call_options(which).prior:
         raise DeclarationError(
-            f"{where} is a `{cls.__name__}` with `using(history=...)`; a branch goes on with its parent's conversation."
+            f"{where} is a `{cls.__name__}` with `using(history=...)`, but a branch continues the conversation of its "
+            f"parent. Remove `history`."
         )
     _check_no_fork(which, where)
 
 
-def _check_no_fork(which: Branch, where: str) -> None:
+def _check_no_fork(which: object, where: str) -> None:
     cls = class_of(which)
     if isinstance(which, base_of(cls)) and call_options(which).fork is not None:
         raise DeclarationError(
-            f"{where} is a `{cls.__name__}` with `using(thread=...)`; only a run of its own can be a fork, so call it."
+            f"{where} is a `{cls.__name__}` with `using(thread=...)`, but only a separate run can be a fork. Call the "
+            f"agent instead."
         )
 
 
-def _output_of(which: Branch) -> Any:
-    """What a class or an instance gives. Not by its spec: a module may be its own branch, and is being compiled."""
+def _output_of(which: object) -> Any:
+    """Return the declared output without the spec: a module may be its own branch, and is just being compiled."""
     if not isinstance(which, type) and ORIG_CLASS in vars(which) and "final_output" not in vars(which):
         return generics_of(which).attributes().get("final_output")
     return getattr(which, "final_output", None)
 
 
-def _check_makeable(which: Branch, where: str) -> None:
-    """Whether an instance can be made of it, where it is none."""
+def _check_instantiable(which: object, where: str) -> None:
+    """Raise `DeclarationError` if a class cannot be instantiated without arguments."""
     cls = class_of(which)
     if isinstance(which, base_of(cls)):
         return
@@ -219,13 +221,13 @@ def _check_makeable(which: Branch, where: str) -> None:
         inspect.signature(cls).bind()
     except TypeError as error:
         raise DeclarationError(
-            f"{where} is the class `{cls.__name__}`, which cannot be made without arguments ({error}); "
-            f"give an instance."
+            f"{where} is the class `{cls.__name__}`, which cannot be instantiated without arguments ({error}). "
+            f"Use an instance."
         ) from error
 
 
 def check_spec(spec: Spec) -> Spec:
-    """A new spec whose branches were judged, and named unlike its tools."""
+    """Return the spec, or raise if a branch is invalid or has the name of a tool."""
     tools = {tool.name: tool for tool in spec.tools}
     for name, entry in spec.branches.items():
         where = f"`{spec.owner}.branches[{name!r}]`"
@@ -240,39 +242,38 @@ def check_spec(spec: Spec) -> Spec:
         check_branch(which, where)
         if not is_tool_name(name):
             raise DeclarationError(
-                f"{where} needs a name of 1 to 64 letters, digits, `_` and `-`, other than `__finish__`."
+                f"{where} must have a name of 1 to 64 letters, digits, `_` and `-`, other than `__finish__`."
             )
         if name in tools:
             raise ToolConflictError(
-                f"Tool '{name}' of `{spec.owner}` is defined twice: as {tools[name].where} and in `branches`; "
-                f"rename one."
+                f"Tool '{name}' of `{spec.owner}` is defined twice: as {tools[name].where} and in `branches`. "
+                f"Rename one."
             )
     return spec
 
 
 class ToolDescriptor:
-    """Makes a tool of a module class or of one of its instances, whichever it is looked up on."""
+    """Descriptor that turns a module class, or an instance of one, into a tool."""
 
-    def __get__(self, instance: Any, owner: type) -> Callable[[str, str], AgentTool]:
+    def __get__(self, instance: object, owner: type) -> Callable[[str, str], AgentTool]:
         return partial(_agent_tool, owner if instance is None else instance, owner)
 
 
 def _agent_tool(agent: Any, cls: type, where: str, owner: str) -> AgentTool:
-    is_class = agent is cls
-    if is_class and agent is base_of(cls):
-        raise DeclarationError(f"`{owner}.{where}` is the base class of all modules; give one of your own.")
-    _check_makeable(agent, f"`{owner}.{where}`")
+    if agent is cls and agent is base_of(cls):
+        raise DeclarationError(f"`{owner}.{where}` is the base class of all modules. Use a subclass.")
+    _check_instantiable(agent, f"`{owner}.{where}`")
     _check_no_fork(agent, f"`{owner}.{where}`")
     options = options_of(agent) or ToolOptions()
     if options.timeout is not None:
         raise DeclarationError(
-            f"`{owner}.{where}` is the agent `{cls.__name__}` with `@tool(timeout=...)`; bound it by `max_seconds` "
-            f"instead."
+            f"`{owner}.{where}` is the agent `{cls.__name__}` with `@tool(timeout=...)`. Set `max_seconds` on "
+            f"the agent instead."
         )
     if options.once:
         raise DeclarationError(
-            f"`{owner}.{where}` is the agent `{cls.__name__}` with `@tool(once=...)` or `approval`; those are for "
-            f"functions, so put them on the agent's own tools."
+            f"`{owner}.{where}` is the agent `{cls.__name__}` with `@tool(once=...)` or `approval`, which apply "
+            f"only to functions. Set them on the tools of the agent."
         )
     whose = f"The input of `{cls.__name__}`, which is a tool of `{owner}`,"
     return AgentTool(
@@ -286,30 +287,31 @@ def _agent_tool(agent: Any, cls: type, where: str, owner: str) -> AgentTool:
 
 
 class ShapesDescriptor:
-    """What a module class takes and gives, or one of its instances, whichever it is looked up on."""
+    """Descriptor for the input and output shapes of a module class or of an instance of one."""
 
-    def __get__(self, instance: Any, owner: type) -> Shapes | None:
+    def __get__(self, instance: object, owner: type) -> Shapes | None:
         if instance is None and owner is base_of(owner):
             return None
         spec = class_spec(owner) if instance is None else spec_of(instance)
-        return Shapes(module_name(owner), spec.input, spec.output, partial(_below, spec))
+        return Shapes(module_name(owner), spec.input, spec.output, partial(_find_child, spec))
 
 
-def _below(spec: Spec, name: str) -> Any:
+def _find_child(spec: Spec, name: str) -> object:
+    """Return the class or instance that is the branch or agent tool of this name, or None."""
     entry = spec.branches.get(name)
     if entry is not None:
-        which: Branch = entry["module"] if isinstance(entry, Mapping) else entry
+        which: object = entry["module"] if isinstance(entry, Mapping) else entry
         return which if isinstance(which, type) else instance_of(which)
     return next((tool.function for tool in spec.tools if isinstance(tool, AgentTool) and tool.name == name), None)
 
 
 def module_name(cls: type) -> str:
-    """A class as a journal names it: `package.file:Class`."""
+    """Return the name of a class in a journal: `package.file:Class`."""
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def agent_name(cls: type) -> str:
-    """A class as every process calls it that runs it: the program itself, and a file, go by the name of the file."""
+    """Return a name of a class that is the same in every process, also for scripts and files."""
     name = cls.__module__
     if name == "__main__" or name.startswith("acorn_run_"):
         loaded = sys.modules.get(name)
@@ -319,86 +321,87 @@ def agent_name(cls: type) -> str:
     return f"{name}:{cls.__qualname__}"
 
 
-class _Seen:
-    """The values that a spec was made from: the very objects, and what the lists and dicts among them held."""
+class _Snapshot:
+    """The values that a spec was compiled from: the objects, and the contents of the lists and dicts among them."""
 
-    __slots__ = ("held", "values")
+    __slots__ = ("contents", "values")
 
-    def __init__(self, values: list[Any]) -> None:
+    def __init__(self, values: list[object]) -> None:
         self.values = values
-        self.held = [(value, _content(value)) for value in values if isinstance(value, list | dict)]
+        self.contents = [(value, _content(value)) for value in values if isinstance(value, list | dict)]
 
-    def is_same(self, values: list[Any]) -> bool:
+    def is_same(self, values: list[object]) -> bool:
+        """Return whether these are the same objects with the same contents."""
         return (
             len(values) == len(self.values)
             and all(map(is_, values, self.values))
-            and all(_content(value) == content for value, content in self.held)
+            and all(_content(value) == content for value, content in self.contents)
         )
 
 
-def _content(value: list[Any] | dict[Any, Any]) -> list[Any]:
+def _content(value: list[Any] | dict[Any, Any]) -> list[object]:
     if isinstance(value, dict):
         return list(value.items())
-    return [dict(each) if type(each) is dict else each for each in value]
+    return [dict(item) if type(item) is dict else item for item in value]
 
 
 class Override(NamedTuple):
-    """One block: the class that it is for, and what it sets."""
+    """The class that an override block applies to, and the values that it sets."""
 
     cls: type
     values: Mapping[str, Any]
 
 
 Overrides = tuple[Override, ...]
-"""The blocks that the calling code is inside of, the innermost last."""
+"""The override blocks that are active, the innermost last."""
 
-_held: ContextVar[Overrides] = ContextVar("acorn_overrides", default=())
+_overrides: ContextVar[Overrides] = ContextVar("acorn_overrides", default=())
 
 
 def current_overrides() -> Overrides:
-    """The blocks that the calling code is inside of."""
-    return _held.get()
+    """Return the override blocks that the calling code is in."""
+    return _overrides.get()
 
 
 def check_overrides(cls: type, values: Mapping[str, Any]) -> None:
-    """Judge what a block sets as if an instance had set it."""
-    _revised(read_spec(cls), cls, values)
+    """Check the values of an override block by the rules for instances."""
+    _revise(read_spec(cls), cls, values)
 
 
 class OverrideBlock:
-    """A block; it may be entered again, and left from another task than it was entered in."""
+    """Context manager of an override. It is reusable, and may exit in another task than the one that entered it."""
 
     def __init__(self, cls: type, values: Mapping[str, Any]) -> None:
         self._override = Override(cls, values)
 
     def __enter__(self) -> None:
-        _held.set((*_held.get(), self._override))
+        _overrides.set((*_overrides.get(), self._override))
 
     def __exit__(self, *_: object) -> None:
-        left = list(_held.get())
-        for at in reversed(range(len(left))):
-            if left[at] is self._override:
-                del left[at]
+        active = list(_overrides.get())
+        for index in reversed(range(len(active))):
+            if active[index] is self._override:
+                del active[index]
                 break
-        _held.set(tuple(left))
+        _overrides.set(tuple(active))
 
 
-def spec_within(overrides: Overrides, agent: Any) -> Spec:
-    """The spec of an instance or a class as it is inside of these blocks; an inner one wins over those around it."""
+def spec_within(overrides: Overrides, agent: object) -> Spec:
+    """Return the spec of an instance or a class inside override blocks; an inner block wins over an outer one."""
     cls, spec = class_of(agent), read_spec(agent)
     for override in overrides:
         if issubclass(cls, override.cls):
-            spec = _revised(spec, cls, override.values)
+            spec = _revise(spec, cls, override.values)
     return spec
 
 
 def prompt_within(overrides: Overrides, agent: Any) -> Any:
-    """The method that gives the prompt of an instance, where it has one."""
+    """Return the prompt method of an instance inside override blocks."""
     for override in reversed(overrides):
         if isinstance(agent, override.cls) and "system_prompt" in override.values:
             return override.values["system_prompt"]
     return agent.system_prompt
 
 
-def _revised(spec: Spec, cls: type, values: Mapping[str, Any]) -> Spec:
+def _revise(spec: Spec, cls: type, values: Mapping[str, Any]) -> Spec:
     return check_spec(revise_spec(spec, cls, values, getattr(cls, LOCAL_NAMES, {}))) if values else spec

@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from acorn._base.interrupts import is_signal
 from acorn._formats.blobs import BlobReader, SavedText, save_text, save_texts, to_saved_data
 from acorn._formats.json import describe_error, shorten
 from acorn._machine.machine import Machine
@@ -27,13 +28,6 @@ from acorn.types import JsonObject
 
 _SOON = 5.0
 """Seconds in which a commit comes to something, where all is well."""
-
-
-class HandedBackError(BaseException):
-    """Whoever drives a run is to stop; the run goes on elsewhere. No failure at all."""
-
-    def __str__(self) -> str:
-        return "the run was handed back, to go on elsewhere"
 
 
 class Origin(NamedTuple):
@@ -83,14 +77,14 @@ class RunCommitter:
         """The root is driven from now on, and others are to know; `cancelled` is called where one wants it to end."""
         start_heartbeat(self.store, self._root, cancelled)
 
-    def commit(self, loops: Mapping[str, Machine]) -> Future[None] | None:
+    def commit(self, machines: Mapping[str, Machine]) -> Future[None] | None:
         """Hand over what is new; None where nothing is."""
         if not self.changed:
             return None
-        changes = [self._change(loop) for run_id, loop in loops.items() if run_id in self.changed]
+        changes = [self._change(loop) for run_id, loop in machines.items() if run_id in self.changed]
         self.changed.clear()
-        is_resting = status_of(loops[self._root]) == "waiting"
-        requests = [each for loop in loops.values() for each in loop.requests()] if is_resting else ()
+        is_resting = status_of(machines[self._root]) == "waiting"
+        requests = [each for loop in machines.values() for each in loop.requests()] if is_resting else ()
         self._left = "stopped"
         media, self._new_media = self._new_media, []
         commit = Commit(self._root, this_process(), changes, requests, media)
@@ -103,7 +97,7 @@ class RunCommitter:
         self._last.append((future, commit))
         return future
 
-    def take_back(self) -> None:
+    def requeue_rejected(self) -> None:
         """What was refused, since somebody wants the run cancelled, is kept with its end."""
         for future, commit in self._last:
             with suppress(TimeoutError):  # the end is not kept then, but for the word
@@ -131,11 +125,11 @@ class RunCommitter:
             self._is_over = True
             self._release("cancelled")
 
-    def can_end(self, root: Machine) -> bool:
+    def can_store_end(self, root: Machine) -> bool:
         """Whether the end of a cancelled run can be kept: nothing else of it is."""
         return not self._is_over and root.run.stop_reason is not None
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """The root was claimed, and nobody drives it after all."""
         self._release(self._left)
 
@@ -237,7 +231,7 @@ def status_of(loop: Machine) -> Status:
         return "done"
     if isinstance(run.error, RunCancelledError):
         return "cancelled"
-    if isinstance(run.error, HandedBackError):
+    if is_signal(run.error, "handed_back"):
         return "queued"
     return "failed" if isinstance(run.error, Exception) else "stopped"
 

@@ -122,7 +122,7 @@ async def build_in_thread(make: Callable[[], tuple[Tree, str]]) -> tuple[Tree, s
             made.append(found)
             if not is_left:
                 return
-        found[0].give_back()
+        found[0].release()
 
     making = asyncio.ensure_future(asyncio.to_thread(act))
     making.add_done_callback(lambda task: task.cancelled() or task.exception())  # or the event loop complains of it
@@ -132,7 +132,7 @@ async def build_in_thread(make: Callable[[], tuple[Tree, str]]) -> tuple[Tree, s
         with guard:
             is_left = True
         for tree, _ in made:
-            tree.give_back()
+            tree.release()
         await asyncio.wait([making], timeout=_SOON)  # or the next call would find it held
         raise
     return made[0]

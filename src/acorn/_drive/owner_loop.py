@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from acorn._base.interrupts import next_of
-from acorn._drive.bridge import _private_loop
+from acorn._base.interrupts import next_item
+from acorn._drive.bridge import private_loop
 from acorn.errors import AcornError
 
 Work = Callable[[], Awaitable[Any]]
@@ -48,12 +48,12 @@ class OwnerLoop:
     def apart(cls) -> OwnerLoop:
         """A private loop; those of sources count down from -1, beside the ones on which functions are awaited."""
         level = _level.get()
-        return cls(_private_loop(-1 - level), level)
+        return cls(private_loop(-1 - level), level)
 
     @classmethod
     def of_servers(cls) -> OwnerLoop:
         """A private loop on which no code of the user's ever runs, so that nothing blocks it."""
-        return cls(_private_loop("servers"), is_private=True)
+        return cls(private_loop("servers"), is_private=True)
 
     @property
     def is_here(self) -> bool:
@@ -87,12 +87,12 @@ class OwnerLoop:
         call = _Call(self, work, done.put)
         try:
             call.begin()
-            outcome = next_of(done)
+            outcome = next_item(done)
         except BaseException:
             if call.is_begun:
                 call.cancel()
                 with suppress(queue.Empty):
-                    next_of(done, _PATIENCE)
+                    next_item(done, _PATIENCE)
             raise
         return _unpacked(outcome)
 

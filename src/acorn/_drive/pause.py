@@ -1,89 +1,83 @@
-"""A tree in which nothing can go on without people: whether it may rest, and what they say when it goes on.
-
-Branches that one piece of the user's code has begun side by side: who waits for people lets the others finish.
-
-`branch_all` knows by itself when all have come as far as they can; tasks that each await `abranch` do not.
-"""
+"""Pausing a tree for human input: whether it may, whether the answers fit, and how sibling branches finish first."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
 
 from acorn._machine.machine import Machine
 from acorn._machine.tool_calls import check_answer
 from acorn._record.saved_form import read_request
 from acorn.errors import AcornError, StoreError
 from acorn.record import CallSite
-from acorn.types import Request
+from acorn.types import JsonObject, Request
 
 
-class PauseSignal(BaseException):
-    """A branch that the user's code has begun waits for people, and so does that code; no failure at all."""
-
-    def __str__(self) -> str:
-        return "a branch waits for people"
-
-
-def check_pause(loop: Machine, requests: Sequence[Request], *, can_rest: bool) -> None:
-    """Refuse a rest from which nobody could wake the run."""
-    owner = loop.spec.owner
+def check_pause(machine: Machine, requests: Sequence[Request], *, can_pause: bool) -> None:
+    """Raise an error if the run could never be resumed."""
+    owner = machine.spec.owner
     if not requests:
-        raise AcornError(f"The run {loop.run.id} of `{owner}` has nothing left to do, and no output.")
-    if not can_rest:
+        raise AcornError(f"Run {machine.run.id} of `{owner}` has nothing left to do, but it has no output.")
+    if not can_pause:
         raise StoreError(
-            f"`{owner}` waits for a person ({requests[0].question}), nobody answered, and a run can only rest in a "
-            f"store; set `store` on `{owner}`, or let `on_human` answer."
+            f"`{owner}` cannot pause for human input ({requests[0].question}): it has no store. Set `store` on "
+            f"`{owner}`, or return an answer from `on_human`."
         )
 
 
-def check_answers(root: Machine, saved: Mapping[str, Mapping[str, Any]], answers: Mapping[str, Any]) -> None:
-    """Judge what people said before anything goes on; what a branch's function takes is known when it is there."""
+def check_answers(root: Machine, saved: Mapping[str, JsonObject], answers: Mapping[str, object]) -> None:
+    """Check the answers before the run continues. A branch checks the types of its function when it is loaded."""
     for request in root.requests():
         if request.id in answers:
             root.check_answer(request.id, answers[request.id])
-    for each in saved.values():
-        for plain in each["state"].get("requests", {}).values():
-            request = read_request(plain)
+    for branch in saved.values():
+        for saved_request in branch["state"].get("requests", {}).values():
+            request = read_request(saved_request)
             if request.id in answers:
                 check_answer(request, answers[request.id])
 
 
-Key = tuple[str, str]
-"""A run and one of its asks, inside of which the code is."""
+AskKey = tuple[str, str]
+"""The ids of a run and of one of its asks."""
 
 
-class Siblings:
-    """Those of one tree that go on."""
+@dataclass(eq=False, slots=True)
+class SiblingBranches:
+    """The branches that user code started inside one ask and that are not finished.
 
-    def __init__(self) -> None:
-        self._going_on: dict[Key, set[str]] = {}
-        self._waiting: dict[Key, list[Callable[[], object]]] = {}
-        self._lock = threading.Lock()
+    A branch that waits for human input lets its siblings continue as far as they can. `branch_all` sees by itself when
+    all have ended or paused. Tasks that each await `abranch` need this class.
+    """
 
-    def begin(self, place: CallSite, run_id: str) -> None:
-        """A branch has begun."""
+    _active: dict[AskKey, set[str]] = field(default_factory=dict[AskKey, set[str]])
+    _callbacks: dict[AskKey, list[Callable[[], object]]] = field(
+        default_factory=dict[AskKey, list[Callable[[], object]]]
+    )
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def start(self, site: CallSite, run_id: str) -> None:
+        """Add a branch that has started."""
         with self._lock:
-            self._going_on.setdefault((place.run_id, place.ask_id), set()).add(run_id)
+            self._active.setdefault((site.run_id, site.ask_id), set()).add(run_id)
 
-    def end(self, place: CallSite, run_id: str) -> None:
-        """It has ended, or waits for people; who waits for the last one hears of it."""
-        key = (place.run_id, place.ask_id)
+    def end(self, site: CallSite, run_id: str) -> None:
+        """Remove a branch that ended or paused. After the last one, wake those that wait for it."""
+        key = (site.run_id, site.ask_id)
         with self._lock:
-            others = self._going_on.get(key, set())
+            others = self._active.get(key, set())
             others.discard(run_id)
-            waiting = [] if others else self._waiting.pop(key, [])
-        for wake in waiting:
-            wake()
+            callbacks = [] if others else self._callbacks.pop(key, [])
+        for callback in callbacks:
+            callback()
 
-    async def finish(self, place: CallSite, run_id: str) -> None:
-        """Let the others come as far as they can."""
-        await asyncio.sleep(0)  # those that are only about to begin
-        loop, key = asyncio.get_running_loop(), (place.run_id, place.ask_id)
+    async def wait_for_others(self, site: CallSite, run_id: str) -> None:
+        """Wait until the siblings of a paused branch have ended or paused too."""
+        await asyncio.sleep(0)  # Let siblings start that are only scheduled so far.
+        loop, key = asyncio.get_running_loop(), (site.run_id, site.ask_id)
         done = asyncio.Event()
         with self._lock:
-            self._waiting.setdefault(key, []).append(lambda: loop.call_soon_threadsafe(done.set))
-        self.end(place, run_id)
+            self._callbacks.setdefault(key, []).append(lambda: loop.call_soon_threadsafe(done.set))
+        self.end(site, run_id)
         await done.wait()

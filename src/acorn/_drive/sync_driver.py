@@ -1,8 +1,8 @@
-"""The synchronous driver: an ordinary blocking call on the caller's thread.
+"""The synchronous driver: performs the asks of a run in an ordinary blocking call.
 
-One thing alone is done in place. Several at once, tools or branches side by side, are done in threads of
-their own, and the caller's thread waits, tells the machines what came, and begins what is next: so nothing
-is begun any more once it is interrupted.
+It performs a single ask in place. Several asks at once, such as parallel tool calls or branches, run in threads. The
+caller's thread waits for them, tells the machines the outcomes and begins the next asks. So nothing begins after the
+caller was interrupted.
 """
 
 from __future__ import annotations
@@ -15,355 +15,431 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, assert_never
 
-from acorn._base.interrupts import Ending, ending, next_of
-from acorn._drive.bridge import WokenError, WorkerThread, is_async, result_of, start_on_loop, start_thread
-from acorn._drive.perform import SyncPerformer, aattempt, too_long
+from acorn._base.interrupts import CancelToken, cancel_token, next_item
+from acorn._drive.async_driver import acall_tool, collect_items, error_result, timeout_result
+from acorn._drive.bridge import (
+    NOT_AWAITABLE,
+    WorkerThread,
+    await_value,
+    call_sync,
+    is_async,
+    result_of,
+    start_on_loop,
+    start_thread,
+)
+from acorn._drive.pause import AskKey
+from acorn._drive.schedule import Schedule, SourceCloseErrors, raise_original
+from acorn._drive.sources import OpenSources
+from acorn._drive.streaming import complete, show_chunk, stream_response
 from acorn._drive.tree import Tree
-from acorn._drive.walk import Key
-from acorn._machine.asks import Ask, AskHook, AskModel, AskSource, AskTool
+from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool
 from acorn._machine.machine import Machine
 from acorn.chunk import StreamChunk
+from acorn.errors import ModelError
 from acorn.record import CallSite
 from acorn.types import ToolResult
 
-A = TypeVar("A")
-T = TypeVar("T")
-
 
 def drive(tree: Tree, run_id: str) -> None:
-    """Walk a run to its end."""
+    """Drive a run to its end."""
     try:
-        for _ in walk(tree, run_id, iterates=False):
+        for _ in drive_stream(tree, run_id, iterates=False):
             pass
     except RuntimeError as error:
-        raise_own(error, tree.loops[run_id], StopIteration)
+        raise_original(error, tree.machines[run_id], StopIteration)
         raise
 
 
-def walk(tree: Tree, run_id: str, *, iterates: bool) -> Generator[StreamChunk]:
-    """Walk a run to its end, giving each chunk on the way; closing the iterator ends the run."""
-    the_walk = SyncWalk(tree, run_id, iterates=iterates)
-    if tree.keeper is not None and run_id == tree.root:
-        the_walk.let_be_woken()
+def drive_stream(tree: Tree, run_id: str, *, iterates: bool = True) -> Generator[StreamChunk]:
+    """Drive a run to its end and yield its chunks. Closing the iterator ends the run."""
+    driver = SyncDriver(tree, run_id, iterates=iterates)
     try:
-        yield from the_walk.steps()
+        yield from driver.steps()
     except BaseException as error:
         try:
-            the_walk.stop()
-        finally:  # though Ctrl-C was pressed once more
-            the_walk.end(error, the_walk.returned())
+            driver.stop()
+        finally:  # Even if Ctrl-C is pressed again.
+            driver.schedule.stop_runs(error, driver.returned())
         raise
     finally:
         try:
-            the_walk.close()
+            driver.close()
         finally:
-            the_walk.keep_end()
+            driver.finish()
 
 
 class _Returned:
-    """What came of an ask in another thread."""
+    """The outcome of an ask that another thread performed."""
 
-    __slots__ = ("error", "key", "outcome")
+    __slots__ = ("error", "key", "value")
 
-    def __init__(self, key: Key, outcome: Any, error: BaseException | None) -> None:
-        self.key, self.outcome, self.error = key, outcome, error
+    def __init__(self, key: AskKey, value: Any, error: BaseException | None) -> None:
+        self.key, self.value, self.error = key, value, error
 
 
 class _RunningCall:
-    """Something under way in another thread."""
+    """An ask that another thread performs."""
 
-    __slots__ = ("ask", "began", "end", "ending", "returned")
+    __slots__ = ("ask", "cancel", "returned", "started", "token")
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
-        self.began = time.monotonic()
-        self.ending = Ending() if isinstance(ask, AskModel) else None
-        """Lets a request that was not sent yet know that nobody waits for it."""
-        self.end: Callable[[], Any] = _nothing if self.ending is None else self.ending.end
+        self.started = time.monotonic()
+        self.token = CancelToken() if isinstance(ask, AskModel) else None
+        """Stops a request that is not sent yet."""
+        self.cancel: Callable[[], object] = _ignore if self.token is None else self.token.cancel
         self.returned: _Returned | None = None
-        """What came of it, until the machine knows."""
+        """The outcome, until the machine knows it."""
 
 
-def _nothing() -> None:
-    """A thread cannot be ended."""
+def _ignore() -> None:
+    """Do nothing: a thread cannot be ended."""
 
 
 _LONG: tuple[type[Ask], ...] = (AskModel, AskTool)
 _SHORT: tuple[type[Ask], ...] = (AskHook, AskSource)
-_IN_PLACE = (*_LONG, *_SHORT)
+_ALL = (*_LONG, *_SHORT)
 
 
-def _is_timed(ask: Ask) -> bool:
-    return isinstance(ask, AskTool) and ask.seconds != math.inf
-
-
-class SyncWalk(SyncPerformer):
-    """A walk on the caller's thread."""
+class SyncDriver:
+    """Drives one run, and the branches that its model calls, on the caller's thread."""
 
     def __init__(self, tree: Tree, run_id: str, *, iterates: bool) -> None:
-        super().__init__(tree, run_id, iterates=iterates)
-        self._news: queue.SimpleQueue[_Returned | StreamChunk | WokenError] = queue.SimpleQueue()
-        self._aside: WorkerThread | None = None
-        """Does what takes long, where somebody may want the run cancelled meanwhile."""
-        self._deadlines: list[tuple[float, Key]] = []
-        """When the time of a tool is up, the soonest first; of those that have returned as well."""
+        self.tree = tree
+        self.root = run_id
+        self.iterates = iterates
+        """Whether the caller iterates over the chunks."""
+        self._events: queue.SimpleQueue[_Returned | StreamChunk | Exception] = queue.SimpleQueue()
+        """Outcomes and chunks of other threads, or the error to end with."""
+        self._deadlines: list[tuple[float, AskKey]] = []
+        """A heap of the time limits of tools, including tools that have returned since."""
+        self._sources: dict[str, OpenSources] = {}
+        """By run id, the tool sources that the run has opened."""
+        self._worker: WorkerThread | None = None
+        """Performs long asks, if another process may cancel the run meanwhile."""
+        if tree.committer is not None and run_id == tree.root:
+            self._allow_waking()
+        self.schedule: Schedule[_RunningCall] = Schedule(tree, run_id)
 
-    def let_be_woken(self) -> None:
-        self._aside = aside = WorkerThread()
+    def _allow_waking(self) -> None:
+        """Let another thread end the wait of this driver."""
+        self._worker = worker = WorkerThread()
 
         def wake() -> None:
-            self._news.put(WokenError())
-            aside.wake()
+            error = self.tree.fatal_error
+            assert error is not None
+            self._events.put(error)
+            worker.wake(error)
 
         self.tree.wake = wake
 
     def steps(self) -> Generator[StreamChunk]:
-        self.tree.open(self.root)
+        """Perform asks until the run has ended or paused, and yield the chunks."""
+        tree, schedule = self.tree, self.schedule
+        tree.open(self.root)
         while True:
-            if self.ended:
+            if schedule.ended:
                 yield from self._end_branches()
-            elif (
-                len(self.active) == 1
-                and not self.busy
-                and not self.resting
-                and not self.streams(self.tree.loops[self.root])
-            ):
-                self._go_alone()
-                self._unseen[self.root] = None
-            ready = [] if self.ended else self.ready()
-            if self.ended:
+            elif len(schedule.active) == 1 and not (schedule.running or schedule.paused or self._streams_root()):
+                self._perform_alone()
+                run = tree.machines[self.root].run
+                if run.stop_reason is not None and run.error is None:
+                    return
+                schedule.recheck(self.root)
+            ready = [] if schedule.ended else schedule.collect_asks()
+            if schedule.ended:
                 continue
-            if len(ready) == 1 and not self.busy and not _is_timed(ready[0][1]):
-                yield from self._do(*ready[0])
-            elif ready or self.busy:
-                sources = [each for each in ready if isinstance(each[1], AskSource)]
-                for loop, ask in sources:  # here, where they will be closed as well
-                    yield from self._do(loop, ask)
-                new = [self._begin(loop, ask) for loop, ask in ready if not isinstance(ask, AskSource)]
-                self._keep()
-                for key, busy, loop in new:
-                    self._start(key, busy, loop)
-                if self.busy:
-                    yield from self._hear_news()
-            elif self.has_come_to_rest():
+            if len(ready) == 1 and not schedule.running and not _has_time_limit(ready[0][1]):
+                yield from self._perform_in_place(*ready[0])
+            elif ready or schedule.running:
+                for machine, ask in ready:
+                    if isinstance(ask, AskSource):  # In this thread, which closes them too.
+                        yield from self._perform_in_place(machine, ask)
+                new = [self._begin(machine, ask) for machine, ask in ready if not isinstance(ask, AskSource)]
+                self._commit()
+                for key, running, machine in new:
+                    self._start(key, running, machine)
+                if schedule.running:
+                    yield from self._handle_events()
+            elif schedule.finish_or_pause():
                 return
 
-    # In place
+    def _streams_root(self) -> bool:
+        return self.iterates or self.tree.machines[self.root].plan.on_stream is not None
 
-    def _do(self, loop: Machine, ask: Ask) -> Generator[StreamChunk]:
-        run_id = loop.run.id
-        self.tree.begin(run_id, ask.id)
-        self._keep()
-        try:
-            outcome = yield from self._perform(loop, ask, self._aside)
-        except BaseException as error:
-            self.miss(run_id, ask.id, error)
-            return
-        yield from self._take(run_id, ask, outcome)
+    def _streams(self, machine: Machine) -> bool:
+        return self.iterates or machine.plan.on_stream is not None
 
-    def _go_alone(self) -> None:
-        """One run, one thing at a time, and nobody who wants to see chunks: most walks are nothing else.
+    # Asks in place
 
-        What may take long is done aside where the run may be cancelled, from one hook to the next in one go: a change
-        of threads costs more than a step.
+    def _perform_alone(self) -> None:
+        """Perform the asks of a run without branches, as long as there is one at a time and no chunks are shown.
+
+        Most runs need nothing else. If another process may cancel the run, the worker thread performs the asks that
+        may take long, from one hook to the next in one go: a change of threads costs more than a step.
         """
-        aside = self._aside
-        if aside is None or self.tree.is_heard(self.root):
-            self._go(_IN_PLACE, aside)
+        worker = self._worker
+        if worker is None or self.tree.is_listened_to(self.root):
+            self._perform_each(_ALL, worker)
             return
-        while self._away(aside, self._go, _LONG) is not None and self._go(_SHORT):
+        while worker.call(self._perform_each, _LONG) is not None and self._perform_each(_SHORT):
             pass
 
-    def _go(self, kinds: tuple[type[Ask], ...], aside: WorkerThread | None = None) -> int | None:
-        """Do what is asked for while it is of these kinds; how many there were, None where one went wrong."""
+    def _perform_each(self, kinds: tuple[type[Ask], ...], worker: WorkerThread | None = None) -> int | None:
+        """Perform single asks while they are of these kinds. Return their number, or None after a failure."""
         tree, run_id = self.tree, self.root
         count = 0
-        while (ask := tree.begin_alone(run_id, kinds)) is not None:
-            if tree.keeper is not None:
-                self._keep()
+        while (ask := tree.begin_only_ask(run_id, kinds)) is not None:
+            if tree.committer is not None:
+                self._commit()
             try:
-                outcome = self._call(tree.loops[run_id], ask, aside)
+                outcome = self._perform(run_id, ask, worker)
             except BaseException as error:
-                self.miss(run_id, ask.id, error)
+                self.schedule.on_failure(run_id, ask.id, error)
                 return None
-            else:
-                tree.tell(run_id, ask.id, outcome)
+            tree.tell(run_id, ask.id, outcome)
             count += 1
         return count
 
-    def _take(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk]:
-        """Tell an outcome; a tool's is shown when it is safe in the machine."""
-        self.take(run_id, ask.id, outcome)
+    def _perform_in_place(self, machine: Machine, ask: Ask) -> Generator[StreamChunk]:
+        run_id = machine.run.id
+        self.tree.begin(run_id, ask.id)
+        self._commit()
+        try:
+            outcome = yield from self._perform_and_stream(machine, ask, self._worker)
+        except BaseException as error:
+            self.schedule.on_failure(run_id, ask.id, error)
+            return
+        yield from self._tell(run_id, ask, outcome)
+
+    def _perform_and_stream(
+        self, machine: Machine, ask: Ask, worker: WorkerThread | None = None
+    ) -> Generator[StreamChunk, None, Any]:
+        """Perform an ask, yield its chunks, and return the outcome."""
+        if isinstance(ask, AskModel) and not ask.is_quiet and self._streams(machine):
+            return (yield from stream_response(self.tree, machine, ask, worker))
+        return self._perform(machine.run.id, ask, worker)
+
+    def _perform(self, run_id: str, ask: Ask, worker: WorkerThread | None) -> Any:
+        """Perform an ask without chunks, and return its outcome."""
+        tree = self.tree
+        # `match` takes twice as long, and every ask passes here.
+        if isinstance(ask, AskModel):
+            try:
+                if tree.trace is None:
+                    return ask.model.complete(ask.request) if worker is None else worker.call(complete, ask)
+                with tree.span(run_id, ask.id):
+                    return ask.model.complete(ask.request) if worker is None else worker.call(complete, ask)
+            except ModelError as error:
+                tree.raise_if_late(run_id, error)
+                raise
+        elif isinstance(ask, AskTool):
+            if worker is None:
+                return call_tool(tree, run_id, ask)
+            return worker.call(partial(call_tool, tree, run_id), ask)
+        elif isinstance(ask, AskHook):
+            try:
+                with CallSite(tree, run_id, ask.id):
+                    return call_sync(ask.function, *ask.arguments)
+            except ask.forgives as error:
+                return error
+        elif isinstance(ask, AskSource):
+            sources = self._sources.setdefault(run_id, OpenSources(tree.machines[run_id].plan.agent))
+            with CallSite(tree, run_id, ask.id):
+                return sources.open(ask.source)
+        elif isinstance(ask, AskBranch):
+            raise AssertionError("A branch is driven, not performed.")
+        else:
+            assert_never(ask)
+
+    def _tell(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk]:
+        """Give an outcome to its machine. Yield the result of a tool as a chunk, now that it cannot be lost."""
+        self.schedule.tell(run_id, ask.id, outcome)
         yield from self._show_tool(run_id, ask, outcome)
 
     def _show_tool(self, run_id: str, ask: Ask, outcome: Any) -> Generator[StreamChunk]:
         if isinstance(ask, AskTool):
-            yield from self._show_result(self.tree.loops[run_id], ask.id, outcome)
+            yield from self._show_result(self.tree.machines[run_id], ask.id, outcome)
 
-    def _show_result(self, loop: Machine, ask_id: str, result: ToolResult) -> Generator[StreamChunk]:
-        if self.streams(loop):
+    def _show_result(self, machine: Machine, ask_id: str, result: ToolResult) -> Generator[StreamChunk]:
+        if self._streams(machine):
             try:
-                yield self._show(loop, ask_id, StreamChunk(tool_result=replace(result)))
+                yield show_chunk(self.tree, machine, ask_id, StreamChunk(tool_result=replace(result)))
             except BaseException as error:
-                self.fail(loop.run.id, error)
+                self.schedule.fail(machine.run.id, error)
 
-    # Beside each other
+    # Asks in threads
 
-    def _begin(self, loop: Machine, ask: Ask) -> tuple[Key, _RunningCall, Machine]:
-        key = (loop.run.id, ask.id)
-        busy = self.busy[key] = _RunningCall(ask)
+    def _begin(self, machine: Machine, ask: Ask) -> tuple[AskKey, _RunningCall, Machine]:
+        key = (machine.run.id, ask.id)
+        running = self.schedule.running[key] = _RunningCall(ask)
         self.tree.begin(*key)
         if isinstance(ask, AskTool) and ask.seconds != math.inf:
-            heapq.heappush(self._deadlines, (busy.began + ask.seconds, key))
-        return key, busy, loop
+            heapq.heappush(self._deadlines, (running.started + ask.seconds, key))
+        return key, running, machine
 
-    def _start(self, key: Key, busy: _RunningCall, loop: Machine) -> None:
-        ask = busy.ask
+    def _start(self, key: AskKey, running: _RunningCall, machine: Machine) -> None:
+        ask = running.ask
         if isinstance(ask, AskTool) and is_async(ask.tool.function):
             future: Future[ToolResult] = Future()
-            busy.end = future.cancel
-            future.add_done_callback(lambda done: self._hear(key, busy, done))
+            running.cancel = future.cancel
+            future.add_done_callback(partial(self._receive, key, running))
             with CallSite(self.tree, *key):
-                start_on_loop(aattempt(replace(ask, seconds=math.inf)), future)
+                start_on_loop(acall_tool(replace(ask, seconds=math.inf)), future)
         else:
-            start_thread(self._work, key, busy, loop, ask)
+            start_thread(self._perform_in_thread, key, running, machine, ask)
 
-    def _hear(self, key: Key, busy: _RunningCall, done: Future[ToolResult]) -> None:
+    def _receive(self, key: AskKey, running: _RunningCall, done: Future[ToolResult]) -> None:
         if not done.cancelled():
             error = done.exception()
-            self._return(busy, _Returned(key, None if error else done.result(), error))
+            self._return(running, _Returned(key, None if error else done.result(), error))
 
-    def _return(self, busy: _RunningCall, returned: _Returned) -> None:
-        busy.returned = returned
-        self._news.put(returned)
+    def _return(self, running: _RunningCall, returned: _Returned) -> None:
+        running.returned = returned
+        self._events.put(returned)
 
-    def _work(self, key: Key, busy: _RunningCall, loop: Machine, ask: Ask) -> None:
-        """In a thread of its own; nobody listens any more once the walk is over."""
-        ending.set(busy.ending)
+    def _perform_in_thread(self, key: AskKey, running: _RunningCall, machine: Machine, ask: Ask) -> None:
+        """Perform an ask in its own thread, until it returns or the drive is over."""
+        cancel_token.set(running.token)
         try:
-            with closing(self._perform(loop, ask)) as steps:
-                while not (self.is_over or loop.is_over):
+            with closing(self._perform_and_stream(machine, ask)) as chunks:
+                while not (self.schedule.is_over or machine.is_over):
                     try:
-                        chunk = next(steps)
+                        chunk = next(chunks)
                     except StopIteration as end:
-                        self._return(busy, _Returned(key, end.value, None))
+                        self._return(running, _Returned(key, end.value, None))
                         return
                     if self.iterates:
-                        self._news.put(chunk)
+                        self._events.put(chunk)
         except BaseException as error:
-            self._return(busy, _Returned(key, None, error))
+            self._return(running, _Returned(key, None, error))
 
-    def _hear_news(self) -> Generator[StreamChunk]:
-        """Wait for the next news; what has come by then is taken in with it, to be kept in one go."""
-        yield from self._wait()
+    def _handle_events(self) -> Generator[StreamChunk]:
+        """Wait for an event. Handle those that arrived meanwhile too, so that one commit stores them all."""
+        yield from self._handle_event()
         if not self.iterates:
-            for _ in range(self._news.qsize()):
-                yield from self._wait()
+            for _ in range(self._events.qsize()):
+                yield from self._handle_event()
 
-    def _wait(self) -> Generator[StreamChunk]:
-        """Wait for the next news, and take it in."""
-        news = self._next_news()
-        if isinstance(news, StreamChunk):
-            yield news
-        elif isinstance(news, WokenError):
-            assert self.tree.lost is not None
-            raise self.tree.lost
-        elif news is None:
-            yield from self._end_late_ones()
-        elif news.key in self.busy:  # otherwise its time was up, and the model was told so
-            run_id, ask = news.key[0], self.busy[news.key].ask
-            if news.error is not None:
-                del self.busy[news.key]
-                self.miss(*news.key, news.error)
+    def _handle_event(self) -> Generator[StreamChunk]:
+        event = self._next_event()
+        if isinstance(event, StreamChunk):
+            yield event
+        elif isinstance(event, Exception):
+            raise event
+        elif event is None:
+            yield from self._end_late_tools()
+        elif event.key in self.schedule.running:  # Otherwise it timed out, and the model knows it.
+            run_id, ask = event.key[0], self.schedule.running[event.key].ask
+            if event.error is not None:
+                del self.schedule.running[event.key]
+                self.schedule.on_failure(*event.key, event.error)
             else:
-                self.take(run_id, ask.id, news.outcome)
-                self.busy.pop(news.key, None)
-                yield from self._show_tool(run_id, ask, news.outcome)
+                self.schedule.tell(run_id, ask.id, event.value)
+                self.schedule.running.pop(event.key, None)
+                yield from self._show_tool(run_id, ask, event.value)
 
-    def _next_news(self) -> _Returned | StreamChunk | WokenError | None:
-        """The next news; None when the time of a tool is up."""
-        deadlines, busy = self._deadlines, self.busy
-        while deadlines and deadlines[0][1] not in busy:
+    def _next_event(self) -> _Returned | StreamChunk | Exception | None:
+        """Wait for the next event. Return None when a tool has exceeded its time limit."""
+        deadlines, running = self._deadlines, self.schedule.running
+        while deadlines and deadlines[0][1] not in running:
             heapq.heappop(deadlines)
         seconds = deadlines[0][0] - time.monotonic() if deadlines else math.inf
         try:
-            return next_of(self._news, seconds)
+            return next_item(self._events, seconds)
         except queue.Empty:
             return None
 
-    def _end_late_ones(self) -> Generator[StreamChunk]:
+    def _end_late_tools(self) -> Generator[StreamChunk]:
         now = time.monotonic()
         while self._deadlines and self._deadlines[0][0] <= now:
             _, key = heapq.heappop(self._deadlines)
-            busy = self.busy.pop(key, None)
-            if busy is not None:
-                busy.end()
-                yield from self._take(key[0], busy.ask, too_long(busy.ask, now - busy.began))
+            running = self.schedule.running.pop(key, None)
+            if running is not None and isinstance(running.ask, AskTool):
+                running.cancel()
+                yield from self._tell(key[0], running.ask, timeout_result(running.ask, now - running.started))
 
-    def stop(self) -> None:
-        """Nobody waits any more for what is under way."""
-        if self.busy:
-            time.sleep(0.001)  # a tool that has returned this moment still has to say so
-        self.begin_end()
-        for busy in self.busy.values():
-            busy.end()
+    # Storing
 
-    def let_go(self) -> None:
-        if self._aside is not None:
-            self._aside.close()
-        super().let_go()
-
-    def returned(self) -> Iterator[tuple[Key, Any]]:
-        """What has come and was not taken in yet."""
-        came = [busy.returned for busy in self.busy.values() if busy.returned is not None]
-        return iter([(each.key, each.outcome) for each in came if each.error is None])
-
-    # What is kept
-
-    def _keep(self) -> None:
-        """Wait until what has happened is safe."""
-        future = self.tree.keep()
+    def _commit(self) -> None:
+        """Wait until everything that has happened is stored."""
+        future = self.tree.commit()
         if future is not None:
             try:
                 result_of(future)
             except Exception as error:
-                failure = self.tree.not_kept(error)
+                failure = self.tree.fail_commit(error)
                 raise failure from failure.__cause__
 
-    def keep_end(self) -> None:
-        """The same when the walk is over; what cannot be kept now fails a run that was well."""
-        try:
-            self._keep()
-        except Exception as error:
-            self.not_kept(error)
-        finally:
-            self.let_go()
+    # The end
 
-    # Ends
+    def stop(self) -> None:
+        """Stop waiting for the running asks."""
+        if self.schedule.running:
+            time.sleep(0.001)  # A tool that is just returning needs a moment to report it.
+        self.schedule.start_ending()
+        for running in self.schedule.running.values():
+            running.cancel()
+
+    def returned(self) -> Iterator[tuple[AskKey, object]]:
+        """Return the outcomes that have arrived but are unknown to their machines."""
+        returned = [running.returned for running in self.schedule.running.values() if running.returned is not None]
+        return iter([(each.key, each.value) for each in returned if each.error is None])
 
     def _end_branches(self) -> Generator[StreamChunk]:
-        while self.ended:
-            run_id, error = self.ended.pop(0)
-            shown = self.end_branch(run_id, self._close_sources(run_id) or error)
-            if shown is not None:
-                loop, ask, result = shown
-                yield from self._show_result(loop, ask.id, result)
+        while self.schedule.ended:
+            run_id, error = self.schedule.ended.pop(0)
+            result = self.schedule.end_branch(run_id, self._close_sources(run_id) or error)
+            if result is not None:
+                machine, ask, tool_result = result
+                yield from self._show_result(machine, ask.id, tool_result)
+
+    def _close_sources(self, run_id: str) -> Exception | None:
+        """Close the sources of a run. An error fails a run that had none before."""
+        sources = self._sources.pop(run_id, None)
+        if sources is None:
+            return None
+        errors = SourceCloseErrors(self.tree, run_id)
+        with CallSite(self.tree, run_id, "close"):
+            sources.close(errors)
+        return errors.error
 
     def close(self) -> None:
-        """The walk is over, one way or the other."""
-        for run_id in reversed(self.active):
+        """Close the sources and the records of all runs."""
+        for run_id in reversed(self.schedule.active):
             error = self._close_sources(run_id)
             self.tree.close(run_id)
             if error is not None and run_id == self.root:
                 raise error
 
+    def finish(self) -> None:
+        """Store the end of the run, and release its claim."""
+        try:
+            if self.tree.committer is not None:
+                self._commit()
+        except Exception as error:
+            self.schedule.fail_last_commit(error)
+        finally:
+            if self._worker is not None:
+                self._worker.close()
+            self.schedule.release()
 
-def raise_own(error: RuntimeError, loop: Machine, kind: type[Exception]) -> None:
-    """A hook's own StopIteration, which Python turns into a RuntimeError on its way out of a generator."""
-    cause = error.__cause__
-    if isinstance(cause, kind):
-        loop.run.error = cause
-        cause.run = loop.run  # type: ignore[attr-defined]
-        raise cause from None
+
+def call_tool(tree: Tree, run_id: str, ask: AskTool) -> ToolResult:
+    """Call a tool. Every error becomes a result that the model can read."""
+    started, call = time.monotonic(), ask.call
+    with CallSite(tree, run_id, ask.id):
+        try:
+            output = ask.tool.function(*ask.args, **ask.kwargs)
+            if type(output) not in NOT_AWAITABLE:
+                output = await_value(collect_items(output))
+        except Exception as error:
+            return error_result(ask, error, time.monotonic() - started)
+    return ToolResult(call.id, call.name, output, None, time.monotonic() - started)
+
+
+def _has_time_limit(ask: Ask) -> bool:
+    return isinstance(ask, AskTool) and ask.seconds != math.inf

@@ -11,7 +11,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from acorn import __version__
-from acorn._inside import raise_when_interrupted
+from acorn._inside import raise_on_interrupt
 from acorn.cli.commands.batch import batch
 from acorn.cli.commands.chat import chat
 from acorn.cli.commands.demo import demo, new, pull
@@ -72,7 +72,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run one command; the exit code."""
     streams = Streams()
     try:
-        raise_when_interrupted()
+        raise_on_interrupt()
         return _perform((sys.argv[1:] if words is None else list(words)) or ["--help"], streams)
     except OutputClosedError:
         return FINE

@@ -14,8 +14,8 @@ from typing import Any, Literal, cast
 
 from acorn import module
 from acorn._inside import (
-    HandedBackError,
     QueuedRun,
+    StopSignal,
     agent_name,
     describe_error,
     excerpt,
@@ -72,7 +72,7 @@ def perform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Even
             return over.status
         try:
             queued.drive()
-        except (Exception, HandedBackError) as error:
+        except (Exception, StopSignal) as error:
             return delivery.outcome(queued, error)
         return delivery.outcome(queued, None)
 
@@ -90,7 +90,7 @@ async def aperform(store: Any, run_id: str, agents: Any = None, *, stop: threadi
             return over.status
         try:
             await queued.adrive()
-        except (Exception, HandedBackError) as error:
+        except (Exception, StopSignal) as error:
             return delivery.outcome(queued, error)
         return delivery.outcome(queued, None)
 
@@ -176,7 +176,7 @@ class _Delivery:
             return status
         if queued.fatal_error is not None:
             raise queued.fatal_error
-        if isinstance(error, HandedBackError):
+        if isinstance(error, StopSignal):
             handed = DeliverAgainError(f"The run {self._run_id} has stopped at its last commit; deliver it again.")
             handed.is_queued = True
             raise handed from None

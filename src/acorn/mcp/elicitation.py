@@ -27,13 +27,13 @@ from acorn._inside import (
     OwnerLoop,
     call_async,
     call_in_thread,
+    current_machine,
     describe_errors,
     replace_surrogates,
     shorten,
     to_json_data,
 )
 from acorn.mcp.tools import clean, cut, has_unseen
-from acorn.record import current_call_site
 from acorn.types import JsonObject, Request
 
 Call = asyncio.Task[Any]
@@ -136,11 +136,10 @@ class Caller:
     @classmethod
     def here(cls, tool: str, arguments: JsonObject, home: OwnerLoop | None) -> Caller:
         """The code that is running now, and the loop on which it waits, if it is on one."""
-        context, place = contextvars.copy_context(), current_call_site()
-        if place is None:
+        context, machine = contextvars.copy_context(), current_machine()
+        if machine is None:
             return cls(tool, arguments, home, context)
-        loop = place.tree.loops[place.run_id]
-        return cls(tool, arguments, home, context, place.run_id, loop.path or None, loop.plan.on_human)
+        return cls(tool, arguments, home, context, machine.run.id, machine.path or None, machine.plan.on_human)
 
     async def ask(self, question: str, choices: tuple[str, ...] | None) -> Any:
         """What the person says, asked where the call came from; the clock of the call stands still meanwhile."""
@@ -192,8 +191,8 @@ def _tell_all() -> None:
 
 def asks_people_here() -> bool:
     """Whether the run that the calling code is in has somebody to ask."""
-    place = current_call_site()
-    return place is not None and place.tree.loops[place.run_id].plan.on_human is not None
+    machine = current_machine()
+    return machine is not None and machine.plan.on_human is not None
 
 
 async def answer_form(caller: Caller, message: str, schema: JsonObject) -> tuple[str, JsonObject | None]:

@@ -23,6 +23,7 @@ from acorn._inside import (
     LoopBoundCall,
     OwnerLoop,
     Tool,
+    current_machine,
     excerpt,
     is_async,
     is_tool_name,
@@ -43,7 +44,6 @@ from acorn.mcp.tools import (
     safe_schema,
     tool_names,
 )
-from acorn.record import current_call_site
 from acorn.types import JsonObject
 
 _NO_HEADER = re.compile(r"[\x00\r\n]")
@@ -336,17 +336,16 @@ class _Listed:
 
 def _check_shadows(made: Sequence[Tool]) -> None:
     """A server must not take the place of a tool that a branch has from the run above, as a tool of its own may."""
-    place = current_call_site()
-    if place is None:
+    machine = current_machine()
+    if machine is None:
         return
-    loop = place.tree.loops[place.run_id]
-    above = {each.name: each for each in loop.plan.inherited}
+    above = {each.name: each for each in machine.plan.inherited}
     for each in made:
         other = above.get(each.name)
-        if each.name in loop.plan.branches or (other is not None and other.function is not each.function):
+        if each.name in machine.plan.branches or (other is not None and other.function is not each.function):
             where = f"as {other.where}" if other is not None else "as a branch"
             raise ToolConflictError(
-                f"Tool '{each.name}' of `{loop.spec.owner}` is defined twice: {where} and as {each.where}; or leave "
+                f"Tool '{each.name}' of `{machine.spec.owner}` is defined twice: {where} and as {each.where}; or leave "
                 f"the tool out by `allow=[...]`."
             )
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
-from acorn._base.forks import closes_at_fork
+from acorn._base.forks import close_at_fork
 from acorn.errors import StoreError
 from acorn.stores.port import JournalRow, Process, RunFacts, Status, StoredAnswer, StoredRun
 from acorn.stores.rules import answer_text
@@ -38,7 +38,7 @@ class SharedConnection(Generic[C]):
         self._open = open_connection
         self._lock = threading.Lock()
         self._connection: C | None = None
-        closes_at_fork(self)
+        close_at_fork(self)
 
     def use(self, act: Callable[[Callable[[], C]], T]) -> T:
         """Call a function with exclusive access. The function receives the function that returns the connection.

@@ -19,7 +19,7 @@ from contextlib import suppress
 from copy import copy
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from acorn._base.forks import closes_at_fork
+from acorn._base.forks import close_at_fork
 from acorn.errors import StoreError
 from acorn.stores.database import C, SharedConnection
 
@@ -120,7 +120,7 @@ class GroupCommitWriter(ABC, Generic[C, J]):
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._reset_queue()
-        closes_at_fork(self)
+        close_at_fork(self)
 
     def _reset_queue(self) -> None:
         self._pending: deque[J] = deque()

@@ -1,7 +1,7 @@
-"""Everything that is a tool of a module, each with one name.
+"""Collecting the tools of a module, each under a distinct name.
 
-From `tools = [...]` and from the methods marked with `@tool`, bases included. `_spec` calls it when a
-class is defined; a run calls `gather` again for what its sources offer.
+Tools come from `tools = [...]` and from the methods that are marked with `@tool`, also those of base classes. A spec
+collects them when a class is defined. A run calls `collect_tools` again for the tools of its sources.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from acorn.record import Run
 from acorn.types import JsonObject
 
 FINISH = "__finish__"
-"""The tool that ends a run; every module has it."""
+"""The tool that ends a run. Every module has it."""
 
 _NEVER_BOUND = (staticmethod, types.MethodType, functools.partial)
-"""What has a `__get__`, or may have one, and yet does not take the instance."""
+"""Callables that have a `__get__`, or may have one, but do not receive the instance."""
 
-# The names that every provider takes.
+# The names that every provider accepts.
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, eq=False)
 class FunctionTool:
-    """A tool that is a function, described by its signature or by the schema that came with it."""
+    """A tool that is a function, described by its signature or by an explicit JSON Schema."""
 
     name: str
     function: Callable[..., Any] = field(repr=False)
     options: ToolOptions
     where: str
-    """Where it was declared, for messages."""
+    """The place of the declaration, for messages."""
     method: str | None = None
-    """The attribute to take it from on an instance, for methods."""
+    """For a method, the attribute of the instance that holds it."""
     drop_first: bool = False
-    local_names: Mapping[str, Any] = field(default_factory=JsonObject, repr=False)
+    local_names: Mapping[str, object] = field(default_factory=JsonObject, repr=False)
 
     @cached_property
     def _doc(self) -> tuple[str, dict[str, str]]:
@@ -56,7 +56,7 @@ class FunctionTool:
 
     @cached_property
     def binding(self) -> Binding:
-        """The schema and validator of its arguments."""
+        """The schema and the validator of the arguments."""
         if self.options.schema is not None:
             return schema_binding(
                 self.options.schema,
@@ -75,74 +75,74 @@ class FunctionTool:
 
     @property
     def schema(self) -> JsonObject:
-        """Name, description and parameters, as in a request's `function`; the same object each time."""
+        """Name, description and parameters, as in the `function` of a request. It is the same object each time."""
         return self._schema
 
     @cached_property
     def _schema(self) -> JsonObject:
         description = self.options.description or self._doc[0]
-        described = {"description": description} if description else {}
+        optional = {"description": description} if description else {}
         schema = self.binding.schema
         if not self.options.strict:
-            return {"name": self.name, **described, "parameters": schema}
-        # One that came with the tool is sent as it is.
-        sent = schema if self.options.schema is not None else close_objects(schema)
-        return {"name": self.name, **described, "parameters": sent, "strict": True}
+            return {"name": self.name, **optional, "parameters": schema}
+        # An explicit schema is sent unchanged.
+        parameters = schema if self.options.schema is not None else close_objects(schema)
+        return {"name": self.name, **optional, "parameters": parameters, "strict": True}
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
-        """The call that the model's JSON asks for."""
+        """Return the arguments of the call that the model requests in JSON."""
         return self.binding.bind(arguments, run)
 
     def bound_to(self, instance: object) -> FunctionTool:
-        """The same tool as a method of one instance."""
+        """Return the same tool as a method of one instance."""
         if self.method is None:
             return self
         bound = replace(self, function=getattr(instance, self.method), drop_first=False)
-        # The signature was read from the class; what came of it holds for every instance.
+        # The signature was read from the class. The results are the same for every instance.
         vars(bound).update(_doc=self._doc, binding=self.binding, _schema=self._schema)
         return bound
 
 
 def collect_tools(
-    declared: Iterable[Any], owner: str, local_names: Mapping[str, Any]
+    declared: Iterable[object], owner: str, local_names: Mapping[str, object]
 ) -> tuple[list[Tool], list[ToolSource]]:
-    """The tools and the sources in a `tools` list, each tool once."""
+    """Return the tools and the sources in a `tools` list, each tool once."""
     tools: list[Tool] = []
     sources: list[ToolSource] = []
     for index, entry in enumerate(declared):
         if is_source(entry):
             if not any(entry is known for known in sources):
                 sources.append(entry)
-        elif not any(_same(entry, known.function) for known in tools):
+        elif not any(_is_same_function(entry, known.function) for known in tools):
             tools.append(make_tool(entry, f"tools[{index}]", owner, local_names))
     return tools, sources
 
 
-def make_tool(entry: Any, where: str, owner: str, local_names: Mapping[str, Any]) -> Tool:
-    """A tool from any callable, or from what makes a tool of itself, as agents do."""
-    if hasattr(get_origin(entry), AS_TOOL):  # an agent in brackets, `Extract[Person]`
-        make_tool(get_origin(entry), where, owner, local_names)  # which says so where it cannot be made
+def make_tool(entry: Any, where: str, owner: str, local_names: Mapping[str, object]) -> Tool:
+    """Create a tool from a callable, an agent, or the dict of a hosted tool."""
+    if hasattr(get_origin(entry), AS_TOOL):  # An agent with type arguments, such as `Extract[Person]`.
+        make_tool(get_origin(entry), where, owner, local_names)  # Raises if the class cannot be instantiated.
         entry = entry()
     if hasattr(entry, AS_TOOL):
-        made: Tool = getattr(entry, AS_TOOL)(where, owner)
-        return check_tool_name(made, owner)
+        agent_tool: Tool = getattr(entry, AS_TOOL)(where, owner)
+        return check_tool_name(agent_tool, owner)
     if isinstance(entry, dict):
         return check_tool_name(hosted_tool(entry, where, owner), owner)
     if isinstance(entry, staticmethod | classmethod):
         entry = entry.__func__
     if not callable(entry) and is_source(entry):
         raise DeclarationError(
-            f"`{owner}.{where}` takes a tool, and {excerpt(entry, 200)} is a source of several, which is opened when a "
-            f"run begins; put it in `tools`."
+            f"`{owner}.{where}` must be a tool, but {excerpt(entry, 200)} is a source of tools, which is opened when a "
+            f"run starts. Add it to `tools`."
         )
     if not callable(entry) or isinstance(entry, type):
-        what = f"the class `{entry.__name__}`" if isinstance(entry, type) else excerpt(entry, 200)
+        received = f"the class `{entry.__name__}`" if isinstance(entry, type) else excerpt(entry, 200)
         raise DeclarationError(
             f"`{owner}.{where}` must be a function, a callable object, an agent, a source with `tools()` or a "
-            f"provider's own tool as a dict, got {what}."
+            f"hosted tool as a dict, got {received}."
         )
     options = options_of(entry) or ToolOptions()
-    return _checked(
+    return _check_tool(
         FunctionTool(
             options.name or callable_name(entry),
             entry,
@@ -154,90 +154,92 @@ def make_tool(entry: Any, where: str, owner: str, local_names: Mapping[str, Any]
     )
 
 
-def collect_methods(cls: type, owner: str, local_names: Mapping[str, Any]) -> list[FunctionTool]:
-    """The marked methods of a class and its bases, base first, in the order of their definition.
+def collect_methods(cls: type, owner: str, local_names: Mapping[str, object]) -> list[FunctionTool]:
+    """Return the marked methods of a class and its bases, those of the bases first, in the order of definition.
 
-    An override without the decorator stays a tool: it takes the place of the method it overrides.
+    An override without the decorator stays a tool, in the place of the method that it overrides.
     """
-    found: dict[str, tuple[Any, ToolOptions]] = {}
+    marked: dict[str, tuple[Any, ToolOptions]] = {}
     for base in reversed(cls.__mro__):
         for attribute, value in vars(base).items():
-            inherited = found[attribute][1] if attribute in found else None
+            inherited = marked[attribute][1] if attribute in marked else None
             options = options_of(value) or (inherited if callable(value) or isinstance(value, staticmethod) else None)
             if options is not None:
-                found[attribute] = (value, options)
+                marked[attribute] = (value, options)
             else:
-                found.pop(attribute, None)
-    return [_method(attribute, value, options, owner, local_names) for attribute, (value, options) in found.items()]
+                marked.pop(attribute, None)
+    return [
+        _method_tool(attribute, value, options, owner, local_names) for attribute, (value, options) in marked.items()
+    ]
 
 
-def _method(
-    attribute: str, value: Any, options: ToolOptions, owner: str, local_names: Mapping[str, Any]
+def _method_tool(
+    attribute: str, value: Any, options: ToolOptions, owner: str, local_names: Mapping[str, object]
 ) -> FunctionTool:
     function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
-    # What a decorator has made of a function may bind itself like one: `functools.lru_cache` does.
+    # The result of a decorator, such as `functools.lru_cache`, may bind like a function.
     is_bound_later = hasattr(type(value), "__get__") and not isinstance(value, _NEVER_BOUND)
     name = options.name or attribute
     tool = FunctionTool(name, function, options, f"method `{attribute}`", attribute, is_bound_later, local_names)
-    return _checked(tool, owner)
+    return _check_tool(tool, owner)
 
 
-def merge_tools(listed: Sequence[Tool], own: Sequence[Tool], owner: str) -> tuple[Tool, ...]:
-    """All tools under distinct names; the listed ones come first."""
-    listed = [tool for tool in listed if not any(tool.function is method.function for method in own)]
-    check_tool_name: dict[str, Tool] = {}
-    for tool in (*listed, *own):
-        other = check_tool_name.setdefault(tool.name, tool)
-        if other is tool or _same(other.function, tool.function):
+def merge_tools(listed: Sequence[Tool], methods: Sequence[Tool], owner: str) -> tuple[Tool, ...]:
+    """Return all tools, the listed ones first, or raise `ToolConflictError` if two have the same name."""
+    listed = [tool for tool in listed if not any(tool.function is method.function for method in methods)]
+    by_name: dict[str, Tool] = {}
+    for tool in (*listed, *methods):
+        other = by_name.setdefault(tool.name, tool)
+        if other is tool or _is_same_function(other.function, tool.function):
             continue
-        if tool in own and other not in own:
+        if tool in methods and other not in methods:
             raise ToolConflictError(f"Tool '{tool.name}' defined in both tools attribute and as method")
         raise ToolConflictError(
-            f"Tool '{tool.name}' of `{owner}` is defined twice: as {other.where} and as {tool.where}; "
-            f"rename one with `@tool(name=...)`."
+            f"Tool '{tool.name}' of `{owner}` is defined twice: as {other.where} and as {tool.where}. "
+            f"Rename one with `@tool(name=...)`."
         )
-    return tuple(check_tool_name.values())
+    return tuple(by_name.values())
 
 
 def is_tool_name(name: object) -> bool:
-    """Whether providers take it and it is not ours."""
+    """Return whether providers accept the name and acorn does not reserve it."""
     return isinstance(name, str) and bool(_NAME.fullmatch(name)) and name != FINISH
 
 
 def check_tool_name(tool: Tool, owner: str) -> Tool:
-    """The tool, if its name is one that providers take and not ours."""
+    """Return the tool, or raise `DeclarationError` if its name is reserved or not accepted by providers."""
     if tool.name == FINISH:
         raise DeclarationError(
-            f"`{owner}` has a tool named `{FINISH}` ({tool.where}); the name belongs to the tool that ends a run. "
-            f"Rename it with `@tool(name=...)`."
+            f"`{owner}` has a tool named `{FINISH}` ({tool.where}), but that name is reserved for the tool that ends a "
+            f"run. Rename it with `@tool(name=...)`."
         )
     if not _NAME.fullmatch(tool.name):
         raise DeclarationError(
-            f"`{owner}` has a tool named {tool.name!r} ({tool.where}); providers take 1 to 64 letters, digits, "
-            f"`_` and `-`. Name it with `@tool(name=...)`."
+            f"`{owner}` has a tool named {tool.name!r} ({tool.where}), but providers accept only 1 to 64 letters, "
+            f"digits, `_` and `-`. Rename it with `@tool(name=...)`."
         )
     return tool
 
 
-def _checked(tool: FunctionTool, owner: str) -> FunctionTool:
+def _check_tool(tool: FunctionTool, owner: str) -> FunctionTool:
     check_tool_name(tool, owner)
     try:
-        tool.binding  # noqa: B018 - computed once and kept
+        tool.binding  # noqa: B018 - computed once and cached
     except UnresolvedHintError:
-        pass  # the class may come later in the file; the first call looks again
+        pass  # The file may define the class later. The first call reads the hints again.
     except DeclarationError as error:
         raise type(error)(f"{error} (`{owner}`, {tool.where})") from error
     return tool
 
 
-def _same(entry: Any, function: Any) -> bool:
-    if isinstance(entry, dict):  # a tool of a provider's
+def _is_same_function(entry: object, function: object) -> bool:
+    if isinstance(entry, dict):  # A hosted tool.
         return bool(entry == function)
     return entry is function or (inspect.ismethod(entry) and inspect.ismethod(function) and entry == function)
 
 
 def callable_name(entry: Any) -> str:
-    """What a callable is called where nobody named it: a partial like its function, an object like its class."""
+    """Return the name of a callable: of a partial that of its function, of an object that of its class."""
     while isinstance(entry, functools.partial) and not hasattr(entry, "__name__"):
         entry = entry.func
     return str(getattr(entry, "__name__", "") or snake_case(type(entry).__name__))
@@ -247,17 +249,17 @@ def _label(entry: Any) -> str:
     while isinstance(entry, functools.partial):
         entry = entry.func
     target = entry if hasattr(entry, "__qualname__") else type(entry)
-    # A method of a builtin object, `"".join`, has no module.
+    # A method of a builtin object, such as `"".join`, has no module.
     return f"{target.__module__}.{target.__qualname__}" if target.__module__ else str(target.__qualname__)
 
 
-def callable_docstring(function: Any) -> str | None:
-    """What a callable says of itself; a partial has the words of its function, an object those of its `__call__`."""
-    # An instance has a docstring of its own where somebody gave it one: a decorator that is a class, say.
-    has_own = "__doc__" in getattr(function, "__dict__", {})
-    if isinstance(function, functools.partial) and not has_own:
+def callable_docstring(function: object) -> str | None:
+    """Return the docstring of a callable: of a partial that of its function, of an object that of its `__call__`."""
+    # A decorator that is a class may set the docstring of its instances.
+    is_on_instance = "__doc__" in getattr(function, "__dict__", {})
+    if isinstance(function, functools.partial) and not is_on_instance:
         return callable_docstring(function.func)
-    if has_own or inspect.isroutine(function):
-        own: str | None = function.__doc__
-        return own
+    if is_on_instance or inspect.isroutine(function):
+        doc: str | None = function.__doc__
+        return doc
     return type(function).__call__.__doc__ or type(function).__doc__

@@ -1,7 +1,7 @@
-"""`@tool`: a mark on a function, nothing more.
+"""The `@tool` decorator, which marks a function as a tool.
 
-The function stays what it was: it can be called, tested, awaited and pickled as before. `collect` reads
-the mark when a module is declared.
+The function itself does not change: it can be called, tested, awaited and pickled as before. `collect.py` reads the
+mark when a module is declared.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from acorn.types import JsonObject
 F = TypeVar("F", bound=Callable[..., Any])
 
 Approval = Callable[[JsonObject], object]
-"""Whether these arguments need a person's yes."""
+"""A function that returns whether a call with these arguments needs approval by a person."""
 
 _MARK = "__acorn_tool__"
 
 
 @dataclass(frozen=True)
 class ToolOptions:
-    """What a decorator said beside the function."""
+    """The options of the `@tool` decorator."""
 
     name: str | None = None
     description: str | None = None
     timeout: float | None = None
-    """Seconds after which a call counts as failed."""
+    """The number of seconds after which a call fails."""
     parallel: bool = True
-    """Whether it may run beside other calls of the same response."""
+    """Whether it may run concurrently with other calls of the same response."""
     repeatable: bool = False
-    """Whether the same call with the same result is no sign of a loop."""
+    """Whether the loop guard ignores repeated calls with the same result."""
     schema: Any = field(default=None, hash=False)
-    """The JSON Schema of the arguments, where it does not come from the type hints."""
+    """The JSON Schema of the arguments, if it does not come from the type hints."""
     once: bool = False
-    """Whether a call that may have been begun is never begun again, though its process died in it."""
+    """Whether a call that may have started is never started again, even if its process died during the call."""
     approval: bool | Approval = False
-    """Whether a person must approve a call, or a function of its arguments that says so."""
+    """Whether a person must approve a call, or a function of its arguments that decides it."""
     strict: bool = False
-    """Whether the provider is to hold the model to the schema."""
+    """Whether the provider must enforce the schema."""
 
 
 @overload
@@ -85,42 +85,42 @@ def tool(
         def search(query: str, limit: int = 10) -> list[str]:
             \"\"\"Search the web for information.\"\"\"
 
-    A JSON Schema that is there already takes the place of the type hints. It is sent as it is, the arguments are
-    checked against it, and they are passed by name as the model gave them: "5" does not become 5.
+    An explicit JSON Schema replaces the type hints. It is sent unchanged, and the arguments are checked against it and
+    passed by name without conversion: "5" does not become 5.
 
         @tool(schema={"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]})
         def search(**arguments):
             \"\"\"Search the web for information.\"\"\"
 
-    With `once=True` a call that may have been begun is not begun again when its run goes on after a crash; the model is
-    told that nobody knows what came of it. With `approval=True`, or a function of the arguments, a person must say yes
-    to a call first, and it is made once as well.
+    With `once=True`, a call that may have started is not started again when its run resumes after a crash. The model
+    reads that the outcome is unknown. With `approval=True`, or a function of the arguments, a person must approve a
+    call before it starts, and it is made at most once as well.
 
         @tool(approval=lambda arguments: arguments["amount"] > 100)
         def refund(order: str, amount: float) -> str:
             \"\"\"Pay money back.\"\"\"
 
-    With `strict=True` the provider is asked to hold the model to the schema, where it can.
+    With `strict=True`, a provider that supports it enforces the schema.
     """
-    is_once: Any = once or (approval is not False and once is False)  # anything else is complained of
-    options = ToolOptions(name, description, timeout, parallel, repeatable, _copied(schema), is_once, approval, strict)
+    is_once = once or (approval is not False and once is False)  # `_check` rejects values that are not booleans.
+    options = ToolOptions(name, description, timeout, parallel, repeatable, _copy(schema), is_once, approval, strict)
 
     def mark(target: F) -> F:
         _check(options, target)
-        marked: F = _marked(target, options)
+        marked: F = _mark(target, options)
         return marked
 
     return mark if function is None else mark(function)
 
 
 def options_of(function: object) -> ToolOptions | None:
-    """The mark of a function or method, or None where it has none."""
+    """Return the options of a marked function or method, or None."""
     inner = function.__func__ if isinstance(function, staticmethod | classmethod) else function
-    found = getattr(inner, _MARK, None)
-    return found if isinstance(found, ToolOptions) else None
+    options = getattr(inner, _MARK, None)
+    return options if isinstance(options, ToolOptions) else None
 
 
-def _marked(target: Any, options: ToolOptions) -> Any:
+def _mark(target: Any, options: ToolOptions) -> Any:
     inner: Any = getattr(target, "__func__", target) if not inspect.ismethod(target) else target
     if _MARK not in getattr(inner, "__dict__", {}):
         try:
@@ -129,25 +129,25 @@ def _marked(target: Any, options: ToolOptions) -> Any:
             pass
         else:
             return target
-    # A bound method or a builtin takes no mark, and a marked function keeps the one it has.
+    # A bound method or a builtin cannot be marked, and a marked function keeps its mark.
     wrapped: Any = functools.partial(target)
     setattr(wrapped, _MARK, options)
     return wrapped
 
 
-def _copied(schema: Any) -> Any:
-    """A copy, so that what happens to the user's dict afterwards does not change the tool."""
+def _copy(schema: JsonObject | None) -> JsonObject | None:
+    """Copy a schema, so that later changes to the user's dict do not change the tool."""
     try:
         return copy.deepcopy(schema)
-    except Exception:  # no JSON, or a circle, which `copied` would not end in: it is said when the class is defined
+    except Exception:  # The schema is not JSON or contains itself. The definition of the class reports it.
         return schema
 
 
 def _check(options: ToolOptions, target: object) -> None:
     if not callable(target) and not isinstance(target, staticmethod | classmethod):
         raise DeclarationError(
-            f"`@tool` marks functions and methods, got {shorten(safe_repr(target))}; "
-            f"options go by name, as in `@tool(name='search')`."
+            f"`@tool` must decorate a function or method, got {shorten(safe_repr(target))}. "
+            f"Pass options by name, as in `@tool(name='search')`."
         )
     rules: list[tuple[str, object, bool, str]] = [
         ("name", options.name, options.name is None or _is_text(options.name), "a non-empty string"),
@@ -155,13 +155,13 @@ def _check(options: ToolOptions, target: object) -> None:
             "description",
             options.description,
             options.description is None or _is_text(options.description),
-            "text",
+            "a non-empty string",
         ),
         (
             "timeout",
             options.timeout,
             options.timeout is None or _is_positive(options.timeout),
-            "seconds above 0",
+            "a number of seconds above 0",
         ),
         ("parallel", options.parallel, isinstance(options.parallel, bool), "True or False"),
         ("repeatable", options.repeatable, isinstance(options.repeatable, bool), "True or False"),
@@ -171,18 +171,18 @@ def _check(options: ToolOptions, target: object) -> None:
             "approval",
             options.approval,
             _is_approval(options.approval),
-            "True, False or a plain function of the arguments, which are a dict",
+            "True, False or a sync function that takes the arguments as a dict",
         ),
     ]
-    for option, value, right, allowed in rules:
-        if not right:
+    for option, value, is_valid, expected in rules:
+        if not is_valid:
             label = getattr(target, "__qualname__", None) or type(target).__name__
             raise DeclarationError(
-                f"`{option}` of the tool `{label}` must be {allowed}, got {shorten(safe_repr(value))}."
+                f"`{option}` of the tool `{label}` must be {expected}, got {shorten(safe_repr(value))}."
             )
 
 
-def _is_approval(value: Any) -> bool:
+def _is_approval(value: object) -> bool:
     if isinstance(value, bool):
         return True
     if not callable(value) or inspect.iscoroutinefunction(value):
@@ -191,7 +191,7 @@ def _is_approval(value: Any) -> bool:
         inspect.signature(value).bind({})
     except TypeError:
         return False
-    except ValueError:  # a builtin without a signature
+    except ValueError:  # A builtin without a signature.
         pass
     return True
 

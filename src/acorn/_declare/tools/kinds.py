@@ -1,25 +1,17 @@
-"""What a run knows of a tool: its name, what the model is told of it, and how arguments become a call.
+"""The kinds of tools: the port that a run uses, agents as tools, hosted tools, tool sources and `ask_human`.
 
-The loop and the drivers see no more than this. `collect` makes the tools that are functions, described by their
-signature or by a JSON Schema that came with them.
+A run sees a tool only through `Tool`: its name, its schema, and how arguments become a call. Functions as tools are in
+`collect.py`.
 
-Objects that bring tools with them: a server's, a toolbox's.
+- An agent as a tool is a separate run, with its own prompt and conversation, whose output is the result of the call.
+  `module` has the attribute `AS_TOOL`, and a run starts the agent like a branch.
+- A hosted tool runs at the provider. It is a dict in `tools`, which is sent to the model unchanged:
 
-A source goes straight into `tools = [...]`. What it offers is asked for when a run begins.
+      tools = [{"type": "web_search_20250305", "name": "web_search"}]
 
-An agent as a tool: a run of its own, with its own prompt and conversation, whose output is the result.
-
-The class `module` says by `AS_TOOL` how it becomes one; a run walks it like a branch.
-
-Tools that a provider runs itself: a dict in `tools`, which goes to the model as it is.
-
-    tools = [{"type": "web_search_20250305", "name": "web_search"}]
-
-What such a tool returns never passes through here: it comes within the model's answer, and adapters keep it there.
-
-The tool that asks a person, and which tools people have a say in.
-
-Nothing is called here: a run that comes to such a call makes a request of it, and the answer is its result.
+  Its results are part of the response of the model, and adapters keep them there.
+- A tool source is an object in `tools` that provides tools when a run starts, such as an MCP server.
+- `ask_human` and approvals wait for a person: a call becomes a request, and the answer becomes its result.
 """
 
 from __future__ import annotations
@@ -32,7 +24,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from acorn._declare.tools.decorator import ToolOptions, tool
 from acorn._formats.json import shorten
@@ -42,46 +34,46 @@ from acorn.record import Run
 from acorn.types import JsonObject
 
 Arguments = tuple[tuple[Any, ...], JsonObject]
-"""What to call a function with: by position and by name."""
+"""The positional and the keyword arguments of a call."""
 
 
 class ArgumentError(Exception):
-    """The model's arguments do not fit; the words are for the model."""
+    """The arguments of a tool call are invalid. The model reads the message."""
 
 
 class Tool(Protocol):
-    """One tool of a run."""
+    """A tool of a run."""
 
     @property
     def name(self) -> str: ...
     @property
     def schema(self) -> JsonObject:
-        """Name, description and parameters, as in a request's `function`."""
+        """Name, description and parameters, as in the `function` of a request."""
         ...
 
     @property
     def options(self) -> ToolOptions: ...
     @property
     def where(self) -> str:
-        """Where it was declared, for messages."""
+        """The place of the declaration, for messages."""
         ...
 
     @property
     def function(self) -> Callable[..., Any]:
-        """What is called."""
+        """The callable, or the agent or dict that stands for it."""
         ...
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
-        """The call that the model's JSON asks for; raises `ArgumentError` where it does not fit."""
+        """Return the arguments of the call that the model requests in JSON, or raise `ArgumentError`."""
         ...
 
     def bound_to(self, instance: object) -> Tool:
-        """The same tool as a method of one instance; a tool that is no method stays as it is."""
+        """Return the tool as a method of one instance; a tool that is not a method returns itself."""
         ...
 
 
 class Binding(Protocol):
-    """The part in which functions differ: how their arguments are described and checked."""
+    """The schema of the arguments of a function, and how they are validated."""
 
     @property
     def schema(self) -> JsonSchema: ...
@@ -91,56 +83,56 @@ class Binding(Protocol):
 
 @runtime_checkable
 class ToolSource(Protocol):
-    """Anything with `tools()`.
+    """An object with the method `tools()`.
 
-    It is opened before and closed after, where it can be: as a context manager, async or not, or by `open()` and
-    `close()`.
+    A run opens it before the first call and closes it at the end, if it is a sync or async context manager or has
+    `open()` and `close()`.
     """
 
     def tools(self) -> Sequence[Callable[..., Any]]: ...
 
 
-def is_source(value: object) -> bool:
-    """Whether an entry of `tools` is a source rather than a tool."""
+def is_source(value: object) -> TypeGuard[ToolSource]:
+    """Return whether an entry of `tools` is a source and not a tool."""
     return not isinstance(value, type) and callable(getattr(value, "tools", None))
 
 
 def source_may_ask_human(source: object) -> bool:
-    """Whether a source says beforehand that calls of its tools may wait for a person."""
+    """Return whether a source declares that calls of its tools may wait for a person."""
     return bool(getattr(source, "asks_people", False))
 
 
 AS_TOOL = "__acorn_as_tool__"
-"""The attribute of a class or an instance that makes a tool of it: a function of where it is declared and the owner."""
+"""The attribute of an agent class or instance with a function that creates its tool, given `where` and `owner`."""
 _BLANK_LINE = re.compile(r"\n\s*\n")
 
 
 def first_paragraph(doc: str | None) -> str:
-    """What a model is told of an agent: the first words of its docstring."""
+    """Return the first paragraph of a docstring, which describes an agent to the model."""
     return _BLANK_LINE.split(inspect.cleandoc(doc or ""))[0]
 
 
 @dataclass(frozen=True, eq=False)
 class AgentTool:
-    """A tool that starts another module."""
+    """A tool that starts another agent."""
 
     name: str
     function: Callable[..., Any] = field(repr=False)
-    """The class, of which each call makes an instance, or the instance itself."""
+    """The class, which each call instantiates, or the instance itself."""
     options: ToolOptions
     where: str
     doc: str | None
     parameters: Callable[[], JsonObject] = field(repr=False)
-    """The schema of its input."""
+    """Returns the schema of its input."""
 
     @cached_property
     def schema(self) -> JsonObject:
-        """Name, description and parameters, as in a request's `function`."""
+        """Name, description and parameters, as in the `function` of a request."""
         description = self.options.description or first_paragraph(self.doc)
-        described = {"description": description} if description else {}
+        optional = {"description": description} if description else {}
         if self.options.strict:
-            return {"name": self.name, **described, "parameters": close_objects(self.parameters()), "strict": True}
-        return {"name": self.name, **described, "parameters": self.parameters()}
+            return {"name": self.name, **optional, "parameters": close_objects(self.parameters()), "strict": True}
+        return {"name": self.name, **optional, "parameters": self.parameters()}
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
         raise ArgumentError(f"`{self.name}` is an agent: it is walked, not called.")
@@ -150,23 +142,23 @@ class AgentTool:
 
 
 _OPTIONS = ToolOptions()
-_RUN_BY_US = re.compile(
+_RUN_BY_CALLER = re.compile(
     r"(?:bash|text_editor|computer|memory)_\d{8}|local_shell|computer_use_preview|computer|apply_patch"
 )
-"""Kinds of which a provider knows the schema, and leaves the work to whoever asks."""
+"""Types whose schema the provider knows, but which the caller must execute."""
 _EXAMPLE = "{'type': 'web_search_20250305', 'name': 'web_search'}"
 
 
 @dataclass(frozen=True, eq=False)
 class HostedTool:
-    """A tool that a provider runs."""
+    """A tool that runs at the provider."""
 
     name: str
     schema: JsonObject = field(repr=False)
-    """What is sent, as the user wrote it."""
+    """The dict of the user, which is sent unchanged."""
     where: str
     function: Callable[..., Any] = field(repr=False)
-    """The user's own dict, by which it is known in `step.tools`."""
+    """The dict object of the user, which identifies the tool in `step.tools`."""
     options: ToolOptions = _OPTIONS
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
@@ -177,43 +169,39 @@ class HostedTool:
 
 
 def hosted_tool_name(entry: Mapping[str, Any]) -> Any:
-    """What a tool of a provider's is called; several servers may be told by the same type."""
+    """Return the name of a hosted tool. Several MCP servers have the same type and differ in their label."""
     return next((entry[key] for key in ("name", "server_label", "mcp_server_name") if key in entry), entry.get("type"))
 
 
 def hosted_tool(entry: Any, where: str, owner: str) -> HostedTool:
-    """A tool of a dict; what is in it is the provider's business, but for what it is."""
+    """Create a hosted tool from a dict. The keys other than the type and the name are up to the provider."""
     place = f"`{owner}.{where}`"
     kind = entry.get("type")
     if kind is None:
         keys = ", ".join(f"`{key}`" for key in entry) or "nothing"
-        raise DeclarationError(
-            f"{place} is a dict with {keys}, which is no tool of a provider: it needs a `type`, as in {_EXAMPLE}."
-        )
+        raise DeclarationError(f"{place} is a dict with {keys}. A hosted tool needs a `type`, as in {_EXAMPLE}.")
     if not isinstance(kind, str) or not kind.strip():
-        raise DeclarationError(
-            f"{place} is a dict whose `type` must be the name of a provider's tool, as in {_EXAMPLE}."
-        )
+        raise DeclarationError(f"{place} is a dict whose `type` must be the name of a hosted tool, as in {_EXAMPLE}.")
     name = hosted_tool_name(entry)
     if not isinstance(name, str):
         raise DeclarationError(f"{place} is a dict whose name must be a string, as in {_EXAMPLE}.")
     if kind in ("function", "custom"):
         raise DeclarationError(
-            f"{place} describes a function (`type` is {kind!r}) and nobody runs it; write the function, with "
-            f"`@tool(name=..., schema=...)` where it has a JSON Schema already."
+            f"{place} describes a function (`type` is {kind!r}) without an implementation. Write the function, with "
+            f"`@tool(name=..., schema=...)` if it has a JSON Schema."
         )
-    if _RUN_BY_US.fullmatch(kind):
+    if _RUN_BY_CALLER.fullmatch(kind):
         raise DeclarationError(
-            f"{place} is `{kind}`, which the provider does not run itself; write a function that does, and mark it "
-            f"with `@tool`."
+            f"{place} is `{kind}`, which the provider does not run itself. Write a function for it and mark it with "
+            f"`@tool`."
         )
     try:
         json.dumps(entry, allow_nan=False)
-        own = copy.deepcopy(entry)
+        schema = copy.deepcopy(entry)
     except (TypeError, ValueError, RecursionError) as error:
-        raise DeclarationError(f"{place} must be plain JSON data: {shorten(str(error))}.") from error
+        raise DeclarationError(f"{place} must be JSON data: {shorten(str(error))}.") from error
     function: Any = entry
-    return HostedTool(name, own, f"{where} (`{kind}`)", function)
+    return HostedTool(name, schema, f"{where} (`{kind}`)", function)
 
 
 @tool
@@ -225,17 +213,17 @@ def ask_human(question: str, choices: list[str] | None = None) -> Any:
         choices: Answers to choose from, if there are some.
     """
     raise AcornError(
-        "`ask_human` is for a model to call: put it into `tools` of a module that has `on_human` or a `store`."
+        "Only a model can call `ask_human`. Add it to the `tools` of a module that has `on_human` or a `store`."
     )
 
 
 def may_ask_human(tool: Tool) -> bool:
-    """Whether a call of this tool may wait for a person."""
+    """Return whether a call of this tool may wait for a person."""
     return bool(tool.options.approval) or is_ask_human(tool)
 
 
 def is_ask_human(tool: Tool) -> bool:
-    """Whether it is `ask_human`, under whatever name."""
+    """Return whether a tool is `ask_human`, under any name."""
     function: Any = tool.function
     while isinstance(function, functools.partial):
         function = function.func
@@ -243,7 +231,7 @@ def is_ask_human(tool: Tool) -> bool:
 
 
 def needs_approval(tool: Tool, arguments: Arguments) -> bool:
-    """Whether this very call does; what the user's function raises ends the run."""
+    """Return whether this call needs approval. An exception in the user's function ends the run."""
     approval = tool.options.approval
     if isinstance(approval, bool):
         return approval
@@ -251,14 +239,14 @@ def needs_approval(tool: Tool, arguments: Arguments) -> bool:
 
 
 def named_arguments(tool: Tool, arguments: Arguments) -> JsonObject:
-    """What the function would be called with, by name and with its defaults, but for the run."""
+    """Return the arguments of a call by name, with defaults and without the run."""
     args, kwargs = arguments
     if tool.options.schema is not None:
         return dict(kwargs)
     try:
         signature = inspect.signature(tool.function)
         bound = signature.bind_partial(*args, **kwargs)
-    except (TypeError, ValueError):  # a builtin without one
+    except (TypeError, ValueError):  # A builtin without a signature.
         return dict(kwargs)
     bound.apply_defaults()
     named: JsonObject = {}

@@ -338,7 +338,7 @@ def _probe(shape: Shape, owner: str, attribute: str) -> None:
             return
         raise DeclarationError(
             f"`{owner}.{attribute}` cannot be described in JSON Schema: {shorten(error.message)} "
-            f"Use types that JSON can carry."
+            f"Use types that JSON can represent."
         ) from error
 
 

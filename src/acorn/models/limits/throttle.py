@@ -27,7 +27,7 @@ from weakref import WeakKeyDictionary
 
 from pydantic_core import to_json
 
-from acorn._base.interrupts import AbandonedError, ending, next_of
+from acorn._base.interrupts import StopSignal, cancel_token, next_item
 from acorn._base.log import logger
 from acorn._declare.settings import ClassLimit, RateLimit
 from acorn._declare.spec_cache import agent_name
@@ -146,19 +146,19 @@ class QueuedWaiter:
         turn.tell = news.put
         began = self._begin(turn)
         until = inf if seconds is None or seconds > threading.TIMEOUT_MAX else began + seconds
-        end = ending.get()
-        if end is not None:
-            end.watch(partial(news.put, _NEVER))
+        token = cancel_token.get()
+        if token is not None:
+            token.on_cancel(partial(news.put, _NEVER))
         try:
-            while wait := next_of(news, until - monotonic()):
+            while wait := next_item(news, until - monotonic()):
                 if wait == _NEVER:
-                    raise AbandonedError
+                    raise StopSignal("abandoned")
                 self._hear(turn, wait)
         except queue.Empty:
             raise self._late(turn, began) from None
         finally:
-            if end is not None:
-                end.watch(None)
+            if token is not None:
+                token.on_cancel(None)
         self._go(turn)
 
     async def atake(self, turn: Waiter, seconds: float | None) -> None:
@@ -222,7 +222,7 @@ def allowance(
 
 
 def _shared_window(window: ClassLimit[RateLimit], store: SharedLimits, limit: RateLimit) -> SharedWindow:
-    key = f"{agent_name(window.of)} {limit.requests} {limit.tokens} {limit.per:g}"
+    key = f"{agent_name(window.cls)} {limit.requests} {limit.tokens} {limit.per:g}"
 
     def send(gate: SharedWindow, order: WindowOrder) -> None:
         _clerk.carriers.send(store, gate, order)
@@ -233,7 +233,7 @@ def _shared_window(window: ClassLimit[RateLimit], store: SharedLimits, limit: Ra
 def _gate(counted: ClassLimit[RateLimit] | ClassLimit[int], make: Callable[..., Gate], where: str = "") -> Gate:
     """The one gate of a limit, which all of a class go through."""
     with _clerk.guard:
-        gates = _clerk.gates.setdefault(counted.of, {})
+        gates = _clerk.gates.setdefault(counted.cls, {})
         key = (counted.limit, where)
         if key not in gates:
             gates[key] = make(counted.limit)

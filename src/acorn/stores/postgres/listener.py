@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 from psycopg import Connection
 
-from acorn._base.forks import closes_at_fork
+from acorn._base.forks import close_at_fork
 from acorn.errors import StoreError
 from acorn.stores.postgres.claims import CANCEL_CHANNEL, CHANGE_CHANNEL
 from acorn.stores.postgres.connection import Database, abandon
@@ -61,7 +61,7 @@ class Listener:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._reset()
-        closes_at_fork(self)
+        close_at_fork(self)
 
     def _reset(self) -> None:
         self._lock = threading.Lock()

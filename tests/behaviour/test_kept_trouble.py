@@ -263,7 +263,7 @@ def test_full_disk_is_reported_and_file_stays_intact(tmp_path: Path) -> None:
 
     said = run("1000000")
     assert said.startswith("StoreError a ")
-    assert "disk is full" in said
+    assert "Check that the disk is not full" in said
     (facts,) = acorn.runs(tmp_path / "runs.db").list()
     assert facts.status == "stopped"
     assert 0 < facts.steps < 20

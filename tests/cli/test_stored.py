@@ -128,7 +128,7 @@ def test_run_is_cancelled_and_deleted(acorn: Acorn, store: Path) -> None:
         (["work", "desk.py", "--store", "memory"], "and `memory` is none"),
         (["work", "desk.py"], "workers need a PostgreSQL store, and there is no store here"),
         (["work", "desk.py", "--store", "mysql://me:secret@host/db"], "got 'mysql://...'"),
-        (["runs", "--store", "postgresql://me:secret@127.0.0.1:9/db"], "cannot be reached"),
+        (["runs", "--store", "postgresql://me:secret@127.0.0.1:9/db"], "Cannot connect to"),
     ],
 )
 def test_stored_commands_wrong_usage_is_one_line(acorn: Acorn, store: Path, words: list[str], complaint: str) -> None:

@@ -18,6 +18,7 @@ from acorn._record.saved_form import read_entries, read_record
 from acorn.errors import StoreError
 from acorn.journal import Entry
 from acorn.record import Run
+from acorn.stores import messages
 from acorn.stores.open import open_store
 from acorn.stores.port import NotifyingStore, RunFacts, Status, Store
 from acorn.types import Request
@@ -70,7 +71,7 @@ class Runs:
         """The record of a run, its branches included: of one that goes on or was interrupted, what was committed."""
         kept = self._store.read(run_id)
         if not kept:
-            raise _unknown(run_id, self._store)
+            raise messages.run_not_found(run_id, self._store.name)
         root, *below = kept
         with read_whole(run_id, self._store):
             shelf = BlobReader(self._store.media)
@@ -122,14 +123,10 @@ def status_of_runs(
     """Whether a run is over, and the entries behind a position, with the position of the last."""
     status, heard = store.follow(run_id, position)
     if status is None:
-        raise _unknown(run_id, store)
+        raise messages.run_not_found(run_id, store.name)
     shelf = BlobReader(store.media)
     entries = read_entries([shelf.read(each.entry) for each in heard])
     return not heard and status not in goes_on, heard[-1].position if heard else position, entries
-
-
-def _unknown(run_id: str, store: Store) -> StoreError:
-    return StoreError(f"There is no run {run_id!r} in {store.name}; `acorn runs` lists what there is.")
 
 
 def runs(store: str | Path | Store) -> Runs:

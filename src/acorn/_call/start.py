@@ -29,7 +29,8 @@ from acorn._drive.tree import Tree
 from acorn._formats.json import excerpt, to_json_data
 from acorn._machine.machine import Machine
 from acorn._machine.state import OBJECT, written_settings
-from acorn.errors import DeclarationError, StoreError
+from acorn.errors import DeclarationError
+from acorn.stores import messages
 from acorn.stores.open import open_store
 from acorn.stores.port import Store, StoredRun
 from acorn.types import JsonObject
@@ -66,7 +67,7 @@ def load_resumed(agent: Agent[Any, Any], run_id: str, given: Any, *, is_one: boo
     store, origin = store_of(plan.spec), origin_of(agent)
     found = claim(store, run_id, origin.agent, may_have_moved=True)
     if found is None:
-        raise StoreError(f"There is no run {run_id!r} in {store.name}; `acorn runs` lists what there is.")
+        raise messages.run_not_found(run_id, store.name)
     return load_tree(found, plan, store, origin, given, is_one=is_one), run_id
 
 

@@ -256,7 +256,7 @@ def test_request_is_answered_once() -> None:
     first, second = again.requests()
     again.answer(first.id, "x", 9.0)
     assert again.requests() == [second]
-    with pytest.raises(StoreError, match="was already answered"):
+    with pytest.raises(StoreError, match="was answered already"):
         again.answer(first.id, "y", 9.0)
     with pytest.raises(StoreError, match="has no request `nope`"):
         again.answer("nope", "y", 9.0)

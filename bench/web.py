@@ -1,6 +1,6 @@
-"""The page: what a long run costs the tab and the server beside a short one, and streaming at any rate.
+"""Measure the page: the cost of a long run for the tab and the server relative to a short one, and streaming.
 
-The tab's CPU is what Chromium says of its main thread. Without a Chromium, what the server does is measured alone.
+Chromium reports the CPU time of its main thread. Without Chromium, only the server is measured.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from acorn import module, tool
 from acorn.models.port import Delta, ModelRequest
 from acorn.stores.memory import MemoryStore
 from acorn.testing import Reply, ScriptedModel, call, finish
-from acorn.web.page.routes import viewed
+from acorn.web.page.routes import view_json
 from acorn.web.page.run_index import read_file
-from acorn.web.page.wire import PageRedactor
-from acorn.web.server import Server, bound
+from acorn.web.redact import PageRedactor
+from acorn.web.server import Server, bind_socket
 
 STEPS = 750
 PATIENCE = 120_000
@@ -64,7 +64,7 @@ def walked(steps: int, file: Path) -> Path:
 
 
 class Flow(ScriptedModel):
-    """A text at a steady rate."""
+    """Send text at a steady rate."""
 
     def __init__(self) -> None:
         super().__init__(lambda request: Reply(""), name="flow")
@@ -87,7 +87,7 @@ class Talker(module[str, str]):
 
 @contextmanager
 def served(app: Any) -> Iterator[str]:
-    on = bound("127.0.0.1", 0, is_given=True)
+    on = bind_socket("127.0.0.1", 0, is_exact=True)
     server = Server(app, lambda: None)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [on]}, daemon=True)
     thread.start()
@@ -98,7 +98,7 @@ def served(app: Any) -> Iterator[str]:
 
 
 class Tab:
-    """A page in the browser, and what it costs."""
+    """A page in the browser, and its cost."""
 
     def __init__(self, chromium: Any, address: str) -> None:
         self.context = chromium.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
@@ -141,11 +141,11 @@ def lines() -> Iterator[Line]:
 
 def _server(file: Path) -> Iterator[Line]:
     text = file.read_text()
-    view = viewed(read_file(file), PageRedactor())
+    view = view_json(read_file(file), PageRedactor())
     floor = cpu(lambda: json.loads(text))
     yield Line(
         "server CPU for a view / json.loads of the file",
-        cpu(lambda: viewed(read_file(file), PageRedactor())) / floor,
+        cpu(lambda: view_json(read_file(file), PageRedactor())) / floor,
         8,
     )
     yield Line("the JSON of a view / the file", len(view) / len(text), 0.4)

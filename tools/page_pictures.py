@@ -1,7 +1,7 @@
-"""Makes `docs/play-*.png` and `docs/view-*.png`, the pictures of the page in the README: `make shots`.
+"""Make `docs/play-*.png` and `docs/view-*.png`, the pictures of the page in the README: `make shots`.
 
-A run on a scripted model is watched in a real browser, light and dark: in Play while its answer is half there, and in
-the viewer when it is over.
+A real browser, light and dark, shows a run on a scripted model: in Play while its answer is incomplete, and in the
+viewer when it has finished.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from acorn.models import ModelRequest  # noqa: E402
 from acorn.models.port import Delta, Price  # noqa: E402
 from acorn.stores.memory import MemoryStore  # noqa: E402
 from acorn.testing import Reply, ScriptedModel, call, finish  # noqa: E402
-from acorn.web.server import Server, bound  # noqa: E402
+from acorn.web.server import Server, bind_socket  # noqa: E402
 
 if TYPE_CHECKING:
     from playwright.sync_api import ViewportSize
@@ -40,7 +40,7 @@ PRICE = Price(2.5e-6, 10e-6)
 
 
 class Paced(ScriptedModel):
-    """Writes as a model does, and waits in the middle of its answer."""
+    """Write like a model, and wait in the middle of the answer."""
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         count = 0
@@ -127,7 +127,7 @@ def main() -> None:
         sys.exit('there is no Chromium; "make browser" gets one')
     from playwright.sync_api import sync_playwright
 
-    on = bound("127.0.0.1", 0, is_given=True)
+    on = bind_socket("127.0.0.1", 0, is_exact=True)
     server = Server(acorn.web.app(Researcher(), store=MemoryStore()), lambda: None)
     threading.Thread(target=server.run, kwargs={"sockets": [on]}, daemon=True).start()
     home = f"http://127.0.0.1:{on.getsockname()[1]}"

@@ -11,7 +11,7 @@ from tests.web.test_rows import JOURNALS
 
 import acorn
 from acorn.testing import Reply, ScriptedModel, call, finish
-from acorn.web.page.align import Pair, aligned
+from acorn.web.page.align import Pair, align
 from acorn.web.page.rows import Row, Rows, rows_of
 
 
@@ -41,12 +41,12 @@ def sides(pairs: Sequence[Pair]) -> list[tuple[str, str, bool]]:
 @given(JOURNALS, JOURNALS)
 def test_aligned_rows_appear_once_in_order(left: list[Any], right: list[Any]) -> None:
     one, other = rows_of(left), rows_of(right)
-    pairs = aligned(one, other)
+    pairs = align(one, other)
     for rows, found in ((one, [pair.left for pair in pairs]), (other, [pair.right for pair in pairs])):
         here = [row for row in found if row is not None]
         assert sorted(row.id for row in here) == [row.id for row in rows.all]
-        for up in {row.up for row in here}:
-            below = [row.id for row in here if row.up == up]
+        for up in {row.parent for row in here}:
+            below = [row.id for row in here if row.parent == up]
             assert below == sorted(below)
     for pair in pairs:
         assert pair.left or pair.right
@@ -59,12 +59,12 @@ def test_aligned_rows_appear_once_in_order(left: list[Any], right: list[Any]) ->
 @settings(max_examples=40)
 @given(JOURNALS)
 def test_run_aligned_with_itself_is_equal(written: list[Any]) -> None:
-    pairs = aligned(rows_of(written), rows_of(written))
+    pairs = align(rows_of(written), rows_of(written))
     assert all(pair.is_same and pair.left and pair.right and pair.left.id == pair.right.id for pair in pairs)
 
 
 def test_extra_rows_are_unpaired() -> None:
-    pairs = aligned(run(look("a") & look("b") & look("c"), END), run(look("b") & look("c"), END))
+    pairs = align(run(look("a") & look("b") & look("c"), END), run(look("b") & look("c"), END))
     assert sides(pairs) == [
         ("input", "input", True),
         ("model", "model", False),
@@ -77,12 +77,12 @@ def test_extra_rows_are_unpaired() -> None:
 
 def test_different_rows_are_paired() -> None:
     other = finish(answer="not so", confidence=1.0)
-    pairs = aligned(run(look("a"), END), run(look("z"), other))
+    pairs = align(run(look("a"), END), run(look("z"), other))
     assert sides(pairs)[1:] == [("model", "model", False), ("a", "z", False), ("answer", "answer", False)]
 
 
 def test_extra_turn_does_not_shift_others() -> None:
-    pairs = aligned(run(look("a"), look("c"), END), run(look("a"), look("b"), look("c"), END))
+    pairs = align(run(look("a"), look("c"), END), run(look("a"), look("b"), look("c"), END))
     assert [each for each in sides(pairs) if not each[2]] == [("", "model", False), ("", "b", False)]
 
 
@@ -98,11 +98,11 @@ def test_results_and_arguments_both_count() -> None:
     heard: list[Any] = []
     with acorn.listen(heard.append):
         Other(model=ScriptedModel([look("a"), END]), tools=[search], store="memory").run(question="why")
-    pairs = aligned(run(look("a"), END), rows_of(heard))
+    pairs = align(run(look("a"), END), rows_of(heard))
     assert ("a", "a", False) in sides(pairs)
 
 
 def test_reordered_rows_are_unpaired() -> None:
-    pairs = aligned(run(look("a") & look("b") & look("c"), END), run(look("c") & look("a") & look("b"), END))
+    pairs = align(run(look("a") & look("b") & look("c"), END), run(look("c") & look("a") & look("b"), END))
     calls = [each for each in sides(pairs) if each[0] in "abc" and each[1] in "abc"]
     assert sorted(calls) == [("", "c", False), ("a", "a", True), ("b", "b", True), ("c", "", False)]

@@ -1,4 +1,4 @@
-"""Who may ask for what: every line of the guard, and what every answer carries."""
+"""Access to the page: every rule of the guard, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tests.web.desk import HOME, KEY, Desk, asked, get, post, site
 
 from acorn import DeclarationError
 from acorn.stores.memory import MemoryStore
-from acorn.web.guard import BODY, Asked, Body, Guard, judged
-from acorn.web.page.routes import routes
-from acorn.web.page.site import site_of
-from acorn.web.server import bound
+from acorn.web.guard import MAX_BODY, LimitedBody, PageGuard, RequestHead, check_request
+from acorn.web.page.routes import make_router
+from acorn.web.page.site import make_site
+from acorn.web.server import bind_socket
 
 HOSTS = ("127.0.0.1", "localhost", "[::1]")
 
@@ -46,7 +46,7 @@ def test_page_guard_follows_matrix(host: str, method: str) -> None:
         own = f"http://{host}" if origin == "same" else origin
         given = {"host": host, "origin": own, "sec-fetch-site": fetched, "cookie": cookie, "content-type": kind}
         headers = {name: [value] for name, value in given.items() if value is not None}
-        refusal = judged(Asked(method, "/api/runs", headers), HOSTS, KEY, "acorn_8123")
+        refusal = check_request(RequestHead(method, "/api/runs", headers), HOSTS, KEY, "acorn_8123")
         writes = METHOD[method]
         origin_fits = not writes if origin is None else bool(ORIGIN[origin])
         fits = HOST[host] and origin_fits and SITE[fetched] and (not writes or KIND[kind])
@@ -58,7 +58,7 @@ def test_page_guard_follows_matrix(host: str, method: str) -> None:
 def test_repeated_header_is_rejected() -> None:
     for name in ("host", "origin", "sec-fetch-site"):
         headers = {"host": [HOME[7:]], "cookie": [f"acorn_8123={KEY}"], name: [HOME[7:], "evil.example"]}
-        assert judged(Asked("GET", "/", headers), HOSTS, KEY, "acorn_8123") is not None
+        assert check_request(RequestHead("GET", "/", headers), HOSTS, KEY, "acorn_8123") is not None
 
 
 def test_only_login_answers_without_key() -> None:
@@ -79,11 +79,11 @@ def test_page_host_rejection_says_what_to_do() -> None:
 
 
 def test_login_sets_cookie_and_continues() -> None:
-    for origin in ("cross-site", "none", None):  # typed, or opened by a file
+    for origin in ("cross-site", "none", None):  # Typed, or opened by a file.
         page = answer("GET", f"/login?key={KEY}&next=/runs/", cookie=None, sec_fetch_site=origin)
         assert page.status_code == 200
         assert "0;url=/runs/" in page.text
-        assert 'rel="icon"' in page.text  # else a browser asks for one, and complains
+        assert 'rel="icon"' in page.text  # Otherwise a browser asks for one and reports an error.
         cookie = page.headers["set-cookie"]
         assert cookie.startswith(f"acorn_8123={KEY};")
         assert "HttpOnly" in cookie
@@ -169,10 +169,10 @@ def test_files_have_fixed_content_types() -> None:
 
 def test_too_long_page_body_is_rejected() -> None:
     app = site(Desk())
-    assert post(app, "/api/requests/x", {"value": "x" * BODY}).status_code == 413
+    assert post(app, "/api/requests/x", {"value": "x" * MAX_BODY}).status_code == 413
 
     async def pieces() -> Any:
-        for _ in range(BODY // 1000 + 10):
+        for _ in range(MAX_BODY // 1000 + 10):
             yield b" " * 1000
 
     async def unsaid() -> httpx.Response:
@@ -183,7 +183,7 @@ def test_too_long_page_body_is_rejected() -> None:
 
 @pytest.mark.parametrize("piece", [b"", b" "], ids=["nothing comes", "it trickles"])
 def test_endless_body_is_abandoned(piece: bytes) -> None:
-    app = Guard(routes(site_of(Desk(), MemoryStore())), HOSTS, KEY, seconds=0.02)
+    app = PageGuard(make_router(make_site(Desk(), MemoryStore())), HOSTS, KEY, body_timeout=0.02)
 
     async def body() -> Any:
         yield b'{"input": '
@@ -199,7 +199,7 @@ def test_endless_body_is_abandoned(piece: bytes) -> None:
 
 
 def test_connection_of_endless_body_is_closed() -> None:
-    app = Guard(routes(site_of(Desk(), MemoryStore())), HOSTS, KEY, seconds=0.02)
+    app = PageGuard(make_router(make_site(Desk(), MemoryStore())), HOSTS, KEY, body_timeout=0.02)
     with served(app) as home, socket.create_connection(("127.0.0.1", int(home.rpartition(":")[2])), PATIENCE) as client:
         port = client.getpeername()[1]
         head = f"POST /api/runs HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nOrigin: {home}\r\nCookie: acorn_{port}={KEY}\r\n"
@@ -217,20 +217,20 @@ def test_reader_of_complete_body_has_no_deadline() -> None:
         return coming.pop(0)
 
     async def main() -> list[Any]:
-        body = Body(receive, 100, 0.0)
+        body = LimitedBody(receive, 100, 0.0)
         return [await body(), await body()]
 
     assert [each["type"] for each in asyncio.run(main())] == ["http.request", "http.disconnect"]
 
 
 def test_page_server_listens_on_loopback_and_next_free_port() -> None:
-    with bound("127.0.0.1", 0, is_given=False) as first:
+    with bind_socket("127.0.0.1", 0, is_exact=False) as first:
         name, port = first.getsockname()
         assert name == "127.0.0.1"
-        with bound("127.0.0.1", port, is_given=False) as second:
+        with bind_socket("127.0.0.1", port, is_exact=False) as second:
             assert second.getsockname()[1] != port
         with pytest.raises(OSError, match=r"."):
-            bound("127.0.0.1", port, is_given=True)
+            bind_socket("127.0.0.1", port, is_exact=True)
         other = socket.gethostbyname(socket.gethostname())
         if not other.startswith("127."):
             with pytest.raises(OSError, match=r"."), socket.create_connection((other, port), timeout=5):

@@ -1,4 +1,4 @@
-"""Runs that the page starts: to their ends, well or not, stopped, answered, continued, several at once."""
+"""Runs that the page starts: finished, failed, stopped, answered, continued, and concurrent."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_run_is_stopped_and_resumed(app: Any) -> None:
 
 
 class SlowStore(MemoryStore):
-    """Keeps nothing before the test says so."""
+    """A store that commits nothing before the test says so."""
 
     def commit(self, commit: Commit) -> Future[None]:
         GATES["slow store"].wait(PATIENCE)
@@ -179,7 +179,7 @@ def test_question_is_answered_and_run_resumes(app: Any) -> None:
     run_id = end["run_id"]
     assert get(app, f"/api/runs/{run_id}/view").json()["requests"] == end["requests"]
     assert post(app, f"/api/requests/{request['id']}", {"value": None}).status_code == 422
-    assert post(app, f"/api/requests/{request['id']}", {"value": "red"}).json() == {"goes_on": True}
+    assert post(app, f"/api/requests/{request['id']}", {"value": "red"}).json() == {"resumed": True}
     found = events(app, run_id)
     assert found[-1]["head"]["status"] == "done"
     assert [event["answer"] for event in found if event["entry"] == "InputReceived"] == ["red"]
@@ -198,7 +198,7 @@ def test_question_is_answered_and_run_resumes(app: Any) -> None:
 def test_approval_is_given_or_denied(app: Any, value: Any, said: str) -> None:
     end = ended(app, "refund")
     (request,) = end["requests"]
-    assert post(app, f"/api/requests/{request['id']}", {"value": value}).json() == {"goes_on": True}
+    assert post(app, f"/api/requests/{request['id']}", {"value": value}).json() == {"resumed": True}
     results = [event for event in events(app, end["run_id"]) if event["entry"] == "ToolResultsAdded"]
     assert said in str(results)
 
@@ -233,7 +233,7 @@ def test_conversation_continues(app: Any) -> None:
     assert second["head"]["output"]["answer"].endswith("messages)")
     third = ended(app, "and now", after=second["run_id"])
     assert third["head"]["batch"] == second["head"]["batch"]
-    earlier = get(app, f"/api/runs/{third['run_id']}/talk").json()["runs"]
+    earlier = get(app, f"/api/runs/{third['run_id']}/conversation").json()["runs"]
     assert [each["input"]["question"] for each in earlier] == ["search acorns", "and then"]
     assert int(third["head"]["output"]["answer"].split("(")[1].split()[0]) > 5
 
@@ -353,7 +353,7 @@ def test_ctrl_c_ends_server_with_open_page_and_run(tmp_path: Path, ctrl_c: None)
             lines = stream.iter_lines()
             assert next(line for line in lines if "ToolStarted" in line)
             process.send_signal(signal.SIGINT)
-            for _ in lines:  # it ends by itself
+            for _ in lines:  # It ends by itself.
                 pass
     assert process.wait(PATIENCE) == 0
     assert "Traceback" not in process.stderr.read()

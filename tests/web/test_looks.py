@@ -44,9 +44,9 @@ def test_incomparable_runs_are_reported(app: Any, query: str) -> None:
 def test_fork_preview_lists_kept_and_repeated_calls(app: Any) -> None:
     run_id = ended(app, "search acorns")["run_id"]
     told = get(app, f"/api/runs/{run_id}/fork?before=2").json()
-    assert (told["before"], told["most"]) == (2, 2)
+    assert (told["before"], told["last_step"]) == (2, 2)
     assert told["prompt"] == "Answer the question."
-    assert [(each["kind"], each["name"], each["edits"]) for each in told["events"]] == [
+    assert [(each["kind"], each["name"], each["editable"]) for each in told["events"]] == [
         ("input", "user", False),
         ("assistant", "assistant", True),
         ("call", "search", True),

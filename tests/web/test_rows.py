@@ -1,4 +1,4 @@
-"""The rows of the waterfall, from real runs and from journals that make no sense."""
+"""The rows of the waterfall, from real runs and from invalid journals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from acorn import journal
 from acorn.journal import CalledTool, Entry, ResultMessage
 from acorn.types import Usage
 from acorn.web.page.rows import Rows, rows_of
-from acorn.web.page.wire import PageRedactor
+from acorn.web.redact import PageRedactor
 
 IDS = st.sampled_from(["root", "one", "two"])
 CALLS = st.sampled_from(["a", "b", "c"])
@@ -89,11 +89,11 @@ def test_each_entry_is_in_one_row_with_valid_times(written: list[Any]) -> None:
     assert sorted(at for row in rows.all for at in row.entries) == list(range(len(written)))
     for number, row in enumerate(rows.all):
         assert row.id == number
-        assert row.up is None or row.up < number
+        assert row.parent is None or row.parent < number
         assert row.end is None or (row.start is not None and row.end >= row.start)
         assert row.run_id in ("root", "one", "two")
-        rows.results(row)
-    plain = [row.plain(PageRedactor()) for row in rows.all]
+        rows.results_of(row)
+    plain = [row.to_json(PageRedactor()) for row in rows.all]
     assert [each["i"] for each in plain] == list(range(len(plain)))
 
 
@@ -103,12 +103,12 @@ def test_changes_since_position_are_sufficient(written: list[Any], data: st.Data
     rows, version = Rows(), 0
     known: dict[int, Any] = {}
     for entry in written:
-        rows.hear(entry)
+        rows.add(entry)
         if data.draw(st.booleans()):
-            known |= {row.id: row.plain(PageRedactor()) for row in rows.since(version)}
+            known |= {row.id: row.to_json(PageRedactor()) for row in rows.changed_since(version)}
             version = len(rows.entries)
-    known |= {row.id: row.plain(PageRedactor()) for row in rows.since(version)}
-    assert known == {row.id: row.plain(PageRedactor()) for row in rows.all}
+    known |= {row.id: row.to_json(PageRedactor()) for row in rows.changed_since(version)}
+    assert known == {row.id: row.to_json(PageRedactor()) for row in rows.all}
 
 
 def rows_after(question: str) -> Rows:
@@ -119,7 +119,7 @@ def rows_after(question: str) -> Rows:
 
 
 def shown(rows: Rows) -> list[tuple[str, str, bool]]:
-    return [(row.kind, row.name, row.is_bad) for row in rows.all]
+    return [(row.kind, row.name, row.has_failed) for row in rows.all]
 
 
 def test_run_with_call_has_turns_and_call() -> None:
@@ -130,7 +130,7 @@ def test_run_with_call_has_turns_and_call() -> None:
         ("tool", "search", False),
         ("answer", "answer", False),
     ]
-    assert rows.all[2].up == 1
+    assert rows.all[2].parent == 1
     assert rows.all[0].preview == "search acorns"
     assert rows.all[3].preview.startswith("search acorns")
     assert rows.usage.total_tokens > 0
@@ -142,13 +142,13 @@ def test_branches_are_under_call_that_started_them() -> None:
     branches = [row for row in rows.all if row.kind == "branch"]
     assert [row.name for row in branches] == ["check", "check"]
     for branch in branches:
-        assert [row.kind for row in rows.all if row.up == branch.id] == ["input", "answer"]
+        assert [row.kind for row in rows.all if row.parent == branch.id] == ["input", "answer"]
 
 
 def test_rejected_answer_names_fields() -> None:
     rows = rows_after("corrected")
-    bad = [row for row in rows.all if row.is_bad]
-    assert [(row.kind, row.preview) for row in bad] == [("answer", "did not fit: confidence")]
+    bad = [row for row in rows.all if row.has_failed]
+    assert [(row.kind, row.preview) for row in bad] == [("answer", "invalid: confidence")]
 
 
 def test_failure_has_own_row() -> None:
@@ -163,8 +163,8 @@ def test_sent_message_count_matches(question: str) -> None:
     rows = rows_after(question)
     turns = [row for row in rows.all if row.kind in ("model", "answer")]
     for row in turns:
-        found = rows.asked_with(row)
+        found = rows.request_of(row)
         assert found is not None
         messages, asked = found
         assert len(messages) == asked.messages
-    assert rows.asked_with(rows.all[0]) is None
+    assert rows.request_of(rows.all[0]) is None

@@ -1,4 +1,4 @@
-"""Texts are searched in all that the runs of a store hold, however many there are, and nothing hidden is found."""
+"""Search covers all texts of the runs of a store, and finds nothing hidden."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.web.desk import Desk, ended, get, site
 from acorn.stores.memory import MemoryStore
 from acorn.stores.open import open_store
 from acorn.stores.port import SearchableStore, Store
-from acorn.web.page.routes import guarded
+from acorn.web.page.routes import page_app
 from acorn.web.page.run_index import StoreRunIndex
 from acorn.web.page.site import Site
 
@@ -30,7 +30,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def found(app: Any, text: str, **more: str) -> list[str]:
-    """The inputs of the runs that say a text, of all pages."""
+    """Return the inputs of the runs that contain a text, of all pages."""
     inputs: list[str] = []
     before: str | None = ""
     while before is not None:
@@ -59,10 +59,10 @@ def test_search_finds_any_text_in_any_case(store: Store) -> None:
         agent.run(question=f"search {text}")
     for text in SAID:
         inputs = [" ".join(f"search {text}".split())]
-        for words in (text, f"found {text}", text.upper(), text.lower()):  # given, and what a tool returned
+        for words in (text, f"found {text}", text.upper(), text.lower()):  # The input, and the result of a tool.
             assert found(app, words) == inputs, words
     assert found(app, "found nothing like it") == []
-    assert len(found(app, "better to look.")) == len(SAID) + 1  # what the model thought
+    assert len(found(app, "better to look.")) == len(SAID) + 1  # The model's reasoning.
     assert found(app, "acorns", status="failed") == []
     assert found(app, "acorns", agent="Other") == []
     assert len(found(app, "scripted/desk")) == len(SAID) + 1
@@ -77,9 +77,9 @@ def test_search_covers_whole_store() -> None:
     store = MemoryStore()
     for number in range(12):
         Desk(store=store).run(question=f"search {'oak' if number % 5 == 0 else 'beech'} {number}")
-    app = guarded(Site(None, StoreRunIndex(store, patience=0.0), store), ["127.0.0.1"], None)
+    app = page_app(Site(None, StoreRunIndex(store, time_limit=0.0), store), ["127.0.0.1"], None)
     first = get(app, "/api/runs?q=oak").json()
-    assert first["looked"] == 1
+    assert first["searched"] == 1
     assert first["before"]
     assert found(app, "oak") == ["search oak 10", "search oak 5", "search oak 0"]
 
@@ -92,7 +92,7 @@ def test_full_search_page_continues_where_it_ended() -> None:
     wanted = [f"search {number} end" for number in reversed(range(60))]
     assert found(app, "") == found(app, "end") == wanted
     page = get(app, "/api/runs").json()
-    assert (len(page["runs"]), page["looked"]) == (50, 50)
+    assert (len(page["runs"]), page["searched"]) == (50, 50)
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"], indirect=True)
@@ -126,4 +126,4 @@ def test_search_covers_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     app = site(files=files)
     assert found(app, "FOUND oak") == ["search oak"]
     assert found(app, "canary-of") == []
-    assert get(app, "/api/runs?q=oak").json()["looked"] == 2
+    assert get(app, "/api/runs?q=oak").json()["searched"] == 2

@@ -1,4 +1,4 @@
-"""Secrets, which nobody is shown: thirty of them go in by every route that there is, and none comes out."""
+"""Secrets: thirty of them go in by every route, and none comes out."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tests.web.desk import KEY, Desk, asked, ended, events, get, post, site
 
 import acorn
 from acorn.stores.memory import MemoryStore
-from acorn.web.page.routes import routes
-from acorn.web.page.site import site_of
+from acorn.web.page.routes import make_router
+from acorn.web.page.site import make_site
 
 CANARIES = [f"canary-{number:02}-{'abcdefgh'[number % 8] * 8}" for number in range(30)]
 
 
 @pytest.fixture
 def secretive(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Thirty secrets: of the environment, and what only looks like one."""
+    """Thirty secrets: of the environment, and texts that only look like one."""
     for number, canary in enumerate(CANARIES[:15]):
         monkeypatch.setenv(f"CANARY_{number}_TOKEN", canary)
     return CANARIES[:15] + [f"sk-{canary}" for canary in CANARIES[15:]]
@@ -48,7 +48,7 @@ class House(NamedTuple):
         return post(self.app, path, body).text
 
     def of(self, path: str) -> list[str]:
-        """What a route says of each run."""
+        """Return what a route sends about each run."""
         return [self.get(f"/api/runs/{run}/{path}") for run in (self.done, self.later, self.waits, quote(self.text))]
 
     def rows(self, what: str) -> list[str]:
@@ -128,7 +128,7 @@ ROUTES: Mapping[tuple[str, str], Callable[[House], list[str]]] = {
     ("GET", "/api/runs/{id}/details"): lambda house: house.rows("details"),
     ("GET", "/api/runs/{id}/sent"): lambda house: house.rows("sent"),
     ("GET", "/api/runs/{id}/find"): lambda house: [*house.of(f"find?q={quote(house.text)}"), *house.of("find?q=a")],
-    ("GET", "/api/runs/{id}/talk"): lambda house: house.of("talk"),
+    ("GET", "/api/runs/{id}/conversation"): lambda house: house.of("conversation"),
     ("GET", "/api/runs/{id}/file"): lambda house: house.of("file"),
     ("GET", "/api/runs/{id}/fork"): lambda house: [
         each for step in (1, 2, 99, quote(house.text)) for each in house.of(f"fork?before={step}")
@@ -156,7 +156,7 @@ ROUTES: Mapping[tuple[str, str], Callable[[House], list[str]]] = {
 
 
 def every_route() -> Iterator[tuple[str, str]]:
-    for route in routes(site_of(Desk(), MemoryStore())).routes:
+    for route in make_router(make_site(Desk(), MemoryStore())).routes:
         assert isinstance(route, Route)
         yield from ((method, route.path) for method in route.methods or () if method != "HEAD")
 

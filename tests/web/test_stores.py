@@ -1,4 +1,4 @@
-"""The page on a store of PostgreSQL, and on one that goes away."""
+"""The page on a PostgreSQL store, and on a store that becomes unreachable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_postgres_runs_are_listed_shown_and_deleted(postgres: str) -> None:
     assert events(app, run_id)[-1]["head"]["status"] == "done"
     (head,) = get(app, "/api/runs?q=acorns").json()["runs"]
     assert head["id"] == run_id
-    for path in ("view", "file", "find?q=acorns", "talk", "details?row=1", "sent?row=1", "stream", "rows"):
+    for path in ("view", "file", "find?q=acorns", "conversation", "details?row=1", "sent?row=1", "stream", "rows"):
         assert get(app, f"/api/runs/{run_id}/{path}").status_code == 200
     assert ended(app, "and on", after=run_id)["head"]["status"] == "done"
     assert asyncio.run(asked(app, "DELETE", f"/api/runs/{run_id}", content=b"{}")).status_code == 200

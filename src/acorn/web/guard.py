@@ -1,8 +1,8 @@
-"""Who may ask for what: the Host, the Origin, where a browser says that a request comes from, and the key.
+"""Access checks for the page: Host, Origin, `Sec-Fetch-Site` and the key.
 
-A page of somebody else's in the same browser must not read or start anything here, and neither must another user of
-the machine. `judged` is pure; `Guard` wraps the whole site, so no route can forget it, and puts the headers of safety
-on every answer. It alone knows the key.
+Other pages in the same browser and other users of the machine must not read or start anything. `check_request` is a
+pure function. `PageGuard` wraps the whole site, so that no route can skip the check, and adds the security headers to
+every response. Only the guard knows the key.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from acorn.errors import DeclarationError
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-BODY = 1_000_000
-"""Bytes that a request may have."""
-BODIES: Mapping[str, int] = {"/api/runs": 28_000_000}
-"""Those of the routes that take more: an input may have pictures and files, which grow by a third on their way."""
-SECONDS = 60.0
-"""How long a body may take to come in."""
+MAX_BODY = 1_000_000
+"""Bytes that a request body may have."""
+MAX_BODY_BY_PATH: Mapping[str, int] = {"/api/runs": 28_000_000}
+"""Larger limits by path. The input of a run may contain images and files, which base64 makes a third larger."""
+BODY_TIMEOUT = 60.0
+"""Seconds in which a body must arrive."""
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
@@ -39,178 +39,183 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-_READS = ("GET", "HEAD")
-_WRITES = ("POST", "DELETE")
+_READ_METHODS = ("GET", "HEAD")
+_WRITE_METHODS = ("POST", "DELETE")
 
 
-class Asked(NamedTuple):
-    """A request, as far as it is judged."""
+class RequestHead(NamedTuple):
+    """The method, path and headers of a request."""
 
     method: str
     path: str
-    """Below where the site is mounted."""
+    """Relative to the path where the site is mounted."""
     headers: Mapping[str, list[str]]
-    """All values of each, by their names in small letters."""
+    """All values of each header, by lowercase name."""
 
-    def one(self, name: str) -> str | None:
-        """The value of a header that was sent once; "" where it was sent more often."""
+    def header(self, name: str) -> str | None:
+        """Return the value of a header, or "" if it was sent more than once."""
         values = self.headers.get(name, [])
         return None if not values else values[0] if len(values) == 1 else ""
 
 
 class Refusal(NamedTuple):
-    """Why a request is not answered."""
+    """The reason why a request is rejected."""
 
     status: int
-    words: str
+    message: str
     allow: str | None = None
-    """What can be done instead, where it is the method that is refused."""
+    """The `Allow` header, if the method is rejected."""
 
 
-def judged(asked: Asked, hosts: Collection[str], key: str | None, cookie: str) -> Refusal | None:
-    """Why this is refused; None where it may pass. `cookie` is the name under which the key is kept."""
-    if (refusal := from_elsewhere(asked, hosts)) is not None:
+def check_request(head: RequestHead, hosts: Collection[str], key: str | None, cookie: str) -> Refusal | None:
+    """Return why a request to the page is rejected, or None. `cookie` is the name of the cookie that holds the key."""
+    if (refusal := check_origin(head, hosts)) is not None:
         return refusal
-    if asked.path == "/login" or key is None or _has_key(asked, cookie, key):
+    if head.path == "/login" or key is None or _has_key(head, cookie, key):
         return None
-    return Refusal(401, "The key is missing: open the address that `acorn web` printed when it was started.")
+    return Refusal(401, "The key is missing. Open the address that `acorn web` printed when it started.")
 
 
-def from_elsewhere(asked: Asked, hosts: Collection[str], *, is_page: bool = True) -> Refusal | None:
-    """Why a request is refused whatever key it has. A page says where its requests come from, a program need not."""
-    if asked.method not in (*_READS, *_WRITES):
-        allowed = (*_READS, *(_WRITES if is_page else ("POST",)))
-        return Refusal(405, f"`{asked.method}` is nothing that can be done here.", ", ".join(allowed))
-    host = asked.one("host")
+def check_origin(head: RequestHead, hosts: Collection[str], *, is_page: bool = True) -> Refusal | None:
+    """Return why a request is rejected regardless of its key, or None.
+
+    Requests of the page must have an Origin. Requests of programs need none.
+    """
+    if head.method not in (*_READ_METHODS, *_WRITE_METHODS):
+        allowed = (*_READ_METHODS, *(_WRITE_METHODS if is_page else ("POST",)))
+        return Refusal(405, f"The method `{head.method}` is not supported.", ", ".join(allowed))
+    host = head.header("host")
     if not host or host_name(host) not in hosts:
         return Refusal(
             403,
-            f"This {'page' if is_page else 'service'} does not go by the name `{_shown(host)}`; if you reach it by "
-            f"that name, start it with `--allow-host {_shown(host_name(host or ''))}`.",
+            f"The host name `{_printable(host)}` is not allowed for this {'page' if is_page else 'service'}. To use "
+            f"it, start the server with `--allow-host {_printable(host_name(host or ''))}`.",
         )
-    origin, writes = asked.one("origin"), asked.method in _WRITES
-    if (origin is None and writes and is_page) or (
+    origin, is_write = head.header("origin"), head.method in _WRITE_METHODS
+    if (origin is None and is_write and is_page) or (
         origin is not None and origin not in (f"http://{host}", f"https://{host}")
     ):
-        return Refusal(403, f"A request from `{_shown(origin)}` is not answered here: only the page's own are.")
-    site = asked.one("sec-fetch-site")
-    # The address with the key may be opened from a file, which is another site; it does nothing but hand out a cookie.
-    if site not in (None, "same-origin", "none") and asked.path != "/login":
-        return Refusal(403, "A request that comes from another page is not answered here.")
-    if writes and (asked.one("content-type") or "").partition(";")[0].strip().lower() != "application/json":
-        return Refusal(415, "Only `application/json` is taken here.")
+        return Refusal(403, f"Requests from `{_printable(origin)}` are not allowed, only those of the page itself.")
+    site = head.header("sec-fetch-site")
+    # The login address may be opened from a local file, which counts as another site. It only sets a cookie.
+    if site not in (None, "same-origin", "none") and head.path != "/login":
+        return Refusal(403, "Requests from other pages are not allowed.")
+    if is_write and (head.header("content-type") or "").partition(";")[0].strip().lower() != "application/json":
+        return Refusal(415, "The content type must be `application/json`.")
     return None
 
 
 def host_name(host: str) -> str:
-    """A host without its port."""
+    """Return a host without its port."""
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdigit() else host).lower()
 
 
-def known_names(hosts: Collection[str], where: str) -> frozenset[str]:
-    """The names that a site goes by."""
+def normalize_hosts(hosts: Collection[str], where: str) -> frozenset[str]:
+    """Return the host names under which a site answers, without ports."""
     if isinstance(hosts, str):
-        raise DeclarationError(f"`hosts` of {where} is a list of texts, not one text.")
-    bare = (f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host for host in hosts)
-    return frozenset(map(host_name, bare))
+        raise DeclarationError(f"`hosts` of {where} must be a list of strings, not one string.")
+    bracketed = (f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host for host in hosts)
+    return frozenset(map(host_name, bracketed))
 
 
 def check_key(key: object, where: str) -> None:
-    """Refuse a key that anybody would have, or that no header can carry."""
+    """Raise `DeclarationError` for an empty key and for a key that a header cannot carry."""
     if not isinstance(key, str) or not key or not key.isascii() or not key.isprintable() or set(key) & set(' ;,"\\'):
         raise DeclarationError(
-            f"A key of {where} is a text of plain letters, digits and signs, without blanks, quotes, commas and "
-            f"semicolons, and not empty; is a variable of the environment unset?"
+            f"A key of {where} must be a non-empty string of ASCII letters, digits and signs without spaces, quotes, "
+            f"commas, semicolons and backslashes. Check whether an environment variable is unset."
         )
 
 
-def _shown(text: str | None) -> str:
-    return "".join(letter for letter in text or "nobody" if letter.isascii() and letter.isprintable())[:100]
+def _printable(text: str | None) -> str:
+    return "".join(char for char in text or "unknown" if char.isascii() and char.isprintable())[:100]
 
 
-def _has_key(asked: Asked, cookie: str, key: str) -> bool:
-    return any(is_key(value, key) for value in _cookies(asked.headers.get("cookie", []), cookie))
+def _has_key(head: RequestHead, cookie: str, key: str) -> bool:
+    return any(keys_match(value, key) for value in _cookie_values(head.headers.get("cookie", []), cookie))
 
 
-def is_key(given: str, key: str) -> bool:
-    return hmac.compare_digest(given.encode("utf-8", "replace"), key.encode())
+def keys_match(candidate: str, key: str) -> bool:
+    """Compare two keys in constant time."""
+    return hmac.compare_digest(candidate.encode("utf-8", "replace"), key.encode())
 
 
-def _cookies(headers: Iterable[str], name: str) -> list[str]:
-    """Every value of a cookie: another page of this host may have set one by the same name."""
-    found: list[str] = []
-    for part in (each for header in headers for each in header.split(";")):
+def _cookie_values(headers: Iterable[str], name: str) -> list[str]:
+    """Return every value of a cookie. Another page on this host may have set a cookie with the same name."""
+    values: list[str] = []
+    for part in (part for header in headers for part in header.split(";")):
         try:
             morsel = SimpleCookie(part.strip()).get(name)
         except CookieError:
             continue
-        found += [] if morsel is None else [morsel.value]
-    return found
+        values += [] if morsel is None else [morsel.value]
+    return values
 
 
 def cookie_name(port: int) -> str:
-    """Cookies know no ports: without it, two servers would log each other out."""
+    """Return the name of the login cookie. Browsers share cookies between ports, so the name contains the port."""
     return f"acorn_{port}"
 
 
-class Guard:
-    """The site behind its guard."""
+class PageGuard:
+    """The site of the page, wrapped in its access checks."""
 
-    def __init__(self, site: ASGIApp, hosts: Collection[str], key: str | None, *, seconds: float = SECONDS) -> None:
+    def __init__(
+        self, site: ASGIApp, hosts: Collection[str], key: str | None, *, body_timeout: float = BODY_TIMEOUT
+    ) -> None:
         if key is not None:
             check_key(key, "`acorn.web.app`")
         self._site = site
-        self._hosts = known_names(hosts, "`acorn.web.app`")
+        self._hosts = normalize_hosts(hosts, "`acorn.web.app`")
         self._key = key
-        self._seconds = seconds
+        self._body_timeout = body_timeout
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
             return
-        path = str(scope["path"])
-        mounted = str(scope.get("root_path", ""))
-        if mounted and path.startswith(mounted):
-            path = path[len(mounted) :] or "/"
+        path, mount = mounted_path(scope)
         cookie = cookie_name((scope.get("server") or ("", 0))[1] or 0)
-        asked = Asked(str(scope["method"]), path, headers_of(scope))
-        answer = _Answer(send, path)
-        refusal = judged(asked, self._hosts, self._key, cookie)
+        head = RequestHead(str(scope["method"]), path, headers_of(scope))
+        response = _GuardedResponse(send, path)
+        refusal = check_request(head, self._hosts, self._key, cookie)
         if refusal is not None:
-            await answer.refuse(refusal)
+            await response.refuse(refusal)
         elif path == "/login":
-            await self._log_in(scope, mounted, cookie, answer)
+            await self._log_in(scope, mount, cookie, response)
         else:
-            limit = BODIES.get(path, BODY)
-            if length_of(asked) > limit:
-                await answer.refuse(too_long(limit))
+            limit = MAX_BODY_BY_PATH.get(path, MAX_BODY)
+            if content_length(head) > limit:
+                await response.refuse(body_too_large(limit))
                 return
-            await self._site(scope, Body(receive, limit, self._seconds), answer.send)
+            await self._site(scope, LimitedBody(receive, limit, self._body_timeout), response.send)
 
-    async def _log_in(self, scope: Scope, mounted: str, cookie: str, answer: _Answer) -> None:
-        """Turn the key in the address into a cookie, and go on to the page.
+    async def _log_in(self, scope: Scope, mount: str, cookie: str, response: _GuardedResponse) -> None:
+        """Store the key of the address in a cookie, then open the page.
 
-        By a page that refreshes itself and not by a redirect: after one that began in a file, a browser would not
+        The response is a page that refreshes itself. After a redirect that started in a local file, a browser would not
         send a strict cookie.
         """
-        given = parse_qs(scope["query_string"].decode("latin-1"))
-        if self._key is not None and not is_key(given.get("key", [""])[0], self._key):
-            await answer.refuse(Refusal(401, "That is not the key: open the address that `acorn web` printed last."))
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        if self._key is not None and not keys_match(query.get("key", [""])[0], self._key):
+            await response.refuse(Refusal(401, "The key is wrong. Open the address that `acorn web` printed last."))
             return
-        goal = given.get("next", ["/"])[0]
-        is_ours = goal.startswith("/") and not goal.startswith("//") and goal.isprintable() and "\\" not in goal
-        page = f'<meta http-equiv="refresh" content="0;url={_attribute(mounted + (goal if is_ours else "/"))}">'
-        set_cookie = f"{cookie}={self._key or ''}; HttpOnly; SameSite=Strict; Path={mounted or '/'}"
+        target = query.get("next", ["/"])[0]
+        is_local = (
+            target.startswith("/") and not target.startswith("//") and target.isprintable() and "\\" not in target
+        )
+        refresh = f'<meta http-equiv="refresh" content="0;url={_escape(mount + (target if is_local else "/"))}">'
+        set_cookie = f"{cookie}={self._key or ''}; HttpOnly; SameSite=Strict; Path={mount or '/'}"
         headers = {"content-type": "text/html; charset=utf-8", "set-cookie": set_cookie, "cache-control": "no-store"}
-        icon = '<link rel="icon" href="data:,">'  # else a browser asks for `/favicon.ico`, and complains
-        body = f'<!doctype html><html lang="en"><title>acorn</title>{icon}{page}</html>'
-        await answer.whole(200, headers, body.encode())
+        icon = '<link rel="icon" href="data:,">'  # Otherwise the browser requests `/favicon.ico` and logs an error.
+        body = f'<!doctype html><html lang="en"><title>acorn</title>{icon}{refresh}</html>'
+        await response.send_body(200, headers, body.encode())
 
 
-class _Answer:
-    """What goes out, with the headers that every answer has."""
+class _GuardedResponse:
+    """A response with the security headers."""
 
     def __init__(self, send: Send, path: str) -> None:
         self._send = send
@@ -218,80 +223,87 @@ class _Answer:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            own = {name.decode("latin-1").lower() for name, _ in message["headers"]}
-            added = {**HEADERS, **({"cache-control": "no-store"} if self._is_api else {})}
-            more = [(name.encode(), value.encode()) for name, value in added.items() if name not in own]
-            message = {**message, "headers": [*message["headers"], *more]}
+            present = {name.decode("latin-1").lower() for name, _ in message["headers"]}
+            required = {**HEADERS, **({"cache-control": "no-store"} if self._is_api else {})}
+            added = [(name.encode(), value.encode()) for name, value in required.items() if name not in present]
+            message = {**message, "headers": [*message["headers"], *added]}
         await self._send(message)
 
-    async def whole(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        written = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+    async def send_body(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
+        encoded = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
         length = (b"content-length", str(len(body)).encode())
-        await self.send({"type": "http.response.start", "status": status, "headers": [*written, length]})
+        await self.send({"type": "http.response.start", "status": status, "headers": [*encoded, length]})
         await self.send({"type": "http.response.body", "body": body})
 
     async def refuse(self, refusal: Refusal) -> None:
         if self._is_api:
-            kind, text = "application/json", json.dumps({"error": refusal.words})
+            kind, text = "application/json", json.dumps({"error": refusal.message})
         else:
-            kind, text = "text/plain; charset=utf-8", f"{refusal.words}\n"
+            kind, text = "text/plain; charset=utf-8", f"{refusal.message}\n"
         headers = {"content-type": kind, "cache-control": "no-store"}
         if refusal.allow is not None:
             headers["allow"] = refusal.allow
-        await self.whole(refusal.status, headers, text.encode())
+        await self.send_body(refusal.status, headers, text.encode())
 
 
-class TooLongError(Exception):
-    """A body that is longer than it may be."""
+class BodyTooLargeError(Exception):
+    """A request body exceeds its limit."""
 
 
-class TooSlowError(Exception):
-    """A body that did not come in time."""
+class BodyTimeoutError(Exception):
+    """A request body did not arrive in time."""
 
 
-class Body:
-    """The body of a request, counted and timed: what it says of its own length is nothing to go by.
+class LimitedBody:
+    """An ASGI `receive` that limits the size of the body and the time it takes. `Content-Length` cannot be trusted.
 
-    When it is whole, nothing is timed any more: what is heard then is that the client has left.
+    After the last piece there is no time limit: the next message is the client's disconnect.
     """
 
-    def __init__(self, receive: Receive, limit: int, seconds: float | None = None) -> None:
-        self._receive, self._left, self._seconds = receive, limit, seconds
-        self._until = None if seconds is None else asyncio.get_running_loop().time() + seconds
+    def __init__(self, receive: Receive, limit: int, timeout: float | None = None) -> None:
+        self._receive, self._bytes_left, self._timeout = receive, limit, timeout
+        self._deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
 
     async def __call__(self) -> Message:
         try:
-            async with asyncio.timeout_at(self._until):
+            async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
-            words = f"The request did not come whole within {self._seconds:g} seconds."
-            raise TooSlowError(words) from None
+            raise BodyTimeoutError(f"The request did not arrive within {self._timeout:g} seconds.") from None
         if not message.get("more_body", False):
-            self._until = None
-        self._left -= len(message.get("body", b""))
-        if self._left < 0:
-            raise TooLongError
+            self._deadline = None
+        self._bytes_left -= len(message.get("body", b""))
+        if self._bytes_left < 0:
+            raise BodyTooLargeError
         return message
 
 
-def too_long(limit: int) -> Refusal:
-    if limit in BODIES.values():
-        return Refusal(413, "An input has at most 20 MB of pictures and files, all of them together.")
-    return Refusal(413, f"At most {limit:,} bytes are taken here.")
+def body_too_large(limit: int) -> Refusal:
+    """Return the refusal of a body that exceeds its limit."""
+    if limit in MAX_BODY_BY_PATH.values():
+        return Refusal(413, "The images and files of an input may have at most 20 MB in total.")
+    return Refusal(413, f"A request may have at most {limit:,} bytes.")
 
 
-def length_of(asked: Asked) -> int:
-    """What a request says of its own length."""
-    given = asked.one("content-length") or "0"
-    return int(given) if given.isascii() and given.isdigit() else 0
+def content_length(head: RequestHead) -> int:
+    """Return the length that the request declares."""
+    text = head.header("content-length") or "0"
+    return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def headers_of(scope: Scope) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    """Return all values of each header, by lowercase name."""
+    values: dict[str, list[str]] = {}
     for name, value in scope["headers"]:
-        found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-    return found
+        values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+    return values
 
 
-def _attribute(text: str) -> str:
+def mounted_path(scope: Scope) -> tuple[str, str]:
+    """Return the path of a request below the mount point, and the mount point."""
+    path, mount = str(scope["path"]), str(scope.get("root_path", ""))
+    return ((path[len(mount) :] or "/") if mount and path.startswith(mount) else path), mount
+
+
+def _escape(text: str) -> str:
     return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,7 +1,7 @@
-"""The server of the page: on a socket of ours, and gone at once when it is asked to end.
+"""The HTTP server for the page and the service.
 
-A page that is open keeps a stream open; a server that waits for its end waits forever. So streams and runs are ended
-first.
+An open page holds a stream open, so a server that waits for all streams to finish would wait forever. This server
+closes streams and runs first.
 """
 
 from __future__ import annotations
@@ -11,18 +11,17 @@ import socket
 import threading
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
 
-_TRIES = 20
+_PORT_TRIES = 20
 GRACE = 1
-"""Seconds that what is under way may still take when the server ends."""
+"""Seconds that open requests may take after the server is told to stop."""
 
 
 class Server(uvicorn.Server):
-    """A server that ends what is open before it ends."""
+    """A uvicorn server that calls `close` before it shuts down."""
 
     def __init__(self, app: ASGIApp, close: Callable[[], object], grace: int = GRACE) -> None:
         super().__init__(
@@ -33,52 +32,53 @@ class Server(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 ws="none",
-                proxy_headers=False,  # nothing here asks who the client is
+                proxy_headers=False,  # The client's address is never used.
                 timeout_graceful_shutdown=grace,
             )
         )
         self._close = close
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        threading.Thread(target=self._close, daemon=True).start()  # never from within a signal: locks may be held
+        # In a thread, because the interrupted code may hold the locks that `close` needs.
+        threading.Thread(target=self._close, daemon=True).start()
         super().handle_exit(sig, frame)
 
 
-def bound(host: str, port: int, *, is_given: bool) -> socket.socket:
-    """A socket on this port, or on the next free one where nobody asked for this very port."""
-    tried = [port] if is_given or port == 0 else [port + at for at in range(_TRIES)] + [0]
+def bind_socket(host: str, port: int, *, is_exact: bool) -> socket.socket:
+    """Return a listening socket on this port, or on the next free port unless `is_exact`."""
+    ports = [port] if is_exact or port == 0 else [port + offset for offset in range(_PORT_TRIES)] + [0]
     failure: OSError | None = None
-    for each in tried:
-        # With the protocol named: asyncio sends small pieces at once (TCP_NODELAY) only where it knows that it is TCP.
+    for number in ports:
+        # asyncio sets TCP_NODELAY only if the protocol of the socket is IPPROTO_TCP.
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        made = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            made.bind((host, each))
-            made.listen(128)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind((host, number))
+            listener.listen(128)
         except OSError as error:
-            made.close()
+            listener.close()
             failure = error
             continue
-        return made
+        return listener
     assert failure is not None
     raise failure
 
 
 def serve(app: ASGIApp, close: Callable[[], object], on: socket.socket, grace: int = GRACE) -> None:
-    """Serve until Ctrl-C or a request to end."""
-    server: Any = Server(app, close, grace)
-    before = signal.signal(signal.SIGTERM, _end)
+    """Serve until Ctrl-C or SIGTERM."""
+    server = Server(app, close, grace)
+    previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         server.run(sockets=[on])
-    except KeyboardInterrupt:  # uvicorn hands the signal on when it is done
+    except KeyboardInterrupt:  # uvicorn raises the signal again after its shutdown.
         return
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
         close()
         on.close()
 
 
-def _end(sig: int, frame: FrameType | None) -> None:
-    """A request to end is no failure: without this, the process would be killed by it once more."""
+def _interrupt(sig: int, frame: FrameType | None) -> None:
+    """Turn SIGTERM into an interrupt. Otherwise the signal that uvicorn raises again would kill the process."""
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Runs that other processes drive, seen and answered on the page: a fleet's, a command's, and one that was killed."""
+"""Runs of other processes, viewed and answered on the page: of a fleet, of a command, and of a killed process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Quick(Lingering):
 
 
 def named(cls: type[module[Any, Any]], name: str, store: str) -> Any:
-    """An agent by the name that other processes know it by."""
+    """Return an agent with the name that other processes know."""
     same: Any = type(name, (cls,), {"__module__": "crew", "__qualname__": name})
     return same(store=store)
 
@@ -52,7 +52,7 @@ def test_fleet_page_shows_workers_and_answers_requests(open_page: Open, postgres
         page = open_page("/", at=home)
         expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
         expect(page.get_by_role("group", name="workers")).to_contain_text(str(worker.pid))
-        expect(page.locator(".request")).to_contain_text("May it call pay?")
+        expect(page.locator(".request")).to_contain_text("Approve the call of pay?")
         for width, dark in ((320, False), (320, True), (1280, False), (1280, True)):
             page.set_viewport_size({"width": width, "height": 800})
             page.emulate_media(color_scheme="dark" if dark else "light")
@@ -66,7 +66,7 @@ def test_fleet_page_shows_workers_and_answers_requests(open_page: Open, postgres
 
 @pytest.fixture
 def lingering(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that drives a run, whose tool waits for a file."""
+    """A process that drives a run whose tool waits for a file."""
     path = os.pathsep.join([str(SOURCE), *sys.path])
     command = [sys.executable, "-m", "acorn", "run", f"{CREW}:Lingering", "--question", "wait", "--store", "runs.db"]
     process = subprocess.Popen(
@@ -107,6 +107,6 @@ def test_run_of_killed_process_resumes_on_page(
         lingering.kill()
         lingering.wait()
         expect(page.locator(".status").first).to_have_text("stopped")
-        page.get_by_role("button", name="Go on").click()
+        page.get_by_role("button", name="Resume").click()
         expect(page.locator(".status").first).to_have_text("finished")
         expect(page.locator(".vrow.k-answer")).to_have_count(1)

@@ -1,4 +1,4 @@
-"""Two runs compared, a run forked, and a run as Python, as somebody does it."""
+"""Comparing two runs, forking a run, and a run as Python, as a user does it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ expect.set_options(timeout=PATIENCE * 1000)
 
 @pytest.fixture(scope="session")
 def two(store: MemoryStore) -> None:
-    """Two runs that differ, one of them hostile."""
+    """Two different runs, one of them hostile."""
     agent = Desk(store=store)
     agent.using(run_id="oaks").run(question="search oaks", limit=3)
     agent.using(run_id="beeches").run(question="search beeches", limit=3)
@@ -34,7 +34,7 @@ def test_two_runs_are_selected_and_compared(open_page: Open) -> None:
     expect(page.locator(".choice")).to_contain_text("Choose another")
     page.get_by_label("Choose search beeches to compare").check()
     page.get_by_role("link", name="Compare", exact=True).click()
-    expect(page.get_by_role("heading", name="Two runs")).to_be_visible()
+    expect(page.get_by_role("heading", name="Comparison")).to_be_visible()
     expect(page.locator("tr.is-other", has_text="question")).to_contain_text("search beeches")
     expect(page.locator("tr:not(.is-other)", has_text="limit")).to_have_count(1)
     expect(page.locator("tr.is-other", has_text="answer").first).to_contain_text("search oaks")
@@ -52,7 +52,7 @@ def test_keyboard_compares_runs_and_equal_rows_are_folded(open_page: Open) -> No
     page.locator(".run-line", has_text="search beeches").click()
     expect(page.locator(".pairs > li").first).to_be_visible()
     page.goto(page.url.replace("b=beeches", "b=oaks"))
-    page.get_by_role("button", name="4 rows the same").click()
+    page.get_by_role("button", name="4 equal rows").click()
     expect(page.locator(".pairs > li")).to_have_count(4)
 
 
@@ -61,9 +61,9 @@ def test_run_is_forked_with_other_result_and_compared(open_page: Open) -> None:
     page = open_page("/runs/oaks%23row-2")
     expect(page.locator(".vrow[aria-selected='true']")).to_have_attribute("id", "row-2")
     page.keyboard.press("f")
-    expect(page.get_by_label("goes on at")).to_have_value("2")
-    expect(page.locator(".note")).to_contain_text("Tools are really called again if the model asks: `search`")
-    expect(page.locator(".note")).to_contain_text("Usage and limits begin at zero")
+    expect(page.get_by_label("continue at")).to_have_value("2")
+    expect(page.locator(".note")).to_contain_text("The model may call these tools again, with real effects: `search`")
+    expect(page.locator(".note")).to_contain_text("Usage and limits start at zero")
     page.get_by_label("1 search returned").fill("There are no oaks.")
     page.get_by_label("prompt").fill("Answer in verse.")
     page.get_by_role("button", name="Fork").click()
@@ -84,11 +84,11 @@ def test_step_in_branch_is_forked_before_branch(open_page: Open, store: MemorySt
     page.keyboard.press("j")
     expect(page.locator(".vrow[aria-selected='true']")).to_have_attribute("aria-level", "3")
     page.keyboard.press("f")
-    expect(page.get_by_label("goes on at")).to_have_value("1")
-    expect(page.locator("main")).to_contain_text("A branch is not forked by itself")
+    expect(page.get_by_label("continue at")).to_have_value("1")
+    expect(page.locator("main")).to_contain_text("A branch cannot be forked alone")
     assert_good(page)
     page.get_by_role("link", name="step 2").click()
-    expect(page.get_by_label("goes on at")).to_have_value("2")
+    expect(page.get_by_label("continue at")).to_have_value("2")
     page.get_by_label("1 check returned").first.fill("It is false.")
     page.get_by_role("button", name="Fork").click()
     expect(status(page)).to_have_text("finished")
@@ -98,19 +98,19 @@ def test_step_in_branch_is_forked_before_branch(open_page: Open, store: MemorySt
 def test_impossible_fork_is_reported(open_page: Open, told: Any) -> None:
     told.allowed += ["422", "404"]
     page = open_page("/fork?run=oaks%26before=2")
-    page.get_by_label("1 it called search").fill("no object")
+    page.get_by_label("1 call of search").fill("no object")
     page.get_by_role("button", name="Fork").click()
-    expect(page.get_by_role("alert")).to_contain_text("no JSON object")
+    expect(page.get_by_role("alert")).to_contain_text("must be a JSON object")
     page.goto(page.url.partition("/fork")[0] + "/fork?run=nothing")
-    expect(page.locator("main")).to_contain_text("There is no such run here.")
+    expect(page.locator("main")).to_contain_text("This run does not exist.")
     page.goto(page.url.partition("/fork")[0] + "/compare?a=nothing&b=oaks")
-    expect(page.locator("main")).to_contain_text("There is no such run here.")
+    expect(page.locator("main")).to_contain_text("This run does not exist.")
 
 
 @pytest.mark.usefixtures("two")
 def test_run_is_shown_as_python(open_page: Open) -> None:
     page = open_page("/runs/oaks")
-    page.get_by_role("button", name="As Python").click()
+    page.get_by_role("button", name="Show as Python").click()
     expect(page.get_by_role("dialog")).to_contain_text("ScriptedModel")
     assert_good(page)
 

@@ -1,4 +1,4 @@
-"""The playground, as somebody uses it."""
+"""The playground, as a user uses it."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_run_is_stopped_resumed_and_input_reused(open_page: Open) -> None:
     expect(page.locator(".call.is-busy")).to_be_visible()
     page.get_by_role("button", name="Stop").click()
     expect(status(page)).to_have_text("stopped")
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     expect(page.locator(".call.is-busy")).to_be_visible()
     page.get_by_role("button", name="Stop").click()
     expect(status(page)).to_have_text("stopped")
@@ -177,14 +177,14 @@ def test_failed_run_shows_no_empty_answer(open_page: Open, told: Any) -> None:
     expect(status(page)).to_have_text("failed")
     expect(page.locator(".answer")).to_be_hidden()
     page.goto(f"{page.url.partition('?')[0]}?run=nothing")
-    expect(page.locator(".note")).to_contain_text("There is no such run here.")
+    expect(page.locator(".note")).to_contain_text("This run does not exist.")
     expect(page.locator(".answer")).to_be_hidden()
 
 
 def test_question_is_answered_on_page(open_page: Open) -> None:
     page = open_page()
     ask(page, "question")
-    expect(status(page)).to_have_text("waits for you")
+    expect(status(page)).to_have_text("waiting for you")
     expect(page.locator(".request")).to_contain_text("Which one?")
     page.get_by_role("button", name="blue").click()
     expect(status(page)).to_have_text("finished")
@@ -194,8 +194,8 @@ def test_question_is_answered_on_page(open_page: Open) -> None:
 def test_approval_is_given_with_other_arguments(open_page: Open) -> None:
     page = open_page()
     ask(page, "refund")
-    expect(page.locator(".request")).to_contain_text("May it call refund?")
-    expect(page.locator(".call-state")).to_have_text("waits for a yes")
+    expect(page.locator(".request")).to_contain_text("Approve the call of refund?")
+    expect(page.locator(".call-state")).to_have_text("waiting for approval")
     page.get_by_label("Arguments").fill('{"order": "17", "amount": 5}')
     page.get_by_role("button", name="Approve").click()
     expect(status(page)).to_have_text("finished")
@@ -236,7 +236,7 @@ def test_model_and_tool_text_never_becomes_markup(open_page: Open) -> None:
     expect(status(page)).to_have_text("finished")
     for call in page.locator(".call summary").all():
         call.click()
-    expect(page.locator(".story")).to_contain_text("<img src=x onerror")
+    expect(page.locator(".progress")).to_contain_text("<img src=x onerror")
     assert page.locator("main img[src='x'], main script").count() == 0
     assert "broken" not in page.title()
 
@@ -260,7 +260,7 @@ def test_play_page_is_accessible_and_fits(open_page: Open, width: int, dark: boo
 
 
 def assert_good(page: Any) -> None:
-    """No violation that axe knows of, and nothing wider than the page."""
+    """Check that axe finds no violation and nothing is wider than the page."""
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
     wide = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")

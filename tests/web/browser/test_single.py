@@ -16,7 +16,7 @@ from tests.web.desk import HOSTILE, Desk
 from acorn.stores.memory import MemoryStore
 from acorn.web.page.files import single_page
 from acorn.web.page.run_index import StoreRunIndex
-from acorn.web.page.wire import PageRedactor
+from acorn.web.redact import PageRedactor
 
 expect.set_options(timeout=PATIENCE * 1000)
 SECRET = "sk-" + "Zq7" * 12
@@ -28,10 +28,10 @@ def written(tmp_path: Path, question: str) -> Path:
 
 
 def single(tmp_path: Path, store: MemoryStore, run_id: str) -> Path:
-    book = StoreRunIndex(store).book(run_id)
-    assert book is not None
+    view = StoreRunIndex(store).view(run_id)
+    assert view is not None
     file = tmp_path / "run.html"
-    file.write_bytes(single_page(book, PageRedactor()))
+    file.write_bytes(single_page(view, PageRedactor()))
     return file
 
 
@@ -77,7 +77,7 @@ def test_one_file_of_fork_says_nothing_was_sent_for_kept_steps(chromium: Any, to
     page = opened(chromium, told, single(tmp_path, store, fork.id))
     page.locator(".vrow", has_text="model").click()
     page.get_by_role("tab", name="Messages sent").click()
-    expect(page.locator(".detail [role=tabpanel]")).to_have_text("Nothing was sent for this row.")
+    expect(page.locator(".detail [role=tabpanel]")).to_have_text("This row is not a request to a model.")
     assert told.wrong == []
     page.context.close()
 

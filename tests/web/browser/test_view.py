@@ -1,4 +1,4 @@
-"""The list of runs and the viewer, as somebody uses them."""
+"""The list of runs and the viewer, as a user uses them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ expect.set_options(timeout=PATIENCE * 1000)
 
 @pytest.fixture(scope="session")
 def kept(store: MemoryStore) -> dict[str, str]:
-    """Runs that are there, by their ids."""
+    """Stored runs by their ids."""
     agent = Desk(store=store)
     ids = ("search", "broken", "branches", "hostile", "many", "question")
     return {each: agent.using(run_id=each).run(question=f"{each} kept").id for each in ids}
@@ -55,7 +55,7 @@ def test_run_list_is_searched_filtered_and_opened_by_keyboard(open_page: Open, k
 
 
 class SlowStore(MemoryStore):
-    """Takes longer for a list than the page waits before it asks again."""
+    """A store whose list takes longer than the page waits before it asks again."""
 
     def list(self, **wanted: Any) -> Any:
         time.sleep(2.5)
@@ -73,10 +73,10 @@ def test_slow_run_list_is_shown(open_page: Open) -> None:
 def test_full_text_search_is_announced(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/?q=no%20such%20thing%20at%20all")
     expect(page.get_by_role("status")).to_contain_text("0 of the ")
-    page.get_by_label("Search runs").fill("found KEPT")  # what a tool returned
+    page.get_by_label("Search runs").fill("found KEPT")  # The result of a tool.
     expect(page.locator(".run-line", has_text="search kept")).to_be_visible()
     expect(page.locator(".run-line", has_text="branches kept")).to_have_count(0)
-    expect(page.get_by_role("status")).to_contain_text("say “found KEPT” in what went in, was said, called or returned")
+    expect(page.get_by_role("status")).to_contain_text("contain “found KEPT” in inputs, messages, calls or results")
     assert_good(page)
 
 
@@ -112,7 +112,7 @@ def test_rows_are_navigated_by_keyboard(open_page: Open, kept: dict[str, str]) -
     page.keyboard.press("0")
     expect(page.locator(".strip-window")).to_be_hidden()
     page.keyboard.press("?")
-    expect(page.get_by_role("dialog")).to_contain_text("the next error")
+    expect(page.get_by_role("dialog")).to_contain_text("next error")
     page.keyboard.press("Escape")
 
 
@@ -200,8 +200,8 @@ def test_run_pausing_while_viewed_is_answered(open_page: Open, store: MemoryStor
     page.goto(page.url.replace("?run=", "runs/"))
     expect(page.locator(".view-head .status")).to_have_text("running")
     GATES["seen"].set()
-    expect(page.locator(".view-head .status")).to_have_text("waits for a person")
-    page.get_by_label("Your answer").fill("gre")  # what is typed stays, whatever else is told of the run
+    expect(page.locator(".view-head .status")).to_have_text("waiting for input")
+    page.get_by_label("Your answer").fill("gre")  # Typed text stays, whatever else arrives about the run.
     page.get_by_label("Your answer").press_sequentially("en")
     expect(page.get_by_label("Your answer")).to_have_value("green")
     page.get_by_role("button", name="Answer", exact=True).click()
@@ -226,7 +226,7 @@ def test_resumed_run_is_followed_in_viewer(open_page: Open, store: MemoryStore) 
     page.get_by_role("button", name="Stop").click()
     page.get_by_role("link", name="Timeline").click()
     GATES["on"].set()
-    page.get_by_role("button", name="Go on").click()
+    page.get_by_role("button", name="Resume").click()
     expect(page.locator(".view-head .status")).to_have_text("finished")
     expect(page.locator(".vrow").last).to_contain_text("answer")
 
@@ -283,7 +283,7 @@ def test_hostile_run_is_text_in_every_tab(open_page: Open, kept: dict[str, str],
 def test_missing_run_is_reported(open_page: Open, told: Any) -> None:
     told.allowed.append("404")
     page = open_page("/runs/nothing")
-    expect(page.locator("main")).to_contain_text("There is no such run here.")
+    expect(page.locator("main")).to_contain_text("This run does not exist.")
 
 
 @pytest.mark.parametrize(("width", "dark"), LOOKS)

@@ -1,4 +1,4 @@
-"""What the service answers: outputs, streams, failures and their statuses, runs that wait, and its description."""
+"""Responses of the service: outputs, streams, failures and their statuses, paused runs, and OpenAPI."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from acorn import Image, module, tool
 from acorn.errors import DeclarationError, ModelError
 from acorn.stores.memory import MemoryStore
 from acorn.testing import Failure, ScriptedModel, call, finish
-from acorn.web.serve.app import Routes
+from acorn.web.serve.app import ServiceRoutes
 from acorn.web.serve.service import Service
 
 
@@ -63,7 +63,7 @@ def test_wrong_input_is_reported_by_path_before_model_call() -> None:
 def test_invalid_json_is_reported(clerk: Any, body: bytes) -> None:
     answer = post(clerk, "/run", content=body)
     assert answer.status_code == 400
-    assert "no JSON" in answer.json()["error"]["message"]
+    assert "not valid JSON" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ ASKED: dict[tuple[str, str], list[Any]] = {
 
 
 def test_every_route_is_in_secrets_table() -> None:
-    assert sorted(ASKED) == sorted(Routes(Service(Greeter(), [KEY], 1.0, 1), has_key=True).addresses)
+    assert sorted(ASKED) == sorted(ServiceRoutes(Service(Greeter(), [KEY], 1.0, 1), has_key=True).addresses)
 
 
 @pytest.mark.parametrize("address", ASKED, ids=" ".join)
@@ -162,7 +162,7 @@ def test_no_stream_piece_has_secret(clerk: Any) -> None:
         json.dumps([event.get("partial") for event in events_of(texts[1])]),
     ):
         assert "***" in text
-        assert "canary" not in text  # no beginning of one either
+        assert "canary" not in text  # Nor the start of one.
 
 
 def events_of(text: str) -> list[Any]:
@@ -174,7 +174,7 @@ def test_text_like_key_stays_in_answer() -> None:
     assert post(app(Echo()), "/run", "use sk-learning-tools").json() == "use sk-learning-tools"
 
 
-# Runs that wait for people
+# Paused runs
 
 
 def test_paused_run_is_answered_and_resumes(clerk: Any) -> None:
@@ -197,11 +197,11 @@ def test_unknown_run_cannot_be_answered(clerk: Any) -> None:
 
 
 def test_uncallable_agent_is_rejected_at_start() -> None:
-    with pytest.raises(DeclarationError, match="nobody can answer"):
+    with pytest.raises(DeclarationError, match="no one can answer"):
         app(Clerk())
-    with pytest.raises(DeclarationError, match="takes an instance"):
+    with pytest.raises(DeclarationError, match="needs an instance"):
         app(Clerk)
-    with pytest.raises(DeclarationError, match="list of texts"):
+    with pytest.raises(DeclarationError, match="list of strings"):
         app(Echo(), keys="secret")
 
 
@@ -247,7 +247,7 @@ def test_too_many_runs_are_rejected_with_retry_after() -> None:
         await begun.wait()
         refused = await asked(service, "POST", "/run", content=b'"x"')
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
-        assert "1 run is under way" in refused.text
+        assert "1 run is in progress" in refused.text
         assert (await asked(service, "GET", "/health")).status_code == 200
         let.set()
         assert (await first).json() == "done"

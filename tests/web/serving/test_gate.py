@@ -1,4 +1,4 @@
-"""Who may use the service: keys, Host, Origin, methods, kinds and lengths of bodies."""
+"""Access to the service: keys, Host, Origin, methods, kinds and lengths of bodies."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.web.serving.clerk import Echo
 from tests.web.serving.server import HOME, KEY, app, asked, get, post
 
 from acorn import DeclarationError
-from acorn.web.serve.app import BODY
-from acorn.web.server import bound
+from acorn.web.serve.app import MAX_BODY
+from acorn.web.server import bind_socket
 
 OTHER = "another-key-for-tests"
 HOST = {"127.0.0.1:8123": True, "localhost": True, "[::1]:8123": True, "evil.example": False, "": False,
@@ -70,7 +70,7 @@ def test_browser_visitor_is_told_what_to_do(service: Any) -> None:
         assert page.headers["x-content-type-options"] == "nosniff"
         for words in ("Authorization: Bearer", f"curl {HOME}/openapi.json", "`acorn serve` printed", "`acorn web"):
             assert words in page.text
-    assert "Echo" not in page.text  # whoever has no key need not know what is served
+    assert "Echo" not in page.text  # A client without a key need not know what is served.
     assert get(service, "/", headers=browser | {"host": "evil.example"}).status_code == 403
     assert get(service, "/", headers={"authorization": None}).json()["error"]["type"] == "key"
 
@@ -102,7 +102,7 @@ def test_other_methods_are_rejected_without_cors(service: Any, method: str) -> N
 
 
 def test_too_long_body_is_rejected_despite_headers(service: Any) -> None:
-    declared = post(service, "/run", content=b"x", headers={"content-length": str(BODY + 1)})
+    declared = post(service, "/run", content=b"x", headers={"content-length": str(MAX_BODY + 1)})
     assert (declared.status_code, declared.json()["error"]["type"]) == (413, "body")
 
     async def endless() -> AsyncIterator[bytes]:
@@ -110,8 +110,8 @@ def test_too_long_body_is_rejected_despite_headers(service: Any) -> None:
             yield b" " * 1_000_000
 
     assert post(service, "/run", content=endless()).status_code == 413
-    long = '"' + "x" * (BODY - 2) + '"'
-    assert len(post(service, "/run", content=long.encode()).content) == BODY
+    long = '"' + "x" * (MAX_BODY - 2) + '"'
+    assert len(post(service, "/run", content=long.encode()).content) == MAX_BODY
 
 
 def test_every_response_has_security_headers(service: Any) -> None:
@@ -136,6 +136,6 @@ def test_service_can_be_mounted() -> None:
 
 
 def test_socket_is_tcp_nodelay() -> None:
-    with bound("127.0.0.1", 0, is_given=True) as made:
+    with bind_socket("127.0.0.1", 0, is_exact=True) as made:
         assert made.proto == socket.IPPROTO_TCP
         assert made.getsockname()[0] == "127.0.0.1"

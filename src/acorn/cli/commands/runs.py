@@ -306,12 +306,12 @@ def show(
 def _write_html(source: str, option: str | None, out: str) -> int:
     from acorn.web.page.files import single_page
     from acorn.web.page.run_index import StoreRunIndex, read_file
-    from acorn.web.page.wire import PageRedactor
+    from acorn.web.redact import PageRedactor
 
     with as_usage_error():
         if named_store(option) is not None and not Path(source).is_file():
             kept = store_of(option)
-            book = StoreRunIndex(kept).book(whole_id(kept, source))
+            book = StoreRunIndex(kept).view(whole_id(kept, source))
         elif Path(source).is_file():
             book = read_file(Path(source), Path(source).stem)
         else:

@@ -60,9 +60,9 @@ def serve(
     """Serve an agent over HTTP: its input as JSON in, its output out, and OpenAI's chat completions."""
     try:
         from acorn.web.guard import LOOPBACK
-        from acorn.web.serve.app import gated
+        from acorn.web.serve.app import service_app
         from acorn.web.serve.service import GRACE, Service
-        from acorn.web.server import bound
+        from acorn.web.server import bind_socket
         from acorn.web.server import serve as serve_on
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
@@ -79,7 +79,7 @@ def serve(
     except AcornError as error:
         raise CommandError(message_of(error), debug=debug) from error
     try:
-        on = bound(host, PORT if port is None else port, is_given=port is not None)
+        on = bind_socket(host, PORT if port is None else port, is_exact=port is not None)
     except OSError as error:
         where = f"{host}:{PORT if port is None else port}"
         raise CommandError(f"cannot listen on {where}: {error.strerror or error}", FAILED) from error
@@ -101,7 +101,7 @@ def serve(
     logging.getLogger("acorn").addHandler(handler)
     try:
         with agent:  # sources of tools are opened once, and not anew for each request
-            serve_on(gated(service, names, keys), service.close, on, grace=GRACE + 2)
+            serve_on(service_app(service, names, keys), service.close, on, grace=GRACE + 2)
     except AcornError as error:
         raise CommandError(message_of(error), debug=debug) from error
     finally:
@@ -163,10 +163,10 @@ def web(
     """
     try:
         from acorn.web.guard import LOOPBACK
-        from acorn.web.page.routes import guarded
+        from acorn.web.page.routes import page_app
         from acorn.web.page.run_index import read_file
-        from acorn.web.page.site import site_of
-        from acorn.web.server import bound, serve
+        from acorn.web.page.site import make_site
+        from acorn.web.server import bind_socket, serve
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise
@@ -179,15 +179,15 @@ def web(
         if files:
             if len(files) == 1:
                 read_file(files[0])  # one file that cannot be shown is told at once
-            site = site_of(None, None, files)
+            site = make_site(None, None, files)
         else:
             agent = None if not targets else _page_agent(targets, model, debug)
-            site = site_of(agent, MemoryStore() if no_store else _store(store, agent))
+            site = make_site(agent, MemoryStore() if no_store else _store(store, agent))
     except (StoreError, OSError) as error:
         raise CommandError(message_of(error), debug=debug) from error
     key = secrets.token_urlsafe(32)
     try:
-        on = bound(host, PAGE_PORT if port is None else port, is_given=port is not None)
+        on = bind_socket(host, PAGE_PORT if port is None else port, is_exact=port is not None)
     except OSError as error:
         where = f"{host}:{PAGE_PORT if port is None else port}"
         raise CommandError(f"cannot listen on {where}: {error.strerror or error}", FAILED) from error
@@ -206,9 +206,9 @@ def web(
     write_line("Ctrl-C ends it")
     opened = _open(f"{address}/login?key={key}&next={quote(goal)}") if open_it else None
     try:
-        serve(guarded(site, names, key), site.close, on)
+        serve(page_app(site, names, key), site.close, on)
     finally:
-        for live in tuple(site.lives.values()):
+        for live in tuple(site.live_runs.values()):
             live.thread.join(1.0)
         if opened is not None:
             opened.unlink(missing_ok=True)

@@ -1,1 +1,1 @@
-"""The page: play with an agent, and view the runs of a store."""
+"""The page in the browser: try an agent and view stored runs."""

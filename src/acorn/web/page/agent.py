@@ -1,15 +1,13 @@
-"""What the page must know of an agent: what it takes and gives, its tools, its limits, and how it is called.
+"""The agent of the page: its description, its secrets, and the runs and forks that the page starts.
 
-The model's name is told, never its arguments, which may hold a key.
-
-A fork on the page: what a run keeps of another, what may be changed in it, and what is called again.
+The description contains the name of the model, but not its arguments, which may contain a key.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import acorn
@@ -31,16 +29,16 @@ from acorn.models.resolve import model_name
 from acorn.stores.port import Store
 from acorn.thread import AgentEvent, ErrorEvent, MessageEvent, ToolCallEvent, ToolResultEvent
 from acorn.types import JsonObject
-from acorn.web.page.wire import WHOLE
+from acorn.web.redact import TEXT_LIMIT
 
 Agent = module[Any, Any]
 
 
-def described(agent: Agent) -> JsonObject:
-    """An agent as plain data."""
+def agent_json(agent: Agent) -> JsonObject:
+    """Return the input, output, tools and limits of an agent as JSON data."""
     description = describe_agent(agent)
     return {
-        "name": type(agent).__name__,
+        "name": description.name,
         "agent": agent_name(agent),
         "doc": " ".join(description.docstring.split()),
         "model": model_name(agent.model),
@@ -56,16 +54,16 @@ def described(agent: Agent) -> JsonObject:
 
 
 def _shape(shape: Shape) -> JsonObject:
-    # Under the fields' own names, by which a run that was kept has its input.
+    # With the names of the fields instead of their aliases, as in the input of a stored run.
     return {"schema": shape.xml_schema, "wrapped": shape.wrapped, "empty": shape.is_empty}
 
 
-def _tool(schema: Mapping[str, Any]) -> JsonObject:
+def _tool(schema: Mapping[str, object]) -> JsonObject:
     return {"name": schema.get("name", ""), "doc": schema.get("description", "")}
 
 
 def secrets_of(agent: Agent) -> set[str]:
-    """The keys that the models of an agent, and of what it may start, are asked with."""
+    """Return the API keys of the models of an agent and its branches."""
     secrets = secrets_of_model(agent.model)
     for branch in _branches_below(describe_agent(agent), []):
         secrets |= secrets_of_model(branch.model)
@@ -76,113 +74,113 @@ def _branches_below(description: AgentDescription, seen: list[object]) -> Iterab
     for branch in description.branches.values():
         if not any(branch is other for other in seen):
             seen.append(branch)
-            described_branch = describe_agent(branch)
-            yield described_branch
-            yield from _branches_below(described_branch, seen)
+            branch_description = describe_agent(branch)
+            yield branch_description
+            yield from _branches_below(branch_description, seen)
 
 
-# Calls
+# Runs
 
 
-def begun(
+def start_run(
     agent: Agent,
     store: Store,
-    given: Any,
+    values: object,
     run_id: str,
-    chat: tuple[str, int],
+    item: tuple[str, int],
     *,
     after: str | None = None,
     model: str | None = None,
-    fork: Wanted | None = None,
-) -> Any:
-    """The chunks of a new run, which begins when they are asked for; what is wrong is told now."""
+    fork: ForkRequest | None = None,
+) -> AsyncGenerator[StreamChunk]:
+    """Return the chunks of a new run, which starts when they are read. Raise errors in the arguments immediately."""
     changes: JsonObject = {"store": store, "run_id": run_id}
     if model is not None:
         changes["model"] = model
     if after is not None:
         changes["history"] = acorn.runs(store).get(after)
-    named = agent.using(**changes)
+    configured = agent.using(**changes)
     if fork is not None:
-        named = forked(named, acorn.runs(store).get(fork.run), fork)
-    in_batch(named, *chat)
+        configured = fork_agent(configured, acorn.runs(store).get(fork.run), fork)
+    in_batch(configured, *item)
     if fork is not None:
-        return named.astream()
-    made, shape = parse_input(named, given), describe_agent(named).input
-    return named.astream() if shape.is_empty else named.astream(shape.unwrap(made))
+        return configured.astream()
+    parsed, shape = parse_input(configured, values), describe_agent(configured).input
+    return configured.astream() if shape.is_empty else configured.astream(shape.unwrap(parsed))
 
 
-def resumed(agent: Agent, store: Store, run_id: str) -> Any:
-    """The chunks of a run that goes on."""
-    named = agent.using(store=store)
-    chunks: Any = aresume_stream(named, run_id)
-    return chunks
+def resume_run(agent: Agent, store: Store, run_id: str) -> AsyncGenerator[StreamChunk]:
+    """Return the chunks of a resumed run."""
+    return aresume_stream(agent.using(store=store), run_id)
 
 
-Chunk = StreamChunk
+# Forks
 
 
-class Wanted(NamedTuple):
-    """The fork that somebody wants."""
+class ForkRequest(NamedTuple):
+    """A fork as the page requests it."""
 
     run: str
     before: int
-    edits: Mapping[str, Any]
-    """By the number of an event, what it is to say."""
+    edits: Mapping[str, str]
+    """New texts, by the number of the event."""
     prompt: str | None = None
 
 
-def wanted(given: Any) -> Wanted:
-    """What a request says of a fork, checked."""
+def read_fork_request(body: object) -> ForkRequest:
+    """Validate the `fork` of a request body."""
     known = {"run", "before", "edits", "prompt"}
-    if not isinstance(given, dict) or not isinstance(given.get("run"), str) or given.keys() - known:
-        raise InputError("`fork` is an object with `run` and `before`, and perhaps `edits` and `prompt`.")
-    before, edits, prompt = given.get("before"), given.get("edits", {}), given.get("prompt")
+    if not isinstance(body, dict) or not isinstance(body.get("run"), str) or body.keys() - known:
+        raise InputError("`fork` must be an object with `run` and `before`, and optionally `edits` and `prompt`.")
+    before, edits, prompt = body.get("before"), body.get("edits", {}), body.get("prompt")
     if not isinstance(before, int) or isinstance(before, bool):
-        raise InputError("`before` of `fork` is the number of a step.")
-    if not isinstance(edits, dict) or not all(isinstance(each, str) for each in edits.values()):
-        raise InputError("`edits` of `fork` are texts by the number of an event.")
+        raise InputError("`before` of `fork` must be the number of a step.")
+    if not isinstance(edits, dict) or not all(isinstance(text, str) for text in edits.values()):
+        raise InputError("`edits` of `fork` must be an object with texts by the numbers of events.")
     if prompt is not None and not (isinstance(prompt, str) and prompt.strip()):
-        raise InputError("`prompt` of `fork` is a text.")
-    return Wanted(given["run"], before, edits, prompt)
+        raise InputError("`prompt` of `fork` must be a non-empty string.")
+    return ForkRequest(body["run"], before, edits, prompt)
 
 
-def forked(agent: Agent, run: Run, fork: Wanted) -> Agent:
-    """The agent that goes on with the kept part of a run; what is wrong is told now."""
+def fork_agent(agent: Agent, run: Run, fork: ForkRequest) -> Agent:
+    """Return the agent that continues the edited first steps of a run. Raise errors in the edits immediately."""
     events = run.thread
     for number, text in fork.edits.items():
-        at = int(number) if number.isascii() and number.isdigit() else len(events)
-        if at >= len(events) or not _is_kept(events[at], fork.before):
-            raise InputError(f"`edits` of `fork` has `{number}`, and there is no such event before step {fork.before}.")
-        events[at] = _edited(events[at], text)
+        index = int(number) if number.isascii() and number.isdigit() else len(events)
+        if index >= len(events) or not _is_kept(events[index], fork.before):
+            raise InputError(
+                f"`edits` of `fork` names event `{number}`, which does not exist before step {fork.before}."
+            )
+        events[index] = _edit(events[index], text)
     changes = {} if fork.prompt is None else {"system_prompt": fork.prompt}
     return agent.using(thread=events, before=fork.before, **changes)
 
 
-def forkable(agent: Agent, run: Run, before: int | None) -> JsonObject:
-    """What would be kept of a run, and what may be called again, as plain data."""
+def describe_fork(agent: Agent, run: Run, before: int | None) -> JsonObject:
+    """Return the events that a fork would keep and the tools that it may call again, as JSON data."""
     events = run.thread
     last = max((event.iteration for event in events if event.branch is None), default=0)
-    most = last + 1 if _fits(agent, run, last + 1) else max(last, 1)
-    step = most if before is None else min(max(before, 1), most)
+    last_step = last + 1 if _can_fork(agent, run, last + 1) else max(last, 1)
+    step = last_step if before is None else min(max(before, 1), last_step)
     agent.using(thread=run, before=step)
     description = describe_agent(agent)
-    own = [event for event in events if event.branch is None and event.iteration >= step]
-    called = Counter(event.tool_name for event in own if isinstance(event, ToolCallEvent) and event.tool_name != FINISH)
+    dropped = [event for event in events if event.branch is None and event.iteration >= step]
+    calls = [event for event in dropped if isinstance(event, ToolCallEvent) and event.tool_name != FINISH]
     names = {event.tool_call_id: event.tool_name for event in events if isinstance(event, ToolCallEvent)}
-    kept = [(at, event) for at, event in enumerate(events) if _is_kept(event, step)]
-    prompt = next((_told(event, names)[2] for _, event in kept if _is_prompt(event)), "")
+    kept = [(index, event) for index, event in enumerate(events) if _is_kept(event, step)]
+    prompt = next((_describe_event(event, names)[2] for _, event in kept if _is_prompt(event)), "")
     return {
         "before": step,
-        "most": most,
+        "last_step": last_step,
         "prompt": prompt,
-        "events": [_shown(at, event, names) for at, event in kept if not _is_prompt(event)],
+        "events": [_event_json(index, event, names) for index, event in kept if not _is_prompt(event)],
         "tools": [*(tool.name for tool in description.tools), *description.branches],
         "sources": description.source_count,
-        "called": dict(called),
+        "called": dict(Counter(event.tool_name for event in calls)),
     }
 
 
-def _fits(agent: Agent, run: Run, before: int) -> bool:
+def _can_fork(agent: Agent, run: Run, before: int) -> bool:
     try:
         agent.using(thread=run, before=before)
     except InputError:
@@ -191,23 +189,25 @@ def _fits(agent: Agent, run: Run, before: int) -> bool:
 
 
 def _is_kept(event: AgentEvent, before: int) -> bool:
-    shown = MessageEvent | ToolCallEvent | ToolResultEvent | ErrorEvent
-    is_end = isinstance(event, ErrorEvent) and event.tool_call_id is None
-    return event.branch is None and event.iteration < before and isinstance(event, shown) and not is_end
+    """Return whether a fork before this step keeps an event."""
+    editable = MessageEvent | ToolCallEvent | ToolResultEvent | ErrorEvent
+    is_run_error = isinstance(event, ErrorEvent) and event.tool_call_id is None
+    return event.branch is None and event.iteration < before and isinstance(event, editable) and not is_run_error
 
 
 def _is_prompt(event: AgentEvent) -> bool:
     return isinstance(event, MessageEvent) and event.role == "system" and event.iteration == 0
 
 
-def _shown(at: int, event: AgentEvent, names: Mapping[str, str]) -> JsonObject:
-    kind, name, text = _told(event, names)
-    # The input has a form of its own, and what is longer than the page shows could only be edited to be shorter.
-    may = kind not in ("input", "user") and len(text) <= WHOLE
-    return {"at": at, "step": event.iteration, "kind": kind, "name": name, "text": text, "edits": may}
+def _event_json(index: int, event: AgentEvent, names: Mapping[str, str]) -> JsonObject:
+    kind, name, text = _describe_event(event, names)
+    # The input is edited in its own form. A text that the page cuts could only become shorter by an edit.
+    is_editable = kind not in ("input", "user") and len(text) <= TEXT_LIMIT
+    return {"at": index, "step": event.iteration, "kind": kind, "name": name, "text": text, "editable": is_editable}
 
 
-def _told(event: AgentEvent, names: Mapping[str, str]) -> tuple[str, str, str]:
+def _describe_event(event: AgentEvent, names: Mapping[str, str]) -> tuple[str, str, str]:
+    """Return the kind, the name and the text of an event."""
     match event:
         case MessageEvent():
             return event.role if event.iteration else "input", event.role, event.content
@@ -221,40 +221,39 @@ def _told(event: AgentEvent, names: Mapping[str, str]) -> tuple[str, str, str]:
             return "note", "", ""
 
 
-def _edited(event: AgentEvent, text: str) -> AgentEvent:
+def _edit(event: AgentEvent, text: str) -> AgentEvent:
+    """Return an event with a new text."""
     match event:
         case MessageEvent(role="assistant"):
             return event.model_copy(update={"content": text})
         case ToolCallEvent():
-            return event.model_copy(update={"args": _object(text, event.tool_name), "raw_arguments": None})
+            arguments = _read_json(text)
+            if not isinstance(arguments, dict):
+                raise InputError(f"The arguments of `{event.tool_name}` must be a JSON object.")
+            return event.model_copy(update={"args": arguments, "raw_arguments": None})
         case ToolResultEvent():
-            result = text if isinstance(event.result, str) else _read(text)
+            result = text if isinstance(event.result, str) else _read_json(text)
             return event.model_copy(update={"result": result})
         case ErrorEvent():
-            made = ToolResultEvent(iteration=event.iteration, tool_call_id=event.tool_call_id or "", result=text)
-            made.timestamp = event.timestamp
-            return made
+            result_event = ToolResultEvent(
+                iteration=event.iteration, tool_call_id=event.tool_call_id or "", result=text
+            )
+            result_event.timestamp = event.timestamp
+            return result_event
         case _:
-            raise InputError("What was asked for is not edited here: begin a new run with another input.")
+            raise InputError("The input cannot be edited in a fork. Start a new run with another input.")
 
 
-def _object(text: str, name: str) -> JsonObject:
-    found = _read(text)
-    if not isinstance(found, dict):
-        raise InputError(f"The arguments of `{name}` are no JSON object.")
-    return found
-
-
-def _read(text: str) -> Any:
+def _read_json(text: str) -> object:
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         return text
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return value if isinstance(value, str) else _json(describe_blobs(to_json_data(value)))
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2, default=str)

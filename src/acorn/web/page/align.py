@@ -1,7 +1,7 @@
-"""Two runs side by side: which row of one stands beside which of the other. Pure.
+"""The alignment of two runs: which row of one run is shown next to which row of the other.
 
-Rows that say the same are put side by side first, then those between them that are of the same kind and name. Each row
-stands once and in its own order, so what was done in another order stands alone on both sides.
+Rows with equal content are paired first, then the rows between them that have the same kind and name. Each row occurs
+once and in its own order, so steps that happened in a different order stay unpaired on both sides.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from acorn._inside import to_compact_json, to_json_data
 from acorn.journal import (
     BranchFinished,
-    CalledTool,
     Compacted,
     Entry,
     HistoryEdited,
@@ -31,58 +30,63 @@ from acorn.web.page.rows import Row, Rows
 
 
 class Pair(NamedTuple):
-    """A row beside one of the other run, or beside nothing."""
+    """A row of one run and its counterpart in the other run. Either may be missing."""
 
     left: Row | None
     right: Row | None
     depth: int
     is_same: bool
-    """Whether both say the same, whatever time and money they took."""
+    """Whether the contents of both rows are equal, apart from times and costs."""
 
 
-def aligned(left: Rows, right: Rows) -> list[Pair]:
-    """All rows of both runs."""
-    one, other = _Side(left), _Side(right)
-    found: list[Pair] = []
-    left_to_pair: list[tuple[Row | None, Row | None, int]] = [
-        (*both, 0) for both in reversed(_beside(one.below[None], other.below[None], one, other))
-    ]
-    while left_to_pair:
-        first, second, depth = left_to_pair.pop()
-        is_same = first is not None and second is not None and one.said(first) == other.said(second)
-        found.append(Pair(first, second, depth, is_same))
-        below = one.below[first.id] if first else [], other.below[second.id] if second else []
-        left_to_pair += [(*both, depth + 1) for both in reversed(_beside(*below, one, other))]
-    return found
+def align(left: Rows, right: Rows) -> list[Pair]:
+    """Pair all rows of two runs."""
+    left_side, right_side = _Side(left), _Side(right)
+    pairs: list[Pair] = []
+    tops = _pair_rows(left_side.children[None], right_side.children[None], left_side, right_side)
+    pending = [(*both, 0) for both in reversed(tops)]
+    while pending:
+        left_row, right_row, depth = pending.pop()
+        is_same = (
+            left_row is not None
+            and right_row is not None
+            and left_side.content(left_row) == right_side.content(right_row)
+        )
+        pairs.append(Pair(left_row, right_row, depth, is_same))
+        left_children = left_side.children[left_row.id] if left_row else []
+        right_children = right_side.children[right_row.id] if right_row else []
+        children = _pair_rows(left_children, right_children, left_side, right_side)
+        pending += [(*both, depth + 1) for both in reversed(children)]
+    return pairs
 
 
 class _Side:
-    """One of the two runs."""
+    """The rows of one of the two runs."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self.below: dict[int | None, list[Row]] = defaultdict(list)
-        self._said: dict[int, Hashable] = {}
+        self.children: dict[int | None, list[Row]] = defaultdict(list)
+        self._contents: dict[int, Hashable] = {}
         for row in rows.all:
-            self.below[row.up].append(row)
+            self.children[row.parent].append(row)
 
-    def said(self, row: Row) -> Hashable:
-        """What a row says, without what differs from run to run: times, sums, and ids."""
-        if row.id not in self._said:
-            said = tuple(words for entry in self._rows.of(row) if (words := _words(entry)))
+    def content(self, row: Row) -> Hashable:
+        """Return the content of a row without the times, totals and ids that differ from run to run."""
+        if row.id not in self._contents:
+            texts = tuple(text for entry in self._rows.entries_of(row) if (text := _content(entry)))
             arguments = "" if row.call is None else row.call.arguments
-            self._said[row.id] = (row.kind, row.name, row.is_bad, arguments, said)
-        return self._said[row.id]
+            self._contents[row.id] = (row.kind, row.name, row.has_failed, arguments, texts)
+        return self._contents[row.id]
 
 
-def _words(entry: Entry) -> str:
+def _content(entry: Entry) -> str:
     match entry:
         case RunStarted():
             return _text(entry.input)
         case MessagesAdded() | HistoryEdited():
-            return _text([[each.get("role"), each.get("content")] for each in entry.messages])
+            return _text([[message.get("role"), message.get("content")] for message in entry.messages])
         case ModelResponded():
-            return _text([entry.content, entry.refusal, [_named(call) for call in entry.calls]])
+            return _text([entry.content, entry.refusal, [[call.name, call.arguments] for call in entry.calls]])
         case ToolFinished() | BranchFinished():
             return _text([entry.content, entry.error])
         case InputRequested():
@@ -99,70 +103,68 @@ def _words(entry: Entry) -> str:
             return ""
 
 
-def _named(call: CalledTool) -> list[str]:
-    return [call.name, call.arguments]
-
-
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return to_compact_json(to_json_data(value))
 
 
-Both = tuple[Row | None, Row | None]
+RowPair = tuple[Row | None, Row | None]
 
 
-def _beside(left: Sequence[Row], right: Sequence[Row], one: _Side, other: _Side) -> list[Both]:
-    """The rows below two that stand side by side."""
-    found: list[Both] = []
-    same = _matched([one.said(row) for row in left], [other.said(row) for row in right])
-    at = to = 0
-    for mine, yours in [*same, (len(left), len(right))]:
-        found += _between(left[at:mine], right[to:yours])
-        if mine < len(left):
-            found.append((left[mine], right[yours]))
-        at, to = mine + 1, yours + 1
-    return found
+def _pair_rows(lefts: Sequence[Row], rights: Sequence[Row], left_side: _Side, right_side: _Side) -> list[RowPair]:
+    """Pair the rows below two paired rows."""
+    pairs: list[RowPair] = []
+    equal = _match([left_side.content(row) for row in lefts], [right_side.content(row) for row in rights])
+    left_start = right_start = 0
+    for left_end, right_end in [*equal, (len(lefts), len(rights))]:
+        pairs += _pair_by_name(lefts[left_start:left_end], rights[right_start:right_end])
+        if left_end < len(lefts):
+            pairs.append((lefts[left_end], rights[right_end]))
+        left_start, right_start = left_end + 1, right_end + 1
+    return pairs
 
 
-def _between(left: Sequence[Row], right: Sequence[Row]) -> Iterator[Both]:
-    at = to = 0
-    alike = _matched([(row.kind, row.name) for row in left], [(row.kind, row.name) for row in right])
-    for mine, yours in [*alike, (len(left), len(right))]:
-        yield from ((row, None) for row in left[at:mine])
-        yield from ((None, row) for row in right[to:yours])
-        if mine < len(left):
-            yield left[mine], right[yours]
-        at, to = mine + 1, yours + 1
+def _pair_by_name(lefts: Sequence[Row], rights: Sequence[Row]) -> Iterator[RowPair]:
+    left_start = right_start = 0
+    alike = _match([(row.kind, row.name) for row in lefts], [(row.kind, row.name) for row in rights])
+    for left_end, right_end in [*alike, (len(lefts), len(rights))]:
+        yield from ((row, None) for row in lefts[left_start:left_end])
+        yield from ((None, row) for row in rights[right_start:right_end])
+        if left_end < len(lefts):
+            yield lefts[left_end], rights[right_end]
+        left_start, right_start = left_end + 1, right_end + 1
 
 
-def _matched(left: Sequence[Hashable], right: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """As many as possible of those that are the first, the second and so on of their kind on both sides, in order."""
-    places = {key: at for at, key in enumerate(_numbered(right))}
-    both = [(at, places[key]) for at, key in enumerate(_numbered(left)) if key in places]
-    return _rising(both)
+def _match(lefts: Sequence[Hashable], rights: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """Return as many pairs of indexes as possible, in order. The nth occurrence of a key matches only the nth."""
+    right_indexes = {key: index for index, key in enumerate(_number_occurrences(rights))}
+    matches = [
+        (index, right_indexes[key]) for index, key in enumerate(_number_occurrences(lefts)) if key in right_indexes
+    ]
+    return _longest_rising(matches)
 
 
-def _numbered(keys: Sequence[Hashable]) -> Iterator[tuple[Hashable, int]]:
-    seen: dict[Hashable, int] = defaultdict(int)
+def _number_occurrences(keys: Sequence[Hashable]) -> Iterator[tuple[Hashable, int]]:
+    counts: dict[Hashable, int] = defaultdict(int)
     for key in keys:
-        yield key, seen[key]
-        seen[key] += 1
+        yield key, counts[key]
+        counts[key] += 1
 
 
-def _rising(both: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The longest part of it in which the second numbers rise as the first ones do."""
+def _longest_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the longest subsequence in which the second numbers rise, too."""
     ends: list[int] = []
-    """By length, the smallest number with which a rising part of that length ends."""
+    """By length, the smallest last number of a rising subsequence."""
     last: list[int] = []
-    """By length, where in `both` that is."""
-    before: list[int | None] = []
-    for at, (_, place) in enumerate(both):
-        length = bisect_left(ends, place)
-        before.append(last[length - 1] if length else None)
-        ends[length : length + 1] = [place]
-        last[length : length + 1] = [at]
-    found: list[tuple[int, int]] = []
-    here = last[-1] if last else None
-    while here is not None:
-        found.append(both[here])
-        here = before[here]
-    return found[::-1]
+    """By length, the index in `pairs` of that last number."""
+    previous: list[int | None] = []
+    for index, (_, number) in enumerate(pairs):
+        length = bisect_left(ends, number)
+        previous.append(last[length - 1] if length else None)
+        ends[length : length + 1] = [number]
+        last[length : length + 1] = [index]
+    rising: list[tuple[int, int]] = []
+    current = last[-1] if last else None
+    while current is not None:
+        rising.append(pairs[current])
+        current = previous[current]
+    return rising[::-1]

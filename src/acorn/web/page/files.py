@@ -1,11 +1,9 @@
-"""The files of the page as they are, with content types of our own; they need no server.
+"""The static files of the page, and a single HTML file that contains a run and its viewer.
 
-What the system says of a `.js` is nothing to go by: on some it is `text/plain`, and then the page stays blank.
+The content types are listed here, because some systems serve `.js` as `text/plain`, and the page would stay blank.
 
-A run and its viewer in one file, to be sent along with a report: it asks nothing of anybody, and needs no server.
-
-The scripts of the page are put into one, each in a function of its own, and what the page would ask the server for
-stands beside them as data. The policy of the file lets nothing but this script and these styles count.
+The single file needs no server. It contains the scripts of the viewer, each wrapped in a function, and the data that
+the viewer would request. Its content security policy allows only this script and these styles.
 """
 
 from __future__ import annotations
@@ -20,11 +18,12 @@ from typing import NamedTuple
 from acorn._inside import describe_blobs
 from acorn.journal import Message
 from acorn.types import JsonObject
-from acorn.web.page.rows import Rows
+from acorn.web.page.events import entry_event
+from acorn.web.page.rows import Row, Rows
 from acorn.web.page.run_index import RunView
-from acorn.web.page.wire import PageRedactor, dumped, entry_event
+from acorn.web.redact import PageRedactor, json_bytes
 
-_KINDS = {
+_CONTENT_TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
@@ -39,11 +38,11 @@ FILES = (
     "fleet.js",
     "fork.js",
     "form.js",
-    "people.js",
     "play.js",
+    "progress.js",
+    "requests.js",
     "runs.css",
     "runs.js",
-    "story.js",
     "text.js",
     "value.js",
     "view.js",
@@ -51,30 +50,34 @@ FILES = (
 SHELL = "index.html"
 
 
-class Page(NamedTuple):
-    """One file."""
+class StaticFile(NamedTuple):
+    """The content of one static file."""
 
     body: bytes
-    kind: str
-    tag: str
+    content_type: str
+    etag: str
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
 
 
-def read_pages() -> Mapping[str, Page]:
-    """All files by their names, from a fixed table."""
+def read_static_files() -> Mapping[str, StaticFile]:
+    """Return all static files by name."""
     folder = files("acorn.web") / "static"
-    found: dict[str, Page] = {}
+    static: dict[str, StaticFile] = {}
     for name in (*FILES, SHELL):
         body = (folder / name).read_bytes()
-        tag = hashlib.sha256(body).hexdigest()[:16]
-        found[name] = Page(body, _KINDS[name.rpartition(".")[2]], f'"{tag}"')
-    return found
+        etag = hashlib.sha256(body).hexdigest()[:16]
+        static[name] = StaticFile(body, _CONTENT_TYPES[name.rpartition(".")[2]], f'"{etag}"')
+    return static
 
 
-_SCRIPTS = ("text", "dom", "value", "people", "view")
-"""In the order in which they need each other."""
+_SCRIPTS = ("text", "dom", "value", "requests", "view")
+"""The scripts of the viewer, in the order of their imports."""
 _IMPORT = re.compile(r'^import \{ (.*) \} from "\./(\w+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function|const|let|class) (\w+))", re.MULTILINE)
-_PAGE = """<!doctype html>
+_HTML = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -87,64 +90,67 @@ _PAGE = """<!doctype html>
 </head>
 <body class="is-file">
 <main id="main" tabindex="-1"></main>
-<script type="application/json" id="kept">{kept}</script>
+<script type="application/json" id="saved-run">{data}</script>
 <script>{script}</script>
 </body>
 </html>
 """
 
 
-def single_page(book: RunView, veil: PageRedactor) -> bytes:
-    """The file, veiled like everything that the page shows."""
-    files = read_pages()
-    script, style = _script(files), "\n".join(_text(files[name]) for name in ("app.css", "runs.css"))
+def single_page(view: RunView, redactor: PageRedactor) -> bytes:
+    """Return a run and its viewer as one HTML file, with secrets redacted."""
+    static = read_static_files()
+    script, style = _script(static), "\n".join(static[name].text for name in ("app.css", "runs.css"))
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; form-action 'none'; "
         f"base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
-    # In a script nothing ends a text but `</script` and its like, so no `<` of anybody's may stand there.
-    kept = dumped(_kept(book, veil)).decode().replace("<", "\\u003c")
-    return _PAGE.format(policy=policy, style=style, kept=kept, script=script).encode()
+    # `</script` would end the element, so no `<` may occur in the data.
+    data = json_bytes(_page_data(view, redactor)).decode().replace("<", "\\u003c")
+    return _HTML.format(policy=policy, style=style, data=data, script=script).encode()
 
 
-def _kept(book: RunView, veil: PageRedactor) -> JsonObject:
-    """What the page asks for."""
-    rows = book.rows
-    head = {name: value for name, value in book.plain_head().items() if name != "root"}
-    details = [
-        {
-            "row": row.id,
-            "entries": [entry_event(entry) for entry in rows.of(row)],
-            "results": rows.results(row) if row.kind != "model" else [],
-            "call": None if row.call is None else list(row.call),
-        }
-        for row in rows.all
-    ]
+def _page_data(view: RunView, redactor: PageRedactor) -> JsonObject:
+    """Return the data that the viewer would request from the server."""
+    rows = view.rows
+    header = {name: value for name, value in view.current_header().items() if name != "root"}
+    details = [row_details(rows, row) for row in rows.all]
     return {
         "view": {
-            "head": veil.plain({**head, "own": False}),
-            "rows": [row.plain(veil) for row in rows.all],
+            "head": redactor.data({**header, "own": False}),
+            "rows": [row.to_json(redactor) for row in rows.all],
             "version": len(rows.entries),
             "requests": [],
         },
-        "details": veil.plain(details),
-        "sent": veil.plain(_sent(rows)),
+        "details": redactor.data(details),
+        "sent": redactor.data(_sent_messages(rows)),
     }
 
 
-def _sent(rows: Rows) -> JsonObject:
-    """By row, the messages of a turn: how many stay of the turn before it, and what came to them."""
-    found: JsonObject = {}
+def row_details(rows: Rows, row: Row) -> JsonObject:
+    """Return the entries and results of a row."""
+    return {
+        "row": row.id,
+        "entries": [entry_event(entry) for entry in rows.entries_of(row)],
+        "results": rows.results_of(row) if row.kind != "model" else [],
+        "call": None if row.call is None else list(row.call),
+    }
+
+
+def _sent_messages(rows: Rows) -> JsonObject:
+    """Return the request messages of each turn, as a difference to the turn before it."""
+    by_row: JsonObject = {}
     last: dict[str, tuple[int, list[Message]]] = {}
     for row in rows.all:
-        asked = rows.asked_with(row)
-        if asked is None:
+        sent = rows.request_of(row)
+        if sent is None:
             continue
-        messages, request = asked
+        messages, request = sent
         before, earlier = last.get(row.run_id, (None, []))
-        same = next((at for at, (a, b) in enumerate(zip(earlier, messages, strict=False)) if a != b), None)
-        keep = min(len(earlier), len(messages)) if same is None else same
-        found[str(row.id)] = {
+        pairs = enumerate(zip(earlier, messages, strict=False))
+        difference = next((index for index, (old, new) in pairs if old != new), None)
+        keep = min(len(earlier), len(messages)) if difference is None else difference
+        by_row[str(row.id)] = {
             "before": before,
             "keep": keep,
             "messages": describe_blobs(messages[keep:]),
@@ -154,24 +160,20 @@ def _sent(rows: Rows) -> JsonObject:
             "exact": len(messages) == request.messages,
         }
         last[row.run_id] = (row.id, messages)
-    return found
+    return by_row
 
 
-def _script(files: Mapping[str, Page]) -> str:
-    parts = [_scoped(name, _text(files[f"{name}.js"])) for name in _SCRIPTS]
-    start = "in_view.viewPage(document.getElementById('main'), in_dom.kept.view.head.id);"
+def _script(static: Mapping[str, StaticFile]) -> str:
+    parts = [_wrap_module(name, static[f"{name}.js"].text) for name in _SCRIPTS]
+    start = "in_view.viewPage(document.getElementById('main'), in_dom.savedRun.view.head.id);"
     return '"use strict";\n' + "\n".join([*parts, start])
 
 
-def _scoped(name: str, text: str) -> str:
-    """A module as a function that gives what it exports."""
-    names = ", ".join(found[1] for found in _EXPORT.findall(text))
+def _wrap_module(name: str, text: str) -> str:
+    """Wrap a JavaScript module in a function that returns its exports."""
+    names = ", ".join(match[1] for match in _EXPORT.findall(text))
     body = _EXPORT.sub(r"\1", _IMPORT.sub(r"const { \1 } = in_\2;", text))
     return f"const in_{name} = (() => {{\n{body}\nreturn {{ {names} }};\n}})();"
-
-
-def _text(page: Page) -> str:
-    return page.body.decode()
 
 
 def _hash(text: str) -> str:

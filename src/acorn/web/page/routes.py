@@ -1,7 +1,4 @@
-"""The routes: each reads a request, calls a room, and answers in JSON or as a stream of events.
-
-The site as an ASGI application: its routes behind the guard.
-"""
+"""The routes of the page, and the page as an ASGI application behind its guard."""
 
 from __future__ import annotations
 
@@ -21,45 +18,53 @@ from starlette.types import ASGIApp
 
 import acorn
 from acorn import AcornError, InputError, StoreError, module
-from acorn._inside import describe_blobs as shortened
-from acorn._inside import describe_error, shorten
-from acorn.stores.port import Status
+from acorn._inside import describe_blobs, describe_error, shorten
+from acorn.stores.port import Status, Store
 from acorn.types import JsonObject
-from acorn.web.guard import LOOPBACK, Guard, TooLongError, TooSlowError
-from acorn.web.page.agent import described, wanted
-from acorn.web.page.align import aligned
-from acorn.web.page.files import SHELL, Page, read_pages
+from acorn.web.guard import LOOPBACK, BodyTimeoutError, BodyTooLargeError, PageGuard
+from acorn.web.page.agent import agent_json, read_fork_request
+from acorn.web.page.align import align
+from acorn.web.page.events import STREAM_LIMIT, entry_event
+from acorn.web.page.files import SHELL, StaticFile, read_static_files, row_details
+from acorn.web.page.rows import Row
 from acorn.web.page.run_index import RunView, StoreRunIndex
-from acorn.web.page.site import MOST, BusyError, Site, site_of
-from acorn.web.page.streams import KEPT, kept_events, live_events, row_events
-from acorn.web.page.wire import CUT, WHOLE, PageRedactor, dumped, entry_event
+from acorn.web.page.site import NO_LIMIT, BusyError, Site, make_site
+from acorn.web.page.streams import STORED, live_events, row_events, stored_events
+from acorn.web.redact import TEXT_LIMIT, PageRedactor, json_bytes
 
-_UNKNOWN = "There is no such run here."
+_LIST_LIMIT = 200
+"""Characters of one text in the list of runs."""
+_MAX_EARLIER_RUNS = 20
 
-Answer = Callable[[Request], Awaitable[Response]]
-
-
-class _WrongError(Exception):
-    """A request that cannot be answered."""
-
-    def __init__(self, status: int, words: str, **more: Any) -> None:
-        super().__init__(words)
-        self.status, self.more = status, more
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-def routes(site: Site) -> Router:
-    """Every address of the site. A page of another part is a row here and a file in `static/`."""
+class _RequestError(Exception):
+    """A request that cannot be answered, with the status of the response."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def make_router(site: Site) -> Router:
+    """Return all routes of the site."""
     api = _Api(site)
-    pages = read_pages()
+    static = read_static_files()
 
-    async def page(request: Request) -> Response:
-        return _shell(pages[SHELL], str(request.scope.get("root_path", "")))
+    async def get_page(request: Request) -> Response:
+        return _shell_response(static[SHELL], str(request.scope.get("root_path", "")))
 
-    async def static(request: Request) -> Response:
-        found = pages.get(request.path_params["name"])
-        return _json(404, site.veil(), {"error": "There is no such file."}) if found is None else _file(found, request)
+    async def get_static(request: Request) -> Response:
+        file = static.get(request.path_params["name"])
+        if file is None:
+            return _json(404, site.redactor(), {"error": "This file does not exist."})
+        return _file_response(file, request)
 
-    gets: Mapping[str, Answer] = {
+    async def not_found(request: Request) -> Response:
+        return _json(404, site.redactor(), {"error": "This address does not exist."})
+
+    gets: Mapping[str, Endpoint] = {
         "/api/agent": api.agent,
         "/api/runs": api.runs,
         "/api/requests": api.requests,
@@ -69,349 +74,350 @@ def routes(site: Site) -> Router:
         "/api/runs/{id}/details": api.details,
         "/api/runs/{id}/sent": api.sent,
         "/api/runs/{id}/find": api.find,
-        "/api/runs/{id}/talk": api.talk,
+        "/api/runs/{id}/conversation": api.conversation,
         "/api/runs/{id}/file": api.file,
         "/api/runs/{id}/fork": api.fork,
         "/api/runs/{id}/python": api.python,
         "/api/compare": api.compare,
         "/api/fleet": api.fleet,
     }
-    posts: Mapping[str, Answer] = {
-        "/api/runs": api.begin,
+    posts: Mapping[str, Endpoint] = {
+        "/api/runs": api.start,
         "/api/runs/{id}/stop": api.stop,
         "/api/runs/{id}/resume": api.resume,
         "/api/requests/{id}": api.answer,
     }
-    found = [Route(path, page) for path in ("/", "/runs/", "/runs/{id}", "/compare", "/fork", "/fleet")]
-    found += [Route("/static/{name}", static)]
-    found += [Route(path, api.told(act)) for path, act in gets.items()]
-    found += [Route(path, api.told(act), methods=["POST"]) for path, act in posts.items()]
-    found += [Route("/api/runs/{id}", api.told(api.delete), methods=["DELETE"])]
+    routes = [Route(path, get_page) for path in ("/", "/runs/", "/runs/{id}", "/compare", "/fork", "/fleet")]
+    routes += [Route("/static/{name}", get_static)]
+    routes += [Route(path, api.with_error_responses(endpoint)) for path, endpoint in gets.items()]
+    routes += [Route(path, api.with_error_responses(endpoint), methods=["POST"]) for path, endpoint in posts.items()]
+    routes += [Route("/api/runs/{id}", api.with_error_responses(api.delete), methods=["DELETE"])]
+    return Router([*routes, Route("/{rest:path}", not_found, methods=["GET", "HEAD", "POST", "DELETE"])])
 
-    async def nothing(request: Request) -> Response:
-        return _json(404, site.veil(), {"error": "There is nothing at this address."})
 
-    return Router([*found, Route("/{rest:path}", nothing, methods=["GET", "HEAD", "POST", "DELETE"])])
+def _file_response(file: StaticFile, request: Request) -> Response:
+    """Return a file, or status 304 if the client has it."""
+    headers = {"etag": file.etag, "cache-control": "no-cache", "content-type": file.content_type}
+    if request.headers.get("if-none-match") == file.etag:
+        return Response(status_code=304, headers=headers)
+    return Response(file.body, headers=headers)
+
+
+def _shell_response(file: StaticFile, mount: str) -> Response:
+    """Return the HTML page with the path where the site is mounted."""
+    body = file.body.replace(b"{{base}}", escape(mount, quote=True).encode())
+    return Response(body, headers={"content-type": file.content_type, "cache-control": "no-cache"})
 
 
 def _json(
-    status: int, veil: PageRedactor, value: Any, limit: int = WHOLE, headers: Mapping[str, str] | None = None
+    status: int,
+    redactor: PageRedactor,
+    value: object,
+    limit: int = TEXT_LIMIT,
+    headers: Mapping[str, str] | None = None,
 ) -> Response:
-    return Response(veil.json(value, limit), status, headers, media_type="application/json")
+    return Response(redactor.json(value, limit), status, headers, media_type="application/json")
 
 
 class _Api:
-    """The routes of one site."""
+    """The API endpoints of one site."""
 
     def __init__(self, site: Site) -> None:
         self._site = site
 
-    def told(self, act: Answer) -> Answer:
-        """What goes wrong is told in JSON."""
+    def with_error_responses(self, endpoint: Endpoint) -> Endpoint:
+        """Wrap an endpoint so that its errors become JSON responses."""
 
-        async def answer(request: Request) -> Response:
+        async def respond(request: Request) -> Response:
             headers: dict[str, str] = {}
             try:
-                return await act(request)
-            except _WrongError as error:
-                status, more = error.status, {"error": str(error), **error.more}
-            except TooLongError:
-                status, more = 413, {"error": "The request is too long."}
-            except TooSlowError as error:
-                # The rest of the body may trickle in forever.
-                headers, status, more = {"connection": "close"}, 408, {"error": str(error)}
+                return await endpoint(request)
+            except _RequestError as error:
+                status, body = error.status, {"error": str(error)}
+            except BodyTooLargeError:
+                status, body = 413, {"error": "The request is too large."}
+            except BodyTimeoutError as error:
+                # Close the connection, because the client may send the body forever.
+                headers, status, body = {"connection": "close"}, 408, {"error": str(error)}
             except InputError as error:
-                status, more = 422, {"error": str(error), "problems": error.problems}
+                return _json(422, self._site.redactor(), {"error": str(error), "problems": error.problems})
             except AcornError as error:
                 status = 429 if isinstance(error, BusyError) else 409 if isinstance(error, StoreError) else 422
-                more = {"error": str(error)}
+                body = {"error": str(error)}
             except Exception as error:
-                # What a file or a store holds may be damaged, or made by somebody who means no good.
-                reads = request.method in ("GET", "HEAD")
-                words = "This cannot be shown, it may be damaged" if reads else "This could not be done"
-                status, more = 409 if reads else 500, {"error": f"{words}: {shorten(describe_error(error))}"}
-            return _json(status, self._site.veil(), more, headers=headers)
+                # A file or a store may be damaged or hostile.
+                is_read = request.method in ("GET", "HEAD")
+                problem = "The data cannot be shown. It may be damaged" if is_read else "The request failed"
+                status, body = 409 if is_read else 500, {"error": f"{problem}: {shorten(describe_error(error))}"}
+            return _json(status, self._site.redactor(), body, headers=headers)
 
-        return answer
+        return respond
 
-    # The agent, and what it is asked to do
+    def _ok(self, value: object, limit: int = TEXT_LIMIT) -> Response:
+        return _json(200, self._site.redactor(), value, limit)
+
+    # The agent and its live runs
 
     async def agent(self, request: Request) -> Response:
         site = self._site
-        found = None if site.agent is None else await run_in_threadpool(described, site.agent)
-        about = {"store": site.shelf.name, "fleet": site.has_fleet, "version": acorn.__version__}
-        return _json(200, site.veil(), {"agent": found, **about})
+        agent = None if site.agent is None else await run_in_threadpool(agent_json, site.agent)
+        return self._ok(
+            {"agent": agent, "store": site.index.name, "fleet": site.has_fleet, "version": acorn.__version__}
+        )
 
-    async def begin(self, request: Request) -> Response:
-        body = await _body(request, {"input", "after", "model", "fork"})
-        after, model = _text(body, "after"), _text(body, "model")
-        fork = wanted(body["fork"]) if "fork" in body else None
+    async def start(self, request: Request) -> Response:
+        body = await _read_body(request, {"input", "after", "model", "fork"})
+        after, model = _optional_text(body, "after"), _optional_text(body, "model")
+        fork = read_fork_request(body["fork"]) if "fork" in body else None
         if fork is not None and (after or "input" in body):
-            raise _WrongError(422, "A fork has the input of its run, so it takes neither `input` nor `after`.")
-        run_id = await run_in_threadpool(self._site.begin, body.get("input", {}), after, model, fork)
-        return _json(201, self._site.veil(), {"id": run_id})
+            raise _RequestError(422, "A fork has the input of its run. Remove `input` and `after`.")
+        run_id = await run_in_threadpool(self._site.start, body.get("input", {}), after, model, fork)
+        return _json(201, self._site.redactor(), {"id": run_id})
 
     async def stop(self, request: Request) -> Response:
         run_id = request.path_params["id"]
-        if run_id not in self._site.lives:  # one that has just begun may not be in the store yet
-            await self._book(request)
+        if run_id not in self._site.live_runs:  # A run that was just started may not be in the store yet.
+            await self._view(request)
         await run_in_threadpool(self._site.stop, run_id)
-        return _json(200, self._site.veil(), {})
+        return self._ok({})
 
     async def resume(self, request: Request) -> Response:
         await run_in_threadpool(self._site.resume, request.path_params["id"])
-        return _json(200, self._site.veil(), {})
+        return self._ok({})
 
     async def answer(self, request: Request) -> Response:
-        body = await _body(request, {"value"})
-        goes_on = await run_in_threadpool(self._site.answer, request.path_params["id"], body.get("value"))
-        return _json(200, self._site.veil(), {"goes_on": goes_on})
+        body = await _read_body(request, {"value"})
+        is_resumed = await run_in_threadpool(self._site.answer, request.path_params["id"], body.get("value"))
+        return self._ok({"resumed": is_resumed})
 
     async def requests(self, request: Request) -> Response:
-        return _json(200, self._site.veil(), {"requests": await run_in_threadpool(self._site.requests)})
+        return self._ok({"requests": await run_in_threadpool(self._site.requests)})
 
     async def delete(self, request: Request) -> Response:
         await run_in_threadpool(self._site.delete, request.path_params["id"])
-        return _json(200, self._site.veil(), {})
+        return self._ok({})
 
-    # Runs
+    # Stored runs
 
     async def runs(self, request: Request) -> Response:
         query = request.query_params
         status = query.getlist("status")
-        if unknown := [each for each in status if each not in get_args(Status)]:
-            raise _WrongError(422, f"`{unknown[0]}` is no state of a run; they are {', '.join(get_args(Status))}.")
+        if unknown := [name for name in status if name not in get_args(Status)]:
+            known = ", ".join(get_args(Status))
+            raise _RequestError(422, f"`{unknown[0]}` is not a status of a run. Use one of {known}.")
         try:
             before = datetime.fromisoformat(query["before"]) if query.get("before") else None
         except ValueError:
-            raise _WrongError(422, "`before` is no time such as `2026-01-31T12:00:00+00:00`.") from None
+            raise _RequestError(422, "`before` must be a time such as `2026-01-31T12:00:00+00:00`.") from None
         if before is not None and before.tzinfo is None:
             before = before.replace(tzinfo=UTC)
+        text, redactor = query.get("q", "").strip(), self._site.redactor()
         agent = query.get("agent") or None
-        text = query.get("q", "").strip()
-        veil = self._site.veil()
-        return _json(
-            200,
-            veil,
-            (await run_in_threadpool(self._site.shelf.heads, status, agent, text, before, veil))._asdict(),
-            200,
-        )
+        runs = await run_in_threadpool(self._site.index.list_runs, status, agent, text, before, redactor)
+        return _json(200, redactor, runs._asdict(), _LIST_LIMIT)
 
-    async def talk(self, request: Request) -> Response:
-        """The runs of the conversation that a run belongs to, up to itself."""
-        shelf = self._site.shelf
-        book = await run_in_threadpool(shelf.book, request.path_params["id"])
-        batch = None if book is None else book.head.get("batch")
-        if book is None or not isinstance(batch, str) or not isinstance(shelf, StoreRunIndex):
-            return _json(200, self._site.veil(), {"runs": []})
-        earlier = await run_in_threadpool(_earlier, shelf, batch, book)
-        return _json(200, self._site.veil(), {"runs": earlier}, CUT)
+    async def conversation(self, request: Request) -> Response:
+        """Return the earlier runs of the conversation that a run belongs to."""
+        index = self._site.index
+        view = await run_in_threadpool(index.view, request.path_params["id"])
+        batch = None if view is None else view.header.get("batch")
+        if view is None or not isinstance(batch, str) or not isinstance(index, StoreRunIndex):
+            return self._ok({"runs": []})
+        return self._ok({"runs": await run_in_threadpool(_earlier_runs, index, batch, view)}, STREAM_LIMIT)
 
     async def view(self, request: Request) -> Response:
-        book, veil = await self._book(request), self._site.veil()
-        waits = book.status == "waiting"
-        requests = await run_in_threadpool(self._site.requests, str(book.head["id"])) if waits else []
-        body = await run_in_threadpool(viewed, book, veil, is_own=self._site.is_own(book), requests=requests)
+        view, redactor = await self._view(request), self._site.redactor()
+        is_waiting = view.status == "waiting"
+        requests = await run_in_threadpool(self._site.requests, str(view.header["id"])) if is_waiting else []
+        is_own = self._site.is_own(view)
+        body = await run_in_threadpool(view_json, view, redactor, is_own=is_own, requests=requests)
         return Response(body, media_type="application/json")
 
     async def details(self, request: Request) -> Response:
-        book = await self._book(request)
-        row = _row(book, request)
-        said = [entry_event(entry) for entry in book.rows.of(row)]
-        results = book.rows.results(row) if row.kind != "model" else []
-        call = None if row.call is None else list(row.call)
-        return _json(200, self._site.veil(), {"row": row.id, "entries": said, "results": results, "call": call})
+        view = await self._view(request)
+        return self._ok(row_details(view.rows, _requested_row(view, request)))
 
     async def sent(self, request: Request) -> Response:
-        book = await self._book(request)
-        found = book.rows.asked_with(_row(book, request))
-        if found is None:
-            raise _WrongError(404, "Nothing was sent for this row.")
-        messages, asked = found
-        exact = len(messages) == asked.messages
-        known = {"model": asked.model, "forced": asked.forced, "count": asked.messages, "exact": exact}
-        return _json(200, self._site.veil(), {"messages": shortened(messages), **known})
+        view = await self._view(request)
+        sent = view.rows.request_of(_requested_row(view, request))
+        if sent is None:
+            raise _RequestError(404, "This row is not a request to a model.")
+        messages, entry = sent
+        return self._ok(
+            {
+                "messages": describe_blobs(messages),
+                "model": entry.model,
+                "forced": entry.forced,
+                "count": entry.messages,
+                "exact": len(messages) == entry.messages,
+            }
+        )
 
     async def find(self, request: Request) -> Response:
-        book, text = await self._book(request), request.query_params.get("q", "").strip()
-        found = await run_in_threadpool(book.found, text, self._site.veil()) if text else []
-        return _json(200, self._site.veil(), {"rows": found})
+        view, text = await self._view(request), request.query_params.get("q", "").strip()
+        rows = await run_in_threadpool(view.search, text, self._site.redactor()) if text else []
+        return self._ok({"rows": rows})
 
     async def file(self, request: Request) -> Response:
-        """The run as `acorn show` reads it, veiled like everything else."""
-        site, book = self._site, await self._book(request)
+        """Return the run as a file that `acorn show` can read, with secrets redacted."""
+        site, view = self._site, await self._view(request)
         if site.store is None:
-            plain: Any = {"run": book.head, "journal": [entry_event(entry) for entry in book.rows.entries]}
+            saved = {"run": view.header, "journal": [entry_event(entry) for entry in view.rows.entries]}
         else:
-            run = await run_in_threadpool(acorn.runs(site.store).get, book.head["id"])
-            plain = json.loads(run.to_json())
-        name = "".join(each for each in str(book.head["id"]) if each.isascii() and (each.isalnum() or each in "-_"))
+            run = await run_in_threadpool(acorn.runs(site.store).get, view.header["id"])
+            saved = json.loads(run.to_json())
+        name = "".join(char for char in str(view.header["id"]) if char.isascii() and (char.isalnum() or char in "-_"))
         headers = {"content-disposition": f'attachment; filename="{name or "run"}.json"'}
-        body = await run_in_threadpool(site.veil().json, plain, 10**9)
+        body = await run_in_threadpool(site.redactor().json, saved, NO_LIMIT)
         return Response(body, media_type="application/json", headers=headers)
 
-    # What is made of a run
+    # Forks, tests, comparisons and workers
 
     async def fork(self, request: Request) -> Response:
-        """What a fork would keep, and what may be called again."""
-        given = request.query_params.get("before", "")
-        before = int(given) if given.isascii() and given.isdigit() and len(given) < 10 else None
-        run_id = (await self._book(request)).head["id"]
-        return _json(200, self._site.veil(), await run_in_threadpool(self._site.forkable, run_id, before), WHOLE + 1)
+        """Return the events that a fork would keep and the tools that it may call again."""
+        text = request.query_params.get("before", "")
+        before = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+        run_id = (await self._view(request)).header["id"]
+        return self._ok(await run_in_threadpool(self._site.describe_fork, run_id, before), TEXT_LIMIT + 1)
 
     async def python(self, request: Request) -> Response:
-        run_id = (await self._book(request)).head["id"]
-        text = await run_in_threadpool(self._site.python, run_id)
-        return _json(200, self._site.veil(), {"text": text}, MOST)
+        run_id = (await self._view(request)).header["id"]
+        return self._ok({"text": await run_in_threadpool(self._site.python, run_id)}, NO_LIMIT)
 
     async def compare(self, request: Request) -> Response:
-        """Two runs side by side."""
-        left = await self._book(request, request.query_params.get("a", ""))
-        right = await self._book(request, request.query_params.get("b", ""))
-        found = await run_in_threadpool(_compared, left, right, self._site.veil())
-        return Response(dumped(found), media_type="application/json")
+        """Return the aligned rows of two runs."""
+        left = await self._view(request, request.query_params.get("a", ""))
+        right = await self._view(request, request.query_params.get("b", ""))
+        comparison = await run_in_threadpool(_compare, left, right, self._site.redactor())
+        return Response(json_bytes(comparison), media_type="application/json")
 
     async def fleet(self, request: Request) -> Response:
-        found = await run_in_threadpool(self._site.fleet)
-        if found is None:
-            raise _WrongError(404, f"{self._site.shelf.name} has no workers: a PostgreSQL store has.")
-        return _json(200, self._site.veil(), found)
+        fleet = await run_in_threadpool(self._site.fleet)
+        if fleet is None:
+            raise _RequestError(404, f"{self._site.index.name} has no workers. Use a PostgreSQL store.")
+        return self._ok(fleet)
 
-    async def _book(self, request: Request, run_id: str | None = None) -> RunView:
-        named = request.path_params["id"] if run_id is None else run_id
-        book = await run_in_threadpool(self._site.shelf.book, named)
-        if book is None:
-            raise _WrongError(404, _UNKNOWN)
-        return book
+    async def _view(self, request: Request, run_id: str | None = None) -> RunView:
+        wanted = request.path_params["id"] if run_id is None else run_id
+        view = await run_in_threadpool(self._site.index.view, wanted)
+        if view is None:
+            raise _RequestError(404, "This run does not exist.")
+        return view
 
     # Streams
 
     async def stream(self, request: Request) -> Response:
-        """What happens in a run, from where the reader was: `id` says how far it had come."""
+        """Stream the events of a run from the last event id of the reader on."""
         run_id, site = request.path_params["id"], self._site
-        live = site.lives.get(run_id)
-        token, _, index = _from(request, "").partition("-")
-        came = _number(index)
+        live = site.live_runs.get(run_id)
+        token, _, text = _last_event_id(request, "").partition("-")
+        index = _number(text)
         if live is not None:
-            return _events(live_events(site, live, came if token == live.token else 0))
-        book = await self._book(request)
-        return _events(kept_events(site, book, came if token == KEPT else 0))
+            return _event_stream(live_events(site, live, index if token == live.token else 0))
+        view = await self._view(request)
+        return _event_stream(stored_events(site, view, index if token == STORED else 0))
 
     async def rows(self, request: Request) -> Response:
-        """The rows of a run that goes on, as they change."""
-        book = await self._book(request)
-        given = _from(request, request.query_params.get("after", "0"))
-        return _events(row_events(self._site, book, _number(given)))
+        """Stream the changed rows of an active run."""
+        view = await self._view(request)
+        version = _number(_last_event_id(request, request.query_params.get("after", "0")))
+        return _event_stream(row_events(self._site, view, version))
 
 
-def viewed(book: RunView, veil: PageRedactor, *, is_own: bool = False, requests: Sequence[Any] = ()) -> bytes:
-    """A run as the viewer gets it: its head and its rows, without what they hold."""
-    with book.lock:
-        rows = [row.plain(veil) for row in book.rows.all]
-        head = veil.plain({**book.plain_head(), "own": is_own})
-        version = len(book.rows.entries)
-    return dumped({"head": head, "rows": rows, "version": version, "requests": veil.plain(list(requests))})
+def view_json(
+    view: RunView, redactor: PageRedactor, *, is_own: bool = False, requests: Sequence[JsonObject] = ()
+) -> bytes:
+    """Return the header and the rows of a run, without the details of the rows."""
+    with view.lock:
+        rows = [row.to_json(redactor) for row in view.rows.all]
+        header = redactor.data({**view.current_header(), "own": is_own})
+        version = len(view.rows.entries)
+    return json_bytes({"head": header, "rows": rows, "version": version, "requests": redactor.data(list(requests))})
 
 
-def _compared(left: RunView, right: RunView, veil: PageRedactor) -> JsonObject:
-    with ExitStack() as held:
-        for lock in sorted({left.lock, right.lock}, key=id):  # in one order, whoever else compares the same two
-            held.enter_context(lock)
-        pairs = aligned(left.rows, right.rows)
-        one, other = (
-            {"head": veil.plain(book.plain_head()), "rows": [row.plain(veil) for row in book.rows.all]}
-            for book in (left, right)
-        )
+def _compare(left: RunView, right: RunView, redactor: PageRedactor) -> JsonObject:
+    with ExitStack() as locks:
+        for lock in sorted({left.lock, right.lock}, key=id):  # in a fixed order to prevent deadlocks
+            locks.enter_context(lock)
+        pairs = align(left.rows, right.rows)
+        sides = [
+            {"head": redactor.data(view.current_header()), "rows": [row.to_json(redactor) for row in view.rows.all]}
+            for view in (left, right)
+        ]
     return {
-        "a": one,
-        "b": other,
+        "a": sides[0],
+        "b": sides[1],
         "pairs": [
             [pair.left and pair.left.id, pair.right and pair.right.id, pair.depth, int(pair.is_same)] for pair in pairs
         ],
     }
 
 
-def _earlier(shelf: StoreRunIndex, batch: str, book: RunView) -> list[JsonObject]:
-    item = book.head.get("item") or 0
-    found = [facts for facts in shelf.runs_of(batch) if (facts.item or 0) < item and facts.status == "done"]
-    books = [shelf.book(facts.id) for facts in found[-20:]]
-    return [
-        {name: each.head.get(name) for name in ("id", "input", "output")} for each in books if each is not None
-    ]  # fmt: skip
+def _earlier_runs(index: StoreRunIndex, batch: str, view: RunView) -> list[JsonObject]:
+    item = view.header.get("item") or 0
+    earlier = [facts for facts in index.runs_of(batch) if (facts.item or 0) < item and facts.status == "done"]
+    views = [index.view(facts.id) for facts in earlier[-_MAX_EARLIER_RUNS:]]
+    return [{name: each.header.get(name) for name in ("id", "input", "output")} for each in views if each is not None]
 
 
-def _row(book: RunView, request: Request) -> Any:
+def _requested_row(view: RunView, request: Request) -> Row:
     number = _number(request.query_params.get("row", ""), -1)
-    if not 0 <= number < len(book.rows.all):
-        raise _WrongError(404, "There is no such row.")
-    return book.rows.all[number]
+    if not 0 <= number < len(view.rows.all):
+        raise _RequestError(404, "This row does not exist.")
+    return view.rows.all[number]
 
 
-def _number(text: str, otherwise: int = 0) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else otherwise
+def _number(text: str, default: int = 0) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else default
 
 
-async def _body(request: Request, known: set[str]) -> JsonObject:
+async def _read_body(request: Request, known: set[str]) -> JsonObject:
     try:
         body = json.loads(await request.body())
     except (ValueError, RecursionError):
-        raise _WrongError(422, "The request is no JSON.") from None
+        raise _RequestError(422, "The request body must be valid JSON.") from None
     if not isinstance(body, dict):
-        raise _WrongError(422, "The request is no JSON object.")
-    if strange := sorted(body.keys() - known):
-        raise _WrongError(422, f"The request has `{strange[0]}`, which nobody knows here.")
+        raise _RequestError(422, "The request body must be a JSON object.")
+    if unknown := sorted(body.keys() - known):
+        raise _RequestError(422, f"The request body has the unknown key `{unknown[0]}`.")
     return body
 
 
-def _text(body: Mapping[str, Any], name: str) -> str | None:
-    found = body.get(name)
-    if found is not None and not isinstance(found, str):
-        raise _WrongError(422, f"`{name}` is a text.")
-    return found or None
+def _optional_text(body: Mapping[str, object], name: str) -> str | None:
+    text = body.get(name)
+    if text is not None and not isinstance(text, str):
+        raise _RequestError(422, f"`{name}` must be a string.")
+    return text or None
 
 
-def _from(request: Request, otherwise: str) -> str:
-    """How far a reader had come: a browser says so when it comes back by itself, the page when it does."""
-    return request.headers.get("last-event-id") or request.query_params.get("from") or otherwise
+def _last_event_id(request: Request, default: str) -> str:
+    """Return the position of the reader. Browsers send a header when they reconnect, the page sends a parameter."""
+    return request.headers.get("last-event-id") or request.query_params.get("from") or default
 
 
-def _events(chunks: AsyncGenerator[bytes]) -> Response:
-    return StreamingResponse(chunks, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
+def _event_stream(messages: AsyncGenerator[bytes]) -> Response:
+    return StreamingResponse(messages, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
 
-def guarded(site: Site, hosts: Collection[str], key: str | None) -> ASGIApp:
-    """The whole site behind its guard."""
-    return Guard(routes(site), hosts, key)
+def page_app(site: Site, hosts: Collection[str], key: str | None) -> ASGIApp:
+    """Return the site behind its guard."""
+    return PageGuard(make_router(site), hosts, key)
 
 
 def app(
     agent: module[Any, Any] | None = None,
     *,
-    store: Any = None,
+    store: str | Path | Store | None = None,
     files: Sequence[Path] = (),
     key: str | None = None,
     hosts: Collection[str] = LOOPBACK,
 ) -> ASGIApp:
-    """The page as an ASGI application: of an agent, of a store without one, or of files of saved runs.
+    """Return the page as an ASGI application: for an agent, for a store, or for files of saved runs.
 
         app = acorn.web.app(Researcher(), store="runs.db", key=os.environ["PAGE_KEY"])
 
-    Without `store`, runs are kept in the agent's own, or in memory. With a `key`, `/login?key=...` lets a browser in;
-    without one, whoever reaches the application may use it: put it behind your own login. It answers to the names in
-    `hosts` alone.
+    Without `store`, the page uses the store of the agent, or memory. With `key`, a browser logs in at
+    `/login?key=...`. Without `key`, everyone who can reach the application can use it, so protect it with your own
+    login. The application answers only to the host names in `hosts`.
     """
-    return guarded(site_of(agent, store, files), hosts, key)
-
-
-def _file(page: Page, request: Request) -> Response:
-    """Return a file of the page, or 304 if it has not changed."""
-    headers = {"etag": page.tag, "cache-control": "no-cache", "content-type": page.kind}
-    if request.headers.get("if-none-match") == page.tag:
-        return Response(status_code=304, headers=headers)
-    return Response(page.body, headers=headers)
-
-
-def _shell(page: Page, mounted: str) -> Response:
-    """Return the HTML page with the address at which it is mounted."""
-    body = page.body.replace(b"{{base}}", escape(mounted, quote=True).encode())
-    return Response(body, headers={"content-type": page.kind, "cache-control": "no-cache"})
+    return page_app(make_site(agent, store, files), hosts, key)

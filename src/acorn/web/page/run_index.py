@@ -1,9 +1,7 @@
-"""The runs of a store, as the page shows them; those of files are in `saved.py`.
+"""The runs of a store or of files, as the page lists, searches and shows them.
 
-A thin reader: it lists, searches, and keeps the books of the runs that were looked at last, so that a run that goes on
-is read on from where it was. All of it may be called from any thread, and what goes wrong is a `StoreError`.
-
-Runs that were saved to files, as the page shows them. A file is somebody's, and may hold anything.
+The index caches the runs that were viewed last, so that it reads only the new entries of a run in progress. All
+methods may be called from any thread. Files and stores may contain anything; unreadable data raises `StoreError`.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from pydantic import ValidationError
 
@@ -35,136 +33,129 @@ from acorn.stores.port import RunFacts, SearchableStore, Status, Store, StoredRu
 from acorn.thread import parse_events
 from acorn.thread.to_journal import entries_of
 from acorn.types import JsonObject, Paused
+from acorn.web.page.events import entry_event, strings_in
 from acorn.web.page.rows import Rows, first_text
-from acorn.web.page.wire import PageRedactor, entry_event
+from acorn.web.redact import PageRedactor
 
-PAGE = 50
-_BOOKS = 8
-_WINDOW = 200
-"""How many runs are looked through for a text at a time."""
-_GISTS = 2000
-_PATIENCE = 0.4
-"""Seconds that a list may take to read inputs that are not known yet, or to look for a text."""
-GOES_ON = ("queued", "running")
+PAGE_SIZE = 50
+_MAX_VIEWS = 8
+_MAX_SUMMARIES = 2000
+_SEARCH_BATCH = 200
+"""How many runs a search reads from the store at a time."""
+_TIME_LIMIT = 0.4
+"""Seconds that a list may take to read inputs that are not cached, or to search for a text."""
+_MAX_FILE_SIZE = 256_000_000
+ACTIVE = ("queued", "running")
 
-Head = JsonObject
+Header = JsonObject
+"""The facts of a run, with its input and output, as JSON data."""
 
 
 @dataclass(eq=False)
 class RunView:
-    """A run and all below it, as far as it was read."""
+    """A run tree as far as it was read."""
 
-    head: Head
+    header: Header
     status: str
     rows: Rows = field(default_factory=Rows)
     position: int = 0
+    """The position in the store up to which entries were read."""
     lock: threading.Lock = field(default_factory=threading.Lock)
-    texts: dict[int, tuple[int, str]] = field(default_factory=dict[int, tuple[int, str]])
-    """By row, what it says in small letters, and of which version."""
+    _search_texts: dict[int, tuple[int, str]] = field(default_factory=dict[int, tuple[int, str]])
+    """By row, its version and its text in lower case."""
 
     @property
-    def goes_on(self) -> bool:
-        return self.status in GOES_ON
+    def is_active(self) -> bool:
+        return self.status in ACTIVE
 
-    def plain_head(self) -> Head:
-        """What the run is at now; while it goes on, the sums are those of its entries."""
+    def current_header(self) -> Header:
+        """Return the header with the current status. Totals of an active run are computed from its entries."""
         rows = self.rows
-        head = {**self.head, "status": self.status, "entries": len(rows.entries)}
+        header = {**self.header, "status": self.status, "entries": len(rows.entries)}
         if (fork := rows.forked_from) is not None:
-            head["forked_from"] = fork._asdict()
-        if self.goes_on or head.get("usage") is None:
-            head |= {"usage": fields_of(rows.usage), "cost": rows.cost, "steps": rows.steps, "seconds": rows.seconds}
-        return head
+            header["forked_from"] = fork._asdict()
+        if self.is_active or header.get("usage") is None:
+            header |= {"usage": fields_of(rows.usage), "cost": rows.cost, "steps": rows.steps, "seconds": rows.seconds}
+        return header
 
-    def found(self, text: str, veil: PageRedactor) -> list[int]:
-        """The rows that say this somewhere."""
+    def search(self, text: str, redactor: PageRedactor) -> list[int]:
+        """Return the ids of the rows that contain a text."""
         wanted = text.lower()
-        return [row.id for row in self.rows.all if wanted in self._text_of(row.id, veil)]
+        return [row.id for row in self.rows.all if wanted in self._search_text(row.id, redactor)]
 
-    def _text_of(self, row_id: int, veil: PageRedactor) -> str:
+    def _search_text(self, row_id: int, redactor: PageRedactor) -> str:
         row = self.rows.all[row_id]
-        known = self.texts.get(row_id)
-        if known is None or known[0] != row.version:
-            said = [entry_event(entry) for entry in self.rows.of(row)]
-            text = " ".join([row.name, *strings_in(veil.plain(said)), *strings_in(veil.plain(self.rows.results(row)))])
-            known = self.texts[row_id] = (row.version, text.lower())
-        return known[1]
-
-
-def strings_in(value: Any) -> Iterator[str]:
-    """Every text in plain data."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield key
-            yield from strings_in(item)
-    elif isinstance(value, list):
-        for item in value:
-            yield from strings_in(item)
-    elif value is not None:
-        yield str(value)
+        cached = self._search_texts.get(row_id)
+        if cached is None or cached[0] != row.version:
+            events = [entry_event(entry) for entry in self.rows.entries_of(row)]
+            results = redactor.data(self.rows.results_of(row))
+            text = " ".join([row.name, *strings_in(redactor.data(events)), *strings_in(results)])
+            cached = self._search_texts[row_id] = (row.version, text.lower())
+        return cached[1]
 
 
 class Summary(NamedTuple):
-    """A run in two lines."""
+    """The input and the output of a run, one line each."""
 
     input: str
     output: str
 
 
 class RunList(NamedTuple):
-    """A page of runs, the newest first."""
+    """A page of runs, newest first."""
 
-    runs: list[Head]
+    runs: list[Header]
     before: str | None
-    """Before when the next page begins; None where there is none."""
-    looked: int
-    """How many runs were looked through for it."""
+    """The time before which the next page starts, or None on the last page."""
+    searched: int
+    """How many runs were read for this page."""
 
 
 class RunIndex(Protocol):
-    """Where the runs are."""
+    """A collection of runs that the page can show."""
 
     @property
     def name(self) -> str: ...
-    def heads(
-        self, status: Sequence[str], agent: str | None, text: str, before: datetime | None, veil: PageRedactor
+    def list_runs(
+        self, status: Sequence[str], agent: str | None, text: str, before: datetime | None, redactor: PageRedactor
     ) -> RunList:
-        """Those that say a text somewhere; of what is veiled nothing is found."""
+        """Return the runs that contain a text. Redacted parts are not searched."""
         ...
 
-    def book(self, run_id: str) -> RunView | None:
-        """A run as it is now; None where there is none."""
+    def view(self, run_id: str) -> RunView | None:
+        """Return a run in its current state, or None if it does not exist."""
         ...
 
 
 class StoreRunIndex:
     """The runs of a store."""
 
-    def __init__(self, store: Store, patience: float = _PATIENCE) -> None:
+    def __init__(self, store: Store, time_limit: float = _TIME_LIMIT) -> None:
         self.store = store
-        self._patience = patience
-        self._books: OrderedDict[str, RunView] = OrderedDict()
-        self._gists: OrderedDict[tuple[str, datetime], Summary] = OrderedDict()
-        """By run and when it last changed."""
+        self._time_limit = time_limit
+        self._views: OrderedDict[str, RunView] = OrderedDict()
+        self._summaries: OrderedDict[tuple[str, datetime], Summary] = OrderedDict()
+        """By run id and time of the last change."""
         self._lock = threading.Lock()
 
     @property
     def name(self) -> str:
         return self.store.name
 
-    def heads(
-        self, status: Sequence[str], agent: str | None, text: str, before: datetime | None, veil: PageRedactor
+    def list_runs(
+        self, status: Sequence[str], agent: str | None, text: str, before: datetime | None, redactor: PageRedactor
     ) -> RunList:
         if text:
-            limit = time.monotonic() + self._patience
-            return self._search(status, agent, text.lower(), before, veil, limit)
-        window, is_last = self._window(status, agent, before, PAGE)
-        limit = time.monotonic() + self._patience  # from here on, else a slow store would never tell its inputs
-        gists = [self._gist(facts) if time.monotonic() < limit else self._known(facts) for facts in window]
-        found = [_listed(facts, gist) for facts, gist in zip(window, gists, strict=True)]
-        return RunList(found, None if is_last else window[-1].started.isoformat(), len(window))
+            deadline = time.monotonic() + self._time_limit
+            return self._search(status, agent, text.lower(), before, redactor, deadline)
+        page, is_last = self._page(status, agent, before, PAGE_SIZE)
+        # The time starts after the first query. Otherwise a slow store would never show any inputs.
+        deadline = time.monotonic() + self._time_limit
+        runs = [
+            _with_summary(facts, self._summary(facts) if time.monotonic() < deadline else self._cached_summary(facts))
+            for facts in page
+        ]
+        return RunList(runs, None if is_last else page[-1].started.isoformat(), len(page))
 
     def _search(
         self,
@@ -172,132 +163,132 @@ class StoreRunIndex:
         agent: str | None,
         wanted: str,
         before: datetime | None,
-        veil: PageRedactor,
-        limit: float,
+        redactor: PageRedactor,
+        deadline: float,
     ) -> RunList:
-        """Runs that say a text, until a page is full or the time is up."""
-        found: list[Head] = []
-        looked, is_last = 0, False
+        """Return runs that contain a text, until the page is full or the time is up."""
+        matches: list[Header] = []
+        searched, is_last = 0, False
         while not is_last:
-            window, is_last = self._window(status, agent, before, _WINDOW)
-            may = self._may_say(window, wanted)
-            for at, facts in enumerate(window, 1):
-                looked += 1
-                if facts.id in may and self._says(facts, wanted, veil):
-                    found.append(_listed(facts, self._gist(facts)))
-                before, rest = facts.started, window[at : at + 1]
-                if (rest and rest[0].started == before) or (is_last and not rest):
+            batch, is_last = self._page(status, agent, before, _SEARCH_BATCH)
+            candidates = self._candidates(batch, wanted)
+            for number, facts in enumerate(batch, 1):
+                searched += 1
+                if facts.id in candidates and self._contains(facts, wanted, redactor):
+                    matches.append(_with_summary(facts, self._summary(facts)))
+                before, following = facts.started, batch[number : number + 1]
+                if (following and following[0].started == before) or (is_last and not following):
                     continue
-                if len(found) >= PAGE or time.monotonic() > limit:
-                    return RunList(found, before.isoformat(), looked)
-        return RunList(found, None, looked)
+                if len(matches) >= PAGE_SIZE or time.monotonic() > deadline:
+                    return RunList(matches, before.isoformat(), searched)
+        return RunList(matches, None, searched)
 
-    def _window(
+    def _page(
         self, status: Sequence[str], agent: str | None, before: datetime | None, size: int
     ) -> tuple[Sequence[RunFacts], bool]:
-        """The runs before a time, and whether these are all. Those of one moment stay together, if they can."""
+        """Return the runs before a time, and whether they are the last. Runs with equal times stay on one page."""
         wanted: Sequence[Status] = status  # type: ignore[assignment]
-        listed = self.store.list(status=wanted, agent=agent, before=before, limit=size + 1)
-        if len(listed) <= size:
-            return listed, True
-        return [facts for facts in listed[:size] if facts.started != listed[size].started] or listed[:size], False
+        runs = self.store.list(status=wanted, agent=agent, before=before, limit=size + 1)
+        if len(runs) <= size:
+            return runs, True
+        return [facts for facts in runs[:size] if facts.started != runs[size].started] or runs[:size], False
 
-    def _may_say(self, window: Sequence[RunFacts], wanted: str) -> set[str]:
+    def _candidates(self, batch: Sequence[RunFacts], wanted: str) -> set[str]:
+        """Return the ids of the runs that may contain a text, as far as the store can tell."""
         if not isinstance(self.store, SearchableStore):
-            return {facts.id for facts in window}
-        told = {facts.id for facts in window if any(wanted in each.lower() for each in _status_facts(facts))}
-        return told | set(self.store.search([facts.id for facts in window if facts.id not in told], wanted))
+            return {facts.id for facts in batch}
+        matching = {facts.id for facts in batch if any(wanted in text.lower() for text in _fact_texts(facts))}
+        return matching | set(self.store.search([facts.id for facts in batch if facts.id not in matching], wanted))
 
-    def _says(self, facts: RunFacts, wanted: str, veil: PageRedactor) -> bool:
-        """Whether a text stands somewhere in a run, in what may be shown of it."""
-        kept = self.store.read(facts.id)
-        head = _header_of_stored(kept[0]) if kept else {}
-        said = chain(
-            _status_facts(facts),
-            strings_in([head.get("input"), head.get("output")]),
-            (text for each in kept for entry in each.entries for text in strings_in(_json(entry))),
+    def _contains(self, facts: RunFacts, wanted: str, redactor: PageRedactor) -> bool:
+        """Return whether a run contains a text outside of its redacted parts."""
+        runs = self.store.read(facts.id)
+        header = _header_of_stored(runs[0]) if runs else {}
+        texts = chain(
+            _fact_texts(facts),
+            strings_in([header.get("input"), header.get("output")]),
+            (text for run in runs for entry in run.entries for text in strings_in(_read_json(entry))),
         )
-        return any(wanted in text.lower() and wanted in veil.text(text, len(text)).lower() for text in said)
+        return any(wanted in text.lower() and wanted in redactor.text(text, len(text)).lower() for text in texts)
 
-    def _known(self, facts: RunFacts) -> Summary:
+    def _cached_summary(self, facts: RunFacts) -> Summary:
         with self._lock:
-            return self._gists.get((facts.id, facts.updated), Summary("", ""))
+            return self._summaries.get((facts.id, facts.updated), Summary("", ""))
 
-    def _gist(self, facts: RunFacts) -> Summary:
-        """A run in two lines. What never changes again is read once."""
+    def _summary(self, facts: RunFacts) -> Summary:
+        """Return the summary of a run, and cache it until the run changes."""
         key = (facts.id, facts.updated)
         with self._lock:
-            if key in self._gists:
-                self._gists.move_to_end(key)
-                return self._gists[key]
-        kept = self.store.read(facts.id)
-        made = summarize(_header_of_stored(kept[0]) if kept else {})
+            if key in self._summaries:
+                self._summaries.move_to_end(key)
+                return self._summaries[key]
+        runs = self.store.read(facts.id)
+        summary = summarize(_header_of_stored(runs[0]) if runs else {})
         with self._lock:
-            self._gists[key] = made
-            while len(self._gists) > _GISTS:
-                self._gists.popitem(last=False)
-        return made
+            self._summaries[key] = summary
+            while len(self._summaries) > _MAX_SUMMARIES:
+                self._summaries.popitem(last=False)
+        return summary
 
-    def book(self, run_id: str) -> RunView | None:
+    def view(self, run_id: str) -> RunView | None:
         with self._lock:
-            book = self._books.get(run_id)
-            if book is not None:
-                self._books.move_to_end(run_id)
-        if book is None:
-            kept = self.store.read(run_id)
-            if not kept or kept[0].facts.root not in ("", run_id):  # the run of a branch is shown with the whole
+            view = self._views.get(run_id)
+            if view is not None:
+                self._views.move_to_end(run_id)
+        if view is None:
+            runs = self.store.read(run_id)
+            if not runs or runs[0].facts.root not in ("", run_id):  # A branch is shown as part of its root run.
                 return None
-            book = RunView(_header_of_stored(kept[0]), "unknown")
+            view = RunView(_header_of_stored(runs[0]), "unknown")
             with self._lock:
-                book = self._books.setdefault(run_id, book)
-                while len(self._books) > _BOOKS:
-                    self._books.popitem(last=False)
-        return self._read_on(run_id, book)
+                view = self._views.setdefault(run_id, view)
+                while len(self._views) > _MAX_VIEWS:
+                    self._views.popitem(last=False)
+        return self._refresh(run_id, view)
 
     def forget(self, run_id: str) -> None:
-        """A run that was deleted."""
+        """Remove a deleted run from the cache."""
         with self._lock:
-            self._books.pop(run_id, None)
+            self._views.pop(run_id, None)
 
-    def _read_on(self, run_id: str, book: RunView) -> RunView | None:
-        with book.lock:
-            status, heard = self.store.follow(run_id, book.position)
+    def _refresh(self, run_id: str, view: RunView) -> RunView | None:
+        """Read the new entries of a run."""
+        with view.lock:
+            status, journal_rows = self.store.follow(run_id, view.position)
             if status is None:
                 self.forget(run_id)
                 return None
-            for each in heard:
+            for journal_row in journal_rows:
                 try:
-                    entry = read_stored_entries([each.entry])[0]
-                    book.rows.hear(entry)
-                except Exception as error:  # what is kept may be damaged, or of an acorn to come
+                    view.rows.add(read_stored_entries([journal_row.entry])[0])
+                except Exception as error:  # The entry may be damaged, or a later version of acorn wrote it.
                     raise StoreError(
-                        f"The run {run_id} in {self.name} cannot be read ({shorten(describe_error(error))}); another "
-                        f"version "
-                        f"of acorn may have written it. It was left as it is."
+                        f"Cannot read run {run_id} in {self.name}: {shorten(describe_error(error))}. Another version "
+                        f"of acorn may have written it. The run was not changed."
                     ) from error
-                book.position = each.position
-            if status != book.status:
-                kept = self.store.read(run_id)
-                book.head = _header_of_stored(kept[0]) if kept else book.head
-                book.status = status
-        return book
+                view.position = journal_row.position
+            if status != view.status:
+                runs = self.store.read(run_id)
+                view.header = _header_of_stored(runs[0]) if runs else view.header
+                view.status = status
+        return view
 
     def runs_of(self, batch: str) -> list[RunFacts]:
-        """The runs of one conversation, the first one first."""
+        """Return the runs of one conversation, oldest first."""
         return sorted(self.store.list(batch=batch, limit=None), key=lambda facts: facts.item or 0)
 
 
-def _status_facts(facts: RunFacts) -> list[str]:
-    said = (facts.id, facts.agent, facts.model, facts.status, facts.error, facts.batch)
-    return [each for each in said if each]
+def _fact_texts(facts: RunFacts) -> list[str]:
+    texts = (facts.id, facts.agent, facts.model, facts.status, facts.error, facts.batch)
+    return [text for text in texts if text]
 
 
-def _listed(facts: RunFacts, gist: Summary) -> Head:
-    return {**header_of(facts), **gist._asdict()}
+def _with_summary(facts: RunFacts, summary: Summary) -> Header:
+    return {**header_of(facts), **summary._asdict()}
 
 
-def header_of(facts: RunFacts) -> Head:
-    """A run at a glance, as plain data."""
+def header_of(facts: RunFacts) -> Header:
+    """Return the facts of a run as JSON data."""
     return {
         **fields_of(facts),
         "usage": fields_of(facts.usage),
@@ -306,99 +297,96 @@ def header_of(facts: RunFacts) -> Head:
     }
 
 
-def _header_of_stored(kept: StoredRun) -> Head:
-    given = _json(kept.header.input)
-    record = _json(kept.record)
+def _header_of_stored(stored: StoredRun) -> Header:
+    record = _read_json(stored.record)
     run = record.get("run") if isinstance(record, dict) else None
-    output = run.get("output") if isinstance(run, dict) and kept.facts.stop_reason else None
-    return {**header_of(kept.facts), "input": given, "output": output, "file": _file_of(kept)}
+    output = run.get("output") if isinstance(run, dict) and stored.facts.stop_reason else None
+    overrides = _read_json(stored.header.overrides) if stored.header.overrides else {}
+    file = overrides.get("file") if isinstance(overrides, dict) else None
+    return {
+        **header_of(stored.facts),
+        "input": _read_json(stored.header.input),
+        "output": output,
+        "file": Path(file).name if isinstance(file, str) else None,
+    }
 
 
-def _file_of(kept: StoredRun) -> str | None:
-    notes = _json(kept.header.overrides) if kept.header.overrides else {}
-    file = notes.get("file") if isinstance(notes, dict) else None
-    return Path(file).name if isinstance(file, str) else None
+def summarize(header: Header) -> Summary:
+    """Return the input and the output of a run, one line each."""
+    return Summary(first_text(header.get("input")), first_text(header.get("output")))
 
 
-def summarize(head: Head) -> Summary:
-    return Summary(first_text(head.get("input")), first_text(head.get("output")))
-
-
-def _json(text: str) -> Any:
+def _read_json(text: str) -> object:
     try:
         return read_without_blobs(text)
-    except Exception:  # it may be damaged, and is left out then
+    except Exception:  # Damaged data is omitted.
         return None
 
 
-_BIGGEST = 256_000_000
-"""Bytes of a file of a run."""
-
-
 class FileRunIndex:
-    """Runs that were saved to files; no class of theirs is needed."""
+    """The runs that were saved to files. Their classes are not needed."""
 
     def __init__(self, files: Sequence[Path]) -> None:
-        self._files = {_id_of(file, at): file for at, file in enumerate(files)}
-        self._books: dict[str, tuple[float, RunView]] = {}
+        self._files = {_id_of(file, number): file for number, file in enumerate(files)}
+        self._views: dict[str, tuple[float, RunView]] = {}
+        """By run id, the modification time of the file and its view."""
         self._lock = threading.Lock()
 
     @property
     def name(self) -> str:
         return f"{len(self._files)} files" if len(self._files) != 1 else next(iter(self._files.values())).name
 
-    def heads(
-        self, status: Sequence[str], agent: str | None, text: str, before: datetime | None, veil: PageRedactor
+    def list_runs(
+        self, status: Sequence[str], agent: str | None, text: str, before: datetime | None, redactor: PageRedactor
     ) -> RunList:
-        heads = [head for run_id in self._files if (head := self._head(run_id)) is not None]
-        found = [
-            {**head, **summarize(head)._asdict()}
-            for head in heads
-            if (not status or head["status"] in status)
-            and (agent is None or str(head["agent"]).endswith(agent))
-            and (not text or self._says(head, text.lower(), veil))
+        headers = [header for run_id in self._files if (header := self._header(run_id)) is not None]
+        matches = [
+            {**header, **summarize(header)._asdict()}
+            for header in headers
+            if (not status or header["status"] in status)
+            and (agent is None or str(header["agent"]).endswith(agent))
+            and (not text or self._contains(header, text.lower(), redactor))
         ]
-        return RunList(found, None, len(heads))
+        return RunList(matches, None, len(headers))
 
-    def _says(self, head: Head, wanted: str, veil: PageRedactor) -> bool:
-        book = None if head.get("error") and "run" not in head else self.book(head["id"])
-        told = any(wanted in text.lower() for text in strings_in(veil.plain(head)))
-        return told or (book is not None and bool(book.found(wanted, veil)))
+    def _contains(self, header: Header, wanted: str, redactor: PageRedactor) -> bool:
+        if any(wanted in text.lower() for text in strings_in(redactor.data(header))):
+            return True
+        view = None if header.get("error") and "run" not in header else self.view(header["id"])
+        return view is not None and bool(view.search(wanted, redactor))
 
-    def _head(self, run_id: str) -> Head | None:
+    def _header(self, run_id: str) -> Header | None:
         try:
-            book = self.book(run_id)
+            view = self.view(run_id)
         except StoreError as error:
             return {"id": run_id, "agent": "", "status": "failed", "error": str(error), "steps": 0, "seconds": 0.0}
-        return None if book is None else book.plain_head()
+        return None if view is None else view.current_header()
 
-    def book(self, run_id: str) -> RunView | None:
+    def view(self, run_id: str) -> RunView | None:
         file = self._files.get(run_id)
         if file is None:
             return None
         with self._lock:
             try:
-                changed = file.stat().st_mtime
-                known = self._books.get(run_id)
-                if known is None or known[0] != changed:
-                    known = self._books[run_id] = (changed, read_file(file, run_id))
+                modified = file.stat().st_mtime
+                cached = self._views.get(run_id)
+                if cached is None or cached[0] != modified:
+                    cached = self._views[run_id] = (modified, read_file(file, run_id))
             except OSError as error:
-                raise StoreError(f"`{file.name}` cannot be read: {error.strerror or error}.") from error
-            return known[1]
+                raise StoreError(f"Cannot read `{file.name}`: {error.strerror or error}.") from error
+            return cached[1]
 
 
-def _id_of(file: Path, at: int) -> str:
-    """A name for an address: of the file what is plain in it, and its number where that could be another's."""
-    plain = "".join(
-        letter if letter.isascii() and (letter.isalnum() or letter in "-_") else "-" for letter in file.stem
-    )
-    return plain if at == 0 else f"{plain}-{at + 1}"
+def _id_of(file: Path, number: int) -> str:
+    """Return a URL-safe id for a file, with its number unless it is the first."""
+    safe = "".join(char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in file.stem)
+    return safe if number == 0 else f"{safe}-{number + 1}"
 
 
 def read_file(file: Path, run_id: str = "") -> RunView:
-    """The run in a file of `run.to_json()` or `acorn run --save`."""
-    if file.stat().st_size > _BIGGEST:
-        raise StoreError(f"`{file.name}` is larger than {_BIGGEST:,} bytes; a run of that size is not shown.")
+    """Read a run that was saved by `run.to_json()` or `acorn run --save`."""
+    if file.stat().st_size > _MAX_FILE_SIZE:
+        raise StoreError(f"`{file.name}` is too large: a saved run may have at most {_MAX_FILE_SIZE:,} bytes.")
     try:
         text = file.read_bytes()
         if text.lstrip().startswith(b"{"):
@@ -406,59 +394,60 @@ def read_file(file: Path, run_id: str = "") -> RunView:
         return _view_of_entries(list(entries_of(parse_events(text))), {"id": run_id, "agent": "", "file": file.name})
     except OSError:
         raise
-    except StoreError as error:
-        raise StoreError(f"`{file.name}` holds no saved run: {error}") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = ".".join(str(part) for part in first["loc"])
-        raise StoreError(f"`{file.name}` holds no saved run: {f'{path}: ' if path else ''}{first['msg']}") from error
+        raise _not_a_run(file, f"{f'{path}: ' if path else ''}{first['msg']}") from error
+    except StoreError as error:
+        raise _not_a_run(file, str(error)) from error
     except Exception as error:
-        raise StoreError(f"`{file.name}` holds no saved run: {shorten(describe_error(error))}") from error
+        raise _not_a_run(file, shorten(describe_error(error))) from error
 
 
-def _view_of_entries(entries: Sequence[Entry], head: Head) -> RunView:
-    book = RunView({"status": "done", "model": None, "error": None, **head}, "done")
+def _not_a_run(file: Path, reason: str) -> StoreError:
+    return StoreError(f"`{file.name}` is not a saved run: {reason}")
+
+
+def _view_of_entries(entries: Sequence[Entry], header: Header) -> RunView:
+    view = RunView({"status": "done", "model": None, "error": None, **header}, "done")
     for entry in entries:
-        book.rows.hear(entry)
-    return book
+        view.rows.add(entry)
+    return view
 
 
 def _view_of_run(run: Run, run_id: str) -> RunView:
     entries = list(tree_entries(run))
-    begun = next((entry.module for entry in entries if isinstance(entry, RunStarted)), "")
-    started = run.started or datetime.fromtimestamp(0, UTC)
-    is_over = run.stop_reason is not None
-    failed = run.error is not None
-    head = {
+    started = (run.started or datetime.fromtimestamp(0, UTC)).isoformat()
+    is_paused = isinstance(run.output, Paused)
+    header = {
         "id": run_id or run.id,
         "run": run.id,
-        "agent": begun,
+        "agent": next((entry.module for entry in entries if isinstance(entry, RunStarted)), ""),
         "model": run.model,
         "steps": run.steps,
         "usage": fields_of(run.usage),
         "cost": run.cost,
-        "started": started.isoformat(),
-        "updated": started.isoformat(),
+        "started": started,
+        "updated": started,
         "seconds": run.seconds,
         "stop_reason": run.stop_reason,
         "error": None if run.error is None else describe_error(run.error),
         "input": describe_blobs(to_json_data(run.input)),
-        "output": None if isinstance(run.output, Paused) else describe_blobs(to_json_data(run.output)),
+        "output": None if is_paused else describe_blobs(to_json_data(run.output)),
     }
-    book = _view_of_entries(entries, head)
-    book.status = (
-        "waiting" if isinstance(run.output, Paused) else "failed" if failed else "done" if is_over else "stopped"
-    )
-    return book
+    view = _view_of_entries(entries, header)
+    ended = "done" if run.stop_reason is not None else "stopped"
+    view.status = "waiting" if is_paused else "failed" if run.error is not None else ended
+    return view
 
 
 def tree_entries(run: Run) -> Iterator[Entry]:
-    """What happened in a run and its branches, each branch where it was begun."""
-    below = {branch.id: branch for branch in run.branches}
+    """Yield the entries of a run, with the entries of each branch after the entry that started it."""
+    branches = {branch.id: branch for branch in run.branches}
     for entry in run.journal.entries:
         yield entry
-        child = below.pop(getattr(entry, "child_id", ""), None)
-        if child is not None:
-            yield from tree_entries(child)
-    for branch in below.values():
+        branch = branches.pop(getattr(entry, "child_id", ""), None)
+        if branch is not None:
+            yield from tree_entries(branch)
+    for branch in branches.values():
         yield from tree_entries(branch)

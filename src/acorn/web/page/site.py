@@ -1,4 +1,8 @@
-"""What stands behind the page: the agent, the shelf of its runs, and those that are under way here."""
+"""The site of the page: its agent, its runs, and the runs that this process drives.
+
+Each of those runs has its own thread and event loop. User code may block, which must not stop the page, and a task can
+be cancelled from outside. The events of a run are stored, so that several streams can read them from any position.
+"""
 
 from __future__ import annotations
 
@@ -7,161 +11,257 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import aclosing
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import acorn
-from acorn import AcornError, DeclarationError, InputError, StoreError, module
-from acorn._inside import agent_name, request_to_json
+from acorn import AcornError, DeclarationError, InputError, StoreError, StreamChunk, listen, module
+from acorn._inside import agent_name, describe_error, request_to_json
+from acorn.journal import Entry
 from acorn.stores.memory import MemoryStore
 from acorn.stores.open import open_store
 from acorn.stores.port import Store
 from acorn.testing.as_python import as_python
 from acorn.types import JsonObject
 from acorn.web.page import agent as calls
-from acorn.web.page.agent import Wanted, forkable
-from acorn.web.page.live import Live
+from acorn.web.page.agent import Agent, ForkRequest, describe_fork
+from acorn.web.page.events import Event, OpenResponses, chunk_event, entry_event
 from acorn.web.page.run_index import FileRunIndex, RunIndex, RunView, StoreRunIndex
-from acorn.web.page.wire import PageRedactor
+from acorn.web.redact import PageRedactor
 
-AT_ONCE = 4
-MOST = 10**9
-"""Letters of a text that is not cut."""
+MAX_LIVE_RUNS = 4
+_MAX_REMEMBERED_RUNS = 64
+NO_LIMIT = 10**9
+"""A text limit that is never reached."""
 CHAT = "chat "
-"""How the batch is called that the runs of one conversation belong to."""
+"""The prefix of the batch name that the runs of one conversation share."""
+
+Wake = Callable[[], object]
 
 
 class BusyError(AcornError):
-    """So many runs are under way that another one has to wait."""
+    """Too many runs are in progress."""
+
+
+class LiveRun:
+    """A run that this process drives."""
+
+    def __init__(self, run_id: str, chunks: AsyncGenerator[StreamChunk], past: Iterable[Entry] = ()) -> None:
+        self.run_id = run_id
+        self.token = secrets.token_hex(4)
+        """Identifies this drive of the run to streams that reconnect."""
+        self.is_over = False
+        self.thread = threading.Thread(target=self._run, name=f"acorn web {run_id[:8]}", daemon=True)
+        self._chunks = chunks
+        self._events: list[Event] = [entry_event(entry) for entry in past]
+        self._open_responses = OpenResponses()
+        self._lock = threading.Lock()
+        self._wakes: set[Wake] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_cancelled = False
+        self._has_failed = False
+
+    def cancel(self) -> None:
+        """Cancel the run. It can be resumed later."""
+        with self._lock:
+            self._is_cancelled = True
+            if self._task is not None and self._loop is not None and not self.is_over:
+                self._loop.call_soon_threadsafe(self._task.cancel)
+
+    def events_from(self, index: int) -> tuple[list[Event], bool]:
+        """Return the events from an index on, and whether the run is over."""
+        with self._lock:
+            return self._events[index:], self.is_over
+
+    def watch(self, wake: Wake) -> None:
+        """Call `wake`, from any thread, after each new event."""
+        with self._lock:
+            self._wakes.add(wake)
+
+    def unwatch(self, wake: Wake) -> None:
+        with self._lock:
+            self._wakes.discard(wake)
+
+    # In the thread of the run
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:  # User code may raise anything, for example `SystemExit` in a tool.
+            self._fail(error)
+        finally:
+            with self._lock:
+                self.is_over = True
+                wakes = tuple(self._wakes)
+            for wake in wakes:
+                wake()
+
+    async def _main(self) -> None:
+        with self._lock:
+            self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+            if self._is_cancelled:
+                return
+        with listen(self._on_entry):
+            async with aclosing(self._chunks) as chunks:
+                async for chunk in chunks:
+                    event = chunk_event(chunk, self.run_id)
+                    if event is not None:
+                        self._add(event)
+
+    def _on_entry(self, entry: Entry) -> None:
+        event = entry_event(entry)
+        if event["run_id"] == self.run_id and event["entry"] in ("RunFailed", "RunInterrupted"):
+            self._has_failed = True
+        self._add(event)
+
+    def _fail(self, error: BaseException) -> None:
+        """Report an error that is not in the journal: the run could not start, or its store failed."""
+        if self._has_failed or isinstance(error, asyncio.CancelledError):
+            return
+        message = str(error) if isinstance(error, AcornError) else describe_error(error)
+        if not isinstance(error, Exception):
+            message = f"The code of the agent tried to exit the program: {message}"
+        self._add({"entry": "fault", "run_id": self.run_id, "error": message})
+
+    def _add(self, event: Event) -> None:
+        with self._lock:
+            if not self._open_responses.accepts(event):
+                return
+            self._events.append(event)
+            wakes = tuple(self._wakes)
+        for wake in wakes:
+            wake()
 
 
 class Site:
-    """The agent, its runs, and what is under way."""
+    """The agent, its stored runs and its live runs."""
 
-    def __init__(self, agent: module[Any, Any] | None, shelf: RunIndex, store: Store | None) -> None:
+    def __init__(self, agent: Agent | None, index: RunIndex, store: Store | None) -> None:
         self.agent = agent
-        self.shelf = shelf
+        self.index = index
         self.store = store
-        self.lives: dict[str, Live] = {}
+        self.live_runs: dict[str, LiveRun] = {}
+        self.is_closing = False
         self._lock = threading.Lock()
         self._roots: dict[str, str] = {}
-        self.is_closing = False
-        self._ends: set[Any] = set()
+        """The root of each run, which never changes."""
+        self._close_events: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
-    def veil(self) -> PageRedactor:
-        """What takes the secrets out; made anew each time, since the environment may have got others."""
+    def redactor(self) -> PageRedactor:
+        """Return a new redactor, because the secrets in the environment may have changed."""
         return PageRedactor(self._secrets)
 
     @cached_property
     def _secrets(self) -> set[str]:
         return set() if self.agent is None else calls.secrets_of(self.agent)
 
-    # Runs that are driven here
+    # Live runs
 
-    def begin(self, given: Any, after: str | None, model: str | None, fork: Wanted | None = None) -> str:
-        """Start a run; its id."""
-        agent, store = self._playable()
+    def start(self, values: object, after: str | None, model: str | None, fork: ForkRequest | None = None) -> str:
+        """Start a run and return its id."""
+        agent, store = self._agent_and_store()
         if fork is not None:
-            self._own(fork.run, "fork")
+            self._own_view(fork.run, "fork")
         run_id = os.urandom(16).hex()
         with self._lock:
-            self._check_room()
-            chunks = calls.begun(agent, store, given, run_id, self._chat(after), after=after, model=model, fork=fork)
-            self._drive(Live(run_id, lambda: chunks))
+            self._check_capacity()
+            item = self._next_item(after)
+            chunks = calls.start_run(agent, store, values, run_id, item, after=after, model=model, fork=fork)
+            self._drive(LiveRun(run_id, chunks))
         return run_id
 
     def resume(self, run_id: str) -> None:
-        """Go on with a run that was stopped, or whose requests are answered."""
-        agent, store = self._playable()
-        book = self._own(run_id, "resume")
+        """Resume a run that was stopped or whose requests are answered."""
+        agent, store = self._agent_and_store()
+        view = self._own_view(run_id, "resume")
         with self._lock:
-            if run_id in self.lives and not self.lives[run_id].is_over:
+            if run_id in self.live_runs and not self.live_runs[run_id].is_over:
                 return
-            self._check_room()
-            chunks = calls.resumed(agent, store, run_id)
-            self._drive(Live(run_id, lambda: chunks, tuple(book.rows.entries)))
+            self._check_capacity()
+            self._drive(LiveRun(run_id, calls.resume_run(agent, store, run_id), tuple(view.rows.entries)))
 
     def stop(self, run_id: str) -> None:
-        """End a run: one that is driven here can go on later, one of another process is cancelled."""
-        live = self.lives.get(run_id)
+        """Stop a run. A run of another process is cancelled through the store."""
+        live = self.live_runs.get(run_id)
         if live is not None and not live.is_over:
             live.cancel()
         elif self.store is not None:
             self.store.cancel(run_id)
 
     def delete(self, run_id: str) -> None:
-        """Forget a run; refused while it is driven."""
-        if self.store is None or not isinstance(self.shelf, StoreRunIndex):
-            raise StoreError("A file is not deleted here.")
+        """Delete a run. The store refuses to delete a run in progress."""
+        if self.store is None or not isinstance(self.index, StoreRunIndex):
+            raise StoreError("A file cannot be deleted here.")
         self.store.delete(run_id)
-        self.shelf.forget(run_id)
-        self.lives.pop(run_id, None)
+        self.index.forget(run_id)
+        self.live_runs.pop(run_id, None)
 
-    def answer(self, request_id: str, value: Any) -> bool:
-        """Keep what somebody has answered; whether its run goes on here."""
+    def answer(self, request_id: str, value: object) -> bool:
+        """Store the answer to a request and return whether its run was resumed here."""
         if self.store is None:
-            raise StoreError("There is no store here, so nothing can be answered.")
+            raise StoreError("Requests cannot be answered here: the page has no store.")
         runs = acorn.runs(self.store)
-        asked = next((each for each in runs.requests() if each.id == request_id), None)
-        if asked is None:
-            raise StoreError(f"There is no open request `{request_id}`; somebody may have answered it already.")
+        request = next((request for request in runs.requests() if request.id == request_id), None)
+        if request is None:
+            raise StoreError(f"Request `{request_id}` is not open. Another user may have answered it.")
         runs.answer(request_id, value)
-        root = self._root_of(asked.run_id)
-        book = self.shelf.book(root)
-        if self.agent is None or book is None or not self.is_own(book) or runs.requests(root):
+        root = self._root_of(request.run_id)
+        view = self.index.view(root)
+        if self.agent is None or view is None or not self.is_own(view) or runs.requests(root):
             return False
         self.resume(root)
         return True
 
     def requests(self, run_id: str | None = None) -> list[JsonObject]:
-        """What people are asked."""
+        """Return the open requests for human input."""
         if self.store is None:
             return []
-        found = acorn.runs(self.store).requests(run_id)
-        return [{**request_to_json(each), "root": self._root_of(each.run_id)} for each in found]
+        requests = acorn.runs(self.store).requests(run_id)
+        return [{**request_to_json(request), "root": self._root_of(request.run_id)} for request in requests]
 
     def _root_of(self, run_id: str) -> str:
-        """The run that a page shows: of a branch, the one that it belongs to, which never changes."""
+        """Return the root run of a run, which is the run that the page shows."""
         if run_id not in self._roots and self.store is not None:
-            kept = self.store.read(run_id)
-            self._roots[run_id] = (kept[0].facts.root if kept else "") or run_id
+            runs = self.store.read(run_id)
+            self._roots[run_id] = (runs[0].facts.root if runs else "") or run_id
         return self._roots.get(run_id, run_id)
 
-    def is_own(self, book: RunView) -> bool:
-        """Whether a run is one of the agent's, so that it can go on here."""
-        return self.agent is not None and book.head.get("agent") == agent_name(self.agent)
+    def is_own(self, view: RunView) -> bool:
+        """Return whether a run belongs to the agent of the page, so that it can be resumed here."""
+        return self.agent is not None and view.header.get("agent") == agent_name(self.agent)
 
-    def forkable(self, run_id: str, before: int | None) -> JsonObject:
-        """What would be kept of a run by a fork."""
-        agent, store = self._playable()
-        self._own(run_id, "fork")
-        return forkable(agent.using(store=store), acorn.runs(store).get(run_id), before)
+    def describe_fork(self, run_id: str, before: int | None) -> JsonObject:
+        """Return the parts of a run that a fork would keep."""
+        agent, store = self._agent_and_store()
+        self._own_view(run_id, "fork")
+        return describe_fork(agent.using(store=store), acorn.runs(store).get(run_id), before)
 
     def python(self, run_id: str) -> str:
-        """A run as a test; a store knows where its class is, and what the instance had set."""
+        """Return a run as a Python test. The store knows the class and the settings of the instance."""
         if self.store is None:
-            raise StoreError(f"A file is written as Python by `acorn show {run_id}.json --python`.")
-        birth = self.store.read(run_id)[0].header
-        settings = json.loads(birth.overrides).get("settings", {}) if birth.overrides else {}
-        hide = self.veil().text
+            raise StoreError(f"To write a file as Python, use `acorn show {run_id}.json --python`.")
+        header = self.store.read(run_id)[0].header
+        settings = json.loads(header.overrides).get("settings", {}) if header.overrides else {}
+        redact = self.redactor().text
         return as_python(
             acorn.runs(self.store).get(run_id),
-            module=birth.agent,
+            module=header.agent,
             settings=settings,
-            hide=lambda text: hide(text, MOST),
+            hide=lambda text: redact(text, NO_LIMIT),
         )
 
     def fleet(self) -> JsonObject | None:
-        """The workers of the store, and what they have to do; None where it has none."""
-        look: Any = getattr(self.store, "fleet", None)
-        if look is None:
+        """Return the workers and the queue of the store, or None if the store has none."""
+        read_fleet = getattr(self.store, "fleet", None)
+        if read_fleet is None:
             return None
-        workers, agents = look()
+        workers, agents = read_fleet()
         return {
-            "workers": [{**each._asdict(), "started": each.started.isoformat()} for each in workers],
-            "agents": [each._asdict() for each in agents],
+            "workers": [{**worker._asdict(), "started": worker.started.isoformat()} for worker in workers],
+            "agents": [agent._asdict() for agent in agents],
             "requests": self.requests(),
         }
 
@@ -169,64 +269,69 @@ class Site:
     def has_fleet(self) -> bool:
         return hasattr(self.store, "fleet")
 
-    def _own(self, run_id: str, what: str) -> RunView:
-        book = self.shelf.book(run_id)
-        if book is None or not self.is_own(book):
-            raise StoreError(f"The run `{run_id}` is none of this agent's; `acorn {what} {run_id}` finds its class.")
-        return book
+    def _own_view(self, run_id: str, command: str) -> RunView:
+        view = self.index.view(run_id)
+        if view is None or not self.is_own(view):
+            raise StoreError(
+                f"Run `{run_id}` does not belong to the agent of this page. Use `acorn {command} {run_id}`, which "
+                f"loads its class."
+            )
+        return view
 
-    def _playable(self) -> tuple[module[Any, Any], Store]:
+    def _agent_and_store(self) -> tuple[Agent, Store]:
         if self.agent is None or self.store is None:
-            raise InputError("There is no agent here: `acorn web agent.py` brings one.")
+            raise InputError("This page has no agent. Start it with `acorn web agent.py`.")
         return self.agent, self.store
 
-    def _check_room(self) -> None:
-        self.lives = {run_id: live for run_id, live in self.lives.items() if not live.is_over or len(self.lives) < 64}
-        if sum(not live.is_over for live in self.lives.values()) >= AT_ONCE:
-            raise BusyError(f"{AT_ONCE} runs are under way; stop one, or wait until one has ended.")
+    def _check_capacity(self) -> None:
+        self.live_runs = {
+            run_id: live
+            for run_id, live in self.live_runs.items()
+            if not live.is_over or len(self.live_runs) < _MAX_REMEMBERED_RUNS
+        }
+        if sum(not live.is_over for live in self.live_runs.values()) >= MAX_LIVE_RUNS:
+            raise BusyError(f"{MAX_LIVE_RUNS} runs are in progress, which is the limit. Stop one, or wait for its end.")
 
-    def _drive(self, live: Live) -> None:
-        self.lives[live.run_id] = live
-        live.begin()
+    def _drive(self, live: LiveRun) -> None:
+        self.live_runs[live.run_id] = live
+        live.thread.start()
 
-    def _chat(self, after: str | None) -> tuple[str, int]:
-        """Which item of which conversation the next run is."""
-        book = None if after is None else self.shelf.book(after)
-        batch = None if book is None else book.head.get("batch")
-        if not isinstance(batch, str) or not batch.startswith(CHAT) or not isinstance(self.shelf, StoreRunIndex):
+    def _next_item(self, after: str | None) -> tuple[str, int]:
+        """Return the conversation and the position in it for a run that follows the run `after`."""
+        view = None if after is None else self.index.view(after)
+        batch = None if view is None else view.header.get("batch")
+        if not isinstance(batch, str) or not batch.startswith(CHAT) or not isinstance(self.index, StoreRunIndex):
             return f"{CHAT}{secrets.token_hex(3)}", 0
-        return batch, len(self.shelf.runs_of(batch))
+        return batch, len(self.index.runs_of(batch))
 
     # The end of the server
 
-    def closing(self) -> asyncio.Event:
-        """Something that a stream may wait for: it is set when the server ends."""
+    def close_event(self) -> asyncio.Event:
+        """Return an event of the running loop that is set when the server stops."""
         event = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        end = (loop, event)
-        self._ends.add(end)
+        self._close_events.add((asyncio.get_running_loop(), event))
         if self.is_closing:
             event.set()
         return event
 
-    def forget(self, event: asyncio.Event) -> None:
-        self._ends = {end for end in self._ends if end[1] is not event}
+    def discard_close_event(self, event: asyncio.Event) -> None:
+        self._close_events = {pair for pair in self._close_events if pair[1] is not event}
 
     def close(self) -> None:
-        """End the streams, and stop what is under way; it can go on later. From any thread."""
+        """End all streams and cancel all live runs. They can be resumed later. May be called from any thread."""
         self.is_closing = True
-        for loop, event in tuple(self._ends):
+        for loop, event in tuple(self._close_events):
             loop.call_soon_threadsafe(event.set)
-        for live in tuple(self.lives.values()):
+        for live in tuple(self.live_runs.values()):
             live.cancel()
 
 
-def site_of(agent: Any, store: Any, files: Sequence[Path] = ()) -> Site:
-    """The site of an agent, of a store, or of files."""
+def make_site(agent: object, store: object, files: Sequence[Path] = ()) -> Site:
+    """Return the site of an agent, of a store, or of files."""
     if agent is not None and not isinstance(agent, module):
-        raise DeclarationError(f"`acorn.web.app` takes an instance of a module, such as `Researcher()`; got {agent!r}.")
+        raise DeclarationError(f"`acorn.web.app` needs an instance of a module, such as `Researcher()`, got {agent!r}.")
     if files:
         return Site(None, FileRunIndex(files), None)
-    named = store if store is not None else None if agent is None else agent.store
-    kept = MemoryStore() if named is None else open_store(named, "`acorn.web`")
-    return Site(agent, StoreRunIndex(kept), kept)
+    target = store if store is not None else None if agent is None else agent.store
+    opened = MemoryStore() if target is None else open_store(target, "`acorn.web`")
+    return Site(agent, StoreRunIndex(opened), opened)

@@ -1,1 +1,1 @@
-"""An agent as an HTTP service: its own addresses, and OpenAI's."""
+"""An agent as an HTTP service, with its own endpoints and the chat completions of OpenAI."""

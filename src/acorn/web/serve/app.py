@@ -1,9 +1,4 @@
-"""Who may use the service: the Host and the Origin as on the page, and a key in `Authorization`.
-
-The addresses of the service: each reads a request, has the agent run, and answers.
-
-The service as an ASGI application: its addresses behind the gate.
-"""
+"""The endpoints of the service, and the service as an ASGI application behind its access checks."""
 
 from __future__ import annotations
 
@@ -16,65 +11,65 @@ from typing import Any
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from acorn import Paused, Run, module
+from acorn import Paused, Run, StreamChunk, module
 from acorn._inside import RESULT, aresume, parse_input
 from acorn.errors import DeclarationError
 from acorn.stores.open import open_store
 from acorn.web.guard import (
     LOOPBACK,
-    Asked,
-    Body,
+    BodyTooLargeError,
+    LimitedBody,
     Refusal,
-    TooLongError,
+    RequestHead,
+    body_too_large,
     check_key,
-    from_elsewhere,
+    check_origin,
+    content_length,
     headers_of,
-    is_key,
-    known_names,
-    length_of,
-    too_long,
+    keys_match,
+    mounted_path,
+    normalize_hosts,
 )
+from acorn.web.page.agent import Agent
 from acorn.web.serve.exchange import (
     ClientDisconnectedError,
     ErrorReply,
     Exchange,
-    WrongError,
+    RejectedRequestError,
     check_finished,
-    is_logged,
     reply_for_error,
 )
-from acorn.web.serve.openai_api import CompletionStream, completion, models, read_completion
-from acorn.web.serve.openapi import described
-from acorn.web.serve.service import CONCURRENCY, TIMEOUT, Agent, Service
-from acorn.web.serve.streams import Chunk, ChunkStream, Stream, in_batches, paused
+from acorn.web.serve.openai_api import CompletionEvents, completion, models, read_completion
+from acorn.web.serve.openapi import openapi_document
+from acorn.web.serve.service import CONCURRENCY, TIMEOUT, Service
+from acorn.web.serve.streams import ChunkEncoder, ChunkEvents, in_batches, paused_json
 
-BODY = 20_000_000
-"""Bytes that a request may have."""
-_OPEN = ("/health",)
-"""What needs no key: it tells nothing but that the server is there."""
-_FOR_PEOPLE = """This is an agent as a service. It is for programs, and it asks for a key.
+MAX_BODY = 20_000_000
+"""Bytes that a request body may have."""
+_PUBLIC_PATHS = ("/health",)
+"""Paths that need no key. They reveal only that the server is running."""
+_BROWSER_HINT = """This is the HTTP service of an agent. It is for programs and needs a key.
 
-The key is one of those that the server was started with; without any, `acorn serve` printed a new one:
+Use one of the keys that the server was started with. If it was started without keys, `acorn serve` printed a new one.
+The endpoints are described in:
 
     curl {home}/openapi.json -H 'Authorization: Bearer KEY'
 
-tells what there is. To try the agent in a browser instead: `acorn web agent.py`.
+To try the agent in a browser, run `acorn web agent.py`.
 """
-_KINDS = {401: "key", 403: "refused", 405: "method", 413: "body", 415: "body"}
+_REFUSAL_KINDS = {401: "key", 403: "refused", 405: "method", 413: "body", 415: "body"}
+
+Handler = Callable[[Exchange], Awaitable[None]]
+RunHandler = Callable[[Exchange, object, float], Awaitable[None]]
+"""Receives the exchange, the body of the request and the deadline of the run."""
 
 
 class ServiceGuard:
-    """The service behind its gate."""
+    """The endpoints of a service behind the checks of Host, Origin and key."""
 
-    def __init__(
-        self,
-        service: Service,
-        answer: Callable[[Exchange], Awaitable[None]],
-        hosts: Collection[str],
-        keys: Collection[str],
-    ) -> None:
-        self._service, self._answer = service, answer
-        self._hosts = known_names(hosts, "`acorn.web.service`")
+    def __init__(self, service: Service, handler: Handler, hosts: Collection[str], keys: Collection[str]) -> None:
+        self._service, self._handler = service, handler
+        self._hosts = normalize_hosts(hosts, "`acorn.web.service`")
         self._keys = tuple(keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,218 +77,220 @@ class ServiceGuard:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
             return
-        path, mounted = str(scope["path"]), str(scope.get("root_path", ""))
-        path = (path[len(mounted) :] or "/") if mounted and path.startswith(mounted) else path
-        asked = Asked(str(scope["method"]), path, headers_of(scope))
-        exchange = Exchange(scope, path, Body(receive, BODY), send)
-        refusal = self._refusal(asked)
+        path, mount = mounted_path(scope)
+        head = RequestHead(str(scope["method"]), path, headers_of(scope))
+        exchange = Exchange(scope, path, LimitedBody(receive, MAX_BODY), send)
+        refusal = self._check(head)
         if refusal is None:
-            await self._answer(exchange)
+            await self._handler(exchange)
             return
-        more = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
-        if refusal.status == 401 and "text/html" in (asked.one("accept") or ""):
-            home = f"{scope.get('scheme', 'http')}://{asked.one('host')}{mounted}"
-            more["content-type"] = "text/plain; charset=utf-8"
-            await exchange.answer(401, _FOR_PEOPLE.format(home=home).encode("utf-8", "replace"), more)
+        headers = {"www-authenticate": "Bearer"} if refusal.status == 401 else {}
+        if refusal.status == 401 and "text/html" in (head.header("accept") or ""):
+            home = f"{scope.get('scheme', 'http')}://{head.header('host')}{mount}"
+            headers["content-type"] = "text/plain; charset=utf-8"
+            await exchange.respond(401, _BROWSER_HINT.format(home=home).encode("utf-8", "replace"), headers)
             return
-        told = ErrorReply(refusal.status, _KINDS[refusal.status], refusal.words, {}, allow=refusal.allow)
-        await exchange.answer(refusal.status, self._service.told(told), {**more, **told.headers})
+        kind = _REFUSAL_KINDS[refusal.status]
+        reply = ErrorReply(refusal.status, kind, refusal.message, {}, allow=refusal.allow)
+        await exchange.respond(refusal.status, self._service.error_body(reply), {**headers, **reply.headers})
 
-    def _refusal(self, asked: Asked) -> Refusal | None:
-        refusal = from_elsewhere(asked, self._hosts, is_page=False)
+    def _check(self, head: RequestHead) -> Refusal | None:
+        refusal = check_origin(head, self._hosts, is_page=False)
         if refusal is not None:
             return refusal
-        if self._keys and asked.path not in _OPEN and not self._has_key(asked):
-            return Refusal(401, "The key is missing or wrong: send one as `Authorization: Bearer KEY`.")
-        return too_long(BODY) if length_of(asked) > BODY else None
+        if self._keys and head.path not in _PUBLIC_PATHS and not self._has_key(head):
+            return Refusal(401, "The key is missing or wrong. Send it as `Authorization: Bearer KEY`.")
+        return body_too_large(MAX_BODY) if content_length(head) > MAX_BODY else None
 
-    def _has_key(self, asked: Asked) -> bool:
-        scheme, _, given = (asked.one("authorization") or "").partition(" ")
-        # All are compared, so that the time says nothing of which one is nearly right.
-        fits = [is_key(given.strip(), key) for key in self._keys]
-        return scheme.lower() == "bearer" and any(fits)
-
-
-Act = Callable[[Exchange], Awaitable[None]]
-_ANSWER = "/runs/{id}/answer"
-_HERE = b": here\n\n"
+    def _has_key(self, head: RequestHead) -> bool:
+        scheme, _, candidate = (head.header("authorization") or "").partition(" ")
+        # Compare with all keys, so that the time does not reveal which one is nearly right.
+        matches = [keys_match(candidate.strip(), key) for key in self._keys]
+        return scheme.lower() == "bearer" and any(matches)
 
 
-class Routes:
-    """The addresses of one service."""
+_ANSWER_PATH = "/runs/{id}/answer"
+_HEARTBEAT = b": here\n\n"
+
+
+class ServiceRoutes:
+    """The endpoints of one service."""
 
     def __init__(self, service: Service, *, has_key: bool) -> None:
         self._service = service
-        self._since = int(time.time())
-        self._document = service.secrets.json(described(service.agent, has_key=has_key))
-        self._gets: Mapping[str, Act] = {
-            "/health": self.health,
-            "/openapi.json": self.document,
-            "/v1/models": self.models,
+        self._created = int(time.time())
+        self._document = service.redactor.json(openapi_document(service.agent, has_key=has_key))
+        self._gets: Mapping[str, Handler] = {
+            "/health": self._health,
+            "/openapi.json": self._openapi,
+            "/v1/models": self._models,
         }
-        self._posts: Mapping[str, Act] = {
-            "/run": self._placed(self.run),
-            "/stream": self._placed(self.stream),
-            "/v1/chat/completions": self._placed(self.chat),
+        self._posts: Mapping[str, Handler] = {
+            "/run": self._as_run(self._run),
+            "/stream": self._as_run(self._stream),
+            "/v1/chat/completions": self._as_run(self._chat),
         }
 
     @property
     def addresses(self) -> list[tuple[str, str]]:
-        """All there is: how it is asked for, and where."""
-        return [*(("POST", path) for path in (*self._posts, _ANSWER)), *(("GET", path) for path in self._gets)]
+        """The method and the path of each endpoint."""
+        return [*(("POST", path) for path in (*self._posts, _ANSWER_PATH)), *(("GET", path) for path in self._gets)]
 
     async def __call__(self, exchange: Exchange) -> None:
         try:
-            await self._found(exchange)(exchange)
+            await self._handler_of(exchange)(exchange)
         except ClientDisconnectedError:
             return
         except Exception as error:
             try:
-                await self._fail(exchange, error)
+                await self._send_error(exchange, error)
             except ClientDisconnectedError:
                 return
 
-    def _found(self, exchange: Exchange) -> Act:
+    def _handler_of(self, exchange: Exchange) -> Handler:
         path, is_read = exchange.path, exchange.method in ("GET", "HEAD")
-        here, there = (self._gets, self._posts) if is_read else (self._posts, self._gets)
+        handlers, others = (self._gets, self._posts) if is_read else (self._posts, self._gets)
         is_answer = path.startswith("/runs/") and path.endswith("/answer")
-        if path in here and exchange.method != "DELETE":
-            return here[path]
+        if path in handlers and exchange.method != "DELETE":
+            return handlers[path]
         if is_answer and exchange.method == "POST":
-            return self._placed(partial(self.answer, path.removeprefix("/runs/").removesuffix("/answer")))
-        if path in here or path in there or is_answer:
-            words = f"`{exchange.method}` is nothing that can be done at `{path}`."
-            raise WrongError(405, "method", words, allow="GET, HEAD" if path in self._gets else "POST")
-        known = ", ".join(f"`{each}`" for _, each in self.addresses)
-        raise WrongError(404, "address", f"There is nothing at this address; there are {known}.")
+            run_id = path.removeprefix("/runs/").removesuffix("/answer")
+            return self._as_run(partial(self._answer, run_id))
+        if path in handlers or path in others or is_answer:
+            message = f"`{path}` does not support the method `{exchange.method}`."
+            allow = "GET, HEAD" if path in self._gets else "POST"
+            raise RejectedRequestError(405, "method", message, allow=allow)
+        known = ", ".join(f"`{address}`" for _, address in self.addresses)
+        raise RejectedRequestError(404, "address", f"This address does not exist. Use one of {known}.")
 
-    async def _fail(self, exchange: Exchange, error: Exception) -> None:
-        if isinstance(error, TooLongError):
-            error = WrongError(413, "body", too_long(BODY).words)
-        told = reply_for_error(error)
-        if is_logged(told):
-            self._service.log(error)
-        body = self._service.told(told)
-        if exchange.has_begun:
-            await exchange.event(b"data: " + body + b"\n\n")
+    async def _send_error(self, exchange: Exchange, error: Exception) -> None:
+        if isinstance(error, BodyTooLargeError):
+            error = RejectedRequestError(413, "body", body_too_large(MAX_BODY).message)
+        reply = reply_for_error(error)
+        if reply.is_logged:
+            self._service.log_error(error)
+        body = self._service.error_body(reply)
+        if exchange.has_started:
+            await exchange.send_event(b"data: " + body + b"\n\n")
             await exchange.end()
         else:
-            await exchange.answer(told.status, body, told.headers)
+            await exchange.respond(reply.status, body, reply.headers)
 
-    # What is only told
+    # Endpoints without a run
 
-    async def health(self, exchange: Exchange) -> None:
+    async def _health(self, exchange: Exchange) -> None:
         is_closing = self._service.is_closing
-        status = b'{"status":"stopping"}' if is_closing else b'{"status":"ok"}'
-        await exchange.answer(503 if is_closing else 200, status)
+        body = b'{"status":"stopping"}' if is_closing else b'{"status":"ok"}'
+        await exchange.respond(503 if is_closing else 200, body)
 
-    async def document(self, exchange: Exchange) -> None:
-        await exchange.answer(200, self._document)
+    async def _openapi(self, exchange: Exchange) -> None:
+        await exchange.respond(200, self._document)
 
-    async def models(self, exchange: Exchange) -> None:
-        await self._answer(exchange, 200, models(self._service.name, self._since))
+    async def _models(self, exchange: Exchange) -> None:
+        await self._respond(exchange, 200, models(self._service.name, self._created))
 
-    # Runs
+    # Endpoints that run the agent
 
-    def _placed(self, act: Callable[[Exchange, Any, float], Awaitable[None]]) -> Act:
-        """An act that has a place among the runs, the body of its request, and the time at which it must be over."""
+    def _as_run(self, handle: RunHandler) -> Handler:
+        """Wrap a handler so that it reserves a run and receives the body and the deadline."""
 
-        async def placed(exchange: Exchange) -> None:
+        async def handle_run(exchange: Exchange) -> None:
             service = self._service
-            with service.place():
-                until = asyncio.get_running_loop().time() + service.timeout
+            with service.reserve_run():
+                deadline = asyncio.get_running_loop().time() + service.timeout
                 try:
-                    async with asyncio.timeout_at(until):
+                    async with asyncio.timeout_at(deadline):
                         body = await exchange.json()
                 except TimeoutError:
-                    raise service.late() from None
-                await act(exchange, body, until)
+                    raise service.timeout_error() from None
+                await handle(exchange, body, deadline)
 
-        return placed
+        return handle_run
 
-    async def run(self, exchange: Exchange, body: Any, until: float) -> None:
-        agent = self._service.agent
-        await self._ended(exchange, await self._attended(exchange, agent.arun(*self._arguments(body)), until))
+    async def _run(self, exchange: Exchange, body: object, deadline: float) -> None:
+        work = self._service.agent.arun(*self._arguments(body))
+        await self._respond_with_run(exchange, await self._service.perform(exchange, work, deadline))
 
-    async def stream(self, exchange: Exchange, body: Any, until: float) -> None:
+    async def _stream(self, exchange: Exchange, body: object, deadline: float) -> None:
         chunks = self._service.agent.astream(*self._arguments(body))
-        await self._sent(exchange, chunks, ChunkStream(self._service.secrets), until)
+        await self._send_chunks(exchange, chunks, ChunkEvents(self._service.redactor), deadline)
 
-    async def answer(self, run_id: str, exchange: Exchange, body: Any, until: float) -> None:
+    async def _answer(self, run_id: str, exchange: Exchange, body: object, deadline: float) -> None:
         service = self._service
-        given, is_one = _answers(body)
+        answer, is_single = _read_answer(body)
         if service.spec.store is None:
-            raise WrongError(409, "store", "No runs are kept here, so none can go on: start it with `--store`.")
+            message = "This service stores no runs, so none can be resumed. Start it with `--store`."
+            raise RejectedRequestError(409, "store", message)
         store = open_store(service.spec.store, "`acorn serve`")
         if not await asyncio.to_thread(store.read, run_id):
-            raise WrongError(404, "run", "There is no such run here.")
-        run = await self._attended(exchange, aresume(service.agent, run_id, given, is_one=is_one), until)
-        await self._ended(exchange, run)
+            raise RejectedRequestError(404, "run", "This run does not exist.")
+        work = aresume(service.agent, run_id, answer, is_one=is_single)
+        await self._respond_with_run(exchange, await self._service.perform(exchange, work, deadline))
 
-    async def chat(self, exchange: Exchange, body: Any, until: float) -> None:
+    async def _chat(self, exchange: Exchange, body: object, deadline: float) -> None:
         service, spec = self._service, self._service.spec
-        wanted = read_completion(body, service.name, spec.input, spec.output)
-        agent: Agent = service.agent.using(history=wanted.history) if wanted.history else service.agent
-        arguments = self._arguments(wanted.given)
-        if wanted.streams:
-            form = CompletionStream(service.name, spec.output, service.secrets, tells_usage=wanted.tells_usage)
-            await self._sent(exchange, agent.astream(*arguments), form, until)
+        request = read_completion(body, service.name, spec.input, spec.output)
+        agent: Agent = service.agent.using(history=request.history) if request.history else service.agent
+        arguments = self._arguments(request.input)
+        if request.is_stream:
+            events = CompletionEvents(
+                service.name, spec.output, service.redactor, includes_usage=request.includes_usage
+            )
+            await self._send_chunks(exchange, agent.astream(*arguments), events, deadline)
             return
-        run = await self._attended(exchange, agent.arun(*arguments), until)
+        run = await self._service.perform(exchange, agent.arun(*arguments), deadline)
         status = 202 if isinstance(run.output, Paused) else 200
-        await self._answer(exchange, status, completion(run, service.name, spec.output), run)
+        await self._respond(exchange, status, completion(run, service.name, spec.output), run)
 
-    def _arguments(self, given: Any) -> tuple[Any, ...]:
-        """What the agent is called with; an `InputError` names every wrong field."""
+    def _arguments(self, values: object) -> tuple[object, ...]:
+        """Return the arguments for the agent. The `InputError` of invalid data names every wrong field."""
         shape = self._service.spec.input
         if shape.wrapped:
-            given = {RESULT: given}
-        elif shape.is_empty and given is None:
-            given = {}
-        made = parse_input(self._service.agent, given)
-        return () if shape.is_empty else (shape.unwrap(made),)
+            values = {RESULT: values}
+        elif shape.is_empty and values is None:
+            values = {}
+        parsed = parse_input(self._service.agent, values)
+        return () if shape.is_empty else (shape.unwrap(parsed),)
 
-    async def _attended(self, exchange: Exchange, work: Any, until: float) -> Run:
-        run: Run = await self._service.attended(exchange, work, until)
-        return run
-
-    async def _ended(self, exchange: Exchange, run: Run) -> None:
+    async def _respond_with_run(self, exchange: Exchange, run: Run) -> None:
         if isinstance(run.output, Paused):
-            await self._answer(exchange, 202, paused(run.output), run)
+            await self._respond(exchange, 202, paused_json(run.output), run)
             return
         check_finished(run)
-        await self._answer(exchange, 200, run.output, run)
+        await self._respond(exchange, 200, run.output, run)
 
-    async def _sent(self, exchange: Exchange, chunks: AsyncGenerator[Chunk], form: Stream, until: float) -> None:
+    async def _send_chunks(
+        self, exchange: Exchange, chunks: AsyncGenerator[StreamChunk], encoder: ChunkEncoder, deadline: float
+    ) -> None:
         async def send() -> None:
             async with aclosing(in_batches(chunks)) as batches:
                 async for batch in batches:
-                    await exchange.event(form.written(batch) if batch else _HERE)
+                    await exchange.send_event(encoder.encode(batch) if batch else _HEARTBEAT)
             await exchange.end()
 
-        await self._service.attended(exchange, send(), until)
+        await self._service.perform(exchange, send(), deadline)
 
-    async def _answer(self, exchange: Exchange, status: int, value: Any, run: Run | None = None) -> None:
+    async def _respond(self, exchange: Exchange, status: int, value: object, run: Run | None = None) -> None:
         headers = {} if run is None else {"x-run-id": run.id}
-        await exchange.answer(status, self._service.secrets.json(value), headers)
+        await exchange.respond(status, self._service.redactor.json(value), headers)
 
 
-def _answers(body: Any) -> tuple[Any, bool]:
-    """What was answered, and whether it is the answer to the one request there is."""
+def _read_answer(body: object) -> tuple[object, bool]:
+    """Return the answer, or the answers by request id, and whether it is a single answer."""
     if isinstance(body, dict) and set(body) == {"answer"}:
         return body["answer"], True
     if isinstance(body, dict) and set(body) == {"answers"} and isinstance(body["answers"], dict):
         return body["answers"], False
-    raise WrongError(
+    raise RejectedRequestError(
         422,
         "input",
-        'The body is `{"answer": ...}`, or `{"answers": {...}}` with an answer for each request by its id.',
+        'The body must be `{"answer": ...}`, or `{"answers": {...}}` with the answer to each request by its id.',
     )
 
 
-def gated(service: Service, hosts: Collection[str], keys: Collection[str]) -> ASGIApp:
-    """The whole service behind its gate."""
-    return ServiceGuard(service, Routes(service, has_key=bool(keys)), hosts, keys)
+def service_app(service: Service, hosts: Collection[str], keys: Collection[str]) -> ASGIApp:
+    """Return the service behind its guard."""
+    return ServiceGuard(service, ServiceRoutes(service, has_key=bool(keys)), hosts, keys)
 
 
 def service(
@@ -304,15 +301,16 @@ def service(
     timeout: float = TIMEOUT,
     concurrency: int = CONCURRENCY,
 ) -> ASGIApp:
-    """An agent as an HTTP service, an ASGI application: what `acorn serve` serves.
+    """Return an agent as an HTTP service, an ASGI application.
 
         app.mount("/researcher", acorn.web.service(Researcher(), keys=[os.environ["KEY"]], hosts=["example.com"]))
 
-    Without `keys`, whoever reaches the application may use it: put it behind your own login. It answers to the names
-    in `hosts` alone. A run has so many seconds, and so many may be under way at once.
+    Without `keys`, everyone who can reach the application can use it, so protect it with your own login. The
+    application answers only to the host names in `hosts`. A run may take `timeout` seconds, and at most `concurrency`
+    runs may be in progress at the same time.
     """
     if isinstance(keys, str):
-        raise DeclarationError("`keys` of `acorn.web.service` is a list of texts, not one text.")
+        raise DeclarationError("`keys` of `acorn.web.service` must be a list of strings, not one string.")
     for key in keys:
         check_key(key, "`acorn.web.service`")
-    return gated(Service(agent, keys, timeout, concurrency), hosts, keys)
+    return service_app(Service(agent, keys, timeout, concurrency), hosts, keys)

@@ -1,11 +1,7 @@
-"""What goes wrong, as a status and plain data: `{"error": {"type": ..., "message": ...}}`.
+"""One HTTP request and its response, and the error responses of the service.
 
-What our own errors say is told, since they say what to do; what code of the user's raises is not, since nobody knows
-what is in it: the log has it. Pure.
-
-What became of a run, where it is no answer.
-
-One request and its answer, as ASGI gives them: the body in, JSON or a stream of events out.
+An error response is `{"error": {"type": ..., "message": ...}}`. Messages of acorn's own errors are sent to the client,
+because they say what to do. Messages of user code may contain anything, so they are only logged.
 """
 
 from __future__ import annotations
@@ -13,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from starlette.types import Message, Receive, Scope, Send
 
@@ -23,42 +19,61 @@ from acorn.types import JsonObject
 from acorn.web.guard import HEADERS
 
 
-class WrongError(Exception):
-    """A request that cannot be answered."""
-
-    def __init__(
-        self, status: int, kind: str, words: str, *, wait: float | None = None, allow: str | None = None, **more: Any
-    ) -> None:
-        super().__init__(words)
-        self.told = ErrorReply(status, kind, words, more, wait, allow)
-
-
 class ErrorReply(NamedTuple):
-    """What a client is told of a failure."""
+    """An error response."""
 
     status: int
     kind: str
-    words: str
-    more: JsonObject
-    wait: float | None = None
-    """Seconds after which it is worth another try."""
+    message: str
+    details: JsonObject
+    retry_after: float | None = None
+    """Seconds after which the client may retry."""
     allow: str | None = None
-    """What can be done there instead."""
+    """The `Allow` header, if the method is rejected."""
 
-    @property
-    def plain(self) -> JsonObject:
-        return {"error": {"type": self.kind, "message": self.words, **self.more}}
+    def to_json(self) -> JsonObject:
+        return {"error": {"type": self.kind, "message": self.message, **self.details}}
 
     @property
     def headers(self) -> dict[str, str]:
-        wait = None if self.wait is None else str(math.ceil(self.wait))
+        wait = None if self.retry_after is None else str(math.ceil(self.retry_after))
         return {name: value for name, value in (("retry-after", wait), ("allow", self.allow)) if value is not None}
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether the log must contain more than the client receives."""
+        return self.kind == "internal"
+
+
+class RejectedRequestError(Exception):
+    """A request that the service cannot answer."""
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        message: str,
+        *,
+        retry_after: float | None = None,
+        allow: str | None = None,
+        **details: str,
+    ) -> None:
+        super().__init__(message)
+        self.reply = ErrorReply(status, kind, message, details, retry_after, allow)
+
+
+class ClientDisconnectedError(Exception):
+    """The client disconnected before the response."""
+
+
+class CodeExitError(Exception):
+    """User code tried to exit the program."""
 
 
 def reply_for_error(error: BaseException) -> ErrorReply:
-    """What a client is told of an error."""
-    if isinstance(error, WrongError):
-        return error.told
+    """Return the response for an error."""
+    if isinstance(error, RejectedRequestError):
+        return error.reply
     cause = error
     while isinstance(cause, BranchError) and cause.__cause__ is not None:
         cause = cause.__cause__
@@ -66,8 +81,9 @@ def reply_for_error(error: BaseException) -> ErrorReply:
         case InputError():
             return ErrorReply(422, "input", str(cause), {"problems": cause.problems})
         case ModelError():
-            more = {"provider": cause.provider, "status": cause.status, "retryable": cause.retryable}
-            return ErrorReply(504 if _is_late(cause) else 502, "model", str(cause), more, cause.retry_after)
+            details = {"provider": cause.provider, "status": cause.status, "retryable": cause.retryable}
+            status = 504 if _is_timeout(cause) else 502
+            return ErrorReply(status, "model", str(cause), details, cause.retry_after)
         case ParseError():
             return ErrorReply(502, "parse", str(cause), {"attempts": cause.attempts})
         case LimitError():
@@ -75,46 +91,36 @@ def reply_for_error(error: BaseException) -> ErrorReply:
         case StoreError():
             return ErrorReply(409, "store", str(cause), {})
         case _:
-            return ErrorReply(500, "internal", "The agent failed; the log of the server says of what.", {})
+            return ErrorReply(500, "internal", "The agent failed. The log of the server has the details.", {})
 
 
-def is_logged(told: ErrorReply) -> bool:
-    """Whether whoever runs the server must be told more than the client."""
-    return told.kind == "internal"
-
-
-def _is_late(error: ModelError) -> bool:
+def _is_timeout(error: ModelError) -> bool:
     return error.status in (408, 504) or f"({LATE})" in str(error)
 
 
 def check_finished(run: Run) -> None:
-    """Refuse a run that has no answer though nothing failed."""
+    """Raise an error if a run ended without an answer although nothing failed."""
     if isinstance(run.output, Unfinished):
         called = ", ".join(f"`{call.name}`" for call in run.output.tool_calls)
-        raise WrongError(
-            500, "unfinished", f"The model called {called} instead of finishing; the agent needs `max_steps` for that."
-        )
+        message = f"The model called {called} instead of finishing. Set `max_steps` on the agent to allow tool calls."
+        raise RejectedRequestError(500, "unfinished", message)
 
 
-_EVENTS = {"content-type": "text/event-stream", "x-accel-buffering": "no"}
-_SAFE = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-_NOTHING: Mapping[str, str] = {}
-
-
-class ClientDisconnectedError(Exception):
-    """The client is gone, so there is nobody to answer."""
+_EVENT_STREAM = {"content-type": "text/event-stream", "x-accel-buffering": "no"}
+_SECURITY_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+_NO_HEADERS: Mapping[str, str] = {}
 
 
 class Exchange:
-    """A request that is being answered."""
+    """A request and the response that is being sent."""
 
     def __init__(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
         self.method, self.path = str(scope["method"]), path
         self._receive, self._send = receive, send
-        self.has_begun = False
-        """Whether a status has been sent: from then on a failure can only be an event."""
+        self.has_started = False
+        """Whether a status was sent. After that, an error can only be sent as an event."""
 
-    async def body(self) -> bytes:
+    async def _body(self) -> bytes:
         pieces: list[bytes] = []
         while True:
             message = await self._receive()
@@ -124,51 +130,52 @@ class Exchange:
             if not message.get("more_body", False):
                 return b"".join(pieces)
 
-    async def json(self) -> Any:
-        """The body as data; None where it is empty."""
-        body = await self.body()
+    async def json(self) -> object:
+        """Return the body as data, or None if it is empty."""
+        body = await self._body()
         if not body.strip():
             return None
         try:
             return json.loads(body)
         except (ValueError, RecursionError) as error:
-            raise WrongError(400, "body", f"The body is no JSON: {_reason(error)}.") from error
+            message = f"The body is not valid JSON: {_json_problem(error)}."
+            raise RejectedRequestError(400, "body", message) from error
 
-    async def gone(self) -> None:
-        """Returns when the client has left."""
+    async def wait_for_disconnect(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
-    async def answer(self, status: int, body: bytes, headers: Mapping[str, str] = _NOTHING) -> None:
-        """A whole answer in JSON."""
-        usual = {"content-type": "application/json", "cache-control": "no-store", "content-length": str(len(body))}
-        await self._begin(status, {**usual, **headers})
-        await self._send_on({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
+    async def respond(self, status: int, body: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> None:
+        """Send a complete response, as JSON unless the headers say otherwise."""
+        default = {"content-type": "application/json", "cache-control": "no-store", "content-length": str(len(body))}
+        await self._start(status, {**default, **headers})
+        await self._send_message({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
 
-    async def event(self, written: bytes) -> None:
-        """A piece of a stream of events."""
-        if not self.has_begun:
-            await self._begin(200, {**_EVENTS, "cache-control": "no-store"})
-        await self._send_on({"type": "http.response.body", "body": written, "more_body": True})
+    async def send_event(self, event: bytes) -> None:
+        """Send a piece of an event stream."""
+        if not self.has_started:
+            await self._start(200, {**_EVENT_STREAM, "cache-control": "no-store"})
+        await self._send_message({"type": "http.response.body", "body": event, "more_body": True})
 
     async def end(self) -> None:
-        await self._send_on({"type": "http.response.body", "body": b""})
+        await self._send_message({"type": "http.response.body", "body": b""})
 
-    async def _begin(self, status: int, headers: Mapping[str, str]) -> None:
-        self.has_begun = True
-        written = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-        await self._send_on({"type": "http.response.start", "status": status, "headers": [*written, *_SAFE]})
+    async def _start(self, status: int, headers: Mapping[str, str]) -> None:
+        self.has_started = True
+        encoded = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+        all_headers = [*encoded, *_SECURITY_HEADERS]
+        await self._send_message({"type": "http.response.start", "status": status, "headers": all_headers})
 
-    async def _send_on(self, message: Message) -> None:
+    async def _send_message(self, message: Message) -> None:
         try:
             await self._send(message)
-        except OSError as error:  # how some servers say that the client is gone
+        except OSError as error:  # Some servers report a disconnect this way.
             raise ClientDisconnectedError from error
 
 
-def _reason(error: Exception) -> str:
+def _json_problem(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at line {error.lineno}, column {error.colno}"
     if isinstance(error, UnicodeDecodeError):
-        return "it is no UTF-8"
-    return "it is nested too deep" if isinstance(error, RecursionError) else "a number in it is too long"
+        return "it is not UTF-8"
+    return "it is nested too deep" if isinstance(error, RecursionError) else "a number is too long"

@@ -1,32 +1,31 @@
-"""The description of the service in OpenAPI 3.1, with the schemas of the input and the output as they are. Pure."""
+"""The OpenAPI 3.1 document of the service, with the JSON Schemas of the input and the output."""
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
 import acorn
 from acorn._inside import RESULT, Shape, describe_agent, output_schema
 from acorn.types import JsonObject
+from acorn.web.page.agent import Agent
 
-Plain = JsonObject
 _DEFS = "#/$defs/"
-_DATA = ("default", "examples", "example", "const", "enum")
-"""Keywords behind which stands data, and no schema."""
+_DATA_KEYWORDS = ("default", "examples", "example", "const", "enum")
+"""Keywords whose value is data instead of a schema."""
 _ERRORS = {
-    "400": "The request cannot be understood.",
+    "400": "The request is invalid.",
     "401": "The key is missing or wrong.",
-    "403": "The Host or the Origin is not the server's own.",
-    "413": "The body is too long.",
-    "415": "The body is no `application/json`.",
-    "422": "The input does not fit; `problems` says where.",
-    "429": "So many runs are under way that another one has to wait.",
+    "403": "The Host or the Origin is not allowed.",
+    "413": "The body is too large.",
+    "415": "The body is not `application/json`.",
+    "422": "The input is invalid. `problems` names the fields.",
+    "429": "Too many runs are in progress.",
     "500": "The agent failed.",
     "502": "The provider failed, or the model never gave a valid answer.",
-    "503": "The server is ending.",
+    "503": "The server is stopping.",
     "504": "The provider or the run took too long.",
 }
-_ERROR: Plain = {
+_ERROR: JsonObject = {
     "type": "object",
     "required": ["error"],
     "properties": {
@@ -41,18 +40,18 @@ _ERROR: Plain = {
         }
     },
 }
-_PROBLEM: Plain = {
+_PROBLEM: JsonObject = {
     "type": "object",
     "required": ["path", "message"],
     "properties": {name: {"type": "string"} for name in ("path", "expected", "received", "message")},
 }
-_PAUSED: Plain = {
+_PAUSED: JsonObject = {
     "type": "object",
-    "description": "The run waits for people.",
+    "description": "The run waits for human input.",
     "required": ["run_id", "requests", "answer"],
     "properties": {
         "run_id": {"type": "string"},
-        "answer": {"type": "string", "description": "The path to which the answer is posted."},
+        "answer": {"type": "string", "description": "The path for the answer."},
         "requests": {
             "type": "array",
             "items": {
@@ -70,15 +69,15 @@ _PAUSED: Plain = {
         },
     },
 }
-_ANSWER: Plain = {
+_ANSWER: JsonObject = {
     "type": "object",
     "properties": {
-        "answer": {"description": "The answer, where the run waits for one request."},
-        "answers": {"type": "object", "description": "An answer for each request, by its id."},
+        "answer": {"description": "The answer, if the run waits for one request."},
+        "answers": {"type": "object", "description": "The answer to each request, by its id."},
     },
     "additionalProperties": False,
 }
-_COMPLETION: Plain = {
+_COMPLETION: JsonObject = {
     "type": "object",
     "required": ["messages"],
     "properties": {
@@ -90,41 +89,43 @@ _COMPLETION: Plain = {
 }
 
 
-def described(agent: Any, *, has_key: bool) -> Plain:
-    """The whole document."""
-    spec = describe_agent(agent)
-    parts: Plain = {"Error": _ERROR, "Problem": _PROBLEM, "Paused": _PAUSED}
-    parts["Input"] = _schema(spec.input, spec.input.xml_schema, "Input", parts)
-    parts["Output"] = _schema(spec.output, output_schema(spec.output), "Output", parts)
-    ended = {"200": _gives("The output.", "Output"), "202": _gives("The run waits for people.", "Paused")}
-    name = type(agent).__name__
-    takes_nothing = spec.input.is_empty
-    document: Plain = {
+def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
+    """Return the OpenAPI document of an agent."""
+    description = describe_agent(agent)
+    schemas: JsonObject = {"Error": _ERROR, "Problem": _PROBLEM, "Paused": _PAUSED}
+    schemas["Input"] = _schema(description.input, description.input.xml_schema, "Input", schemas)
+    output = output_schema(description.output)
+    schemas["Output"] = _schema(description.output, output, "Output", schemas)
+    results = {"200": _response("The output.", "Output"), "202": _response("The run waits for human input.", "Paused")}
+    has_no_input = description.input.is_empty
+    document: JsonObject = {
         "openapi": "3.1.0",
         "info": {
-            "title": name,
+            "title": description.name,
             "version": acorn.__version__,
-            "description": " ".join(spec.docstring.split()),
+            "description": " ".join(description.docstring.split()),
         },
         "paths": {
-            "/run": {"post": _act("run", "Run the agent.", _ref("Input"), ended, optional=takes_nothing)},
+            "/run": {"post": _operation("run", "Run the agent.", _ref("Input"), results, optional=has_no_input)},
             "/stream": {
-                "post": _act(
-                    "stream", "Run the agent, and send its chunks.", _ref("Input"), _EVENTS, optional=takes_nothing
+                "post": _operation(
+                    "stream", "Run the agent and stream its chunks.", _ref("Input"), _EVENTS, optional=has_no_input
                 )
             },
             "/runs/{id}/answer": {
                 "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}],
-                "post": _act("answer", "Answer what a run waits for, and go on with it.", _ANSWER, ended, "404", "409"),
+                "post": _operation(
+                    "answer", "Answer the requests of a run and resume it.", _ANSWER, results, "404", "409"
+                ),
             },
             "/v1/chat/completions": {
-                "post": _act("chat", "OpenAI's chat completions.", _COMPLETION, _COMPLETED, "404")
+                "post": _operation("chat", "OpenAI's chat completions.", _COMPLETION, _COMPLETED, "404")
             },
-            "/v1/models": {"get": _act("models", "OpenAI's list of models: the agent.", None, _LISTED)},
-            "/openapi.json": {"get": _act("describe", "This document.", None, _LISTED)},
-            "/health": {"get": _act("health", "Whether the server is there.", None, _LISTED, security=False)},
+            "/v1/models": {"get": _operation("models", "OpenAI's list of models, with the agent.", None, _OBJECT)},
+            "/openapi.json": {"get": _operation("describe", "This document.", None, _OBJECT)},
+            "/health": {"get": _operation("health", "Whether the server is running.", None, _OBJECT, security=False)},
         },
-        "components": {"schemas": parts},
+        "components": {"schemas": schemas},
     }
     if has_key:
         document["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -132,83 +133,89 @@ def described(agent: Any, *, has_key: bool) -> Plain:
     return document
 
 
-def _schema(shape: Shape, schema: Plain, prefix: str, parts: Plain) -> Plain:
-    """A schema whose definitions stand among the parts of the document."""
+def _schema(shape: Shape, schema: JsonObject, prefix: str, schemas: JsonObject) -> JsonObject:
+    """Return a schema whose definitions are moved to the components of the document."""
     for name, definition in schema.get("$defs", {}).items():
-        parts[_part(prefix, name)] = _moved(definition, prefix)
+        schemas[_component_name(prefix, name)] = _move_references(definition, prefix)
     own = {key: value for key, value in schema.items() if key != "$defs"}
     if shape.is_empty and prefix == "Output":
         return {"type": "null"}
-    found: Plain = _moved(own["properties"][RESULT] if shape.wrapped else own, prefix)
-    return found
+    return _move_in_object(own["properties"][RESULT] if shape.wrapped else own, prefix)
 
 
-def _part(prefix: str, name: str) -> str:
-    plain = re.sub(r"[^A-Za-z0-9._-]", "_", name.replace("~1", "/").replace("~0", "~"))
-    return f"{prefix}.{plain}"
+def _component_name(prefix: str, name: str) -> str:
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", name.replace("~1", "/").replace("~0", "~"))
+    return f"{prefix}.{safe}"
 
 
-def _moved(node: Any, prefix: str) -> Any:
-    """The same with references into the parts of the document."""
+def _move_references(node: object, prefix: str) -> object:
+    """Return a part of a schema whose references point to the components of the document."""
     if isinstance(node, str):
-        return f"#/components/schemas/{_part(prefix, node.removeprefix(_DEFS))}" if node.startswith(_DEFS) else node
+        is_reference = node.startswith(_DEFS)
+        return _ref(_component_name(prefix, node.removeprefix(_DEFS)))["$ref"] if is_reference else node
     if isinstance(node, list):
-        return [_moved(item, prefix) for item in node]
-    if not isinstance(node, dict):
-        return node
+        return [_move_references(item, prefix) for item in node]
+    return _move_in_object(node, prefix) if isinstance(node, dict) else node
+
+
+def _move_in_object(node: JsonObject, prefix: str) -> JsonObject:
     return {
-        key: value if key in _DATA and not _is_schema(value) else _moved(value, prefix) for key, value in node.items()
+        key: value if key in _DATA_KEYWORDS and not _is_schema(value) else _move_references(value, prefix)
+        for key, value in node.items()
     }
 
 
-def _is_schema(value: Any) -> bool:
-    """Whether a field is called like a keyword: then a schema stands behind its name."""
+def _is_schema(value: object) -> bool:
+    """Return whether a value is a schema. A field may have the name of a data keyword."""
     return isinstance(value, dict) and bool(value.keys() & {"type", "$ref", "anyOf", "oneOf", "allOf"})
 
 
-def _ref(name: str) -> Plain:
+def _ref(name: str) -> JsonObject:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-def _gives(words: str, name: str) -> Plain:
-    return {"description": words, "content": {"application/json": {"schema": _ref(name)}}}
+def _response(description: str, name: str) -> JsonObject:
+    return {"description": description, "content": {"application/json": {"schema": _ref(name)}}}
 
 
-_EVENTS: Plain = {
-    "200": {"description": "Chunks, one JSON object an event.", "content": {"text/event-stream": {"schema": {}}}}
+_EVENTS: JsonObject = {
+    "200": {"description": "Chunks, one JSON object per event.", "content": {"text/event-stream": {"schema": {}}}}
 }
-_LISTED: Plain = {
-    "200": {"description": "As it says.", "content": {"application/json": {"schema": {"type": "object"}}}}
+_OBJECT: JsonObject = {
+    "200": {"description": "A JSON object.", "content": {"application/json": {"schema": {"type": "object"}}}}
 }
-_COMPLETED: Plain = {
+_COMPLETED: JsonObject = {
     "200": {
-        "description": "The answer, whole or as a stream.",
+        "description": "The answer, complete or as a stream.",
         "content": {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {"schema": {}}},
     },
     "202": {
-        "description": "The run waits for people; its question is the answer.",
+        "description": "The run waits for human input. Its questions are the answer.",
         "content": {"application/json": {"schema": {"type": "object"}}},
     },
 }
-_MORE = {"404": "There is no such run or model.", "409": "The run cannot go on."}
+_MORE_ERRORS = {"404": "The run or the model does not exist.", "409": "The run cannot be resumed."}
 
 
-def _act(
+def _operation(
     name: str,
-    words: str,
-    takes: Plain | None,
-    gives: Plain,
-    *more: str,
+    summary: str,
+    body: JsonObject | None,
+    responses: JsonObject,
+    *more_errors: str,
     optional: bool = False,
     security: bool = True,
-) -> Plain:
-    """One operation."""
-    wrong = {**_ERRORS, **{each: _MORE[each] for each in more}} if takes is not None else {}
-    act: Plain = {
+) -> JsonObject:
+    """Return one operation of the document."""
+    errors = {**_ERRORS, **{status: _MORE_ERRORS[status] for status in more_errors}} if body is not None else {}
+    operation: JsonObject = {
         "operationId": name,
-        "summary": words,
-        "responses": {**gives, **{status: _gives(said, "Error") for status, said in sorted(wrong.items())}},
+        "summary": summary,
+        "responses": {
+            **responses,
+            **{status: _response(description, "Error") for status, description in sorted(errors.items())},
+        },
     }
-    if takes is not None:
-        act["requestBody"] = {"required": not optional, "content": {"application/json": {"schema": takes}}}
-    return act if security else {**act, "security": []}
+    if body is not None:
+        operation["requestBody"] = {"required": not optional, "content": {"application/json": {"schema": body}}}
+    return operation if security else {**operation, "security": []}

@@ -1,6 +1,7 @@
-"""What stands behind the addresses: the agent, and the runs that are under way.
+"""The agent of a service and its runs in progress.
 
-Runs go on the event loop of the server. One is ended where its client leaves, its time is up, or the server ends.
+Runs are driven on the event loop of the server. A run is cancelled when its client disconnects, when its time is up, or
+when the server stops.
 """
 
 from __future__ import annotations
@@ -14,102 +15,108 @@ from typing import Any, TypeVar
 
 from acorn import DeclarationError, module
 from acorn._inside import check_agent, describe_agent, excerpt
-from acorn.web.page.agent import secrets_of
-from acorn.web.serve.exchange import ClientDisconnectedError, ErrorReply, Exchange, WrongError
-from acorn.web.serve.secrets import ServiceRedactor
-from acorn.web.serve.streams import CodeEndedError
+from acorn.web.page.agent import Agent, secrets_of
+from acorn.web.redact import ServiceRedactor
+from acorn.web.serve.exchange import (
+    ClientDisconnectedError,
+    CodeExitError,
+    ErrorReply,
+    Exchange,
+    RejectedRequestError,
+)
 
 TIMEOUT = 600.0
 CONCURRENCY = 256
 GRACE = 5
-"""Seconds that runs may still take when the server ends."""
+"""Seconds that runs may take after the server is told to stop."""
 
-Agent = module[Any, Any]
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 class Service:
-    """An agent that is served."""
+    """An agent that is served over HTTP."""
 
-    def __init__(self, agent: Any, keys: Collection[str], timeout: float, concurrency: int) -> None:
+    def __init__(self, agent: object, keys: Collection[str], timeout: float, concurrency: int) -> None:
         if not isinstance(agent, module):
             raise DeclarationError(
-                f"`acorn.web.service` takes an instance of a module, such as `Researcher()`; got {excerpt(agent)}."
+                f"`acorn.web.service` needs an instance of a module, such as `Researcher()`, got {excerpt(agent)}."
             )
-        check_agent(agent)  # what could never be called is told before anybody calls
+        check_agent(agent)  # Report a wrong declaration before the first request.
         self.agent: Agent = agent
         self.name = type(agent).__name__
         self.spec = describe_agent(agent)
-        self.secrets = ServiceRedactor({*keys, *secrets_of(agent)})
+        self.redactor = ServiceRedactor({*keys, *secrets_of(agent)})
         self.timeout = timeout
         self.is_closing = False
         self._concurrency = concurrency
-        self._count = 0
+        self._run_count = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         self._end: asyncio.Future[None] | None = None
 
     @contextmanager
-    def place(self) -> Generator[None]:
-        """A place among the runs at once. It is taken before a body is read, so that bodies cannot pile up."""
+    def reserve_run(self) -> Generator[None]:
+        """Reserve one of the concurrent runs. Reserve it before reading the body, so that bodies cannot pile up."""
         if self.is_closing:
-            raise WrongError(503, "stopping", "The server is ending; ask again when it is back.", wait=1)
-        if self._count >= self._concurrency:
-            count = "1 run is" if self._concurrency == 1 else f"{self._concurrency} runs are"
-            words = f"{count} under way, which is all that this server takes; ask again later."
-            raise WrongError(429, "busy", words, wait=1)
-        self._count += 1
+            raise RejectedRequestError(503, "stopping", "The server is stopping. Try again later.", retry_after=1)
+        if self._run_count >= self._concurrency:
+            runs = "1 run is" if self._concurrency == 1 else f"{self._concurrency} runs are"
+            message = f"{runs} in progress, which is the limit of this server. Try again later."
+            raise RejectedRequestError(429, "busy", message, retry_after=1)
+        self._run_count += 1
         try:
             yield
         finally:
-            self._count -= 1
+            self._run_count -= 1
 
-    async def attended(self, exchange: Exchange, work: Coroutine[Any, Any, Made], until: float) -> Made:
-        """What the work comes to, as long as somebody waits for it."""
+    async def perform(self, exchange: Exchange, work: Coroutine[Any, Any, Result], deadline: float) -> Result:
+        """Return the result of a run. Cancel it if the client disconnects, the time is up or the server stops."""
         loop = asyncio.get_running_loop()
-        task = asyncio.ensure_future(_kept_in(work))
-        gone = asyncio.ensure_future(exchange.gone())
+        task = asyncio.ensure_future(_without_exit(work))
+        disconnect = asyncio.ensure_future(exchange.wait_for_disconnect())
         try:
-            waits: set[asyncio.Future[Any]] = {task, gone, self._ending(loop)}
-            await asyncio.wait(waits, timeout=until - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+            waits: set[asyncio.Future[Any]] = {task, disconnect, self._end_future(loop)}
+            await asyncio.wait(waits, timeout=deadline - loop.time(), return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 return task.result()
-            if gone.done():
+            if disconnect.done():
                 raise ClientDisconnectedError
-            if self._ending(loop).done():
-                raise WrongError(503, "stopping", "The server is ending, and the run was ended with it.", wait=1)
-            raise self.late()
+            if self._end_future(loop).done():
+                message = "The server is stopping and cancelled the run."
+                raise RejectedRequestError(503, "stopping", message, retry_after=1)
+            raise self.timeout_error()
         finally:
-            gone.cancel()
+            disconnect.cancel()
             if not task.done():
                 task.cancel()
                 await asyncio.wait((task,))
 
-    def late(self) -> WrongError:
-        return WrongError(504, "timeout", f"The run took longer than {self.timeout:g} seconds, and was ended.")
+    def timeout_error(self) -> RejectedRequestError:
+        message = f"The run took longer than {self.timeout:g} seconds and was cancelled."
+        return RejectedRequestError(504, "timeout", message)
 
-    def log(self, error: BaseException) -> None:
-        """Tell whoever runs the server what its clients are not told."""
-        logging.getLogger("acorn").error("%s", self.secrets.words("".join(traceback.format_exception(error)).rstrip()))
+    def log_error(self, error: BaseException) -> None:
+        """Log an error that is not sent to the client."""
+        text = "".join(traceback.format_exception(error)).rstrip()
+        logging.getLogger("acorn").error("%s", self.redactor.error_text(text))
 
-    def told(self, told: ErrorReply) -> bytes:
-        """What a client reads of a failure."""
-        plain = told._replace(words=self.secrets.words(told.words)).plain
-        return self.secrets.json(plain)
+    def error_body(self, reply: ErrorReply) -> bytes:
+        """Return the body of an error response, with secrets redacted."""
+        return self.redactor.json(reply._replace(message=self.redactor.error_text(reply.message)).to_json())
 
     # The end of the server
 
-    def _ending(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+    def _end_future(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         if self._end is None or self._loop is not loop:
             self._loop, self._end = loop, loop.create_future()
         return self._end
 
     def close(self) -> None:
-        """Begin nothing more, and end what is still under way a few seconds later. From any thread."""
+        """Accept no more runs, and cancel the remaining ones after `GRACE` seconds. May be called from any thread."""
         self.is_closing = True
         if self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._close_soon)
+            self._loop.call_soon_threadsafe(self._close_later)
 
-    def _close_soon(self) -> None:
+    def _close_later(self) -> None:
         asyncio.get_running_loop().call_later(GRACE, self._close_now)
 
     def _close_now(self) -> None:
@@ -117,8 +124,8 @@ class Service:
             self._end.set_result(None)
 
 
-async def _kept_in(work: Coroutine[Any, Any, Made]) -> Made:
+async def _without_exit(work: Coroutine[Any, Any, Result]) -> Result:
     try:
         return await work
-    except (SystemExit, KeyboardInterrupt) as error:  # in a task, either would stop the event loop
-        raise CodeEndedError(f"{type(error).__name__}: {error}") from error
+    except (SystemExit, KeyboardInterrupt) as error:  # In a task, either would stop the event loop.
+        raise CodeExitError(f"{type(error).__name__}: {error}") from error

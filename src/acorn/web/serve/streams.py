@@ -1,7 +1,7 @@
-"""Chunks as they are sent: joined where they come quicker than a reader needs them, since each partial answer is a
-whole one and would be sent a thousand times.
+"""Chunks of a run in batches, and the events of `POST /stream`.
 
-Chunks as the events of `POST /stream`: plain data under the names that a `StreamChunk` has.
+Chunks that arrive faster than a reader needs them are merged. Each partial answer is a complete value, so sending all
+of them would repeat it a thousand times. The events have the field names of `StreamChunk`.
 """
 
 from __future__ import annotations
@@ -9,29 +9,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Protocol
 
 from acorn import Paused, Run, StreamChunk
 from acorn._inside import fields_of, request_to_json, to_json_data
 from acorn.types import JsonObject
-from acorn.web.serve.exchange import check_finished
-from acorn.web.serve.secrets import RedactedStream, ServiceRedactor
+from acorn.web.redact import RedactedStream, ServiceRedactor
+from acorn.web.serve.exchange import CodeExitError, check_finished
 
-_BETWEEN = 1 / 30
-"""Seconds between two batches, at least."""
+_MIN_INTERVAL = 1 / 30
+"""Seconds between two batches."""
 _HEARTBEAT = 15.0
-"""Seconds after which an empty batch comes, so that nobody takes the stream for dead."""
-
-Chunk = StreamChunk
+"""Seconds after which an empty batch is yielded, so that proxies do not close the connection."""
 
 
-class CodeEndedError(Exception):
-    """Code of the user's wanted to end the program, which is not its to end."""
-
-
-async def in_batches(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[list[Chunk]]:
-    """The chunks, as many at a time as have come; leaving early ends the run."""
-    pending: list[Chunk] = []
+async def in_batches(chunks: AsyncGenerator[StreamChunk]) -> AsyncGenerator[list[StreamChunk]]:
+    """Yield the chunks in merged batches. Closing the generator early cancels the run."""
+    pending: list[StreamChunk] = []
     news = asyncio.Event()
 
     async def read() -> None:
@@ -40,8 +34,8 @@ async def in_batches(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[list[Chunk
                 async for chunk in chunks:
                     pending.append(chunk)
                     news.set()
-        except (SystemExit, KeyboardInterrupt) as error:  # in a task, either would stop the event loop
-            raise CodeEndedError(f"{type(error).__name__}: {error}") from error
+        except (SystemExit, KeyboardInterrupt) as error:  # In a task, either would stop the event loop.
+            raise CodeExitError(f"{type(error).__name__}: {error}") from error
         finally:
             news.set()
 
@@ -55,40 +49,40 @@ async def in_batches(chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[list[Chunk
                 yield []
                 continue
             news.clear()
-            came, pending[:] = pending[:], []
-            if came:
-                yield joined(came)
-                await asyncio.wait((task,), timeout=_BETWEEN)
+            batch, pending[:] = pending[:], []
+            if batch:
+                yield merge_chunks(batch)
+                await asyncio.wait((task,), timeout=_MIN_INTERVAL)
         await task
     finally:
         task.cancel()
         await asyncio.wait((task,))
         if not task.cancelled():
-            task.exception()  # it was told, or nobody is there to be told
+            task.exception()  # Mark it as retrieved: it was raised above, or the reader has disconnected.
 
 
-def joined(chunks: Sequence[Chunk]) -> list[Chunk]:
-    """The same in fewer: text put together, and the newest of a partial answer or a call."""
-    made: list[Chunk] = []
+def merge_chunks(chunks: Sequence[StreamChunk]) -> list[StreamChunk]:
+    """Join texts and keep the last version of each partial answer and call."""
+    merged: list[StreamChunk] = []
     last: dict[str | None, int] = {}
-    """By run, where in `made` its last chunk stands."""
+    """By run, the index in `merged` of its last chunk."""
     for chunk in chunks:
-        at = last.get(chunk.run_id)
-        earlier = None if at is None else made[at]
+        index = last.get(chunk.run_id)
+        earlier = None if index is None else merged[index]
         kind = _kind(chunk)
-        if at is None or earlier is None or kind is None or earlier.done or _kind(earlier) != kind:
-            last[chunk.run_id] = len(made)
-            made.append(chunk)
+        if index is None or earlier is None or kind is None or earlier.done or _kind(earlier) != kind:
+            last[chunk.run_id] = len(merged)
+            merged.append(chunk)
         elif kind in ("content", "reasoning"):
             text = {kind: getattr(earlier, str(kind)) + getattr(chunk, str(kind))}
-            made[at] = StreamChunk(**text, done=chunk.done, branch=chunk.branch, run_id=chunk.run_id)
+            merged[index] = StreamChunk(**text, done=chunk.done, branch=chunk.branch, run_id=chunk.run_id)
         else:
-            made[at] = chunk
-    return made
+            merged[index] = chunk
+    return merged
 
 
-def _kind(chunk: Chunk) -> str | int | None:
-    """What a chunk is a piece of; None where it stands for itself."""
+def _kind(chunk: StreamChunk) -> str | int | None:
+    """Return the part of the response that a chunk belongs to, or None if the chunk is complete."""
     if chunk.tool_result is not None or chunk.run is not None:
         return None
     if chunk._call is not None:
@@ -96,64 +90,61 @@ def _kind(chunk: Chunk) -> str | int | None:
     return "content" if chunk.content else "reasoning" if chunk.reasoning else "answer" if chunk._answer else None
 
 
-Event = JsonObject
+class ChunkEncoder(Protocol):
+    """Encodes the chunks of a run as server-sent events."""
+
+    def encode(self, chunks: Sequence[StreamChunk]) -> bytes: ...
 
 
-class Stream(Protocol):
-    """How the chunks of a run are written."""
-
-    def written(self, chunks: Sequence[Chunk]) -> bytes: ...
-
-
-def event(secrets: ServiceRedactor, value: Any) -> bytes:
-    """One event of a stream."""
-    return b"data: " + secrets.json(value) + b"\n\n"
+def encode_event(redactor: ServiceRedactor, value: object) -> bytes:
+    """Encode one server-sent event."""
+    return b"data: " + redactor.json(value) + b"\n\n"
 
 
-class ChunkStream:
-    """The chunks as they are."""
+class ChunkEvents:
+    """Encodes chunks with the field names of `StreamChunk`."""
 
-    def __init__(self, secrets: ServiceRedactor) -> None:
-        self._secrets = secrets
+    def __init__(self, redactor: ServiceRedactor) -> None:
+        self._redactor = redactor
         self._texts: dict[tuple[str | None, str], RedactedStream] = {}
 
-    def written(self, chunks: Sequence[Chunk]) -> bytes:
-        return b"".join(event(self._secrets, each) for chunk in chunks for each in self._events(chunk))
+    def encode(self, chunks: Sequence[StreamChunk]) -> bytes:
+        return b"".join(encode_event(self._redactor, event) for chunk in chunks for event in self._events(chunk))
 
-    def _events(self, chunk: Chunk) -> Iterator[Event]:
-        at = {"branch": chunk.branch, "run_id": chunk.run_id} if chunk.branch is not None else {}
+    def _events(self, chunk: StreamChunk) -> Iterator[JsonObject]:
+        branch = {"branch": chunk.branch, "run_id": chunk.run_id} if chunk.branch is not None else {}
         for kind in ("content", "reasoning"):
             if text := getattr(chunk, kind):
-                shown = self._text(chunk, kind).add(text)
-                yield from [{kind: shown, **at}] if shown else []
-            if not text or chunk.done:  # nothing more of it comes
-                yield from [{kind: rest, **at}] if (rest := self._text(chunk, kind).rest()) else []
+                released = self._text(chunk, kind).add(text)
+                yield from [{kind: released, **branch}] if released else []
+            if not text or chunk.done:  # This text is complete.
+                yield from [{kind: held, **branch}] if (held := self._text(chunk, kind).flush()) else []
         if chunk._answer is not None:
-            partial = self._secrets.growing(to_json_data(chunk.partial))
-            yield {"partial": partial, "completed": list(chunk.completed), **at}
+            partial = self._redactor.partial(to_json_data(chunk.partial))
+            yield {"partial": partial, "completed": list(chunk.completed), **branch}
         if chunk.tool_call is not None:
-            yield {"tool_call": self._secrets.growing(chunk.tool_call), **at}
+            yield {"tool_call": self._redactor.partial(chunk.tool_call), **branch}
         if chunk.tool_result is not None:
-            yield {"tool_result": fields_of(chunk.tool_result), **at}
+            yield {"tool_result": fields_of(chunk.tool_result), **branch}
         if chunk.done:
-            yield {"done": True, **at}
+            yield {"done": True, **branch}
         if chunk.run is not None:
-            yield _ended(chunk.run)
+            yield _end_event(chunk.run)
 
-    def _text(self, chunk: Chunk, kind: str) -> RedactedStream:
-        return self._texts.setdefault((chunk.run_id, kind), RedactedStream(self._secrets))
+    def _text(self, chunk: StreamChunk, kind: str) -> RedactedStream:
+        return self._texts.setdefault((chunk.run_id, kind), RedactedStream(self._redactor))
 
 
-def _ended(run: Run) -> Event:
-    """The last event of a run that did not fail."""
+def _end_event(run: Run) -> JsonObject:
+    """Return the last event of a run that did not fail."""
     if isinstance(run.output, Paused):
-        return {"paused": paused(run.output)}
+        return {"paused": paused_json(run.output)}
     check_finished(run)
-    return {"result": run.output, "run": facts_of(run)}
+    return {"result": run.output, "run": run_facts(run)}
 
 
-def paused(output: Paused) -> Event:
-    """What a run waits for, and where the answer goes."""
+def paused_json(output: Paused) -> JsonObject:
+    """Return the open requests of a paused run and the address for their answers."""
     return {
         "run_id": output.run_id,
         "requests": [request_to_json(request) for request in output.requests],
@@ -161,7 +152,7 @@ def paused(output: Paused) -> Event:
     }
 
 
-def facts_of(run: Run) -> Event:
-    """What a run came to, beside its output."""
+def run_facts(run: Run) -> JsonObject:
+    """Return the id, totals and stop reason of a run."""
     names = ("id", "model", "steps", "stop_reason", "seconds", "cost")
     return {**{name: getattr(run, name) for name in names}, "usage": fields_of(run.usage)}

@@ -1,80 +1,80 @@
-// The frame of the page: the header, light and dark, and which page it is.
+// The start of every page: the header, the theme and the choice of the page.
 
-import { ask, base, button, chip, el, fill, icon, link, sheet } from "./dom.js";
+import { base, button, chip, el, fetchJson, fill, icon, link, loadStyles } from "./dom.js";
 
-// A page loads what it needs and no more. Another page is a line here and a file beside.
+// Each page is one module, which is loaded only when it is opened.
 const pages = {
   play: () => import("./play.js"),
-  runs: () => looking(import("./runs.js")),
-  view: () => looking(import("./view.js")),
-  compare: () => looking(import("./compare.js")),
-  fork: () => looking(import("./fork.js")),
-  fleet: () => looking(import("./fleet.js")),
+  runs: () => withRunStyles(import("./runs.js")),
+  view: () => withRunStyles(import("./view.js")),
+  compare: () => withRunStyles(import("./compare.js")),
+  fork: () => withRunStyles(import("./fork.js")),
+  fleet: () => withRunStyles(import("./fleet.js")),
 };
 
-/** A page about runs, with how it looks. */
-async function looking(page) {
-  await sheet("runs.css");
+/** Loads the styles of the pages about runs. */
+async function withRunStyles(page) {
+  await loadStyles("runs.css");
   return page;
 }
 
 const THEME = "acorn-theme";
 
-function theme(wanted) {
-  if (wanted) document.documentElement.dataset.theme = wanted;
+function setTheme(name) {
+  if (name) document.documentElement.dataset.theme = name;
   else delete document.documentElement.dataset.theme;
 }
 
 function isDark() {
-  const wanted = document.documentElement.dataset.theme;
-  return wanted ? wanted === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const name = document.documentElement.dataset.theme;
+  return name ? name === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
 function header(top, { agent, fleet }, path) {
-  const here = (is) => (is ? { "aria-current": "page" } : {});
-  const turn = button("", () => {
-    const wanted = isDark() ? "light" : "dark";
-    theme(wanted);
-    localStorage.setItem(THEME, wanted);
-    look();
+  const current = (is) => (is ? { "aria-current": "page" } : {});
+  const toggle = button("", () => {
+    const name = isDark() ? "light" : "dark";
+    setTheme(name);
+    localStorage.setItem(THEME, name);
+    drawToggle();
     document.dispatchEvent(new Event("theme"));
   }, { look: "bare" });
-  const look = () => {
-    turn.setAttribute("aria-label", isDark() ? "Light" : "Dark");
-    fill(turn, icon(isDark() ? "sun" : "moon"));
+  const drawToggle = () => {
+    toggle.setAttribute("aria-label", isDark() ? "Light theme" : "Dark theme");
+    fill(toggle, icon(isDark() ? "sun" : "moon"));
   };
-  look();
+  drawToggle();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
-    look();
+    drawToggle();
     document.dispatchEvent(new Event("theme"));
   });
   fill(top,
     link([el("img", { src: `${base}/static/acorn.svg`, alt: "", width: 24, height: 24 }), el("span", {}, agent?.name ?? "acorn")], agent ? "/" : "/runs/", { class: "brand" }),
     agent?.model && chip(agent.model, "mono model"),
-    el("nav", { "aria-label": "Pages" }, agent && link("Play", "/", here(path === "/")), link("Runs", "/runs/", here(path.startsWith("/runs"))), fleet && link("Fleet", "/fleet", here(path === "/fleet"))),
-    turn);
+    el("nav", { "aria-label": "Pages" }, agent && link("Play", "/", current(path === "/")), link("Runs", "/runs/", current(path.startsWith("/runs"))), fleet && link("Fleet", "/fleet", current(path === "/fleet"))),
+    toggle);
 }
 
-async function begin() {
-  theme(localStorage.getItem(THEME));
+async function start() {
+  setTheme(localStorage.getItem(THEME));
   const main = document.getElementById("main");
   const path = location.pathname.slice(base.length) || "/";
   const isView = path.startsWith("/runs/") && path.length > "/runs/".length;
-  const asked = ask("/api/agent");
-  const told = asked.then((found) => header(document.getElementById("top"), found, path));
-  if (isView) {  // which asks for its run at once, and does not wait for the agent
+  const loading = fetchJson("/api/agent");
+  const headerDrawn = loading.then((site) => header(document.getElementById("top"), site, path));
+  if (isView) {  // It loads its run without waiting for the agent.
     const { viewPage } = await pages.view();
     return viewPage(main, decodeURIComponent(path.slice("/runs/".length)));
   }
   if (path === "/compare") return (await pages.compare()).comparePage(main);
-  const found = await asked;
-  await told;
-  if (found.error) return fill(main, el("p", { class: "wait wrong" }, found.error));
-  if (path.startsWith("/runs/")) return (await pages.runs()).runsPage(main, found);
-  if (path === "/fleet") return (await pages.fleet()).fleetPage(main, found);
-  if (!found.agent) return location.replace(`${base}${found.fleet ? "/fleet" : "/runs/"}`);
-  if (path === "/fork") return (await pages.fork()).forkPage(main, found.agent);
-  return (await pages.play()).playPage(main, found.agent);
+  const site = await loading;
+  await headerDrawn;
+  if (site.error) return fill(main, el("p", { class: "wait wrong" }, site.error));
+  if (path.startsWith("/runs/")) return (await pages.runs()).runsPage(main, site);
+  if (path === "/fleet") return (await pages.fleet()).fleetPage(main, site);
+  if (!site.agent) return location.replace(`${base}${site.fleet ? "/fleet" : "/runs/"}`);
+  if (path === "/fork") return (await pages.fork()).forkPage(main, site.agent);
+  return (await pages.play()).playPage(main, site.agent);
 }
 
-begin();
+start();

@@ -1,11 +1,11 @@
-// Makes elements, and nothing else does: from text and attributes, never from markup.
+// Creates all elements, from text and attributes, never from markup.
 
 import { fromJson } from "./text.js";
 
 export const base = document.querySelector('meta[name="acorn-base"]').content;
 
-/** In a file that was made of a run, what it would ask the site for; else null. */
-export const kept = fromJson(document.getElementById("kept")?.textContent ?? "null");
+/** The data of a run that was saved as an HTML file, else null. */
+export const savedRun = fromJson(document.getElementById("saved-run")?.textContent ?? "null");
 
 const SVG = "http://www.w3.org/2000/svg";
 const PATHS = {
@@ -33,12 +33,12 @@ const PATHS = {
   think: "M5.500 10.500a3.800 3.800 0 115 0v1.500h-5zM6.500 14h3",
 };
 
-/** An element: attributes by name, listeners under `on`, properties under `is`, text and elements as children. */
+/** Creates an element: attributes by name, listeners under `on`, properties under `is`. */
 export function el(tag, attrs = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attrs)) {
     if (value === undefined || value === null || value === false) continue;
-    if (name === "on") for (const [what, act] of Object.entries(value)) node.addEventListener(what, act);
+    if (name === "on") for (const [event, listener] of Object.entries(value)) node.addEventListener(event, listener);
     else if (name === "is") Object.assign(node, value);
     else node.setAttribute(name, value === true ? "" : String(value));
   }
@@ -46,7 +46,7 @@ export function el(tag, attrs = {}, ...children) {
   return node;
 }
 
-/** Appends text and elements; what is not there is left out. */
+/** Appends text and elements, without missing ones. */
 export function put(node, ...children) {
   for (const child of children.flat(3)) {
     if (child === undefined || child === null || child === false) continue;
@@ -55,15 +55,15 @@ export function put(node, ...children) {
   return node;
 }
 
-/** Puts these in the place of all that is in an element. */
+/** Replaces the children of an element. */
 export function fill(node, ...children) {
   node.replaceChildren();
   return put(node, ...children);
 }
 
-/** Loads a further file of styles; settles when it counts. */
-export function sheet(name) {
-  return new Promise((settle) => document.head.append(el("link", { rel: "stylesheet", href: `${base}/static/${name}`, on: { load: settle, error: settle } })));
+/** Loads a stylesheet. */
+export function loadStyles(name) {
+  return new Promise((resolve) => document.head.append(el("link", { rel: "stylesheet", href: `${base}/static/${name}`, on: { load: resolve, error: resolve } })));
 }
 
 export function icon(name, label) {
@@ -80,54 +80,52 @@ export function icon(name, label) {
   return svg;
 }
 
-export function button(words, act, { look = "", picture, title, label, ...attrs } = {}) {
+export function button(text, act, { look = "", picture, title, label, ...attrs } = {}) {
   const on = act ? { click: act } : {};
-  return el("button", { type: "button", class: `button ${look}`, title, "aria-label": label, on, ...attrs }, picture && icon(picture), words && el("span", {}, words));
+  return el("button", { type: "button", class: `button ${look}`, title, "aria-label": label, on, ...attrs }, picture && icon(picture), text && el("span", {}, text));
 }
 
-export function link(words, path, attrs = {}) {
-  return el("a", { href: base + path, ...attrs }, words);
+export function link(content, path, attrs = {}) {
+  return el("a", { href: base + path, ...attrs }, content);
 }
 
-/** What a run is at, in an element that may be there already. */
-export function statusView(state, words, node = el("span")) {
+/** Shows the state of a run, in a new or an existing element. */
+export function statusView(state, text, node = el("span")) {
   node.className = `status is-${state}`;
-  return fill(node, el("span", { class: "dot" }), words);
+  return fill(node, el("span", { class: "dot" }), text);
 }
 
-export function chip(words, look = "", picture) {
-  return el("span", { class: `chip ${look}` }, picture && icon(picture), words);
+export function chip(text, look = "", picture) {
+  return el("span", { class: `chip ${look}` }, picture && icon(picture), text);
 }
 
-/** Copies a text when it is pressed. */
-export function copyButton(text, label = "Copy", words = "") {
-  const made = button(words, async () => {
+export function copyButton(text, label = "Copy", caption = "") {
+  return button(caption, async () => {
     try {
       await navigator.clipboard.writeText(text());
-      say("Copied");
+      notify("Copied");
     } catch {
-      say("The browser does not let this page copy");
+      notify("The browser does not allow copying");
     }
-  }, { look: words ? "" : "bare small", picture: "copy", label, title: label });
-  return made;
+  }, { look: caption ? "" : "bare small", picture: "copy", label, title: label });
 }
 
-let speaker;
-/** Says something in passing, also to those who do not see it. */
-export function say(words) {
-  if (!speaker) {
-    speaker = el("div", { class: "toast", role: "status", "aria-live": "polite" });
-    document.body.append(speaker);
+let toast;
+/** Shows a short message, also to screen readers. */
+export function notify(text) {
+  if (!toast) {
+    toast = el("div", { class: "toast", role: "status", "aria-live": "polite" });
+    document.body.append(toast);
   }
-  speaker.textContent = words;
-  speaker.classList.add("shown");
-  clearTimeout(speaker.timer);
-  speaker.timer = setTimeout(() => speaker.classList.remove("shown"), 2200);
+  toast.textContent = text;
+  toast.classList.add("shown");
+  clearTimeout(toast.timer);
+  toast.timer = setTimeout(() => toast.classList.remove("shown"), 2200);
 }
 
-/** Asks the site; an answer that is none has `error`, and perhaps `problems`. */
-export async function ask(path, { method = "GET", body, signal } = {}) {
-  if (kept) return fromFile(path);
+/** Sends a request. A failure is an object with `error` and perhaps `problems`. */
+export async function fetchJson(path, { method = "GET", body, signal } = {}) {
+  if (savedRun) return fromFile(path);
   const options = { method, signal, credentials: "same-origin" };
   if (method !== "GET") {
     options.headers = { "Content-Type": "application/json" };
@@ -138,78 +136,78 @@ export async function ask(path, { method = "GET", body, signal } = {}) {
     response = await fetch(base + path, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    return { error: "The server does not answer; it may have been ended.", status: 0 };
+    return { error: "The server does not respond. It may have been stopped.", status: 0 };
   }
-  let found;
+  let data;
   try {
-    found = fromJson(await response.text());
+    data = fromJson(await response.text());
   } catch {
-    found = { error: `The server answered ${response.status}.` };
+    data = { error: `The server returned status ${response.status}.` };
   }
-  return response.ok ? found : { ...found, error: found.error ?? "It failed.", status: response.status };
+  return response.ok ? data : { ...data, error: data.error ?? "The request failed.", status: response.status };
 }
 
 function fromFile(path) {
-  const [where, query] = path.split("?");
-  const wanted = new URLSearchParams(query);
-  const row = Number(wanted.get("row"));
-  const what = where.split("/").at(-1);
-  if (what === "view") return kept.view;
-  if (what === "details") return kept.details[row];
-  if (what === "find") return { rows: kept.details.filter((each) => JSON.stringify([each.entries, each.results]).toLowerCase().includes(wanted.get("q"))).map((each) => each.row) };
-  const sent = kept.sent[row];
-  if (!sent) return { error: "Nothing was sent for this row." };
+  const [address, query] = path.split("?");
+  const params = new URLSearchParams(query);
+  const row = Number(params.get("row"));
+  const endpoint = address.split("/").at(-1);
+  if (endpoint === "view") return savedRun.view;
+  if (endpoint === "details") return savedRun.details[row];
+  if (endpoint === "find") return { rows: savedRun.details.filter((each) => JSON.stringify([each.entries, each.results]).toLowerCase().includes(params.get("q"))).map((each) => each.row) };
+  const sent = savedRun.sent[row];
+  if (!sent) return { error: "This row is not a request to a model." };
   let turn = sent, messages = sent.messages;
-  for (let most = sent.keep; most > 0; most = Math.min(most, turn.keep)) {
-    turn = kept.sent[turn.before];
-    messages = [...turn.messages.slice(0, Math.max(0, most - turn.keep)), ...messages];
+  for (let keep = sent.keep; keep > 0; keep = Math.min(keep, turn.keep)) {
+    turn = savedRun.sent[turn.before];
+    messages = [...turn.messages.slice(0, Math.max(0, keep - turn.keep)), ...messages];
   }
   return { ...sent, messages };
 }
 
-/** Events of a run: closed while nobody looks, and taken up where it was. */
-export function follow(path, hear, lost) {
+/** Follows an event stream. It is closed while the page is hidden, then continued. */
+export function follow(path, onMessage, onError) {
   let source, last, over = false;
   const open = () => {
     if (over || document.hidden || source) return;
-    const mark = path.includes("?") ? "&" : "?";
-    source = new EventSource(base + path + (last ? `${mark}from=${encodeURIComponent(last)}` : ""));
+    const separator = path.includes("?") ? "&" : "?";
+    source = new EventSource(base + path + (last ? `${separator}from=${encodeURIComponent(last)}` : ""));
     source.onmessage = (message) => {
       last = message.lastEventId;
-      hear(fromJson(message.data));
+      onMessage(fromJson(message.data));
     };
-    source.onerror = () => lost?.();
+    source.onerror = () => onError?.();
   };
-  const shut = () => {
+  const close = () => {
     source?.close();
     source = undefined;
   };
-  const seen = () => (document.hidden ? shut() : open());
-  document.addEventListener("visibilitychange", seen);
+  const onVisibility = () => (document.hidden ? close() : open());
+  document.addEventListener("visibilitychange", onVisibility);
   open();
   return () => {
     over = true;
-    shut();
-    document.removeEventListener("visibilitychange", seen);
+    close();
+    document.removeEventListener("visibilitychange", onVisibility);
   };
 }
 
-/** Tabs, of which one is chosen; the arrows walk them. */
-export function tabs(list, chosen) {
-  const made = new Map();
+/** A row of tabs; the arrow keys move between them. */
+export function tabs(list, onChoose) {
+  const nodes = new Map();
   const choose = (which, focus) => {
-    for (const [name, tab] of made) {
+    for (const [name, tab] of nodes) {
       tab.setAttribute("aria-selected", String(name === which));
       tab.tabIndex = name === which ? 0 : -1;
       if (name === which && focus) tab.focus();
     }
   };
   const node = el("div", { class: "tabs", role: "tablist" });
-  for (const [name, words] of list) {
-    const tab = el("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `pane-${name}` }, words);
+  for (const [name, label] of list) {
+    const tab = el("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `pane-${name}` }, label);
     tab.addEventListener("click", () => {
       choose(name);
-      chosen(name);
+      onChoose(name);
     });
     tab.addEventListener("keydown", (event) => {
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
@@ -219,9 +217,9 @@ export function tabs(list, chosen) {
       const names = list.map(([each]) => each);
       const next = names[(names.indexOf(name) + step + names.length) % names.length];
       choose(next, true);
-      chosen(next);
+      onChoose(next);
     });
-    made.set(name, tab);
+    nodes.set(name, tab);
     node.append(tab);
   }
   choose(list[0][0]);

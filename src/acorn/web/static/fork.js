@@ -1,67 +1,67 @@
-// A fork: the first steps of a run, with what is changed in them, and from there on anew.
+// A fork: a new run that continues the first steps of another run, which may be edited.
 
-import { ask, base, button, el, fill, icon, link } from "./dom.js";
+import { base, button, el, fetchJson, fill, icon, link } from "./dom.js";
 import { many, short, words } from "./text.js";
 
-const NAMES = { assistant: "the model said", call: "it called", result: "returned", error: "failed", input: "input", user: "said" };
+const NAMES = { assistant: "model", call: "call of", result: "returned", error: "failed", input: "input", user: "user" };
 
 export async function forkPage(main, agent) {
-  const wanted = new URLSearchParams(location.search);
-  const run = wanted.get("run") ?? "";
+  const params = new URLSearchParams(location.search);
+  const run = params.get("run") ?? "";
   document.title = "Fork · acorn";
-  const given = wanted.get("before");
-  const found = await ask(`/api/runs/${encodeURIComponent(run)}/fork${given ? `?before=${encodeURIComponent(given)}` : ""}`);
+  const before = params.get("before");
+  const parts = await fetchJson(`/api/runs/${encodeURIComponent(run)}/fork${before ? `?before=${encodeURIComponent(before)}` : ""}`);
   const back = link(short(run), `/runs/${encodeURIComponent(run)}`, { class: "mono" });
-  if (found.error) return fill(main, el("div", { class: "wait" }, el("p", { class: "wrong" }, found.error), el("p", {}, back)));
+  if (parts.error) return fill(main, el("div", { class: "wait" }, el("p", { class: "wrong" }, parts.error), el("p", {}, back)));
   const edits = new Map();
-  const at = (step) => {
-    wanted.set("before", step);
-    return `/fork?${wanted}`;
+  const address = (step) => {
+    params.set("before", step);
+    return `/fork?${params}`;
   };
-  const steps = el("select", { id: "before", on: { change: () => location.replace(base + at(steps.value)) } },
-    Array.from({ length: found.most }, (_, index) => el("option", { value: index + 1, is: { selected: index + 1 === found.before } }, `step ${index + 1}`)));
-  const model = el("input", { id: "model", type: "text", placeholder: agent.model ?? "the model of the agent", spellcheck: "false", autocomplete: "off" });
-  const prompt = el("textarea", { id: "prompt", rows: 3, is: { value: found.prompt } });
+  const steps = el("select", { id: "before", on: { change: () => location.replace(base + address(steps.value)) } },
+    Array.from({ length: parts.last_step }, (_, index) => el("option", { value: index + 1, is: { selected: index + 1 === parts.before } }, `step ${index + 1}`)));
+  const model = el("input", { id: "model", type: "text", placeholder: agent.model ?? "model of the agent", spellcheck: "false", autocomplete: "off" });
+  const prompt = el("textarea", { id: "prompt", rows: 3, is: { value: parts.prompt } });
   const wrong = el("p", { class: "wrong", role: "alert", hidden: true });
-  const begin = button("Fork", async () => {
-    begin.disabled = true;
-    const fork = { run, before: found.before, edits: Object.fromEntries(edits) };
-    if (prompt.value !== found.prompt) fork.prompt = prompt.value;
-    const made = await ask("/api/runs", { method: "POST", body: { fork, ...(model.value.trim() ? { model: model.value.trim() } : {}) } });
-    begin.disabled = false;
-    wrong.hidden = !made.error;
-    wrong.textContent = made.error ?? "";
-    if (!made.error) location.assign(`${base}/?run=${encodeURIComponent(made.id)}`);
+  const start = button("Fork", async () => {
+    start.disabled = true;
+    const fork = { run, before: parts.before, edits: Object.fromEntries(edits) };
+    if (prompt.value !== parts.prompt) fork.prompt = prompt.value;
+    const response = await fetchJson("/api/runs", { method: "POST", body: { fork, ...(model.value.trim() ? { model: model.value.trim() } : {}) } });
+    start.disabled = false;
+    wrong.hidden = !response.error;
+    wrong.textContent = response.error ?? "";
+    if (!response.error) location.assign(`${base}/?run=${encodeURIComponent(response.id)}`);
   }, { look: "primary big", picture: "branch" });
   const field = (id, name, node) => el("div", { class: "field" }, el("label", { class: "label", for: id }, name), node);
   return fill(main, el("div", { class: "runs fork" },
     el("div", { class: "runs-head" }, el("h1", {}, "Fork"), el("p", { class: "quiet" }, "of ", back)),
-    wanted.has("branch") && ofBranch(wanted.get("branch"), Number(wanted.get("called")) || 1, at),
-    el("section", { class: "card fields" }, field("before", "goes on at", steps), field("model", "model", model), field("prompt", "prompt", prompt)),
-    el("section", { class: "card", "aria-labelledby": "what-is-kept" }, el("h2", { id: "what-is-kept" }, "What is kept, and may be changed"), el("ol", { class: "kept" }, found.events.map((each) => keptView(each, edits)))),
-    el("div", { class: "note" }, icon("warn"), el("div", {}, warning(found).map((each) => el("p", {}, each)))),
-    wrong, el("div", { class: "actions" }, begin)));
+    params.has("branch") && branchNote(params.get("branch"), Number(params.get("called")) || 1, address),
+    el("section", { class: "card fields" }, field("before", "continue at", steps), field("model", "model", model), field("prompt", "prompt", prompt)),
+    el("section", { class: "card", "aria-labelledby": "kept-steps" }, el("h2", { id: "kept-steps" }, "Steps to keep and edit"), el("ol", { class: "kept" }, parts.events.map((each) => keptView(each, edits)))),
+    el("div", { class: "note" }, icon("warn"), el("div", {}, warning(parts).map((each) => el("p", {}, each)))),
+    wrong, el("div", { class: "actions" }, start)));
 }
 
-/** What can be forked where somebody wants to fork a branch. */
-function ofBranch(name, step, at) {
-  return el("p", { class: "note" }, el("span", {}, "A branch is not forked by itself, since it begins with the conversation of the run above it: at ", link(`step ${step}`, at(step)), ` \`${name}\` is called anew, at `, link(`step ${step + 1}`, at(step + 1)), " what it returned is kept, and may be changed."));
+/** Explains which steps can be forked instead of a branch. */
+function branchNote(name, step, address) {
+  return el("p", { class: "note" }, el("span", {}, "A branch cannot be forked alone, because it starts with the conversation of its parent. At ", link(`step ${step}`, address(step)), `, \`${name}\` is called again. At `, link(`step ${step + 1}`, address(step + 1)), ", its result is kept and you can edit it."));
 }
 
 function warning({ tools, sources, called, before }) {
   const names = tools.map((name) => `\`${name}\``);
-  if (sources) names.push(`those of ${many(sources, "source")}`);
+  if (sources) names.push(`the tools of ${many(sources, "source")}`);
   const again = Object.entries(called).map(([name, times]) => `\`${name}\` (${many(times, "time")})`);
   return [
-    names.length ? `Tools are really called again if the model asks: ${names.join(", ")}.` : "It has no tools that could be called again.",
-    again.length && `From step ${before} on the run called ${again.join(", ")}.`,
-    "Usage and limits begin at zero. The run itself stays as it is.",
+    names.length ? `The model may call these tools again, with real effects: ${names.join(", ")}.` : "The agent has no tools that could be called again.",
+    again.length && `From step ${before} on, the original run called ${again.join(", ")}.`,
+    "Usage and limits start at zero. The original run does not change.",
   ].filter(Boolean);
 }
 
 function keptView(event, edits) {
   const title = `${event.step ? `${event.step} ` : ""}${event.kind === "call" ? `${NAMES.call} ${event.name}` : event.kind === "result" || event.kind === "error" ? `${event.name} ${NAMES[event.kind]}` : NAMES[event.kind] ?? words(event.kind)}`;
-  if (!event.edits) return el("li", {}, el("h3", {}, title), el("pre", { tabindex: 0 }, event.text));
+  if (!event.editable) return el("li", {}, el("h3", {}, title), el("pre", { tabindex: 0 }, event.text));
   const text = el("textarea", { class: "code", rows: 1, "aria-label": title, spellcheck: "false", is: { value: event.text } });
   text.addEventListener("input", () => {
     if (text.value === event.text) edits.delete(event.at);

@@ -1,41 +1,41 @@
-// A form made of a JSON Schema. Every field can be read, filled, and told what is wrong with it.
+// A form for a JSON Schema.
 //
-// A field is `{ node, get, set, mark, at }`: `get` is undefined where nothing was entered, `at` finds the field that a
-// path leads to. A kind of field is a function here and a line in `kindOf`.
+// A field is `{ node, get, set, mark, at }`: `get` returns undefined if nothing was entered, `mark` shows a problem, and
+// `at` finds the field of a path. `fieldOf` chooses the kind of a field.
 
 import { button, el, fill, icon, put } from "./dom.js";
-import { fromJson, parsed, unrounded, words } from "./text.js";
+import { fromJson, parse, unrounded, words } from "./text.js";
 
 let counter = 0;
-const fresh = () => `field-${++counter}`;
+const newId = () => `field-${++counter}`;
 
 export function makeForm(shape) {
   const top = shape.schema;
-  const body = objectField(resolved(top, top), top, { bare: true, only: shape.wrapped ? "input" : null });
+  const body = objectField(resolve(top, top), top, { bare: true, only: shape.wrapped ? "input" : null });
   return {
     node: body.node,
     read: () => body.get() ?? {},
     fill: (value) => body.set(value ?? {}),
     clear: () => body.clearMarks(),
-    /** Puts problems at their fields; those that have none are given back. */
+    /** Shows problems at their fields and returns those without a field. */
     mark(problems) {
       body.clearMarks();
       let first = null;
-      const left = [];
+      const unplaced = [];
       for (const problem of problems) {
         const parts = problem.path === "" ? [] : problem.path.split(".");
         const field = body.at(parts);
-        if (!field || field === body) left.push(problem);
+        if (!field || field === body) unplaced.push(problem);
         else {
-          field.mark(problem.message);
+          field.mark(problem.received === "missing" ? "Required" : problem.message);
           first ??= field;
         }
       }
       first?.focus();
-      return left;
+      return unplaced;
     },
     focus: () => body.focus(),
-    /** Waits until the files are read; whether all that was chosen can be sent. */
+    /** Waits until the files are read, and returns whether all of them can be sent. */
     async isReady() {
       const zones = [...body.node.querySelectorAll(".drop")].filter((each) => each.checkVisibility());
       while (zones.some((each) => each.reading)) await Promise.all(zones.map((each) => each.reading));
@@ -48,60 +48,59 @@ export function makeForm(shape) {
 
 // Schemas
 
-function resolved(schema, top) {
-  let found = schema ?? {};
-  for (let hops = 0; found.$ref && hops < 20; hops++) {
-    const { $ref, ...own } = found;
+function resolve(schema, top) {
+  let result = schema ?? {};
+  for (let hops = 0; result.$ref && hops < 20; hops++) {
+    const { $ref, ...own } = result;
     let target = top;
     for (const part of $ref.split("/").slice(1)) target = target?.[decodeURIComponent(part).replaceAll("~1", "/").replaceAll("~0", "~")];
-    found = { ...(target ?? {}), ...own };
+    result = { ...(target ?? {}), ...own };
   }
-  const kinds = Array.isArray(found.type) ? found.type : null;
-  if (kinds && kinds.includes("null") && kinds.length === 2) return { ...found, type: kinds.find((kind) => kind !== "null"), nullable: true };
-  const members = found.anyOf ?? found.oneOf;
+  const kinds = Array.isArray(result.type) ? result.type : null;
+  if (kinds && kinds.includes("null") && kinds.length === 2) return { ...result, type: kinds.find((kind) => kind !== "null"), nullable: true };
+  const members = result.anyOf ?? result.oneOf;
   if (members) {
     const real = members.filter((each) => each.type !== "null");
     if (real.length < members.length && real.length === 1) {
-      const { anyOf, oneOf, ...own } = found;
-      return { ...resolved(real[0], top), ...own, nullable: true };
+      const { anyOf, oneOf, ...own } = result;
+      return { ...resolve(real[0], top), ...own, nullable: true };
     }
-    if (real.length < members.length) return { ...found, anyOf: real, oneOf: undefined, nullable: true };
+    if (real.length < members.length) return { ...result, anyOf: real, oneOf: undefined, nullable: true };
   }
-  return found;
+  return result;
 }
 
 function choicesOf(schema, top) {
   if (schema.enum) return schema.enum;
   if (schema.const !== undefined) return [schema.const];
   const members = schema.anyOf ?? schema.oneOf;
-  const found = members?.map((each) => resolved(each, top));
-  return found?.length && found.every((each) => each.const !== undefined) ? found.map((each) => each.const) : null;
+  const options = members?.map((each) => resolve(each, top));
+  return options?.length && options.every((each) => each.const !== undefined) ? options.map((each) => each.const) : null;
 }
 
 function fieldOf(schema, top, about) {
-  const found = resolved(schema, top);
-  const choices = choicesOf(found, top)?.filter((each) => each !== null);
-  const members = found.anyOf ?? found.oneOf;
-  if (choices && choices.length === 1 && !found.nullable) return constField(choices[0]);
-  if (choices) return choiceField(found, choices, about);
-  if (about.depth > 6) return jsonField(found, about);
-  if (members) return unionField(found, members, top, about);
-  if (found.type === "boolean") return found.nullable ? choiceField(found, [true, false], about) : switchField(found, about);
-  if (found.type === "integer" || found.type === "number") return numberField(found, about);
-  if (found.type === "string" && found.format?.startsWith("acorn-")) return mediaField(found, about);
-  if (found.type === "string") return textField(found, about);
-  if (found.type === "array" && found.items && !found.prefixItems) return rowsField(found, top, about);
-  if (found.type === "object" && found.properties) return groupField(found, top, about);
-  if (found.type === "object" && found.additionalProperties && typeof found.additionalProperties === "object") return pairsField(found, top, about);
-  return jsonField(found, about);
+  const resolved = resolve(schema, top);
+  const choices = choicesOf(resolved, top)?.filter((each) => each !== null);
+  const members = resolved.anyOf ?? resolved.oneOf;
+  if (choices && choices.length === 1 && !resolved.nullable) return constField(choices[0]);
+  if (choices) return choiceField(resolved, choices, about);
+  if (about.depth > 6) return jsonField(resolved, about);
+  if (members) return unionField(resolved, members, top, about);
+  if (resolved.type === "boolean") return resolved.nullable ? choiceField(resolved, [true, false], about) : switchField(resolved, about);
+  if (resolved.type === "integer" || resolved.type === "number") return numberField(resolved, about);
+  if (resolved.type === "string" && resolved.format?.startsWith("acorn-")) return mediaField(resolved, about);
+  if (resolved.type === "string") return textField(resolved, about);
+  if (resolved.type === "array" && resolved.items && !resolved.prefixItems) return rowsField(resolved, top, about);
+  if (resolved.type === "object" && resolved.properties) return groupField(resolved, top, about);
+  if (resolved.type === "object" && resolved.additionalProperties && typeof resolved.additionalProperties === "object") return pairsField(resolved, top, about);
+  return jsonField(resolved, about);
 }
 
-// What all fields have: a label, what it is for, and what is wrong with it
+// The common parts of all fields: label, description and problem
 
-function framed(control, about, schema, { label = true, hint = limits(schema), wraps } = {}) {
-  const id = control.id || (control.id = fresh());
-  const told = schema.description ?? "";
-  const note = [told, hint].filter(Boolean).join(told && hint ? ", " : "");
+function labeled(control, about, schema, { label = true, hint = limits(schema), wraps } = {}) {
+  const id = control.id || (control.id = newId());
+  const note = [schema.description, hint].filter(Boolean).join(", ");
   const hintNode = note && el("p", { class: "hint", id: `${id}-hint` }, note);
   const wrong = el("p", { class: "wrong", id: `${id}-wrong`, hidden: true });
   const optional = !about.required && el("span", { class: "optional" }, "optional");
@@ -133,8 +132,8 @@ function framed(control, about, schema, { label = true, hint = limits(schema), w
 }
 
 function sentence(message) {
-  const plain = message.replace(/^`[^`]*` /, "").replaceAll("`", "");
-  return plain.charAt(0).toUpperCase() + plain.slice(1);
+  const text = message.replace(/^`[^`]*` /, "").replaceAll("`", "");
+  return text.charAt(0).toUpperCase() + text.slice(1);
 }
 
 function limits(schema) {
@@ -143,11 +142,11 @@ function limits(schema) {
   if (low !== undefined && high !== undefined) return `from ${low} to ${high}`;
   if (low !== undefined) return `at least ${low}`;
   if (high !== undefined) return `at most ${high}`;
-  if (schema.maxLength !== undefined) return `at most ${schema.maxLength} letters`;
+  if (schema.maxLength !== undefined) return `at most ${schema.maxLength} characters`;
   return "";
 }
 
-// The kinds
+// The kinds of fields
 
 const INPUTS = { date: "date", time: "time", "date-time": "datetime-local", email: "email", uri: "url", password: "password" };
 
@@ -157,27 +156,27 @@ function textField(schema, about) {
   const control = kind
     ? el("input", { type: kind, step: kind === "time" || kind === "datetime-local" ? 1 : undefined, autocomplete: "off" })
     : el("textarea", { rows: 1, placeholder: typeof example === "string" ? example : undefined, spellcheck: "true" });
-  const field = framed(control, about, schema);
-  let blank;
+  const field = labeled(control, about, schema);
+  let emptyValue;
   control.addEventListener("input", () => {
-    // Who empties what was filled in wants it empty, and not the default again; where it may be none, it is none.
-    blank = schema.default && !kind && !schema.nullable ? "" : undefined;
+    // A field that the user empties is "", not the default. If it may be null, it is null.
+    emptyValue = schema.default && !kind && !schema.nullable ? "" : undefined;
   });
-  field.get = () => (control.value === "" ? blank : control.value);
+  field.get = () => (control.value === "" ? emptyValue : control.value);
   field.set = (value) => {
     const text = String(unrounded(value) ?? "");
-    blank = value === "" ? "" : undefined;
+    emptyValue = value === "" ? "" : undefined;
     if (kind) control.type = kind;
     control.value = text;
     if (control.value || !kind) return;
-    // A time with its zone, or a date in words: what this control cannot hold, a plain one can.
+    // The control cannot hold a time with a zone or a date in words.
     control.type = "text";
     control.value = text;
   };
   if (kind === "datetime-local" || kind === "time") {
     const { mark } = field;
     field.mark = (message) => {
-      if (message) control.type = "text";  // a zone may be what is missing, and only a plain one takes it
+      if (message) control.type = "text";  // The zone may be missing, which only a text field accepts.
       mark.call(field, message);
     };
   }
@@ -186,52 +185,52 @@ function textField(schema, about) {
 }
 
 const ACCEPTED = { "acorn-image": "image/*", "acorn-audio": "audio/*" };
-const LARGEST = 20_000_000;
+const MAX_FILE = 20_000_000;
 const size = (bytes) => (bytes < 999_500 ? `${Math.ceil(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
-/** A picture, a sound or a file: chosen, dropped, or named by its address. */
+/** An image, audio or file: chosen, dropped, or given by its URL. */
 function mediaField(schema, about) {
-  const id = fresh();
+  const id = newId();
   const file = el("input", { type: "file", class: "sr", id, accept: ACCEPTED[schema.format] });
-  const address = el("input", { type: "url", placeholder: "or an address", "aria-label": `Address of ${about.name}` });
-  const shown = el("span", { class: "dropped" }, "Drop a file here, or choose one");
+  const address = el("input", { type: "url", placeholder: "or a URL", "aria-label": `URL of ${about.name}` });
+  const shown = el("span", { class: "dropped" }, "Drop or choose a file");
   const clear = button("", () => take(null), { look: "bare small", picture: "cross", label: `Remove ${about.name}` });
   clear.hidden = true;
   const zone = el("div", { class: "drop" }, file, el("label", { for: id }, icon("save"), shown), clear, address);
-  const field = framed(zone, about, schema, { wraps: true });
+  const field = labeled(zone, about, schema, { wraps: true });
   let data, problem = "";
-  /** Nothing runs without a file that somebody chose: why it cannot be sent is said once more. */
+  /** Returns whether the chosen file cannot be sent, and shows why. */
   zone.unsent = () => {
     field.mark(problem);
     return Boolean(problem);
   };
-  const show = (words, why = "") => {
+  const show = (caption, why = "") => {
     data = undefined;
     zone.reading = null;
     problem = why;
     field.mark(why);
-    clear.hidden = !words;
-    address.hidden = Boolean(words);
+    clear.hidden = !caption;
+    address.hidden = Boolean(caption);
     zone.querySelector("img")?.remove();
-    fill(shown, words || "Drop a file here, or choose one");
+    fill(shown, caption || "Drop or choose a file");
   };
-  const hold = (url, words, isImage) => {
-    show(words);
+  const setData = (url, caption, isImage) => {
+    show(caption);
     data = url;
-    if (isImage) zone.prepend(el("img", { src: data, alt: words }));
+    if (isImage) zone.prepend(el("img", { src: data, alt: caption }));
   };
   const take = (chosen) => {
     if (!chosen) file.value = "";
-    const words = chosen && `${chosen.name} · ${size(chosen.size)}`;
-    show(words, chosen?.size > LARGEST ? "At most 20 MB are taken." : "");
+    const caption = chosen && `${chosen.name} · ${size(chosen.size)}`;
+    show(caption, chosen?.size > MAX_FILE ? "The file may have at most 20 MB." : "");
     if (!chosen || problem) return;
     const reader = new FileReader();
-    reader.addEventListener("loadend", () => {  // before who waits goes on
-      if (zone.reading !== reading) return;  // another one was chosen meanwhile
-      if (reader.error) show(words, "It cannot be read.");
-      else hold(reader.result, words, chosen.type.startsWith("image/"));
+    reader.addEventListener("loadend", () => {  // before `isReady` continues
+      if (zone.reading !== reading) return;  // Another file was chosen.
+      if (reader.error) show(caption, "The file cannot be read.");
+      else setData(reader.result, caption, chosen.type.startsWith("image/"));
     });
-    const reading = new Promise((settle) => reader.addEventListener("loadend", settle));
+    const reading = new Promise((done) => reader.addEventListener("loadend", done));
     zone.reading = reading;
     reader.readAsDataURL(chosen);
   };
@@ -250,11 +249,11 @@ function mediaField(schema, about) {
   field.set = (value) => {
     take(null);
     const text = String((typeof value === "string" ? value : value?.url) ?? "");
-    const [, kind, rest] = /^data:([^;,]*)[^,]*,(.*)$/s.exec(text) ?? [];
+    const [, kind, data64] = /^data:([^;,]*)[^,]*,(.*)$/s.exec(text) ?? [];
     address.value = /^https?:/.test(text) ? text : "";
-    if (rest !== undefined) hold(text, `${kind || "a file"} · ${size(rest.length * 0.75)}`, kind.startsWith("image/"));
-    // What a run was given is not sent back to the page; to leave it out has to be somebody's wish.
-    else if (value && !address.value) show("a file of an earlier run", "Choose it again, or remove it: the page has no copy.");
+    if (data64 !== undefined) setData(text, `${kind || "a file"} · ${size(data64.length * 0.75)}`, kind.startsWith("image/"));
+    // The page has no copy of the file. Only the user may decide to leave it out.
+    else if (value && !address.value) show("a file of an earlier run", "Choose the file again or remove it.");
   };
   return field;
 }
@@ -268,8 +267,8 @@ function numberField(schema, about) {
     max: schema.maximum,
     placeholder: schema.examples?.[0] ?? schema.default,
   });
-  const field = framed(control, about, schema);
-  field.get = () => (control.value === "" ? undefined : parsed(control.value) ?? Number(control.value));
+  const field = labeled(control, about, schema);
+  field.get = () => (control.value === "" ? undefined : parse(control.value) ?? Number(control.value));
   field.set = (value) => {
     control.value = unrounded(value) ?? "";
   };
@@ -278,22 +277,21 @@ function numberField(schema, about) {
 }
 
 function switchField(schema, about) {
-  const id = fresh();
+  const id = newId();
   const box = el("input", { type: "checkbox", role: "switch", id });
   box.checked = schema.default === true;
-  const told = schema.description;
   const wrong = el("p", { class: "wrong", hidden: true });
-  const node = el("div", { class: "field" }, el("label", { class: "switch", for: id }, box, el("span", { class: "label" }, about.label || about.name)), told && el("p", { class: "hint" }, told), wrong);
-  let touched = false;
+  const node = el("div", { class: "field" }, el("label", { class: "switch", for: id }, box, el("span", { class: "label" }, about.label || about.name)), schema.description && el("p", { class: "hint" }, schema.description), wrong);
+  let isTouched = false;
   box.addEventListener("change", () => {
-    touched = true;
+    isTouched = true;
   });
   return {
     node,
-    get: () => (touched || about.required || box.checked !== (schema.default === true) ? box.checked : schema.default === undefined ? undefined : box.checked),
+    get: () => (isTouched || about.required || box.checked !== (schema.default === true) ? box.checked : schema.default === undefined ? undefined : box.checked),
     set: (value) => {
       box.checked = value === true;
-      touched = value !== undefined;
+      isTouched = value !== undefined;
     },
     mark: (message) => {
       wrong.hidden = !message;
@@ -315,11 +313,11 @@ function constField(value) {
 
 function choiceField(schema, choices, about) {
   const shown = choices.map((each) => (typeof each === "string" ? each : JSON.stringify(each)));
-  const few = choices.length <= 4 && shown.join("").length <= 36;
+  const isShort = choices.length <= 4 && shown.join("").length <= 36;
   const nothing = !about.required && schema.default === undefined;
   let control, get, set;
-  if (few) {
-    const name = fresh();
+  if (isShort) {
+    const name = newId();
     const options = nothing || schema.nullable ? [undefined, ...choices] : choices;
     const radios = options.map((each) => el("input", { type: "radio", name }));
     control = el("div", { class: "segments", role: "radiogroup" }, radios.map((radio, at) => el("label", {}, radio, el("span", {}, options[at] === undefined ? "–" : shown[choices.indexOf(options[at])]))));
@@ -335,14 +333,14 @@ function choiceField(schema, choices, about) {
       control.selectedIndex = Math.max(0, options.indexOf(value ?? undefined));
     };
   }
-  const field = framed(control, about, schema, { wraps: few });
+  const field = labeled(control, about, schema, { wraps: isShort });
   set(schema.default);
   return Object.assign(field, { get, set });
 }
 
 function jsonField(schema, about) {
   const control = el("textarea", { rows: 2, class: "code", spellcheck: "false", placeholder: "JSON" });
-  const field = framed(control, about, schema, { hint: "JSON" });
+  const field = labeled(control, about, schema, { hint: "JSON" });
   if (schema.default !== undefined && schema.default !== null) control.value = JSON.stringify(schema.default, null, 2);
   control.addEventListener("input", () => {
     try {
@@ -368,8 +366,8 @@ function jsonField(schema, about) {
 
 function rowsField(schema, top, about) {
   const list = el("div", { class: "rows" });
-  const none = resolved(schema.items, top).nullable ? null : undefined;
-  let rows = [], isGiven = false;
+  const none = resolve(schema.items, top).nullable ? null : undefined;
+  let rows = [], isSet = false;
   const add = (value, focus) => {
     const at = rows.length;
     const field = fieldOf(schema.items, top, { label: "", name: `${about.name} ${at + 1}`, required: true, depth: about.depth + 1 });
@@ -386,18 +384,18 @@ function rowsField(schema, top, about) {
   };
   const adder = button("Add", () => add(undefined, true), { look: "small", picture: "plus", label: `Add to ${about.name}` });
   const box = el("div", { class: "list", role: "group" }, list, adder);
-  const field = framed(box, about, schema, { wraps: true });
+  const field = labeled(box, about, schema, { wraps: true });
   field.get = () => {
-    const found = filled().map((row) => row.field.get() ?? none);
-    return found.length || isGiven ? found : undefined;
+    const values = filled().map((row) => row.field.get() ?? none);
+    return values.length || isSet ? values : undefined;
   };
-  // Empty rows are not sent, so they are not counted in a path either.
+  // Empty rows are not sent and do not count in a path.
   const filled = () => rows.filter((row) => (row.field.get() ?? none) !== undefined);
   field.set = (value) => {
     rows = [];
     fill(list);
-    // Who takes all out of a list wants an empty one, and not the default again.
-    isGiven = Array.isArray(value) ? value.length > 0 || value !== schema.default : about.required && value !== null;
+    // A list that the user empties is empty, not the default.
+    isSet = Array.isArray(value) ? value.length > 0 || value !== schema.default : about.required && value !== null;
     for (const each of Array.isArray(value) ? value : []) add(each);
   };
   field.at = (parts) => filled()[Number(parts[0])]?.field.at(parts.slice(1)) ?? field;
@@ -415,8 +413,8 @@ function pairsField(schema, top, about) {
   const field = rowsField(inner, top, about);
   const { get, set, at } = field;
   field.get = () => {
-    const found = get();
-    return found && Object.fromEntries(found.filter((each) => each.name !== undefined || each.value !== undefined).map((each) => [each.name ?? "", each.value]));
+    const pairs = get();
+    return pairs && Object.fromEntries(pairs.filter((each) => each.name !== undefined || each.value !== undefined).map((each) => [each.name ?? "", each.value]));
   };
   field.set = (value) => {
     const pairs = Object.entries(value ?? {}).map(([name, item]) => ({ name, value: item }));
@@ -438,7 +436,7 @@ function groupField(schema, top, about) {
   let isOn = about.required && !schema.nullable;
   const optional = !isOn;
   if (optional && about.label) {
-    const box = el("input", { type: "checkbox", role: "switch", id: fresh() });
+    const box = el("input", { type: "checkbox", role: "switch", id: newId() });
     const show = () => {
       isOn = box.checked;
       body.node.hidden = !isOn;
@@ -454,7 +452,7 @@ function groupField(schema, top, about) {
     isOn = true;
     put(legend, el("span", { class: "label" }, about.label));
   }
-  const made = {
+  const field = {
     node: group,
     get: () => (isOn ? (body.get() ?? {}) : undefined),
     set: (value) => {
@@ -472,18 +470,18 @@ function groupField(schema, top, about) {
     focus: () => body.focus(),
     at: (parts) => {
       if (parts.length) body.toggle?.(true);
-      return (parts.length && body.at(parts)) || made;
+      return (parts.length && body.at(parts)) || field;
     },
   };
-  if (schema.default) made.set(schema.default);
-  return made;
+  if (schema.default) field.set(schema.default);
+  return field;
 }
 
 function unionField(schema, members, top, about) {
-  const shapes = members.map((each) => resolved(each, top));
+  const shapes = members.map((each) => resolve(each, top));
   const mapping = schema.discriminator?.propertyName;
-  const alike = members.map((each) => memberName(each, top, mapping));
-  const names = alike.map((name, at) => (alike.indexOf(name) === at ? name : `${name} ${at + 1}`));
+  const labels = members.map((each) => memberName(each, top, mapping));
+  const names = labels.map((name, at) => (labels.indexOf(name) === at ? name : `${name} ${at + 1}`));
   const holder = el("div", { class: "member" });
   let inner = null;
   const choose = (at) => {
@@ -500,7 +498,7 @@ function unionField(schema, members, top, about) {
   };
   choose(index());
   picker.node.append(holder);
-  const made = {
+  const field = {
     node: picker.node,
     get: () => inner?.get(),
     set: (value) => {
@@ -521,16 +519,16 @@ function unionField(schema, members, top, about) {
       inner?.clearMarks();
     },
     focus: () => picker.focus(),
-    at: (parts) => (inner && parts.length && inner.at(parts)) || made,
+    at: (parts) => (inner && parts.length && inner.at(parts)) || field,
   };
-  if (schema.default !== undefined) made.set(schema.default);
-  return made;
+  if (schema.default !== undefined) field.set(schema.default);
+  return field;
 }
 
-function memberName(given, top, mapping) {
-  const shape = resolved(given, top);
-  const tag = mapping && resolved(shape.properties?.[mapping], top);
-  const own = tag?.const ?? tag?.enum?.[0] ?? shape.title ?? given.$ref?.split("/").at(-1);
+function memberName(source, top, mapping) {
+  const shape = resolve(source, top);
+  const tag = mapping && resolve(shape.properties?.[mapping], top);
+  const own = tag?.const ?? tag?.enum?.[0] ?? shape.title ?? source.$ref?.split("/").at(-1);
   return words(own ?? (shape.items ? `list of ${memberName(shape.items, top)}` : shape.format ?? shape.type ?? "anything"));
 }
 
@@ -539,9 +537,9 @@ function kindOf(value) {
   return Array.isArray(value) ? "array" : value === null ? "null" : typeof value;
 }
 
-/** Whether a value is one of a schema, as far as a choice between several needs to know. */
-function fits(given, value, top) {
-  const schema = resolved(given, top);
+/** Whether a value fits a schema well enough to choose a member of a union. */
+function fits(source, value, top) {
+  const schema = resolve(source, top);
   const kind = kindOf(value);
   const members = schema.anyOf ?? schema.oneOf;
   const choices = choicesOf(schema, top);
@@ -568,30 +566,30 @@ function objectField(schema, top, { only = null, depth = 0 } = {}) {
   for (const [name, each] of Object.entries(schema.properties ?? {})) {
     const required = (schema.required ?? []).includes(name);
     const field = fieldOf(each, top, { label: words(only ?? name), name: words(name), required, depth });
-    const { nullable, default: usual } = resolved(each, top);
-    fields.set(name, { field, required, nullable, usual });
+    const { nullable, default: initial } = resolve(each, top);
+    fields.set(name, { field, required, nullable, initial });
     node.append(field.node);
   }
   let extra = {};
   return {
     node,
     get() {
-      const found = { ...extra };
-      for (const [name, { field, required, nullable, usual }] of fields) {
+      const values = { ...extra };
+      for (const [name, { field, required, nullable, initial }] of fields) {
         const value = field.get();
-        if (value !== undefined) found[name] = value;
-        else if (nullable && (required || (usual ?? null) !== null)) found[name] = null;
+        if (value !== undefined) values[name] = value;
+        else if (nullable && (required || (initial ?? null) !== null)) values[name] = null;
       }
-      return found;
+      return values;
     },
     set(value) {
       extra = {};
       for (const [name, item] of Object.entries(value)) if (!fields.has(name)) extra[name] = item;
-      for (const [name, { field, usual }] of fields) field.set(Object.hasOwn(value, name) ? value[name] : usual);
+      for (const [name, { field, initial }] of fields) field.set(Object.hasOwn(value, name) ? value[name] : initial);
     },
     at(parts) {
-      const found = fields.get(parts[0]);
-      return found ? found.field.at(parts.slice(1)) : null;
+      const entry = fields.get(parts[0]);
+      return entry ? entry.field.at(parts.slice(1)) : null;
     },
     mark() {},
     clearMarks() {

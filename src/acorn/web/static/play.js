@@ -1,16 +1,16 @@
-// The playground: the form on the one side, what comes of it on the other.
+// The playground: the input form and the run.
 
-import { ask, base, button, chip, el, fill, follow, icon, link, put, say, statusView, tabs } from "./dom.js";
+import { base, button, chip, el, fetchJson, fill, follow, icon, link, notify, put, statusView, tabs } from "./dom.js";
 import { makeForm } from "./form.js";
-import { Story } from "./story.js";
-import { className, fromJson, gist, isRecord, many, money, seconds, single, stateOf, stateWords } from "./text.js";
+import { RunProgress } from "./progress.js";
+import { className, fromJson, isRecord, many, money, seconds, stateOf, stateWords, summary, unwrap } from "./text.js";
 import { valueView } from "./value.js";
 
 export function playPage(main, agent) {
   const page = new Play(agent);
   fill(main, page.node);
   const run = new URLSearchParams(location.search).get("run");
-  if (run) page.show(run, { fills: true });
+  if (run) page.show(run, { fillsForm: true });
   else page.form.focus();
   addEventListener("popstate", () => location.reload());
 }
@@ -23,10 +23,10 @@ class Play {
     this.isJson = false;
     this.runId = null;
     this.node = el("div", { class: "play" }, this.left(), this.right());
-    for (const what of ["dragover", "drop"]) {
-      document.addEventListener(what, (event) => {
+    for (const name of ["dragover", "drop"]) {
+      document.addEventListener(name, (event) => {
         if (event.defaultPrevented || !event.dataTransfer?.types.includes("Files")) return;
-        event.preventDefault();  // beside its place, a browser would open the file instead of the page
+        event.preventDefault();  // Otherwise the browser would open the file.
         event.dataTransfer.dropEffect = "none";
       });
     }
@@ -52,24 +52,24 @@ class Play {
     ];
     this.json = el("textarea", { class: "code", rows: 12, spellcheck: "false", "aria-label": "Input as JSON" });
     this.jsonPane = el("div", { class: "field", hidden: true, role: "tabpanel", id: "pane-json", "aria-labelledby": "tab-json" }, this.json);
-    this.formPane = el("div", { role: "tabpanel", id: "pane-form", "aria-labelledby": "tab-form" }, agent.input.empty ? el("p", { class: "quiet" }, "It takes no input.") : this.form.node);
-    this.tabs = tabs([["form", "Form"], ["json", "JSON"]], (which) => this.turn(which === "json"));
+    this.formPane = el("div", { role: "tabpanel", id: "pane-form", "aria-labelledby": "tab-form" }, agent.input.empty ? el("p", { class: "quiet" }, "The agent takes no input.") : this.form.node);
+    this.tabs = tabs([["form", "Form"], ["json", "JSON"]], (name) => this.setJson(name === "json"));
     this.wrong = el("div", { class: "wrong whole", role: "alert", hidden: true });
     this.go = button("Run", () => this.start(), { look: "primary big", picture: "play" });
     this.halt = button("Stop", (event) => event.detail > 1 || this.stop(), { look: "big", picture: "stop" });
     this.halt.hidden = true;
-    this.talk = el("div", { class: "talk", hidden: true });
-    const bar = el("div", { class: "bar" }, this.wrong, this.talk, el("div", { class: "actions" }, this.go, this.halt, this.keys = el("span", { class: "keys" }, el("kbd", {}, "Ctrl"), el("kbd", {}, "Enter"))));
+    this.conversation = el("div", { class: "talk", hidden: true });
+    const bar = el("div", { class: "bar" }, this.wrong, this.conversation, el("div", { class: "actions" }, this.go, this.halt, this.keys = el("span", { class: "keys" }, el("kbd", {}, "Ctrl"), el("kbd", {}, "Enter"))));
     return el("section", { class: "side", "aria-label": "Input" },
       el("div", { class: "about" }, el("h1", {}, agent.name), agent.doc && el("p", { class: "lead" }, agent.doc), el("div", { class: "chips" }, parts)),
       !agent.input.empty && this.tabs.node, this.formPane, this.jsonPane, bar);
   }
 
-  turn(isJson) {
+  setJson(isJson) {
     if (isJson === this.isJson) return;
     if (isJson) this.json.value = JSON.stringify(this.form.read(), null, 2);
     else {
-      const value = this.typed();
+      const value = this.readJson();
       if (value === undefined) {
         this.tabs.choose("json");
         return;
@@ -79,24 +79,24 @@ class Play {
     this.isJson = isJson;
     this.formPane.hidden = isJson;
     this.jsonPane.hidden = !isJson;
-    this.complain([]);
+    this.showProblems([]);
   }
 
-  typed() {
+  readJson() {
     try {
       const value = fromJson(this.json.value || "{}");
       if (isRecord(value)) return value;
-      this.complain([{ path: "", message: "The input is no JSON object." }]);
+      this.showProblems([{ path: "", message: "The input must be a JSON object." }]);
     } catch (error) {
-      this.complain([{ path: "", message: String(error.message) }]);
+      this.showProblems([{ path: "", message: String(error.message) }]);
     }
     return undefined;
   }
 
-  complain(problems, error) {
-    const left = this.isJson ? problems : this.form.mark(problems);
+  showProblems(problems, error) {
+    const unplaced = this.isJson ? problems : this.form.mark(problems);
     if (!problems.length) this.form.clear();
-    const lines = left.map((each) => each.message.replaceAll("`", ""));
+    const lines = unplaced.map((each) => each.message.replaceAll("`", ""));
     if (!problems.length && error) lines.push(error);
     this.wrong.hidden = !lines.length;
     fill(this.wrong, lines.map((each) => el("p", {}, icon("warn"), each)));
@@ -105,29 +105,29 @@ class Play {
   async start() {
     if (this.isBusy) return;
     if (!this.isJson && !(await this.form.isReady())) return;
-    const input = this.isJson ? this.typed() : this.form.read();
+    const input = this.isJson ? this.readJson() : this.form.read();
     if (input === undefined || this.isBusy) return;
-    this.busy(true);
-    this.halt.disabled = true;  // there is nothing to stop yet: it stands where a second click falls
-    const found = await ask("/api/runs", { method: "POST", body: { input, ...(this.after ? { after: this.after.id } : {}) } });
-    if (found.error) {
-      this.busy(false);
-      this.complain(found.problems ?? [], found.error);
+    this.setBusy(true);
+    this.halt.disabled = true;  // A double click on Run would hit it.
+    const result = await fetchJson("/api/runs", { method: "POST", body: { input, ...(this.after ? { after: this.after.id } : {}) } });
+    if (result.error) {
+      this.setBusy(false);
+      this.showProblems(result.problems ?? [], result.error);
       return;
     }
-    this.complain([]);
-    history.pushState(null, "", `${base}/?run=${found.id}`);
-    this.given = input;
-    this.show(found.id);
+    this.showProblems([]);
+    history.pushState(null, "", `${base}/?run=${result.id}`);
+    this.input = input;
+    this.show(result.id);
   }
 
   async stop() {
     this.halt.disabled = true;
-    const found = await ask(`/api/runs/${encodeURIComponent(this.runId)}/stop`, { method: "POST" });
-    if (found.error) say(found.error);
+    const result = await fetchJson(`/api/runs/${encodeURIComponent(this.runId)}/stop`, { method: "POST" });
+    if (result.error) notify(result.error);
   }
 
-  busy(isBusy) {
+  setBusy(isBusy) {
     this.isBusy = isBusy;
     this.go.hidden = isBusy;
     this.halt.hidden = !isBusy;
@@ -135,7 +135,7 @@ class Play {
     this.halt.disabled = false;
   }
 
-  // What comes of it
+  // The run
 
   right() {
     this.earlier = el("div", { class: "earlier" });
@@ -145,56 +145,56 @@ class Play {
     this.head = el("div", { class: "run-head", hidden: true }, this.status, this.facts, this.acts);
     this.asked = el("div", { class: "asked" });
     this.out = el("div", { class: "out" });
-    this.empty = el("div", { class: "blank" }, el("img", { src: `${base}/static/acorn.svg`, alt: "", width: 56, height: 56 }), el("p", {}, "Fill in the form and run it. What happens is shown here, step by step."), el("p", {}, link("Runs that were kept", "/runs/")));
+    this.empty = el("div", { class: "blank" }, el("img", { src: `${base}/static/acorn.svg`, alt: "", width: 56, height: 56 }), el("p", {}, "Fill in the form and run the agent. Its steps appear here."), el("p", {}, link("Saved runs", "/runs/")));
     return el("section", { class: "stage", "aria-label": "Run" }, this.earlier, this.head, this.asked, this.empty, this.out);
   }
 
-  show(id, { fills = false } = {}) {
-    this.shut?.();
+  show(id, { fillsForm = false } = {}) {
+    this.closeStream?.();
     this.runId = id;
-    this.story = new Story(id, this.agent.output);
+    this.progress = new RunProgress(id, this.agent.output);
     this.empty.hidden = true;
     this.head.hidden = false;
     fill(this.asked);
-    fill(this.out, this.story.answer.node, this.story.node);
-    this.busy(true);
-    this.set("running");
+    fill(this.out, this.progress.answer.node, this.progress.node);
+    this.setBusy(true);
+    this.setStatus("running");
     this.setAfter(null);
     fill(this.earlier);
-    this.isTold = this.hasTalk = false;
+    this.hasFinalFacts = this.hasConversation = false;
     fill(this.acts);
     if (matchMedia("(max-width: 860px)").matches) this.head.scrollIntoView({ block: "start" });
-    const ticker = setInterval(() => this.told(), 250);
+    const ticker = setInterval(() => this.showFacts(), 250);
     const close = follow(`/api/runs/${encodeURIComponent(id)}/stream`, (events) => {
       for (const event of events) {
-        if (event.entry === "reset") this.story.reset();
-        else if (event.entry === "end") this.ended(event, fills);
+        if (event.entry === "reset") this.progress.reset();
+        else if (event.entry === "end") this.ended(event, fillsForm);
         else {
           if (event.entry === "RunStarted" && event.run_id === id) {
-            this.given ??= event.input;  // of what was typed here, the files too
-            if (fills) this.refill(event.input);
+            this.input ??= event.input;  // The form also has the files.
+            if (fillsForm) this.refill(event.input);
           }
-          this.story.hear(event);
+          this.progress.add(event);
         }
-        if (event.entry === "ModelResponded" || event.entry === "end") this.loadTalk(id);
+        if (event.entry === "ModelResponded" || event.entry === "end") this.loadConversation(id);
       }
-      this.told();
+      this.showFacts();
     }, () => this.lost(id));
-    this.shut = () => {
+    this.closeStream = () => {
       clearInterval(ticker);
       close();
     };
   }
 
   async lost(id) {
-    const found = await ask(`/api/runs/${encodeURIComponent(id)}/view`);
-    if (found.status === 404 && id === this.runId) {
-      this.shut();
-      this.busy(false);
-      this.set("failed");
-      this.story.hear({ entry: "fault", run_id: id, error: "There is no such run here." });
-      this.story.end();
-    } else if (found.status === 0) this.set("lost");
+    const result = await fetchJson(`/api/runs/${encodeURIComponent(id)}/view`);
+    if (result.status === 404 && id === this.runId) {
+      this.closeStream();
+      this.setBusy(false);
+      this.setStatus("failed");
+      this.progress.add({ entry: "fault", run_id: id, error: "This run does not exist." });
+      this.progress.end();
+    } else if (result.status === 0) this.setStatus("lost");
   }
 
   refill(input) {
@@ -202,67 +202,67 @@ class Play {
     if (this.isJson) this.json.value = JSON.stringify(input, null, 2);
   }
 
-  set(status) {
-    const words = status === "waiting" ? "waits for you" : stateWords(status);
-    statusView(status, words, this.status);
-    document.title = `${words} · ${this.agent.name} · acorn`;
+  setStatus(status) {
+    const text = status === "waiting" ? "waiting for you" : stateWords(status);
+    statusView(status, text, this.status);
+    document.title = `${text} · ${this.agent.name} · acorn`;
   }
 
-  told(head) {
-    const totals = this.story.totals;
+  showFacts(head) {
+    const totals = this.progress.totals;
     const took = head ? head.seconds : this.isBusy ? Math.max(totals.at, (performance.now() - totals.began) / 1000) : totals.at;
     const tokens = head?.usage ? head.usage.input_tokens + head.usage.output_tokens : totals.tokens;
     const cost = head ? head.cost : totals.cost;
-    if (!head && this.isTold) return;
+    if (!head && this.hasFinalFacts) return;
     fill(this.facts, chip(many(head?.steps ?? totals.steps, "step")), chip(many(tokens, "token")), cost !== null && cost !== undefined && chip(money(cost)), chip(seconds(took)));
-    this.isTold = Boolean(head);
+    this.hasFinalFacts = Boolean(head);
   }
 
-  ended(event, fills) {
-    this.shut();
+  ended(event, fillsForm) {
+    this.closeStream();
     const head = event.head;
-    this.story.end(head?.status === "waiting");
-    this.busy(false);
-    this.set(head ? stateOf(head) : "failed");
-    this.told(head ?? undefined);
-    if (event.requests.length) this.askPeople(event.requests);
+    this.progress.end(head?.status === "waiting");
+    this.setBusy(false);
+    this.setStatus(head ? stateOf(head) : "failed");
+    this.showFacts(head ?? undefined);
+    if (event.requests.length) this.showRequests(event.requests);
     if (head && !head.own) this.notOwn(head);
     const id = encodeURIComponent(this.runId);
     fill(this.acts,
       head && link([icon("list"), el("span", {}, "Timeline")], `/runs/${id}`, { class: "button" }),
-      head?.own && head.status === "done" && button("Continue", () => this.setAfter(this.runId), { picture: "talk", title: "Go on with this conversation" }),
-      head?.own && ["stopped", "failed"].includes(head.status) && button("Go on", () => this.resume(), { picture: "play", title: "Go on from where it stopped" }),
+      head?.own && head.status === "done" && button("Continue", () => this.setAfter(this.runId), { picture: "talk", title: "Continue this conversation" }),
+      head?.own && ["stopped", "failed"].includes(head.status) && button("Resume", () => this.resume(), { picture: "play", title: "Resume the run where it stopped" }),
       button("Again", () => this.again(), { picture: "again", title: "Fill the form with this input" }));
-    if (head?.own && fills) this.refill(head.input ?? this.given ?? {});
+    if (head?.own && fillsForm) this.refill(head.input ?? this.input ?? {});
   }
 
   notOwn(head) {
-    this.out.prepend(el("p", { class: "quiet" }, `A run of ${className(head.agent)}, not of ${this.agent.name}.`));
+    this.out.prepend(el("p", { class: "quiet" }, `This run belongs to ${className(head.agent)}, not to ${this.agent.name}.`));
   }
 
-  async askPeople(requests) {
+  async showRequests(requests) {
     const id = this.runId;
-    const { requestCard } = await import("./people.js");
+    const { requestCard } = await import("./requests.js");
     if (id === this.runId) fill(this.asked, requests.map((each) => requestCard(each, (request, value) => this.answer(request, value))));
   }
 
   async answer(request, value) {
-    const found = await ask(`/api/requests/${encodeURIComponent(request.id)}`, { method: "POST", body: { value } });
-    if (found.error) return found.error;
-    if (found.goes_on) this.show(this.runId);
-    else say("Answered; it goes on when all is answered.");
+    const result = await fetchJson(`/api/requests/${encodeURIComponent(request.id)}`, { method: "POST", body: { value } });
+    if (result.error) return result.error;
+    if (result.resumed) this.show(this.runId);
+    else notify("Answered. The run resumes after the last answer.");
     return null;
   }
 
   async resume() {
-    const found = await ask(`/api/runs/${encodeURIComponent(this.runId)}/resume`, { method: "POST" });
-    if (found.error) say(found.error);
+    const result = await fetchJson(`/api/runs/${encodeURIComponent(this.runId)}/resume`, { method: "POST" });
+    if (result.error) notify(result.error);
     else this.show(this.runId);
   }
 
   again() {
     this.setAfter(null);
-    this.refill(this.given ?? {});
+    this.refill(this.input ?? {});
     this.form.focus();
     scrollTo({ top: 0 });
   }
@@ -271,19 +271,19 @@ class Play {
 
   setAfter(id) {
     this.after = id && { id };
-    this.talk.hidden = !id;
+    this.conversation.hidden = !id;
     if (!id) return;
-    fill(this.talk, icon("talk"), el("span", {}, "goes on with the conversation"), button("", () => this.setAfter(null), { look: "bare small", picture: "cross", label: "Begin anew" }));
+    fill(this.conversation, icon("talk"), el("span", {}, "continues the conversation"), button("", () => this.setAfter(null), { look: "bare small", picture: "cross", label: "New conversation" }));
     this.form.fill({});
     this.form.focus();
   }
 
-  async loadTalk(id) {
-    if (this.hasTalk) return;
-    this.hasTalk = true;
-    const found = await ask(`/api/runs/${encodeURIComponent(id)}/talk`);
-    if (found.error || id !== this.runId || !found.runs.length) return;
-    put(this.earlier, found.runs.map((each) => el("details", { class: "exchange" }, el("summary", {}, icon("talk"), el("span", {}, gist(each.input, 120))), el("div", { class: "exchange-body" }, valueView(single(each.output)), link("Timeline", `/runs/${encodeURIComponent(each.id)}`)))));
+  async loadConversation(id) {
+    if (this.hasConversation) return;
+    this.hasConversation = true;
+    const result = await fetchJson(`/api/runs/${encodeURIComponent(id)}/conversation`);
+    if (result.error || id !== this.runId || !result.runs.length) return;
+    put(this.earlier, result.runs.map((each) => el("details", { class: "exchange" }, el("summary", {}, icon("talk"), el("span", {}, summary(each.input, 120))), el("div", { class: "exchange-body" }, valueView(unwrap(each.output)), link("Timeline", `/runs/${encodeURIComponent(each.id)}`)))));
   }
 }
 

@@ -1,6 +1,6 @@
-// The list of runs: what there is, found by state, agent and text.
+// The list of runs, filtered by state, agent and text.
 
-import { ask, base, button, chip, el, fill, link, put, statusView } from "./dom.js";
+import { base, button, chip, el, fetchJson, fill, link, put, statusView } from "./dom.js";
 import { ago, className, count, many, money, oneLine, seconds, short, stateOf, stateWords, when } from "./text.js";
 
 const STATES = [["", "all"], ["running", "running"], ["waiting", "waiting"], ["done", "finished"], ["failed", "failed"], ["stopped", "stopped"]];
@@ -8,20 +8,20 @@ const PAGE = 50;
 
 export function runsPage(main, site) {
   document.title = "Runs · acorn";
-  const wanted = new URLSearchParams(location.search);
-  const query = { status: wanted.get("status") ?? "", agent: wanted.get("agent") ?? "", q: wanted.get("q") ?? "" };
+  const params = new URLSearchParams(location.search);
+  const query = { status: params.get("status") ?? "", agent: params.get("agent") ?? "", q: params.get("q") ?? "" };
   const chosen = [];
-  let runs = [], before = null, asked = 0, looked = 0, isLong = false, loading = null;
+  let runs = [], before = null, loads = 0, searched = 0, isLong = false, loading = null;
 
   const search = el("input", { type: "search", placeholder: "Search", "aria-label": "Search runs", is: { value: query.q } });
   const agents = el("select", { "aria-label": "Agent" });
-  const states = el("div", { class: "segments", role: "radiogroup", "aria-label": "State" }, STATES.map(([value, words]) => el("label", {}, el("input", { type: "radio", name: "state", is: { checked: value === query.status }, on: { change: () => set({ status: value }) } }), el("span", {}, words))));
+  const states = el("div", { class: "segments", role: "radiogroup", "aria-label": "State" }, STATES.map(([value, label]) => el("label", {}, el("input", { type: "radio", name: "state", is: { checked: value === query.status }, on: { change: () => set({ status: value }) } }), el("span", {}, label))));
   const list = el("ul", { class: "run-list" });
   const state = el("p", { class: "quiet", role: "status" });
-  const more = button("Older ones", () => begin(true));
+  const more = button("Older runs", () => startLoading(true));
   more.hidden = true;
-  const beside = link("Compare", "/compare", { class: "button primary" });
-  const choice = el("div", { class: "actions choice", hidden: true }, el("span", { role: "status" }), beside);
+  const compare = link("Compare", "/compare", { class: "button primary" });
+  const choice = el("div", { class: "actions choice", hidden: true }, el("span", { role: "status" }), compare);
   const known = new Set(query.agent ? [query.agent] : []);
   drawAgents();
 
@@ -41,11 +41,11 @@ export function runsPage(main, site) {
     const shown = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
     history.replaceState(null, "", `${location.pathname}${shown.size ? `?${shown}` : ""}`);
     isLong = false;
-    begin();
+    startLoading();
   }
 
-  /** Loads anew, whatever is under way. */
-  function begin(further = false) {
+  /** Loads the list again, also while it is being loaded. */
+  function startLoading(further = false) {
     const mine = loading = load(further).finally(() => {
       if (loading === mine) loading = null;
     });
@@ -53,48 +53,48 @@ export function runsPage(main, site) {
   }
 
   function drawAgents() {
-    fill(agents, el("option", { value: "" }, "every agent"), [...known].sort().map((each) => el("option", { value: each, is: { selected: each === query.agent } }, each)));
+    fill(agents, el("option", { value: "" }, "all agents"), [...known].sort().map((each) => el("option", { value: each, is: { selected: each === query.agent } }, each)));
     agents.hidden = known.size < 2;
   }
 
-  /** A page of runs, or a further one; a text is looked for until a page is full, however many runs there are. */
+  /** Loads the first or the next page. A search continues until the page is full. */
   async function load(further = false) {
-    const mine = ++asked;
-    const drawn = JSON.stringify(runs);
-    const wants = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
+    const mine = ++loads;
+    const previous = JSON.stringify(runs);
+    const params = new URLSearchParams(Object.entries(query).filter(([, value]) => value));
     const earlier = further ? runs : [];
-    let made = [], from = further ? before : null;
-    if (!further) looked = 0;
+    let loaded = [], from = further ? before : null;
+    if (!further) searched = 0;
     do {
-      if (from) wants.set("before", from);
-      const found = await ask(`/api/runs?${wants}`);
-      if (mine !== asked) return;
-      if (found.error) {
-        state.textContent = found.error;
+      if (from) params.set("before", from);
+      const page = await fetchJson(`/api/runs?${params}`);
+      if (mine !== loads) return;
+      if (page.error) {
+        state.textContent = page.error;
         return;
       }
-      made = [...made, ...found.runs];
-      from = found.before;
-      looked += found.looked;
-      runs = [...earlier, ...made];
-      if (from && query.q) state.textContent = `Looking … ${count(looked)} runs so far, ${count(runs.length)} found`;
-      for (const each of found.runs) if (each.agent) known.add(className(each.agent));
-      if (query.q && found.runs.length) draw();
-    } while (from && query.q && made.length < PAGE);
+      loaded = [...loaded, ...page.runs];
+      from = page.before;
+      searched += page.searched;
+      runs = [...earlier, ...loaded];
+      if (from && query.q) state.textContent = `Searching … ${count(searched)} runs searched, ${count(runs.length)} found`;
+      for (const each of page.runs) if (each.agent) known.add(className(each.agent));
+      if (query.q && page.runs.length) draw();
+    } while (from && query.q && loaded.length < PAGE);
     before = from;
     isLong ||= further;
     more.hidden = !before;
     if (agents.options.length !== known.size + 1) drawAgents();
-    if (drawn !== JSON.stringify(runs) || !list.childNodes.length) draw();
-    state.textContent = told();
+    if (previous !== JSON.stringify(runs) || !list.childNodes.length) draw();
+    state.textContent = describe();
   }
 
-  function told() {
-    const isNarrow = query.status || query.agent;
-    const howTo = site.agent ? "" : " `acorn run agent.py --store FILE` keeps one.";
-    if (!query.q) return runs.length ? "" : isNarrow ? "Nothing fits." : `There are no runs yet.${howTo}`;
-    const which = `${count(looked)}${before ? " newest" : ""} ${isNarrow ? "runs that fit" : looked === 1 ? "run" : "runs"}`;
-    return `${count(runs.length)} of the ${which} say “${query.q}” in what went in, was said, called or returned.`;
+  function describe() {
+    const isFiltered = query.status || query.agent;
+    const howTo = site.agent ? "" : " `acorn run agent.py --store FILE` stores one.";
+    if (!query.q) return runs.length ? "" : isFiltered ? "No run matches." : `No runs yet.${howTo}`;
+    const total = `${count(searched)}${before ? " newest" : ""} ${isFiltered ? "matching " : ""}${searched === 1 ? "run" : "runs"}`;
+    return `${count(runs.length)} of the ${total} contain “${query.q}” in inputs, messages, calls or results.`;
   }
 
   function draw() {
@@ -104,20 +104,20 @@ export function runsPage(main, site) {
     if (at) [...list.querySelectorAll(".run-line")].find((each) => each.getAttribute("href") === at)?.focus();
   }
 
-  /** Two are chosen to be compared; a third takes the place of the first. */
+  /** Chooses a run to compare. A third choice replaces the first. */
   function box(run) {
-    const made = el("input", { type: "checkbox", "aria-label": `Choose ${oneLine(run.input, 60) || short(run.id)} to compare`, is: { checked: chosen.includes(run.id) } });
-    made.addEventListener("change", () => {
-      if (made.checked) chosen.push(run.id);
+    const checkbox = el("input", { type: "checkbox", "aria-label": `Choose ${oneLine(run.input, 60) || short(run.id)} to compare`, is: { checked: chosen.includes(run.id) } });
+    checkbox.addEventListener("change", () => {
+      if (checkbox.checked) chosen.push(run.id);
       else chosen.splice(chosen.indexOf(run.id), 1);
       if (chosen.length > 2) chosen.shift();
       for (const [at, each] of list.querySelectorAll("input").entries()) each.checked = chosen.includes(runs[at].id);
       choice.hidden = !chosen.length;
-      choice.firstChild.textContent = chosen.length === 2 ? "Two runs are chosen" : "Choose another to compare";
+      choice.firstChild.textContent = chosen.length === 2 ? "Two runs chosen" : "Choose another run to compare";
       const [a, b] = chosen.map(encodeURIComponent);
-      beside.href = `${base}/compare?a=${a}${b ? `&b=${b}` : ""}`;
+      compare.href = `${base}/compare?a=${a}${b ? `&b=${b}` : ""}`;
     });
-    return made;
+    return checkbox;
   }
 
   document.addEventListener("keydown", (event) => {
@@ -139,24 +139,24 @@ export function runsPage(main, site) {
   });
 
   setInterval(() => {
-    // A store that takes longer than this would never be heard to the end.
-    if (!document.hidden && !isLong && !query.q && !loading) begin();
+    // Do not interrupt a slow store.
+    if (!document.hidden && !isLong && !query.q && !loading) startLoading();
   }, 2000);
-  return begin();
+  return startLoading();
 }
 
 function line(run) {
   const tokens = run.usage ? run.usage.input_tokens + run.usage.output_tokens : 0;
-  const goesOn = ["running", "queued"].includes(run.status);
-  const said = run.error && run.status !== "stopped" ? el("span", { class: "gist-out bad" }, oneLine(run.error)) : el("span", { class: "gist-out" }, oneLine(run.output) || [className(run.agent), run.model].filter(Boolean).join(" · "));
-  const made = link([
+  const isActive = ["running", "queued"].includes(run.status);
+  const result = run.error && run.status !== "stopped" ? el("span", { class: "gist-out bad" }, oneLine(run.error)) : el("span", { class: "gist-out" }, oneLine(run.output) || [className(run.agent), run.model].filter(Boolean).join(" · "));
+  const row = link([
     statusView(stateOf(run), stateWords(stateOf(run))),
-    el("span", { class: "gist" }, el("span", { class: "gist-in" }, oneLine(run.input) || short(run.id)), said),
+    el("span", { class: "gist" }, el("span", { class: "gist-in" }, oneLine(run.input) || short(run.id)), result),
     el("span", { class: "figure is-less" }, many(run.steps ?? 0, "step")),
     el("span", { class: "figure is-less", title: `${count(tokens)} tokens` }, money(run.cost) || `${count(tokens)} tk`),
-    el("span", { class: "figure" }, !goesOn && seconds(run.seconds)),  // what it took up to its last step says nothing
+    el("span", { class: "figure" }, !isActive && seconds(run.seconds)),  // An active run has only the time of its last step.
     el("span", { class: "figure", title: run.started && when(run.started) }, run.started && ago(run.started)),
   ], `/runs/${encodeURIComponent(run.id)}`, { class: "run-line" });
-  put(made, el("span", { class: "sr" }, ` ${className(run.agent)}`));
-  return made;
+  put(row, el("span", { class: "sr" }, ` ${className(run.agent)}`));
+  return row;
 }

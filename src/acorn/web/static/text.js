@@ -1,21 +1,21 @@
-// Numbers and times in words.
+// Formatting of numbers, times and JSON.
 
 export function seconds(value) {
   if (value === undefined || value === null) return "";
   if (value < 0.9995) return `${Math.round(value * 1000)} ms`;
   if (value < 59.95) return `${value.toFixed(value < 10 ? 2 : 1)} s`;
   const minutes = Math.floor(Math.round(value) / 60);
-  const both = (many, name, rest, other) => (rest ? `${many} ${name} ${rest} ${other}` : `${many} ${name}`);
-  if (minutes < 60) return both(minutes, "min", Math.round(value) % 60, "s");
-  return both(Math.floor(minutes / 60), "h", minutes % 60, "min");
+  const pair = (large, unit, small, smallUnit) => (small ? `${large} ${unit} ${small} ${smallUnit}` : `${large} ${unit}`);
+  if (minutes < 60) return pair(minutes, "min", Math.round(value) % 60, "s");
+  return pair(Math.floor(minutes / 60), "h", minutes % 60, "min");
 }
 
 export function count(value) {
   return (value ?? 0).toLocaleString("en");
 }
 
-export function many(value, what) {
-  return `${count(value)} ${what}${value === 1 ? "" : "s"}`;
+export function many(value, noun) {
+  return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
 }
 
 export function money(value) {
@@ -25,9 +25,9 @@ export function money(value) {
   return `$${value.toFixed(value < 1 ? 4 : 2).replace(/(\.\d\d)0+$/, "$1")}`;
 }
 
-const STATES = { done: "finished", unfinished: "not finished", waiting: "waits", lost: "the server is gone" };
+const STATES = { done: "finished", unfinished: "not finished", waiting: "waiting", lost: "no connection" };
 
-/** What a run is at; a single turn that called a tool has ended, and has no answer. */
+/** The state of a run. A single turn that called a tool is done but has no answer. */
 export function stateOf(head) {
   return head.status === "done" && head.stop_reason === "unfinished" ? "unfinished" : head.status;
 }
@@ -51,7 +51,7 @@ export function when(iso) {
   return Number.isNaN(then.getTime()) ? "" : then.toLocaleString("en");
 }
 
-/** The name of a field as people read it. */
+/** The name of a field in words. */
 export function words(name) {
   return String(name).replaceAll("_", " ");
 }
@@ -70,13 +70,13 @@ export function oneLine(value, most = 160) {
   return flat.length > most ? `${flat.slice(0, most)}…` : flat;
 }
 
-/** JSON, in which a whole number that this language would round is kept as it was written. */
+/** Parses JSON. Integers that JavaScript would round stay as they are written. */
 export function fromJson(text) {
   const keep = (_, value, { source }) => (Number.isInteger(value) && !Number.isSafeInteger(value) ? JSON.rawJSON(source) : value);
   return JSON.parse(text, JSON.rawJSON && /\d{16}/.test(text) ? keep : undefined);
 }
 
-/** A number as it was written, where it is one that would have been rounded; else the value. */
+/** The source of an integer that would be rounded, else the value. */
 export function unrounded(value) {
   return JSON.isRawJSON?.(value) ? value.rawJSON : value;
 }
@@ -85,7 +85,7 @@ export function isRecord(value) {
   return Boolean(value) && typeof value === "object" && !Array.isArray(value) && !JSON.isRawJSON?.(value);
 }
 
-export function parsed(text) {
+export function parse(text) {
   try {
     return fromJson(text);
   } catch {
@@ -93,27 +93,27 @@ export function parsed(text) {
   }
 }
 
-/** What is wrong with an answer, of the document that the model reads about it. */
+/** The problems in a validation document for the model. */
 export function problemsIn(text) {
-  const plain = (part) => part.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&quot;", '"').replaceAll("&apos;", "'").replaceAll("&amp;", "&");
-  const found = [];
-  const shape = /<field name="([^"]*)">\s*<expected>([^]*?)<\/expected>\s*<received>([^]*?)<\/received>/g;
-  for (const [, path, expected, received] of String(text).matchAll(shape)) found.push({ path: plain(path), expected: plain(expected), received: plain(received) });
-  return found;
+  const unescape = (part) => part.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&quot;", '"').replaceAll("&apos;", "'").replaceAll("&amp;", "&");
+  const problems = [];
+  const pattern = /<field name="([^"]*)">\s*<expected>([^]*?)<\/expected>\s*<received>([^]*?)<\/received>/g;
+  for (const [, path, expected, received] of String(text).matchAll(pattern)) problems.push({ path: unescape(path), expected: unescape(expected), received: unescape(received) });
+  return problems;
 }
 
-/** A value in a line: the text that it is, or the first one in it; else JSON. */
-export function gist(value, most = 160) {
+/** A value on one line: its first text, else JSON. */
+export function summary(value, most = 160) {
   if (isRecord(value)) {
     const items = Object.values(value);
-    const text = items.find((each) => typeof each === "string" && each.trim());
+    const text = items.find((item) => typeof item === "string" && item.trim());
     return oneLine(text ?? (items.length === 1 ? items[0] : value), most);
   }
   return oneLine(value, most);
 }
 
-/** The one value of a record that has only one. */
-export function single(value) {
+/** The value of a record with one field. */
+export function unwrap(value) {
   const names = isRecord(value) ? Object.keys(value) : [];
   return names.length === 1 ? value[names[0]] : value;
 }

@@ -1,16 +1,16 @@
-// One run: its waterfall, what each row holds, and the strip of the whole.
+// One run: its waterfall, the details of each row, and an overview.
 //
-// Rows come light, without what they hold; that is asked for when a row is chosen. Up to 400 rows all are in the page, so
-// that the browser finds in them; above, only those in sight, and the page finds by itself.
+// The details of a row are loaded when it is selected. Up to 400 rows are all in the page, so that the browser can search
+// them. Of more rows, only the visible ones are drawn, and the page searches itself.
 
-import { ask, base, button, chip, copyButton, el, fill, follow, icon, kept, link, put, say, statusView, tabs } from "./dom.js";
-import { requestCard } from "./people.js";
-import { className, count, gist, many, money, oneLine, parsed, problemsIn, seconds, short, stateOf, stateWords, when } from "./text.js";
-import { eitherView, jsonView, preView, textView, valueView } from "./value.js";
+import { base, button, chip, copyButton, el, fetchJson, fill, follow, icon, link, notify, put, savedRun, statusView, tabs } from "./dom.js";
+import { requestCard } from "./requests.js";
+import { className, count, many, money, oneLine, parse, problemsIn, seconds, short, stateOf, stateWords, summary, when } from "./text.js";
+import { jsonView, preView, textOrJsonView, textView, valueView } from "./value.js";
 
-const HIGH = 28;
-const AXIS = 38;
-const ALL = 400;
+const ROW_HEIGHT = 28;
+const AXIS_HEIGHT = 38;
+const MAX_DRAWN = 400;
 const FINISH = "__finish__";
 
 export function viewPage(main, id) {
@@ -19,18 +19,18 @@ export function viewPage(main, id) {
   return view.load();
 }
 
-/** What a key does, for the page and for the list of keys. */
+/** The keys, their descriptions and their actions. */
 const KEYS = [
-  [["j", "ArrowDown"], "the next row", (view) => view.step(1)],
-  [["k", "ArrowUp"], "the row before", (view) => view.step(-1)],
-  [["ArrowLeft"], "fold, or to the row above", (view) => view.foldRow(true)],
+  [["j", "ArrowDown"], "next row", (view) => view.step(1)],
+  [["k", "ArrowUp"], "previous row", (view) => view.step(-1)],
+  [["ArrowLeft"], "fold, or go to the parent row", (view) => view.foldRow(true)],
   [["ArrowRight"], "unfold", (view) => view.foldRow(false)],
-  [["Enter"], "what the row holds", (view) => view.openDetail()],
-  [["e"], "the next error", (view) => view.nextBad()],
+  [["Enter"], "details of the row", (view) => view.openDetail()],
+  [["e"], "next error", (view) => view.nextError()],
   [["/"], "find", (view) => view.find.focus()],
-  [["n"], "the next that was found", (view) => view.nextHit(1)],
+  [["n"], "next match", (view) => view.nextHit(1)],
   [["z"], "zoom to the row", (view) => view.zoomRow()],
-  [["0"], "the whole run", (view) => view.zoom(0, view.total)],
+  [["0"], "show the whole run", (view) => view.zoom(0, view.total)],
   [["f"], "fork before the row", (view) => view.fork()],
   [["c"], "compare with another run", (view) => view.compare()],
   [["?"], "this list", (view) => view.showKeys()],
@@ -61,14 +61,14 @@ class View {
     this.chips = el("div", { class: "chips" });
     this.acts = el("div", { class: "actions" });
     this.find = el("input", { type: "search", placeholder: "Find   /", "aria-label": "Find in this run" });
-    this.found = el("output", { "aria-live": "polite" });
+    this.matchCount = el("output", { "aria-live": "polite" });
     this.canvas = el("canvas", {});
     this.pane = el("div", { class: "strip-window", hidden: true });
-    this.strip = el("div", { class: "strip", role: "img", "aria-label": "The whole run; drag to zoom, press 0 for all of it" }, this.canvas, this.pane);
+    this.strip = el("div", { class: "strip", role: "img", "aria-label": "Overview of the run. Drag to zoom, press 0 to show all" }, this.canvas, this.pane);
     this.ticks = el("div", { class: "ticks", "aria-hidden": "true" });
     this.body = el("div", { class: "fall-body", role: "tree", "aria-label": "Steps", tabindex: 0 });
-    this.fall = el("div", { class: "fall" }, el("div", { class: "axis" }, el("div", { class: "finder" }, this.find, this.found), this.ticks), this.body);
-    this.detail = el("section", { class: "detail", "aria-label": "Details", tabindex: -1 }, el("p", { class: "quiet" }, "Choose a row."));
+    this.fall = el("div", { class: "fall" }, el("div", { class: "axis" }, el("div", { class: "finder" }, this.find, this.matchCount), this.ticks), this.body);
+    this.detail = el("section", { class: "detail", "aria-label": "Details", tabindex: -1 }, el("p", { class: "quiet" }, "Select a row."));
     this.waits = el("div", { class: "waits", hidden: true });
     this.node = el("div", { class: "view" },
       el("div", {}, el("div", { class: "view-head" }, this.title, this.status, this.chips, this.acts), this.waits),
@@ -95,38 +95,38 @@ class View {
   }
 
   async load() {
-    const found = await ask(`${this.path}/view`);
-    if (found.error) {
-      fill(this.node, el("div", { class: "wait" }, el("p", { class: "wrong" }, found.error), el("p", {}, link("All runs", "/runs/"))));
+    const run = await fetchJson(`${this.path}/view`);
+    if (run.error) {
+      fill(this.node, el("div", { class: "wait" }, el("p", { class: "wrong" }, run.error), el("p", {}, link("All runs", "/runs/"))));
       return;
     }
-    this.take(found);
+    this.update(run);
     this.body.focus({ preventScroll: true });
     this.fromHash();
     if (this.selected === null && this.flat.length) this.select(this.flat[0].i, { isLinked: false });
-    this.version = found.version;
-    if (!kept && ["running", "queued", "waiting"].includes(found.head.status)) this.listen();
+    this.version = run.version;
+    if (!savedRun && ["running", "queued", "waiting"].includes(run.head.status)) this.listen();
   }
 
   listen() {
-    this.shut?.();
-    this.shut = follow(`${this.path}/rows?after=${this.version}`, (news) => {
+    this.closeStream?.();
+    this.closeStream = follow(`${this.path}/rows?after=${this.version}`, (news) => {
       this.version = news.version;
-      if (news.rows.length || news.head.status !== this.head.status || idsOf(news.requests) !== this.asked) this.take(news);
+      if (news.rows.length || news.head.status !== this.head.status || idsOf(news.requests) !== this.asked) this.update(news);
       if (this.selected !== null && news.rows.some((row) => row.i === this.selected)) this.showDetail();
       if (!news.over) return;
-      this.shut();
-      if (news.head.status === "waiting") setTimeout(() => this.listen(), 2000);  // somebody else may answer it
+      this.closeStream();
+      if (news.head.status === "waiting") setTimeout(() => this.listen(), 2000);  // Another user may answer the request.
     });
   }
 
-  take({ head, rows, requests }) {
+  update({ head, rows, requests }) {
     this.head = head;
     for (const row of rows) this.rows.set(row.i, row);
-    const isWhole = !this.range || (this.range[0] === 0 && this.range[1] === this.total);
+    const showsAll = !this.range || (this.range[0] === 0 && this.range[1] === this.total);
     this.total = Math.max(0.001, head.seconds ?? 0, ...(rows.length < 5000 ? rows : []).map((row) => row.b ?? row.a ?? 0));
     if (rows.length >= 5000) for (const row of rows) this.total = Math.max(this.total, row.b ?? row.a ?? 0);
-    if (isWhole) this.range = [0, this.total];
+    if (showsAll) this.range = [0, this.total];
     this.order();
     this.drawHead(requests);
     this.draw();
@@ -135,10 +135,10 @@ class View {
   drawHead(requests) {
     const { head } = this;
     document.title = `${className(head.agent) || short(this.id)} · acorn`;
-    fill(this.title, gist(head.input, 120) || short(this.id));
+    fill(this.title, summary(head.input, 120) || short(this.id));
     this.title.title = oneLine(head.input, 600);
     const state = stateOf(head);
-    statusView(state, state === "waiting" ? "waits for a person" : stateWords(state), this.status);
+    statusView(state, state === "waiting" ? "waiting for input" : stateWords(state), this.status);
     const usage = head.usage ?? {};
     const cached = usage.cached_tokens ? `, ${count(usage.cached_tokens)} cached` : "";
     const tokens = (usage.input_tokens ?? 0) + (usage.output_tokens ?? 0);
@@ -150,38 +150,38 @@ class View {
       part("steps", String(head.steps ?? 0)),
       part("tokens", count(tokens), `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out${cached}`),
       part("cost", money(head.cost)), part("", head.model));
-    const goesOn = !kept && ["running", "queued"].includes(head.status);
+    const isActive = !savedRun && ["running", "queued"].includes(head.status);
     const address = encodeURIComponent(this.id);
     fill(this.acts,
-      head.own && link([icon("play"), el("span", {}, "In Play")], `/?run=${address}`, { class: "button small" }),
-      goesOn && button("Stop", () => this.act("stop", "POST"), { look: "small", picture: "stop" }),
-      head.own && ["stopped", "failed"].includes(head.status) && button("Go on", () => this.act("resume", "POST"), { look: "small", picture: "again" }),
-      !kept && button("", () => this.compare(), { look: "bare small", picture: "sides", label: "Compare with another run", title: "Compare  c" }),
+      head.own && link([icon("play"), el("span", {}, "Open in Play")], `/?run=${address}`, { class: "button small" }),
+      isActive && button("Stop", () => this.act("stop", "POST"), { look: "small", picture: "stop" }),
+      head.own && ["stopped", "failed"].includes(head.status) && button("Resume", () => this.act("resume", "POST"), { look: "small", picture: "again" }),
+      !savedRun && button("", () => this.compare(), { look: "bare small", picture: "sides", label: "Compare with another run", title: "Compare  c" }),
       head.own && button("", () => this.fork(), { look: "bare small", picture: "branch", label: "Fork", title: "Fork  f" }),
-      head.root !== undefined && button("", () => this.python(), { look: "bare small", picture: "code", label: "As Python", title: "As Python" }),
-      !kept && el("a", { class: "button bare small", href: `${base}${this.path}/file`, download: "", title: "Save the run as a file", "aria-label": "Save the run as a file" }, icon("save")),
+      head.root !== undefined && button("", () => this.python(), { look: "bare small", picture: "code", label: "Show as Python", title: "Show as Python" }),
+      !savedRun && el("a", { class: "button bare small", href: `${base}${this.path}/file`, download: "", title: "Save the run as a file", "aria-label": "Save the run as a file" }, icon("save")),
       button("", () => this.showKeys(), { look: "bare small", picture: "keys", label: "Keys", title: "Keys  ?" }),
-      !goesOn && head.root !== undefined && button("", () => this.remove(), { look: "bare small danger", picture: "bin", label: "Delete this run", title: "Delete this run" }));
+      !isActive && head.root !== undefined && button("", () => this.remove(), { look: "bare small danger", picture: "bin", label: "Delete this run", title: "Delete this run" }));
     const asked = idsOf(requests);
     this.waits.hidden = !requests.length;
-    if (asked === this.asked) return;  // somebody may be writing an answer
+    if (asked === this.asked) return;  // The user may be writing an answer.
     this.asked = asked;
     fill(this.waits, requests.map((each) => requestCard(each, (request, value) => this.answer(request, value))));
   }
 
   origin({ run, before }) {
     const words = `forked before step ${before}`;
-    return el("span", { class: "chip" }, icon("branch"), run && !kept ? link(words, `/runs/${encodeURIComponent(run)}`) : words,
-      run && !kept && link("compare", `/compare?a=${encodeURIComponent(run)}&b=${encodeURIComponent(this.id)}`));
+    return el("span", { class: "chip" }, icon("branch"), run && !savedRun ? link(words, `/runs/${encodeURIComponent(run)}`) : words,
+      run && !savedRun && link("compare", `/compare?a=${encodeURIComponent(run)}&b=${encodeURIComponent(this.id)}`));
   }
 
   compare() {
-    if (!kept) location.assign(`${base}/compare?a=${encodeURIComponent(this.id)}`);
+    if (!savedRun) location.assign(`${base}/compare?a=${encodeURIComponent(this.id)}`);
   }
 
-  /** Before a turn, and behind a call of it, whose result may then be another; of a branch, before it is called. */
+  /** Forks before a turn, after a call, so that its result can be edited, or before the call of a branch. */
   fork() {
-    if (!this.head.own) return say(`acorn fork ${short(this.id)} --before 2 makes one: this page has no agent of that run`);
+    if (!this.head.own) return notify(`The page does not have the agent of this run. Use acorn fork ${short(this.id)} --before 2`);
     let row = this.rows.get(this.selected), branch = null;
     const isTurn = row?.u === undefined;
     while (row?.u !== undefined) {
@@ -194,33 +194,33 @@ class View {
   }
 
   async python() {
-    const found = await ask(`${this.path}/python`);
-    if (found.error) return say(found.error);
-    const box = el("dialog", { class: "broad", "aria-labelledby": "as-python" }, el("h2", { id: "as-python" }, "As a test"), preView(found.text), el("div", { class: "actions" }, copyButton(() => found.text, "Copy", "Copy"), button("Close", () => box.close())));
+    const response = await fetchJson(`${this.path}/python`);
+    if (response.error) return notify(response.error);
+    const box = el("dialog", { class: "broad", "aria-labelledby": "as-python" }, el("h2", { id: "as-python" }, "Python test"), preView(response.text), el("div", { class: "actions" }, copyButton(() => response.text, "Copy", "Copy"), button("Close", () => box.close())));
     return this.dialog(box);
   }
 
   async act(what, method) {
-    const found = await ask(`${this.path}/${what}`, { method });
-    if (found.error) say(found.error);
+    const response = await fetchJson(`${this.path}/${what}`, { method });
+    if (response.error) notify(response.error);
     else if (what === "resume") this.listen();
   }
 
   async answer(request, value) {
-    const found = await ask(`/api/requests/${encodeURIComponent(request.id)}`, { method: "POST", body: { value } });
-    if (found.error) return found.error;
-    say(found.goes_on ? "It goes on" : `Answered; it goes on when it is resumed: acorn resume ${short(this.id)}`);
-    if (found.goes_on) this.listen();
+    const response = await fetchJson(`/api/requests/${encodeURIComponent(request.id)}`, { method: "POST", body: { value } });
+    if (response.error) return response.error;
+    notify(response.resumed ? "Run resumed" : `Answered. To resume the run: acorn resume ${short(this.id)}`);
+    if (response.resumed) this.listen();
     return null;
   }
 
   remove() {
     const box = el("dialog", { "aria-labelledby": "ask-delete" }, el("h2", { id: "ask-delete" }, "Delete this run and its branches?"), el("div", { class: "actions" }, button("Delete", async () => {
-      const found = await ask(this.path, { method: "DELETE" });
+      const response = await fetchJson(this.path, { method: "DELETE" });
       box.close();
-      if (found.error) say(found.error);
+      if (response.error) notify(response.error);
       else location.assign(`${base}/runs/`);
-    }, { look: "danger" }), button("Keep it", () => box.close())));
+    }, { look: "danger" }), button("Cancel", () => box.close())));
     this.dialog(box);
   }
 
@@ -239,7 +239,7 @@ class View {
     this.dialog(box);
   }
 
-  // Order, folding, choosing
+  // Order, folding, selection
 
   order() {
     this.below = new Map();
@@ -260,7 +260,7 @@ class View {
       const below = this.below.get(row.i);
       if (below && !this.folded.has(row.i)) for (let at = below.length - 1; at >= 0; at--) stack.push([below[at], depth + 1]);
     }
-    if (!this.find.value) this.found.textContent = many(this.rows.size, "row");
+    if (!this.find.value) this.matchCount.textContent = many(this.rows.size, "row");
   }
 
   fold(number, folds) {
@@ -283,12 +283,12 @@ class View {
     if (next) this.select(next.i);
   }
 
-  nextBad() {
-    const bad = this.flat.filter((row) => row.x);
+  nextError() {
+    const errors = this.flat.filter((row) => row.x);
     const at = this.at.get(this.selected) ?? -1;
-    const next = bad.find((row) => this.at.get(row.i) > at) ?? bad[0];
+    const next = errors.find((row) => this.at.get(row.i) > at) ?? errors[0];
     if (next) this.select(next.i);
-    else say("There is no error");
+    else notify("No errors");
   }
 
   fromHash() {
@@ -302,19 +302,19 @@ class View {
     if (unfolded) this.order();
     this.selected = number;
     if (isLinked) history.replaceState(null, "", `#row-${number}`);
-    const top = (this.at.get(number) ?? 0) * HIGH;
+    const top = (this.at.get(number) ?? 0) * ROW_HEIGHT;
     const { scrollTop, clientHeight } = this.fall;
-    const room = clientHeight - AXIS;
-    if (centre) this.fall.scrollTop = top - room / 2;
+    const visible = clientHeight - AXIS_HEIGHT;
+    if (centre) this.fall.scrollTop = top - visible / 2;
     else if (top < scrollTop) this.fall.scrollTop = top;
-    else if (top + HIGH > scrollTop + room) this.fall.scrollTop = top + HIGH - room;
+    else if (top + ROW_HEIGHT > scrollTop + visible) this.fall.scrollTop = top + ROW_HEIGHT - visible;
     this.drawRows(unfolded);
     this.markRow();
     this.showDetail();
     if (opens) this.detail.classList.add("is-open");
   }
 
-  /** The chosen row among those that are drawn, without drawing them anew. */
+  /** Marks the selected row without drawing the rows again. */
   markRow() {
     for (const each of this.body.querySelectorAll("[aria-selected='true']")) each.setAttribute("aria-selected", "false");
     const row = document.getElementById(`row-${this.selected}`);
@@ -345,7 +345,7 @@ class View {
     known[2](this);
   }
 
-  // Finding
+  // Search
 
   search() {
     const text = this.find.value.trim().toLowerCase();
@@ -353,50 +353,50 @@ class View {
     this.asking?.abort();
     this.hits = new Set();
     if (!text) {
-      this.found.textContent = many(this.rows.size, "row");
+      this.matchCount.textContent = many(this.rows.size, "row");
       globalThis.CSS.highlights?.delete("found");
       this.drawRows(true);
       return;
     }
     for (const row of this.rows.values()) if (row.n.toLowerCase().includes(text) || row.p?.toLowerCase().includes(text)) this.hits.add(row.i);
-    this.tellHits();
+    this.showHits();
     this.drawRows(true);
     this.searching = setTimeout(async () => {
       this.asking = new AbortController();
       try {
-        const found = await ask(`${this.path}/find?q=${encodeURIComponent(text)}`, { signal: this.asking.signal });
-        for (const number of found.rows ?? []) this.hits.add(number);
-        this.tellHits();
+        const response = await fetchJson(`${this.path}/find?q=${encodeURIComponent(text)}`, { signal: this.asking.signal });
+        for (const number of response.rows ?? []) this.hits.add(number);
+        this.showHits();
         this.drawRows(true);
       } catch {
-        // another letter was typed
+        // Another character was typed.
       }
     }, 180);
   }
 
-  tellHits() {
-    this.found.textContent = this.hits.size ? many(this.hits.size, "row") : "none";
+  showHits() {
+    this.matchCount.textContent = this.hits.size ? many(this.hits.size, "row") : "none";
   }
 
   nextHit(by) {
-    const whole = this.wholeOrder();
-    const hits = whole.filter((number) => this.hits.has(number));
+    const order = this.fullOrder();
+    const hits = order.filter((number) => this.hits.has(number));
     if (!hits.length) return;
-    const at = whole.indexOf(this.selected);
-    const next = by > 0 ? hits.find((number) => whole.indexOf(number) > at) ?? hits[0] : hits.findLast((number) => whole.indexOf(number) < at) ?? hits.at(-1);
+    const at = order.indexOf(this.selected);
+    const next = by > 0 ? hits.find((number) => order.indexOf(number) > at) ?? hits[0] : hits.findLast((number) => order.indexOf(number) < at) ?? hits.at(-1);
     this.select(next, { centre: true });
-    this.found.textContent = `${hits.indexOf(next) + 1} of ${hits.length}`;
+    this.matchCount.textContent = `${hits.indexOf(next) + 1} of ${hits.length}`;
   }
 
-  wholeOrder() {
+  fullOrder() {
     if (!this.folded.size) return this.flat.map((row) => row.i);
-    const kept = this.folded;
+    const folded = this.folded;
     this.folded = new Set();
     this.order();
-    const found = this.flat.map((row) => row.i);
-    this.folded = kept;
+    const ids = this.flat.map((row) => row.i);
+    this.folded = folded;
     this.order();
-    return found;
+    return ids;
   }
 
   // Drawing
@@ -420,14 +420,14 @@ class View {
   }
 
   drawRows(again = false) {
-    const isWindowed = this.flat.length > ALL;
+    const isWindowed = this.flat.length > MAX_DRAWN;
     this.body.classList.toggle("is-windowed", isWindowed);
     let first = 0, last = this.flat.length;
     if (isWindowed) {
       const { scrollTop, clientHeight } = this.fall;
-      first = Math.max(0, Math.floor(scrollTop / HIGH) - 8);
-      last = Math.min(this.flat.length, Math.ceil((scrollTop + clientHeight) / HIGH) + 8);
-      this.body.style.height = `${this.flat.length * HIGH}px`;
+      first = Math.max(0, Math.floor(scrollTop / ROW_HEIGHT) - 8);
+      last = Math.min(this.flat.length, Math.ceil((scrollTop + clientHeight) / ROW_HEIGHT) + 8);
+      this.body.style.height = `${this.flat.length * ROW_HEIGHT}px`;
     } else {
       this.body.style.height = "";
       if (!again) return;
@@ -450,7 +450,7 @@ class View {
     if (start !== null && end >= from && start <= to) {
       const left = Math.max(0, ((start - from) / (to - from)) * 100);
       const right = Math.min(100, ((end - from) / (to - from)) * 100);
-      const beam = el("span", { class: isOpen && this.goesOn() ? "beam is-open" : "beam" });
+      const beam = el("span", { class: isOpen && this.isActive() ? "beam is-open" : "beam" });
       beam.style.left = `${left}%`;
       beam.style.width = `${Math.max(0, right - left)}%`;
       const took = el("span", { class: "took" }, isOpen ? "" : end > start ? seconds(end - start) : "");
@@ -470,11 +470,11 @@ class View {
       "aria-expanded": below ? String(!this.folded.has(row.i)) : undefined,
       "aria-label": `${row.n}${row.x ? ", failed" : ""}${row.p ? `: ${oneLine(row.p, 80)}` : ""}`,
     }, what, lane);
-    if (isWindowed) node.style.top = `${at * HIGH}px`;
+    if (isWindowed) node.style.top = `${at * ROW_HEIGHT}px`;
     return node;
   }
 
-  /** Whether a row is one of those that a fork has from the run before it. */
+  /** Whether a row of a fork comes from the original run. */
   isKept(row) {
     const before = this.head.forked_from?.before;
     let top = row;
@@ -482,11 +482,11 @@ class View {
     return before !== undefined && top.s !== undefined && top.s < before;
   }
 
-  goesOn() {
+  isActive() {
     return ["running", "queued"].includes(this.head.status);
   }
 
-  // The strip
+  // The overview
 
   drawStrip() {
     const { clientWidth: width, clientHeight: high } = this.strip;
@@ -555,7 +555,7 @@ class View {
     this.zoom(row.a - room, end + room);
   }
 
-  // What a row holds
+  // Details
 
   async showDetail() {
     const number = this.selected;
@@ -563,7 +563,7 @@ class View {
     if (!row) return;
     const names = [["content", "Content"], ...(["model", "answer"].includes(row.k) ? [["sent", "Messages sent"]] : []), ["raw", "Raw"]];
     if (!names.some(([name]) => name === this.tab)) this.tab = "content";
-    const made = tabs(names, (name) => {
+    const tabRow = tabs(names, (name) => {
       this.tab = name;
       this.showTab(number);
     });
@@ -574,8 +574,8 @@ class View {
     const head = el("div", { class: `detail-head k-${row.k}${row.x ? " is-bad-row" : ""}` }, el("h2", {}, row.n), facts,
       copyButton(() => `${location.href.split("#")[0]}#row-${number}`, "Copy the link to this row"),
       button("", () => this.detail.classList.remove("is-open"), { look: "bare small close", picture: "cross", label: "Close" }));
-    fill(this.detail, head, made.node, this.holder);
-    made.choose(this.tab);
+    fill(this.detail, head, tabRow.node, this.holder);
+    tabRow.choose(this.tab);
     await this.showTab(number);
   }
 
@@ -584,13 +584,13 @@ class View {
     holder.id = `pane-${this.tab}`;
     holder.setAttribute("aria-labelledby", `tab-${this.tab}`);
     const tab = this.tab;
-    const found = await ask(`${this.path}/${tab === "sent" ? "sent" : "details"}?row=${number}`);
-    // Quick keys: what comes late is of a row that is no longer chosen.
+    const response = await fetchJson(`${this.path}/${tab === "sent" ? "sent" : "details"}?row=${number}`);
+    // Another row may be selected by now.
     if (this.selected !== number || this.holder !== holder || this.tab !== tab) return;
-    if (found.error) fill(holder, el("p", { class: "quiet" }, found.error));
-    else if (tab === "sent") fill(holder, sentView(found));
-    else if (tab === "raw") fill(holder, jsonView({ entries: found.entries, results: found.results }));
-    else fill(holder, contentView(this.rows.get(number), found));
+    if (response.error) fill(holder, el("p", { class: "quiet" }, response.error));
+    else if (tab === "sent") fill(holder, sentView(response));
+    else if (tab === "raw") fill(holder, jsonView({ entries: response.entries, results: response.results }));
+    else fill(holder, contentView(this.rows.get(number), response));
     if (this.find.value.trim()) mark(holder, this.find.value.trim());
   }
 }
@@ -600,15 +600,15 @@ function nice(step) {
   return [1, 2, 5, 10].find((each) => each * power >= step) * power;
 }
 
-/** Marks what was looked for, in the texts of a pane. */
+/** Highlights the search text in a pane. */
 function mark(holder, text) {
   if (!globalThis.Highlight) return;
   const ranges = [];
   const walk = document.createTreeWalker(holder, NodeFilter.SHOW_TEXT);
   const wanted = text.toLowerCase();
   while (walk.nextNode() && ranges.length < 500) {
-    const said = walk.currentNode.data.toLowerCase();
-    for (let at = said.indexOf(wanted); at >= 0 && ranges.length < 500; at = said.indexOf(wanted, at + wanted.length)) {
+    const data = walk.currentNode.data.toLowerCase();
+    for (let at = data.indexOf(wanted); at >= 0 && ranges.length < 500; at = data.indexOf(wanted, at + wanted.length)) {
       const range = new Range();
       range.setStart(walk.currentNode, at);
       range.setEnd(walk.currentNode, at + wanted.length);
@@ -627,31 +627,31 @@ function textOf(content) {
 }
 
 function messageView(message, isFresh) {
-  const calls = (message.tool_calls ?? []).map((each) => [el("p", { class: "cap" }, `calls ${each.function?.name ?? ""}`), eitherView(each.function?.arguments ?? "")]);
+  const calls = (message.tool_calls ?? []).map((each) => [el("p", { class: "cap" }, `calls ${each.function?.name ?? ""}`), textOrJsonView(each.function?.arguments ?? "")]);
   const text = textOf(message.content);
   return el("article", { class: isFresh ? "message is-fresh" : "message" }, el("header", {}, message.role ?? "message", message.tool_call_id && el("span", {}, message.tool_call_id)), text && preView(text), calls);
 }
 
 function sentView({ messages, model, exact, count: amount, forced }) {
-  const told = exact ? `${many(amount, "message")} to ${model}` : `${many(amount, "message")} were sent to ${model}; what stands here is the history they were made from`;
+  const title = exact ? `${many(amount, "message")} to ${model}` : `${many(amount, "message")} were sent to ${model}. This is the history that they were made from`;
   const lastTurn = messages.findLastIndex((each) => each.role === "assistant");
-  return [el("p", { class: "quiet" }, told, forced && `; it had to end in an answer (${forced})`), messages.map((each, at) => messageView(each, at > lastTurn && lastTurn >= 0))];
+  return [el("p", { class: "quiet" }, title, forced && `. The answer was forced (${forced})`), messages.map((each, at) => messageView(each, at > lastTurn && lastTurn >= 0))];
 }
 
 function contentView(row, { entries, results, call }) {
-  const made = entries.flatMap((entry) => SHOWN[entry.entry]?.(entry, row) ?? []);
-  if (call && !entries.some((entry) => entry.entry === "ToolStarted")) made.unshift(...part("Arguments", eitherView(call[2])));
+  const nodes = entries.flatMap((entry) => SHOWN[entry.entry]?.(entry, row) ?? []);
+  if (call && !entries.some((entry) => entry.entry === "ToolStarted")) nodes.unshift(...part("Arguments", textOrJsonView(call[2])));
   const returned = entries.findLast((entry) => entry.entry === "ToolFinished" || entry.entry === "BranchFinished");
   for (const [, content, form] of results) {
     if (row.k === "answer") {
-      if (form === "error") made.push(...part("Refused", refusalView(textOf(content))));
-    } else if (!returned || textOf(returned.content) !== textOf(content)) made.push(...part(form === "skipped" ? "Not called" : "What the model read", eitherView(content)));
+      if (form === "error") nodes.push(...part("Invalid", problemsView(textOf(content))));
+    } else if (!returned || textOf(returned.content) !== textOf(content)) nodes.push(...part(form === "skipped" ? "Not called" : "Result for the model", textOrJsonView(content)));
   }
-  const nothing = row.k === "model" && row.x ? "No answer came; the row of the error says why." : "There is nothing more to say.";
-  return made.length ? made : el("p", { class: "quiet" }, nothing);
+  const nothing = row.k === "model" && row.x ? "The model did not answer. See the row of the error." : "No details.";
+  return nodes.length ? nodes : el("p", { class: "quiet" }, nothing);
 }
 
-function refusalView(text) {
+function problemsView(text) {
   const problems = problemsIn(text);
   return problems.length ? el("ul", { class: "values" }, problems.map((each) => el("li", {}, el("code", {}, each.path || "answer"), ` must be ${each.expected}, got ${oneLine(each.received, 200)}`))) : preView(text);
 }
@@ -659,35 +659,35 @@ function refusalView(text) {
 const SHOWN = {
   RunStarted: (entry) => [...part("Input", valueView(entry.input)), ...part("Agent", el("p", { class: "mono" }, entry.module))],
   MessagesAdded: (entry) => [
-    ...(entry.inherited ? part("From the run above", el("p", { class: "quiet" }, many(entry.inherited, "message"))) : []),
+    ...(entry.inherited ? part("From the parent run", el("p", { class: "quiet" }, many(entry.inherited, "message"))) : []),
     ...part("Messages", entry.messages.slice(entry.inherited).map((each) => messageView(each))),
   ],
   ModelResponded: (entry) => [
-    ...(entry.reasoning ? part("Thinking", textView(entry.reasoning, "thought")) : []),
+    ...(entry.reasoning ? part("Reasoning", textView(entry.reasoning, "thought")) : []),
     ...(entry.refusal ? part("Refused", preView(entry.refusal)) : []),
     ...(entry.content ? part("Text", preView(entry.content)) : []),
-    ...entry.calls.flatMap(([, name, args]) => part(name === FINISH ? "Answer" : `Calls ${name}`, name === FINISH ? answerView(args) : eitherView(args))),
+    ...entry.calls.flatMap(([, name, args]) => part(name === FINISH ? "Answer" : `Calls ${name}`, name === FINISH ? answerView(args) : textOrJsonView(args))),
     ...part("Figures", el("dl", { class: "facts" }, [
       ["model", entry.model], ["stopped by", entry.stop_reason], ["in", many(entry.usage.input_tokens, "token")], ["cached", entry.usage.cached_tokens && many(entry.usage.cached_tokens, "token")],
-      ["out", many(entry.usage.output_tokens, "token")], ["thinking", entry.usage.reasoning_tokens && many(entry.usage.reasoning_tokens, "token")], ["cost", money(entry.cost)],
+      ["out", many(entry.usage.output_tokens, "token")], ["reasoning", entry.usage.reasoning_tokens && many(entry.usage.reasoning_tokens, "token")], ["cost", money(entry.cost)],
       ["requests", entry.attempts > 1 && String(entry.attempts)],
     ].filter(([, value]) => value).map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]))),
-    ...(entry.fallbacks.length ? part("Asked before", el("ul", { class: "values" }, entry.fallbacks.map((each) => el("li", {}, `${each[0]}: ${each[2]}`)))) : []),
+    ...(entry.fallbacks.length ? part("Failed models", el("ul", { class: "values" }, entry.fallbacks.map((each) => el("li", {}, `${each[0]}: ${each[2]}`)))) : []),
   ],
-  ToolStarted: (entry) => part("Arguments", eitherView(entry.arguments)),
-  ToolFinished: (entry) => part(entry.error === null ? "Result" : "Error", eitherView(entry.error ?? entry.content)),
+  ToolStarted: (entry) => part("Arguments", textOrJsonView(entry.arguments)),
+  ToolFinished: (entry) => part(entry.error === null ? "Result" : "Error", textOrJsonView(entry.error ?? entry.content)),
   BranchStarted: (entry) => part("Branch", el("p", { class: "mono" }, entry.branch)),
-  BranchFinished: (entry) => part(entry.error === null ? "Result" : "Error", eitherView(entry.error ?? entry.content)),
-  InputRequested: (entry) => [...part(entry.kind === "approval" ? "To be approved" : "Question", preView(entry.question)), ...(entry.choices ? part("Choices", valueView(entry.choices)) : []), ...part("Arguments", eitherView(entry.arguments))],
-  InputReceived: (entry) => part("Answer", eitherView(entry.answer)),
-  HistoryEdited: (entry) => part(`In the place of ${many(entry.removed, "message")}`, entry.messages.map((each) => messageView(each))),
+  BranchFinished: (entry) => part(entry.error === null ? "Result" : "Error", textOrJsonView(entry.error ?? entry.content)),
+  InputRequested: (entry) => [...part(entry.kind === "approval" ? "Approval" : "Question", preView(entry.question)), ...(entry.choices ? part("Choices", valueView(entry.choices)) : []), ...part("Arguments", textOrJsonView(entry.arguments))],
+  InputReceived: (entry) => part("Answer", textOrJsonView(entry.answer)),
+  HistoryEdited: (entry) => part(`Replaced ${many(entry.removed, "message")}`, entry.messages.map((each) => messageView(each))),
   Compacted: (entry) => part("Summary", preView(entry.summary || "none")),
   RunFailed: (entry) => part("Error", preView(entry.error)),
   RunInterrupted: (entry) => part("Stopped by", preView(entry.error)),
-  RunFinished: (entry) => (entry.form === "error" ? part("Not finished", preView(entry.content)) : part("Output", valueView(entry.form === "json" ? (parsed(entry.content) ?? entry.content) : entry.content))),
+  RunFinished: (entry) => (entry.form === "error" ? part("Not finished", preView(entry.content)) : part("Output", valueView(entry.form === "json" ? (parse(entry.content) ?? entry.content) : entry.content))),
 };
 
 function answerView(args) {
-  const value = parsed(args);
+  const value = parse(args);
   return value === undefined ? preView(args) : jsonView(value);
 }

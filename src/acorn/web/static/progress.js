@@ -1,10 +1,8 @@
-// A run as it happens: turns one below the other, calls with their times, branches side by side, and the answer.
-//
-// Fed by the events of the wire; each changes only what it is about.
+// A run in progress: its turns, calls, branches and answer. Each event changes only its own part.
 
 import { copyButton, el, fill, icon, put } from "./dom.js";
-import { isRecord, many, money, oneLine, parsed, problemsIn, seconds, words } from "./text.js";
-import { eitherView, jsonView, textView, valueView } from "./value.js";
+import { isRecord, many, money, oneLine, parse, problemsIn, seconds, words } from "./text.js";
+import { jsonView, textOrJsonView, textView, valueView } from "./value.js";
 
 const FINISH = "__finish__";
 const ticking = new Map();
@@ -13,11 +11,11 @@ setInterval(() => {
   for (const [node, since] of ticking) node.textContent = seconds(Math.floor((now - since) / 100) / 10);
 }, 100);
 
-export class Story {
+export class RunProgress {
   constructor(root, output) {
     this.root = root;
     this.answer = new AnswerCard(output);
-    this.node = el("div", { class: "story" });
+    this.node = el("div", { class: "progress" });
     this.reset();
   }
 
@@ -30,12 +28,12 @@ export class Story {
     this.runs.set(this.root, new RunPart(this.node, null));
   }
 
-  hear(event) {
-    const known = HEARD[event.entry];
+  add(event) {
+    const handler = HANDLERS[event.entry];
     const run = this.runs.get(event.run_id);
-    if (!known || (!run && event.entry !== "RunStarted")) return;
-    if (event.at !== undefined && run && !run.up) this.totals.at = Math.max(this.totals.at, event.at);
-    known.call(this, event, run);
+    if (!handler || (!run && event.entry !== "RunStarted")) return;
+    if (event.at !== undefined && run && !run.parent) this.totals.at = Math.max(this.totals.at, event.at);
+    handler.call(this, event, run);
   }
 
   isRoot(run) {
@@ -47,7 +45,7 @@ export class Story {
     if (cost !== null) this.totals.cost = (this.totals.cost ?? 0) + cost;
   }
 
-  /** Nothing goes on any more, or not before somebody has answered. */
+  /** The run is over, or waits for human input. */
   end(isWaiting) {
     for (const node of [...ticking.keys()]) if (this.node.contains(node)) ticking.delete(node);
     if (isWaiting) return;
@@ -56,32 +54,32 @@ export class Story {
   }
 }
 
-const HEARD = {
+const HANDLERS = {
   RunStarted() {},
   MessagesAdded(event, run) {
     if (!run.opened) {
       run.opened = true;
       return;
     }
-    const said = event.messages.map((each) => (typeof each.content === "string" ? each.content : JSON.stringify(each.content))).join("\n");
-    run.note("note", "told", oneLine(said, 400));
+    const text = event.messages.map((each) => (typeof each.content === "string" ? each.content : JSON.stringify(each.content))).join("\n");
+    run.note("note", "message", oneLine(text, 400));
   },
   ModelRequested(event, run) {
-    run.ask(event);
+    run.startTurn(event);
   },
   text(event, run) {
-    run.turn?.say(event.s);
+    run.turn?.addText(event.s);
   },
-  think(event, run) {
-    run.turn?.think(event.s);
+  reasoning(event, run) {
+    run.turn?.addReasoning(event.s);
   },
   call(event, run) {
-    run.turn?.coming(event);
+    run.turn?.updateCall(event);
   },
   answer(event, run) {
-    run.turn?.writes();
-    if (this.isRoot(run)) this.answer.grow(event.v, event.c);
-    else run.turn?.grow(event.v);
+    run.turn?.startAnswer();
+    if (this.isRoot(run)) this.answer.showPartial(event.v, event.c);
+    else run.turn?.showPartial(event.v);
   },
   ModelResponded(event, run) {
     this.count(event.usage, event.cost);
@@ -89,7 +87,7 @@ const HEARD = {
     run.complete(event);
   },
   ToolStarted(event, run) {
-    run.calls.get(event.call_id)?.begin();
+    run.calls.get(event.call_id)?.start();
   },
   ToolFinished(event, run) {
     const took = event.began === null ? null : event.at - event.began;
@@ -114,21 +112,23 @@ const HEARD = {
     }
   },
   InputRequested(event, run) {
+    if (event.kind === "approval") run.approvals.add(event.request_id);
     const call = run.calls.get(event.call_id);
-    call?.wait(event.kind === "approval" ? "waits for a yes" : "waits for an answer");
+    call?.wait(event.kind === "approval" ? "waiting for approval" : "waiting for an answer");
   },
   InputReceived(event, run) {
-    run.note("person", "a person said", oneLine(event.answer, 400));
+    const decision = run.approvals.has(event.request_id) && { true: "approved", false: "rejected" }[event.answer];
+    run.note("person", "human input", decision || oneLine(event.answer, 400));
   },
   Compacted(event, run) {
     this.count(event.usage, event.cost);
-    if (event.summary) run.note("note", "older steps were summed up", oneLine(event.summary, 400));
+    if (event.summary) run.note("note", "earlier steps were summarized", oneLine(event.summary, 400));
   },
   HistoryEdited(event, run) {
     run.note("note", "the history was edited", "");
   },
   RunFinished(event, run) {
-    const value = event.form === "json" ? (parsed(event.content) ?? event.content) : event.content;
+    const value = event.form === "json" ? (parse(event.content) ?? event.content) : event.content;
     if (this.isRoot(run)) {
       if (event.form === "error") run.note("bad", "not finished", event.content);
       else this.answer.done(value);
@@ -149,23 +149,24 @@ const HEARD = {
 
 /** One run of the tree. */
 class RunPart {
-  constructor(node, up) {
+  constructor(node, parent) {
     this.node = node;
-    this.up = up;
+    this.parent = parent;
+    this.approvals = new Set();
     this.turn = null;
     this.calls = new Map();
     this.branches = new Map();
     this.opened = false;
   }
 
-  ask(event) {
+  startTurn(event) {
     if (this.turn && !this.turn.isComplete) this.turn.node.remove();
     this.turn = new TurnPart(event.step);
     this.node.append(this.turn.node);
   }
 
   complete(event) {
-    if (!this.turn || this.turn.isComplete) this.ask(event);
+    if (!this.turn || this.turn.isComplete) this.startTurn(event);
     this.turn.complete(event, this.calls);
   }
 
@@ -175,7 +176,7 @@ class RunPart {
     const part = call ?? new CallPart(event.branch.split("/").pop(), "");
     if (!call) (inside?.more() ?? this.turn?.callsNode ?? this.node).append(part.node);
     part.turnToBranch();
-    part.begin();
+    part.start();
     this.branches.set(event.child_id, part);
     return part;
   }
@@ -185,7 +186,7 @@ class RunPart {
   }
 
   answer(value) {
-    this.turn?.settle(value);
+    this.turn?.showAnswer(value);
   }
 
   end() {
@@ -199,26 +200,26 @@ class TurnPart {
   constructor(step) {
     this.isComplete = false;
     this.thought = el("div", { class: "thought" });
-    this.thinking = el("details", { class: "thinking", hidden: true, open: true }, el("summary", {}, icon("think"), "thinking"), this.thought);
-    this.said = el("div", { class: "said" });
+    this.thinking = el("details", { class: "thinking", hidden: true, open: true }, el("summary", {}, icon("think"), "reasoning"), this.thought);
+    this.text = el("div", { class: "said" });
     this.callsNode = el("div", { class: "calls" });
     this.after = el("div", { class: "after" });
     this.meta = el("span", { class: "meta" });
-    this.busy = el("span", { class: "busy", role: "img", "aria-label": "the model is answering" });
-    this.node = el("section", { class: "turn", "aria-label": `step ${step}` }, el("span", { class: "number", "aria-hidden": "true" }, step), el("div", { class: "turn-body" }, this.thinking, this.said, this.busy, this.callsNode, this.after));
+    this.busy = el("span", { class: "busy", role: "img", "aria-label": "waiting for the model" });
+    this.node = el("section", { class: "turn", "aria-label": `step ${step}` }, el("span", { class: "number", "aria-hidden": "true" }, step), el("div", { class: "turn-body" }, this.thinking, this.text, this.busy, this.callsNode, this.after));
     this.parts = new Map();
   }
 
-  say(text) {
-    this.said.append(text);
+  addText(text) {
+    this.text.append(text);
   }
 
-  think(text) {
+  addReasoning(text) {
     this.thinking.hidden = false;
     this.thought.append(text);
   }
 
-  coming(event) {
+  updateCall(event) {
     let part = this.parts.get(event.i);
     if (!part) {
       part = new CallPart(event.name, "");
@@ -228,14 +229,14 @@ class TurnPart {
     part.write(event.name, event.a);
   }
 
-  writes() {
+  startAnswer() {
     if (!this.writing) {
-      this.writing = el("p", { class: "quiet" }, "writes the answer");
+      this.writing = el("p", { class: "quiet" }, "Writing the answer");
       this.after.append(this.writing);
     }
   }
 
-  grow(value) {
+  showPartial(value) {
     this.partial ??= this.after.appendChild(el("div", { class: "partial" }));
     fill(this.partial, valueView(value));
   }
@@ -244,7 +245,7 @@ class TurnPart {
     this.isComplete = true;
     this.busy.remove();
     this.node.classList.add("is-complete");
-    fill(this.said, event.content && textView(event.content, ""));
+    fill(this.text, event.content && textView(event.content, ""));
     if (event.reasoning) {
       this.thinking.hidden = false;
       fill(this.thought, event.reasoning);
@@ -255,7 +256,7 @@ class TurnPart {
     this.partial?.remove();
     this.partial = undefined;
     if (event.refusal) this.after.append(el("div", { class: "note bad" }, el("strong", {}, "refused"), el("span", {}, event.refusal)));
-    for (const each of event.fallbacks ?? []) this.after.append(el("div", { class: "note" }, el("strong", {}, "another model"), el("span", {}, `${each[0]} did not answer: ${each[2]}; ${each[1]} was asked`)));
+    for (const each of event.fallbacks ?? []) this.after.append(el("div", { class: "note" }, el("strong", {}, "fallback"), el("span", {}, `${each[0]} failed: ${each[2]}. ${each[1]} was used.`)));
     for (const [id, name, args] of event.calls) {
       const part = new CallPart(name, args);
       calls.set(id, part);
@@ -266,7 +267,7 @@ class TurnPart {
     this.thinking.parentNode.prepend(this.meta);
   }
 
-  settle(value) {
+  showAnswer(value) {
     fill(this.after, el("div", { class: "partial" }, valueView(value)));
   }
 
@@ -276,13 +277,13 @@ class TurnPart {
   }
 }
 
-/** A call of a tool, of a branch, or with the answer. */
+/** A call of a tool or a branch, or the final answer. */
 class CallPart {
   constructor(name, args) {
     this.isAnswer = name === FINISH;
     this.isOver = false;
     if (this.isAnswer) {
-      this.node = el("div", { class: "gave" }, icon("check"), el("span", {}, "gave the answer"));
+      this.node = el("div", { class: "gave" }, icon("check"), el("span", {}, "returned the answer"));
       return;
     }
     this.name = el("span", { class: "call-name" }, name);
@@ -302,7 +303,7 @@ class CallPart {
     this.raw = args;
   }
 
-  begin() {
+  start() {
     if (this.isAnswer) return;
     this.isOver = false;
     fill(this.state);
@@ -347,16 +348,16 @@ class CallPart {
       ? el("ul", {}, problems.map((each) => el("li", {}, el("code", {}, each.path || "answer"), ` must be ${each.expected}, got ${oneLine(each.received, 120)}`)))
       : el("p", {}, oneLine(content, 400));
     this.node.classList.add("is-refused");
-    fill(this.node, icon("again"), el("div", {}, el("span", {}, "The answer did not fit, and was asked for again."), list));
+    fill(this.node, icon("again"), el("div", {}, el("span", {}, "The answer was invalid and is requested again."), list));
   }
 
-  /** What is inside of it, made when somebody looks. */
+  /** Shows the arguments and the result when the call is opened. */
   show(again) {
     if (this.body || !this.node.open || (this.shown === this.result && !again && this.inner.childNodes.length)) return;
     this.shown = this.result;
-    const args = parsed(this.raw);
-    fill(this.inner, el("p", { class: "cap" }, "Arguments"), args === undefined ? eitherView(this.raw || "") : jsonView(args));
-    if (this.result !== undefined) put(this.inner, el("p", { class: "cap" }, this.isBad ? "Error" : "Result"), eitherView(this.result));
+    const args = parse(this.raw);
+    fill(this.inner, el("p", { class: "cap" }, "Arguments"), args === undefined ? textOrJsonView(this.raw || "") : jsonView(args));
+    if (this.result !== undefined) put(this.inner, el("p", { class: "cap" }, this.isBad ? "Error" : "Result"), textOrJsonView(this.result));
     if (this.moreNode) put(this.inner, this.moreNode);
   }
 
@@ -371,14 +372,14 @@ class CallPart {
     if (this.body) return;
     this.body = el("div", { class: "branch-body" });
     const head = el("summary", {}, icon("branch"), this.name, this.args, this.state);
-    const made = el("details", { class: "call branch", open: true }, head, this.body);
-    this.node.replaceWith(made);
-    this.node = made;
+    const branch = el("details", { class: "call branch", open: true }, head, this.body);
+    this.node.replaceWith(branch);
+    this.node = branch;
     this.head = head;
   }
 }
 
-/** The answer, with all its fields from the start. */
+/** The answer. All its fields are visible from the start. */
 class AnswerCard {
   constructor(output) {
     this.output = output;
@@ -406,12 +407,12 @@ class AnswerCard {
     const value = el("dd", {}, el("span", { class: "ghost" }));
     const label = el("dt", { class: name === null ? "sr" : "", title: description }, name === null ? "answer" : words(name));
     put(this.body, label, value);
-    const made = { label, value, shown: undefined };
-    this.fields.set(name, made);
-    return made;
+    const field = { label, value, shown: undefined };
+    this.fields.set(name, field);
+    return field;
   }
 
-  grow(value, completed) {
+  showPartial(value, completed) {
     this.growing = { value, completed: new Set(completed) };
     this.frame ??= requestAnimationFrame(() => {
       this.frame = undefined;
@@ -429,19 +430,19 @@ class AnswerCard {
     }
     for (const [name, item] of parts) {
       const field = this.field(name);
-      const isWhole = isDone || completed.has(name);
+      const isComplete = isDone || completed.has(name);
       const text = JSON.stringify(item);
-      field.label.classList.toggle("is-whole", isWhole);
-      field.value.classList.toggle("is-growing", !isWhole && item !== null && item !== undefined);
+      field.label.classList.toggle("is-whole", isComplete);
+      field.value.classList.toggle("is-growing", !isComplete && item !== null && item !== undefined);
       if (field.shown === text) continue;
-      if ((item === null || item === undefined) && !isWhole) continue;
+      if ((item === null || item === undefined) && !isComplete) continue;
       field.shown = text;
       fill(field.value, valueView(item));
     }
   }
 
   refuse() {
-    this.state.textContent = "did not fit, asked for again";
+    this.state.textContent = "invalid, requested again";
   }
 
   done(value) {

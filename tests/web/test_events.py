@@ -1,4 +1,4 @@
-"""What goes to the page: the same in fewer words, and nothing secret."""
+"""Data for the page: complete, compact and without secrets."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acorn.web.page.wire import PREVIEW, GrowingText, OpenStream, PageRedactor, dumped, sent, squeeze
+from acorn.web.page.events import PREVIEW_LIMIT, EventTextBuffer, OpenResponses, merge_events, page_event
+from acorn.web.redact import PageRedactor, json_bytes
 
 RUNS = st.sampled_from(["root", "one"])
 EVENTS = st.lists(
     st.one_of(
-        st.fixed_dictionaries({"entry": st.sampled_from(["text", "think"]), "run_id": RUNS, "s": st.text(max_size=5)}),
+        st.fixed_dictionaries(
+            {"entry": st.sampled_from(["text", "reasoning"]), "run_id": RUNS, "s": st.text(max_size=5)}
+        ),
         st.fixed_dictionaries(
             {"entry": st.just("call"), "run_id": RUNS, "i": st.integers(0, 2), "a": st.text(max_size=5)}
         ),
@@ -32,12 +35,12 @@ EVENTS = st.lists(
 
 
 def state(events: list[dict[str, Any]]) -> Any:
-    """What a page shows after these events: of each run what was said, and of its open turn what has come."""
+    """Return what a page shows after these events: the texts of each run, and the current state of its open turn."""
     said: dict[str, list[Any]] = {}
     coming: dict[str, dict[Any, Any]] = {}
     for event in events:
         kind, run = event["entry"], event["run_id"]
-        if kind in ("text", "think"):
+        if kind in ("text", "reasoning"):
             coming.setdefault(run, {})[kind] = coming.setdefault(run, {}).get(kind, "") + event["s"]
         elif kind in ("call", "answer"):
             coming.setdefault(run, {})[kind, event.get("i")] = event
@@ -52,24 +55,24 @@ def state(events: list[dict[str, Any]]) -> Any:
 
 @given(EVENTS)
 def test_squeezed_events_show_same_page(events: list[dict[str, Any]]) -> None:
-    squeezed = squeeze(events)
+    squeezed = merge_events(events)
     assert len(squeezed) <= len(events)
     assert state(squeezed) == state(events)
-    assert squeeze(squeezed) == squeezed
+    assert merge_events(squeezed) == squeezed
 
 
 @given(EVENTS, st.integers(0, 30))
 def test_reader_joining_anywhere_sees_same(events: list[dict[str, Any]], at: int) -> None:
-    assert state([*squeeze(events[:at]), *squeeze(events[at:])]) == state(events)
+    assert state([*merge_events(events[:at]), *merge_events(events[at:])]) == state(events)
 
 
 def test_late_piece_of_turn_is_ignored() -> None:
-    order = OpenStream()
-    assert order.takes({"entry": "ModelRequested", "run_id": "root"})
-    assert order.takes({"entry": "text", "run_id": "root"})
-    assert not order.takes({"entry": "text", "run_id": "one"})
-    assert order.takes({"entry": "ModelResponded", "run_id": "root"})
-    assert not order.takes({"entry": "text", "run_id": "root"})
+    order = OpenResponses()
+    assert order.accepts({"entry": "ModelRequested", "run_id": "root"})
+    assert order.accepts({"entry": "text", "run_id": "root"})
+    assert not order.accepts({"entry": "text", "run_id": "one"})
+    assert order.accepts({"entry": "ModelResponded", "run_id": "root"})
+    assert not order.accepts({"entry": "text", "run_id": "root"})
 
 
 @pytest.mark.parametrize("secret", ["canary-in-the-mine", 'q"uo\\te\nd', "sk-ABCDEFGH12345678", "ünïcödé-kéy"])
@@ -82,9 +85,9 @@ def test_no_secret_leaves_anywhere(secret: str, frame: str) -> None:
         assert secret not in repr(json.loads(veil.json(value)))
 
 
-@given(st.integers(0, PREVIEW + 30), st.sampled_from(["canary-in-the-mine", "c" * 300]))
+@given(st.integers(0, PREVIEW_LIMIT + 30), st.sampled_from(["canary-in-the-mine", "c" * 300]))
 def test_cut_text_shows_no_half_secret(before: int, secret: str) -> None:
-    cut = PageRedactor([secret]).text("x" * before + secret + "y" * 50, PREVIEW)
+    cut = PageRedactor([secret]).text("x" * before + secret + "y" * 50, PREVIEW_LIMIT)
     assert not cut.rstrip("…").lstrip("x").startswith(secret[:2])
 
 
@@ -94,15 +97,15 @@ SECRETS = ("canary-in-the-mine", "two words", "sk-ABCDEFGH12345678", "Bearer abc
 @given(st.sampled_from(SECRETS), st.sampled_from(["", "a ", "x=", "é: "]), st.lists(st.integers(1, 6), max_size=30))
 @example("two words", "", [1, 2, 6])
 def test_secret_arriving_in_pieces_is_redacted(secret: str, before: str, cuts: list[int]) -> None:
-    veil, coming = PageRedactor(["canary-in-the-mine", "two words"]), GrowingText()
+    veil, coming = PageRedactor(["canary-in-the-mine", "two words"]), EventTextBuffer()
     text, seen = f"{before}{secret} and more", ""
     pieces: list[str] = []
     for count in cuts:
         pieces, text = [*pieces, text[:count]], text[count:]
     turn = [{"entry": "text", "run_id": "root", "s": piece} for piece in (*pieces, text) if piece]
     for event in (*turn, {"entry": "RunFailed", "run_id": "root"}):
-        for each in coming.passed([event], veil):
-            seen += sent(each, veil).get("s", "")
+        for each in coming.release([event], veil):
+            seen += page_event(each, veil).get("s", "")
             hidden = secret.removeprefix("Bearer ")
             assert not any(hidden[at : at + 5] in seen for at in range(len(hidden) - 4)), seen
     assert seen.endswith(" and more")
@@ -114,8 +117,8 @@ def test_start_of_secret_in_growing_text_is_hidden(secret: str) -> None:
     veil = PageRedactor(["canary-in-the-mine", "two words"])
     for count in range(5, len(secret)):
         for value in (f"x {secret[:count]}", {"a": [secret[:count]]}, f'{{"query": "{secret[:count]}'):
-            assert secret[:5] not in str(veil.growing(veil.plain(value)))
-    assert veil.growing({"a": "It is so"}) == {"a": "It is so"}
+            assert secret[:5] not in str(veil.partial(veil.data(value)))
+    assert veil.partial({"a": "It is so"}) == {"a": "It is so"}
 
 
 def test_secret_in_call_arguments_is_redacted() -> None:
@@ -128,4 +131,4 @@ def test_any_value_becomes_browser_json() -> None:
         deep = [deep]
     for value in (float("nan"), float("inf"), "\ud800 half", deep, {"a": [1, None, True]}):
         json.loads(PageRedactor().json([value]), parse_constant=lambda name: pytest.fail(name))
-    assert dumped("\ud800") == b'"\\ud800"'
+    assert json_bytes("\ud800") == b'"\\ud800"'

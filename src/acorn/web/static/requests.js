@@ -1,11 +1,11 @@
-// What a run asks of people, to be answered on the page.
+// Requests for human input.
 
 import { button, chip, el, icon, put } from "./dom.js";
-import { isRecord, parsed } from "./text.js";
+import { isRecord, parse } from "./text.js";
 
-/** What a run waits for, to be answered here. */
+/** A form that answers one request. */
 export function requestCard(request, answer) {
-  const title = request.kind === "approval" ? `May it call ${request.tool}?` : "The agent asks";
+  const title = request.kind === "approval" ? `Approve the call of ${request.tool}?` : "Question of the agent";
   const id = `request-${request.id}`;
   const wrong = el("p", { class: "wrong", role: "alert", hidden: true });
   const send = async (value) => {
@@ -33,19 +33,19 @@ export function requestCard(request, answer) {
     const args = el("textarea", { class: "code", rows: 3, "aria-label": "Arguments", spellcheck: "false" });
     const before = JSON.stringify(request.arguments, null, 2);
     args.value = before;
-    const reason = el("input", { type: "text", "aria-label": "Why not", placeholder: "Why not, if you refuse it" });
-    const yes = () => {
+    const reason = el("input", { type: "text", "aria-label": "Reason", placeholder: "Reason, if you reject it" });
+    const approve = () => {
       if (args.value.trim() === before.trim()) return send(true);
-      const changed = parsed(args.value);
+      const changed = parse(args.value);
       if (!isRecord(changed)) {
         wrong.hidden = false;
-        wrong.textContent = "The arguments are no JSON object.";
+        wrong.textContent = "The arguments must be a JSON object.";
         return undefined;
       }
       return send({ approved: true, arguments: changed });
     };
-    put(card, el("p", { class: "hint" }, "It is called with these arguments, which you may change."), el("div", { class: "field" }, args), el("div", { class: "field" }, reason));
-    put(card, el("div", { class: "actions" }, button("Approve", yes, { look: "primary", picture: "check" }), button("Refuse", () => send(reason.value.trim() || false), { picture: "cross" })));
+    put(card, el("p", { class: "hint" }, "You can change the arguments before you approve the call."), el("div", { class: "field" }, args), el("div", { class: "field" }, reason));
+    put(card, el("div", { class: "actions" }, button("Approve", approve, { look: "primary", picture: "check" }), button("Reject", () => send(reason.value.trim() || false), { picture: "cross" })));
   }
   put(card, wrong);
   return card;

@@ -243,7 +243,7 @@ def load_queued(agent: AgentBase, stored_runs: Sequence[StoredRun], store: Store
 
 def stored_settings(stored_run: StoredRun) -> JsonObject:
     """Return those settings of a run's instance that were stored with the run."""
-    notes = json.loads(stored_run.header.overrides) if stored_run.birth.overrides else {}
+    notes = json.loads(stored_run.header.overrides) if stored_run.header.overrides else {}
     settings = dict(notes.get("settings", {}))
     model = settings.get("model")
     if OBJECT in (model if isinstance(model, list) else [model]):

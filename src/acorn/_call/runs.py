@@ -20,7 +20,7 @@ from acorn.journal import Entry
 from acorn.record import Run
 from acorn.stores import messages
 from acorn.stores.open import open_store
-from acorn.stores.port import RunFacts, Status, Store
+from acorn.stores.port import NotifyingStore, RunFacts, Status, Store
 from acorn.types import Request
 
 _POLL_SECONDS = 0.1

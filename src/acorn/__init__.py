@@ -2,8 +2,7 @@
 
     from acorn import module, tool
 
-`module` is the class to derive from, `tool` marks functions that a model may call; the errors say whose
-turn it is to act.
+Derive agents from the class `module`, and mark functions that a model may call with `tool`.
 """
 
 from acorn._base import startup as startup
@@ -70,7 +69,7 @@ __all__ = [
     "StoreError",
 ]
 
-# Names that bring the loop with them are loaded when they are first used, so that `import acorn` stays light.
+# These names load the machine. They are loaded when they are first used, so that `import acorn` stays fast.
 _LATE = {
     "runs": "acorn._call.runs",
     "Partial": "acorn.partial",
@@ -85,5 +84,5 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'acorn' has no attribute {name!r}")
     from importlib import import_module
 
-    found = globals()[name] = getattr(import_module(_LATE[name]), name)
-    return found
+    value = globals()[name] = getattr(import_module(_LATE[name]), name)
+    return value

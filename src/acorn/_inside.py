@@ -59,7 +59,7 @@ from acorn._formats.json import (
     to_json_text,
 )
 from acorn._formats.redact import find_secrets, redact
-from acorn._formats.schema.example_values import example_value
+from acorn._formats.schema.examples import example_value
 from acorn._formats.schema.generate import JsonSchema, follow_refs
 from acorn._formats.schema.generate import schema_of as _schema_of
 from acorn._formats.schema.problems import Problem, describe_errors, describe_schema
@@ -77,8 +77,8 @@ from acorn._machine.machine import TOO_LATE as _TOO_LATE
 from acorn._record.saved_form import MisfitError, RecordedError, fields_of
 from acorn._record.saved_form import module_in as class_in_journal
 from acorn._record.saved_form import read_entries as _read_entries
-from acorn._record.saved_form import written_entry as entry_to_json
-from acorn._record.saved_form import written_request as request_to_json
+from acorn._record.saved_form import write_entry as entry_to_json
+from acorn._record.saved_form import write_request as request_to_json
 from acorn.errors import InputError
 from acorn.journal import Entry
 from acorn.stores.port import Status, Store, StoredRun

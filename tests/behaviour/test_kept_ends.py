@@ -131,7 +131,7 @@ def test_permanent_failure_is_raised_again(store: Any, way: Way) -> None:
     with pytest.raises((ParseError, ModelError)) as caught:
         agent.using(run_id="a")(question="why?")
     for _ in range(2):
-        with pytest.raises(StoreError, match="failed and cannot go on") as again:
+        with pytest.raises(StoreError, match="cannot be resumed: it failed") as again:
             way(desk(store), "a")
         assert isinstance(again.value.__cause__, type(caught.value))
         assert status_of(store) == "failed"

@@ -397,15 +397,15 @@ def test_unreadable_stored_run_is_reported_and_unchanged(tmp_path: Path) -> None
         agent(question="why?")
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("UPDATE run_states SET state = '{}'")
-    with pytest.raises(StoreError, match=r"run a in .*runs.db cannot be read"):
+    with pytest.raises(StoreError, match=r"Cannot read run a in .*runs.db"):
         agent.resume("a")
-    with pytest.raises(StoreError, match=r"run a in .*runs.db cannot be read"):
+    with pytest.raises(StoreError, match=r"Cannot read run a in .*runs.db"):
         agent(question="why?")
     (facts,) = acorn.runs(file).list()
     assert facts.status == "failed"
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("UPDATE run_states SET record = 'x'")
-    with pytest.raises(StoreError, match=r"run a in .*runs.db cannot be read"):
+    with pytest.raises(StoreError, match=r"Cannot read run a in .*runs.db"):
         acorn.runs(file).get("a")
     acorn.runs(file).delete("a")
 

@@ -352,7 +352,7 @@ def test_perform_with_unfitting_input_leaves_run_unchanged(store: Store, deliver
 
     Newer.__module__, Newer.__qualname__ = Desk.__module__, Desk.__qualname__
     handle = put(store, question="Who?")
-    with pytest.raises(StoreError, match="The input of the saved run does not fit its class any more"):
+    with pytest.raises(StoreError, match="The input of the saved run no longer fits its class"):
         deliver(store, handle.run_id, Newer)
     assert handle.status() == "queued"
 
@@ -441,7 +441,7 @@ def test_perform_with_wrong_arguments_raises(store: Store, deliver: Perform) -> 
 def test_submit_with_same_run_id_and_input_is_one_run(store: Store) -> None:
     named = Desk(store=store).using(deliver=False, run_id="order-17")
     assert named.submit(question="Who?").run_id == named.submit(question="Who?").run_id == "order-17"
-    with pytest.raises(StoreError, match="was begun with another input"):
+    with pytest.raises(StoreError, match="was started with another input"):
         named.submit(question="Why?")
     assert len(store.list()) == 1
 

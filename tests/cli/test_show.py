@@ -124,8 +124,8 @@ def test_show_wraps_on_narrow_terminal(saved: Path) -> None:
     [
         (None, "cannot be read: No such file or directory"),
         ("", "holds no saved run: "),
-        ("{}", "holds no saved run: The text is no saved run: it has no `format`"),
-        ('{"format": 1000000}', "holds no saved run: The run was saved in format 1000000"),
+        ("{}", "holds no saved run: Cannot read the saved run: the text has no `format`"),
+        ('{"format": 1000000}', "holds no saved run: Cannot read the saved run: it has format 1000000"),
         ('[{"type": "message"', "holds no saved run: "),
         ('[{"type": "dream"}]', "holds no saved run: 0: "),
         ("\x00\x01", "holds no saved run: "),

@@ -222,7 +222,7 @@ def test_worker_leaves_unknown_and_unfitting_runs(fleet: Fleet, tmp_path: Path) 
     worker = fleet.start("Desk", file=older)
     scout = named(Scout, fleet.store).using(run_id="run-b").submit(question="run-b")
     desk = named(Desk, fleet.store).using(run_id="run-a").submit(question="run-a")
-    assert comes_true(lambda: "does not fit its class any more" in worker.said())
+    assert comes_true(lambda: "no longer fits its class" in worker.said())
     assert desk.status() in ("queued", "running")
     assert scout.status() == "queued"
     fleet.start("Desk", "Scout")

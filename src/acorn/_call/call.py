@@ -51,7 +51,7 @@ from acorn._drive.tree import Tree
 from acorn._formats.json import excerpt
 from acorn._history.first_messages import prior_messages
 from acorn._machine.machine import Machine
-from acorn._machine.state import OBJECT
+from acorn._machine.state import MODEL_OBJECT
 from acorn._record.last_run import current_places, remember_run
 from acorn.chunk import StreamChunk
 from acorn.errors import DeclarationError, InputError
@@ -246,7 +246,7 @@ def stored_settings(stored_run: StoredRun) -> JsonObject:
     notes = json.loads(stored_run.header.overrides) if stored_run.header.overrides else {}
     settings = dict(notes.get("settings", {}))
     model = settings.get("model")
-    if OBJECT in (model if isinstance(model, list) else [model]):
+    if MODEL_OBJECT in (model if isinstance(model, list) else [model]):
         del settings["model"]
     return settings
 

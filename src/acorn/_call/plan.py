@@ -33,7 +33,7 @@ from acorn._drive.commit import Origin
 from acorn._formats.json import to_json_data
 from acorn._machine.machine import Machine
 from acorn._machine.plan import BranchTool, Plan
-from acorn._machine.state import written_settings
+from acorn._machine.state import settings_to_json
 from acorn.errors import DeclarationError
 from acorn.models.limits.throttle import throttle
 from acorn.models.port import Model
@@ -258,7 +258,7 @@ def origin_of(agent: AgentBase) -> Origin:
     settings = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS and name != "store"}
     overrides = {
         name: value
-        for name, value in written_settings(settings).items()
+        for name, value in settings_to_json(settings).items()
         if isinstance(value, str | int | float | dict | list | None) and to_json_data(value) == value
     }
     file = getattr(sys.modules.get(type(agent).__module__), "__file__", None)

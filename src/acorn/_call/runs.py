@@ -9,10 +9,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
 
-from acorn._drive.commit import read_whole, saved_of
+from acorn._drive.commit import to_saved_run, translate_read_errors
 from acorn._formats.blobs import BlobReader
 from acorn._formats.json import excerpt, to_json_data
-from acorn._machine.saved_run import hang_records
+from acorn._machine.saved_run import attach_branch_records
 from acorn._machine.tool_calls import check_answer
 from acorn._record.saved_form import read_entries, read_record
 from acorn.errors import StoreError
@@ -71,10 +71,10 @@ class Runs:
         if not stored_runs:
             raise messages.run_not_found(run_id, self._store.name)
         root, *branches = stored_runs
-        with read_whole(run_id, self._store):
+        with translate_read_errors(run_id, self._store):
             blobs = BlobReader(self._store.media)
-            run: Run = read_record(Run, saved_of(root, blobs), None)
-            hang_records(run, [saved_of(branch, blobs) for branch in branches])
+            run: Run = read_record(Run, to_saved_run(root, blobs), None)
+            attach_branch_records(run, [to_saved_run(branch, blobs) for branch in branches])
         return run
 
     def follow(self, run_id: str) -> Generator[Entry]:

@@ -20,13 +20,13 @@ from acorn._declare.agent import AgentBase, BatchItem, Queueing, call_options
 from acorn._declare.generics import ORIG_CLASS, check_type_arguments
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec_cache import agent_name, current_overrides, spec_within
-from acorn._drive.commit import read_whole, saved_of
+from acorn._drive.commit import to_saved_run, translate_read_errors
 from acorn._drive.load import check_fit, stored_failure
 from acorn._formats.blobs import BlobReader, save_text, to_saved_data
 from acorn._formats.json import excerpt
 from acorn._formats.schema.shape import Shape
-from acorn._machine.saved_run import hang_records, load
-from acorn._machine.state import OBJECT
+from acorn._machine.saved_run import attach_branch_records, load
+from acorn._machine.state import MODEL_OBJECT
 from acorn._record.saved_form import read_instance
 from acorn.errors import DeclarationError
 from acorn.journal import Entry
@@ -144,7 +144,7 @@ class Submission:
 
 
 def _has_object(model: object) -> bool:
-    return OBJECT in (model if isinstance(model, list) else [model])
+    return MODEL_OBJECT in (model if isinstance(model, list) else [model])
 
 
 def _start_time(not_before: datetime | timedelta | float | None, now: datetime) -> datetime | None:
@@ -300,10 +300,10 @@ def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) ->
     plan = plan_for(agent, current_overrides())
     if status == "failed":
         raise stored_failure(stored_runs, plan, store)
-    with read_whole(run_id, store):
+    with translate_read_errors(run_id, store):
         blobs = BlobReader(store.media)
-        run = load(plan, saved_of(root, blobs)).run
-        hang_records(run, [saved_of(branch, blobs) for branch in branches])
+        run = load(plan, to_saved_run(root, blobs)).run
+        attach_branch_records(run, [to_saved_run(branch, blobs) for branch in branches])
     if status == "waiting":
         requests = store.requests(run_id)
         run.output = Paused(run_id, requests)

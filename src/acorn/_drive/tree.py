@@ -6,6 +6,9 @@ same tree as the branches that the model calls.
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -18,20 +21,21 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from acorn._base.interrupts import StopSignal, is_signal
+from acorn._base.log import logger
 from acorn._drive.commit import RunCommitter
-from acorn._drive.driven_run import DrivenRun
-from acorn._drive.listeners import all_subscribers, publish
+from acorn._drive.driven_run import DrivenRun, attach_run, log_entry, publish
 from acorn._drive.pause import SiblingBranches, check_answers, check_pause
 from acorn._formats.blobs import to_saved_data
 from acorn._machine.asks import Ask, AskTool, BranchEnd
 from acorn._machine.branches import branch_result
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
-from acorn._machine.saved_run import hang_records, load
+from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import BranchContext
-from acorn._telemetry.setup import begin_trace, check_setting
+from acorn._record.last_run import current_places, remember_run
+from acorn._telemetry.setup import OTEL_API, VARIABLE, begin_trace, check_setting
 from acorn.errors import ModelError, StoreError
-from acorn.record import CallSite, Run, Subscriber, announce, current_call_site
+from acorn.record import CallSite, Run, Subscriber, announce, current_call_site, listeners
 from acorn.stores.messages import cancelled_by_request
 from acorn.stores.port import RunCancelledError
 from acorn.types import JsonObject, ToolCall
@@ -57,7 +61,8 @@ class Tree:
         committer: RunCommitter | None = None,
         stored_answers: Mapping[str, object] | None = None,
     ) -> None:
-        check_setting()
+        if VARIABLE in os.environ:
+            check_setting()
         self.trace: Trace | None = None
         """Creates telemetry spans, if the program has set up OpenTelemetry."""
         self._saved = dict(saved or {})
@@ -68,7 +73,7 @@ class Tree:
         """The human answers that arrived during the pause, by request id. Each run takes its own when it continues."""
         self.can_pause = getattr(root.spec, "store", None) is not None
         if self._saved:
-            hang_records(root.run, self._saved.values())
+            attach_branch_records(root.run, self._saved.values())
         self.machines: dict[str, Machine] = {root.run.id: root}
         self._driven: dict[str, DrivenRun] = {}
         self._branches: dict[str, list[str]] = {}
@@ -105,18 +110,27 @@ class Tree:
             run.started = run.started or datetime.now(UTC)
             clock_start = monotonic() - run.seconds
             announce(run)
-            subscribers = all_subscribers()
+            subscribers = listeners()
+            if logger.isEnabledFor(logging.INFO):
+                subscribers = (*subscribers, Subscriber(log_entry))
             if run_id == self.root:
                 if committer is not None:
                     committer.begin(self._cancel)
-                self.trace = begin_trace(self.machines, self.root, None if committer is None else committer.first_span)
+                if OTEL_API in sys.modules:
+                    first_span = None if committer is None else committer.first_span
+                    self.trace = begin_trace(self.machines, self.root, first_span)
             if self.trace is not None:
                 self.trace.open(run_id)
                 if run_id == self.root and committer is not None and committer.first_span is None:
                     committer.first_span = self.trace.span_of_root()
                 subscribers = (*subscribers, Subscriber(self.trace.hear))
-            driven = DrivenRun(run, clock_start, subscribers, is_stored=committer is not None)
-            self._driven[run_id] = driven
+            driven = self._driven[run_id] = DrivenRun(
+                clock_start,
+                current_places(),
+                subscribers,
+                len(run.journal.entries),
+                is_observed=bool(subscribers) or committer is not None,
+            )
             now = monotonic() - clock_start
             try:
                 machine.start(now, datetime.now(UTC))
@@ -217,10 +231,14 @@ class Tree:
             self._publish(run_id)
 
     def close(self, run_id: str) -> None:
-        """Complete the record of a run that has ended."""
+        """Complete the record of a run that has ended, and remember it as the last run of its agent."""
         driven, machine = self._driven.get(run_id), self.machines[run_id]
         if driven is not None and not driven.is_closed:
-            driven.close(machine.run, machine.plan.agent)
+            driven.is_closed, run = True, machine.run
+            run.seconds = monotonic() - driven.clock_start
+            if run.error is not None:
+                attach_run(run.error, run)
+            remember_run(run, machine.plan.agent, driven.places)
             if self.trace is not None and run_id != self.root:  # That of the root ends after its last commit.
                 self.trace.close(run_id)
 

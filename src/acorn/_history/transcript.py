@@ -49,7 +49,7 @@ class Transcript:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.journal = run.journal
-        self.history = run._book
+        self.history = run._history
         self.edits = HistoryEdits(run)
         self.turn: Message | None = None
         """The last response of the model, as the message that was added to the history."""

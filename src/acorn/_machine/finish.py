@@ -18,7 +18,7 @@ from acorn._declare.tools.collect import FINISH
 from acorn._formats.json import safe_repr, shorten, to_json_text
 from acorn._formats.schema.generate import close_objects, is_strict
 from acorn._formats.schema.problems import Problem, find_problems, public_problems
-from acorn._formats.schema.shape import Shape, _part
+from acorn._formats.schema.shape import Shape, describe_problem
 from acorn._formats.xml.decode import read_xml
 from acorn._formats.xml.encode import error_document, skeleton
 from acorn._machine.state import State
@@ -240,7 +240,7 @@ def _cut_off_message(max_tokens: int) -> str:
 
 
 def _describe(found: Sequence[Problem]) -> str:
-    return "; ".join(_part({**problem, "path": problem["path"] or "output"}) for problem in found)
+    return "; ".join(describe_problem({**problem, "path": problem["path"] or "output"}) for problem in found)
 
 
 def _unknown_field(name: str, shape: Shape, fields: JsonObject) -> Problem:

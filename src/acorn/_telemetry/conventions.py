@@ -16,7 +16,7 @@ from typing import Any
 from acorn._formats.json import to_json_data
 from acorn._formats.redact import find_secrets, redact, redact_by_name
 from acorn.journal import ModelResponded
-from acorn.models.request_body import unsigned_id
+from acorn.models.request_body import strip_signature
 from acorn.types import Content, JsonObject
 
 # Spans
@@ -256,7 +256,7 @@ class ContentWriter:
 
 def call_id(id: Any) -> str:
     """The id of a call; Gemini's carry a signature, which is for nobody else."""
-    return sendable(unsigned_id(str(id or ""))[:200])
+    return sendable(strip_signature(str(id or ""))[:200])
 
 
 def sendable(text: str) -> str:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from acorn._telemetry.trace import Trace
 
 VARIABLE = "ACORN_TELEMETRY"
+OTEL_API = "opentelemetry.trace"
+"""The module that a program with OpenTelemetry has loaded."""
 STANDARD = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _WITH_CONTENT = ("span_only", "span_and_event", "true", "1")
 _WITHOUT_CONTENT = ("", "no_content", "false", "0", "event_only")
@@ -36,7 +38,7 @@ def check_setting() -> None:
 
 def begin_trace(loops: Mapping[str, Machine], root: str, first_part: str | None) -> Trace | None:
     """What follows a tree of runs; None where nobody looks. `first_part` is the span that a resumed run began with."""
-    api = sys.modules.get("opentelemetry.trace")
+    api = sys.modules.get(OTEL_API)
     if api is None or os.environ.get(VARIABLE) == "off" or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     metrics = sys.modules.get("opentelemetry.metrics")

@@ -49,7 +49,7 @@ from acorn.journal import (
     ToolFinished,
     ToolStarted,
 )
-from acorn.models.port import RetryEvent, setbacks
+from acorn.models.port import RetryEvent, retry_listener
 from acorn.record import TOOL
 from acorn.types import JsonObject, Usage
 
@@ -89,7 +89,7 @@ class Inside(NamedTuple):
     """What is current while code runs that is not ours, and what was before it."""
 
     context: Token[otel.Context]
-    setbacks: Token[Any] | None
+    retry_listener: Token[Any] | None
 
 
 class Trace:
@@ -188,7 +188,7 @@ class Trace:
             span = self._tools.get(key) or self._runs.get(run_id) if asked is None else asked.span
             if span is None:
                 return None
-            heard = None if asked is None else setbacks.set(lambda setback: self._hear_setback(asked, setback))
+            heard = None if asked is None else retry_listener.set(lambda setback: self._hear_setback(asked, setback))
             return Inside(otel.attach(set_span_in_context(span)), heard)
         except Exception as error:
             self._tell_of(error)
@@ -198,8 +198,8 @@ class Trace:
         """Back to what was current before."""
         if inside is not None:
             otel.detach(inside.context)
-            if inside.setbacks is not None:
-                setbacks.reset(inside.setbacks)
+            if inside.retry_listener is not None:
+                retry_listener.reset(inside.retry_listener)
 
     def inside(self, run_id: str, ask_id: str) -> _OpenSpan:
         """Both, as a block."""

@@ -118,12 +118,12 @@ class Machine:
             self._see(turn)
             self._clock.later(self._chance.uniform(0.0, 2 * pause), lambda: self._ask(request, pause))
 
-        turn.tell = told
+        turn.notify = told
         self._see(turn)
 
     def _see(self, turn: Waiter) -> None:
         self._desk.pass_time(self._clock.now)
-        self._desk.see(turn, self._clock.now)
+        self._desk.update(turn, self._clock.now)
         self._set_alarm()
 
     # The way to the store and back
@@ -138,7 +138,7 @@ class Machine:
     def _hear(self, came: WindowSlice) -> None:
         now = self._clock.now
         self._desk.pass_time(now)
-        self._desk.hear(self._gate, self._gate.hear(came, now), now)
+        self._desk.on_answer(self._gate, self._gate.on_answer(came, now), now)
         self._set_alarm()
 
     def _set_alarm(self) -> None:

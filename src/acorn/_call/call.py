@@ -61,7 +61,7 @@ from acorn.stores.port import Store, StoredRun
 from acorn.types import JsonObject
 
 
-class Caller(Generic[Out, Deps]):
+class AgentCaller(Generic[Out, Deps]):
     """The ways to call one agent."""
 
     __slots__ = ("_agent",)

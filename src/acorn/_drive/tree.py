@@ -302,7 +302,7 @@ class Tree:
                 child = parent.branch(context, plan)
                 parent.run.branches.append(child.run)
             else:
-                branch_plan = parent.branch_plan(context, plan)
+                branch_plan = parent.branches.plan_for(context, plan)
                 try:
                     child = load(branch_plan, saved, branch_plan.deps)
                 except StoreError as error:  # It does not fit its class. It stays as it is for a class that fits.
@@ -321,8 +321,8 @@ class Tree:
             call_id, depth = self._enclosing_call(site, parent_id)
             while True:
                 has_input = not plan.spec.input.is_empty
-                context = parent.new_branch(
-                    name, value, place_id, now, has_input=has_input, inside=call_id, depth=depth
+                context = parent.branches.new_context(
+                    name, value, place_id, now, has_input=has_input, inside=call_id, caller_depth=depth
                 )
                 saved = self._saved.get(context.run_id)
                 if saved is None or _is_same_branch(saved, context, plan):

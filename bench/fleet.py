@@ -78,9 +78,11 @@ def measured(store: PostgresStore) -> list[Line]:
 
 def submit(agent: Any) -> None:
     """Submit rows as `map(..., queue=True)` does, without waiting for results."""
-    intake = Submission(agent)
+    submission = Submission(agent)
     for at in range(0, ROWS, 500):
-        intake.put([intake.run((), {"question": f"number {one}"}, None, None) for one in range(at, at + 500)])
+        submission.put(
+            [submission.new_run((), {"question": f"number {one}"}, None, None) for one in range(at, at + 500)]
+        )
 
 
 def spent(act: Callable[[], object]) -> tuple[float, float]:

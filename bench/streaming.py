@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from acorn._formats.partial.compile import expectation_of
 from acorn._formats.partial.parser import PushParser
 from acorn._formats.schema.shape import shape_of
-from acorn._machine.response import Streamer
+from acorn.chunk import Streamer
 from acorn.models.assemble import Assembly
 from acorn.models.port import CallDelta, Delta
 

@@ -19,7 +19,7 @@ from tests.saved_tree import SavedTree
 from tests.threaded_model import Given, RawThreadedModel, ThreadedModel
 
 from acorn import Run, capture, module
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.sync_driver import drive
 from acorn.testing import ScriptedModel
 
@@ -77,7 +77,7 @@ class Call:
         return asyncio.run(self._inside(agent, *args, **kwargs))
 
     def _saved(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> Run[Any]:
-        loop = new_loop(agent, args, kwargs)
+        loop = new_machine(agent, args, kwargs)
         drive(SavedTree(loop), loop.run.id)
         return loop.run
 

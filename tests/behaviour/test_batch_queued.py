@@ -168,13 +168,13 @@ def test_queued_batch_stops_submitting_at_max_cost(store: Store) -> None:
 
 
 def test_queued_batch_wrong_arguments_raise_immediately(store: Store) -> None:
-    with pytest.raises(DeclarationError, match=r"`concurrency` of `Desk\.map` is for runs in this process"):
+    with pytest.raises(DeclarationError, match=r"`concurrency` of `Desk\.map` has no effect with `queue=True`"):
         queued(store).map(["a"], queue=True, concurrency=4)
-    with pytest.raises(DeclarationError, match="keeps no runs"):
+    with pytest.raises(DeclarationError, match="has no store"):
         Desk().map(["a"], queue=True)
     with pytest.raises(DeclarationError, match="`deps` of `Desk`"):
         queued(store).using(deps=3).map(["a"], queue=True)
-    with pytest.raises(DeclarationError, match="is for runs that begin elsewhere"):
+    with pytest.raises(DeclarationError, match="applies only to queued runs"):
         queued(store).map(["a"])
-    with pytest.raises(StoreError, match="has no workers"):
+    with pytest.raises(StoreError, match="cannot deliver runs to workers"):
         Desk(store=store).map(["a"], queue=True).results()

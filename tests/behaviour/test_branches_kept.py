@@ -13,7 +13,7 @@ import pytest
 from tests.provider_rules import assert_complete
 
 from acorn import Run, Step, Usage, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.async_driver import adrive
 from acorn._drive.sync_driver import drive
 from acorn._drive.tree import Tree
@@ -108,7 +108,7 @@ def replies(request: ModelRequest) -> Reply:
 
 def trunk() -> tuple[Machine, ScriptedModel]:
     model = ScriptedModel(replies, price=Price(0.001, 0.01))
-    return new_loop(Trunk(model=model), (), {}), model
+    return new_machine(Trunk(model=model), (), {}), model
 
 
 def go(tree: Tree, run_id: str, way: str) -> None:
@@ -233,7 +233,7 @@ def test_run_counts_usage_of_branch_in_thread_at_end(end: str) -> None:
             return costing(finish(result="late"))
         return costing(calling("look", "l1"))
 
-    loop = new_loop(Hasty(model=ScriptedModel(reply)), (), {})
+    loop = new_machine(Hasty(model=ScriptedModel(reply)), (), {})
     try:
         if end == "fails":
             with pytest.raises(ValueError, match="no"):

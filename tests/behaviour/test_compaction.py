@@ -17,7 +17,7 @@ from tests.provider_rules import assert_complete, assert_request_valid, assert_t
 from tests.saved_tree import SavedTree
 
 from acorn import DeclarationError, LimitError, Run, Step, StreamChunk, listen, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.sync_driver import drive
 from acorn._drive.tree import Tree
 from acorn._history.history import history_of
@@ -85,7 +85,7 @@ def run_in(agent: module[Any, Any], way: str, **inputs: Any) -> Run[Any]:
         found: Run[Any] = asyncio.run(last())
         return found
     if way == "saved":
-        loop = new_loop(agent, ("go",), inputs)
+        loop = new_machine(agent, ("go",), inputs)
         drive(SavedTree(loop), loop.run.id)
         return loop.run
     return agent.run("go", **inputs)
@@ -262,7 +262,7 @@ def test_compaction_interrupted_in_progress_resumes() -> None:
         return looks(request)
 
     model = ScriptedModel(reply)
-    loop = new_loop(Looker(model=model), ("go",), {})
+    loop = new_machine(Looker(model=model), ("go",), {})
     with pytest.raises(KeyboardInterrupt):
         drive(Tree(loop), loop.run.id)
     again = load(loop.plan, json.loads(json.dumps(save(loop))))

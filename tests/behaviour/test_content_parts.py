@@ -15,7 +15,7 @@ from tests.photo import Photo, Sketch, Sound, image
 from tests.provider_rules import assert_valid
 
 from acorn import LimitError, Run, Step, Usage, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._formats.content import text_of
 from acorn._history.history import history_of
 from acorn._machine.saved_run import load, save
@@ -418,10 +418,10 @@ def test_saved_run_keeps_images(call: Call, script: Script) -> None:
     model = script(DONE)
     agent = Botanist(model=model)
     run = call.run(agent, question="?", photo=OAK)
-    loop = new_loop(agent, (), {"question": "?", "photo": OAK})
+    loop = new_machine(agent, (), {"question": "?", "photo": OAK})
     again = load(loop.plan, json.loads(json.dumps(save(loop))))
     assert again.run.input == run.input
-    assert again.openings == loop.openings
+    assert again.builder.openings == loop.builder.openings
 
 
 def test_failed_run_keeps_images(call: Call, script: Script) -> None:

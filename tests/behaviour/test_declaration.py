@@ -436,15 +436,15 @@ NEAR = [
 
 @pytest.mark.parametrize(("written", "meant"), NEAR)
 def test_similar_attribute_name_warns_with_suggestion(written: str, meant: str) -> None:
-    with pytest.warns(UserWarning, match="did you mean") as caught:
+    with pytest.warns(UserWarning, match="Did you mean") as caught:
         declare(**{written: 5})
     assert [str(warning.message) for warning in caught] == [
-        f"`Agent.{written}` is not an attribute of modules; did you mean `{meant}`?"
+        f"`Agent.{written}` is not a setting. Did you mean `{meant}`?"
     ]
 
 
 def test_similar_name_warning_points_at_class() -> None:
-    with pytest.warns(UserWarning, match="did you mean") as caught:
+    with pytest.warns(UserWarning, match="Did you mean") as caught:
 
         class Agent(module):
             max_step = 5
@@ -454,7 +454,7 @@ def test_similar_name_warning_points_at_class() -> None:
 
 
 def test_subclass_does_not_repeat_warning() -> None:
-    with pytest.warns(UserWarning, match="did you mean `max_steps`"):
+    with pytest.warns(UserWarning, match="Did you mean `max_steps`"):
         parent = declare("Parent", max_step=5)
     declare("Child", parent)
 
@@ -577,12 +577,12 @@ def test_instance_can_override_every_setting() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("depth", "`Painter` has no attribute `depth` to set"),
-        ("api_key", "`Painter` has no attribute `api_key` to set"),
-        ("on_step", "`Painter` has no attribute `on_step` to set"),
-        ("_acorn_spec", "`Painter` has no attribute `_acorn_spec` to set"),
-        ("temprature", "`Painter` has no attribute `temprature` to set; did you mean `temperature`?"),
-        ("max_step", "`Painter` has no attribute `max_step` to set; did you mean `max_steps`?"),
+        ("depth", "`Painter` has no setting `depth`."),
+        ("api_key", "`Painter` has no setting `api_key`."),
+        ("on_step", "`Painter` has no setting `on_step`."),
+        ("__acorn_spec__", "`Painter` has no setting `__acorn_spec__`."),
+        ("temprature", "`Painter` has no setting `temprature`. Did you mean `temperature`?"),
+        ("max_step", "`Painter` has no setting `max_step`. Did you mean `max_steps`?"),
     ],
 )
 def test_unknown_setting_raises_type_error(name: str, words: str) -> None:
@@ -596,7 +596,7 @@ def test_input_passed_to_init_raises_with_advice() -> None:
     class Asked(module[Text, Verdict]):
         """Judge."""
 
-    words = "`text` is an input of `Asked`, which the call takes: `Asked()(text=...)`"
+    words = "`text` is an input of `Asked`, not a setting. Pass it to the call: `Asked()(text=...)`."
     for act in (Asked, Asked().using, Asked.override):
         with pytest.raises(TypeError) as caught:
             act(text="a")
@@ -1055,12 +1055,12 @@ def test_field_list_keeps_order_descriptions_and_limits() -> None:
         ([{"n": int}], "[0]", f"must be {FIELD}, got {{'n': <class 'int'>}}."),
         ([(5, int)], "[0]", f"must be {FIELD}, got (5, <class 'int'>)."),
         (["a", ("n", int, 1, 2)], "[1]", f"must be {FIELD}, got ('n', <class 'int'>, 1, 2)."),
-        (["a", "1st"], "[1]", "is named '1st'; a field needs a Python name that does not begin with `_`."),
-        (["my field"], "[0]", "is named 'my field'; a field needs a Python name that does not begin with `_`."),
-        (["_private"], "[0]", "is named '_private'; a field needs a Python name that does not begin with `_`."),
-        ([("", int)], "[0]", "is named ''; a field needs a Python name that does not begin with `_`."),
-        (["a", "a"], "", "names the field `a` twice; keep one."),
-        (["a", "b", ("a", int)], "", "names the field `a` twice; keep one."),
+        (["a", "1st"], "[1]", "is named '1st', but a field must have a Python name that does not begin with `_`."),
+        (["my field"], "[0]", "is named 'my field', but a field must have a Python name that does not begin with `_`."),
+        (["_private"], "[0]", "is named '_private', but a field must have a Python name that does not begin with `_`."),
+        ([("", int)], "[0]", "is named '', but a field must have a Python name that does not begin with `_`."),
+        (["a", "a"], "", "names the field `a` twice. Keep one."),
+        (["a", "b", ("a", int)], "", "names the field `a` twice. Keep one."),
     ],
 )
 def test_invalid_field_list_is_rejected_with_message(declared: Any, place: str, words: str, attribute: str) -> None:
@@ -1082,7 +1082,7 @@ def test_field_with_invalid_type_is_rejected_by_name(kind: Any, attribute: str) 
 def test_type_unknown_to_pydantic_is_rejected(declared: Any, attribute: str) -> None:
     words = refusal(lambda: declare(**{attribute: declared}))
     assert words.startswith(
-        (f"`Agent.{attribute}` must be {SCHEMA}; Pydantic says: ", f"`Agent.{attribute}` cannot be ")
+        (f"`Agent.{attribute}` must be {SCHEMA}. Pydantic reports: ", f"`Agent.{attribute}` cannot be ")
     )
 
 
@@ -2111,7 +2111,7 @@ def test_api_key_is_in_no_type_error_or_warning() -> None:
     with pytest.raises(TypeError) as caught:
         declare(model=SECRET)(api_key=CANARY)
     assert CANARY not in str(caught.value)
-    with pytest.warns(UserWarning, match="did you mean `model`") as warned:
+    with pytest.warns(UserWarning, match="Did you mean `model`") as warned:
         declare(modell=SECRET)
     assert CANARY not in str(warned[0].message)
 

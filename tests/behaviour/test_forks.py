@@ -13,7 +13,7 @@ from tests.saved_tree import SavedTree
 
 import acorn
 from acorn import DeclarationError, InputError, Run, StoreError, listen, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.sync_driver import drive
 from acorn.journal import Entry, ModelResponded, RunStarted
 from acorn.models import ModelRequest
@@ -347,7 +347,7 @@ def test_interrupted_fork_can_be_resumed(tmp_path: Path) -> None:
 def test_fork_can_be_saved_after_every_tell() -> None:
     run = first_run()
     agent, _ = forked(run.thread, 3, call("search", query="x"), Reply("hm"), finish(wrong=1), finish(answer="f"))
-    loop = new_loop(agent, (), {})
+    loop = new_machine(agent, (), {})
     tree = SavedTree(loop)
     drive(tree, loop.run.id)
     fork = tree.machines[loop.run.id].run
@@ -390,7 +390,9 @@ def test_fork_keeps_result_of_branch() -> None:
     assert fork.branches == []
     assert script.requests[0].messages[-1]["content"] == "fine"
     of_branch = [event for event in run.thread if event.branch]
-    with pytest.raises(InputError, match=r"branch `check`.*Fork the run that began it: before the step that called"):
+    with pytest.raises(
+        InputError, match=r"branch `check`.*Fork the run that started the branch: before the step that called"
+    ):
         Above(model=script).using(thread=of_branch, before=1)
 
 
@@ -470,7 +472,7 @@ class Other(module[int, int]):
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        (0, "`before` of `Researcher.using` must be a step from 1 to 4.*got 0"),
+        (0, "`before` of `Researcher.using` must be a step from 1 to 4.*Got 0"),
         (5, "from 1 to 4: the run ended in step 4"),
         (-1, "from 1 to 4"),
         (True, "from 1 to 4"),
@@ -510,9 +512,9 @@ def test_fork_arguments_that_exclude_each_other_are_rejected() -> None:
     run = first_run()
     with pytest.raises(InputError, match=r"`before` .* needs `thread`"):
         Researcher().using(before=2)
-    with pytest.raises(InputError, match="exclude each other"):
+    with pytest.raises(InputError, match="got both `history` and `thread`"):
         Researcher().using(thread=run.thread, before=2, history=run)
-    with pytest.raises(InputError, match="exclude each other"):
+    with pytest.raises(InputError, match="got both `history` and `thread`"):
         Researcher().using(history=run).using(thread=run.thread, before=2)
 
 
@@ -553,5 +555,5 @@ def test_fork_stopped_before_start_is_not_started_as_other_run(tmp_path: Path) -
     with pytest.raises(KeyboardInterrupt):
         agent.run()
     for facts in acorn.runs(store).list():
-        with pytest.raises(StoreError, match="had not begun"):
+        with pytest.raises(StoreError, match="stopped before it started"):
             Researcher(model=ScriptedModel([finish(answer="x")]), store=store).resume(facts.id)

@@ -22,7 +22,8 @@ from tests.raw_model import RawModel, calling, finishing
 from tests.threaded_model import conversation
 
 from acorn import AcornError, Run, Step, ToolResult, capture, current_run, module, tool
-from acorn._history.request_messages import RequestMessages, ThreadMessage
+from acorn._history.request_messages import RequestMessages
+from acorn._history.thread_message import ThreadMessage
 from acorn.models import ModelRequest, ModelResponse
 
 RUNS = 40_000 if os.environ.get("ACORN_TORTURE") == "1" else 120
@@ -254,7 +255,7 @@ class Watch:
 
     def answer(self, request: ModelRequest) -> ModelResponse:
         # Not `history`, which would hand it out: a run may skip work while no code has it.
-        part = RequestMessages().prepare(self.runs[0]._book.messages, [self.opening])
+        part = RequestMessages().prepare(self.runs[0]._history.messages, [self.opening])
         messages = part.messages()
         if self.is_threaded:
             messages = ThreadMessage().wrap(messages)

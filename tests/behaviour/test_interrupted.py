@@ -13,7 +13,7 @@ import pytest
 from tests.provider_rules import assert_complete, assert_request_valid
 
 from acorn import LimitError, ModelError, ParseError, Run, Step, Usage, listen, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.async_driver import adrive
 from acorn._drive.sync_driver import drive, drive_stream
 from acorn._drive.tree import Tree
@@ -121,7 +121,7 @@ def reloaded(loop: Machine, plan: Any = None) -> Machine:
 
 def undisturbed(**settings: Any) -> tuple[Run[Any], ScriptedModel, Trouble]:
     trouble, model = Trouble(), ScriptedModel(SCRIPT)
-    loop = new_loop(worker(trouble, model, **settings), (), {})
+    loop = new_machine(worker(trouble, model, **settings), (), {})
     go(loop, "sync", trouble)
     assert loop.run.output == "yes"
     return loop.run, model, trouble
@@ -163,7 +163,7 @@ def assert_as_undisturbed(loop: Machine, model: ScriptedModel, trouble: Trouble,
 @pytest.mark.parametrize("onwards", WAYS)
 def test_ctrl_c_in_tool_keeps_finished_sibling_result(way: Way, onwards: Way) -> None:
     trouble, model = Trouble("slow"), ScriptedModel(SCRIPT)
-    loop = new_loop(worker(trouble, model), (), {})
+    loop = new_machine(worker(trouble, model), (), {})
     with pytest.raises(KeyboardInterrupt) as caught:
         go(loop, way, trouble)
     assert_interrupted(loop, caught.value, "cancelled")
@@ -179,7 +179,7 @@ def test_ctrl_c_in_tool_keeps_finished_sibling_result(way: Way, onwards: Way) ->
 @pytest.mark.parametrize("onwards", WAYS)
 def test_cancellation_in_tool_keeps_finished_sibling_result(onwards: Way) -> None:
     trouble, model = Trouble("cancelled"), ScriptedModel(SCRIPT)
-    loop = new_loop(worker(trouble, model), (), {})
+    loop = new_machine(worker(trouble, model), (), {})
 
     async def main() -> BaseException | None:
         task = asyncio.ensure_future(adrive(Tree(loop), loop.run.id))
@@ -206,7 +206,7 @@ def test_cancellation_in_tool_keeps_finished_sibling_result(onwards: Way) -> Non
 @pytest.mark.parametrize("failure", [Failure(503), Failure(None), KeyboardInterrupt()], ids=repr)
 def test_unanswered_request_is_sent_again_on_resume(at: int, failure: Any, way: Way, onwards: Way) -> None:
     trouble, model = Trouble(), ScriptedModel([*SCRIPT[:at], failure, *SCRIPT[at:]])
-    loop = new_loop(worker(trouble, model), (), {})
+    loop = new_machine(worker(trouble, model), (), {})
     with pytest.raises((ModelError, KeyboardInterrupt)) as caught:
         go(loop, way, trouble)
     assert_interrupted(loop, caught.value, "error" if isinstance(failure, Failure) else "cancelled")
@@ -223,7 +223,7 @@ def test_run_can_be_interrupted_repeatedly() -> None:
         Trouble(),
         ScriptedModel([each for reply in SCRIPT for each in (Failure(503), Failure(429), reply)]),
     )
-    loop = new_loop(worker(trouble, model), (), {})
+    loop = new_machine(worker(trouble, model), (), {})
     interruptions = 0
     with listen(trouble.hear):
         while True:
@@ -244,7 +244,7 @@ def test_run_can_be_interrupted_repeatedly() -> None:
 @pytest.mark.parametrize("hook", ["on_step", "on_finish"])
 def test_interrupted_hook_is_called_again_on_resume(hook: str, way: Way, onwards: Way) -> None:
     trouble, model = Trouble(hook), ScriptedModel(SCRIPT)
-    loop = new_loop(worker(trouble, model), (), {})
+    loop = new_machine(worker(trouble, model), (), {})
     with pytest.raises(KeyboardInterrupt) as caught:
         go(loop, way, trouble)
     assert_interrupted(loop, caught.value, "cancelled")
@@ -261,7 +261,7 @@ def test_run_at_limit_resumes_with_higher_limit(way: Way, onwards: Way) -> None:
     trouble = Trouble()
     large = Reply(calls=BOTH.calls, usage=Usage(700, 100, requests=1))
     model = ScriptedModel([large, *SCRIPT[1:]])
-    loop = new_loop(worker(trouble, model, max_total_tokens=1000), (), {})
+    loop = new_machine(worker(trouble, model, max_total_tokens=1000), (), {})
     with pytest.raises(LimitError) as caught:
         go(loop, way, trouble)
     assert_interrupted(loop, caught.value, "error")
@@ -270,7 +270,7 @@ def test_run_at_limit_resumes_with_higher_limit(way: Way, onwards: Way) -> None:
     with pytest.raises(LimitError) as caught:  # The limit is unchanged.
         go(again, onwards, trouble)
     assert_interrupted(again, caught.value, "error")
-    higher = new_loop(worker(trouble, model, max_total_tokens=100_000), (), {}).plan
+    higher = new_machine(worker(trouble, model, max_total_tokens=100_000), (), {}).plan
     again = reloaded(again, higher)
     go(again, onwards, trouble)
     assert (again.run.output, again.run.stop_reason) == ("yes", "finish")
@@ -282,7 +282,7 @@ def test_run_at_limit_resumes_with_higher_limit(way: Way, onwards: Way) -> None:
 
 def test_abandoned_stream_can_be_resumed() -> None:
     trouble, model = Trouble(), ScriptedModel(SCRIPT)
-    loop = new_loop(worker(trouble, model), (), {})
+    loop = new_machine(worker(trouble, model), (), {})
     with listen(trouble.hear):
         chunks = drive_stream(Tree(loop), loop.run.id)
         for chunk in chunks:
@@ -333,7 +333,7 @@ CLOSED: dict[str, tuple[Callable[..., Any], list[Any], type[Exception]]] = {
 def test_permanent_failure_closes_run(what: str, way: Way) -> None:
     kind, script, expected = CLOSED[what]
     model = ScriptedModel(script)
-    loop = new_loop(kind(model=model), (), {})
+    loop = new_machine(kind(model=model), (), {})
     with pytest.raises(expected) as caught:
         go(loop, way)
     run = loop.run
@@ -382,7 +382,7 @@ def test_candidate_output_is_same_after_sources_reopen() -> None:
                 raise ValueError("again")
 
     agent = Judge(model=ScriptedModel([call("look"), finish(result="no"), finish(result="yes")]))
-    loop = new_loop(agent, (), {})
+    loop = new_machine(agent, (), {})
     with pytest.raises(KeyboardInterrupt):
         drive(Tree(loop), loop.run.id)
     again = load(loop.plan, json.loads(json.dumps(save(loop))))

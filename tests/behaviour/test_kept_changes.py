@@ -80,7 +80,7 @@ def test_resumed_run_with_removed_branch_raises_and_stays_resumable(store: Any) 
 
     script = [call("inner", question="deep"), call("fails"), finish(answer="x")]
     run_id = interrupted(store, script, branches={"inner": Inner})
-    with pytest.raises(StoreError, match=r"branch `inner` .* not declared on `Desk` any more"):
+    with pytest.raises(StoreError, match=r"branch `inner` .* no longer declared on `Desk`"):
         declared()(model=by_turn(*script), store=store).resume(run_id)
     assert [each.status for each in acorn.runs(store).list()] in (["stopped"], ["failed"])
 
@@ -216,7 +216,7 @@ def test_resumed_run_of_renamed_class_raises_clear_error(store: Any) -> None:
         """Other."""
 
     run_id = interrupted(store, CALLS, tools=[fails])
-    with pytest.raises(StoreError, match=r"is one of `.*:Desk`, not of `.*Office`"):
+    with pytest.raises(StoreError, match=r"belongs to `.*:Desk`, not to `.*Office`"):
         Office(model=by_turn(*CALLS), store=store).resume(run_id)
     assert declared()(model=by_turn(*CALLS), store=store).resume(run_id) == Answer(answer="x")
 

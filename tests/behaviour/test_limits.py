@@ -18,7 +18,7 @@ from tests.patience import PATIENCE, given_time
 from tests.provider_rules import assert_complete, assert_request_valid
 
 from acorn import DeclarationError, LimitError, Run, Step, ToolResult, Usage, capture, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._machine.asks import AskModel, AskTool
 from acorn.models import ModelRequest, Price
 from acorn.testing import Reply, ScriptedModel, finish
@@ -265,7 +265,7 @@ def test_regular_runs_answer_within_limit(seed: int) -> None:
 
 def on_a_clock(agent: Worker, model_takes: float, tools_take: float) -> tuple[Run[Any], float, list[float]]:
     """Drive a run with an injected clock; return its record, its time and what its tools received."""
-    loop = new_loop(agent, (), {})
+    loop = new_machine(agent, (), {})
     now = 0.0
     given: list[float] = []
     loop.start(now)
@@ -285,7 +285,7 @@ def on_a_clock(agent: Worker, model_takes: float, tools_take: float) -> tuple[Ru
 
 
 def test_request_timeout_is_remaining_time() -> None:
-    loop = new_loop(Worker(model=ScriptedModel([calling("look"), finish(summary="done")]), max_seconds=60), (), {})
+    loop = new_machine(Worker(model=ScriptedModel([calling("look"), finish(summary="done")]), max_seconds=60), (), {})
     loop.start(0.0)
 
     def given(now: float) -> float | None:

@@ -297,7 +297,7 @@ def test_mcp_approval_can_be_function(call: Call, script: Script, tmp_path: Path
 
 def test_mcp_approval_without_person_raises_before_start(tmp_path: Path) -> None:
     odd = Odd(tmp_path / "diary", approve={"delete"})
-    with pytest.raises(DeclarationError, match="need a person's approval, and nobody can answer"):
+    with pytest.raises(DeclarationError, match="need a person's approval, but no one can answer"):
         Worker(model=ScriptedModel([]), tools=[odd.server])("x")
     assert odd.lines() == []
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
 
 from acorn import AcornError, DeclarationError, ParseError, Step, Usage, current_run, listen, module, tool
-from acorn._call.plan import new_loop, plan_for
+from acorn._call.plan import new_machine, plan_for
 from acorn._drive.sync_driver import drive
 from acorn._drive.tree import Tree
 from acorn._history.history import history_of
@@ -197,7 +197,7 @@ def test_on_start_setting_tool_results_raises(call: Call, script: Script, name: 
     def hook(self: Looker, step: Step) -> None:
         getattr(step, name).append("oops")
 
-    with pytest.raises(AcornError, match=r"`Starter\.on_start` has put something into `step\.tool_results` or"):
+    with pytest.raises(AcornError, match=r"`Starter\.on_start` has changed `step\.tool_results` or"):
         call.run(starting(hook)(model=script()), question="?")
 
 
@@ -258,7 +258,7 @@ def test_on_start_is_not_called_again_on_load() -> None:
 
     model = ScriptedModel([KeyboardInterrupt(), DONE])
     agent = starting(hook)(model=model)
-    loop = new_loop(agent, (), {"question": "?"})
+    loop = new_machine(agent, (), {"question": "?"})
     with pytest.raises(KeyboardInterrupt):
         drive(Tree(loop), loop.run.id)
     again = load(plan_for(agent), json.loads(json.dumps(save(loop))))
@@ -283,7 +283,7 @@ def test_on_start_leaves_journal_thread_and_stream_equal(script: Script) -> None
 
 
 def test_on_start_misspelled_warns() -> None:
-    with pytest.warns(UserWarning, match="`Wrong.on_strat` is not an attribute of modules; did you mean `on_start`?"):
+    with pytest.warns(UserWarning, match="`Wrong.on_strat` is not a hook. Did you mean `on_start`"):
 
         class Wrong(Looker):
             def on_strat(self, step: Step) -> None: ...

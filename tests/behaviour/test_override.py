@@ -269,7 +269,7 @@ def test_override_is_checked_immediately() -> None:
         with pytest.raises(DeclarationError) as caught:
             Agent.override(**wrong)
         assert str(caught.value) == str(expected.value)
-    with pytest.raises(TypeError, match="`Agent` has no attribute `temprature` to set; did you mean `temperature`"):
+    with pytest.raises(TypeError, match=r"`Agent` has no setting `temprature`\. Did you mean `temperature`"):
         Agent.override(temprature=1)
 
 

@@ -34,7 +34,7 @@ from acorn import (
     module,
     tool,
 )
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.async_driver import adrive, adrive_stream
 from acorn._drive.sync_driver import drive, drive_stream
 from acorn._drive.tree import Tree
@@ -124,7 +124,7 @@ class Office:
     """Drive a run, and resume it from its saved state like another process."""
 
     def __init__(self, agent: module[Any, Any], way: str, **inputs: Any) -> None:
-        loop = new_loop(agent, (), inputs)
+        loop = new_machine(agent, (), inputs)
         self.plan, self.way = loop.plan, way
         self._kept: dict[str, Any] = {}
         self._go(SavedTree(loop) if way == "saved" else Tree(loop), loop.run)
@@ -231,10 +231,10 @@ def test_approval_answer_decides_call(way: str, answer: Any, done: list[str], re
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (1, "answer it by True, by False"),
-        ({"approved": True}, "answer it by True"),
-        ({"approved": False, "arguments": {}}, "answer it by True"),
-        ({"approved": True, "arguments": [1]}, "answer it by True"),
+        (1, "Answer it by True, by False"),
+        ({"approved": True}, "Answer it by True"),
+        ({"approved": False, "arguments": {}}, "Answer it by True"),
+        ({"approved": True, "arguments": [1]}, "Answer it by True"),
         ({"approved": True, "arguments": {"amount": "much"}}, "argument `order` is missing"),
         (None, "cannot be answered by None"),
     ],
@@ -255,10 +255,10 @@ def test_request_is_answered_once() -> None:
     (machine,) = loop.values()
     again = load(machine.plan, save(machine))
     again.start(machine.journal.now)
-    first, second = again.requests()
+    first, second = again.calls.open_requests()
     again.answer(first.id, "x", 9.0)
-    assert again.requests() == [second]
-    with pytest.raises(StoreError, match="was answered already"):
+    assert again.calls.open_requests() == [second]
+    with pytest.raises(StoreError, match="is already answered"):
         again.answer(first.id, "y", 9.0)
     with pytest.raises(StoreError, match="has no request `nope`"):
         again.answer("nope", "y", 9.0)
@@ -377,7 +377,7 @@ def test_on_human_exception_ends_run() -> None:
 
 def test_on_human_unfitting_answer_ends_run_with_message() -> None:
     agent = Answering(3, model=ScriptedModel([calling("refund", order="a")]))
-    with pytest.raises(InputError, match="answer it by True"):
+    with pytest.raises(InputError, match="Answer it by True"):
         agent.run()
     assert DONE == []
 
@@ -423,7 +423,7 @@ def test_missing_on_human_and_store_raise_before_model_call() -> None:
 
     for kind in (Alone, Above, Caller):
         model = ScriptedModel([])
-        with pytest.raises(DeclarationError, match=r"`refund` of `Alone`.*`store = \.\.\.`.*`on_human`"):
+        with pytest.raises(DeclarationError, match=r"`refund` of `Alone`.*Set `store`.*`on_human`"):
             kind(model=model)()
         assert model.requests == []
 
@@ -1129,7 +1129,9 @@ def test_listener_receives_requests_and_answers() -> None:
 def test_paused_attribute_error_says_what_is_missing() -> None:
     office = Office(Desk(model=ScriptedModel([calling("ask_human", question="Who?")])), "sync")
     paused = office.output
-    with pytest.raises(AttributeError, match=r"waits for people \(Who\?\), so there is no `answer` yet.*resume"):
+    with pytest.raises(
+        AttributeError, match=r"waits for human input \(Who\?\), so `answer` is not available yet.*resume"
+    ):
         _ = paused.answer
     assert repr(paused) == f"Paused(run_id={paused.run_id!r}, requests=['Who?'])"
     for other in (copy.copy(paused), copy.deepcopy(paused), pickle.loads(pickle.dumps(paused))):
@@ -1156,7 +1158,7 @@ def test_once_call_that_may_have_started_is_not_repeated() -> None:
 
     for name, read in (("ship", "Unknown: the process stopped while this call was under way."), ("count", "counted")):
         model = ScriptedModel([calling(name), finish("ok")])
-        loop = new_loop(Desk(model=model, tools=[ship, count]), (), {})
+        loop = new_machine(Desk(model=model, tools=[ship, count]), (), {})
         tree = Tree(loop)
         with pytest.raises(KeyboardInterrupt):
             drive(tree, loop.run.id)
@@ -1188,7 +1190,7 @@ def test_interrupted_approved_call_is_reported_as_unknown() -> None:
 
 def test_loaded_run_with_removed_tool_continues() -> None:
     office = Office(Desk(model=ScriptedModel([calling("refund", order="a"), finish("ok")])), "sync")
-    office.plan = new_loop(Desk(model=office.plan.spec.model, tools=[look]), (), {}).plan
+    office.plan = new_machine(Desk(model=office.plan.spec.model, tools=[look]), (), {}).plan
     assert office.resume() == "ok"
 
 
@@ -1211,7 +1213,7 @@ def test_idempotency_key_is_permanent_per_call(way: str) -> None:
 
     model = ScriptedModel([calling("note", _id="n", order="x"), calling("pay", _id="p", order="x"), finish("ok")])
     agent = Desk(model=model, tools=[pay, note])
-    loop = new_loop(agent, (), {})
+    loop = new_machine(agent, (), {})
     tree = Tree(loop)
     with pytest.raises(KeyboardInterrupt):
         walk_on(tree, loop.run.id, way)

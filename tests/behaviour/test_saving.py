@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from acorn import ModelError, Run, Step, current_run, listen, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.async_driver import adrive
 from acorn._drive.sync_driver import call_tool, drive
 from acorn._drive.tree import Tree
@@ -47,7 +47,7 @@ class Looker(module[Any, str]):
 
 def fixed(agent: module[Any, Any], run_id: str = "fixed") -> Machine:
     """Return a call whose run has a known id."""
-    first = new_loop(agent, (), {})
+    first = new_machine(agent, (), {})
     return Machine(first.plan, Run(run_id, first.run.input))
 
 

@@ -22,7 +22,7 @@ from tests.provider_rules import assert_complete, assert_request_valid
 from tests.raw_model import RawModel, calling, finishing
 
 from acorn import AcornError, Run, Step, ToolResult, Unfinished, Usage, current_run, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.sync_driver import call_tool
 from acorn._drive.tree import Tree
 from acorn._formats.json import to_json_data
@@ -73,7 +73,7 @@ class Outcome:
 
 def drive(setup: Setup, restart: Restart) -> Outcome:
     """Drive a run to its end, with restarts, on a clock that advances by itself."""
-    first = new_loop(setup.agent, (), setup.given)
+    first = new_machine(setup.agent, (), setup.given)
     plan = replace(first.plan, resolve=setup.resolve)
     loop = Machine(plan, Run("the run", first.run.input, deps=first.run.deps))
     now, saved = 0.0, 0
@@ -652,7 +652,7 @@ def test_run_saved_and_loaded_at_any_time_is_equal(make: Make, reason: str, rest
 
 def paused(made: Setup, phase: str, number: int = 1) -> tuple[Any, Machine]:
     """Return a run before its nth ask in a phase, and its plan."""
-    first = new_loop(made.agent, (), made.given)
+    first = new_machine(made.agent, (), made.given)
     plan = replace(first.plan, resolve=made.resolve)
     loop = Machine(plan, first.run)
     loop.start(0.0)
@@ -724,14 +724,14 @@ def test_loading_run_with_model_object_from_hook_raises() -> None:
 
     plan, loop = paused(setup(Swapper, call("look")), "model", 2)
     saved = json.loads(json.dumps(save(loop)))
-    with pytest.raises(AcornError, match=r"a model that `on_step` gave as an object.*`step\.model`"):
+    with pytest.raises(AcornError, match=r"`on_step` set its model to an object.*`step\.model`"):
         load(plan, saved)
 
 
 def test_loading_run_with_unfitting_input_raises() -> None:
     _, loop = paused(setup(Looker, call("look"), DONE), "tools")
     changed, _ = paused(replace(setup(Words, finish(result=["a"])), given={"result": "a"}), "model")
-    with pytest.raises(AcornError, match="The input of the saved run does not fit its class any more"):
+    with pytest.raises(AcornError, match="The input of the saved run no longer fits its class"):
         load(changed, json.loads(json.dumps(save(loop))))
 
 

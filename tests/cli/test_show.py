@@ -124,8 +124,8 @@ def test_show_wraps_on_narrow_terminal(saved: Path) -> None:
     [
         (None, "Cannot read `{file}`: No such file or directory"),
         ("", "`{file}` is not a saved run: "),
-        ("{}", "`{file}` is not a saved run: The text is no saved run: it has no `format`"),
-        ('{"format": 1000000}', "`{file}` is not a saved run: The run was saved in format 1000000"),
+        ("{}", "`{file}` is not a saved run: Cannot read the saved run: the text has no `format`"),
+        ('{"format": 1000000}', "`{file}` is not a saved run: Cannot read the saved run: it has format 1000000"),
         ('[{"type": "message"', "`{file}` is not a saved run: "),
         ('[{"type": "dream"}]', "`{file}` is not a saved run: 0: "),
         ("\x00\x01", "`{file}` is not a saved run: "),

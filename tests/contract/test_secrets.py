@@ -14,7 +14,7 @@ from tests.contract.conftest import Wire
 from tests.loopback import Fault, Request
 
 from acorn import ModelError, Run, Step, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.sync_driver import call_tool
 from acorn._drive.tree import Tree
 from acorn._formats.redact import find_secrets, redact
@@ -247,7 +247,7 @@ def test_saved_run_has_no_key(wire: Wire, watch: Watch) -> None:
         def on_step(self, step: Step) -> None:
             step.model = {**config, "top_p": 0.5}
 
-    loop = new_loop(Changing(model=config), (), {})
+    loop = new_machine(Changing(model=config), (), {})
     loop.start(0.0)
     while asks := loop.asks(0.0):
         watch.add(json.dumps(save(loop)))

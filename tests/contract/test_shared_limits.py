@@ -48,7 +48,7 @@ def test_shared_limit_without_shared_store_raises_before_call(store: Any, tmp_pa
         DeclarationError, match=r"`Limited\.rate_limit` is 'shared'.*`store = 'postgresql://host/name'`"
     ):
         Limited(model=asked, store=where)(number=1)
-    with pytest.raises(DeclarationError, match=r"leave 'shared' out"):
+    with pytest.raises(DeclarationError, match=r"Or remove 'shared'"):
         asyncio.run(Limited(model=asked, store=where).acall(number=1))
     assert not asked.requests
 

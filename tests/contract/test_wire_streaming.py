@@ -979,7 +979,7 @@ def test_stalled_stream_fails_after_timeout(wire: Wire, stalled: Callable[[Wire]
         stalled(wire)
         heard: list[Chunk] = []
         agent = listening(Asker, heard.append)(model=wire.model(timeout=seconds))
-        with waiting_for_nothing(), pytest.raises(ModelError, match="no answer in time") as caught:
+        with waiting_for_nothing(), pytest.raises(ModelError, match="no response in time") as caught:
             iterate(wire, agent, question="?")
         return caught.value if heard and wire.count() == 1 else None
 

@@ -13,8 +13,7 @@ import pytest
 from pydantic import BaseModel, RootModel
 
 from acorn._formats.schema.shape import Shape, shape_of
-from acorn._machine.response import Streamer
-from acorn.chunk import AnswerReader, StreamChunk
+from acorn.chunk import AnswerReader, StreamChunk, Streamer
 from acorn.models.assemble import Assembly, as_deltas
 from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
 from acorn.partial import Partial

@@ -22,7 +22,8 @@ class Nothing(BaseModel):
 def meter(*responses: tuple[int, int], seconds: float = 0.0) -> Meter:
     made = Meter()
     for tokens_in, tokens_out in responses:
-        made.count(Usage(tokens_in, tokens_out), PRICE.of(Usage(tokens_in, tokens_out)), seconds)
+        made.count(Usage(tokens_in, tokens_out), seconds)
+        made.spent.add(tokens_in + tokens_out, PRICE.of(Usage(tokens_in, tokens_out)))
     return made
 
 
@@ -85,7 +86,7 @@ def test_estimate_before_first_response_does_not_end_run() -> None:
 
 def test_time_limit_boundaries() -> None:
     made = meter((1, 1), seconds=3.0)
-    made.count(Usage(1, 1), None, 2.0)
+    made.count(Usage(1, 1), 2.0)
     assert made.longest_call == 3.0
     made.longest_step = 4.0
     assert room(made, seconds=20.0, now=13.0) == ("step", "")
@@ -102,11 +103,11 @@ def test_budget_for_tools_and_branches_leaves_room_for_answer() -> None:
     assert made.seconds_for_tools(Limits(seconds=20.0), 5.0) == 12.0
     assert made.seconds_for_tools(Limits(seconds=20.0), 19.0) == 0.001
     assert made.seconds_for_tools(Limits(), 5.0) is None
-    left = made.for_branches(Limits(tokens=1000, cost=9.0), PRICE)
+    left = made.limits_for_branches(Limits(tokens=1000, cost=9.0), PRICE, 0.0)
     assert left.tokens == 1000 - 170 - 20
     assert left.cost == pytest.approx(9.0 - PRICE.of(Usage(170, 20)))
-    assert made.for_branches(Limits(cost=9.0), None) == Limits()
-    assert Meter().for_branches(Limits(tokens=1000), None) == Limits(tokens=1000)
+    assert made.limits_for_branches(Limits(cost=9.0), None, 0.0) == Limits()
+    assert Meter().limits_for_branches(Limits(tokens=1000), None, 0.0) == Limits(tokens=1000)
 
 
 def budgets(limits: Limits, *above: Limits) -> Budgets:

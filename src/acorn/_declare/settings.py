@@ -25,7 +25,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from acorn._formats.json import excerpt
 from acorn._formats.xml.parse import is_xml_name
 from acorn.errors import DeclarationError
-from acorn.models.port import is_meant_as_model, is_model, lacks
+from acorn.models.port import is_model, missing_members, resembles_model
 from acorn.types import JsonObject
 
 Limit = TypeVar("Limit")
@@ -120,6 +120,14 @@ def without_overridden(model: Any, nearer: Collection[str]) -> Any:
         return model if all(map(is_, members, model)) else members
     overridden = [key for attribute, key in settings_in(model) if attribute in nearer]
     return {key: value for key, value in model.items() if key not in overridden} if overridden else model
+
+
+def remove_overridden(settings: JsonObject, overrides: Mapping[str, Any]) -> None:
+    """Remove the settings of an instance that these overrides replace: a model dict may contain other settings."""
+    if "model" in settings:
+        settings["model"] = without_overridden(settings["model"], overrides)
+    for attribute, _ in settings_in(overrides.get("model")):
+        settings.pop(attribute, None)
 
 
 def check_set_once(owner: str, model: object, attributes: Collection[str]) -> None:
@@ -250,10 +258,10 @@ def _describe_model(value: object) -> str:
         return f"a dict with the keys {', '.join(sorted(map(str, value))) or '(none)'}"
     if isinstance(value, list | tuple):
         return f"a {type(value).__name__} of {', '.join(map(_describe_model, value)) or 'nothing'}"
-    if isinstance(value, type) and is_meant_as_model(value):
+    if isinstance(value, type) and resembles_model(value):
         return f"the class `{value.__name__}` instead of an instance of it"
-    if is_meant_as_model(value):
-        missing = " and ".join(f"`{name}`" for name in lacks(value))
+    if resembles_model(value):
+        missing = " and ".join(f"`{name}`" for name in missing_members(value))
         return f"an object of `{type(value).__name__}`, which lacks {missing}"
     return excerpt(value)
 
@@ -385,3 +393,12 @@ def setting_error(owner: str, attribute: str, value: object, where: str = "") ->
     return DeclarationError(
         f"`{owner}.{where or attribute}` must be {setting.expected}, got {setting.describe(value)}."
     )
+
+
+def describe_model(model: object) -> str:
+    """Describe a model or a list of models without secrets."""
+    if isinstance(model, list | tuple):
+        return f"model=[{', '.join(describe_model(entry).removeprefix('model=') for entry in model)}]"
+    if isinstance(model, dict):
+        model = model.get("model", model.get("id"))
+    return f"model={model!r}" if isinstance(model, str) else f"model={type(model).__name__}" if model else "no model"

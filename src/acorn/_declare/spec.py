@@ -24,8 +24,8 @@ from acorn._declare.settings import (
     setting_error,
     without_overridden,
 )
-from acorn._declare.tools.collect import collect_methods, collect_tools, merge_tools
-from acorn._declare.tools.kinds import Tool, ToolSource
+from acorn._declare.tools.collect import FunctionTool, collect_methods, collect_tools, merge_tools
+from acorn._declare.tools.kinds import AgentTool, Tool, ToolSource, may_ask_human
 from acorn._formats.schema.shape import Shape, shape_of
 from acorn._formats.xml.encode import DescriptionFormat, XmlStyle
 from acorn.errors import DeclarationError
@@ -61,6 +61,12 @@ class Spec:
     input: Shape
     output: Shape
     tools: tuple[Tool, ...]
+    agent_tools: tuple[Any, ...]
+    """The agents that are tools: module classes and instances."""
+    human_tools: tuple[Tool, ...]
+    """The tools whose calls may wait for a person."""
+    has_tool_methods: bool
+    """Whether a tool is a method, which must be bound to the instance."""
     sources: tuple[ToolSource, ...]
     branches: Mapping[str, Any]
     cache: tuple[Mapping[str, Any], ...]
@@ -86,6 +92,12 @@ class Spec:
     @property
     def xml(self) -> XmlStyle:
         return XmlStyle(self.xml_include_descriptions, self.xml_description_format, self.xml_include_none)
+
+    @property
+    def startable(self) -> tuple[Any, ...]:
+        """The modules that a run may start: agents that are tools, and branches."""
+        branches = [entry["module"] if isinstance(entry, Mapping) else entry for entry in self.branches.values()]
+        return (*self.agent_tools, *branches)
 
 
 CACHE_DEFAULT = ({"location": "message", "role": "system"}, {"location": "message", "index": 0})
@@ -151,7 +163,11 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, obje
         check_setting(owner, attribute, value)
         if attribute == "tools":
             listed, sources = collect_tools(value, owner, local_names)
-            frozen["tools"] = merge_tools(listed, collect_methods(cls, owner, local_names), owner)
+            tools = merge_tools(listed, collect_methods(cls, owner, local_names), owner)
+            frozen["tools"] = tools
+            frozen["agent_tools"] = tuple([tool.function for tool in tools if isinstance(tool, AgentTool)])
+            frozen["human_tools"] = tuple(filter(may_ask_human, tools))
+            frozen["has_tool_methods"] = any(isinstance(tool, FunctionTool) and bool(tool.method) for tool in tools)
             frozen["sources"] = tuple(sources)
         elif attribute in ("initial_input", "final_output"):
             frozen[_SHAPE_FIELDS[attribute]] = shape_of(value, owner, attribute)

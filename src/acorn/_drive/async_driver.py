@@ -106,7 +106,7 @@ class AsyncDriver:
         self.root = run_id
         self.iterates = iterates
         """Whether the caller iterates over the chunks."""
-        self.schedule: Schedule[_RunningTask] = Schedule(tree, run_id)
+        self.schedule: Schedule[_RunningTask] = Schedule(tree, run_id, [run_id], {run_id: None})
         self._events: asyncio.Queue[_Outcome | StreamChunk] = asyncio.Queue()
         self._sources: dict[str, OpenSources] = {}
         """By run id, the tool sources that the run has opened."""
@@ -239,7 +239,7 @@ class AsyncDriver:
         site = CallSite(self.tree, *outcome.key)
         match ask:
             case AskModel():
-                if not ask.is_quiet and self._streams(machine):
+                if not ask.is_summary and self._streams(machine):
                     streamed = StreamedResponse(self.tree, machine, ask)
                     async with aclosing(streamed.chunks()) as chunks:
                         async for chunk in chunks:

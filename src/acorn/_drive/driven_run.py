@@ -1,61 +1,64 @@
-"""One run while it is driven: its clock, its listeners, and the last run that each instance remembers."""
+"""One run while it is driven: its clock, and the listeners that receive its journal entries.
+
+The logger `acorn` is one of the listeners. It reports the start, the end and the limits of a run at INFO, and each step
+at DEBUG. The lines contain names, counts and times only: message content never reaches a log. The model code logs
+retries and fallbacks itself.
+"""
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
+from dataclasses import dataclass, field
+from traceback import format_tb
+from typing import TYPE_CHECKING, assert_never
 
-from acorn.record import Run, Subscriber
+from acorn._base.log import logger
+from acorn.journal import (
+    BranchFinished,
+    BranchStarted,
+    Compacted,
+    Entry,
+    HistoryEdited,
+    InputReceived,
+    InputRequested,
+    MessagesAdded,
+    ModelRequested,
+    ModelResponded,
+    RunFailed,
+    RunFinished,
+    RunInterrupted,
+    RunPaused,
+    RunStarted,
+    ToolFinished,
+    ToolResultsAdded,
+    ToolStarted,
+)
+from acorn.record import Run, Subscriber, without_subscriber
 
 if TYPE_CHECKING:
-    import asyncio
+    from acorn._record.last_run import Place
 
-    Place = asyncio.Task[object] | threading.Thread
-    """The asyncio task or the thread that code runs in."""
-
-LAST = "_acorn_last"
-"""The attribute of an instance that holds its last runs."""
 _attach_lock = threading.Lock()
 
 
+@dataclass(eq=False, slots=True)
 class DrivenRun:
     """The state of a run while it is driven, apart from its machine."""
 
-    __slots__ = (
-        "clock_start",
-        "failed_subscribers",
-        "is_closed",
-        "is_observed",
-        "places",
-        "published",
-        "subscribers",
-    )
-
-    def __init__(self, run: Run, clock_start: float, subscribers: tuple[Subscriber, ...], *, is_stored: bool) -> None:
-        self.clock_start = clock_start
-        """The reading of the monotonic clock at second 0 of the run."""
-        self.places = _current_places()
-        """The task and the thread that started the run. A dropped iterator may be closed in another one."""
-        self.subscribers = subscribers
-        self.is_observed = bool(subscribers) or is_stored
-        """Whether a listener or a store must hear of new entries."""
-        self.published = len(run.journal.entries)
-        """The number of entries that the subscribers have received."""
-        self.failed_subscribers: list[Subscriber] = []
-        """The subscribers whose failure was logged."""
-        self.is_closed = False
-
-    def close(self, run: Run, agent: object) -> None:
-        """Complete the record, attach it to its error, and remember it as the last run of the agent."""
-        self.is_closed = True
-        run.seconds = time.monotonic() - self.clock_start
-        if run.error is not None:
-            attach_run(run.error, run)
-        _remember(run, agent, self.places)
+    clock_start: float
+    """The reading of the monotonic clock at second 0 of the run."""
+    places: tuple[Place, ...]
+    """The task and the thread that started the run. A dropped iterator may be closed in another one."""
+    subscribers: tuple[Subscriber, ...]
+    published: int
+    """The number of entries that the subscribers have received."""
+    is_observed: bool
+    """Whether a listener or a store must hear of new entries."""
+    failed_subscribers: list[Subscriber] = field(default_factory=list[Subscriber])
+    """The subscribers whose failure was logged."""
+    is_closed: bool = False
 
 
 def attach_run(error: BaseException, run: Run) -> None:
@@ -70,63 +73,74 @@ def attach_run(error: BaseException, run: Run) -> None:
                 error.run = run  # type: ignore[attr-defined]
 
 
-# The last run of an instance
+def publish(driven: DrivenRun, entries: Sequence[Entry], *, is_aborted: bool) -> None:
+    """Call the subscribers of a run with its new entries, in order. Log what they raise.
+
+    The error of a vital subscriber is raised, unless the tree is aborted anyway.
+    """
+    while driven.published < len(entries):
+        entry = entries[driven.published]
+        driven.published += 1
+        for subscriber in driven.subscribers:
+            try:
+                with without_subscriber(subscriber):
+                    subscriber.callback(entry)
+            except Exception as error:
+                if subscriber.is_vital and not is_aborted:
+                    raise
+                if not any(other is subscriber for other in driven.failed_subscribers):
+                    driven.failed_subscribers.append(subscriber)
+                    _log_failure(entry.run_id, subscriber, error)
 
 
-def last_run(agent: object) -> Run | None:
-    """Return the last run of this instance that ended in the calling task, else in the calling thread."""
-    last: LastRuns | None = vars(agent).get(LAST)
-    return None if last is None else last.find(_current_places())
+def _log_failure(run_id: str, subscriber: Subscriber, error: Exception) -> None:
+    """Log once that a listener fails. Its message may contain message content, so it is logged at DEBUG only."""
+    name = getattr(subscriber.callback, "__qualname__", type(subscriber.callback).__qualname__)
+    trace = "".join(format_tb(error.__traceback__ and error.__traceback__.tb_next)).rstrip()
+    logger.error("A listener of run %s, `%s`, failed with %s:\n%s", run_id, name, type(error).__name__, trace)
+    logger.debug("The error of the listener:", exc_info=error)
 
 
-def remember_stored(run: Run, agent: object) -> None:
-    """Remember a stored run that had ended before the call as the last run of the agent."""
-    _remember(run, agent, _current_places())
+def log_entry(entry: Entry) -> None:
+    """Log what a journal entry reports."""
+    run, step = entry.run_id, entry.step
+    match entry:
+        case RunStarted():
+            branch = f", branch {entry.branch} of {entry.parent_id}" if entry.branch else ""
+            logger.info("Run %s of %s started%s.", run, entry.module, branch)
+        case RunFinished():
+            logger.info("Run %s ended after %.2f s: %s.", run, entry.at, entry.stop_reason)
+        case RunFailed():
+            logger.info("Run %s failed after %.2f s: %s.", run, entry.at, _error_type(entry.error))
+        case RunInterrupted():
+            logger.info("Run %s was interrupted after %.2f s: %s.", run, entry.at, _error_type(entry.error))
+        case ModelRequested():
+            if entry.forced == "limit":
+                logger.info("Run %s is near a limit and must answer in step %d.", run, step)
+            logger.debug("Run %s, step %d: request to %s, %d messages.", run, step, entry.model, entry.messages)
+        case ModelResponded():
+            tokens, calls = entry.usage.total_tokens, ", ".join(call.name for call in entry.calls) or "no calls"
+            logger.debug("Run %s, step %d: response of %s, %d tokens, %s.", run, step, entry.model, tokens, calls)
+        case ToolStarted():
+            logger.debug("Run %s, step %d: the tool %s is called.", run, step, entry.name)
+        case ToolFinished():
+            verb = "returned" if entry.error is None else "failed"
+            logger.debug("Run %s, step %d: the tool %s %s.", run, step, entry.name, verb)
+        case Compacted():
+            tokens = entry.usage.total_tokens
+            logger.info("Run %s, step %d: %d messages were summarized, %d tokens.", run, step, entry.removed, tokens)
+        case InputRequested():
+            logger.info("Run %s, step %d: human input is requested, request %s.", run, step, entry.request_id)
+        case InputReceived():
+            logger.info("Run %s, step %d: request %s is answered.", run, step, entry.request_id)
+        case RunPaused():
+            logger.info("Run %s paused for human input after %.2f s.", run, entry.at)
+        case BranchStarted() | BranchFinished() | MessagesAdded() | ToolResultsAdded() | HistoryEdited():
+            pass
+        case _:
+            assert_never(entry)
 
 
-def _remember(run: Run, agent: object, places: tuple[Place, ...]) -> None:
-    last: LastRuns | None = vars(agent).get(LAST)
-    (last or vars(agent).setdefault(LAST, LastRuns())).remember(places, run)
-
-
-class LastRuns:
-    """The last runs of one instance, by the task and the thread that started them."""
-
-    __slots__ = ("_limit", "_runs")
-
-    def __init__(self) -> None:
-        self._runs: WeakKeyDictionary[Place, Run] = WeakKeyDictionary()
-        self._limit = 8
-        """The number of entries after which those of finished tasks and threads are removed."""
-
-    def remember(self, places: tuple[Place, ...], run: Run) -> None:
-        for place in places:
-            self._runs[place] = run
-        if len(self._runs) > self._limit:
-            self._remove_finished()
-
-    def find(self, places: tuple[Place, ...]) -> Run | None:
-        return next((run for run in map(self._runs.get, places) if run is not None), None)
-
-    def _remove_finished(self) -> None:
-        """Remove finished tasks and threads. The traceback of a failed run may keep its task alive forever."""
-        for reference in self._runs.keyrefs():
-            place = reference()
-            if place is not None and _is_finished(place):
-                self._runs.pop(place, None)
-        self._limit = 2 * len(self._runs) + 8
-
-
-def _current_places() -> tuple[Place, ...]:
-    """Return the current task, if there is one, and the current thread."""
-    thread = threading.current_thread()
-    if "asyncio" in sys.modules:
-        with suppress(RuntimeError):
-            task = sys.modules["asyncio"].current_task()
-            if task is not None:
-                return task, thread
-    return (thread,)
-
-
-def _is_finished(place: Place) -> bool:
-    return not place.is_alive() if isinstance(place, threading.Thread) else place.done()
+def _error_type(error: str) -> str:
+    """Return the type of an error without its message."""
+    return error.partition(":")[0]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import aclosing, closing
 from typing import Any
 
@@ -10,8 +10,7 @@ from acorn._drive.bridge import WorkerThread, call_sync
 from acorn._drive.tree import Tree
 from acorn._machine.asks import AskModel
 from acorn._machine.machine import Machine
-from acorn._machine.response import Streamer
-from acorn.chunk import StreamChunk
+from acorn.chunk import StreamChunk, Streamer
 from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
 from acorn.models.port import Delta, ModelResponse, can_stream
@@ -40,7 +39,7 @@ async def ashow_chunk(tree: Tree, machine: Machine, ask_id: str, chunk: StreamCh
     if listener is not None:
         with CallSite(tree, machine.run.id, ask_id):
             returned = listener(chunk)
-            if hasattr(returned, "__await__"):
+            if isinstance(returned, Awaitable):
                 await returned
     return chunk
 

@@ -6,6 +6,9 @@ same tree as the branches that the model calls.
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -18,20 +21,21 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from acorn._base.interrupts import StopSignal, is_signal
+from acorn._base.log import logger
 from acorn._drive.commit import RunCommitter
-from acorn._drive.driven_run import DrivenRun
-from acorn._drive.listeners import all_subscribers, publish
+from acorn._drive.driven_run import DrivenRun, attach_run, log_entry, publish
 from acorn._drive.pause import SiblingBranches, check_answers, check_pause
 from acorn._formats.blobs import to_saved_data
 from acorn._machine.asks import Ask, AskTool, BranchEnd
-from acorn._machine.inheritance import branch_result
+from acorn._machine.branches import branch_result
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
-from acorn._machine.saved_run import hang_records, load
+from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import BranchContext
-from acorn._telemetry.setup import begin_trace, check_setting
+from acorn._record.last_run import current_places, remember_run
+from acorn._telemetry.setup import OTEL_API, VARIABLE, check_setting, start_trace
 from acorn.errors import ModelError, StoreError
-from acorn.record import CallSite, Run, Subscriber, announce, current_call_site
+from acorn.record import CallSite, Run, Subscriber, announce, current_call_site, listeners
 from acorn.stores.messages import cancelled_by_request
 from acorn.stores.port import RunCancelledError
 from acorn.types import JsonObject, ToolCall
@@ -57,7 +61,8 @@ class Tree:
         committer: RunCommitter | None = None,
         stored_answers: Mapping[str, object] | None = None,
     ) -> None:
-        check_setting()
+        if VARIABLE in os.environ:
+            check_setting()
         self.trace: Trace | None = None
         """Creates telemetry spans, if the program has set up OpenTelemetry."""
         self._saved = dict(saved or {})
@@ -68,7 +73,7 @@ class Tree:
         """The human answers that arrived during the pause, by request id. Each run takes its own when it continues."""
         self.can_pause = getattr(root.spec, "store", None) is not None
         if self._saved:
-            hang_records(root.run, self._saved.values())
+            attach_branch_records(root.run, self._saved.values())
         self.machines: dict[str, Machine] = {root.run.id: root}
         self._driven: dict[str, DrivenRun] = {}
         self._branches: dict[str, list[str]] = {}
@@ -105,18 +110,27 @@ class Tree:
             run.started = run.started or datetime.now(UTC)
             clock_start = monotonic() - run.seconds
             announce(run)
-            subscribers = all_subscribers()
+            subscribers = listeners()
+            if logger.isEnabledFor(logging.INFO):
+                subscribers = (*subscribers, Subscriber(log_entry))
             if run_id == self.root:
                 if committer is not None:
                     committer.begin(self._cancel)
-                self.trace = begin_trace(self.machines, self.root, None if committer is None else committer.first_span)
+                if OTEL_API in sys.modules:
+                    first_span = None if committer is None else committer.first_span
+                    self.trace = start_trace(self.machines, self.root, first_span)
             if self.trace is not None:
                 self.trace.open(run_id)
                 if run_id == self.root and committer is not None and committer.first_span is None:
                     committer.first_span = self.trace.span_of_root()
                 subscribers = (*subscribers, Subscriber(self.trace.hear))
-            driven = DrivenRun(run, clock_start, subscribers, is_stored=committer is not None)
-            self._driven[run_id] = driven
+            driven = self._driven[run_id] = DrivenRun(
+                clock_start,
+                current_places(),
+                subscribers,
+                len(run.journal.entries),
+                is_observed=bool(subscribers) or committer is not None,
+            )
             now = monotonic() - clock_start
             try:
                 machine.start(now, datetime.now(UTC))
@@ -195,7 +209,7 @@ class Tree:
             if len(self.machines) > 1 and machine.run.stop_reason is not None:
                 # A tool that timed out, or a thread that it started, may still run a branch.
                 stopped = self._stop_below(run_id)
-                machine.count_open_branches()
+                machine.branches.count_open()
                 for branch_id in stopped:
                     self._publish(branch_id)
 
@@ -204,23 +218,27 @@ class Tree:
         with self._lock:
             stopped, machine = self._stop_below(run_id), self.machines[run_id]
             machine.stop(error, self.now(run_id))
-            machine.count_open_branches()
+            machine.branches.count_open()
             if error is self.fatal_error:  # The run may have ended already, but its end was not stored.
-                machine.spoil(error, self.now(run_id))
+                machine.fail_after_end(error, self.now(run_id))
             for stopped_id in (*stopped, run_id):
                 self._publish(stopped_id)
 
     def fail_after_end(self, run_id: str, error: BaseException) -> None:
         """Fail a run that had ended without an error."""
         with self._lock:
-            self.machines[run_id].spoil(error, self.now(run_id))
+            self.machines[run_id].fail_after_end(error, self.now(run_id))
             self._publish(run_id)
 
     def close(self, run_id: str) -> None:
-        """Complete the record of a run that has ended."""
+        """Complete the record of a run that has ended, and remember it as the last run of its agent."""
         driven, machine = self._driven.get(run_id), self.machines[run_id]
         if driven is not None and not driven.is_closed:
-            driven.close(machine.run, machine.plan.agent)
+            driven.is_closed, run = True, machine.run
+            run.seconds = monotonic() - driven.clock_start
+            if run.error is not None:
+                attach_run(run.error, run)
+            remember_run(run, machine.plan.agent, driven.places)
             if self.trace is not None and run_id != self.root:  # That of the root ends after its last commit.
                 self.trace.close(run_id)
 
@@ -242,7 +260,7 @@ class Tree:
         for branch_id in stopped:
             machine = self.machines[branch_id]
             machine.stop(StopSignal("parent_ended"), self.now(branch_id))
-            machine.count_open_branches()
+            machine.branches.count_open()
             self.close(branch_id)
         return stopped
 
@@ -256,20 +274,20 @@ class Tree:
     def start_held_branches(self, run_id: str) -> bool:
         """Start the branches of a step whose other calls wait for human input. Return whether there are any."""
         with self._lock:
-            return self.machines[run_id].settle(self.now(run_id))
+            return self.machines[run_id].start_waiting_branches(self.now(run_id))
 
     def pause(self, run_id: str) -> None:
         """Pause a tree in which every run waits for human input. Each record lists what its run waits for."""
         with self._lock:
             paused = [each for each in (run_id, *self._below(run_id)) if not self.machines[each].is_over]
-            requests = {each: self.machines[each].requests() for each in paused}
+            requests = {each: self.machines[each].calls.open_requests() for each in paused}
             all_requests = [request for each in paused for request in requests[each]]
             check_pause(self.machines[run_id], all_requests, can_pause=self.can_pause)
             for each in reversed(paused):
                 machine = self.machines[each]
                 below = [request for other in self._below(each) for request in requests.get(other, ())]
-                machine.rest([*requests[each], *below], self.now(each))
-                machine.count_open_branches()
+                machine.pause([*requests[each], *below], self.now(each))
+                machine.branches.count_open()
             for each in paused:
                 self._publish(each)
 
@@ -284,7 +302,7 @@ class Tree:
                 child = parent.branch(context, plan)
                 parent.run.branches.append(child.run)
             else:
-                branch_plan = parent.branch_plan(context, plan)
+                branch_plan = parent.branches.plan_for(context, plan)
                 try:
                     child = load(branch_plan, saved, branch_plan.deps)
                 except StoreError as error:  # It does not fit its class. It stays as it is for a class that fits.
@@ -302,8 +320,9 @@ class Tree:
             parent, now = self._running(parent_id), self.now(parent_id)
             call_id, depth = self._enclosing_call(site, parent_id)
             while True:
-                context = parent.birth(
-                    name, plan.spec.input.is_empty, value, place_id, now, inside=call_id, caller_depth=depth
+                has_input = not plan.spec.input.is_empty
+                context = parent.branches.new_context(
+                    name, value, place_id, now, has_input=has_input, inside=call_id, caller_depth=depth
                 )
                 saved = self._saved.get(context.run_id)
                 if saved is None or _is_same_branch(saved, context, plan):
@@ -312,7 +331,7 @@ class Tree:
             is_saved = context.run_id in self._saved
             self.branch(context, plan)
             if not is_saved:
-                parent.branch_begun(context, now)
+                parent.branches.start(context, now)
                 self._publish(parent_id)
             return context
 
@@ -334,7 +353,7 @@ class Tree:
             parent, run = self.machines[context.parent_id], self.machines[context.run_id].run
             if not parent.is_over:
                 result = branch_result(ToolCall(context.place, context.name), BranchEnd(run, error))
-                parent.branch_ended(context, run, result, self.now(context.parent_id))
+                parent.branches.finish(context, run, result, self.now(context.parent_id))
                 self._publish(context.parent_id)
 
     def _below(self, run_id: str) -> Iterator[str]:

@@ -240,7 +240,7 @@ def short_id(run_id: str) -> str:
 
 def load_stored_agent(stored: StoredRun, store: Store, target: str | None, debug: bool) -> Agent:
     """Load the agent of a stored run with its settings; `target` names its class if it has moved."""
-    source, _, name = stored.birth.agent.partition(":")
+    source, _, name = stored.header.agent.partition(":")
     file = stored_file(stored)
     if target is None and not name.isidentifier():
         raise CommandError(

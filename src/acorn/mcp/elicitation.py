@@ -156,7 +156,7 @@ class Caller:
     async def _asked(self, request: Request) -> Any:
         assert self.on_human is not None
         if self.home is not None:
-            return await self.home.hop(partial(call_async, self.on_human, request))
+            return await self.home.run(partial(call_async, self.on_human, request))
         return await asyncio.wrap_future(call_in_thread(self.on_human, request))
 
     def tell(self, told: Callable[[], object]) -> None:

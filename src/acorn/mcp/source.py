@@ -152,18 +152,18 @@ class MCPServer:
     # Opening and closing
 
     def __enter__(self) -> MCPServer:
-        OwnerLoop.of_servers().wait(self._hold)
+        OwnerLoop.for_servers().wait(self._hold)
         return self
 
     def __exit__(self, *_: object) -> None:
-        OwnerLoop.of_servers().wait(self._let_go)
+        OwnerLoop.for_servers().wait(self._let_go)
 
     async def __aenter__(self) -> MCPServer:
-        await OwnerLoop.of_servers().hop(self._hold)
+        await OwnerLoop.for_servers().run(self._hold)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await OwnerLoop.of_servers().hop(self._let_go)
+        await OwnerLoop.for_servers().run(self._let_go)
 
     def _begin_anew(self) -> None:
         self._process = os.getpid()
@@ -239,7 +239,7 @@ class MCPServer:
 
     async def tools(self) -> list[Any]:
         """What a run, or whoever has it open, may call."""
-        made: list[Tool] = await OwnerLoop.of_servers().hop(partial(self._list, asks_people_here()))
+        made: list[Tool] = await OwnerLoop.for_servers().run(partial(self._list, asks_people_here()))
         _check_shadows(made)
         return [_Listed(each) for each in made]
 
@@ -318,10 +318,10 @@ class _Called(LoopBoundCall):
         self._make = make
 
     def __await__(self) -> Any:
-        return OwnerLoop.of_servers().hop(self._make(OwnerLoop.here())).__await__()
+        return OwnerLoop.for_servers().run(self._make(OwnerLoop.here())).__await__()
 
     def wait(self) -> Any:
-        return OwnerLoop.of_servers().wait(self._make(None))
+        return OwnerLoop.for_servers().wait(self._make(None))
 
 
 class _Listed:

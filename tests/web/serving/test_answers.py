@@ -197,7 +197,7 @@ def test_unknown_run_cannot_be_answered(clerk: Any) -> None:
 
 
 def test_uncallable_agent_is_rejected_at_start() -> None:
-    with pytest.raises(DeclarationError, match="nobody can answer"):
+    with pytest.raises(DeclarationError, match="no one can answer"):
         app(Clerk())
     with pytest.raises(DeclarationError, match="needs an instance"):
         app(Clerk)

@@ -253,7 +253,7 @@ def test_keys_are_given_generated_or_disabled(tmp_path: Path) -> None:
         ((ECHO, "--port", "TAKEN"), "cannot listen on 127.0.0.1"),
         ((ECHO, "--model", ""), "model"),
         (("nowhere.py",), "there is no file"),
-        ((CLERK,), "nobody can answer"),
+        ((CLERK,), "no one can answer"),
     ],
 )
 def test_unservable_agent_is_reported_immediately(

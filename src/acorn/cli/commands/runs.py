@@ -49,7 +49,7 @@ from acorn.journal import Entry
 from acorn.stores.port import RunFacts, Status, Store
 from acorn.testing.as_python import as_python
 from acorn.thread import AgentEvent, dump_events, parse_events, serialize_thread_to_xml
-from acorn.thread.to_journal import entries_of
+from acorn.thread.to_journal import thread_entries
 from acorn.types import ForkedFrom, JsonObject, Request
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _print_fleet(store: Store, *, json: bool) -> int:
     with as_usage_error():
         workers, agents = cast("PostgresStore", store).fleet()
     if json:
-        shown = [{**worker._asdict(), "since": worker.since.isoformat()} for worker in workers]
+        shown = [{**worker._asdict(), "started": worker.started.isoformat()} for worker in workers]
         print_json({"workers": shown, "agents": [agent._asdict() for agent in agents]}, sys.stdout)
         return SUCCESS
     if not workers:
@@ -158,9 +158,9 @@ def _print_fleet(store: Store, *, json: bool) -> int:
 
 def _worker_row(worker: WorkerFacts) -> list[str]:
     names = ", ".join(name.rpartition(":")[2] for name in worker.agents)
-    since = worker.since.astimezone().strftime("%Y-%m-%d %H:%M")
+    since = worker.started.astimezone().strftime("%Y-%m-%d %H:%M")
     host = f"{one_line(worker.host, 40)} {worker.pid}"
-    return [host, f"{worker.running:,}", f"{worker.places:,}", one_line(names, 60), since]
+    return [host, f"{worker.running:,}", f"{worker.concurrency:,}", one_line(names, 60), since]
 
 
 def _agent_row(agent: AgentFacts) -> list[str]:
@@ -316,7 +316,7 @@ def show(
     else:
         fork = "" if run is None else _fork_text(run.forked_from)
         heading = Text.assemble((one_line(Path(file).name), "bold"), (f"  {plural(len(events), 'event')}{fork}", "dim"))
-        _print_tree(heading, entries_of(events), sys.stdout, is_full=True)
+        _print_tree(heading, thread_entries(events), sys.stdout, is_full=True)
     return SUCCESS
 
 
@@ -369,7 +369,7 @@ def _print_python(run: Run, store: Store | None) -> int:
     if store is not None:
         with as_usage_error():
             stored = store.read(run.id)[0]
-        module, settings = stored.birth.agent, stored_settings(stored)
+        module, settings = stored.header.agent, stored_settings(stored)
     text = as_python(run, module=module, settings=settings, hide=redact_text)
     write(sys.stdout, clean(text) if sys.stdout.isatty() else text)
     return SUCCESS

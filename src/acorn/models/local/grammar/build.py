@@ -54,7 +54,7 @@ class ImpossibleError(ValueError):
     """No value fits the schema."""
 
 
-def grammar(options: Mapping[str, Any] | bool, limits: GrammarLimits, *, is_named: bool) -> str:
+def grammar(options: JsonObject | bool, limits: GrammarLimits, *, is_named: bool) -> str:
     """The grammar of a value that fits; with names, of an object that names one of the schemas and then fits it.
 
     An `UnreadableError` where a schema is none.

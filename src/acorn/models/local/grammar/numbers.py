@@ -15,9 +15,11 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from typing import Any
+
+from acorn.types import JsonObject
 
 
 def literal(text: str) -> str:
@@ -68,7 +70,7 @@ Range = tuple[Decimal | None, Decimal | None]
 
 
 def number(
-    schema: Mapping[str, Any], *, is_whole: bool, most_places: int | None = None, within: Range = (None, None)
+    schema: JsonObject, *, is_whole: bool, most_places: int | None = None, within: Range = (None, None)
 ) -> str | None:
     """A number that fits a schema's bounds and the others that are given, or None where there is none."""
     with localcontext(prec=_PRECISION):
@@ -96,13 +98,13 @@ def _exact(value: Any) -> Decimal:
     return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
 
 
-def _places_of(schema: Mapping[str, Any], most: int) -> int:
+def _places_of(schema: JsonObject, most: int) -> int:
     """How many decimal places count."""
     exponents = [int(_exact(schema[key]).as_tuple().exponent) for key in _BOUNDS if _is_number(schema.get(key))]
     return min(most, max([_PLACES, *(1 - exponent for exponent in exponents)]))
 
 
-def _bounds(schema: Mapping[str, Any], places: int, within: Range) -> tuple[Decimal, Decimal]:
+def _bounds(schema: JsonObject, places: int, within: Range) -> tuple[Decimal, Decimal]:
     """The lowest and the highest number that is allowed, both included."""
     unit = Decimal(1).scaleb(-places)
     declared = {key: schema[key] for key in _BOUNDS if _is_number(schema.get(key))}
@@ -261,7 +263,7 @@ _EXACT = 15
 """Digits that a JSON number keeps on its way."""
 
 
-def decimal(bounds: Mapping[str, Any] | bool, text: Mapping[str, Any] | bool) -> list[str] | None:
+def decimal(bounds: JsonObject | bool, text: JsonObject | bool) -> list[str] | None:
     """The numbers that fit both, as JSON numbers; None where the two are something else."""
     if isinstance(bounds, bool) or isinstance(text, bool) or bounds.get("type") != "number":
         return None
@@ -273,7 +275,7 @@ def decimal(bounds: Mapping[str, Any] | bool, text: Mapping[str, Any] | bool) ->
     return [made for row in rows if row for made in _numbers(bounds, row)]
 
 
-def _numbers(bounds: Mapping[str, Any], row: re.Match[str]) -> Iterator[str]:
+def _numbers(bounds: JsonObject, row: re.Match[str]) -> Iterator[str]:
     """The numbers with as many digits as one row of the pattern has room for."""
     whole = 0 if row["before"] == "0" else min(int(row["whole"] or _EXACT), _EXACT)
     digits = row["places"] or row["needed"]

@@ -17,7 +17,7 @@ from typing import Any
 
 from acorn.types import JsonObject
 
-Schema = Mapping[str, Any]
+Schema = JsonObject
 
 _DEEPEST = 60
 """Schemas within schemas. Nobody writes so many; a reader of them must end all the same."""

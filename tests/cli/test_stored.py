@@ -128,7 +128,7 @@ def test_run_is_cancelled_and_deleted(acorn: Acorn, store: Path) -> None:
         (["work", "desk.py", "--store", "memory"], "and `memory` is none"),
         (["work", "desk.py"], "workers need a PostgreSQL store, and there is no store here"),
         (["work", "desk.py", "--store", "mysql://me:secret@host/db"], "got 'mysql://...'"),
-        (["runs", "--store", "postgresql://me:secret@127.0.0.1:9/db"], "cannot be reached"),
+        (["runs", "--store", "postgresql://me:secret@127.0.0.1:9/db"], "Cannot connect to"),
     ],
 )
 def test_stored_commands_wrong_usage_is_one_line(acorn: Acorn, store: Path, words: list[str], complaint: str) -> None:
@@ -206,7 +206,7 @@ def test_show_follows_run_of_other_process(tmp_path: Path, store: Path) -> None:
     other = start("resume", facts.id, "--store", store)
     _, errors = other.communicate(timeout=PATIENCE)
     assert other.returncode == 1 or other.returncode == 2
-    assert "is being driven by process" in errors
+    assert "is driven by process" in errors
     go.touch()
     out, _ = watcher.communicate(timeout=PATIENCE)
     process.communicate(timeout=PATIENCE)

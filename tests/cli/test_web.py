@@ -57,9 +57,9 @@ WRONG: list[tuple[list[str], str]] = [
     (["agent.py", "bad.json"], "not both"),
     (["agent.py", "agent.py"], "one agent at a time"),
     (["agent.py", "--store", "x.db", "--no-store"], "exclude each other"),
-    (["agent.py", "--store", "redis://x"], "`--store` must be the path of a file"),
+    (["agent.py", "--store", "redis://x"], "`--store` must be a file path"),
     (["agent.py", "--store", "bad.json"], "bad.json is not a store of acorn"),
-    (["agent.py", "--store", "nowhere/x.db"], "there is no directory"),
+    (["agent.py", "--store", "nowhere/x.db"], "does not exist. Create it."),
     (["--store", "nothing.db"], "there is no store `nothing.db`"),
     (["agent.py", "--port", "99999"], "65535"),
     (["agent.py", "--host", "256.1.1.1", "--no-open"], "cannot listen on 256.1.1.1"),
@@ -77,7 +77,7 @@ def test_web_wrong_usage_is_one_line(folder: Path, words: list[str], said: str) 
 
 
 @pytest.mark.parametrize(
-    ("store", "said"), [("redis://x", "`--store` must be the path of a file"), ("bad.json", "is not a store of acorn")]
+    ("store", "said"), [("redis://x", "`--store` must be a file path"), ("bad.json", "is not a store of acorn")]
 )
 def test_serve_without_usable_store_does_not_start(folder: Path, store: str, said: str) -> None:
     done = web("agent.py", "--store", store, "--port", "0", cwd=folder, command="serve")

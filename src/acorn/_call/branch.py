@@ -91,7 +91,8 @@ def _branch_site(agent: AgentBase) -> _BranchSite:
             f"`{running}`. Call `branch` on that instance."
         )
     raise AcornError(
-        "There is no run to branch from. Call `self.branch(...)` in a hook or a tool, while its module is running."
+        "This code is not inside a run, so it cannot start a branch. Call `self.branch(...)` in a hook or a tool, "
+        "while its module is running."
     )
 
 

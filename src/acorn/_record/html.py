@@ -1,7 +1,7 @@
 """The HTML form of a record, for notebooks: `Run._repr_html_`.
 
-All text of users, models and tools is escaped. There is no script and no style sheet, so the rest of the page does not
-change.
+All text of users, models and tools is escaped. The HTML contains no script and no style sheet, so the rest of the
+page does not change.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _count_text(count: int, noun: str) -> str:
 
 
 def _ending(run: Any) -> Iterator[tuple[str, str]]:
-    """Iterate over the fields of the output, or over the reason why there is none."""
+    """Iterate over the fields of the output, or over the reason for its absence."""
     if run.error is not None:
         yield "error", redact(describe_error(run.error), find_secrets({}))
     elif isinstance(run.output, Paused):

@@ -226,7 +226,7 @@ def short(run_id: str) -> str:
 
 def agent_of(kept: StoredRun, store: Store, target: str | None, debug: bool) -> Agent:
     """The agent of a kept run, as it was; `target` says where its class is, if that is known better."""
-    birth = kept.birth
+    birth = kept.header
     module, _, name = birth.agent.partition(":")
     file = stored_file(kept)
     if target is None and not name.isidentifier():

@@ -46,7 +46,7 @@ from acorn.journal import Entry
 from acorn.stores.port import RunFacts, Store
 from acorn.testing.as_python import as_python
 from acorn.thread import AgentEvent, dump_events, parse_events, serialize_thread_to_xml
-from acorn.thread.to_journal import entries_of
+from acorn.thread.to_journal import thread_entries
 from acorn.types import ForkedFrom, JsonObject, Request
 
 
@@ -57,7 +57,7 @@ def show_fleet(book: Store, *, json: bool) -> int:
     with as_usage_error():
         workers, agents = look()
     if json:
-        shown = [{**each._asdict(), "since": each.since.isoformat()} for each in workers]
+        shown = [{**each._asdict(), "started": each.started.isoformat()} for each in workers]
         print_json({"workers": shown, "agents": [each._asdict() for each in agents]}, sys.stdout)
         return FINE
     if not workers:
@@ -74,11 +74,11 @@ def show_fleet(book: Store, *, json: bool) -> int:
 
 def _worker(each: Any) -> list[str]:
     names = ", ".join(name.rpartition(":")[2] for name in each.agents)
-    since = each.since.astimezone().strftime("%Y-%m-%d %H:%M")
+    since = each.started.astimezone().strftime("%Y-%m-%d %H:%M")
     return [
         f"{one_line(each.host, 40)} {each.pid}",
         f"{each.running:,}",
-        f"{each.places:,}",
+        f"{each.concurrency:,}",
         one_line(names, 60),
         since,
     ]
@@ -332,7 +332,7 @@ def _print_python(run: Run, store: Store | None) -> int:
     if store is not None:
         with as_usage_error():
             stored = store.read(run.id)[0]
-        module, settings = stored.birth.agent, stored_settings(stored)
+        module, settings = stored.header.agent, stored_settings(stored)
     text = as_python(run, module=module, settings=settings, hide=without_keys)
     write(sys.stdout, clean(text) if sys.stdout.isatty() else text)
     return FINE
@@ -389,7 +389,7 @@ def read_kept(file: str) -> tuple[list[AgentEvent], Run | None]:
 
 def _print_run(title: str, events: list[AgentEvent], fork: ForkedFrom | None) -> None:
     head = Text.assemble((one_line(title), "bold"), (f"  {plural(len(events), 'event')}{_origin(fork)}", "dim"))
-    _draw(head, entries_of(events), sys.stdout, is_whole=True)
+    _draw(head, thread_entries(events), sys.stdout, is_whole=True)
 
 
 def _draw(head: Text, entries: Iterable[Entry], out: TextIO, *, is_whole: bool) -> None:

@@ -342,7 +342,7 @@ def read_stored_entries(texts: Iterable[str]) -> list[Entry]:
 
 def stored_file(stored: StoredRun) -> str | None:
     """Return the file that the class of a stored run was defined in, if the store has it."""
-    overrides = stored.birth.overrides
+    overrides = stored.header.overrides
     return json.loads(overrides).get("file") if overrides else None
 
 

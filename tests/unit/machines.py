@@ -19,7 +19,7 @@ from acorn._declare.settings import RateLimit
 from acorn.models.limits.gates import Waiter, WaitingLine
 from acorn.models.limits.shared import SharedWindow
 from acorn.stores.port import WindowOrder, WindowSlice
-from acorn.stores.rules import share
+from acorn.stores.rules import grant_slice
 
 
 class Sent(NamedTuple):
@@ -71,7 +71,7 @@ class Book:
                 self._slices[number] = (requests, tokens, now + seconds)
         self._slices = {number: each for number, each in self._slices.items() if each[2] > now and each[0]}
         soonest_first = sorted(self._slices.values(), key=itemgetter(2))
-        came = share(order, [(requests, tokens, until - now) for requests, tokens, until in soonest_first])
+        came = grant_slice(order, [(requests, tokens, until - now) for requests, tokens, until in soonest_first])
         if not came.requests:
             return came
         number = next(self._number)

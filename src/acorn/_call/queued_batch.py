@@ -17,7 +17,7 @@ from acorn._call.submit import Submission, read_outcome
 from acorn._declare.agent import AgentBase, BatchItem
 from acorn._drive.load import is_final
 from acorn.record import Run
-from acorn.stores.lease import take_claim, this_process
+from acorn.stores.lease import claim_run, this_process
 from acorn.stores.port import QueuedRun, Status
 
 _SLICE_SIZE = 500
@@ -119,7 +119,7 @@ class QueuedBatch(Generic[Out]):
         if is_final(stored_runs[0]):
             store.delete(run_id)
             self._submission.put([queued])
-        elif take_claim(store, run_id):
+        elif claim_run(store, run_id):
             store.release(run_id, this_process(), "queued")
 
     # Taking results

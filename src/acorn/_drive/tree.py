@@ -33,7 +33,7 @@ from acorn._machine.plan import Plan
 from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import BranchContext
 from acorn._record.last_run import current_places, remember_run
-from acorn._telemetry.setup import OTEL_API, VARIABLE, begin_trace, check_setting
+from acorn._telemetry.setup import OTEL_API, VARIABLE, check_setting, start_trace
 from acorn.errors import ModelError, StoreError
 from acorn.record import CallSite, Run, Subscriber, announce, current_call_site, listeners
 from acorn.stores.messages import cancelled_by_request
@@ -118,7 +118,7 @@ class Tree:
                     committer.begin(self._cancel)
                 if OTEL_API in sys.modules:
                     first_span = None if committer is None else committer.first_span
-                    self.trace = begin_trace(self.machines, self.root, first_span)
+                    self.trace = start_trace(self.machines, self.root, first_span)
             if self.trace is not None:
                 self.trace.open(run_id)
                 if run_id == self.root and committer is not None and committer.first_span is None:

@@ -102,7 +102,7 @@ class ModelFrame:
     is_object = True
     decides = False
 
-    def __init__(self, cls: type[PartialModel], fields: dict[str, tuple[str, Any]], other: Any) -> None:
+    def __init__(self, cls: type[PartialModel], fields: Mapping[str, tuple[str, object]], other: Any) -> None:
         self.cls = cls
         self.fields = fields
         self.other = other
@@ -126,7 +126,7 @@ class ModelFrame:
             self.done = tuple(name for name in self.done if name != self.name)
         return field[1]
 
-    def put(self, value: Any) -> None:
+    def put(self, value: object) -> None:
         if self.name is not None:
             self.values[self.name] = None if value is NOT_READY else value
             self.seen = self.seen | {self.name}
@@ -135,10 +135,10 @@ class ModelFrame:
             self.extra = {**self.extra, self.key: value}
         self.name = None
 
-    def close(self) -> Any:
+    def close(self) -> object:
         return self._instance(self.values, None)
 
-    def snapshot(self, child: Any) -> Any:
+    def snapshot(self, child: object) -> object:
         values, name = self.values.copy(), self.name
         if name is None or child is NOT_READY:
             return self._instance(values, None)
@@ -196,13 +196,13 @@ class RootFrame:
     def enter(self, key: str) -> Any:
         return self.inner.enter(key)
 
-    def put(self, value: Any) -> None:
+    def put(self, value: object) -> None:
         self.inner.put(value)
 
-    def close(self) -> Any:
+    def close(self) -> object:
         return wrap_root(self.cls, self.inner.close())
 
-    def snapshot(self, child: Any) -> Any:
+    def snapshot(self, child: object) -> object:
         return wrap_root(self.cls, self.inner.snapshot(child))
 
 
@@ -215,7 +215,7 @@ class RootText(GrowingText):
         super().__init__()
         self.cls = cls
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> object:
         return wrap_root(self.cls, super().snapshot())
 
 

@@ -41,11 +41,11 @@ class Expectation:
         """Return a new string."""
         return GrowingText()
 
-    def text(self, value: str) -> Any:
+    def text(self, value: str) -> object:
         """Return the value of a complete string."""
         return value
 
-    def scalar(self, value: Any, token: str) -> Any:
+    def scalar(self, value: object, token: str) -> object:
         """Return the value of a complete number, boolean or null."""
         return value
 
@@ -81,20 +81,20 @@ class LeafExpectation(Expectation):
         except PydanticUserError:  # A model or a dataclass has its own configuration.
             return TypeAdapter(self.kind)
 
-    def validate(self, json: bytes | str) -> Any:
+    def validate(self, json: bytes | str) -> object:
         try:
             return self.adapter.validate_json(json, by_alias=True, by_name=True)
         except Exception:  # Invalid, a failing validator of the user, or a type that has no adapter.
             return NOT_READY
 
-    def validate_data(self, value: Any) -> Any:
+    def validate_data(self, value: object) -> object:
         try:
             json = to_json(value, inf_nan_mode="constants")
         except ValueError:  # A lone surrogate.
             return NOT_READY
         return self.validate(json)
 
-    def validate_container(self, value: Any) -> Any:
+    def validate_container(self, value: object) -> object:
         """Validate a complete container that was read without an expectation."""
         return self.validate_data(value)
 
@@ -104,10 +104,10 @@ class LeafExpectation(Expectation):
     def array_frame(self) -> Frame:
         return CompleteFrame(ListFrame(UNSEEN), self)
 
-    def text(self, value: str) -> Any:
+    def text(self, value: str) -> object:
         return self.validate_data(value)
 
-    def scalar(self, value: Any, token: str) -> Any:
+    def scalar(self, value: object, token: str) -> object:
         kind = self.kind
         if self.config is None:
             if kind is type(value):
@@ -133,7 +133,7 @@ class TextExpectation(LeafExpectation):
 
     grows = True
 
-    def text(self, value: str) -> Any:
+    def text(self, value: str) -> object:
         return value if self.kind is str and self.config is None else super().text(value)
 
     def takes(self, form: str) -> bool:
@@ -254,10 +254,10 @@ class UnionExpectation(LeafExpectation):
         growing = [member for member in self.members if member.grows]
         return growing[0].new_text() if len(growing) == 1 else GrowingText()
 
-    def text(self, value: str) -> Any:
+    def text(self, value: str) -> object:
         return value if self.is_text else super().text(value)
 
-    def validate_container(self, value: Any) -> Any:
+    def validate_container(self, value: object) -> object:
         complete = self.validate_data(value)
         if complete is not NOT_READY:
             for member in self.members:  # Its models are partial, like those of members that were selected early.
@@ -283,13 +283,13 @@ class CompleteFrame:
     def enter(self, key: str) -> Any:
         return self.inner.enter(key)
 
-    def put(self, value: Any) -> None:
+    def put(self, value: object) -> None:
         self.inner.put(value)
 
-    def close(self) -> Any:
+    def close(self) -> object:
         return self.leaf.validate_container(self.inner.close())
 
-    def snapshot(self, child: Any) -> Any:
+    def snapshot(self, child: object) -> object:
         return NOT_READY
 
 
@@ -308,11 +308,11 @@ class ValidatedFrame:
     def enter(self, key: str) -> Any:
         return self.inner.enter(key)
 
-    def put(self, value: Any) -> None:
+    def put(self, value: object) -> None:
         self.fits = self.fits and value is not NOT_READY
         self.inner.put(value)
 
-    def close(self) -> Any:
+    def close(self) -> object:
         partial = self.inner.close()
         if not self.fits:
             return partial
@@ -323,7 +323,7 @@ class ValidatedFrame:
         complete = self.leaf.validate(json)
         return partial if complete is NOT_READY else complete
 
-    def snapshot(self, child: Any) -> Any:
+    def snapshot(self, child: object) -> object:
         return self.inner.snapshot(child)
 
 
@@ -349,7 +349,7 @@ class UnionFrame:
         self._narrow([*self.raw, key])
         return UNSEEN if self.chosen is None else self.chosen.enter(key)
 
-    def put(self, value: Any) -> None:
+    def put(self, value: object) -> None:
         if self.chosen is not None:
             self.chosen.put(value)
             return
@@ -379,19 +379,19 @@ class UnionFrame:
                 return False
         return True
 
-    def close(self) -> Any:
+    def close(self) -> object:
         return self.choice.validate_container(self.raw) if self.chosen is None else self.chosen.close()
 
-    def snapshot(self, child: Any) -> Any:
+    def snapshot(self, child: object) -> object:
         return NOT_READY if self.chosen is None else self.chosen.snapshot(child)
 
 
-def put_value(frame: Frame, key: str, value: Any) -> None:
+def put_value(frame: Frame, key: str, value: object) -> None:
     """Add to a frame a value that was read without an expectation."""
     frame.put(read_value(frame.enter(key), value))
 
 
-def read_value(expected: Expectation, value: Any) -> Any:
+def read_value(expected: Expectation, value: object) -> object:
     """Return complete JSON data as the expectation would have read it."""
     if isinstance(value, dict):
         frame = expected.object_frame()

@@ -7,7 +7,7 @@ copied at once. A long string or list is created when it is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, Protocol
 
@@ -32,7 +32,7 @@ class GrowingText:
         text += piece
         self.text = text
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> object:
         text = self.text
         return text if len(text) < LONG_TEXT else LazyText(self, len(text))
 
@@ -61,12 +61,12 @@ class LazyText(LazyValue):
 class LazyList(LazyValue):
     __slots__ = ("count", "items", "last")
 
-    def __init__(self, items: list[Any], count: int, last: Any) -> None:
+    def __init__(self, items: list[Any], count: int, last: object) -> None:
         self.items = items
         self.count = count
         self.last = last
 
-    def value(self) -> list[Any]:
+    def value(self) -> list[object]:
         items = self.items[: self.count]
         if self.last is not NOT_READY:
             items.append(resolve_lazy(self.last))
@@ -76,7 +76,7 @@ class LazyList(LazyValue):
 class LazyDict(LazyValue):
     __slots__ = ("count", "items", "key", "last")
 
-    def __init__(self, items: dict[Any, Any], count: int, key: Any, last: Any) -> None:
+    def __init__(self, items: dict[Any, object], count: int, key: object, last: object) -> None:
         self.items = items
         self.count = count
         self.key = key
@@ -89,7 +89,7 @@ class LazyDict(LazyValue):
         return items
 
 
-def resolve_lazy(value: Any) -> Any:
+def resolve_lazy(value: object) -> Any:
     """Return the value, and create it if it is lazy."""
     return value.value() if isinstance(value, LazyValue) else value
 
@@ -105,15 +105,15 @@ class Frame(Protocol):
         """Return the expectation of the value after a key; a list has no keys."""
         ...
 
-    def put(self, value: Any) -> None:
+    def put(self, value: object) -> None:
         """The value is complete; HIDDEN if it does not fit."""
         ...
 
-    def close(self) -> Any:
+    def close(self) -> object:
         """Return the value of the complete container."""
         ...
 
-    def snapshot(self, child: Any) -> Any:
+    def snapshot(self, child: object) -> object:
         """Return the container as it is now, with the open value in it."""
         ...
 
@@ -127,18 +127,18 @@ class ListFrame:
 
     def __init__(self, item: Any) -> None:
         self.item = item
-        self.items: list[Any] = []
+        self.items: list[object] = []
 
     def enter(self, key: str) -> Any:
         return self.item
 
-    def put(self, value: Any) -> None:
+    def put(self, value: object) -> None:
         self.items.append(None if value is NOT_READY else value)
 
-    def close(self) -> Any:
+    def close(self) -> object:
         return self.items
 
-    def snapshot(self, child: Any) -> Any:
+    def snapshot(self, child: object) -> object:
         if len(self.items) > LONG_LIST or isinstance(child, LazyValue):
             return LazyList(self.items, len(self.items), child)
         return self.items.copy() if child is NOT_READY else [*self.items, child]
@@ -155,14 +155,14 @@ class DictFrame:
         self.item = item
         self.keys = keys
         """The expectation of the keys, if they are not simple strings."""
-        self.items: dict[Any, Any] = {}
+        self.items: dict[Any, object] = {}
         self.key: Any = NOT_READY
 
     def enter(self, key: str) -> Any:
         self.key = key if self.keys is None else self.keys.text(key)
         return self.item
 
-    def put(self, value: Any) -> None:
+    def put(self, value: object) -> None:
         key, self.key = self.key, NOT_READY
         if key is NOT_READY:
             return
@@ -170,10 +170,10 @@ class DictFrame:
             self.items = self.items.copy()
         self.items[key] = None if value is NOT_READY else value
 
-    def close(self) -> Any:
+    def close(self) -> object:
         return self.items
 
-    def snapshot(self, child: Any) -> Any:
+    def snapshot(self, child: object) -> object:
         if len(self.items) > LONG_LIST or isinstance(child, LazyValue):
             return LazyDict(self.items, len(self.items), self.key, child)
         items = self.items.copy()
@@ -189,11 +189,11 @@ class TypedDictFrame:
     is_object = True
     decides = False
 
-    def __init__(self, fields: dict[str, tuple[str, Any]], required: Iterable[str], other: Any) -> None:
+    def __init__(self, fields: Mapping[str, tuple[str, object]], required: Iterable[str], other: Any) -> None:
         self.fields = fields
         self.other = other
         """The expectation of unknown keys."""
-        self.items: dict[Any, Any] = dict.fromkeys(required)
+        self.items: dict[Any, object] = dict.fromkeys(required)
         """A new dict after each change, because snapshots keep the old one."""
         self.name: Any = NOT_READY
 
@@ -201,15 +201,15 @@ class TypedDictFrame:
         self.name, expectation = self.fields.get(key, (NOT_READY, self.other))
         return expectation
 
-    def put(self, value: Any) -> None:
+    def put(self, value: object) -> None:
         if self.name is not NOT_READY:
             self.items = {**self.items, self.name: None if value is NOT_READY else value}
         self.name = NOT_READY
 
-    def close(self) -> Any:
+    def close(self) -> object:
         return self.items
 
-    def snapshot(self, child: Any) -> Any:
+    def snapshot(self, child: object) -> object:
         if isinstance(child, LazyValue):
             return LazyDict(self.items, len(self.items), self.name, child)
         items = self.items.copy()

@@ -21,7 +21,7 @@ from http import HTTPStatus
 from typing import Any
 
 from acorn._inside import MisfitError, describe_error
-from acorn.durable.perform import DeliverAgainError, Ended, named_agents, perform
+from acorn.durable.perform import DeliverAgainError, Ended, agents_by_name, perform
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores.lease import lease, start_heartbeat, stop_heartbeat, this_process
 from acorn.stores.port import Store
@@ -129,7 +129,7 @@ class Worker:
             raise DeclarationError(
                 f"Workers need a PostgreSQL store, as in `--store postgresql://host/name`; {store.name} is none."
             )
-        self.agents: Mapping[str, Any] = named_agents(agents)
+        self.agents: Mapping[str, Any] = agents_by_name(agents)
         self.store, self.concurrency = store, concurrency
         self.running: dict[str, float] = {}
         """By run, when it was begun here."""

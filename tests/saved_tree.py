@@ -71,7 +71,7 @@ class SavedTree(Tree):
             plan = self._plans[run_id]
             if context is not None:
                 parent = self.machines[context.parent_id]
-                plan = parent.branch_plan(context, plan)
+                plan = parent.branches.plan_for(context, plan)
                 if any(
                     isinstance(entry, BranchFinished) and entry.child_id == run_id for entry in parent.journal.entries
                 ):
@@ -103,5 +103,5 @@ class SavedTree(Tree):
             fresh.update(kept)
         vars(old.run).clear()
         vars(old.run).update(fresh)
-        for part in (new, new.transcript, new.builder, new.branches, new.calls, new.answers):
+        for part in (new, new.transcript, new.builder, new.hook, new.branches, new.calls, new.answers):
             part.run = old.run

@@ -8,6 +8,7 @@ Derive agents from the class `module`, and mark functions that a model may call 
 from acorn._base import startup as startup
 
 # isort: split
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from acorn._declare.tools.decorator import tool
@@ -82,7 +83,5 @@ _LATE = {
 def __getattr__(name: str) -> Any:
     if name not in _LATE:
         raise AttributeError(f"module 'acorn' has no attribute {name!r}")
-    from importlib import import_module
-
     value = globals()[name] = getattr(import_module(_LATE[name]), name)
     return value

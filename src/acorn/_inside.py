@@ -22,7 +22,7 @@ from acorn import Run, module
 from acorn._base.interrupts import StopSignal
 from acorn._base.startup import raise_on_interrupt
 from acorn._call.batch import Batch, Item
-from acorn._call.call import Caller as _Caller
+from acorn._call.call import AgentCaller as _AgentCaller
 from acorn._call.call import adrive_tree as _adrive_tree
 from acorn._call.call import aresume_stream, resume_stream, stored_settings
 from acorn._call.call import drive_tree as _drive_tree
@@ -290,7 +290,7 @@ def in_batch(agent: AgentT, batch: str, index: int) -> AgentT:
 
 async def aresume(agent: Agent, run_id: str, answers: object, *, is_one: bool) -> Run:
     """Resume a stored run on the event loop. `answers` is one answer if `is_one`, else answers by request id."""
-    return await _Caller[Any, Any](agent).aresume(run_id, answers, is_single=is_one)
+    return await _AgentCaller[Any, Any](agent).aresume(run_id, answers, is_single=is_one)
 
 
 class QueuedRun:
@@ -342,7 +342,7 @@ def read_stored_entries(texts: Iterable[str]) -> list[Entry]:
 
 def stored_file(stored: StoredRun) -> str | None:
     """Return the file that the class of a stored run was defined in, if the store has it."""
-    overrides = stored.birth.overrides
+    overrides = stored.header.overrides
     return json.loads(overrides).get("file") if overrides else None
 
 

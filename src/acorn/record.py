@@ -20,12 +20,12 @@ from pydantic import BaseModel
 from typing_extensions import TypeVar
 
 from acorn._formats.json import describe_error, excerpt, to_json_data
-from acorn._history.history import HistoryOwnership
+from acorn._history.history import HistoryOwnership, own_messages
 from acorn.errors import AcornError
+from acorn.journal import Entry, Listener, RunStarted
 from acorn.types import ForkedFrom, JsonObject, Usage
 
 if TYPE_CHECKING:
-    from acorn.journal import Entry, Listener
     from acorn.thread.events import AgentEvent
 
 Out = TypeVar("Out", default=Any)
@@ -141,8 +141,6 @@ class Run(_RunState, Generic[Out, Deps]):
         run = agent.using(history=conversation).run(question="And in 1990?")
         conversation += run.new_messages()
         """
-        from acorn._history.history import own_messages  # It loads the classes of the entries.
-
         return own_messages(self.history, self.journal.entries)
 
     def to_json(self) -> str:
@@ -196,7 +194,9 @@ class Run(_RunState, Generic[Out, Deps]):
             if site.run_id == self.id and site.ask_id.startswith(TOOL):
                 step, call_id = site.ask_id.removeprefix(TOOL).split(" ", 1)
                 return call_key(self.id, int(step), call_id)
-        raise AcornError("There is no tool call here. Read `current_run().idempotency_key` in the function of a tool.")
+        raise AcornError(
+            "This code is not inside a tool call. Read `current_run().idempotency_key` in the function of a tool."
+        )
 
     def __copy__(self) -> Run[Out, Deps]:
         return replace(self)
@@ -223,8 +223,6 @@ class Run(_RunState, Generic[Out, Deps]):
 
 
 def _picklable_entry(entry: Entry) -> Entry:
-    from acorn.journal import RunStarted  # A program that only declares classes does not need it.
-
     return entry._replace(input=_picklable(entry.input)) if isinstance(entry, RunStarted) else entry
 
 
@@ -330,8 +328,8 @@ def current_run() -> Run:
     site = current_call_site()
     if site is None:
         raise AcornError(
-            "There is no run here. Call `acorn.current_run()` in a tool, a hook or a prompt method, while its module "
-            "is running."
+            "This code is not inside a run. Call `acorn.current_run()` in a tool, a hook or a prompt method, while "
+            "its module is running."
         )
     return site.run
 

@@ -71,7 +71,7 @@ class Usage:
     with acorn.capture() as records:
         agent(question="...")
         agent(question="...")
-    print(sum((each.usage for each in records), Usage()).requests)
+    print(sum((record.usage for record in records), Usage()).requests)
     """
 
     input_tokens: int = 0
@@ -193,7 +193,7 @@ class Unfinished:
             raise AttributeError(name)
         called = ", ".join(f"`{call.name}`" for call in self.tool_calls)
         raise AttributeError(
-            f"`{self._owner}` did not finish, so there is no `{name}`: the model called {called} in a single turn. Set "
+            f"`{self._owner}` did not finish, so `{name}` is missing: the model called {called} in a single turn. Set "
             f"`max_steps` on `{self._owner}`, so that the model reads the results of its tools."
         )
 
@@ -238,6 +238,6 @@ class Paused:
             raise AttributeError(name)
         asked = "; ".join(request.question for request in self.requests)
         raise AttributeError(
-            f"The run `{self.run_id}` waits for human input ({asked}), so there is no `{name}` yet. Resume it with "
-            f"`agent.resume(paused.run_id, answer=...)`."
+            f"The run `{self.run_id}` waits for human input ({asked}), so `{name}` is not available yet. Resume it "
+            f"with `agent.resume(paused.run_id, answer=...)`."
         )

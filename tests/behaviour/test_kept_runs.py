@@ -234,7 +234,7 @@ def test_run_ended_at_limit_resumes_with_higher_limit(store: Any) -> None:
 
 def test_unknown_run_cannot_be_resumed(store: Any) -> None:
     agent = Desk(model=ScriptedModel([]), store=store)
-    with pytest.raises(StoreError, match="There is no run 'x'"):
+    with pytest.raises(StoreError, match="Run 'x' is not in"):
         agent.resume("x")
     with pytest.raises(DeclarationError, match="has no store"):
         Desk(model=ScriptedModel([])).resume("x")

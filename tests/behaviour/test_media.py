@@ -289,7 +289,7 @@ def test_store_keeps_media_data_once_until_unused(store: Any, tmp_path: Path) ->
     raw = {Image.from_bytes(each).__acorn_part__()["image_url"]["url"].sha256: each for each in (PNG, ELM)}
     assert store.media([*raw, "unknown"]) == raw
     (kept,) = store.read("a")
-    for text in (*kept.entries, kept.record, kept.state, kept.birth.input):
+    for text in (*kept.entries, kept.record, kept.state, kept.header.input):
         assert SECRET not in text
     if isinstance(store, SQLiteStore):
         with closing(sqlite3.connect(tmp_path / "runs.db")) as connection:

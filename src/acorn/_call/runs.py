@@ -20,7 +20,7 @@ from acorn.journal import Entry
 from acorn.record import Run
 from acorn.stores import messages
 from acorn.stores.open import open_store
-from acorn.stores.port import RunFacts, Status, Store, WakesWatchers
+from acorn.stores.port import NotifyingStore, RunFacts, Status, Store
 from acorn.types import Request
 
 _POLL_SECONDS = 0.1
@@ -69,7 +69,7 @@ class Runs:
         """Return the record of a run and its branches, up to the last commit if the run has not ended."""
         stored_runs = self._store.read(run_id)
         if not stored_runs:
-            raise messages.no_run(run_id, self._store.name)
+            raise messages.run_not_found(run_id, self._store.name)
         root, *branches = stored_runs
         with translate_read_errors(run_id, self._store):
             blobs = BlobReader(self._store.media)
@@ -118,7 +118,7 @@ def follow_run(store: Store, run_id: str, continues: Sequence[Status]) -> Genera
 @contextmanager
 def _watch(store: Store, run_id: str) -> Generator[Callable[[], None]]:
     """Provide a function that waits until a run may have new entries."""
-    if not isinstance(store, WakesWatchers):
+    if not isinstance(store, NotifyingStore):
         yield lambda: time.sleep(_POLL_SECONDS)
         return
     watch = store.watch(run_id)
@@ -134,7 +134,7 @@ def read_new_entries(
     """Return whether a run is over, the position of its last entry, and the entries after a position."""
     status, rows = store.follow(run_id, position)
     if status is None:
-        raise messages.no_run(run_id, store.name)
+        raise messages.run_not_found(run_id, store.name)
     blobs = BlobReader(store.media)
     entries = read_entries([blobs.read(row.entry) for row in rows])
     return not rows and status not in continues, rows[-1].position if rows else position, entries

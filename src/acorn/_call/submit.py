@@ -32,7 +32,7 @@ from acorn.errors import DeclarationError
 from acorn.journal import Entry
 from acorn.record import Run
 from acorn.stores import messages
-from acorn.stores.port import Medium, QueuedRun, RunCancelledError, RunHeader, Status, Store
+from acorn.stores.port import MediaBlob, QueuedRun, RunCancelledError, RunHeader, Status, Store
 from acorn.types import JsonObject, Paused
 
 Out = TypeVar("Out", default=Any)
@@ -80,19 +80,19 @@ class Submission:
         text, blobs = save_text(to_saved_data(input))
         header = RunHeader(self._name, None, None, text, now, self._settings, batch, index)
         priority, not_before, _ = self._queueing
-        media = [Medium(blob.sha256, blob.raw()) for blob in blobs]
+        media = [MediaBlob(blob.sha256, blob.raw()) for blob in blobs]
         return QueuedRun(run_id or os.urandom(16).hex(), header, priority, _start_time(not_before, now), media)
 
     def put(self, runs: Iterable[QueuedRun]) -> set[str]:
         """Store the runs. Return the ids of those that were not in the store before."""
-        return set(self.store.put(list(runs), deliver=self._queueing.deliver))
+        return set(self.store.enqueue(list(runs), deliver=self._queueing.deliver))
 
     def check_existing(self, queued: QueuedRun) -> None:
         """Check that a stored run with the same id has the same class and the same input."""
         stored_runs = self.store.read(queued.run_id)
         if stored_runs:
             blobs = BlobReader(lambda _: dict(queued.media))
-            input = read_instance(self._spec.input.schema, blobs.read(queued.birth.input), "input")
+            input = read_instance(self._spec.input.schema, blobs.read(queued.header.input), "input")
             check_fit(stored_runs[0], self.store, self._name, input)
 
     def _check(self) -> None:
@@ -291,7 +291,7 @@ def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) ->
         return None
     stored_runs = store.read(run_id)
     if not stored_runs:
-        raise messages.no_run(run_id, store.name)
+        raise messages.run_not_found(run_id, store.name)
     root, *branches = stored_runs
     if root.facts.status != status:  # It was resumed since the status was read.
         return None
@@ -314,7 +314,7 @@ def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) ->
 def _status(store: Store, run_id: str) -> Status:
     statuses = store.statuses([run_id])
     if run_id not in statuses:
-        raise messages.no_run(run_id, store.name)
+        raise messages.run_not_found(run_id, store.name)
     return statuses[run_id]
 
 

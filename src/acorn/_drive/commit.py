@@ -22,9 +22,9 @@ from acorn._machine.saved_run import StepProgress, save_new, save_record
 from acorn._record.saved_form import FORMAT, fields_of, write_record
 from acorn.errors import AcornError, StoreError
 from acorn.record import Run
-from acorn.stores.lease import claim_of, claim_process, release_process, this_process
+from acorn.stores.lease import claim_of, start_heartbeat, stop_heartbeat, this_process
 from acorn.stores.messages import claim_lost
-from acorn.stores.port import Change, Commit, Medium, RunCancelledError, RunHeader, Status, Store, StoredRun
+from acorn.stores.port import Change, Commit, MediaBlob, RunCancelledError, RunHeader, Status, Store, StoredRun
 from acorn.types import JsonObject
 
 _SECONDS_TO_COMMIT = 5.0
@@ -54,7 +54,7 @@ class RunCommitter:
     def __init__(self, store: Store, root: str, origin: Origin, stored: Sequence[StoredRun] = ()) -> None:
         self.store = store
         self._root, self._origin = root, origin
-        self._entry_counts = {each.facts.id: len(each.entries) for each in stored if each.has_begun}
+        self._entry_counts = {each.facts.id: len(each.entries) for each in stored if each.has_started}
         """By run, the number of stored journal entries."""
         self._progress: dict[str, StepProgress] = {}
         """By run, the last complete state, if later entries tell how it changed."""
@@ -64,7 +64,7 @@ class RunCommitter:
         """The runs with changes since the last commit."""
         self._media: set[str] = set()
         """The hashes of the binary data that this process has committed."""
-        self._new_media: list[Medium] = []
+        self._new_media: list[MediaBlob] = []
         self._first: Future[None] | None = None
         """The commit that creates a new run."""
         self._recent: list[tuple[Future[None], Commit]] = []
@@ -72,16 +72,16 @@ class RunCommitter:
         self._is_over = False
         self._is_claimed = bool(stored)
         self._claim = claim_of(store, root)
-        self._turn = self._claim.turn
+        self._generation = self._claim.generation
         status = stored[0].facts.status if stored else "stopped"
         self._last_status: Status = "stopped" if status == "running" else status
         """The status of the run if nothing more can be stored."""
-        self.first_span: str | None = notes_of_run(stored[0].birth).get("span") if stored else None
+        self.first_span: str | None = notes_of_run(stored[0].header).get("span") if stored else None
         """The telemetry span that the run started with. The span of a resumed run links to it."""
 
     def begin(self, on_cancel: Callable[[], None]) -> None:
         """Register the run as driven by this process. `on_cancel` is called when another process cancels the run."""
-        claim_process(self.store, self._root, on_cancel)
+        start_heartbeat(self.store, self._root, on_cancel)
 
     def commit(self, machines: Mapping[str, Machine]) -> Future[None] | None:
         """Hand over what is new to the store. Return None if nothing is."""
@@ -97,7 +97,7 @@ class RunCommitter:
         media, self._new_media = self._new_media, []
         commit = Commit(self._root, this_process(), changes, requests, media)
         with self._claim.lock:
-            if self._turn != self._claim.turn:
+            if self._generation != self._claim.generation:
                 raise claim_lost(self._root)
             future = self.store.commit(commit)
         self._first = self._first or future
@@ -115,8 +115,8 @@ class RunCommitter:
                 for change in commit.changes:
                     self.changed.add(change.run_id)
                     self._progress.pop(change.run_id, None)
-                    self._entry_counts[change.run_id] = min(change.since, self._entry_counts.get(change.run_id, 0))
-                    if change.birth is not None:
+                    self._entry_counts[change.run_id] = min(change.offset, self._entry_counts.get(change.run_id, 0))
+                    if change.header is not None:
                         del self._entry_counts[change.run_id]
                 self._new_media += commit.media
         self._recent = []
@@ -124,7 +124,7 @@ class RunCommitter:
     def end(self, fatal_error: Exception | None) -> None:
         """Stop driving the run in this process."""
         self._is_over = True
-        release_process(self.store, self._root)
+        stop_heartbeat(self.store, self._root)
         if fatal_error is not None:  # The end was not stored, so the store still shows the run as running.
             self._release("cancelled" if isinstance(fatal_error, RunCancelledError) else self._last_status)
 
@@ -165,7 +165,7 @@ class RunCommitter:
         first = self._first
         if self._is_claimed or (first is not None and first.done() and first.exception() is None):
             with self._claim.lock, suppress(Exception):  # The error of the store is known already.
-                if self._turn == self._claim.turn:
+                if self._generation == self._claim.generation:
                     self.store.release(self._root, this_process(), status)
 
     def _change(self, machine: Machine) -> Change:
@@ -182,11 +182,11 @@ class RunCommitter:
         texts = iter(self._texts([*entries, state, record, *(self._header_parts(machine) if is_new else ())]))
         return Change(
             run_id=run.id,
-            since=since or 0,
+            offset=since or 0,
             entries=[next(texts) for _ in entries],
             state=_text_or_none(state, next(texts)),
             record=_text_or_none(record, next(texts)),
-            birth=self._header(machine, *texts) if is_new else None,
+            header=self._header(machine, *texts) if is_new else None,
             status=status,
             model=run.model,
             steps=run.steps,
@@ -205,7 +205,7 @@ class RunCommitter:
             for blob in blobs:
                 if blob.sha256 not in self._media:
                     self._media.add(blob.sha256)
-                    self._new_media.append(Medium(blob.sha256, blob.raw()))
+                    self._new_media.append(MediaBlob(blob.sha256, blob.raw()))
         return texts
 
     def _header_parts(self, machine: Machine) -> tuple[object, object]:
@@ -263,14 +263,14 @@ def status_of(machine: Machine) -> Status:
 
 def to_saved_run(stored: StoredRun, blobs: BlobReader) -> JsonObject:
     """Return a stored run in the form that `_machine/saved_run.py` loads."""
-    record, facts = blobs.read(stored.record) if stored.has_begun else _new_record(stored, blobs), stored.facts
+    record, facts = blobs.read(stored.record) if stored.has_started else _new_record(stored, blobs), stored.facts
     if facts.stop_reason is None:  # The record is from the start of the run, or from before it was resumed.
         usage = fields_of(facts.usage)
         now = {"model": facts.model, "steps": facts.steps, "usage": usage, "cost": facts.cost, "seconds": facts.seconds}
         record["run"] |= {**now, "stop_reason": None, "error": None, "output": None, "waits_for": None}
     return {
         **record,
-        "branch": None if stored.birth.branch is None else blobs.read(stored.birth.branch),
+        "branch": None if stored.header.branch is None else blobs.read(stored.header.branch),
         "since": 0,
         "journal": [blobs.read(entry) for entry in stored.entries],
         "state": blobs.read(stored.state),
@@ -280,7 +280,7 @@ def to_saved_run(stored: StoredRun, blobs: BlobReader) -> JsonObject:
 def _new_record(stored: StoredRun, blobs: BlobReader) -> JsonObject:
     """Return the record of a queued run that has not started."""
     facts = stored.facts
-    run: Run = Run(facts.id, blobs.read(stored.birth.input), started=facts.started)
+    run: Run = Run(facts.id, blobs.read(stored.header.input), started=facts.started)
     return {"format": FORMAT, "module": facts.agent, "run": write_record(run)}
 
 

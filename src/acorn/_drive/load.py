@@ -19,7 +19,7 @@ from acorn._machine.saved_run import attach_branch_records, load
 from acorn._record.saved_form import read_instance, read_record
 from acorn.errors import StoreError
 from acorn.record import Run
-from acorn.stores.lease import take_claim, this_process
+from acorn.stores.lease import claim_run, this_process
 from acorn.stores.port import Store, StoredRun
 from acorn.types import JsonObject, Request
 
@@ -34,7 +34,7 @@ def claim(
 
     `may_have_moved` allows another module with the same class name, for a caller that resumes a run by its id.
     """
-    stored = take_claim(store, run_id)
+    stored = claim_run(store, run_id)
     if stored is not None:
         try:
             check_fit(stored[0], store, agent, value, may_have_moved=may_have_moved)
@@ -48,7 +48,7 @@ def check_fit(
     stored: StoredRun, store: Store, agent: str, value: BaseModel | None, *, may_have_moved: bool = False
 ) -> None:
     """Raise a `StoreError` if a stored run has another class or input. The input class may have new fields."""
-    run_id, stored_agent = stored.facts.id, stored.birth.agent
+    run_id, stored_agent = stored.facts.id, stored.header.agent
     is_same_class = stored_agent == agent
     if may_have_moved:
         is_same_class = stored_agent.partition(":")[2] == agent.partition(":")[2]
@@ -58,7 +58,7 @@ def check_fit(
         )
     if value is None:
         return
-    before, now = BlobReader(store.media).read(stored.birth.input), _saved_form(value)
+    before, now = BlobReader(store.media).read(stored.header.input), _saved_form(value)
     if before != now and _saved_form(read_instance(type(value), before, "input")) != now:
         raise StoreError(
             f"Run {run_id} in {store.name} was started with another input. Call it with that input, or use another "
@@ -83,10 +83,10 @@ def load_tree(
     try:
         with translate_read_errors(run_id, store):
             blobs = BlobReader(store.media)
-            if root.has_begun:
+            if root.has_started:
                 machine = load(plan, to_saved_run(root, blobs), plan.deps)
             else:  # The run was queued and starts here.
-                value = read_instance(plan.spec.input.schema, blobs.read(root.birth.input), "input")
+                value = read_instance(plan.spec.input.schema, blobs.read(root.header.input), "input")
                 machine = Machine(plan, Run(run_id, value, deps=plan.deps))
             saved = {each.facts.id: to_saved_run(each, blobs) for each in below}
         if machine.is_over and machine.run.error is not None:
@@ -141,7 +141,7 @@ async def build_in_thread(build: Callable[[], tuple[Tree, str]]) -> tuple[Tree, 
 
 def is_final(stored: StoredRun) -> bool:
     """Return whether a run has ended and cannot be resumed."""
-    return stored.has_begun and bool(read_without_blobs(stored.state)["phase"] == "done")
+    return stored.has_started and bool(read_without_blobs(stored.state)["phase"] == "done")
 
 
 def stored_failure(stored: Sequence[StoredRun], plan: Plan, store: Store) -> Exception:

@@ -33,7 +33,7 @@ from acorn._machine.plan import Plan
 from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import BranchContext
 from acorn._record.last_run import current_places, remember_run
-from acorn._telemetry.setup import OTEL_API, VARIABLE, begin_trace, check_setting
+from acorn._telemetry.setup import OTEL_API, VARIABLE, check_setting, start_trace
 from acorn.errors import ModelError, StoreError
 from acorn.record import CallSite, Run, Subscriber, announce, current_call_site, listeners
 from acorn.stores.messages import cancelled_by_request
@@ -114,7 +114,7 @@ class Tree:
                     committer.begin(self._cancel)
                 if OTEL_API in sys.modules:
                     first_span = None if committer is None else committer.first_span
-                    self.trace = begin_trace(self.machines, self.root, first_span)
+                    self.trace = start_trace(self.machines, self.root, first_span)
             if self.trace is not None:
                 self.trace.open(run_id)
                 if run_id == self.root and committer is not None and committer.first_span is None:
@@ -298,7 +298,7 @@ class Tree:
                 child = parent.branch(context, plan)
                 parent.run.branches.append(child.run)
             else:
-                branch_plan = parent.branch_plan(context, plan)
+                branch_plan = parent.branches.plan_for(context, plan)
                 try:
                     child = load(branch_plan, saved, branch_plan.deps)
                 except StoreError as error:  # It does not fit its class. It stays as it is for a class that fits.
@@ -317,8 +317,8 @@ class Tree:
             call_id, depth = self._enclosing_call(site, parent_id)
             while True:
                 has_input = not plan.spec.input.is_empty
-                context = parent.new_branch(
-                    name, value, place_id, now, has_input=has_input, inside=call_id, depth=depth
+                context = parent.branches.new_context(
+                    name, value, place_id, now, has_input=has_input, inside=call_id, caller_depth=depth
                 )
                 saved = self._saved.get(context.run_id)
                 if saved is None or _is_same_branch(saved, context, plan):

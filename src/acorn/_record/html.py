@@ -1,7 +1,7 @@
 """The HTML form of a record, for notebooks: `Run._repr_html_`.
 
-All text of users, models and tools is escaped. There is no script and no style sheet, so the rest of the page does not
-change.
+All text of users, models and tools is escaped. The HTML contains no script and no style sheet, so the rest of the
+page does not change.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _count_text(count: int, noun: str) -> str:
 
 
 def _ending(run: Any) -> Iterator[tuple[str, str]]:
-    """Iterate over the fields of the output, or over the reason why there is none."""
+    """Iterate over the fields of the output, or over the reason for its absence."""
     if run.error is not None:
         yield "error", redact(describe_error(run.error), find_secrets({}))
     elif isinstance(run.output, Paused):
@@ -85,15 +85,13 @@ def _ending(run: Any) -> Iterator[tuple[str, str]]:
     elif run.stop_reason == "unfinished":
         yield "unfinished", repr(run.output)
     elif run.output is not None:
-        plain = to_json_data(run.output)
-        yield from (
-            (name, _text(value)) for name, value in (plain.items() if isinstance(plain, dict) else [("", plain)])
-        )
+        data = to_json_data(run.output)
+        yield from ((name, _text(value)) for name, value in (data.items() if isinstance(data, dict) else [("", data)]))
 
 
 def _text(value: object) -> str:
-    plain = to_json_data(value)
-    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, indent=2)
+    data = to_json_data(value)
+    return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, indent=2)
 
 
 def _row(event: AgentEvent) -> Row:

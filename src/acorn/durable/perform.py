@@ -25,7 +25,13 @@ from acorn._inside import (
 )
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores import messages
-from acorn.stores.lease import claim_process_alone, is_held_by_another, release_process, take_claim, this_process
+from acorn.stores.lease import (
+    claim_run,
+    is_driven_through_other_store,
+    stop_heartbeat,
+    this_process,
+    try_start_heartbeat,
+)
 from acorn.stores.open import open_store
 from acorn.stores.port import RunClaimedError, Status, Store, StoredRun
 from acorn.types import JsonObject
@@ -109,15 +115,15 @@ class _Delivery:
         """What the run has come to, where it is over."""
         status = self._store.statuses([self._run_id]).get(self._run_id)
         if status is None:
-            raise messages.no_run(self._run_id, self._store.name)
+            raise messages.run_not_found(self._run_id, self._store.name)
         return cast(Ended, status) if status in _OVER else None
 
     def __enter__(self) -> None:
-        if not claim_process_alone(self._store, self._run_id):
+        if not try_start_heartbeat(self._store, self._run_id):
             raise _driven_here(self._run_id)
 
     def __exit__(self, *_: object) -> None:
-        release_process(self._store, self._run_id)
+        stop_heartbeat(self._store, self._run_id)
 
     def claim(self) -> QueuedRun:
         """The run, ready to be driven; it is as it was where that cannot be."""
@@ -135,25 +141,25 @@ class _Delivery:
     def _claimed(self) -> list[StoredRun]:
         run_id, here = self._run_id, this_process()
         try:
-            found = take_claim(self._store, run_id)
+            found = claim_run(self._store, run_id)
         except RunClaimedError as error:
-            if error.holder is None or error.holder.id != here.id:
+            if error.process is None or error.process.id != here.id:
                 raise DeliverAgainError(str(error)) from error
-            if is_held_by_another(self._store, run_id):
+            if is_driven_through_other_store(self._store, run_id):
                 raise _driven_here(run_id) from error
             # Nothing in this process drives it: it could not be let go of, since the store was away.
             self._store.release(run_id, here, "stopped")
-            found = take_claim(self._store, run_id)
+            found = claim_run(self._store, run_id)
         except StoreError:
             if self._store.statuses([run_id]).get(run_id) == "failed":  # it took its last process with it
                 raise _AlreadyOverError("failed") from None
             raise
         if found is None:
-            raise messages.no_run(run_id, self._store.name)
+            raise messages.run_not_found(run_id, self._store.name)
         return list(found)
 
     def _agent(self, kept: StoredRun) -> Any:
-        name = kept.birth.agent
+        name = kept.header.agent
         which = self._find(name)
         if which is None:
             raise StoreError(

@@ -23,7 +23,7 @@ from typing import Any
 from acorn._inside import MisfitError, describe_error
 from acorn.durable.perform import DeliverAgainError, Ended, named_agents, perform
 from acorn.errors import DeclarationError, StoreError
-from acorn.stores.lease import claim_process, lease, release_process, this_process
+from acorn.stores.lease import lease, start_heartbeat, stop_heartbeat, this_process
 from acorn.stores.port import Store
 from acorn.stores.postgres.queue import TASK, queue_of
 from acorn.stores.postgres.store import PostgresStore
@@ -186,9 +186,9 @@ class Worker:
     async def _work(self) -> None:
         here, store = this_process(), self.store
         await asyncio.to_thread(store.prepare_engine)
-        await asyncio.to_thread(store.beat, here, lease())
-        await asyncio.to_thread(store.begin_work, here, list(self.agents), self.concurrency)
-        claim_process(store, "")  # so that it is heard of while it drives nothing
+        await asyncio.to_thread(store.renew_lease, here, lease())
+        await asyncio.to_thread(store.register_worker, here, list(self.agents), self.concurrency)
+        start_heartbeat(store, "")  # so that it is heard of while it drives nothing
         names = ", ".join(f"`{name}`" for name in self.agents)
         self._say(f"working on {names} of {store.name}, {self.concurrency} at a time")
         recovery = asyncio.ensure_future(self._recover())
@@ -200,9 +200,9 @@ class Worker:
         finally:
             recovery.cancel()
             await asyncio.to_thread(self._pool.shutdown)
-            release_process(store, "")
+            stop_heartbeat(store, "")
             with suppress(StoreError):
-                await asyncio.to_thread(store.end_work, here)
+                await asyncio.to_thread(store.unregister_worker, here)
 
     async def _run_engine(self) -> None:
         """Until it is stopped, or something goes wrong with it."""
@@ -279,7 +279,7 @@ class Worker:
                 raise
         except BaseException as error:  # `sys.exit()` in a tool, say: the run has stopped, and would do the same again
             words = describe_error(error)
-            if not self.store.give_up(run_id, f"The run {run_id} was to end the worker that drove it ({words})."):
+            if not self.store.fail_undriven(run_id, f"The run {run_id} was to end the worker that drove it ({words})."):
                 raise
             ended = "failed"
         finally:
@@ -292,7 +292,7 @@ class Worker:
         if time.monotonic() - since < self._patience:
             return False
         del self._misfits[run_id]
-        return self.store.give_up(
+        return self.store.fail_undriven(
             run_id,
             f"The run {run_id} fits no worker's `{name}`; start workers whose class it fits, and try it again, by "
             f"`acorn resume {run_id}` or `map(..., queue=True, retry_failed=True)`. {' '.join(str(error).split())}",
@@ -318,7 +318,7 @@ class Worker:
                 if job.queue in map(queue_of, self.agents):
                     with suppress(ConnectorException):  # another worker was quicker
                         await manager.retry_job(job)
-        found = await asyncio.to_thread(self.store.find_lost, list(self.agents), lease())
+        found = await asyncio.to_thread(self.store.requeue_lost, list(self.agents), lease())
         if found:
             runs = "1 run that nobody drove is" if len(found) == 1 else f"{len(found)} runs that nobody drove are"
             self._say(f"{runs} delivered anew")

@@ -437,7 +437,7 @@ def test_telemetry_can_be_turned_off(spans: Spans, monkeypatch: pytest.MonkeyPat
 def test_unknown_telemetry_setting_raises_before_model_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_TELEMETRY", "contents")
     model = ScriptedModel([finish(answer="x")])
-    with pytest.raises(DeclarationError, match=r"`ACORN_TELEMETRY` may be `off` .* or `content` .* got 'contents'"):
+    with pytest.raises(DeclarationError, match=r"`ACORN_TELEMETRY` has the unknown value 'contents'.* `off`"):
         Critic(model=model)(question="?")
     assert not model.requests
 

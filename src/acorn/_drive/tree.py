@@ -33,7 +33,7 @@ from acorn._machine.plan import Plan
 from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import BranchContext
 from acorn._record.last_run import current_places, remember_run
-from acorn._telemetry.setup import OTEL_API, VARIABLE, begin_trace, check_setting
+from acorn._telemetry.setup import OTEL_API, VARIABLE, check_setting, start_trace
 from acorn.errors import ModelError, StoreError
 from acorn.record import CallSite, Run, Subscriber, announce, current_call_site, listeners
 from acorn.stores.messages import cancelled_by_request
@@ -44,10 +44,6 @@ if TYPE_CHECKING:
     from acorn._telemetry.trace import Trace
 
 _NO_SPAN = nullcontext()
-_SECONDS_TO_NOTICE = 0.5
-"""Seconds in which the driver of a cancelled tree notices the cancellation."""
-_SECONDS_TO_END = 15.0
-"""Seconds in which it then ends the tree: tools clean up and tool sources are closed."""
 
 
 class Tree:
@@ -118,7 +114,7 @@ class Tree:
                     committer.begin(self._cancel)
                 if OTEL_API in sys.modules:
                     first_span = None if committer is None else committer.first_span
-                    self.trace = begin_trace(self.machines, self.root, first_span)
+                    self.trace = start_trace(self.machines, self.root, first_span)
             if self.trace is not None:
                 self.trace.open(run_id)
                 if run_id == self.root and committer is not None and committer.first_span is None:
@@ -410,15 +406,8 @@ class Tree:
         self.abort(cancelled_by_request(self.root))
         if self.wake is not None:
             self.wake()
-        _call_later(_SECONDS_TO_NOTICE, self._cancel_unnoticed)
-
-    def _cancel_unnoticed(self) -> None:
-        if self.committer is None:
-            return
-        if self.is_ending:  # The driver will store the end itself.
-            _call_later(_SECONDS_TO_END, self.committer.cancel)
-        else:
-            self.committer.cancel()
+        if self.committer is not None:
+            self.committer.cancel_soon(lambda: self.is_ending)
 
     def abort(self, error: Exception) -> None:
         """Let no run of the tree continue. What is stored stays as it is."""
@@ -457,12 +446,6 @@ def current_machine() -> Machine | None:
     """Return the machine of the innermost run that the calling code is inside of, or None."""
     site = current_call_site()
     return None if site is None else tree_of(site).machines[site.run_id]
-
-
-def _call_later(seconds: float, function: Callable[[], None]) -> None:
-    timer = threading.Timer(seconds, function)
-    timer.daemon = True
-    timer.start()
 
 
 def _is_same_branch(saved: JsonObject, context: BranchContext, plan: Plan) -> bool:

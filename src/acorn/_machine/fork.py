@@ -33,8 +33,8 @@ from acorn.thread.events import (
     ToolResultEvent,
     parse_events,
 )
-from acorn.thread.messages import events_of, whole
-from acorn.thread.to_journal import close_calls, entries_of_fork
+from acorn.thread.messages import events_of, join_events
+from acorn.thread.to_journal import discard_outdated_extras, fork_entries
 from acorn.types import ForkedFrom
 
 
@@ -55,7 +55,7 @@ class Fork:
     @property
     def prompt(self) -> str:
         """The prompt of that run."""
-        return text_of(whole([system])["content"]) if (system := self._system) is not None else ""
+        return text_of(join_events([system])["content"]) if (system := self._system) is not None else ""
 
     @property
     def _system(self) -> MessageEvent | None:
@@ -68,7 +68,7 @@ class Fork:
         if prompt != self.prompt:
             others = events if self._system is None else events[1:]
             events = [MessageEvent(role="system", content=prompt), *others] if prompt.strip() else others
-        return entries_of_fork(events, run_id, at)
+        return fork_entries(events, run_id, at)
 
     def input_for(self, spec: Spec) -> BaseModel:
         """Return the input of that run as an instance of the module's input schema."""
@@ -125,7 +125,7 @@ class Fork:
         return indexes[::-1]
 
     def _index_of(self, opening: Message) -> int | None:
-        return next((index for index in self._input_indexes() if whole([self._message(index)]) == opening), None)
+        return next((index for index in self._input_indexes() if join_events([self._message(index)]) == opening), None)
 
     def _message(self, index: int) -> MessageEvent:
         event = self.events[index]
@@ -151,7 +151,7 @@ def fork_of(thread: object, before: object, owner: str) -> Fork:
     own = [event for event in events if (event.branch, event.run_id) == (outermost.branch, outermost.run_id)]
     step = _check_step(before, own, owner)
     kept = [event.model_copy(deep=True) for event in own if event.iteration < step and not _is_run_end(event)]
-    close_calls(kept)
+    discard_outdated_extras(kept)
     _check_calls(kept, owner)
     known = source if isinstance(source, ThreadEvents) else None
     origin = ForkedFrom(None if known is None else known.run_id, step)

@@ -31,7 +31,7 @@ from acorn._inside import (
 from acorn.journal import Entry, RunStarted
 from acorn.stores.port import RunFacts, SearchableStore, Status, Store, StoredRun
 from acorn.thread import parse_events
-from acorn.thread.to_journal import entries_of
+from acorn.thread.to_journal import thread_entries
 from acorn.types import JsonObject, Paused
 from acorn.web.page.events import entry_event, strings_in
 from acorn.web.page.rows import Rows, first_text
@@ -391,7 +391,9 @@ def read_file(file: Path, run_id: str = "") -> RunView:
         text = file.read_bytes()
         if text.lstrip().startswith(b"{"):
             return _view_of_run(Run.from_json(text.decode()), run_id)
-        return _view_of_entries(list(entries_of(parse_events(text))), {"id": run_id, "agent": "", "file": file.name})
+        return _view_of_entries(
+            list(thread_entries(parse_events(text))), {"id": run_id, "agent": "", "file": file.name}
+        )
     except OSError:
         raise
     except ValidationError as error:

@@ -46,11 +46,11 @@ def test_media_option_accepts_path_and_url(acorn: Acorn) -> None:
 
 
 WRONG = [
-    (["--photo", "none.png"], "`--photo none.png` cannot be read: No such file or directory"),
-    (["--photo", "."], "`--photo .` cannot be read: Is a directory"),
+    (["--photo", "none.png"], "Cannot read `--photo none.png`: No such file or directory"),
+    (["--photo", "."], "Cannot read `--photo .`: Is a directory"),
     (["--photo", "receipt.pdf"], "`--photo`: `receipt.pdf` is application/pdf, but must be an image"),
     (["--photo", "odd.thing"], "`--photo`: the type of `odd.thing` is unknown"),
-    (["--photo", "data:image/png;base64,*"], "`--photo` is refused: the data is not valid base64"),
+    (["--photo", "data:image/png;base64,*"], "`--photo` is not valid: the data is not valid base64"),
     (["--photo", "cat.png", "--papers", "odd.thing"], "`--papers`: the type of `odd.thing` is unknown"),
     ([], "`--photo` is missing (image)"),
 ]

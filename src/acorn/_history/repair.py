@@ -152,7 +152,7 @@ def _object_json(arguments: object) -> str:
 
 
 def repair_content(content: object) -> Content | None:
-    """Return text or content parts, or None if there is no content."""
+    """Return text or content parts, or None if the content is empty."""
     if isinstance(content, str):
         return content if content.strip() else None
     if isinstance(content, list):

@@ -68,7 +68,7 @@ class Transcript:
 
     @property
     def turn_index(self) -> int | None:
-        """The index of the last response in the history, or None if there is none or the user removed it."""
+        """The index of the last response in the history. None if there is no response or the user removed it."""
         return None if self.turn is None else find_turn(self.history.messages, self.turn)
 
     # The first messages, and messages of acorn

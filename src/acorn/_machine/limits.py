@@ -98,7 +98,7 @@ class Meter:
         answer = Usage(next_input, self.largest_output)
         # After one more step, the answer has a longer conversation as its input.
         later = Usage(next_input + answer.output_tokens + self.growth, answer.output_tokens)
-        # Before the first response this is only a guess, which is no reason to end the run.
+        # Before the first response this is only a guess, which must not end the run.
         least = Usage(next_input if self.last else 0)
         needs: list[tuple[str, float, float, float]] = []
         if limits.tokens is not None:

@@ -4,7 +4,7 @@
 
 The machine lists the operations that it needs (`listed`), notes which are in progress (`begin`) and takes their
 outcomes (`tell`), one at a time. A single turn, corrections and the forced finish use the same phases. An outcome is
-part of the state as soon as it is told, so a run can be saved between any two calls of `tell`. The machine does no I/O
+part of the state as soon as `tell` returns, so a run can be saved between any two calls. The machine does no I/O
 and reads no clock: drivers perform the asks and pass the time.
 
 The methods are in the order in which a run passes through them. The parts of the machine hold everything else.
@@ -22,7 +22,6 @@ from pydantic import BaseModel
 from acorn._declare.spec import read_prompt_file
 from acorn._declare.tools.collect import FINISH
 from acorn._formats.json import copy_json, to_json_text
-from acorn._history.compaction import CompactedRange, range_to_compact, summary_text
 from acorn._history.first_messages import first_messages, prompt_text
 from acorn._history.request_messages import REMINDER, RequestMessages
 from acorn._history.transcript import Transcript, check_is_list
@@ -378,28 +377,12 @@ class Machine:
         if self.spec.max_steps is not None and self.run.steps >= self.spec.max_steps and not self.state.forced:
             self.state.forced, self.state.reason = True, "forced"
 
-    def _take_summary(self, response: ModelResponse, asked: float, now: float) -> None:
-        """Replace older steps by a summary. They stay if the model gave none."""
-        state, builder = self.state, self.builder
-        builder.request, state.compacted = None, state.turns
-        self.budgets.pay(response, builder.model, self.run, now - asked, is_summary=True)
-        self.transcript.edits.note_all()
-        history = self.transcript.history.messages
-        compacted = range_to_compact(history, builder.openings, self.spec.compact_at or 1)
-        is_refusal = response.refusal is not None or response.stop_reason == "content_filter"
-        text = "" if is_refusal else summary_text(response.content, was_cut=response.stop_reason == "length")
-        if compacted is None:  # User code changed the history meanwhile.
-            compacted, text = CompactedRange(0, 0, (), 0), ""
-        self.transcript.compact(compacted, text, asked, response)
-        if text:
-            builder.reset_after_summary()
-        self._prepare_request(now)
-
     # The response
 
     def _take_response(self, ask: AskModel, response: ModelResponse, asked: float, now: float) -> None:
         if ask.is_summary:
-            self._take_summary(response, asked, now)
+            self.builder.take_summary(response, asked, now)
+            self._prepare_request(now)
             return
         state, model = self.state, self.builder.model
         self.builder.request = None

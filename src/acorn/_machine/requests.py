@@ -17,7 +17,7 @@ from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH, collect_tools, merge_tools
 from acorn._declare.tools.kinds import HostedTool, Tool, may_ask_human
 from acorn._formats.json import safe_repr, to_json_text
-from acorn._history.compaction import estimate_tokens, range_to_compact, summary_messages
+from acorn._history.compaction import CompactedRange, estimate_tokens, range_to_compact, summary_messages, summary_text
 from acorn._history.first_messages import check_media, input_message
 from acorn._history.request_messages import RequestMessages
 from acorn._history.transcript import Transcript
@@ -247,10 +247,6 @@ class RequestBuilder:
 
     # Requests
 
-    def discard(self) -> None:
-        """Build the next request again."""
-        self.request = None
-
     def build(self, now: float) -> ModelRequest:
         """Return the next request, with the time that is left."""
         if self.request is None:
@@ -311,10 +307,22 @@ class RequestBuilder:
         self._transcript.edits.note_all()
         return range_to_compact(history.messages, self.openings, max_size) is not None
 
-    def reset_after_summary(self) -> None:
-        """Read the compacted history again, and estimate its size until the next response reports it."""
-        self.messages.reset()
-        self._state.meter.last = Usage(estimate_tokens(self._transcript.history.messages))
+    def take_summary(self, response: ModelResponse, asked: float, now: float) -> None:
+        """Replace older steps by a summary. They stay if the model gave none."""
+        state, transcript, history = self._state, self._transcript, self._transcript.history
+        self.request, state.compacted = None, state.turns
+        self._budgets.pay(response, self.model, self.run, now - asked, is_summary=True)
+        transcript.edits.note_all()
+        compacted = range_to_compact(history.messages, self.openings, self._spec.compact_at or 1)
+        is_refusal = response.refusal is not None or response.stop_reason == "content_filter"
+        text = "" if is_refusal else summary_text(response.content, was_cut=response.stop_reason == "length")
+        if compacted is None:  # User code changed the history meanwhile.
+            compacted, text = CompactedRange(0, 0, (), 0), ""
+        transcript.compact(compacted, text, asked, response)
+        if text:
+            self.messages.reset()
+            # An estimate, until the next response reports the size.
+            state.meter.last = Usage(estimate_tokens(history.messages))
 
 
 @dataclass(eq=False)

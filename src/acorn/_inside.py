@@ -98,7 +98,7 @@ __all__ = [
     "MisfitError",
     "OwnerLoop",
     "Problem",
-    "QueuedRun",
+    "ClaimedRun",
     "RecordedError",
     "Shape",
     "Tool",
@@ -293,7 +293,7 @@ async def aresume(agent: Agent, run_id: str, answers: object, *, is_one: bool) -
     return await _AgentCaller[Any, Any](agent).aresume(run_id, answers, is_single=is_one)
 
 
-class QueuedRun:
+class ClaimedRun:
     """A run that a queue delivered and that this process has claimed."""
 
     def __init__(self, agent: Agent, stored: Sequence[StoredRun], store: Store, stop: Event | None) -> None:
@@ -303,9 +303,9 @@ class QueuedRun:
         self._tree.stop_event = stop
 
     @classmethod
-    async def build(cls, build: Callable[[], QueuedRun]) -> QueuedRun:
+    async def build(cls, build: Callable[[], ClaimedRun]) -> ClaimedRun:
         """Load a run in a thread. If the caller is cancelled meanwhile, the claim is released."""
-        loaded: list[QueuedRun] = []
+        loaded: list[ClaimedRun] = []
 
         def load() -> tuple[Any, str]:
             loaded.append(build())

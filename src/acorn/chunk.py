@@ -13,9 +13,8 @@ from typing import Any, Generic
 from typing_extensions import TypeVar
 
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.partial.compile import expectation_of
 from acorn._formats.partial.frames import NOT_READY, resolve_lazy
-from acorn._formats.partial.parser import PushParser
+from acorn._formats.partial.parser import PushParser, expectation_of
 from acorn._formats.schema.shape import RESULT, Shape
 from acorn.models.assemble import Assembly, PartialCall
 from acorn.models.port import Delta, ModelResponse

@@ -229,8 +229,8 @@ class Media(ContentPart):
     # In messages
 
     def __acorn_label__(self) -> dict[str, str]:
-        given = {"type": self._media_type or self.kind, "name": self._name}
-        return {key: value for key, value in given.items() if value is not None}
+        label = {"type": self._media_type or self.kind, "name": self._name}
+        return {key: value for key, value in label.items() if value is not None}
 
     def __acorn_part__(self) -> JsonObject:
         return {"type": "image_url", "image_url": {"url": self._data or self._url}}
@@ -239,7 +239,7 @@ class Media(ContentPart):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        serialization = core_schema.plain_serializer_function_ser_schema(_plain, when_used="json")
+        serialization = core_schema.plain_serializer_function_ser_schema(_to_json, when_used="json")
         return part_schema(cls, core_schema.no_info_plain_validator_function(cls._read, serialization=serialization))
 
     @classmethod
@@ -287,15 +287,15 @@ def _unpickle(kind: type[Media], data: Any, url: Any, media_type: Any, name: Any
     return kind._create(data, url, media_type, name)
 
 
-def _plain(media: Media) -> JsonObject:
+def _to_json(media: Media) -> JsonObject:
     """Return the JSON form: with the data if a run is saved, else only a description, for example in a log."""
-    made: JsonObject = {"url": media._url} if media._data is None else {}
+    content: JsonObject = {"url": media._url} if media._data is None else {}
     if media._data is not None and is_saving():
-        made = {"data": media._data}
+        content = {"data": media._data}
     elif media._data is not None:
-        made = {"sha256": media._data.sha256, "bytes": media.size}
-    also = {"media_type": media._media_type, "name": media._name}
-    return {"kind": media.kind} | made | {key: value for key, value in also.items() if value is not None}
+        content = {"sha256": media._data.sha256, "bytes": media.size}
+    description = {"media_type": media._media_type, "name": media._name}
+    return {"kind": media.kind} | content | {key: value for key, value in description.items() if value is not None}
 
 
 class Image(Media):
@@ -322,8 +322,11 @@ class Audio(Media):
     def __acorn_part__(self) -> JsonObject:
         if self._data is None:
             return {"type": "input_audio", "input_audio": {"url": self._url}}
-        given = (self._media_type or "").removeprefix(self._family)
-        return {"type": "input_audio", "input_audio": {"data": self._data, "format": _AUDIO_FORMATS.get(given, given)}}
+        subtype = (self._media_type or "").removeprefix(self._family)
+        return {
+            "type": "input_audio",
+            "input_audio": {"data": self._data, "format": _AUDIO_FORMATS.get(subtype, subtype)},
+        }
 
 
 class File(Media):
@@ -335,12 +338,12 @@ class File(Media):
 
     def __acorn_part__(self) -> JsonObject:
         if self._data is None:
-            held: JsonObject = {"file_url": self._url}
+            content: JsonObject = {"file_url": self._url}
         else:
             # OpenAI rejects a file without a name.
             ending = mimetypes.guess_extension(self._media_type or "") or ""
-            held = {"file_data": self._data, "filename": self._name or f"file{ending}"}
-        return {"type": "file", "file": held}
+            content = {"file_data": self._data, "filename": self._name or f"file{ending}"}
+        return {"type": "file", "file": content}
 
 
 def _signature_type(raw: bytes) -> str | None:
@@ -351,11 +354,11 @@ def _signature_type(raw: bytes) -> str | None:
 
 
 def _read_data_url(url: str) -> tuple[str, bytes]:
-    head, comma, rest = url[5:].partition(",")
+    head, comma, body = url[5:].partition(",")
     media_type, *more = head.split(";")
     if not comma:
         raise ValueError("the data URL has no data. Its form is `data:TYPE;base64,DATA`")
-    raw = _decode_base64(rest) if more and more[-1].lower() == "base64" else unquote_to_bytes(rest)
+    raw = _decode_base64(body) if more and more[-1].lower() == "base64" else unquote_to_bytes(body)
     return media_type.strip().lower() or "text/plain", raw
 
 

@@ -71,7 +71,7 @@ class Usage:
     with acorn.capture() as records:
         agent(question="...")
         agent(question="...")
-    print(sum((each.usage for each in records), Usage()).requests)
+    print(sum((record.usage for record in records), Usage()).requests)
     """
 
     input_tokens: int = 0

@@ -1226,7 +1226,7 @@ def test_idempotency_key_is_permanent_per_call(way: str) -> None:
     walk_on(Tree(last, None, {request.id: True}), last.run.id, way)
     assert last.run.output == "ok"
     assert keys == [f"{loop.run.id}:1:n", f"{loop.run.id}:1:n", f"{loop.run.id}:2:p"]
-    with pytest.raises(AcornError, match="no tool call here"):
+    with pytest.raises(AcornError, match="not inside a tool call"):
         _ = last.run.idempotency_key
 
 

@@ -178,7 +178,7 @@ def test_perform_of_run_claimed_by_this_process_asks_for_redelivery(store: Store
     thread = threading.Thread(target=lambda: outcomes.append(perform(store, handle.run_id, agent)))
     thread.start()
     begun.wait()
-    with pytest.raises(DeliverAgainError, match="is being driven by this process"):
+    with pytest.raises(DeliverAgainError, match="is already driven by this process"):
         perform(store, handle.run_id, agent)
     goes_on.set()
     thread.join()
@@ -202,7 +202,7 @@ def test_perform_through_other_store_address_does_not_drive_twice(tmp_path: Path
     thread = threading.Thread(target=lambda: outcomes.append(perform(store, handle.run_id, agent)), daemon=True)
     thread.start()
     begun.wait()
-    with pytest.raises(DeliverAgainError, match="is being driven by this process"):
+    with pytest.raises(DeliverAgainError, match="is already driven by this process"):
         perform(other, handle.run_id, agent)
     goes_on.set()
     thread.join()
@@ -247,7 +247,7 @@ def test_perform_stops_at_next_commit_and_run_resumes_elsewhere(store: Store, de
 
     handle = put(store, Working, question="Who?")
     replies = [call("first"), call("second"), finish(text="Both.")]
-    with pytest.raises(DeliverAgainError, match="has stopped at its last commit; deliver it again"):
+    with pytest.raises(DeliverAgainError, match=r"stopped at its last commit\. Deliver it again"):
         deliver(store, handle.run_id, Working(model=ScriptedModel(replies[:1])), stop=stop)
     assert handle.status() == "queued"
     assert deliver(store, handle.run_id, Working(model=ScriptedModel(replies[1:]))) == "done"
@@ -341,7 +341,7 @@ def test_perform_with_unknown_class_leaves_run_unchanged(store: Store, deliver: 
         pass
 
     handle = put(store, question="Who?")
-    with pytest.raises(StoreError, match=":Desk`, which is not among the agents that are driven here"):
+    with pytest.raises(StoreError, match=":Desk` is not among the agents here"):
         deliver(store, handle.run_id, Other)
     assert handle.status() == "queued"
 
@@ -414,12 +414,12 @@ def test_perform_with_missing_class_raises_clear_error(store: Store, deliver: Pe
     Gone.__module__, Gone.__qualname__ = "no_such_module", "Gone"
     handle = put(store, Gone, question="Who?")
     Gone.__qualname__ = "Else"
-    with pytest.raises(StoreError, match="`no_such_module:Gone`, the class of the run, is not here, and `no_such_mod"):
+    with pytest.raises(StoreError, match="Cannot find `no_such_module:Gone`, the class of the run: `no_such_mod"):
         deliver(store, handle.run_id)
     Gone.__module__, Gone.__qualname__ = __name__, "Gone.Inner"
     handle = put(store, Gone, question="Whose?")
     Gone.__qualname__ = "Else"
-    with pytest.raises(StoreError, match=r"is one of `.*:Gone.Inner`, which is not among the agents that are driven"):
+    with pytest.raises(StoreError, match=r"its class `.*:Gone.Inner` is not among the agents here"):
         deliver(store, handle.run_id)
     assert handle.status() == "queued"
 

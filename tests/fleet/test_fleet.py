@@ -293,7 +293,7 @@ def test_run_that_exits_worker_fails_and_worker_continues(postgres: str) -> None
     with pytest.raises(AcornError, match="SystemExit: 3"):
         ending.result()
     (facts,) = acorn.runs(postgres).list(status="failed")
-    assert str(facts.error).endswith("was to end the worker that drove it (SystemExit: 3).")
+    assert str(facts.error).endswith("tried to exit its worker (SystemExit: 3).")
     assert any(words[0] == ending.run_id and words[2] == "failed" and words[4] == "SystemExit: 3" for words in told)
 
 

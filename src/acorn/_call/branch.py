@@ -149,9 +149,8 @@ def _started_branch(site: _BranchSite, which: Branch, inputs: JsonObject) -> Gen
         yield tree, context.run_id
     except BaseException as error:
         failure = error
-        if (
-            not isinstance(error, Exception) or error is tree.fatal_error
-        ):  # The whole tree is interrupted or has failed.
+        # The whole tree is interrupted or has failed.
+        if not isinstance(error, Exception) or error is tree.fatal_error:
             raise
         path = name if context is None else context.path
         raise BranchError(f"The branch `{path}` failed: {describe_error(error)}") from error

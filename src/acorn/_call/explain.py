@@ -300,7 +300,7 @@ def _fields(
     for value, seen in _values(node, top, above):
         for name, field in value.get("properties", {}).items():
             at = f"{path}.{name}" if path else name
-            if values := [each for each, _ in _values(field, top, seen)]:
+            if values := [schema for schema, _ in _values(field, top, seen)]:
                 yield at, values
                 yield from _fields(field, top, at, seen)
 
@@ -313,6 +313,6 @@ def _values(node: Any, top: JsonSchema, above: frozenset[str]) -> Iterator[tuple
         above |= {node["$ref"]}
     node = inline_refs(node, top)
     yield node, above
-    several = [each for key in ("prefixItems", "anyOf", "oneOf") for each in node.get(key, ())]
-    for inner in (node.get("items"), node.get("additionalProperties"), *several):
+    members = [member for key in ("prefixItems", "anyOf", "oneOf") for member in node.get(key, ())]
+    for inner in (node.get("items"), node.get("additionalProperties"), *members):
         yield from _values(inner, top, above)

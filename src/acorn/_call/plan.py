@@ -136,7 +136,7 @@ def _bind_tools(agent: AgentBase, spec: Spec, overrides: Overrides) -> tuple[Too
     )
 
 
-def _input_schema(overrides: Overrides, agent: Branch) -> JsonObject:
+def _input_schema(overrides: Overrides, agent: Any) -> JsonObject:
     return spec_within(overrides, agent).input.json_schema
 
 

@@ -99,7 +99,7 @@ class QueuedBatch(Generic[Out]):
         if job.error is not None:
             raise job.error
         arguments = arguments_of(job.row, self._submission.shape)
-        return self._submission.new_run(*arguments, job.run_id, BatchItem(self._batch, job.at))
+        return self._submission.new_run(*arguments, job.run_id, BatchItem(self._batch, job.row_index))
 
     def _check_existing(self, runs: Sequence[QueuedRun]) -> Iterator[Item[Out]]:
         """Check runs that an earlier call submitted, and retry those that failed if `retry_failed` is set."""

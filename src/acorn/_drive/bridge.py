@@ -34,7 +34,7 @@ NOT_AWAITABLE = frozenset((type(None), str, int, float, bool, list, dict))
 class LoopBoundCall:
     """A call that must run on a particular event loop, and that sync code can wait for.
 
-    A function that returns one has the attribute `gives_elsewhere`, and counts as async.
+    A function that returns one has the attribute `is_loop_bound`, and counts as async.
     """
 
     __slots__ = ()
@@ -55,7 +55,7 @@ def is_async(function: Callable[..., object]) -> bool:
     return (
         inspect.iscoroutinefunction(inner)
         or inspect.iscoroutinefunction(type(inner).__call__)
-        or hasattr(inner, "gives_elsewhere")
+        or hasattr(inner, "is_loop_bound")
     )
 
 

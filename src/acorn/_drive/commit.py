@@ -7,6 +7,7 @@ process resumes a run by loading what was committed. Nothing is replayed.
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
@@ -28,6 +29,10 @@ from acorn.types import JsonObject
 
 _SECONDS_TO_COMMIT = 5.0
 """Seconds in which a healthy store finishes a commit."""
+_SECONDS_TO_NOTICE = 0.5
+"""Seconds in which the driver of a cancelled run notices the cancellation."""
+_SECONDS_TO_END = 15.0
+"""Seconds in which it then ends the run: tools clean up and tool sources are closed."""
 
 
 class Origin(NamedTuple):
@@ -123,8 +128,18 @@ class RunCommitter:
         if fatal_error is not None:  # The end was not stored, so the store still shows the run as running.
             self._release("cancelled" if isinstance(fatal_error, RunCancelledError) else self._last_status)
 
-    def cancel(self) -> None:
-        """Mark the run as cancelled in the store, because its driver does not notice the cancellation."""
+    def cancel_soon(self, is_ending: Callable[[], bool]) -> None:
+        """Mark the run as cancelled in the store, unless its driver notices the cancellation and stores the end."""
+
+        def cancel_unnoticed() -> None:
+            if is_ending():
+                _call_later(_SECONDS_TO_END, self._cancel)
+            else:
+                self._cancel()
+
+        _call_later(_SECONDS_TO_NOTICE, cancel_unnoticed)
+
+    def _cancel(self) -> None:
         if not self._is_over:
             self._is_over = True
             self._release("cancelled")
@@ -209,6 +224,12 @@ class RunCommitter:
         if context is not None:
             return RunHeader(machine.plan.module, context.parent_id, other_text, input_text, started)
         return RunHeader(origin.agent, None, None, input_text, started, other_text, origin.batch, origin.item)
+
+
+def _call_later(seconds: float, function: Callable[[], None]) -> None:
+    timer = threading.Timer(seconds, function)
+    timer.daemon = True
+    timer.start()
 
 
 def _text_or_none(part: object, text: str) -> str | None:

@@ -44,10 +44,6 @@ if TYPE_CHECKING:
     from acorn._telemetry.trace import Trace
 
 _NO_SPAN = nullcontext()
-_SECONDS_TO_NOTICE = 0.5
-"""Seconds in which the driver of a cancelled tree notices the cancellation."""
-_SECONDS_TO_END = 15.0
-"""Seconds in which it then ends the tree: tools clean up and tool sources are closed."""
 
 
 class Tree:
@@ -410,15 +406,8 @@ class Tree:
         self.abort(cancelled_by_request(self.root))
         if self.wake is not None:
             self.wake()
-        _call_later(_SECONDS_TO_NOTICE, self._cancel_unnoticed)
-
-    def _cancel_unnoticed(self) -> None:
-        if self.committer is None:
-            return
-        if self.is_ending:  # The driver will store the end itself.
-            _call_later(_SECONDS_TO_END, self.committer.cancel)
-        else:
-            self.committer.cancel()
+        if self.committer is not None:
+            self.committer.cancel_soon(lambda: self.is_ending)
 
     def abort(self, error: Exception) -> None:
         """Let no run of the tree continue. What is stored stays as it is."""
@@ -457,12 +446,6 @@ def current_machine() -> Machine | None:
     """Return the machine of the innermost run that the calling code is inside of, or None."""
     site = current_call_site()
     return None if site is None else tree_of(site).machines[site.run_id]
-
-
-def _call_later(seconds: float, function: Callable[[], None]) -> None:
-    timer = threading.Timer(seconds, function)
-    timer.daemon = True
-    timer.start()
 
 
 def _is_same_branch(saved: JsonObject, context: BranchContext, plan: Plan) -> bool:

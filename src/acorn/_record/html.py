@@ -85,15 +85,13 @@ def _ending(run: Any) -> Iterator[tuple[str, str]]:
     elif run.stop_reason == "unfinished":
         yield "unfinished", repr(run.output)
     elif run.output is not None:
-        plain = to_json_data(run.output)
-        yield from (
-            (name, _text(value)) for name, value in (plain.items() if isinstance(plain, dict) else [("", plain)])
-        )
+        data = to_json_data(run.output)
+        yield from ((name, _text(value)) for name, value in (data.items() if isinstance(data, dict) else [("", data)]))
 
 
 def _text(value: object) -> str:
-    plain = to_json_data(value)
-    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, indent=2)
+    data = to_json_data(value)
+    return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, indent=2)
 
 
 def _row(event: AgentEvent) -> Row:

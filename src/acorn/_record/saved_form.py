@@ -219,15 +219,13 @@ def read_output(fields: Mapping[str, Any], shape: Shape | None, *, may_differ: b
         return _read_unfinished(fields["unfinished"])
     if fields.get("waits_for") is not None:
         return Paused(fields["id"], map(read_request, fields["waits_for"]))
-    plain = fields["output"]
-    if shape is None or shape.is_empty or plain is None:
-        return plain  # The instance of the run set `final_output`, its class does not.
-    output = shape.revive(plain)
-    lost = (
-        plain.keys() - to_json_data(output).keys() if isinstance(plain, dict) and isinstance(output, BaseModel) else ()
-    )
+    data = fields["output"]
+    if shape is None or shape.is_empty or data is None:
+        return data  # The instance of the run set `final_output`, its class does not.
+    output = shape.revive(data)
+    lost = data.keys() - to_json_data(output).keys() if isinstance(data, dict) and isinstance(output, BaseModel) else ()
     if lost and may_differ:
-        return plain
+        return data
     if lost:
         raise StoreError(
             f"The output of the saved run has `{'`, `'.join(sorted(lost))}`, which its class does not declare. Read "
@@ -245,9 +243,9 @@ def _write_unfinished(output: Unfinished) -> JsonObject:
     }
 
 
-def _read_unfinished(plain: Mapping[str, Any]) -> Unfinished:
-    calls = [ToolCall(**call) for call in plain["tool_calls"]]
-    return Unfinished(plain["owner"], plain["content"], calls, list(map(read_result, plain["tool_results"])))
+def _read_unfinished(saved: Mapping[str, Any]) -> Unfinished:
+    calls = [ToolCall(**call) for call in saved["tool_calls"]]
+    return Unfinished(saved["owner"], saved["content"], calls, list(map(read_result, saved["tool_results"])))
 
 
 def write_request(request: Request) -> JsonObject:
@@ -255,8 +253,8 @@ def write_request(request: Request) -> JsonObject:
     return {**fields_of(request), "asked": request.asked.isoformat()}
 
 
-def read_request(plain: Mapping[str, Any]) -> Request:
-    fields: dict[str, Any] = dict(plain)
+def read_request(saved: Mapping[str, Any]) -> Request:
+    fields: dict[str, Any] = dict(saved)
     fields["asked"] = datetime.fromisoformat(fields["asked"])
     fields["choices"] = None if fields["choices"] is None else tuple(fields["choices"])
     return Request(**fields)
@@ -272,17 +270,17 @@ def write_result(result: ToolResult) -> JsonObject:
 
     A value that JSON writes as a string, such as a date, keeps its quotes, because the model reads them.
     """
-    plain = fields_of(result)
+    fields = fields_of(result)
     if isinstance(result.output, str):
-        return {**plain, "output": str.__str__(result.output)}
+        return {**fields, "output": str.__str__(result.output)}
     text, parts = save_parts(result.output)
     output = from_json(text)
-    plain["output"] = text if isinstance(output, str) else output
-    return plain if parts is None else {**plain, "parts": parts}
+    fields["output"] = text if isinstance(output, str) else output
+    return fields if parts is None else {**fields, "parts": parts}
 
 
-def read_result(plain: Mapping[str, Any]) -> ToolResult:
-    fields = dict(plain)
+def read_result(saved: Mapping[str, Any]) -> ToolResult:
+    fields = dict(saved)
     parts = fields.pop("parts", None)
     result = ToolResult(**fields)
     if parts is not None:
@@ -383,12 +381,12 @@ def _is_public(name: str) -> bool:
 
 def write_entry(entry: Entry) -> JsonObject:
     """Write an entry with the name of its class."""
-    plain: JsonObject = {"entry": type(entry).__name__, **entry._asdict()}
+    fields: JsonObject = {"entry": type(entry).__name__, **entry._asdict()}
     if isinstance(entry, RunStarted):
-        plain["input"] = to_saved_data(entry.input)
-    if "usage" in plain:
-        plain["usage"] = fields_of(plain["usage"])
-    return plain
+        fields["input"] = to_saved_data(entry.input)
+    if "usage" in fields:
+        fields["usage"] = fields_of(fields["usage"])
+    return fields
 
 
 _ENTRY_CLASSES = {kind.__name__: kind for kind in get_args(Entry)}

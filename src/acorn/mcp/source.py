@@ -274,7 +274,7 @@ class MCPServer:
             return _Called(lambda home: partial(self._call, definition, arguments, Caller.here(name, arguments, home)))
 
         call.__name__ = call.__qualname__ = name
-        call.gives_elsewhere = True  # type: ignore[attr-defined]
+        call.is_loop_bound = True  # type: ignore[attr-defined]
         marked = tool(
             name=name,
             description=safe_description(definition, self.max_description) or None,

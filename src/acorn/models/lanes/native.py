@@ -135,7 +135,7 @@ class NativeModel:
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
         attempt = _NativeAttempt(request)
-        response = _StreamedResponse(self, attempt)
+        response = _NativeStream(self, attempt)
         try:
             while True:
                 incoming = send(self._post(attempt, is_stream=True))
@@ -160,7 +160,7 @@ class NativeModel:
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         attempt = _NativeAttempt(request)
-        response = _StreamedResponse(self, attempt)
+        response = _NativeStream(self, attempt)
         try:
             while True:
                 incoming = await asend(self._post(attempt, is_stream=True))
@@ -281,7 +281,7 @@ class NativeModel:
         ) from cause
 
 
-class _StreamedResponse:
+class _NativeStream:
     """A streamed response that is being read."""
 
     def __init__(self, model: NativeModel, attempt: _NativeAttempt) -> None:

@@ -241,10 +241,10 @@ class WaitingLine:
 
     def fail(self, gate: Gate, error: Exception, now: float) -> None:
         """Reject all waiters before a gate with an error."""
-        line = list(gate.queue)
+        waiters = list(gate.queue)
         gate.queue.clear()
         self._unnotified.pop(gate, None)
-        for waiter in line:
+        for waiter in waiters:
             waiter.error = error
             self._notify(waiter, inf, now)
         self._changed.append(gate)
@@ -265,14 +265,14 @@ class WaitingLine:
     def _let_through(self, now: float) -> None:
         while self._changed:
             gate = self._changed.pop()
-            line, wait = gate.queue, 0.0
-            while line and not wait:
-                if line[0].is_over:
-                    line.popleft()
+            waiters, wait = gate.queue, 0.0
+            while waiters and not wait:
+                if waiters[0].is_over:
+                    waiters.popleft()
                     continue
-                wait = max(0.0, gate.wait(line[0], now))
+                wait = max(0.0, gate.wait(waiters[0], now))
                 if not wait:
-                    waiter = line.popleft()
+                    waiter = waiters.popleft()
                     gate.enter(waiter)
                     self._move_on(waiter, now)
             due = min(now + wait if wait else inf, gate.run_due_work(now))

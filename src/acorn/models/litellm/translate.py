@@ -104,7 +104,7 @@ class _Function(Protocol):
     arguments: str | None
 
 
-class _ToolCall(Protocol):
+class _LiteLLMCall(Protocol):
     id: str
     function: _Function
 
@@ -125,7 +125,7 @@ def read_response(raw: Any) -> ModelResponse:
     reasoning = [
         dict(block) for block in message.get("thinking_blocks") or () if block.get("signature") or "data" in block
     ]
-    calls: list[_ToolCall] = message.get("tool_calls") or []
+    calls: list[_LiteLLMCall] = message.get("tool_calls") or []
     uses = [_hosted_use(call.id, call.function.name, call.function.arguments) for call in calls if _is_hosted(call.id)]
     if uses:
         extra[BLOCKS_KEY] = guess_blocks(reasoning, uses, _hosted_results(specific), message.get("content") or "")

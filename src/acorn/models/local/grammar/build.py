@@ -198,8 +198,8 @@ class _Builder:
             return self._quoted(without_zone(known))
         if regex:
             try:
-                made = pattern(regex, low, high, self._repeated, is_strict=most is not None)
-                return None if made is None else self._quoted(made)
+                rule = pattern(regex, low, high, self._repeated, is_strict=most is not None)
+                return None if rule is None else self._quoted(rule)
             except UnsupportedPatternError:
                 pass
         elif known:
@@ -262,11 +262,11 @@ class _Builder:
     def _tuple(self, first: Sequence[Any], schema: Schema, low: int, high: int, at: _Position) -> str | None:
         known: list[str] = []
         for part in first:
-            made = self._value(part, at)
-            if made is None:  # The list ends before a part that has no valid value.
+            value = self._value(part, at)
+            if value is None:  # The list ends before a part that has no valid value.
                 high = len(known)
                 break
-            known.append(made)
+            known.append(value)
         if low > high or not known:
             return self._rule('"[]"') if low == 0 else None
         is_counted = "maxItems" in schema or "minItems" in schema

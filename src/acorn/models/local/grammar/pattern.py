@@ -32,7 +32,7 @@ class _Chars:
 
 
 @dataclass(frozen=True)
-class _Row:
+class _Sequence:
     parts: tuple[_Node, ...]
 
 
@@ -48,7 +48,7 @@ class _Repeat:
     high: int
 
 
-_Node = _Chars | _Row | _Choice | _Repeat
+_Node = _Chars | _Sequence | _Choice | _Repeat
 
 _ANY = frozenset(map(chr, range(0x20, 0x7F))) | frozenset("äöüéèàçñßøå")
 """The characters of `.` and of negated classes, which any tokenizer can write."""
@@ -100,7 +100,7 @@ def pattern(
         least, most = _length(node)
         if most < shortest and not (has_start and has_end):
             anything = _Repeat(_Chars(_ANY), 0, _ENDLESS)
-            options.append(_Row((anything, node) if has_end else (node, anything)))
+            options.append(_Sequence((anything, node) if has_end else (node, anything)))
         elif most >= shortest and (least <= longest or (not is_strict and least <= _MOST)):
             options.append(node)
     if not options:
@@ -161,7 +161,7 @@ class _PatternReader:
                     raise UnsupportedPatternError(self._regex)
                 continue
             parts.append(self._repeated(self._atom()))
-        return parts[0] if len(parts) == 1 else _Row(tuple(parts))
+        return parts[0] if len(parts) == 1 else _Sequence(tuple(parts))
 
     def _is_at_end(self) -> bool:
         """Return whether the current row ends here."""
@@ -340,8 +340,8 @@ def _limit(node: _Node, slack: int) -> _Node:
     match node:
         case _Chars():
             return node
-        case _Row(parts):
-            return _Row(tuple(_limit(part, slack) for part in parts))
+        case _Sequence(parts):
+            return _Sequence(tuple(_limit(part, slack) for part in parts))
         case _Choice(options):
             return _Choice(tuple(_limit(option, slack) for option in options))
         case _Repeat(part, low, high):
@@ -357,12 +357,12 @@ def _extend(node: _Node, missing: int) -> _Node:
             more = min(high, low + -(-missing // least))
             missing -= (more - low) * least
             return replace(node, low=more, part=_extend(part, -(-missing // more) if more else 0))
-        case _Row(parts):
+        case _Sequence(parts):
             longer: list[_Node] = []
             for part in parts:
                 longer.append(_extend(part, missing))
                 missing -= _length(longer[-1])[0] - _length(part)[0]
-            return _Row(tuple(longer))
+            return _Sequence(tuple(longer))
         case _Choice(options):
             least = _length(node)[0]
             return _Choice(tuple(_extend(option, missing - _length(option)[0] + least) for option in options))
@@ -375,7 +375,7 @@ def _length(node: _Node) -> tuple[int, int]:
     match node:
         case _Chars():
             return 1, 1
-        case _Row(parts):
+        case _Sequence(parts):
             return sum(_length(part)[0] for part in parts), sum(_length(part)[1] for part in parts)
         case _Choice(options):
             return min(_length(option)[0] for option in options), max(_length(option)[1] for option in options)
@@ -391,7 +391,7 @@ def _render(node: _Node, repeated: Repeated) -> str:
     match node:
         case _Chars(allowed):
             return _one_of(allowed)
-        case _Row(parts):
+        case _Sequence(parts):
             return f"({sequence(*(_render(part, repeated) for part in parts))})" if parts else '""'
         case _Choice(options):
             return choice(_render(option, repeated) for option in options)

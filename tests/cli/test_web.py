@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 WRONG: list[tuple[list[str], str]] = [
     (["nothing.py"], "there is no file `nothing.py`"),
     (["nothing.json"], "there is no file `nothing.json`"),
-    (["bad.json"], "`bad.json` holds no saved run"),
+    (["bad.json"], "`bad.json` is not a saved run"),
     (["empty"], "there is no `.json` in `empty`"),
     (["agent.py", "bad.json"], "not both"),
     (["agent.py", "agent.py"], "one agent at a time"),

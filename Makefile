@@ -1,49 +1,49 @@
-# Two commands do everything: `make demo` and `make test`. Both make their own environment.
+# Two commands do everything: `make demo` and `make test`. Both create their own environment.
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --disable-pip-version-check
-# `make LOCKED=1 ...`: the very files of requirements-dev.lock, in a new environment, and nothing else.
-# As a constraint too: older versions of pip take the newest of what is needed with an extra, and refuse it then.
+# `make LOCKED=1 ...` installs exactly the files of requirements-dev.lock in a new environment.
+# The lock is also a constraint: older versions of pip take the newest package for an extra and then refuse it.
 HASHED := --require-hashes --requirement requirements-dev.lock --constraint requirements-dev.lock
-# Two workers for each core, as much of the time is waiting; a file stays with one of them.
+# Two workers per core, because much of the time is waiting. The tests of a file stay on one worker.
 WORKERS = $(shell $(BIN)/python -c 'import os; print(2 * (os.cpu_count() or 1))')
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# Where Python may not keep what it compiled, every process that a test starts compiles acorn anew.
+# Without bytecode files, every process that a test starts would compile acorn again.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo docs reference picture shots browser test check check-style check-mypy check-pyright format bench bench-peers torture prices litellm-range clean help
 
 help:
-	@echo "make demo     a tour of a minute, on a language model inside the process"
+	@echo "make demo     a tour of one minute, on a language model inside the process"
 	@echo "make test     format, lint and type checks, then the tests"
 	@echo "make check    the checks alone"
-	@echo "make browser  a Chromium for the tests of the page: which one is found, or how to get one"
-	@echo "make format   rewrite the code in the house format"
-	@echo "make bench    the speed figures, as ratios"
-	@echo "make bench-peers  the same works done by others, each in an environment of its own; writes the table and the chart"
-	@echo "make docs     the documentation as a site of plain files, in site/"
-	@echo "make reference  the pages of the documentation that are written from docstrings"
+	@echo "make browser  find or install the Chromium for the tests of the page"
+	@echo "make format   format the code"
+	@echo "make bench    the speed figures, as ratios to a baseline"
+	@echo "make bench-peers  the same tasks with other frameworks; writes the table and the chart"
+	@echo "make docs     the documentation as a static site, in site/"
+	@echo "make reference  the documentation pages that are generated from docstrings"
 	@echo "make torture  the long versions of the property tests"
-	@echo "make picture  the pictures of the documentation"
-	@echo "make shots    the pictures of the page, light and dark; they need a browser"
-	@echo "make prices   the table of prices, from LiteLLM's"
+	@echo "make picture  the drawings of the documentation"
+	@echo "make shots    the screenshots of the page, light and dark (needs a browser)"
+	@echo "make prices   the table of prices, from LiteLLM"
 	@echo "make release  wheel, source archive and bill of materials in dist/, tried in empty environments"
-	@echo "make lock     requirements-dev.lock: what development needs, with hashes"
-	@echo "make cpu-times  the tests, and where the processor's time goes"
-	@echo "make litellm-range  a tool call with the oldest and the newest LiteLLM that can be installed"
+	@echo "make lock     requirements-dev.lock: the development packages, with hashes"
+	@echo "make cpu-times  the tests, with their CPU time"
+	@echo "make litellm-range  a tool call with the oldest and the newest supported LiteLLM"
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "acorn needs Python 3.11 or later; try: make PYTHON=python3.11 ...")'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml | $(BIN)/python
-	@echo 'Installing acorn and what it needs into $(VENV), once; this takes a while.'
+	@echo 'Installing acorn and its dependencies into $(VENV). This happens once and takes a while.'
 	$(PIP) $(if $(LOCKED),$(HASHED),--editable '.[local,web]')
 	@touch $@
 
 $(VENV)/.installed-dev: requirements-dev.txt $(VENV)/.installed
-	@echo 'Installing what the checks and tests need into $(VENV), once.'
+	@echo 'Installing the packages for checks and tests into $(VENV). This happens once.'
 	$(PIP) --editable $(if $(LOCKED),. --no-deps,'.[local,web,postgres,fleet,mcp,otel]' --requirement requirements-dev.txt)
 	@touch $@
 
@@ -62,7 +62,7 @@ reference: $(VENV)/.installed-dev
 
 docs: reference
 	$(BIN)/zensical build --strict --clean
-	@(printf 'var __index = '; cat site/search.json) > site/search.js  # for pages that are read from files
+	@(printf 'var __index = '; cat site/search.json) > site/search.js  # for pages opened from files
 	@echo 'Open site/index.html.'
 
 check: $(VENV)/.installed-dev
@@ -81,14 +81,14 @@ check-pyright:
 test: check
 	$(PYTEST)
 
-# By the system's own packages where that is allowed; otherwise the command is printed.
+# Install the system's package if that is allowed; otherwise print the command.
 browser: $(VENV)/.installed-dev
 	@$(BIN)/python tests/web/browser/finding.py || { \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	    apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core > /dev/null; \
 	  else \
-	    echo 'no Chromium; get one by: sudo apt-get install --no-install-recommends chromium fonts-dejavu-core'; \
-	    echo 'or name one: ACORN_BROWSER=/path/to/chromium'; exit 1; \
+	    echo 'No Chromium found. Install it: sudo apt-get install --no-install-recommends chromium fonts-dejavu-core'; \
+	    echo 'or set its path: ACORN_BROWSER=/path/to/chromium'; exit 1; \
 	  fi && $(BIN)/python tests/web/browser/finding.py; }
 
 format: $(VENV)/.installed-dev
@@ -104,7 +104,7 @@ bench-peers: $(VENV)/.installed-dev
 torture: $(VENV)/.installed-dev
 	ACORN_TORTURE=1 $(PYTEST) tests/unit tests/behaviour tests/crash $(filter-out %/test_shared_limits.py,$(wildcard tests/contract/test_*.py)) \
 	  tests/web/test_hostile.py tests/web/browser tests/house/test_release.py
-	@echo 'Now, one after the other, what needs the machine for itself.'
+	@echo 'Now the tests that need the whole machine, one after the other.'
 	ACORN_TORTURE=1 $(BIN)/python -m pytest tests/contract/test_shared_limits.py tests/fleet
 
 litellm-range: $(VENV)/.installed
@@ -121,7 +121,7 @@ prices: $(VENV)/.installed-dev
 release: | $(BIN)/python
 	@$(BIN)/python tools/release.py $(ARGS)
 
-# By a tool in an environment of its own. Right for every Python and system that acorn knows.
+# Made by a tool in a separate environment, for every Python version and system that acorn supports.
 lock:
 	$(PYTHON) -m venv --clear .bench/lock
 	.bench/lock/bin/python -m pip install --quiet --disable-pip-version-check 'uv>=0.9,<1'

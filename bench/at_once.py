@@ -1,4 +1,4 @@
-"""200 runs at once by the native lane of OpenAI, against the same requests on httpx and on aiohttp."""
+"""Measure 200 concurrent runs on the native OpenAI lane, relative to the same requests with httpx and aiohttp."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BODY: dict[str, Any] = {"model": "gpt-4o", "temperature": 0.7, "max_tokens": 409
 
 
 async def by_hand(post: Callable[[dict[str, Any]], Awaitable[Any]]) -> None:
-    """One loop that a user would write."""
+    """Run the loop that a user would write by hand."""
     tools, messages = opening()
     for _ in range(STEPS + 1):
         message = (await post({**BODY, "messages": messages, "tools": tools}))["choices"][0]["message"]
@@ -106,7 +106,7 @@ asyncio.run(main())
 
 
 def peak(url: str) -> float:
-    """Megabytes of a process that does nothing else."""
+    """Return the megabytes of a process that does nothing else."""
     return peak_of_script(ALONE.format(paragraph=PARAGRAPH, steps=STEPS, runs=RUNS, model=model(url)))
 
 

@@ -1,4 +1,4 @@
-"""Beginning a branch of a long conversation, against one ordinary step of it."""
+"""Measure the start of a branch of a long conversation, relative to one ordinary step."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Looker(module[Question, Answer]):
 
 
 class Beginner(Looker):
-    """The same; at the right length it begins branches that nobody walks."""
+    """Run the same conversation, and start branches at the given length without driving them."""
 
     def on_step(self, step: Step) -> Step:
         if len(step.run.history) == LENGTH + 1:
@@ -61,7 +61,7 @@ class Beginner(Looker):
 
 
 class Busy:
-    """A model that does what an adapter must, and notes the time between two requests of the right length."""
+    """A model that does the work of an adapter and records the time between two requests of the given length."""
 
     name = "busy"
 
@@ -97,13 +97,13 @@ BEGUN: list[float] = []
 
 
 def begin() -> float:
-    """CPU seconds from the parent's conversation to the body of the branch's first request."""
+    """Return the CPU seconds from the parent's conversation to the body of the branch's first request."""
     place, parent, plan = current_call_site(), current_machine(), plan_for(Checker())
     assert place is not None
     assert parent is not None
     given = plan.spec.input.from_call("check", (), {})
     start = time.process_time()
-    context = parent.birth("check", True, given, place.next(), 0.0)
+    context = parent.new_branch("check", given, place.next(), 0.0, has_input=False, inside=None, depth=0)
     child = parent.branch(context, plan)
     child.start(0.0)
     (ask,) = child.asks(0.0)

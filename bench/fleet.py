@@ -1,4 +1,4 @@
-"""A fleet: putting runs into PostgreSQL, delivering them, and driving them by a worker."""
+"""Measure a fleet: submit runs to PostgreSQL, deliver them and drive them with a worker."""
 
 from __future__ import annotations
 
@@ -77,14 +77,16 @@ def measured(store: PostgresStore) -> list[Line]:
 
 
 def submit(agent: Any) -> None:
-    """As `map(..., queue=True)` does, without waiting for what becomes of them."""
-    intake = Submission(agent)
+    """Submit rows as `map(..., queue=True)` does, without waiting for results."""
+    submission = Submission(agent)
     for at in range(0, ROWS, 500):
-        intake.put([intake.run((), {"question": f"number {one}"}, None, None) for one in range(at, at + 500)])
+        submission.put(
+            [submission.new_run((), {"question": f"number {one}"}, None, None) for one in range(at, at + 500)]
+        )
 
 
 def spent(act: Callable[[], object]) -> tuple[float, float]:
-    """Seconds of CPU of this process, and by the clock."""
+    """Return the CPU seconds and wall seconds of this process."""
     cpu, wall = time.process_time(), time.perf_counter()
     act()
     return time.process_time() - cpu, time.perf_counter() - wall

@@ -1,4 +1,4 @@
-"""Declaring and encoding, against Pydantic and json.dumps."""
+"""Measure declaring and encoding, relative to Pydantic and json.dumps."""
 
 from __future__ import annotations
 

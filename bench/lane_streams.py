@@ -1,4 +1,4 @@
-"""Streamed answers by the native lane of OpenAI: nested data read at each delta, against lines read by httpx."""
+"""Measure streamed answers on the native OpenAI lane with partials read at each delta, relative to httpx lines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Lister(Reporter):
 
 
 def by_httpx(client: httpx.Client, url: str) -> None:
-    """What a user would write: lines to chunks, pieces put together, the whole checked at the end."""
+    """Read lines, join pieces and validate the whole at the end, as a user would write it."""
     messages = [{"role": "system", "content": "Report."}, {"role": "user", "content": "<input></input>"}]
     tool = {"type": "function", "function": {"name": "__finish__", "parameters": Report.model_json_schema()}}
     body = {"model": "gpt-4o", "messages": messages, "tools": [tool], "stream": True}

@@ -1,4 +1,4 @@
-"""By the native lane of OpenAI: a single turn and a tool loop, against a loop that a user would write on httpx."""
+"""Measure a single turn and a tool loop on the native OpenAI lane, relative to a hand-written httpx loop."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def _described() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def opening() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The tools and the first messages of a loop that is written by hand."""
+    """Return the tools and first messages of a hand-written loop."""
     tools, messages = _described()
     return tools, messages.copy()
 
 
 def by_httpx(client: httpx.Client, url: str, steps: int) -> None:
-    """The same requests, results appended, arguments parsed."""
+    """Send the same requests, append results and parse arguments."""
     tools, messages = opening()
     for _ in range(steps + 1):
         body = {"model": "gpt-4o", "messages": messages, "tools": tools, "temperature": 0.7, "max_tokens": 4096}
@@ -59,7 +59,7 @@ class Answerer(module[Question, Answer]):
 
 @contextmanager
 def server(*words: str) -> Generator[str]:
-    """The address of a server in a process of its own."""
+    """Start a server in its own process and return its address."""
     script = str(Path(__file__).with_name("server.py"))
     process = subprocess.Popen([sys.executable, script, *words], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -79,7 +79,7 @@ def by_acorn(url: str, steps: int) -> None:
 
 
 def single_by_httpx(client: httpx.Client, url: str) -> None:
-    """One request, its answer checked; and so on."""
+    """Send requests and validate each response."""
     tools, messages = opening()
     body = {
         "model": "gpt-4o",

@@ -1,4 +1,4 @@
-"""MCP: a call through a source of ours against the same call by the SDK's own client, on a server of each one's own."""
+"""Measure an MCP call through acorn's source, relative to the SDK's own client, each with its own server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lines() -> list[Line]:
 
 
 async def _measured(words: list[str]) -> dict[str, float]:
-    """CPU seconds of each way, taken in turn so that noise hits all alike: the best of each."""
+    """Return the best CPU seconds of each way, interleaved so that noise affects all alike."""
     from mcp import Client, StdioServerParameters
     from mcp.client.stdio import stdio_client
 
@@ -55,7 +55,7 @@ async def _measured(words: list[str]) -> dict[str, float]:
                     await ours(text=TEXT)
 
             async def through_sync() -> None:
-                for _ in range(CALLS):  # as a sync run calls it, which blocks this loop
+                for _ in range(CALLS):  # A sync run blocks this loop in the same way.
                     call_sync(ours, text=TEXT)
 
             ways = {"bare": bare, "async": through, "sync": through_sync}

@@ -1,4 +1,4 @@
-"""How the benchmarks measure: CPU time, best of several, always beside a floor from the same run."""
+"""Measure CPU time: the best of several rounds, always next to a baseline from the same run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from statistics import median
 
 @dataclass
 class Line:
-    """One claim: what was measured, and the most it may be."""
+    """A claim: a measured figure and its upper bound."""
 
     name: str
     value: float
@@ -32,7 +32,7 @@ class Line:
 
 
 def cpu(act: Callable[[], object], *, repeat: int = 5, number: int = 1) -> float:
-    """CPU seconds of one call: the best of several rounds."""
+    """Return the CPU seconds of one call: the best of several rounds."""
     best = float("inf")
     for _ in range(repeat):
         start = time.process_time()
@@ -43,19 +43,19 @@ def cpu(act: Callable[[], object], *, repeat: int = 5, number: int = 1) -> float
 
 
 def in_turn(acts: dict[str, Callable[[], object]], *, repeat: int = 7) -> dict[str, float]:
-    """CPU seconds of several acts, taken in turn so that noise hits all alike: the median of each."""
+    """Return the median CPU seconds of several functions, interleaved so that noise affects all alike."""
     found: dict[str, list[float]] = {name: [] for name in acts}
     for round_ in range(repeat + 1):
         for name, act in acts.items():
             start = time.process_time()
             act()
-            if round_:  # the first opens connections and fills caches
+            if round_:  # The first call opens connections and fills caches.
                 found[name].append(time.process_time() - start)
     return {name: median(each) for name, each in found.items()}
 
 
 def cpu_of_scripts(scripts: dict[str, str], *, repeat: int = 9) -> dict[str, float]:
-    """CPU seconds of whole Python processes, taken in turn so that noise hits all alike."""
+    """Return the CPU seconds of whole Python processes, interleaved so that noise affects all alike."""
     with tempfile.TemporaryDirectory() as folder:
         files: dict[str, Path] = {}
         for name, text in scripts.items():
@@ -68,15 +68,15 @@ def cpu_of_scripts(scripts: dict[str, str], *, repeat: int = 9) -> dict[str, flo
                 subprocess.run([sys.executable, str(file)], check=True)
                 after = os.times()
                 spent = after.children_user + after.children_system - before.children_user - before.children_system
-                if round_:  # the first round fills the disk cache
+                if round_:  # The first round fills the disk cache.
                     best[name] = min(best[name], spent)
     return best
 
 
 def precise_cpu_of_scripts(scripts: dict[str, str], *, repeat: int = 9) -> dict[str, float]:
-    """The same by each process's own count, from its start to the end of the script.
+    """Return the CPU seconds that each process counts itself, from its start to the end of the script.
 
-    What is installed has its bytecode, so it is written here too.
+    Installed packages have their bytecode, so it is written here too.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     best = dict.fromkeys(scripts, float("inf"))
@@ -103,6 +103,6 @@ else:
 
 
 def peak_of_script(text: str) -> float:
-    """Megabytes that a whole Python process held at its largest."""
+    """Return the peak megabytes of a whole Python process."""
     out = subprocess.run([sys.executable, "-c", text + _PEAK], check=True, capture_output=True, text=True).stdout
     return float(out.split()[-1])

@@ -1,4 +1,4 @@
-"""A large picture in a conversation: what it adds to a step, against writing its base64 once and copying it."""
+"""Measure what a large image adds to a step, relative to writing its base64 once and copying it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Looker(module[Question, Answer]):
 
 
 class Meddler(Looker):
-    """The same with a hook that has the history, and changes it."""
+    """Run the same steps with a hook that reads and changes the history."""
 
     def on_step(self, step: Step) -> None:
         self.history.append({"role": "user", "content": "Go on."})
@@ -51,7 +51,7 @@ def lines() -> Iterator[Line]:
     text = base64.b64encode(os.urandom(SIZE)).decode()
 
     def floor() -> None:
-        """What cannot be left out: each request is a body with the picture in it."""
+        """Do the unavoidable work: each request is a body with the image in it."""
         written = to_json(text)
         for _ in range(STEPS + 1):
             b"".join((b"{", written, b"}"))

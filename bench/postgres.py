@@ -1,4 +1,4 @@
-"""A store in PostgreSQL: a commit against psycopg executing the same statements, pipelined, on the same server."""
+"""Measure a commit to PostgreSQL, relative to psycopg executing the same statements, pipelined, on the same server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from acorn.stores.postgres.writes import _GO_ON
 def raw(
     url: str, run_id: str, step_rows: tuple[Rows, Rows] = PLAIN
 ) -> tuple[psycopg.Connection[Any], Callable[[], None]]:
-    """The same statements, by hand: what is new is sent together, then the transaction is committed."""
+    """Execute the same statements by hand: send new rows together, then commit."""
     connection: psycopg.Connection[Any] = psycopg.connect(
         url, autocommit=True, cursor_factory=RawCursor, prepare_threshold=2
     )

@@ -1,4 +1,4 @@
-"""Through LiteLLM: a step against a hand-written loop with the same switches, growth against raw httpx."""
+"""Measure a step through LiteLLM relative to a hand-written loop, and its growth relative to raw httpx."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def model(url: str) -> dict[str, Any]:
 
 
 def by_hand(url: str, steps: int) -> None:
-    """The loop that a user would write: the same requests, results appended, arguments parsed."""
+    """Run the loop that a user would write: the same requests, results appended, arguments parsed."""
     litellm = library()
     tools, messages = opening()
     for _ in range(steps + 1):

@@ -1,6 +1,6 @@
-"""`make bench`: every speed claim of the project, measured now on this machine.
+"""`make bench`: measure every speed claim of the project on this machine.
 
-python bench/run.py              all of them
+python bench/run.py              all files
 python bench/run.py foundation   one file
 """
 

@@ -1,4 +1,4 @@
-"""How it goes on: a very long run, a long history, a class of very many tools."""
+"""Measure growth: a very long run, a long history, a class with very many tools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Quiet(Looker):
 
 
 def long_run(steps: int, *, history: list[dict[str, Any]] | None = None) -> list[float]:
-    """CPU time at each request."""
+    """Record the CPU time at each request."""
     times: list[float] = []
 
     def reply(request: ModelRequest) -> Any:
@@ -39,14 +39,14 @@ def long_run(steps: int, *, history: list[dict[str, Any]] | None = None) -> list
 
 
 def seconds_a_step(times: list[float]) -> float:
-    """The median of many parts: the collector stops by now and then, and so does the rest of the machine."""
+    """Return the median of many parts, because the collector and other processes interrupt some."""
     part = max(1, len(times) // 50)
     marks = times[::part]
     return median([(later - earlier) / part for earlier, later in pairwise(marks)])
 
 
 def flatness() -> tuple[float, float, float]:
-    """A step of a long run at its beginning and at its end."""
+    """Return the cost of a step at the start and at the end of a long run."""
     times = long_run(STEPS)
     tenth = STEPS // 10
     early, late = seconds_a_step(times[:tenth]), seconds_a_step(times[-tenth:])
@@ -54,7 +54,7 @@ def flatness() -> tuple[float, float, float]:
 
 
 def memory(steps: int) -> float:
-    """Bytes a step that a run holds at its end."""
+    """Return the bytes per step that a run holds at its end."""
     gc.collect()
     tracemalloc.start()
     model = ScriptedModel(lambda _: finish(answer="") if len(model.requests) > steps else call("look", place="here"))

@@ -1,4 +1,4 @@
-"""What `acorn serve` adds to a request: CPU time of the server's process, over calling its agent there."""
+"""Measure what `acorn serve` adds to a request: CPU time of the server process, relative to calling its agent there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Spent(BaseModel):
 
 
 def reply(request: ModelRequest) -> Reply:
-    """The CPU time that the process has used so far: so the server tells it itself."""
+    """Return the CPU time of the process so far, reported by the server itself."""
     model.requests.clear()
     return finish(seconds=time.process_time())
 
@@ -48,7 +48,7 @@ class Clock(module[Question, Spent]):
 
 
 async def called(agent: Clock) -> float:
-    """CPU seconds of a call, at its best."""
+    """Return the best CPU seconds of a call."""
     best = float("inf")
     for _ in range(ROUNDS):
         begun = time.process_time()
@@ -70,7 +70,7 @@ async def streamed(agent: Clock) -> float:
 
 
 class Asked:
-    """A server, and one connection to it."""
+    """A server and one connection to it."""
 
     def __init__(self) -> None:
         here = Path(__file__)
@@ -91,7 +91,7 @@ class Asked:
         return found
 
     def cost(self, path: str, body: Any) -> float:
-        """CPU seconds of the server for one such request, at its best."""
+        """Return the best CPU seconds of the server for one such request."""
         best = float("inf")
         for _ in range(ROUNDS):
             begun = self.spent()

@@ -1,7 +1,7 @@
-"""A loopback server in a process of its own, for the floors of the benchmarks and for what is measured against them.
+"""A loopback server in its own process, for baselines and for what is measured relative to them.
 
-Every POST gets the same small JSON: a call, or `__finish__` where a tool is forced. One that asks for a stream gets
-an answer of nested data in pieces: `python server.py stream 100000` for how long, with `paced` behind it one at a time.
+Every POST gets the same small JSON: a call, or `__finish__` if a tool is forced. A request for a stream gets an answer
+of nested data in pieces: `python server.py stream 100000` sets the length, and `paced` sends one piece at a time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def chunked(data: bytes) -> bytes:
 
 
 def events(size: int) -> list[bytes]:
-    """A call of `__finish__` in pieces."""
+    """Return a call of `__finish__` in pieces."""
     text = nested(size)
     function: dict[str, object] = {"name": "__finish__", "arguments": ""}
     first = event({"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]})

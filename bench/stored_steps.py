@@ -1,5 +1,5 @@
-"""What the benches of stores measure alike, whatever the store: a step of two commits, many commits at once, and what a
-store adds to a step of an agent. Each has its floor by hand."""
+"""Measurements that the benchmarks of all stores share: a step of two commits, many concurrent commits, and what a
+store adds to a step of an agent. Each has its hand-written baseline."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PLAIN: tuple[Rows, Rows] = (([ENTRY], STATE), ([ENTRY], STATE))
 
 @contextmanager
 def database() -> Iterator[str | None]:
-    """The URL of an empty database of a server of our own; None, and why, where there is no PostgreSQL."""
+    """Return the URL of an empty database, or None and the reason if there is no PostgreSQL."""
     why = why_absent()
     if why is not None:
         print(f"  {why}")
@@ -68,7 +68,7 @@ def begin(store: Store, run_id: str) -> None:
 
 
 def step_over_raw(store: Store, theirs: Callable[[], object], rounds: int) -> float:
-    """CPU of two commits, one after the other, over that of a floor: in turn, so that noise hits both alike."""
+    """Return the CPU of two consecutive commits relative to a baseline, interleaved against noise."""
     begin(store, "r")
     since = 1
 
@@ -82,7 +82,7 @@ def step_over_raw(store: Store, theirs: Callable[[], object], rounds: int) -> fl
     for _ in range(rounds):
         for times, act in zip(spent, (ours, theirs), strict=True):
             times.append(cpu(act, repeat=1, number=BATCH))
-    # The disk makes single rounds much dearer or cheaper than others.
+    # The disk makes single rounds much slower or faster than others.
     return median(spent[0]) / median(spent[1])
 
 
@@ -98,7 +98,7 @@ class Long(module[None, str]):
 
 
 def rows_of_a_step(folder: Path) -> tuple[Rows, Rows]:
-    """What the two commits of a step of an agent write."""
+    """Return what the two commits of a step write."""
     store = SQLiteStore(folder / "rows.db")
     Long(model=ScriptedModel([call("look", number=1), call("look", number=2), finish("done")]), store=store)()
     kept = store.read(store.list()[0].id)[0]
@@ -111,7 +111,7 @@ def rows_of_a_step(folder: Path) -> tuple[Rows, Rows]:
 
 
 def whole_steps(store: Path | Store | None, count: int) -> float:
-    """CPU seconds of a step of an agent, with everything that belongs to it."""
+    """Return the CPU seconds of a complete step of an agent."""
     model = ScriptedModel([*(call("look", number=number) for number in range(count)), finish("done")])
     agent = Long(model=model, store=store)
     start = time.process_time()
@@ -120,7 +120,7 @@ def whole_steps(store: Path | Store | None, count: int) -> float:
 
 
 def whole_step_over_raw(stores: Callable[[int], Path | Store], theirs: Callable[[], object]) -> float:
-    """What a store adds to a step of an agent, over the same rows by hand; `stores` gives one for each round."""
+    """Return what a store adds to a step, relative to the same rows by hand; `stores` makes one store per round."""
     added: list[float] = []
     floor: list[float] = []
     for turn in range(12):
@@ -131,7 +131,7 @@ def whole_step_over_raw(stores: Callable[[int], Path | Store], theirs: Callable[
 
 
 def at_once_over_one_by_one(store: Store) -> float:
-    """Seconds of a commit where many wait at once, over those where each is a transaction."""
+    """Return the seconds per commit when many wait, relative to one transaction each."""
     runs = [f"many{number}" for number in range(WRITERS)]
     for run_id in runs:
         begin(store, run_id)

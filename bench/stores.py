@@ -1,4 +1,4 @@
-"""Stores: a commit against raw `sqlite3` writing the same rows, many at once against one by one, and a long list."""
+"""Measure stores: a commit relative to raw `sqlite3` writing the same rows, concurrent commits, and a long list."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from acorn.stores.sqlite.store import SQLiteStore
 
 
 def raw(path: Path, rows: tuple[Rows, Rows] = PLAIN) -> Callable[[], None]:
-    """The same rows in the same tables, by hand, in two transactions."""
+    """Write the same rows to the same tables by hand, in two transactions."""
     store = SQLiteStore(path)
     begin(store, "r")
     store.close()
@@ -61,7 +61,7 @@ def raw(path: Path, rows: tuple[Rows, Rows] = PLAIN) -> Callable[[], None]:
 
 
 def growth(folder: Path) -> float:
-    """How a stored step grows with the steps before it, over one that is not stored."""
+    """Return how a stored step grows with the number of steps, relative to one that is not stored."""
     spent = [
         [whole_steps(store, count) for store in (None, folder / f"grows{turn}-{count}.db")]
         for turn in range(5)
@@ -73,7 +73,7 @@ def growth(folder: Path) -> float:
 
 
 def listing(folder: Path) -> float:
-    """CPU seconds of the last 50 of 2,000 runs with 100,000 entries."""
+    """Return the CPU seconds of the last 50 of 2,000 runs with 100,000 entries."""
     store = SQLiteStore(folder / "list.db")
     born = [
         store.commit(Commit(f"r{number}", this_process(), [change(f"r{number}", 0, 50, is_birth=True, at=number)]))

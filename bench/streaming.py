@@ -1,4 +1,4 @@
-"""Partial answers: CPU time of a whole answer in 8-character deltas, against parsing each prefix anew."""
+"""Measure partial answers: CPU time of a whole answer in 8-character deltas, relative to parsing each prefix again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pydantic_core import from_json
 from acorn._formats.partial.compile import expectation_of
 from acorn._formats.partial.parser import PushParser
 from acorn._formats.schema.shape import shape_of
-from acorn._machine.response import Streamer
+from acorn.chunk import Streamer
 from acorn.models.assemble import Assembly
 from acorn.models.port import CallDelta, Delta
 
@@ -92,7 +92,7 @@ def exponent(kind: Any, make: Callable[[int], str], look: Callable[[Any], Any]) 
 
 
 def unread() -> float:
-    """A streamed answer whose chunks nobody looks into, against putting its deltas together."""
+    """Measure a streamed answer whose chunks are not read, relative to joining its deltas."""
     text = long(100_000)
     deltas = [Delta(calls=(CallDelta(0, "call_1", "__finish__"),))]
     deltas += [Delta(calls=(CallDelta(0, arguments=text[at : at + SIZE]),)) for at in range(0, len(text), SIZE)]

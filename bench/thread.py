@@ -1,4 +1,4 @@
-"""Threads: writing and reading 100,000 events, against JSON; and what a run's notes add to a step."""
+"""Measure threads: writing and reading 100,000 events relative to JSON, and what a run's journal adds to a step."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STEPS = 200
 
 
 def thread(count: int) -> list[AgentEvent]:
-    """A run as most are: short calls, longer results, a failure now and then."""
+    """Return a typical run: short calls, longer results, an occasional failure."""
     events: list[AgentEvent] = [MessageEvent(role="user", content="What is behind the tree?")]
     step = 0
     while len(events) < count - 1:
@@ -47,7 +47,7 @@ def thread(count: int) -> list[AgentEvent]:
 
 
 def exponent(act: Callable[[Any], object], small: Any, large: Any) -> float:
-    """Of the growth from a thousand to a hundred thousand, without the collector's walks through all there is."""
+    """Return the growth from a thousand to a hundred thousand events, without garbage collection."""
     gc.disable()
     try:
         ratio = cpu(lambda: act(large), repeat=5) / cpu(lambda: act(small), repeat=30)
@@ -57,7 +57,7 @@ def exponent(act: Callable[[Any], object], small: Any, large: Any) -> float:
 
 
 def recording() -> float:
-    """A step with its journal, against the same less the making of its entries, taken in turn."""
+    """Measure a step with its journal, relative to the same step without making entries, interleaved."""
     agent = Looker(model=Busy(STEPS))
     whole = entries = math.inf
     for _ in range(40):

@@ -1,6 +1,6 @@
-"""The page: what a long run costs the tab and the server beside a short one, and streaming at any rate.
+"""Measure the page: the cost of a long run for the tab and the server relative to a short one, and streaming.
 
-The tab's CPU is what Chromium says of its main thread. Without a Chromium, what the server does is measured alone.
+Chromium reports the CPU time of its main thread. Without Chromium, only the server is measured.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def walked(steps: int, file: Path) -> Path:
 
 
 class Flow(ScriptedModel):
-    """A text at a steady rate."""
+    """Send text at a steady rate."""
 
     def __init__(self) -> None:
         super().__init__(lambda request: Reply(""), name="flow")
@@ -98,7 +98,7 @@ def served(app: Any) -> Iterator[str]:
 
 
 class Tab:
-    """A page in the browser, and what it costs."""
+    """A page in the browser, and its cost."""
 
     def __init__(self, chromium: Any, address: str) -> None:
         self.context = chromium.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")

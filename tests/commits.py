@@ -1,4 +1,4 @@
-"""Commits of imagined runs, for tests of stores, and holders that live, died, or are somewhere else."""
+"""Commits of fictional runs for tests of stores, and processes that are alive, dead, or on another machine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def change(
 def begin(
     store: Store, run_id: str, holder: Process | None = None, *, status: Status = "running", **known: Any
 ) -> None:
-    """A run is born, with one entry."""
+    """Return a new run with one entry."""
     first = change(run_id, ["0"], born=birth(**known), status=status)
     store.commit(Commit(run_id, holder or this_process(), [first])).result()
 
@@ -64,7 +64,7 @@ def go_on(
     requests: Sequence[Request] = (),
     **known: Any,
 ) -> None:
-    """One entry more: its own number."""
+    """Return one more entry: its own number."""
     more = change(run_id, [str(since)], since=since, **known)
     store.commit(Commit(run_id, holder or this_process(), [more], requests)).result()
 
@@ -82,12 +82,12 @@ def request(request_id: str, run_id: str, *, after: int = 0, **known: Any) -> Re
 
 
 def elsewhere(name: str = "a") -> Process:
-    """A process of another machine, of which only its lease is known."""
+    """Return a process of another machine, known only by its lease."""
     return Process(f"holder-{name}", f"host-{name}", f"boot-{name}", 812, "77")
 
 
 def dead_here(name: str = "dead") -> Process:
-    """A process of this machine that is gone."""
+    """Return a process of this machine that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     here = this_process()

@@ -1,4 +1,4 @@
-"""What tests of every kind share."""
+"""Fixtures of all tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
-# How long an example takes depends on the machine.
+# The time of an example depends on the machine.
 hypothesis.settings.register_profile("acorn", deadline=None)
 hypothesis.settings.load_profile("acorn")
 
@@ -28,14 +28,14 @@ FIRST = (
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Workers take file after file in this order; what the tests of a file share, they share in one process."""
+    """Order the files for the workers; tests of a file share one process."""
     order = {name: at for at, name in enumerate(FIRST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Tests that were found stay until the end: looking through them for garbage, again and again, finds none."""
+    """Freeze collected tests, so that the garbage collector does not search them again and again."""
     gc.disable()
     try:
         return (yield)
@@ -47,9 +47,9 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt here and ends child processes, also under nohup or behind a shell's `&`.
+    """Make Ctrl-C raise KeyboardInterrupt here and end child processes, also under nohup or after a shell's `&`.
 
-    There it is ignored, and what is ignored is handed down to children; a handler is not.
+    There the signal is ignored, and children inherit an ignored signal, but not a handler.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -58,7 +58,7 @@ def ctrl_c() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a server that all workers share."""
+    """Return the URL of a server that all workers share."""
     from tests.postgres_server import shared_server, why_absent  # POSIX
 
     why = why_absent()
@@ -74,7 +74,7 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def postgres(postgres_server: str) -> Iterator[str]:
-    """The URL of an empty database."""
+    """Return the URL of an empty database."""
     from tests.postgres_server import new_database
 
     with new_database(postgres_server) as url:

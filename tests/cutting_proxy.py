@@ -1,4 +1,4 @@
-"""A TCP proxy on loopback that cuts connections at a moment that a test chooses."""
+"""A TCP proxy on loopback that cuts connections at a chosen moment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Cut = Callable[[bytes], bool]
 
 
 class CuttingProxy:
-    """Each connection is handed on to a port. What is cut before is not handed on, what is cut behind is."""
+    """Forward each connection to a port, and cut it before or after the server receives the data."""
 
     def __init__(self, port: int) -> None:
         self._target = ("127.0.0.1", port)
@@ -58,7 +58,7 @@ class CuttingProxy:
     def _to_client(self, client: socket.socket, server: socket.socket, deaf: threading.Event) -> None:
         with suppress(OSError):
             while data := server.recv(65536):
-                if deaf.is_set():  # it has done it
+                if deaf.is_set():  # The server has done it.
                     break
                 client.sendall(data)
         self._end(client, server)

@@ -1,6 +1,6 @@
-"""A process that sends so many requests under a shared limit: `python limits_child.py STORE LOG LIMIT COUNT`.
+"""A process that sends a number of requests under a shared limit: `python limits_child.py STORE LOG LIMIT COUNT`.
 
-Each request is a line of the log: when it was sent, by the clock that all processes of a machine share, and its tokens.
+Each request is a line of the log: its time, by the clock that all processes of a machine share, and its tokens.
 """
 
 from __future__ import annotations

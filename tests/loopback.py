@@ -59,7 +59,7 @@ class Fault:
 
 @dataclass
 class Request:
-    """What reached the server."""
+    """A request that reached the server."""
 
     path: str
     headers: dict[str, str]
@@ -109,11 +109,11 @@ class Loopback:
         self._ended.set()
         with self._lock:
             for waiting in (self._listener, *self._connections):
-                with suppress(OSError):  # closing alone would not wake the thread that waits on it
+                with suppress(OSError):  # Closing alone would not wake the thread that waits on it.
                     waiting.shutdown(socket.SHUT_RDWR)
-        with suppress(OSError):  # where that does not wake it, on other systems, a visitor does
+        with suppress(OSError):  # On systems where that does not wake it, a connection does.
             socket.create_connection(("127.0.0.1", self.port)).close()
-        self._door.join()  # or it might accept for the next server, whose listener gets the same number
+        self._door.join()  # Otherwise it might accept for the next server, whose listener gets the same number.
         self._listener.close()
 
     @property
@@ -126,16 +126,16 @@ class Loopback:
         return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
 
     def openai(self, name: str = "gpt-4o", **extra: Any) -> dict[str, Any]:
-        """A model dict for this server as OpenAI."""
+        """Return a model dict for this server as OpenAI."""
         given = {"api_key": "sk-test", "retry_delay": 0.01}
         return {"model": f"openai/{name}", "api_base": f"{self.url}/v1", **given, **extra}
 
     def responses(self, name: str = "gpt-4o", **extra: Any) -> dict[str, Any]:
-        """A model dict for this server as OpenAI's Responses."""
+        """Return a model dict for this server as OpenAI's Responses."""
         return self.openai(f"responses/{name}", **extra)
 
     def anthropic(self, name: str = "claude-sonnet-4-5", **extra: Any) -> dict[str, Any]:
-        """A model dict for this server as Anthropic."""
+        """Return a model dict for this server as Anthropic."""
         given = {"api_key": "sk-ant-test", "retry_delay": 0.01}
         return {"model": f"anthropic/{name}", "api_base": self.url, **given, **extra}
 
@@ -200,7 +200,7 @@ class Loopback:
         return Fault(status=418, message=f"request {number + 1} is not in the script")
 
     def _send(self, connection: socket.socket, request: Request, answer: Answer) -> bool:
-        """Send an answer; False where the connection is done with."""
+        """Send an answer; return False if the connection is closed."""
         if isinstance(answer, str):
             answer = Reply(answer)
         fault = answer if isinstance(answer, Fault) else Fault()

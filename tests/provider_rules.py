@@ -1,4 +1,4 @@
-"""What every provider demands of a message list. All tests that look at requests share this one judge."""
+"""The rules of providers for a message list. All tests that look at requests use these checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 def assert_valid(messages: list[dict[str, Any]]) -> None:
-    """Fail with the reason where OpenAI or Anthropic would answer 400."""
+    """Fail with the reason if OpenAI or Anthropic would answer 400."""
     assert messages, "an empty message list"
     _assert_encodable(messages)
     rest = [message for message in messages if message.get("role") != "system"]
@@ -95,13 +95,13 @@ def _no_constant(word: str) -> NoReturn:
 
 
 def assert_request_valid(request: ModelRequest) -> None:
-    """The messages, the tools, and that the body on the wire says the same."""
+    """Check the messages, the tools, and that the body on the wire is equal."""
     assert_valid(request.messages)
     names = [tool["function"]["name"] for tool in request.tools]
     assert len(names) == len(set(names)), f"two tools of one name: {names}"
     assert "__finish__" in names, f"no `__finish__` among {names}"
     body = json.loads(request.body("some-model"))
-    # Where a turn has no words, the body says nothing of its content, rather than null.
+    # If a turn has no text, the body has no content, rather than null.
     said = [{key: value for key, value in message.items() if value is not None} for message in request.messages]
     written = [{key: value for key, value in message.items() if value is not None} for message in body["messages"]]
     assert written == said, "the body has other messages than the request"
@@ -109,7 +109,7 @@ def assert_request_valid(request: ModelRequest) -> None:
 
 
 def assert_complete(history: list[dict[str, Any]]) -> None:
-    """After a run every call in the history has its result."""
+    """Check that every call in the history has its result after a run."""
     open_ids: list[str] = []
     for message in history:
         if message["role"] == "tool":
@@ -122,12 +122,12 @@ def assert_complete(history: list[dict[str, Any]]) -> None:
 
 
 def assert_thread_true(run: Run[Any], *, is_edited: bool = False) -> None:
-    """The thread of a run can be read in every form, and tells the conversation as it went."""
+    """Check that the thread of a run can be read in every form and describes the conversation."""
     events = run.thread
     for camel in (True, False):
         text = json.dumps(dump_events(events, camel=camel))
         again = to_messages(parse_events(text))
-        # JSON makes one character of two halves of a pair.
+        # JSON joins the two halves of a surrogate pair.
         assert is_edited or again == json.loads(json.dumps(to_messages(events)))
     document = serialize_thread_to_xml(events)
     assert serialize_thread_to_xml(parse_thread_xml(document)) == document

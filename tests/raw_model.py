@@ -1,4 +1,4 @@
-"""A model that gives its responses to the letter, ids and all, where `ScriptedModel` mends what it is given."""
+"""A model that returns exact responses with their ids; `ScriptedModel` repairs what it is given."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ class RawModel:
 
 
 def calling(*calls: tuple[Any, str, str], content: str = "", **fields: Any) -> ModelResponse:
-    """A response with calls, each an id, a name and the text of its arguments."""
+    """Return a response with calls, each an id, a name and the text of its arguments."""
     return ModelResponse(content, [RawCall(*call) for call in calls], "tool_calls", **fields)
 
 
 def finishing(**fields: Any) -> ModelResponse:
-    """A response that finishes."""
+    """Return a response that finishes."""
     return calling(("the_end", "__finish__", to_json(fields).decode()))

@@ -1,6 +1,7 @@
-"""Machines that are written as JSON text and made anew after every single tell, as if each were the last of a process.
+"""Machines that are written as JSON text and made again after every tell, as if each were the last of a process.
 
-Drivers do not notice: they know runs by their ids. What is under way goes on, and is told to the new machine.
+Drivers do not notice, because they know runs by their ids. Running work continues, and its outcome is told to the new
+machine.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from acorn.types import JsonObject
 
 
 def _read(text: str, plain: Any) -> Any:
-    """What was saved, as from a store: the data of pictures comes from beside it."""
+    """Return what was saved, as from a store: media data comes separately."""
     kept, data = save_text(plain)
     return BlobReader(lambda _: {each.sha256: each.raw() for each in data}).read(kept) if data else json.loads(text)
 
@@ -54,7 +55,7 @@ class SavedTree(Tree):
                 self._begin_anew()
 
     def _in_a_hook(self, loop: Machine) -> bool:
-        """A hook holds the step in its hands; it is nothing that another process could go on with."""
+        """Skip hooks: a hook holds the step, and no other process could continue with it."""
         has_begun = loop.run.id in self._driven and not loop.is_over
         asks = loop.asks(self.now(loop.run.id)) if has_begun else []
         return any(isinstance(ask, AskHook | AskSource) and ask.id in loop.state.under_way for ask in asks)
@@ -63,7 +64,7 @@ class SavedTree(Tree):
         plain = {run_id: save(loop) for run_id, loop in self.machines.items()}
         texts = {run_id: json.dumps(each) for run_id, each in plain.items()}
         before = dict(self.machines)
-        for run_id, text in texts.items():  # a parent stands before its branches
+        for run_id, text in texts.items():  # A parent precedes its branches.
             assert text == json.dumps(save(before[run_id])), "saving changed the run"
             old, saved = before[run_id], _read(text, plain[run_id])
             context = None if saved["branch"] is None else BranchContext.from_json(saved["branch"])
@@ -74,12 +75,12 @@ class SavedTree(Tree):
                 if any(
                     isinstance(entry, BranchFinished) and entry.child_id == run_id for entry in parent.journal.entries
                 ):
-                    plan = replace(plan, above=())  # the parent has counted it
-            # What is under way here does go on, so nobody has to find out about calls that are made once.
+                    plan = replace(plan, above=())  # The parent has counted it.
+            # Running work continues here, so calls with `once` are not unknown.
             under_way = saved["state"]["under_way"]
             saved["state"]["under_way"] = {each: at for each, at in under_way.items() if not each.startswith(TOOL)}
             new = load(plan, saved, old.run.deps)
-            was, made = old.run._book.messages, new.run._book.messages  # not `history`: nobody is handed it here
+            was, made = old.run._book.messages, new.run._book.messages  # Not `history`, which would hand it out.
             assert old.run.error is not None or made == json.loads(json.dumps(to_json_data(was)))
             self._keep_the_record(old, new)
             self.machines[run_id] = new
@@ -89,17 +90,18 @@ class SavedTree(Tree):
                 now = self.now(run_id)
                 new.start(now)
                 new.state.under_way.update(under_way)
-                for at, tools in enumerate(old._source_tools):
+                for at, tools in enumerate(old.builder.source_tools):
                     new.tell(f"source {at}", [tool.function for tool in tools], now)
         self.restarts += 1
 
     def _keep_the_record(self, old: Machine, new: Machine) -> None:
-        """The user's code may hold the record; in another process it would be given this one."""
+        """Keep the record, which user code may hold; another process would get a new one."""
         kept = {name: getattr(old.run, name) for name in ("output", "error", "stop_reason", "_book", "seconds")}
         fresh = vars(new.run)
-        fresh["branches"] = [record for record in old.run.branches if record.id not in self.machines]  # ended long ago
+        fresh["branches"] = [record for record in old.run.branches if record.id not in self.machines]  # Ended long ago.
         if old.is_over:
             fresh.update(kept)
         vars(old.run).clear()
         vars(old.run).update(fresh)
-        new.run = new.transcript.run = old.run
+        for part in (new, new.transcript, new.builder, new.branches, new.calls, new.answers):
+            part.run = old.run

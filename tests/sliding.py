@@ -1,4 +1,4 @@
-"""The most that was sent in any window."""
+"""The largest number of requests in any window."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def most_in_any_window(sent: Sequence[tuple[float, int]], per: float) -> tuple[int, int]:
-    """Requests and tokens, of those sent at such times, in order."""
+    """Return requests and tokens of those sent at these times, in order."""
     first, tokens, most = 0, 0, (0, 0)
     for last, (moment, used) in enumerate(sent):
         tokens += used

@@ -1,6 +1,6 @@
-"""A process that drives runs of a store as it is told, line by line: `python store_child.py STORE`.
+"""A process that drives runs of a store by commands, line by line: `python store_child.py STORE`.
 
-A line is JSON: a list of a word and its arguments. The answer is JSON too: what came of it, or what went wrong.
+A line is a JSON list of a command and its arguments. The answer is JSON too: the result or the error.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def act(store: Store, word: str, *arguments: Any) -> Any:
 
 
 def work(store: Store, least: int, seconds: float) -> int:
-    """So many commits at least, and as many as the time allows."""
+    """Make at least this many commits, and as many as the time allows."""
     run_id = f"run-{os.getpid()}"
     begin(store, run_id)
     since, limit = 1, time.monotonic() + seconds

@@ -1,4 +1,4 @@
-"""Ctrl-C at a chosen moment: after so many lines of the code that drives a run; no signal, no clock."""
+"""Ctrl-C at a chosen moment: after a number of lines of the code that drives a run, without a signal or a clock."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WAITING = (threading.__file__, queue.__file__, concurrent.futures._base.__file_
 
 
 def _leaves_a_block(frame: FrameType) -> bool:
-    """Whether a `with` block calls its `__exit__` next; no signal is heeded between the two."""
+    """Return whether a `with` block calls its `__exit__` next; Python handles no signal between the two."""
     exits = _exits.get(frame.f_code)
     if exits is None:
         code = list(dis.get_instructions(frame.f_code))
@@ -35,7 +35,7 @@ _exits: dict[CodeType, set[int]] = {}
 
 
 class Strike:
-    """Raises KeyboardInterrupt in the calling thread, at the line or the return that is counted as `at`."""
+    """Raise KeyboardInterrupt in the calling thread, at the line or return with the number `at`."""
 
     def __init__(self, at: int) -> None:
         self.at = at
@@ -55,7 +55,7 @@ class Strike:
         return self._count if name.startswith(_HOUSE) or name in _WAITING else None
 
     def _count(self, frame: FrameType, event: str, _: Any) -> Any:
-        is_dropped = event == "return" and frame.f_code.co_name == "<genexpr>"  # where nobody hears of it
+        is_dropped = event == "return" and frame.f_code.co_name == "<genexpr>"  # Where it would be lost.
         if event not in ("line", "return") or is_dropped or _leaves_a_block(frame):
             return self._count
         self.count += 1

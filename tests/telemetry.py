@@ -1,4 +1,4 @@
-"""A program that has set up OpenTelemetry, for as long as a test takes, and what came of its runs."""
+"""A program with OpenTelemetry, for the time of a test, and the data of its runs."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from opentelemetry.util._once import Once
 
 
 class Spans:
-    """The spans that were ended."""
+    """The ended spans."""
 
     def __init__(self, exporter: InMemorySpanExporter, reader: InMemoryMetricReader, provider: TracerProvider) -> None:
         self._exporter, self._reader, self.provider = exporter, reader, provider
 
     @property
     def all(self) -> list[ReadableSpan]:
-        """Every one, in the order in which they were begun."""
+        """Return all spans in the order of their start."""
         return sorted(self._exporter.get_finished_spans(), key=lambda span: span.start_time or 0)
 
     def named(self, name: str) -> ReadableSpan:
-        """The only one of this name."""
+        """Return the only span of this name."""
         (found,) = [span for span in self.all if span.name == name]
         return found
 
@@ -39,7 +39,7 @@ class Spans:
         return [each for each in self.all if _parent(each) == (None if span is None else _id(span))]
 
     def tree(self, span: ReadableSpan | None = None) -> Any:
-        """The names, each with those below it."""
+        """Return the names as a tree."""
         return [(each.name, self.tree(each)) if self.below(each) else each.name for each in self.below(span)]
 
     @property
@@ -52,7 +52,7 @@ class Spans:
         return "\n".join(span.to_json() for span in self.all) + str(self._reader.get_metrics_data())
 
     def metrics(self) -> dict[str, list[Any]]:
-        """The points of each metric."""
+        """Return the points of each metric."""
         data: Any = self._reader.get_metrics_data()
         found: dict[str, list[Any]] = {}
         for resource in [] if data is None else data.resource_metrics:
@@ -76,7 +76,7 @@ def _parent(span: ReadableSpan) -> int | None:
 
 @contextmanager
 def no_provider() -> Iterator[None]:
-    """Whatever is set inside is unset afterwards, which OpenTelemetry has no word for."""
+    """Unset the providers afterwards; OpenTelemetry has no function for it."""
     tracing: Any = trace
     measuring: Any = metrics
     try:
@@ -95,7 +95,7 @@ def _as_it_is(provider: Any) -> Any:
 
 @contextmanager
 def set_up(tracing: Callable[[Any], Any] = _as_it_is, measuring: Callable[[Any], Any] = _as_it_is) -> Iterator[Spans]:
-    """Both providers, or what wraps them."""
+    """Set both providers, or their wrappers."""
     exporter, reader = InMemorySpanExporter(), InMemoryMetricReader()
     provider, meters = TracerProvider(), MeterProvider([reader])
     provider.add_span_processor(SimpleSpanProcessor(exporter))

@@ -1,6 +1,6 @@
-"""A user's program that sends its telemetry to a collector: `python telemetry_program.py FILE begin|crash|resume`.
+"""A user's program that sends telemetry to a collector: `python telemetry_program.py FILE begin|crash|resume`.
 
-Where the collector is, says `OTEL_EXPORTER_OTLP_ENDPOINT`. Not a line in it is about telemetry of acorn.
+`OTEL_EXPORTER_OTLP_ENDPOINT` is the address of the collector. No line of the program is about acorn's telemetry.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def pay(amount: int) -> str:
     """Pay."""
     if sys.argv[2] == "crash":
         os._exit(3)
-    return f"{amount} \ud800 paid"  # which no protocol can hold
+    return f"{amount} \ud800 paid"  # No protocol can hold it.
 
 
 class Clerk(module[Question, Answer]):

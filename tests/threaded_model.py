@@ -1,4 +1,4 @@
-"""Models that are sent `<thread>` documents and keep the conversations that these tell."""
+"""Models that receive `<thread>` documents and record the conversations in them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LABEL = re.compile(r"Media (?P<number>\d+) of event (?P<event>\d+):")
 
 
 class Given:
-    """The ids of the calls that the models of a test have made. They are not in a document, but a model knows them."""
+    """The ids of the calls that the models of a test have made, which a document does not have."""
 
     def __init__(self) -> None:
         self._made: list[tuple[str, Any, str]] = []
@@ -33,7 +33,7 @@ class Given:
         return response
 
     def restore(self, messages: list[Message]) -> None:
-        """Give calls the ids that their model gave them; of several that look the same, the latest are new."""
+        """Give calls the ids of their model; of several equal ones, the latest are new."""
         so_far, places = 0, list[tuple[tuple[int, int], dict[str, Any]]]()
         for message in messages:
             so_far = hash((so_far, json.dumps(message)))
@@ -55,7 +55,7 @@ class Given:
 
 
 class ThreadedModel(ScriptedModel):
-    """A scripted model whose `requests` speak of messages, though it is sent the document."""
+    """A scripted model whose `requests` have messages, although it receives the document."""
 
     def __init__(
         self, replies: Sequence[Scripted] | Callable[[ModelRequest], Scripted], given: Given, **options: Any
@@ -71,7 +71,7 @@ class ThreadedModel(ScriptedModel):
 
 
 class RawThreadedModel(RawModel):
-    """The same for responses to the letter."""
+    """The same model for exact responses."""
 
     def __init__(
         self, responses: Sequence[ModelResponse] | Callable[[ModelRequest], ModelResponse], given: Given, **options: Any
@@ -84,7 +84,7 @@ class RawThreadedModel(RawModel):
 
 
 def translated(request: ModelRequest, given: Given) -> ModelRequest:
-    """The request with messages. A module that another one calls has not declared the form, and sends none."""
+    """Return the request with messages. A module that another one calls has not declared the format and sends none."""
     assert_request_valid(request)
     if "history_format" not in request.declared:
         assert not str(request.messages[-1]["content"]).startswith("<thread>")
@@ -96,7 +96,7 @@ def translated(request: ModelRequest, given: Given) -> ModelRequest:
 
 
 def conversation(sent: list[Message]) -> list[Message]:
-    """The messages that a request in this form tells of; the form itself is checked to the letter."""
+    """Return the messages in a request of this format; the format itself is checked exactly."""
     *above, last = sent
     assert [message["role"] for message in above] == ["system"] * len(above), "something stands beside the document"
     assert last.keys() == {"role", "content"}
@@ -114,7 +114,7 @@ def conversation(sent: list[Message]) -> list[Message]:
     told = to_messages(events)
     for message in told:
         if message.get("tool_calls") and not message["content"]:
-            message["content"] = None  # as it is sent
+            message["content"] = None  # As it is sent.
     for line, part in zip(others[::2], others[1::2], strict=True):
         found = _LABEL.fullmatch(line["text"])
         assert found, "text that is not in the document"
@@ -128,7 +128,7 @@ def conversation(sent: list[Message]) -> list[Message]:
 
 
 def _read(arguments: str) -> Any:
-    """Arguments as they are compared; what is no object is sent as an empty one."""
+    """Return arguments in comparable form; arguments that are not an object are sent as an empty one."""
     try:
         parsed = json.loads(arguments)
     except ValueError:

@@ -1,9 +1,9 @@
-"""Where the processor's time goes in the tests: `make cpu-times`, or `python -m pytest -p tools.cpu_times`.
+"""Measure the CPU time of the tests: `make cpu-times`, or `python -m pytest -p tools.cpu_times`.
 
-The clock on the wall tells how busy the machine is; this is the time of the processor, of the tests' process with all
-its threads and of every child process that has ended, summed by folder and by file, with the dearest tests. What a
-fixture of a module or a session takes is counted with the test that first needs it. `--cpu-times=FILE` also keeps the
-figures of every test as JSON, to compare with later ones.
+Wall time depends on the load of the machine. This is CPU time, of the test process with all its threads and of every
+child process that has ended, summed by folder and by file, with the most expensive tests. The time of a module or
+session fixture counts for the test that first needs it. `--cpu-times=FILE` also stores the figures of every test as
+JSON, to compare them later.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ PROPERTY = "cpu"
 
 
 def spent() -> float:
-    """Seconds of processor time of this process and of the children that it has waited for."""
+    """Return the CPU seconds of this process and of its finished children."""
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     return time.process_time() + children.ru_utime + children.ru_stime
 
 
 class CpuTimes:
-    """Notes what each phase of each test took; in a worker the reports carry it to the process that prints."""
+    """Record the time of each phase of each test; reports carry it from workers to the process that prints."""
 
     def __init__(self) -> None:
         self.began = spent()

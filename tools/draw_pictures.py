@@ -1,6 +1,6 @@
-"""Draws the pictures of the documentation, `docs/assets/loop.svg` and `docs/assets/house.svg`: `make picture`.
+"""Draw the pictures of the documentation, `docs/assets/loop.svg` and `docs/assets/layers.svg`: `make picture`.
 
-Boxes and arrows, light or dark as the reader has it.
+Boxes and arrows, in the reader's light or dark theme.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ class Picture:
 
 
 def loop() -> str:
-    """The loop of a run."""
+    """Draw the loop of a run."""
     picture = Picture(
         880,
         330,
         "The loop of a run",
-        "The prompt and the input are sent to the model. What it calls, tools and branches, is run side by side; "
-        "on_step sees the results; then the model is asked again. When it calls __finish__ its arguments are checked: "
-        "valid ones are the output, others go back to the model with what is wrong. After max_steps it is forced.",
+        "acorn sends the prompt and the input to the model. The tools and branches that it calls run concurrently, and "
+        "on_step sees their results; then acorn sends the next request. acorn checks the arguments of __finish__: "
+        "valid ones are the output, others go back with the errors. After max_steps, it forces __finish__.",
     )
     picture.box(16, 40, 150, 64, "prompt, input", "docstring, XML")
     picture.box(250, 40, 150, 64, "model", "tools, __finish__")
     picture.box(520, 40, 150, 64, "check", "final_output, on_finish")
     picture.box(734, 40, 130, 64, "output", "typed", "end")
-    picture.box(250, 232, 150, 64, "tools, branches", "side by side", "yours")
+    picture.box(250, 232, 150, 64, "tools, branches", "concurrent", "yours")
     picture.box(16, 232, 150, 64, "on_step", "sees, changes", "yours")
     picture.arrow("M166 72H248")
     picture.arrow("M400 62H518")
@@ -79,7 +79,7 @@ def loop() -> str:
     picture.arrow("M670 72H732")
     picture.text(701, 62, "valid", "small")
     picture.arrow("M560 104V136H370V106")
-    picture.text(465, 154, "not valid: what is wrong goes back", "small")
+    picture.text(465, 154, "not valid: the errors go back", "small")
     picture.arrow("M325 104V230")
     picture.text(334, 186, "calls", "small left")
     picture.arrow("M250 264H168")
@@ -87,44 +87,43 @@ def loop() -> str:
     picture.text(186, 168, "results: the next step", "small")
     picture.text(440, 250, "After max_steps, or near a limit, one more request", "small left")
     picture.text(440, 268, "forces __finish__: the forced finish.", "small left")
-    picture.text(440, 286, "What is brown is your code.", "small left")
+    picture.text(440, 286, "Brown boxes are your code.", "small left")
     return picture.svg()
 
 
-FLOORS = [
-    ("8", "outbuildings", "the command line: uses the library as any user would"),
-    ("7", "front door", "the class module, the public names"),
-    ("6", "drivers", "perform what the loop asks for: sync, async; commit to a store"),
-    ("5", "adapters", "one outside thing each: providers, SQLite, telemetry, scripts"),
-    ("4", "core", "the loop, pure: no input or output, no clock, no chance"),
-    ("3", "declaration", "tools, brackets, a class compiled into a spec"),
-    ("2", "records, ports", "run, journal, thread; what adapters must offer"),
-    ("1", "formats", "JSON, XML, schemas, partial answers"),
-    ("0", "ground", "errors, plain data"),
+LAYERS = [
+    ("surfaces", "command line, page, services, workers, MCP: only public modules and _inside"),
+    ("calls", "the class module; plan, start, batches, submitted runs"),
+    ("drivers", "perform the asks of the machine, sync and async; commit to a store"),
+    ("adapters", "one outside system each: providers, databases, telemetry"),
+    ("machine", "the loop and the history: pure, without input, output or clock"),
+    ("declaration", "settings, tools, type arguments; a class compiled into a spec"),
+    ("ports, records", "run, journal, thread; the interfaces for models and stores"),
+    ("formats", "JSON, XML, schemas, partial answers, redaction"),
+    ("base", "errors, plain types, logger"),
 ]
 
 
-def house() -> str:
-    """The floors of the code."""
+def layers() -> str:
+    """Draw the layers of the code."""
     height = 46
     picture = Picture(
         880,
-        70 + height * len(FLOORS),
-        "The house",
-        "The floors of the code, imports point down only: "
-        + "; ".join(f"{n} {name}: {what}" for n, name, what in FLOORS),
+        70 + height * len(LAYERS),
+        "The layers of the code",
+        "The layers of the code, highest first; imports point down only: "
+        + "; ".join(f"{name}: {what}" for name, what in LAYERS),
     )
-    for row, (number, name, what) in enumerate(FLOORS):
+    for row, (name, what) in enumerate(LAYERS):
         y = 50 + row * height
-        kind = "yours" if name == "core" else ""
-        picture.box(60, y, 190, height - 6, f"{number}  {name}", kind=kind)
+        picture.box(60, y, 190, height - 6, name, kind="yours" if name == "machine" else "")
         picture.text(270, y + 25, what, "left")
-    picture.arrow(f"M30 56V{50 + height * len(FLOORS) - 8}")
+    picture.arrow(f"M30 56V{50 + height * len(LAYERS) - 8}")
     picture.text(16, 34, "Imports point down only.", "small left")
     return picture.svg()
 
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1]) if sys.argv[1:] else ASSETS
-    for draw in (loop, house):
+    for draw in (loop, layers):
         (folder / f"{draw.__name__}.svg").write_text(draw(), encoding="utf-8")

@@ -1,6 +1,6 @@
-"""Makes `docs/live.svg`, the picture of the live view in the README: `make picture`.
+"""Make `docs/live.svg`, the picture of the live view in the README: `make picture`.
 
-A run on a scripted model is watched by the view of `acorn run`, and drawn while its answer is half there.
+The view of `acorn run` watches a run on a scripted model, and the picture shows it while the answer is incomplete.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from acorn import capture, listen, module, tool
 from acorn.cli.views import LiveView
 from acorn.testing import Reply, ScriptedModel, call, finish
 
-# rich's own template fetches a font from elsewhere; any monospaced one will do.
+# rich's template fetches a font from another site; any monospaced font works.
 TEMPLATE = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -91,7 +91,7 @@ REPLIES = [
 
 
 def picture() -> str:
-    """The view of a run in the middle of its answer, as SVG."""
+    """Return the view of a run in the middle of its answer, as SVG."""
     console = Console(file=StringIO(), record=True, width=92, height=40, force_terminal=True, color_system="truecolor")
     view = LiveView("Researcher", "scripted", console)
     agent = Researcher(model=ScriptedModel(REPLIES, chunk_size=6))

@@ -1,7 +1,7 @@
-"""Makes `docs/play-*.png` and `docs/view-*.png`, the pictures of the page in the README: `make shots`.
+"""Make `docs/play-*.png` and `docs/view-*.png`, the pictures of the page in the README: `make shots`.
 
-A run on a scripted model is watched in a real browser, light and dark: in Play while its answer is half there, and in
-the viewer when it is over.
+A real browser, light and dark, shows a run on a scripted model: in Play while its answer is incomplete, and in the
+viewer when it has finished.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PRICE = Price(2.5e-6, 10e-6)
 
 
 class Paced(ScriptedModel):
-    """Writes as a model does, and waits in the middle of its answer."""
+    """Write like a model, and wait in the middle of the answer."""
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         count = 0

@@ -1,13 +1,13 @@
-"""Build a release and try it as a stranger would: `make release`.
+"""Build a release and try it like a new user: `make release`.
 
-Nothing is published. The wheel, the source archive and the bill of materials come to lie in `dist/` when everything
-that is checked here holds; the changelog's part is printed for whoever publishes them.
+Nothing is published. If every check passes, `dist/` has the wheel, the source archive and the bill of materials, and
+the section of the changelog is printed for the person who publishes them.
 
-    make release                   a clean tree, and a version that the changelog has a part for
-    make release ARGS=--rehearse   the same from the tree as it is; `Unreleased` is the part where there is one
-    make release ARGS=--dry-run    only what is judged before anything is built
+    make release                   a clean tree, and a version with a changelog section
+    make release ARGS=--rehearse   the same from the tree as it is; the section may be `Unreleased`
+    make release ARGS=--dry-run    only the checks before the build
 
-What is built with, and each environment that the wheel is tried in, is made anew, away from `.venv`.
+The build environment and each environment that tries the wheel are new, separate from `.venv`.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ BUILT_WITH = ("build>=1.2,<2", "cyclonedx-python-lib[json-validation]>=10,<12", 
 
 
 class ReleaseError(Exception):
-    """The release must not go out; the words say why."""
+    """The release must not be published; the message says why."""
 
 
 def version_of(root: Path) -> str:
-    """The one place where the version is written is `acorn.__version__`."""
+    """Return the version, whose only place is `acorn.__version__`."""
     path = root / "src/acorn/__init__.py"
     for line in ast.parse(path.read_text(encoding="utf-8")).body:
         match line:
@@ -51,7 +51,7 @@ def version_of(root: Path) -> str:
 
 
 def changelog_part(text: str, version: str) -> str:
-    """What stands under the heading of a version, without the heading."""
+    """Return the section of a version, without its heading."""
     parts = re.split(r"^## +\[?([^\s\]]+)\]?.*$", text, flags=re.MULTILINE)
     found = dict(zip(parts[1::2], parts[2::2], strict=True))
     if version not in found:
@@ -63,14 +63,14 @@ def changelog_part(text: str, version: str) -> str:
 
 
 def judge_tree(root: Path) -> None:
-    """A release is what a commit says, nothing beside it."""
+    """Check that the tree equals its commit."""
     changed = said(["git", "status", "--porcelain"], cwd=root).splitlines()
     if changed:
         raise ReleaseError("the tree has changes that are not committed; commit or remove them:\n" + "\n".join(changed))
 
 
 def said(command: Sequence[str | Path], *, cwd: Path, **variables: str) -> str:
-    """What a command prints; where it fails, all that it said is the error."""
+    """Return the output of a command; if it fails, its output is the error."""
     done = subprocess.run(
         list(map(str, command)),
         cwd=cwd,
@@ -86,7 +86,7 @@ def said(command: Sequence[str | Path], *, cwd: Path, **variables: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """Nothing of the tree is on the path of what is tried, and no provider's key is at hand."""
+    """Return an environment without the tree on its path and without provider keys."""
     return {
         name: value
         for name, value in os.environ.items()
@@ -95,7 +95,7 @@ def environment() -> dict[str, str]:
 
 
 def new_builder(place: Path) -> Path:
-    """The interpreter of an environment with what builds and judges."""
+    """Return the interpreter of an environment with the build tools."""
     said([sys.executable, "-m", "venv", place], cwd=place.parent)
     pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     said([place / "bin/python", *pip, *BUILT_WITH], cwd=place.parent)
@@ -103,7 +103,7 @@ def new_builder(place: Path) -> Path:
 
 
 def new_environment(place: Path, requirement: str, *, builder: Path) -> Path:
-    """The interpreter of an environment that has what is required, what that asks for, and not even pip."""
+    """Return the interpreter of an environment that has only the requirements, not even pip."""
     uv = builder.parent / "uv"
     said([uv, "venv", "--quiet", "--python", sys.executable, place], cwd=place.parent)
     said([uv, "pip", "install", "--quiet", "--python", place / "bin/python", requirement], cwd=place.parent)
@@ -111,8 +111,8 @@ def new_environment(place: Path, requirement: str, *, builder: Path) -> Path:
 
 
 def build(root: Path, work: Path, builder: Path) -> tuple[Path, Path]:
-    """The wheel and the source archive, made from the files that are tracked."""
-    seconds = said(["git", "log", "-1", "--format=%ct"], cwd=root).strip()  # the same commit makes the same files
+    """Build the wheel and the source archive from the tracked files."""
+    seconds = said(["git", "log", "-1", "--format=%ct"], cwd=root).strip()  # The same commit makes the same files.
     made = work / "made"
     said([builder, "-m", "build", "--sdist", "--wheel", "--outdir", made, root], cwd=work, SOURCE_DATE_EPOCH=seconds)
     wheel, archive = next(made.glob("*.whl")), next(made.glob("*.tar.gz"))
@@ -129,7 +129,7 @@ def build(root: Path, work: Path, builder: Path) -> tuple[Path, Path]:
 
 
 def judge_files(root: Path, wheel: Path, unpacked: Path) -> None:
-    """Every tracked file is in the source archive, every tracked file of the package in the wheel, and no other."""
+    """Check that the source archive has all tracked files, and the wheel those of the package."""
     tracked = set(said(["git", "ls-files"], cwd=root).splitlines())
     with zipfile.ZipFile(wheel) as opened:
         packed = {name for name in opened.namelist() if ".dist-info/" not in name}
@@ -145,7 +145,7 @@ def metadata_of(wheel: Path) -> str:
 
 
 def judge_readme(shown: str) -> None:
-    """What the package index shows leads nowhere that only the repository has."""
+    """Check that the README of the package index has no links into the repository."""
     pointed = re.findall(r"\]\(([^)]+)\)|(?:src|srcset|href)=\"([^\"]+)\"", shown)
     local = sorted({link for pair in pointed for link in pair if link and not re.match(r"[a-z]+:", link)})
     if local:
@@ -159,7 +159,7 @@ def judge_sets(name: str, has: set[str], wanted: set[str]) -> None:
 
 
 def judge_same(wheel: Path, other: Path) -> None:
-    """A wheel made from the source archive has the same files to the byte."""
+    """Check that a wheel made from the source archive has identical files."""
     one, two = contents(wheel), contents(other)
     differing = sorted(name for name in one.keys() | two.keys() if one.get(name) != two.get(name))
     if wheel.name != other.name or differing:
@@ -172,7 +172,7 @@ def contents(wheel: Path) -> dict[str, str]:
 
 
 def try_wheel(root: Path, wheel: Path, work: Path, builder: Path) -> Path:
-    """The bill of materials, once the wheel was tried alone and with each extra, each time in an empty environment."""
+    """Return the bill of materials after trying the wheel alone and with each extra, in empty environments."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     print("trying the wheel alone", flush=True)
     python = new_environment(work / "plain", f"{project['name']} @ {wheel.as_uri()}", builder=builder)

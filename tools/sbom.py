@@ -1,10 +1,9 @@
-"""The bill of materials of a package as it is installed here, with all that it needs to run, in CycloneDX's JSON.
+"""The bill of materials of an installed package, with all its dependencies, in CycloneDX's JSON.
 
-    python sbom.py acorn-agents       prints it; needs nothing but the standard library
-    python sbom.py --judge FILE       holds it against CycloneDX's schema; needs `cyclonedx-python-lib[json-validation]`
+    python sbom.py acorn-agents       prints it; needs only the standard library
+    python sbom.py --judge FILE       checks it with CycloneDX's schema; needs `cyclonedx-python-lib[json-validation]`
 
-Two environments with the same packages have the same bill: there is no date in it, and its number is made from what it
-says.
+Two environments with the same packages have the same bill: it has no date, and its number depends on its content.
 """
 
 from __future__ import annotations
@@ -21,17 +20,17 @@ SPEC = "1.6"
 
 
 def normal(name: str) -> str:
-    """A package's name as package indexes compare it."""
+    """Return a package's name as package indexes compare it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def purl(found: Distribution) -> str:
-    """The package's address that any tool understands."""
+    """Return the package URL."""
     return f"pkg:pypi/{normal(found.metadata['Name'])}@{found.version}"
 
 
 def needs(found: Distribution) -> list[Distribution]:
-    """What it asks for and has; what only an extra asks for or another system needs is not counted."""
+    """Return the installed requirements; those of extras and of other systems are not counted."""
     asked = {normal(re.split(r"[^\w.-]", each)[0]) for each in found.requires or [] if "extra ==" not in each}
     return [there for name in sorted(asked) if (there := installed(name)) is not None]
 
@@ -44,7 +43,7 @@ def installed(name: str) -> Distribution | None:
 
 
 def everything_below(root: Distribution) -> dict[str, Distribution]:
-    """All that it needs, directly or not, by address."""
+    """Return all dependencies, direct or not, by package URL."""
     found: dict[str, Distribution] = {}
     waiting = needs(root)
     while waiting:
@@ -71,12 +70,12 @@ def component(found: Distribution, kind: str = "library") -> dict[str, Any]:
 
 
 def field(found: Distribution, name: str) -> str:
-    """A field of the package's metadata, empty where it is missing."""
+    """Return a field of the package's metadata, empty if it is missing."""
     return next(iter(found.metadata.get_all(name) or []), "")
 
 
 def licence_of(found: Distribution) -> dict[str, Any] | None:
-    """By the expression where there is one, else in the package's own words, as long as they are a name and no text."""
+    """Return the license expression, otherwise the package's own text if it is a name."""
     if expression := field(found, "License-Expression"):
         return {"expression": expression}
     classifiers = [each for each in found.metadata.get_all("Classifier") or [] if each.startswith("License ::")]
@@ -85,7 +84,7 @@ def licence_of(found: Distribution) -> dict[str, Any] | None:
 
 
 def bill(name: str) -> dict[str, Any]:
-    """The bill of materials of an installed package."""
+    """Return the bill of materials of an installed package."""
     root = distribution(name)
     below = everything_below(root)
     edges = [
@@ -106,7 +105,7 @@ def bill(name: str) -> dict[str, Any]:
 
 
 def judge(path: Path) -> None:
-    """Raises where the file is no bill of materials to the letter."""
+    """Raise if the file is not a valid bill of materials."""
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
 

@@ -1,7 +1,6 @@
-"""Try acorn as it is installed here: `python try_installed.py VERSION [EXTRA]`, for `release.py`.
+"""Try the installed acorn: `python try_installed.py VERSION [EXTRA]`, for `release.py`.
 
-Prints the modules of acorn that cannot be imported without an extra that is not here, as JSON; whatever else is wrong
-is an error.
+It prints the modules of acorn that cannot be imported without a missing extra, as JSON; any other problem is an error.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ LIGHT = {"acorn", "pydantic", "pydantic_core", "annotated_types", "typing_extens
 
 
 def imports_lightly() -> None:
-    """`import acorn` loads Pydantic and the standard library."""
+    """Check that `import acorn` loads only Pydantic and the standard library."""
     before = set(sys.modules)
     import acorn
 
@@ -30,7 +29,7 @@ def imports_lightly() -> None:
 
 
 def answers() -> None:
-    """An agent on a script calls a tool and answers."""
+    """Run an agent on a script that calls a tool and answers."""
     from acorn import module, tool
     from acorn.testing import ScriptedModel, call, finish
 
@@ -52,7 +51,7 @@ def answers() -> None:
 
 
 def packages_of(extra: str) -> set[str]:
-    """The importable packages that the extra asks for by name."""
+    """Return the importable packages that the extra names."""
     named = [each for each in requires("acorn-agents") or [] if re.search(rf"extra == ['\"]{extra}['\"]", each)]
     wanted = {normal(re.split(r"[^\w.-]", each)[0]) for each in named} - {"acorn-agents"}
     found = {
@@ -70,13 +69,13 @@ def normal(name: str) -> str:
 
 
 def missing_modules() -> list[str]:
-    """The modules of acorn that want a package that is not here."""
+    """Return the modules of acorn that need a missing package."""
     import acorn
 
     missing: list[str] = []
     for found in pkgutil.walk_packages(acorn.__path__, "acorn.", onerror=lambda name: None):
         if found.name.endswith("__main__") or ".scenes." in found.name:
-            continue  # programs
+            continue  # Programs.
         try:
             importlib.import_module(found.name)
         except ImportError:

@@ -1,8 +1,8 @@
-"""Write `src/acorn/models/prices.json` from the table that LiteLLM brings along: `make prices`.
+"""Write `src/acorn/models/prices.json` from LiteLLM's table: `make prices`.
 
-Of each model that a native lane can ask, dollars a million tokens: input, output, input read from a cache, input
-written to one (and for an hour), and all of these again for prompts beyond a length. Anthropic wants to be told how
-long an answer may be, so its models have the length of the longest.
+For each model of a native lane, dollars per million tokens: input, output, input read from a cache, input written to
+one (and for an hour), and the same for prompts beyond a length. Anthropic requires the maximum length of an answer, so
+its models also have that length.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEYS = {
 
 
 def prices() -> dict[str, dict[str, Any]]:
-    """The table as it should be."""
+    """Return the expected table."""
     found: dict[str, dict[str, Any]] = {"anthropic": {}, "openai": {}}
     for name, known in sorted(litellm_table().items()):
         provider = known.get("litellm_provider")

@@ -1,8 +1,8 @@
-"""Writes `docs/reference/`, a page for each public door of the package, from its docstrings: `make reference`.
+"""Write `docs/reference/`, a page for each public module of the package, from its docstrings: `make reference`.
 
-What a docstring says is the text; its indented parts are examples. `tools/reference.md` has the rest: what stands above
-a page, the examples of names whose docstrings have none, and, in comments, what examples need to run. The pages are
-checked in, run as any page of the documentation, and a test says whether they are current.
+A docstring is the text; its indented parts are examples. `tools/reference.md` has the rest: the introductions of pages,
+examples for names whose docstrings have none, and, in comments, the code that examples need to run. The pages are
+committed and run like any page of the documentation; a test checks that they are current.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ BEFORE = "<!-- docstring -->"
 
 @dataclass
 class Extra:
-    """What `reference.md` says of a name."""
+    """The text of `reference.md` about a name."""
 
     before: str = ""
     after: str = ""
@@ -74,7 +74,7 @@ class Extras:
 
 
 def extras() -> dict[str, Extras]:
-    """The parts of `reference.md`: by page, and by name."""
+    """Return the parts of `reference.md` by page and by name."""
     found: dict[str, Extras] = {}
     for page in re.split(r"^# (?=acorn)", EXAMPLES.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         title, _, text = page.partition("\n")
@@ -88,7 +88,7 @@ def extras() -> dict[str, Extras]:
 
 
 def names_of(door: str) -> list[str]:
-    """The public names of a door, in its own order, each followed by what it gives."""
+    """Return the public names of a module in order, each followed by what it returns."""
     listed: list[str] = []
     for name in importlib.import_module(door).__all__:
         listed += [name, *GIVEN.get(door, {}).get(name, ())]
@@ -96,7 +96,7 @@ def names_of(door: str) -> list[str]:
 
 
 def page_of(door: str, extra: Extras) -> str:
-    """The page of one door, as Markdown."""
+    """Return the page of one module as Markdown."""
     lines = [f"# {door}", "", "<!-- written by tools/write_reference.py -->", "", extra.intro]
     for name in names_of(door):
         target, short = found(door, name), name.rpartition(":")[2]
@@ -142,7 +142,7 @@ def of_class(target: type, name: str) -> Iterator[str]:
 
 
 def homes(target: type) -> list[type]:
-    """The class, and those above it whose attributes are not told elsewhere."""
+    """Return the class and those bases whose attributes are not documented elsewhere."""
     return [
         base
         for base in target.__mro__
@@ -155,7 +155,7 @@ SHARED = ("Event", "Spoken", "Media")
 
 
 def attributes(target: type, body: list[ast.stmt]) -> Iterator[str]:
-    """A line for each attribute and property, with what stands below it."""
+    """Return a line for each attribute and property, with its docstring."""
     for node, behind in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id[0] != "_":
             words = string_of(behind)
@@ -165,22 +165,22 @@ def attributes(target: type, body: list[ast.stmt]) -> Iterator[str]:
             kind = f": {ast.unparse(node.returns)}" if node.returns else ""
             words = ast.get_docstring(node)
             if words and "\n\n" in words:
-                continue  # it has an example, so it gets a part of its own
+                continue  # It has an example, so it gets its own section.
             yield f"- `{node.name}{kind}`{told(words)}"
 
 
 def default_of(target: type, node: ast.AnnAssign) -> str:
-    """` = 5`, where an attribute has a default that is short to say."""
+    """Return ` = 5` if an attribute has a short default."""
     if isinstance(node.value, ast.Constant):
         return f" = {ast.unparse(node.value)}"
-    if isinstance(node.value, ast.Attribute) and node.value.attr == "default":  # a setting of a module
+    if isinstance(node.value, ast.Attribute) and node.value.attr == "default":  # A setting of a module.
         value = getattr(target, ast.unparse(node.target))
         return f" = {value!r}" if isinstance(value, int | float | str | None) else ""
     return ""
 
 
 def told(words: str | None) -> str:
-    """What is said of an attribute; an example below it stands on its own."""
+    """Return the docstring of an attribute; an example in it is separate."""
     if not words:
         return ""
     first, *rest = prose(words).split("\n\n", 1)
@@ -210,7 +210,7 @@ def of_function(node: Any, owner: str) -> Iterator[str]:
 
 
 def wrapped(name: str, arguments: str, returns: str) -> str:
-    """A signature, on several lines where it is long."""
+    """Return a signature, on several lines if it is long."""
     shown = re.sub(r"^(?:self|cls)(?:, )?(?:/(?:, )?)?", "", arguments)
     shown = re.sub(r"(: [^=]*?)=(?=[^=])", r"\1 = ", shown.replace("_UNSET", "..."))
     whole = f"{name}({shown}){returns}"
@@ -221,7 +221,7 @@ def wrapped(name: str, arguments: str, returns: str) -> str:
 
 
 def prose(docstring: str, needs: str | None = None) -> str:
-    """A docstring as Markdown: what is indented is an example."""
+    """Return a docstring as Markdown; indented parts are examples."""
     head = f"# not run: it needs {needs}\n" if needs else ""
     parts: list[str] = []
     code: list[str] = []
@@ -242,7 +242,7 @@ def prose(docstring: str, needs: str | None = None) -> str:
 
 
 def is_code(paragraph: str) -> bool:
-    """Whether it is an example that is not indented, as the formatter leaves it where nothing follows."""
+    """Return whether an unindented docstring is an example, as the formatter leaves it."""
     try:
         ast.parse(paragraph)
     except SyntaxError:
@@ -262,14 +262,14 @@ def tree_of(file: str) -> ast.Module:
 
 
 def node_of(target: Any) -> Any:
-    """The last definition of a class or function in its file: of overloads, the one that does it."""
+    """Return the last definition of a class or function in its file: of overloads, the implementation."""
     kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     tree = tree_of(inspect.getsourcefile(target) or "")
     return [node for node in ast.walk(tree) if isinstance(node, kinds) and node.name == target.__name__][-1]
 
 
 def pages() -> dict[str, str]:
-    """Every page of the reference, by its file."""
+    """Return every page of the reference by its file."""
     said = extras()
     return {file: page_of(door, said.get(door, Extras())) for door, file in PAGES.items()}
 

@@ -1,1 +1,1 @@
-"""Us beside others, at the same work, against the same scripted server: `make bench-peers`."""
+"""Compare acorn with other frameworks on the same tasks and the same scripted server: `make bench-peers`."""

@@ -1,4 +1,4 @@
-"""The same tools for frameworks that run async ones at less cost."""
+"""Async versions of the tools, for frameworks that run them at a lower cost."""
 
 from __future__ import annotations
 

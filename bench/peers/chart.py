@@ -1,6 +1,7 @@
-"""The chart of the README, `docs/bench.svg`: a dot for each contender and work, on a logarithmic scale.
+"""Draw the chart of the README, `docs/bench.svg`: a dot per contender and task, on a logarithmic scale.
 
-The line from raw httpx to a dot is how many times dearer or cheaper it is. Light or dark as the reader has it.
+The line from raw httpx to a dot shows how many times more or less expensive it is. The chart follows the reader's
+light or dark theme.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ STYLE = """\
 
 
 def reach(figures: dict[str, Any]) -> tuple[int, int]:
-    """The powers of ten between which all dots lie."""
+    """Return the powers of ten that enclose all dots."""
     found = [ratio(figures, name, work) for name in figures["contenders"] for work in PANELS]
     known = [math.log10(each) for each in found if each]
     return math.floor(min([*known, -1])), math.ceil(max([*known, 1]))
@@ -40,7 +41,7 @@ class Scale:
 
     def x(self, panel: int, value: float) -> float:
         left = LEFT + panel * (PANEL + GAP)
-        # Room for the figure behind the last dot.
+        # Leave space for the figure after the last dot.
         return round(left + (math.log10(value) - self.low) / (self.high - self.low) * (PANEL - 40), 1)
 
 
@@ -69,7 +70,7 @@ def panel_of(figures: dict[str, Any], at: int, scale: Scale, bottom: int) -> lis
 
 
 def told(figures: dict[str, Any]) -> str:
-    """The chart in words, for who cannot see it."""
+    """Describe the chart in words for readers who cannot see it."""
     sentences = []
     for name, row in figures["contenders"].items():
         known = [(WORKS[work], ratio(figures, name, work)) for work in PANELS]

@@ -1,4 +1,4 @@
-"""Who takes part, and the environment of each: a virtual one under `.bench/`, or ours for what we have anyway."""
+"""The contenders and their environments: a virtual environment under `.bench/`, or this one for installed packages."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class MissingPeerError(Exception):
 
 
 def python_of(contender: Contender) -> str:
-    """The interpreter to run it with; its environment is made when it is missing or asks for other things."""
+    """Return the interpreter of a contender; create its environment if it is missing or out of date."""
     if not contender.requires:
         return sys.executable
     home = CACHE / contender.name
@@ -64,7 +64,7 @@ def python_of(contender: Contender) -> str:
 
 
 def variables(contender: Contender) -> dict[str, str]:
-    """The environment variables of its process: no keys, no proxies, no switch of ours or of tracing."""
+    """Return the environment variables of the process: no keys, no proxies, no tracing."""
     kept = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME", "LANG", "TMPDIR"}}
     folders = [str(ROOT / "bench"), *([str(ROOT / "src")] if contender.ours else [])]
     return {

@@ -1,12 +1,12 @@
-"""`make bench-peers`: all contenders at all works, and then the table, the chart and the part of the README.
+"""`make bench-peers`: run all contenders on all tasks, then write the table, the chart and the section of the README.
 
 PYTHONPATH=bench python -m peers.run                                    everything; writes the files
 PYTHONPATH=bench python -m peers.run --only acorn_native,raw_httpx --works loop10,single --rounds 3    prints only
-PYTHONPATH=bench python -m peers.run --page                             the programs of docs/why.md, measuring nothing
+PYTHONPATH=bench python -m peers.run --page                             the programs of docs/why.md, without measuring
 
-A round starts a process for each contender and then goes through the works, each done by all before the next, so that
-whatever else the machine does hits all alike. A work is repeated in its process for a second; of these the median
-counts, and of the rounds the median again.
+A round starts a process for each contender and goes through the tasks; all contenders do a task before the next one
+starts, so that noise affects all alike. A task is repeated in its process for one second. The figure is the median of
+the rounds' medians.
 """
 
 from __future__ import annotations
@@ -106,13 +106,13 @@ class Process:
 
 
 def without_paths(words: str) -> str:
-    """A failure as it may stand in a table: one line, without folders and addresses."""
+    """Format a failure for a table: one line, without paths and addresses."""
     short = re.sub(r"https?://\S+|(?:/[\w.@-]+)+/?", "…", " ".join(words.split()))
     return short if len(short) < 120 else f"{short[:119]}…"
 
 
 class Series:
-    """One contender over all rounds."""
+    """The results of one contender over all rounds."""
 
     def __init__(self, contender: Contender) -> None:
         self.contender = contender
@@ -124,7 +124,7 @@ class Series:
         """Why a work has no figures."""
 
     def begin(self, root: str, works: list[str], patience: float) -> None:
-        """Starts the process, which tells what the import cost."""
+        """Start the process, which reports the cost of its import."""
         self.end()
         self.process = Process(self.contender, self.python, root)
         try:
@@ -163,7 +163,7 @@ class Series:
             self.keep(work, told)
 
     def give_up_more(self, work: str) -> None:
-        """What is too long is not tried in a longer version."""
+        """Skip longer versions of a task that takes too long."""
         kind, size = kind_of(work)
         for other in WORKS:
             if kind_of(other)[0] == kind and kind_of(other)[1] > size:
@@ -199,7 +199,7 @@ def measure(contenders: list[Contender], works: list[str], rounds: int, patience
                 for series in (each for each in all_series if each.python):
                     say(f"round {at + 1} of {rounds}: import, {series.contender.title}")
                     series.begin(root, works, patience)
-                # The first call is always made, as everything after it counts on what it loads.
+                # Always make the first call: later ones depend on what it loads.
                 for work in [each for each in WORKS if each == "first" or (each in works and each != "import")]:
                     for series in all_series:
                         say(f"round {at + 1} of {rounds}: {work}, {series.contender.title}")
@@ -223,7 +223,7 @@ def measure(contenders: list[Contender], works: list[str], rounds: int, patience
 
 
 def try_the_page(contenders: list[Contender], patience: float) -> None:
-    """Run the programs of the page as they stand there, each in its contender's environment."""
+    """Run the programs of the page unchanged, each in its contender's environment."""
     with serving() as root:
         for contender in (each for each in contenders if each.name in TABS):
             say(f"page: {contender.title}")

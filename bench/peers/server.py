@@ -1,11 +1,11 @@
 """A scripted model as a process: OpenAI's chat completions on loopback, plain and streamed.
 
-The address says what to do, so that no state is kept between requests: `/FINISH/WORK/v1/chat/completions`. FINISH is
-how the contender's framework wants its typed answer: `json` (as content), `dspy` (in that library's own notation), or
-the name of the tool that carries it. How far a conversation has come is counted in the request itself, by the marks of
-the tool results. `GET /take` tells what came since it was last asked, and forgets it.
+The address says what to do, so that the server keeps no state between requests: `/FINISH/WORK/v1/chat/completions`.
+FINISH is the way in which the framework expects its typed answer: `json` (as content), `dspy` (in that library's
+notation), or the name of the tool that carries it. The server counts the marks of the tool results in a request to see
+how far the conversation is. `GET /take` returns the counts since the last call and resets them.
 
-A request that lacks what it must hold (the tools, the way to answer, the results so far) is refused.
+The server refuses a request that lacks a required part (the tools, the way to answer, the results so far).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PATIENCE = 30.0
 
 
 class RefusedError(Exception):
-    """The request is not what the work asks for."""
+    """The request does not do what the task requires."""
 
 
 def calls_of(made: list[tuple[str, dict[str, Any]]], first: int) -> list[dict[str, Any]]:
@@ -43,7 +43,7 @@ def in_dspy(fields: dict[str, Any]) -> str:
 
 
 def reply(finish: str, work: str, body: bytes) -> dict[str, Any]:
-    """The message that answers this request."""
+    """Return the message that answers this request."""
     kind, wanted = kind_of(work)
     done = body.count(MARK.encode())
     tool = {"loop": "look", "parallel": "wait"}.get(kind)
@@ -65,7 +65,7 @@ def reply(finish: str, work: str, body: bytes) -> dict[str, Any]:
 
 
 def ending(finish: str, fields: dict[str, Any], body: bytes) -> dict[str, Any]:
-    """The typed answer, as this framework takes it."""
+    """Return the typed answer in the form of this framework."""
     if finish == "dspy":
         if b"next_tool_name" in body:
             step = {"next_thought": "Enough.", "next_tool_name": "finish", "next_tool_args": {}}
@@ -78,7 +78,7 @@ def ending(finish: str, fields: dict[str, Any], body: bytes) -> dict[str, Any]:
         return {"role": "assistant", "content": json.dumps(fields)}
     if f'"{finish}"'.encode() not in body:
         raise RefusedError(f"the tool `{finish}` is not offered")
-    given = {"answer": fields} if finish == "final_answer" else fields  # smolagents' tool has one argument
+    given = {"answer": fields} if finish == "final_answer" else fields  # The tool of smolagents has one argument.
     return {"role": "assistant", "content": None, "tool_calls": calls_of([(finish, given)], 1000)}
 
 
@@ -95,7 +95,7 @@ def completion(message: dict[str, Any]) -> bytes:
 
 @cache
 def events(finish: str, size: int, with_usage: bool) -> bytes:
-    """The report as server-sent events, each a chunk of the transfer as from a provider."""
+    """Return the report as server-sent events, each in its own transfer chunk."""
     by_tool = finish != "json"
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None if by_tool else ""}]
     if by_tool:
@@ -130,7 +130,7 @@ SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding:
 
 
 class Model:
-    """What is common to all connections: the counts, and the runs that wait for each other."""
+    """State that all connections share: the counts, and the runs that wait for each other."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -169,7 +169,7 @@ class Model:
             connection.send(ready)
 
     def gather(self, connection: Connection, ready: bytes, size: int) -> None:
-        """Answers when all of them are here: at once means at once."""
+        """Answer when all runs have arrived, so that they are really concurrent."""
         if self.watchdog is None:
             self.watchdog = asyncio.get_running_loop().call_later(PATIENCE, self.give_up, size)
         self.waiting.append((connection, ready))

@@ -1,4 +1,4 @@
-"""The programs that stand on the page that says why: taken from there, and run as they stand."""
+"""Run the programs of the page that compares frameworks, unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TABS = {
 
 
 def programs() -> dict[str, str]:
-    """The program of each contender."""
+    """Return the program of each contender."""
     text = PAGE.read_text(encoding="utf-8")
     tabs = re.findall(r'^=== "([^"]+)"\n\n    ```python\n(.*?)^    ```$', text, flags=re.DOTALL | re.MULTILINE)
     by_title = {title: textwrap.dedent(code) for title, code in tabs}
@@ -29,7 +29,7 @@ def programs() -> dict[str, str]:
 
 
 def program(name: str, url: str, shared: dict[str, Any]) -> Callable[[], Any]:
-    """What runs it against the server; `shared` is what stands above all of them on the page."""
+    """Return the code that runs a program against the server; `shared` is the code above all programs on the page."""
     code = compile(programs()[name], str(PAGE), "exec", dont_inherit=True)
 
     def run() -> Any:

@@ -1,4 +1,4 @@
-"""The figures as Markdown: all of them in `docs/figures.md`, a few in the README and beside others,
+"""Write the figures as Markdown: all of them in `docs/figures.md`, a few in the README and the comparison page,
 between two marks."""
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def number(value: float) -> str:
 
 
 class Notes:
-    """Why cells are empty, each reason told once."""
+    """List the reasons for empty cells, each once."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
@@ -49,7 +49,7 @@ class Notes:
 
 
 def ratio(figures: dict[str, Any], name: str, work: str, measured: str = "cpu") -> float | None:
-    """A contender's figure over that of raw httpx."""
+    """Return a contender's figure relative to raw httpx."""
     cell = figures["contenders"][name]["cells"].get(work, {})
     floor = figures["contenders"].get(FLOOR, {"cells": {}})["cells"].get(work, {})
     return cell[measured] / floor[measured] if measured in cell and floor.get(measured) else None
@@ -86,12 +86,12 @@ def part(figures: dict[str, Any], measured: str, works: list[str], notes: Notes)
 
 
 def noted(figures: dict[str, Any]) -> list[str]:
-    """What a reader must know of this very run."""
+    """Describe the circumstances of this run."""
     return [str(figures["note"])] if "note" in figures else []
 
 
 def whole(figures: dict[str, Any]) -> str:
-    """The page with everything that was measured."""
+    """Return the page with all figures."""
     notes = Notes()
     present = [work for work in WORKS if any(work in row["cells"] for row in figures["contenders"].values())]
     heavy = [work for work in present if work in HEAVY]
@@ -113,7 +113,7 @@ def whole(figures: dict[str, Any]) -> str:
 
 
 def short(figures: dict[str, Any]) -> str:
-    """What stands in the README."""
+    """Return the section of the README."""
     notes = Notes()
     rows = []
     for name, row in figures["contenders"].items():
@@ -137,7 +137,7 @@ def short(figures: dict[str, Any]) -> str:
 
 
 def beside(figures: dict[str, Any], names: Sequence[str]) -> str:
-    """What stands on the page that compares: some of them, and their versions."""
+    """Return the section of the comparison page: some contenders and their versions."""
     notes = Notes()
     contenders = {name: figures["contenders"][name] for name in names if name in figures["contenders"]}
     works = ["first", *SHORT]
@@ -164,7 +164,7 @@ def beside(figures: dict[str, Any], names: Sequence[str]) -> str:
 
 
 def into(page: str, part: str) -> str:
-    """A page with the part between the marks made anew."""
+    """Return a page with a new section between the marks."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):

@@ -1,4 +1,4 @@
-"""The works that are measured, and what their right results are. The server and every contender read it from here."""
+"""The tasks and their correct results. The server and every contender read them from here."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def kind_of(work: str) -> tuple[str, int]:
 
 
 def served(work: str) -> str:
-    """The work that the server knows it as: `page3` is answered as `loop3` is."""
+    """Return the task by which the server knows a task: `page3` is answered like `loop3`."""
     return work.replace("page", "loop")
 
 
@@ -68,12 +68,12 @@ def question(number: int = 7) -> str:
 
 
 def answer(number: int = 7) -> dict[str, Any]:
-    """What the server answers to that question: runs that get mixed up are found out."""
+    """Return the server's answer to a question, so that mixed-up runs are detected."""
     return {"answer": f"number {number} is behind the tree", "confidence": 0.75}
 
 
 def report(size: int) -> str:
-    """Nested data as JSON, of that many thousand characters or a little less."""
+    """Return nested data as JSON, of about that many thousand characters."""
     items = [
         {"title": f"Item {at}", "body": "Some words about it. " * 5, "score": at / 4, "tags": ["red", "round"]}
         for at in range(size * 1000 // 180)
@@ -86,13 +86,13 @@ def pieces(text: str) -> list[str]:
 
 
 def requests_of(work: str) -> int:
-    """How many requests a run of it needs."""
+    """Return the number of requests of a run."""
     kind, number = kind_of(work)
     return {"loop": number + 1, "parallel": 2, "many": number}.get(kind, 1)
 
 
 class Watch:
-    """Reads a partial answer as somebody who shows it would: a small field, and how many items there are."""
+    """Read a partial answer like a program that shows it: a small field, and the number of items."""
 
     def __init__(self) -> None:
         self.lengths: set[int] = set()

@@ -1,4 +1,4 @@
-"""The tools that the scripted model calls. They keep count, so that no contender can leave one out."""
+"""The tools that the scripted model calls. They count calls, so that no contender can skip one."""
 
 from __future__ import annotations
 

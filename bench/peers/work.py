@@ -1,14 +1,14 @@
-"""A contender's process: says what importing it cost, then does one work for each line on its input.
+"""The process of a contender: report the cost of its import, then do one task per input line.
 
 `python -m peers.work NAME ROOT`, where ROOT is the address of the server. A contender is a file with any of the
-functions `single(url)`, `loop(url, steps)`, `parallel(url, calls)`, `stream(url, watch)` and `many(url, count)`; each
-makes ready and returns what does one run, a function or a coroutine function, which returns the typed answer (`many`:
-all of them). `FINISH` says how it wants its answer (see server.py), by kind of work where it differs, `PACKAGES` whose
-versions to tell, `CANNOT` why a kind of work is missing, `MORE_REQUESTS` how many it makes beyond what a run needs.
+functions `single(url)`, `loop(url, steps)`, `parallel(url, calls)`, `stream(url, watch)` and `many(url, count)`. Each
+prepares a task and returns a function or coroutine function that does one run and returns the typed answer (`many`:
+all of them). `FINISH` is the form of the answer (see server.py), by kind of task if it differs; `PACKAGES` names the
+versions to report, `CANNOT` gives the reason for a missing task, and `MORE_REQUESTS` is the number of extra requests.
 
-`pageN` is the program of the page that says why, which looks N times.
+`pageN` is the program of the comparison page, with N tool calls.
 
-Every result is judged here, outside the measured time: the answer, its type, the tools that ran, the partials seen.
+This process checks every result outside the measured time: the answer, its type, the tools that ran, the partials.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SLOW = 2.0
 
 
 def peak() -> float:
-    """The most memory this process ever held, in MB."""
+    """Return the peak memory of this process in MB."""
     import resource
 
     unit = 1e6 if sys.platform == "darwin" else 1e3
@@ -44,11 +44,11 @@ def peak() -> float:
 
 
 class WrongResultError(Exception):
-    """The contender did not do what the work asks for."""
+    """The contender did not do what the task requires."""
 
 
 class Job:
-    """One work of one contender: made ready, run, judged."""
+    """One task of one contender: prepared, run and checked."""
 
     def __init__(self, contender: Any, work: str, root: str) -> None:
         self.work = work
@@ -90,12 +90,12 @@ class Job:
         if not getattr(self.contender, "PARTIALS", True):
             return
         missing = set(range(1, len(wanted["items"]) + 1)) - self.watch.lengths
-        if missing:  # some leave out partials in which no item is new
+        if missing:  # Some leave out partials without a new item.
             raise WrongResultError(f"{len(missing)} items came without a partial that ends with them")
 
 
 class Clock:
-    """CPU and wall seconds of each run."""
+    """Return the CPU and wall seconds of each run."""
 
     def __init__(self) -> None:
         self.cpu: list[float] = []
@@ -111,7 +111,7 @@ class Clock:
         self.wall.append(time.perf_counter() - self.since[1])
 
     def goes_on(self, *, warm: bool) -> Iterator[None]:
-        """Once to warm up, then until it is enough."""
+        """Run once to warm up, then repeat for the given time."""
         while self.runs == 0 or (warm and not (sum(self.wall) > ENOUGH or len(self.wall) >= MOST)):
             yield
             self.runs += 1
@@ -121,7 +121,7 @@ class Clock:
 
 
 class Loop:
-    """One event loop for all works: some libraries keep a client for the whole process."""
+    """One event loop for all tasks: some libraries keep a client for the whole process."""
 
     def __init__(self) -> None:
         self.runner: asyncio.Runner | None = None
@@ -165,7 +165,7 @@ def versions(packages: list[str]) -> dict[str, str]:
 
 
 def main(name: str, root: str) -> None:
-    # What a library prints must not get between our lines.
+    # Output of a library must not mix with these lines.
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     contender = importlib.import_module(f"peers.contenders.{name}")
@@ -190,7 +190,7 @@ def main(name: str, root: str) -> None:
             traceback.print_exc()
             told = {"error": f"{type(failure).__name__}: {failure}"}
         lines.write(json.dumps(told) + "\n")
-    os._exit(0)  # libraries that wait for their threads have nothing left to say
+    os._exit(0)  # Libraries that wait for their threads have nothing left to report.
 
 
 if __name__ == "__main__":

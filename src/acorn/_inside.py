@@ -22,17 +22,19 @@ from acorn import Run, module
 from acorn._base.interrupts import StopSignal
 from acorn._base.startup import raise_on_interrupt
 from acorn._call.batch import Batch, Item
+from acorn._call.call import Caller as _Caller
 from acorn._call.call import adrive_tree as _adrive_tree
-from acorn._call.call import aresume, aresume_stream, resume_stream
+from acorn._call.call import aresume_stream, resume_stream, stored_settings
 from acorn._call.call import drive_tree as _drive_tree
+from acorn._call.call import load_queued as _load_queued
 from acorn._call.explain import Explanation, tool_name
 from acorn._call.explain import example_input as _example_input
 from acorn._call.explain import explain as explain_agent
-from acorn._call.plan import checked_plan as check_agent
-from acorn._call.start import load_queued as _load_queued
-from acorn._call.start import stored_settings
+from acorn._call.plan import plan_call as check_agent
 from acorn._declare import spec_cache as _specs
-from acorn._declare.spec_cache import instance_of
+from acorn._declare.agent import BatchItem as _BatchItem
+from acorn._declare.agent import call_options as _call_options
+from acorn._declare.agent import set_call_options as _set_call_options
 from acorn._declare.tools.collect import FINISH, is_tool_name
 from acorn._declare.tools.collect import FunctionTool as _FunctionTool
 from acorn._declare.tools.collect import make_tool as _make_tool
@@ -68,10 +70,10 @@ from acorn._formats.xml.encode import VALIDATION_ERROR_START as _VALIDATION_ERRO
 from acorn._formats.xml.encode import snake_case
 from acorn._history.compaction import INTRODUCTION as _SUMMARY_INTRODUCTION
 from acorn._history.history import history_of
-from acorn._history.messages import FINISHED as _FINISHED
-from acorn._history.messages import REMINDER as _REMINDER
-from acorn._history.messages import SKIPPED as _SKIPPED
-from acorn._history.messages import TOO_LATE as _TOO_LATE
+from acorn._history.request_messages import REMINDER as _REMINDER
+from acorn._machine.machine import FINISHED as _FINISHED
+from acorn._machine.machine import SKIPPED as _SKIPPED
+from acorn._machine.machine import TOO_LATE as _TOO_LATE
 from acorn._record.saved_form import MisfitError, RecordedError, fields_of
 from acorn._record.saved_form import module_in as class_in_journal
 from acorn._record.saved_form import read_entries as _read_entries
@@ -229,7 +231,14 @@ def agent_name(agent: AgentOrClass) -> str:
 
 def is_agent(value: object) -> bool:
     """Return whether a value is a module class, also one with type arguments, or an instance."""
-    return hasattr(_specs.class_of(value), _specs.BASE)
+    return _specs.is_agent(value)
+
+
+def instance_of(agent: AgentOrClass) -> Agent:
+    """Return an agent as it is, or a new instance of a class."""
+    instance = _specs.instance_of(agent)
+    assert isinstance(instance, module)
+    return instance
 
 
 def example_input(agent: Agent) -> Any:
@@ -275,9 +284,13 @@ def media_kind(schema: JsonSchema) -> str | None:
 
 def in_batch(agent: AgentT, batch: str, index: int) -> AgentT:
     """Make the next run of an agent an item of a batch, as the runs of a chat are. Returns the agent."""
-    options = replace(_specs.call_options(agent), item=_specs.BatchItem(batch, index))
-    vars(agent)[_specs.CALL_OPTIONS] = options
+    _set_call_options(agent, replace(_call_options(agent), item=_BatchItem(batch, index)))
     return agent
+
+
+async def aresume(agent: Agent, run_id: str, answers: object, *, is_one: bool) -> Run:
+    """Resume a stored run on the event loop. `answers` is one answer if `is_one`, else answers by request id."""
+    return await _Caller[Any, Any](agent).aresume(run_id, answers, is_single=is_one)
 
 
 class QueuedRun:

@@ -1,12 +1,13 @@
-"""The step: what `on_start` and `on_step` see of the run and may change."""
+"""The step: the part of a run that `on_start` and `on_step` see and may change."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
+from pydantic import BaseModel
 from typing_extensions import TypeVar
 
 from acorn._declare.settings import (
@@ -17,6 +18,7 @@ from acorn._declare.settings import (
     settings_in,
     without_overridden,
 )
+from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH, make_tool
 from acorn._declare.tools.kinds import Tool
 from acorn._formats.content import PartCollector
@@ -46,34 +48,34 @@ class Step(Generic[Deps]):
 
     run: Run[Any, Deps]
     counter: int
-    """Which step this is, counted from 1; 0 in `on_start`, before the first."""
+    """The number of the step, counted from 1. It is 0 in `on_start`, before the first step."""
     tool_calls: list[ToolCall]
     tool_results: list[ToolResult]
-    """Change them here, before the model reads them."""
+    """The results. Change them here, before the model reads them."""
 
-    _spec: Any
+    _spec: Spec
     _response: ModelResponse
     _before: Mapping[str, Any]
-    """What earlier hooks of the run have set."""
+    """The settings that earlier hooks of the run have changed."""
     _listed: tuple[Tool, ...]
+    """The tools before the hook."""
     _known: tuple[Tool, ...]
-    """Those and the ones that were added."""
+    """The tools before the hook, and those that it added."""
     _branches: Collection[str]
 
-    # What the hook has done; most do little, so there is nothing to be made for it beforehand.
+    # The changes of the hook. Most hooks change little, so these are class attributes until they are set.
     _settings: Mapping[str, Any] = MappingProxyType({})
     _is_model_set = False
-    """Whether the hook gave another model, and did not merely change the dict of the one there was."""
+    """Whether the hook assigned a model. It may also change the model dict in place."""
     _tools: list[Callable[..., Any]] | None = None
-    _removed: tuple[str, ...] = ()
-    """Branches."""
+    _removed_branches: tuple[str, ...] = ()
     _context: tuple[str, ...] = ()
     _parts: PartCollector | None = None
-    _finished: Any = None
+    _output: BaseModel | None = None
 
     def __init__(
         self,
-        owner: Any,
+        spec: Spec,
         run: Run[Any, Deps],
         response: ModelResponse,
         tool_calls: list[ToolCall],
@@ -82,13 +84,13 @@ class Step(Generic[Deps]):
         branches: Collection[str],
         before: Mapping[str, Any],
     ) -> None:
-        # At once: one by one, each would be judged like an assignment of a hook's.
+        # Set all fields at once. `__setattr__` would treat each as an assignment of a hook.
         fields = {
             "run": run,
             "counter": run.steps,
             "tool_calls": tool_calls,
             "tool_results": tool_results,
-            "_spec": owner,
+            "_spec": spec,
             "_response": response,
             "_before": before,
             "_known": tools,
@@ -97,11 +99,11 @@ class Step(Generic[Deps]):
         }
         object.__setattr__(self, "__dict__", fields)
 
-    if not TYPE_CHECKING:  # a type checker would take any name for one that can be set
+    if not TYPE_CHECKING:  # With `__setattr__`, a type checker would accept any name.
 
         def __setattr__(self, name: str, value: Any) -> None:
             if name not in _SETTABLE and not name.startswith("_"):
-                raise AttributeError(_cannot_set(name))
+                raise AttributeError(_read_only_message(name))
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
@@ -109,16 +111,17 @@ class Step(Generic[Deps]):
 
     @property
     def branch(self) -> str | None:
-        """The path of the branch this is a step of, `outer/inner`; None in a run of its own."""
+        """The path of the branch, such as `outer/inner`. None if the run is not a branch."""
         return self.run.branch
 
     @property
     def model(self) -> Any:
         if "model" not in self._settings:
-            now = self._model_before
-            if not isinstance(now, dict | list | tuple) or is_model(now):
-                return now
-            self._settings = {**self._settings, "model": _own(now)}  # the class's own is not to be changed in place
+            model = self._model_before
+            if not isinstance(model, dict | list | tuple) or is_model(model):
+                return model
+            # The hook may change the dict in place, which must not change the dict of the class.
+            self._settings = {**self._settings, "model": _copy_model(model)}
         return self._settings["model"]
 
     @model.setter
@@ -129,8 +132,8 @@ class Step(Generic[Deps]):
 
     @property
     def temperature(self) -> float:
-        found: float = self._setting("temperature")
-        return found
+        value: float = self._setting("temperature")
+        return value
 
     @temperature.setter
     def temperature(self, value: float) -> None:
@@ -138,8 +141,8 @@ class Step(Generic[Deps]):
 
     @property
     def max_tokens(self) -> int:
-        found: int = self._setting("max_tokens")
-        return found
+        value: int = self._setting("max_tokens")
+        return value
 
     @max_tokens.setter
     def max_tokens(self, value: int) -> None:
@@ -159,34 +162,34 @@ class Step(Generic[Deps]):
 
     @property
     def deps(self) -> Deps:
-        """What `using(deps=...)` brought along."""
+        """The value from `using(deps=...)`."""
         return self.run.deps
 
     @property
     def content(self) -> str:
-        """The text beside the tool calls; "" where there was none."""
+        """The text of the response, or an empty string."""
         return self._response.content
 
     @property
     def reasoning(self) -> str | None:
-        """Thinking text, where the model shows it."""
+        """The reasoning of the model, if it shows it."""
         return self._response.reasoning
 
     @property
     def usage(self) -> Usage:
-        """Tokens of this step's request."""
+        """The tokens of this step's request."""
         return self._response.usage
 
     @property
     def cost(self) -> float | None:
-        """Dollars of this step's request, where the price is known."""
+        """The cost of this step's request in dollars, or None if the price is unknown."""
         return self._response.cost
 
     @property
     def response(self) -> JsonObject:
-        """The model's response in OpenAI's chat-completion shape, the same whatever the provider."""
-        reply = self._response
-        message: JsonObject = {"role": "assistant", "content": reply.content or None, **reply.extra}
+        """The response in OpenAI's chat-completion format, for every provider."""
+        response = self._response
+        message: JsonObject = {"role": "assistant", "content": response.content or None, **response.extra}
         if self.tool_calls:
             message["tool_calls"] = [
                 {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.raw_arguments}}
@@ -195,56 +198,50 @@ class Step(Generic[Deps]):
         return {
             "id": f"{self.run.id}-{self.counter}",
             "object": "chat.completion",
-            "model": reply.model,
-            "choices": [{"index": 0, "message": message, "finish_reason": reply.stop_reason}],
+            "model": response.model,
+            "choices": [{"index": 0, "message": message, "finish_reason": response.stop_reason}],
             "usage": {
-                "prompt_tokens": reply.usage.input_tokens,
-                "completion_tokens": reply.usage.output_tokens,
-                "total_tokens": reply.usage.total_tokens,
+                "prompt_tokens": response.usage.input_tokens,
+                "completion_tokens": response.usage.output_tokens,
+                "total_tokens": response.usage.total_tokens,
             },
         }
 
     def add_tool(self, tool: Callable[..., Any]) -> None:
         """Add a tool for the remaining steps."""
-        made = make_tool(tool, "add_tool", self._spec.owner, {})
-        if made.name in self._names() or made.name in self._branches_left():
+        new = make_tool(tool, "add_tool", self._spec.owner, {})
+        if new.name in self._named_tools() or new.name in self._remaining_branches():
             raise ToolConflictError(
-                f"Tool '{made.name}' is there already; give the new one another name with `@tool(name=...)`, "
-                f"or remove the old one first."
+                f"Tool '{new.name}' already exists. Give the new one another name with `@tool(name=...)`, or remove "
+                f"the old one first."
             )
-        self._known = (*self._known, made)
-        self.tools.append(made.function)
+        self._known = (*self._known, new)
+        self.tools.append(new.function)
 
     def remove_tool(self, name: str) -> None:
         """Remove a tool, or a branch, for the remaining steps."""
         if name == FINISH:
-            raise DeclarationError(f"`{FINISH}` cannot be removed: it is how a run ends.")
-        names, branches = self._names(), self._branches_left()
+            raise DeclarationError(f"`{FINISH}` cannot be removed, because it ends the run.")
+        tools, branches = self._named_tools(), self._remaining_branches()
         if name in branches:
-            self._removed += (name,)
+            self._removed_branches += (name,)
             return
-        if name not in names:
-            there = ", ".join(f"`{known}`" for known in (*names, *branches)) or "none"
-            raise DeclarationError(f"There is no tool `{name}` to remove; there are {there}.")
-        self.tools[:] = [function for function in self.tools if function != names[name].function]
+        if name not in tools:
+            names = ", ".join(f"`{known}`" for known in (*tools, *branches)) or "none"
+            raise DeclarationError(f"There is no tool `{name}` to remove. There are: {names}.")
+        self.tools[:] = [function for function in self.tools if function != tools[name].function]
 
     def finish(self, /, **fields: Any) -> None:
-        """End the run after this hook, with these fields as its output (`result=` for a plain type)."""
-        self._finished = judge_fields(self._spec.output, fields, self._spec.owner)
+        """End the run after this hook, with these fields as its output (`result=` for a type that is not a schema)."""
+        self._output = judge_fields(self._spec.output, fields, self._spec.owner)
 
     def add_to_context(self, content: Any) -> None:
-        """Show the model something beside the tool results: a string, dict, list or Pydantic instance."""
+        """Show the model a string, dict, list or Pydantic instance after the tool results."""
         self._parts = self._parts or PartCollector()
         self._context += (encode_xml(content, self._spec.xml_context_root, self._spec.xml, self._parts),)
 
-    def _shown(self) -> Content | None:
-        """All that `add_to_context` was given; None where it was not called."""
-        if not self._context or self._parts is None:
-            return None
-        return self._parts.content("\n".join(self._context))
-
-    def chosen_tools(self) -> tuple[Tool, ...]:
-        """The tools as the hook left them, each compiled once."""
+    def _chosen_tools(self) -> tuple[Tool, ...]:
+        """Return the tools as the hook left them, each compiled once."""
         if self._tools is None or self._tools == [tool.function for tool in self._listed]:
             return self._listed
         chosen: list[Tool] = []
@@ -254,18 +251,18 @@ class Step(Generic[Deps]):
             if tool.name in [other.name for other in chosen]:
                 if any(other is tool for other in chosen):
                     continue
-                raise ToolConflictError(f"`step.tools` holds two tools named '{tool.name}'; keep one.")
+                raise ToolConflictError(f"`step.tools` holds two tools named '{tool.name}'. Keep one.")
             chosen.append(tool)
         return tuple(chosen)
 
-    def _names(self) -> dict[str, Tool]:
-        return {tool.name: tool for tool in self.chosen_tools()}
+    def _named_tools(self) -> dict[str, Tool]:
+        return {tool.name: tool for tool in self._chosen_tools()}
 
-    def _branches_left(self) -> list[str]:
-        return [name for name in self._branches if name not in self._removed]
+    def _remaining_branches(self) -> list[str]:
+        return [name for name in self._branches if name not in self._removed_branches]
 
-    def changes(self) -> JsonObject:
-        """The settings that the hook set; a model that was only looked at is left out."""
+    def _changed_settings(self) -> JsonObject:
+        """Return the settings that the hook changed. A model that it only read is left out."""
         changed = dict(self._settings)
         if "model" in changed and not self._is_model_set:
             model, before = changed["model"], self._model_before
@@ -274,13 +271,15 @@ class Step(Generic[Deps]):
                 del changed["model"]
             else:
                 check_setting(self._spec.owner, "model", model)
-                # What it said all along was overruled, and still is.
+                # A nearer setting overrides an unchanged value of the dict, as it did before the hook.
                 if isinstance(before, list):
                     changed["model"] = [without_overridden(each, changed) if each in before else each for each in model]
                 else:
-                    kept = [name for name, key in settings_in(model) if key in before and before[key] == model[key]]
-                    lost = [name for name in kept if name in self._before or name in changed]
-                    changed["model"] = without_overridden(model, lost)
+                    unchanged = [
+                        name for name, key in settings_in(model) if key in before and before[key] == model[key]
+                    ]
+                    overridden = [name for name in unchanged if name in self._before or name in changed]
+                    changed["model"] = without_overridden(model, overridden)
                 check_set_once("step", changed["model"], changed)
         return changed
 
@@ -289,7 +288,7 @@ class Step(Generic[Deps]):
         return effective_setting("model", self._before, self._spec)
 
     def _setting(self, name: str) -> Any:
-        return effective_setting(name, merge_settings(self._before, self.changes()), self._spec)
+        return effective_setting(name, merge_settings(self._before, self._changed_settings()), self._spec)
 
     def _set(self, name: str, value: Any) -> None:
         check_setting(self._spec.owner, name, value)
@@ -298,19 +297,37 @@ class Step(Generic[Deps]):
         self._settings = {**self._settings, name: value}
 
 
-def _own(model: Any) -> Any:
-    """A dict, or a list and the dicts in it, to be changed."""
+class StepChanges(NamedTuple):
+    """The changes that a hook made to a step."""
+
+    settings: JsonObject
+    tools: tuple[Tool, ...]
+    removed_branches: tuple[str, ...]
+    context: Content | None
+    """The content from `add_to_context`, or None."""
+    output: BaseModel | None
+    """The output from `step.finish`, or None."""
+
+
+def changes_of(step: Step) -> StepChanges:
+    """Return the changes that a hook made to a step."""
+    context = step._parts.content("\n".join(step._context)) if step._context and step._parts is not None else None
+    return StepChanges(step._changed_settings(), step._chosen_tools(), step._removed_branches, context, step._output)
+
+
+def _copy_model(model: Any) -> Any:
+    """Copy a model dict, or a list and the dicts in it."""
     if isinstance(model, list | tuple):
-        return [_own(each) if isinstance(each, dict) else each for each in model]
+        return [_copy_model(each) if isinstance(each, dict) else each for each in model]
     return dict(model)
 
 
-def _cannot_set(name: str) -> str:
-    can = f"what can be set is {', '.join(f'`{each}`' for each in _SETTABLE)}"
+def _read_only_message(name: str) -> str:
+    settable = f"you can set {', '.join(f'`{each}`' for each in _SETTABLE)}"
     if name == "history":
-        return f"A step has no `history`; the conversation is `self.history`. Of a step {can}."
+        return f"A step has no `history`. The conversation is `self.history`. On a step {settable}."
     if hasattr(Step, name) or name in Step.__annotations__:
-        return f"`step.{name}` is to be read only; {can}."
+        return f"`step.{name}` is read-only. On a step {settable}."
     near = get_close_matches(name, _SETTABLE, 1)
     hint = f"; did you mean `{near[0]}`?" if near else "."
-    return f"A step has no `{name}`{hint} Of a step {can}."
+    return f"A step has no `{name}`{hint} On a step {settable}."

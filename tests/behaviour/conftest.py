@@ -1,8 +1,8 @@
-"""Behaviour runs in several ways. A promise holds in all of them: sync, sync inside a running event loop, and async.
+"""Run tests of behavior in several ways of calling: sync, sync inside a running event loop, and async.
 
-Tests of loop, history, branches and fallbacks also run with the conversation sent as one `<thread>` document, which is
-not for tests of the message list itself, and with the run saved and loaded anew after every single tell. In the long
-version of the tests all of them are sent as a document, and more of them are saved.
+Tests of the loop, the history, branches and fallbacks also run with the conversation sent as one `<thread>` document
+(except tests of the message list itself), and with the run saved and loaded after every tell. The long version of the
+tests sends all of them as a document and saves more of them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.saved_tree import SavedTree
 from tests.threaded_model import Given, RawThreadedModel, ThreadedModel
 
 from acorn import Run, capture, module
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.sync_driver import drive
 from acorn.testing import ScriptedModel
 
@@ -40,20 +40,20 @@ if TORTURE:
 
 
 class Call:
-    """Calls a module in one of the ways."""
+    """Call a module in one of the ways."""
 
     def __init__(self, way: str) -> None:
         self.way = way
         self._given = Given()
 
     def scripted(self, replies: Any, **options: Any) -> ScriptedModel:
-        """A model for this way; its `requests` tell the messages in all of them."""
+        """Return a model for this way; its `requests` have the messages in all ways."""
         if self.way == AS_THREAD:
             return ThreadedModel(replies, self._given, **options)
         return ScriptedModel(replies, **options)
 
     def raw(self, responses: Any, **options: Any) -> RawModel:
-        """The same for responses to the letter."""
+        """Return a model with exact responses for this way."""
         return (
             RawThreadedModel(responses, self._given, **options)
             if self.way == AS_THREAD
@@ -61,11 +61,11 @@ class Call:
         )
 
     def __call__(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> Any:
-        """The output of `agent(...)`."""
+        """Return the output of `agent(...)`."""
         return self.run(agent, *args, **kwargs).output
 
     def run(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> Run[Any]:
-        """The record of `agent.run(...)`."""
+        """Return the record of `agent.run(...)`."""
         if self.way == AS_THREAD:
             agent.history_format = "thread"
         if self.way in ("sync", AS_THREAD):
@@ -77,7 +77,7 @@ class Call:
         return asyncio.run(self._inside(agent, *args, **kwargs))
 
     def _saved(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> Run[Any]:
-        loop = new_loop(agent, args, kwargs)
+        loop = new_machine(agent, args, kwargs)
         drive(SavedTree(loop), loop.run.id)
         return loop.run
 
@@ -94,7 +94,7 @@ def call(request: pytest.FixtureRequest) -> Call:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What only a list of messages holds is not in a document, and what only a process holds is not saved."""
+    """Skip ways that cannot hold the tested data: a document has no message list, a saved run has no live objects."""
     spared = {item for item in items if _is_spared(item)}
     if spared:
         config.hook.pytest_deselected(items=list(spared))
@@ -119,7 +119,7 @@ Script = Callable[..., ScriptedModel]
 
 @pytest.fixture
 def script(request: pytest.FixtureRequest) -> Iterator[Script]:
-    """Makes scripted models; afterwards every request, every script and every history is judged."""
+    """Make scripted models and check every request, script and history afterwards."""
     models: list[ScriptedModel] = []
     way: Call = request.getfixturevalue("call") if "call" in request.fixturenames else Call("sync")
 

@@ -1,4 +1,4 @@
-"""An agent in `tools` is a tool: a run of its own, whose output is the result."""
+"""An agent in `tools` is a tool: a separate run whose output is the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`AnyModel` answers any agent by itself: every tool once, then an answer that validates, the same each time."""
+"""`AnyModel` answers any agent: every tool once, then a valid answer, equal each time."""
 
 from __future__ import annotations
 
@@ -232,7 +232,7 @@ def test_any_model_values_validate_for_every_pydantic_type(kind: str) -> None:
     assert (run.steps, run.stop_reason) == (1, "finish")
 
 
-# What it calls
+# Calls
 
 
 class Report(BaseModel):
@@ -270,7 +270,7 @@ class Outer(module[Any, Report]):
 
 
 def called(run: Run[Any]) -> list[str]:
-    """What a run called, without what it inherited."""
+    """Return what a run called, without what it inherited."""
     own = [entry for entry in run.journal.entries if isinstance(entry, ModelResponded)]
     return [made.name for entry in own for made in entry.calls]
 
@@ -352,7 +352,7 @@ def test_any_model_calls_tool_with_schema_only(call: Call) -> None:
     assert given == [{"n": 1, "kind": "x"}]
 
 
-# What it cannot
+# Limits
 
 
 class Impossible(BaseModel):

@@ -1,4 +1,4 @@
-"""Many inputs at a time: bounded, in any order, each item's trouble its own, and none done twice."""
+"""Batches: bounded, in any order, with separate errors and no repeated row."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_map_wrong_arguments_raise_immediately(rows: Any, options: dict[str, Any
 @pytest.mark.parametrize("options", [{}, {"id": "nightly"}, {"id": "nightly", "queue": True}])
 def test_map_rejects_run_id_of_single_run(options: dict[str, Any]) -> None:
     agent = shout(store=MemoryStore()).using(run_id="a")
-    with pytest.raises(DeclarationError, match=r"`run_id` of `Shout.using` names one run, and a batch begins many"):
+    with pytest.raises(DeclarationError, match=r"names one run, but a batch starts many"):
         agent.map([{"word": "a"}], **options)
-    with pytest.raises(DeclarationError, match="leave it out"):
+    with pytest.raises(DeclarationError, match="Remove `run_id`"):
         agent.amap([{"word": "a"}], **options)

@@ -1,4 +1,4 @@
-"""Batches that are left, fail to be fed, or are made anywhere; what is under way ends and goes on later."""
+"""Batches that are left early, cannot read their rows, or run inside tools: running rows end and resume later."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_map_left_loop_cancels_running_rows(store: Any) -> None:
 
 
 def test_map_left_loop_does_not_touch_run_resumed_elsewhere(store: Any) -> None:
-    """Both are this process, as the store sees it; the run is driven by whoever took it last."""
+    """Both claims belong to this process; the later one drives the run."""
     began, may_end, goes_on, may_go_on = (threading.Event() for _ in range(4))
 
     def slow(request: ModelRequest) -> Reply:
@@ -189,7 +189,7 @@ def test_map_left_during_claim_releases_run(is_async: bool) -> None:
 
 
 class Stuck(ScriptedModel):
-    """Answers the first row, and the others never."""
+    """Answer the first row, and never the others."""
 
     def __init__(self) -> None:
         super().__init__(echoed)

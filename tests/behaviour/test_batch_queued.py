@@ -1,4 +1,4 @@
-"""A batch whose runs are driven elsewhere gives the same items as one whose runs are driven here."""
+"""A queued batch yields the same items as a local one."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def worker(store: Store) -> Iterator[None]:
-    """Somebody who drives what is queued."""
+    """Drive the queued runs."""
     over = threading.Event()
 
     def work() -> None:
@@ -168,13 +168,13 @@ def test_queued_batch_stops_submitting_at_max_cost(store: Store) -> None:
 
 
 def test_queued_batch_wrong_arguments_raise_immediately(store: Store) -> None:
-    with pytest.raises(DeclarationError, match=r"`concurrency` of `Desk\.map` is for runs in this process"):
+    with pytest.raises(DeclarationError, match=r"`concurrency` of `Desk\.map` has no effect with `queue=True`"):
         queued(store).map(["a"], queue=True, concurrency=4)
-    with pytest.raises(DeclarationError, match="keeps no runs"):
+    with pytest.raises(DeclarationError, match="has no store"):
         Desk().map(["a"], queue=True)
     with pytest.raises(DeclarationError, match="`deps` of `Desk`"):
         queued(store).using(deps=3).map(["a"], queue=True)
-    with pytest.raises(DeclarationError, match="is for runs that begin elsewhere"):
+    with pytest.raises(DeclarationError, match="applies only to queued runs"):
         queued(store).map(["a"])
     with pytest.raises(StoreError, match="has no workers"):
         Desk(store=store).map(["a"], queue=True).results()

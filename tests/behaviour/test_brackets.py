@@ -1,4 +1,4 @@
-"""Types in brackets: of an instance, and of the deps that a call brings along."""
+"""Type arguments of an instance, and the deps of a call."""
 
 import copy
 import pickle

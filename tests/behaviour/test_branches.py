@@ -1,4 +1,4 @@
-"""Branches: child runs that inherit the conversation, the tools and the settings of the run they come from."""
+"""Branches: child runs that inherit the conversation, the tools and the settings of their parent."""
 
 from __future__ import annotations
 
@@ -102,12 +102,12 @@ BOTH = "Answer the question.\n\nCheck the claim.\n\nBe thorough."
 
 
 def asks(request: ModelRequest) -> str:
-    """Who sends a request: the last paragraph of its prompt."""
+    """Return the sender of a request: the last paragraph of its prompt."""
     return str(request.messages[0]["content"]).rsplit("\n\n", 1)[-1]
 
 
 def by_asker(**scripts: list[Any]) -> Callable[[ModelRequest], Any]:
-    """Replies by who asks, in whatever order they come; the first word of the last paragraph is the name."""
+    """Choose replies by sender, in any order; the first word of the last paragraph is the name."""
     lock = threading.Lock()
 
     def reply(request: ModelRequest) -> Any:
@@ -239,7 +239,7 @@ def test_tool_added_in_run_cannot_take_name_of_branch(call: Call, script: Script
 
     class Adder(Main):
         def on_step(self, step: Step) -> None:
-            with pytest.raises(ToolConflictError, match="Tool 'check' is there already"):
+            with pytest.raises(ToolConflictError, match="Tool 'check' already exists"):
                 step.add_tool(check)
             step.tools = [check]
 
@@ -247,7 +247,7 @@ def test_tool_added_in_run_cannot_take_name_of_branch(call: Call, script: Script
         run_main(call, script(calling("look")), Adder)
 
 
-# What a branch begins with
+# Start of a branch
 
 
 def test_branch_history_starts_as_copy_with_pending_calls_answered(call: Call, script: Script) -> None:
@@ -271,7 +271,7 @@ def test_branch_history_starts_as_copy_with_pending_calls_answered(call: Call, s
 
 
 def assert_same_bytes(parent: ModelRequest, child: ModelRequest) -> None:
-    """Behind its system message the branch sends what its parent has sent, to the byte, and then more."""
+    """Check that a branch sends its parent's messages unchanged after its own system message, and then more."""
     assert parent.messages_json is not None
     assert child.messages_json is not None
     before, after = parent.messages_json(), child.messages_json()
@@ -286,7 +286,7 @@ def assert_same_bytes(parent: ModelRequest, child: ModelRequest) -> None:
 def test_branch_messages_before_branching_point_equal_parents_bytes(
     call: Call, script: Script, prompt: str, with_input: bool
 ) -> None:
-    # The same id comes again and again, so that the parent sends other ids than it keeps.
+    # The same id repeats, so that the parent sends other ids than it stores.
     looks = [Reply("Hm. ü") & calling("look", _id="same", place="🌳"), calling("look", _id="same", place="a\u2028b")]
     begin = calling("check", _id="same", claim="it") if with_input else calling("check", _id="same")
     model = script(*looks, begin, calling("look", _id="same"), TRUE, DONE)
@@ -301,7 +301,7 @@ def test_branch_messages_before_branching_point_equal_parents_bytes(
 def test_branch_sends_trimmed_history_like_parent(call: Call) -> None:
     class Trimmer(Main):
         def on_step(self, step: Step) -> None:
-            if step.counter == 2:  # the input goes, and the result of the first call
+            if step.counter == 2:  # The input and the result of the first call are removed.
                 del self.history[1]
                 del self.history[2]
 
@@ -512,7 +512,7 @@ def test_parents_method_tool_stays_bound_to_parent(call: Call, script: Script) -
     run = call.run(agent, question="Is it?")
     ((owner, length, inside),) = seen
     assert owner is agent
-    assert length == 3  # the parent's history: its results are not in it yet
+    assert length == 3  # The parent's history does not have its results yet.
     assert inside is run.branches[0]
 
 
@@ -523,7 +523,7 @@ def test_branch_can_be_removed_like_tool(call: Call, script: Script) -> None:
             if step.counter == 1:
                 step.remove_tool("check")
                 assert step.tools == [look, boom]
-                with pytest.raises(DeclarationError, match="no tool `check` to remove; there are `look`, `boom`\\."):
+                with pytest.raises(DeclarationError, match=r"no tool `check` to remove\. There are: `look`, `boom`\."):
                     step.remove_tool("check")
             if step.counter == 2:
                 with pytest.raises(DeclarationError, match="There is no tool `check` to remove"):
@@ -543,7 +543,9 @@ def test_remove_tool_error_lists_branches(call: Call, script: Script) -> None:
         def on_step(self, step: Step) -> None:
             step.remove_tool("chek")
 
-    with pytest.raises(DeclarationError, match="There is no tool `chek` to remove; there are `look`, `boom`, `check`"):
+    with pytest.raises(
+        DeclarationError, match=r"There is no tool `chek` to remove\. There are: `look`, `boom`, `check`"
+    ):
         run_main(call, script(calling("look")), Wrong)
 
 
@@ -679,7 +681,7 @@ def test_branch_inherits_deps(call: Call, script: Script) -> None:
     assert run.branches[0].deps == "mine"
 
 
-# What comes of it
+# Results
 
 
 def test_branch_result_is_instance_and_model_reads_json(call: Call, script: Script) -> None:
@@ -783,7 +785,7 @@ def test_branches_nest_three_levels_deep(call: Call, script: Script) -> None:
 
 
 def test_branches_of_one_response_run_concurrently(call: Call, script: Script) -> None:
-    """Each waits for the other two."""
+    """Wait for the other two."""
     barrier = threading.Barrier(3)
     met = asyncio.Event()
     waiting: list[int] = []
@@ -925,7 +927,7 @@ def test_concurrent_runs_in_threads_branch_independently(script: Script) -> None
         assert run.usage.requests == 4
 
 
-# By hand
+# Branches started from code
 
 
 def test_self_branch_in_on_step_sees_results_and_is_only_returned(call: Call, script: Script) -> None:
@@ -1144,7 +1146,7 @@ def test_self_branch_beyond_max_depth_raises_branch_error(call: Call, script: Sc
 
 def test_self_branch_outside_run_raises() -> None:
     agent = Main(model=ScriptedModel([]))
-    with pytest.raises(AcornError, match=r"There is no run to branch from: `self\.branch\(\.\.\.\)` works inside"):
+    with pytest.raises(AcornError, match=r"There is no run to branch from\. Call `self\.branch\(\.\.\.\)`"):
         agent.branch(Checker)
     with pytest.raises(AcornError, match="There is no run to branch from"):
         asyncio.run(agent.abranch(Checker))
@@ -1158,7 +1160,7 @@ def test_self_branch_of_other_instance_raises(call: Call, script: Script) -> Non
 
     class Mixed(Main):
         def on_step(self, step: Step) -> None:
-            with pytest.raises(AcornError, match=r"This `Helper` has no run .* of another instance, of `Mixed`"):
+            with pytest.raises(AcornError, match=r"This `Helper` has no run .* of another instance, a `Mixed`"):
                 Helper().branch(Checker)
             with pytest.raises(AcornError, match="This `Mixed` has no run to branch from"):
                 Mixed().branch_all([(Checker, {})])
@@ -1230,7 +1232,8 @@ def test_self_branch_requires_module_class_with_output(call: Call, script: Scrip
 
 
 PAIRS = (
-    r"`branch_all` takes pairs of a module class and a dict of its inputs, as in `\(Review, \{\}\)`; `branches\[1\]` is"
+    r"`branches\[1\]` of `branch_all` must be a pair of a module class and a dict of its inputs, such as "
+    r"`\(Review, \{\}\)`, got"
 )
 COUNT = "`concurrency` of `branch_all` must be a whole number of at least 1, or None for all at once, got"
 
@@ -1541,11 +1544,11 @@ def test_concurrent_branch_chunks_arrive_as_they_are_made(call: Call, script: Sc
     assert sum(chunk.tool_result is not None for chunk in chunks) == 2
 
 
-# Ending early
+# Early end
 
 
 class Gate(ScriptedModel):
-    """A model that holds up the branches until it is opened; says when so many have come."""
+    """A model that blocks the branches until it is opened and reports how many have arrived."""
 
     def __init__(self, replies: Any, wanted: int) -> None:
         super().__init__(replies)
@@ -1658,7 +1661,7 @@ def test_base_exception_in_branch_ends_siblings(call: Call, kind: type[BaseExcep
 
 
 class Dripping(ScriptedModel):
-    """Says when a stream was closed before its end."""
+    """Report whether a stream was closed before its end."""
 
     closed = 0
 
@@ -1713,7 +1716,7 @@ def test_leaving_stream_early_ends_branches(call: Call, count: int) -> None:
         assert_complete(run.history)
 
 
-# A branch that fails while something of it is under way
+# A branch that fails while part of it is running
 
 
 @pytest.mark.message_list

@@ -1,4 +1,4 @@
-"""What branches have used and done is in the record above them, also if it was interrupted, failed or loaded."""
+"""The record of a parent includes the usage and work of its branches, also if it was interrupted, failed or loaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.provider_rules import assert_complete
 
 from acorn import Run, Step, Usage, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.async_driver import adrive
 from acorn._drive.sync_driver import drive
 from acorn._drive.tree import Tree
@@ -30,7 +30,7 @@ WAYS = ["sync", "async"]
 
 
 class Trouble:
-    """How often a run is interrupted yet."""
+    """The number of interruptions so far."""
 
     left = 1
 
@@ -91,7 +91,7 @@ def costing(reply: Reply) -> Reply:
 
 
 def replies(request: ModelRequest) -> Reply:
-    """Each run goes by what it has read so far, so that it may be asked again."""
+    """Choose the reply by the conversation, so that a run can be asked again."""
     prompt = str(request.messages[0]["content"]).rsplit("\n\n", 1)[-1]
     turns = [message for message in request.messages if message["role"] == "assistant"]
     if prompt == "Trunk.":
@@ -101,14 +101,14 @@ def replies(request: ModelRequest) -> Reply:
     if prompt == "Twig.":
         return costing([calling("leaf", f"w{above}", number=2), finish(result="twig")][len(turns) - above])
     said = str(request.messages[-1]["content"])
-    if "t4" in str(turns) and "up again" not in said:  # the last leaf, of the second twig
+    if "t4" in str(turns) and "up again" not in said:  # The last leaf, of the second twig.
         return costing(calling("stumble", "s1"))
     return costing(finish(result="leaf"))
 
 
 def trunk() -> tuple[Machine, ScriptedModel]:
     model = ScriptedModel(replies, price=Price(0.001, 0.01))
-    return new_loop(Trunk(model=model), (), {}), model
+    return new_machine(Trunk(model=model), (), {}), model
 
 
 def go(tree: Tree, run_id: str, way: str) -> None:
@@ -129,7 +129,7 @@ def loaded(first: Machine, texts: dict[str, Any]) -> tuple[Tree, Machine]:
 
 
 def shape(run: Run[Any]) -> list[Any]:
-    """The tree of records below a run."""
+    """Return the tree of records below a run."""
     return [(child.id, child.branch, shape(child)) for child in run.branches]
 
 
@@ -233,7 +233,7 @@ def test_run_counts_usage_of_branch_in_thread_at_end(end: str) -> None:
             return costing(finish(result="late"))
         return costing(calling("look", "l1"))
 
-    loop = new_loop(Hasty(model=ScriptedModel(reply)), (), {})
+    loop = new_machine(Hasty(model=ScriptedModel(reply)), (), {})
     try:
         if end == "fails":
             with pytest.raises(ValueError, match="no"):
@@ -287,7 +287,7 @@ def test_loaded_tree_has_records_of_all_saved_branches(way: str) -> None:
 
 
 def kinds(run: Run[Any]) -> list[Any]:
-    """What a thread tells, but for when and in which run."""
+    """Return the content of a thread, without times and run ids."""
     return [
         {name: value for name, value in event.items() if name not in ("timestamp", "run_id", "runId", "seconds")}
         for event in dump_events(run.thread)

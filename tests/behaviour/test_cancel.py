@@ -1,4 +1,4 @@
-"""Cancelling `acall`: what is under way is cancelled, and what is left is in order."""
+"""Cancelling `acall` cancels the running work and leaves a valid state."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ PATIENCE = 120.0
 
 
 class Pause:
-    """A place to stop at: says when somebody is there, and whether they were cancelled."""
+    """A place to wait at, which reports arrival and cancellation."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -37,7 +37,7 @@ class Pause:
             await asyncio.sleep(PATIENCE)
         except asyncio.CancelledError:
             self.cancelled.append(True)
-            await asyncio.sleep(0.01)  # cleaning up takes its time
+            await asyncio.sleep(0.01)  # Cleaning up takes time.
             self.left.append(True)
             raise
 
@@ -55,7 +55,7 @@ class Worker(module[Any, str]):
 
 
 async def cancel(agent: Worker, pause: Pause) -> Run[Any]:
-    """Cancel a call when it has reached the pause; the record that is left."""
+    """Cancel a call when it reaches the pause, and return its record."""
     with capture() as runs:
         task = asyncio.ensure_future(agent.acall())
         assert await asyncio.to_thread(pause.reached.wait, PATIENCE)
@@ -111,7 +111,7 @@ def test_cancel_during_async_tool(script: Script) -> None:
         await pause.aenter()
 
     run = asyncio.run(cancel(Worker(model=script(calling("hang")), tools=[hang]), pause))
-    assert pause.cancelled == pause.left == [True]  # it had the time to clean up
+    assert pause.cancelled == pause.left == [True]  # The tool had time to clean up.
     assert told(run) == [STOPPED]
 
 
@@ -126,12 +126,12 @@ def test_cancel_during_sync_tool(script: Script) -> None:
 
     async def main() -> None:
         run = await cancel(Worker(model=script(calling("hang")), tools=[hang]), pause)
-        assert pause.left == []  # a thread cannot be cancelled, and nobody waits for it
+        assert pause.left == []  # A thread cannot be cancelled, and acorn does not wait for it.
         assert told(run) == [STOPPED]
         pause.release.set()
         await asyncio.to_thread(threads[0].join, PATIENCE)
         assert pause.left == [True]
-        assert told(run) == [STOPPED]  # what it returns comes too late
+        assert told(run) == [STOPPED]  # The result arrives too late.
 
     asyncio.run(main())
 
@@ -200,7 +200,7 @@ def test_cancel_ignored_by_tool_still_ends_run(script: Script) -> None:
 
 
 class Hooked(Worker):
-    """Pauses in one of its hooks."""
+    """An agent that pauses in one of its hooks."""
 
     def __init__(self, pause: Pause, where: str, **settings: Any) -> None:
         self.pause = pause
@@ -259,7 +259,7 @@ def test_cancel_during_sync_hook(script: Script) -> None:
     async def main() -> None:
         run = await cancel(Slow(model=script(calling("look")), tools=[look]), pause)
         assert pause.left == []
-        assert told(run) == ["seen"]  # the tool had ended
+        assert told(run) == ["seen"]  # The tool had ended.
         pause.release.set()
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""A run that somebody cancels in its store ends at once where it is driven, whatever it is at."""
+"""A run that is cancelled in its store ends immediately in the process that drives it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from acorn.testing import ScriptedModel, call, finish
 
 
 class Scene:
-    """What is under way for ages, and whether it has begun."""
+    """Work that takes very long, and whether it has started."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -101,7 +101,7 @@ WAYS = pytest.mark.parametrize("way", [called, acalled, streamed, astreamed])
 
 
 class SlowModel(ScriptedModel):
-    """One that takes ages to answer."""
+    """A model that takes very long to answer."""
 
     def __init__(self, scene: Scene) -> None:
         super().__init__([finish("never")])
@@ -126,7 +126,7 @@ class SlowModel(ScriptedModel):
 
 
 def cancelled(agent: Any, store: Store, scene: Scene, way: Way) -> RunCancelledError:
-    """Drive a run, cancel it when it is at what takes ages, and see how it ends."""
+    """Drive a run, cancel it during its long work, and return its end."""
 
     def cancel() -> None:
         scene.begun.wait(AGES)
@@ -161,7 +161,7 @@ def test_stored_cancel_ends_long_tool(store: Store, scene: Scene, way: Way, name
     if name == "doze":
         assert comes_true(lambda: scene.ended == ["doze"])
     else:
-        assert scene.ended == []  # it cannot be stopped, and is left behind
+        assert scene.ended == []  # The thread cannot be stopped and is abandoned.
 
 
 @WAYS
@@ -171,7 +171,7 @@ def test_stored_cancel_waits_for_slow_end_and_stores_it(scene: Scene, way: Way) 
             return [scene.doze]
 
         def close(self) -> None:
-            time.sleep(1.0)  # longer than anybody is given who does not hear
+            time.sleep(1.0)  # Longer than the time for code that ignores the cancellation.
 
     store = MemoryStore()
     check(cancelled(Desk(tools=[Tidy()], model=ScriptedModel([call("doze")])), store, scene, way), store)

@@ -1,4 +1,4 @@
-"""What an error was made of is its cause, and a model is told why its reply did not do."""
+"""The cause of an error is its origin, and the model reads why its response failed."""
 
 from __future__ import annotations
 

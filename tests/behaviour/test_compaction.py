@@ -1,4 +1,4 @@
-"""A conversation that has grown long is summed up by the model, and goes on."""
+"""Compaction: the model summarizes a long conversation, and the run continues."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.provider_rules import assert_complete, assert_request_valid, assert_t
 from tests.saved_tree import SavedTree
 
 from acorn import DeclarationError, LimitError, Run, Step, StreamChunk, listen, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.sync_driver import drive
 from acorn._drive.tree import Tree
 from acorn._history.history import history_of
@@ -61,7 +61,7 @@ def is_summary(request: ModelRequest) -> bool:
 
 
 def looks(request: ModelRequest, *, times: int = 6, summary: Any = SHORT) -> Any:
-    """Looks so many times, and then says what the conversation tells it."""
+    """Call the tool a number of times, then report what the conversation says."""
     if is_summary(request):
         return summary
     texts = [str(message.get("content")) for message in request.messages]
@@ -85,7 +85,7 @@ def run_in(agent: module[Any, Any], way: str, **inputs: Any) -> Run[Any]:
         found: Run[Any] = asyncio.run(last())
         return found
     if way == "saved":
-        loop = new_loop(agent, ("go",), inputs)
+        loop = new_machine(agent, ("go",), inputs)
         drive(SavedTree(loop), loop.run.id)
         return loop.run
     return agent.run("go", **inputs)
@@ -202,7 +202,7 @@ def test_compaction_uses_token_count_of_provider() -> None:
     model = ScriptedModel(reply)
     assert len(compactions(run_in(Looker(model=model), "sync"))) == 1
     quiet = ScriptedModel(lambda request: _without_usage(looks(request, times=4)))
-    assert compactions(run_in(Looker(model=quiet), "sync"))  # by an estimate
+    assert compactions(run_in(Looker(model=quiet), "sync"))  # By an estimate.
 
 
 def _without_usage(reply: Any) -> Any:
@@ -232,11 +232,11 @@ def test_compaction_leaves_short_conversations() -> None:
     model = ScriptedModel(functools.partial(looks, times=2))
     assert not compactions(run_in(Looker(model=model, compact_at=100_000), "sync"))
     model = ScriptedModel(functools.partial(looks, times=1))
-    assert not compactions(run_in(Looker(model=model, compact_at=1), "sync"))  # two turns are kept at least
+    assert not compactions(run_in(Looker(model=model, compact_at=1), "sync"))  # At least two turns are kept.
 
 
 def test_compaction_skips_small_savings() -> None:
-    """The part that stays is long by itself: there is no summary at every step."""
+    """Keep the remaining part long, so that a summary does not follow at every step."""
     model = ScriptedModel(functools.partial(looks, times=12))
     run = run_in(
         Looker(model=model, compact_at=3000),
@@ -262,7 +262,7 @@ def test_compaction_interrupted_in_progress_resumes() -> None:
         return looks(request)
 
     model = ScriptedModel(reply)
-    loop = new_loop(Looker(model=model), ("go",), {})
+    loop = new_machine(Looker(model=model), ("go",), {})
     with pytest.raises(KeyboardInterrupt):
         drive(Tree(loop), loop.run.id)
     again = load(loop.plan, json.loads(json.dumps(save(loop))))
@@ -408,7 +408,7 @@ def test_compaction_never_separates_call_from_result() -> None:
         """Look around."""
 
         def on_step(self, step: Step) -> None:
-            if step.counter == 3:  # the result of the first call stands at the end
+            if step.counter == 3:  # The result of the first call is at the end.
                 found = next(each for each in self.history if each.get("tool_call_id") == "c1")
                 self.history.remove(found)
                 self.history.append(found)
@@ -541,4 +541,4 @@ def test_compaction_killed_during_and_after_resumes(tmp_path: Path) -> None:
     assert third.stdout.startswith("4711 ")
     log = (tmp_path / "log.txt").read_text().split("\n")
     assert [log.count(f"look {at}") for at in range(1, 8)] == [1] * 7
-    assert log.count("summary") == 2  # once cut off, once kept
+    assert log.count("summary") == 2  # Once cut off, once kept.

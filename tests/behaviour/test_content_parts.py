@@ -1,4 +1,4 @@
-"""Pictures and the like beside text: in the input, in what tools return, in context, and all the way they go."""
+"""Media next to text: in the input, in tool results, in context, and in every saved form."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.photo import Photo, Sketch, Sound, image
 from tests.provider_rules import assert_valid
 
 from acorn import LimitError, Run, Step, Usage, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._formats.content import text_of
 from acorn._history.history import history_of
 from acorn._machine.saved_run import load, save
@@ -81,13 +81,13 @@ def text(content: str) -> dict[str, Any]:
 
 
 def pictures(messages: list[Message]) -> list[Any]:
-    """All parts that are no text, in their order."""
+    """Return all parts that are not text, in order."""
     found = [part for message in messages if isinstance(message["content"], list) for part in message["content"]]
     return [part for part in found if part["type"] != "text"]
 
 
 def saw(request: ModelRequest) -> list[Any]:
-    """Who says what in a request, in all ways: role, text, and the pictures beside it."""
+    """Return role, text and media of each message of a request, in all ways of sending."""
     rest = [message for message in request.messages if message["role"] != "system"]
     return [(message["role"], text_of(message["content"]), pictures([message])) for message in rest]
 
@@ -165,7 +165,7 @@ def test_trimmed_input_returns_with_its_image(call: Call, script: Script) -> Non
     assert saw(model.requests[1]) == saw(model.requests[0])
 
 
-# What tools return
+# Tool results
 
 
 def test_image_returned_by_tool_follows_its_result(call: Call, script: Script) -> None:
@@ -268,7 +268,7 @@ def test_add_to_context_accepts_images(call: Call, script: Script) -> None:
     assert saw(model.requests[1])[-1] == ("user", xml, [OAK_PART, ELM_PART])
 
 
-# What else is in the history
+# Other messages of the history
 
 
 PARTS = [
@@ -356,7 +356,7 @@ def test_branch_can_return_images(call: Call, script: Script) -> None:
     assert "base64" not in serialize_thread_to_xml(run.thread)
 
 
-# The journal, the thread, and what is kept
+# The journal, the thread, and saved runs
 
 
 class Showing(Botanist):
@@ -368,7 +368,7 @@ REPLIES = (calling("shoot") & calling("describe"), calling("plain"), DONE)
 
 
 def walked(call: Call, script: Script) -> Run[Any]:
-    """A run with pictures in all places."""
+    """Run an agent with media in all places."""
     return call.run(Showing(model=script(*REPLIES)), question="?", photo=OAK)
 
 
@@ -418,10 +418,10 @@ def test_saved_run_keeps_images(call: Call, script: Script) -> None:
     model = script(DONE)
     agent = Botanist(model=model)
     run = call.run(agent, question="?", photo=OAK)
-    loop = new_loop(agent, (), {"question": "?", "photo": OAK})
+    loop = new_machine(agent, (), {"question": "?", "photo": OAK})
     again = load(loop.plan, json.loads(json.dumps(save(loop))))
     assert again.run.input == run.input
-    assert again.openings == loop.openings
+    assert again.builder.openings == loop.builder.openings
 
 
 def test_failed_run_keeps_images(call: Call, script: Script) -> None:
@@ -489,7 +489,7 @@ def test_text_in_parts_is_counted(call: Call, script: Script) -> None:
         call.run(Wordy(model=model), question="?")
 
 
-# How it is sent
+# Requests
 
 
 def test_image_data_is_not_copied_per_request(script: Script) -> None:

@@ -1,4 +1,4 @@
-"""What may be declared on a module, what it means, and the words for what may not be."""
+"""Declarations: what is allowed, what it means, and the messages for what is not."""
 
 import ast
 import dataclasses
@@ -57,7 +57,7 @@ class Numbers(RootModel[list[int]]):
 
 
 class Opaque:
-    """Nothing that Pydantic knows."""
+    """A type that Pydantic does not know."""
 
 
 @tool
@@ -73,7 +73,7 @@ def calculate(expression: str) -> float:
 
 
 def declare(name: str = "Agent", /, *bases: type, **attributes: Any) -> AgentClass:
-    """A module class made at run time, so that no type checker sees what is wrong with it."""
+    """Create a module class at run time, so that no type checker sees its errors."""
     return cast(AgentClass, type(name, bases or (module,), {"__module__": __name__, **attributes}))
 
 
@@ -167,7 +167,7 @@ def test_mixin_attribute_hidden_by_module_is_not_declared() -> None:
     assert spec_of(declare("Behind", module, Mixin)()).declared == set()
 
 
-# Right values at the edges of what is allowed
+# Valid values at the limits
 
 RIGHT: list[tuple[str, Any]] = [
     ("model", "openai/gpt-4o"),
@@ -205,7 +205,7 @@ def test_setting_accepts_valid_value(attribute: str, value: Any) -> None:
     assert getattr(spec_of(declare()(**{attribute: value})), attribute) is value
 
 
-# Wrong values, in the words of the error
+# Invalid values and their messages
 
 MODEL = (
     "a model id such as 'openai/gpt-4o' or 'local/smollm2', a dict with 'model' and LiteLLM arguments "
@@ -412,7 +412,7 @@ def test_property_as_setting_is_rejected() -> None:
     assert "`Agent.temperature` must be a number" in refusal(lambda: declare(temperature=property(lambda self: 1)))
 
 
-# Near misses
+# Similar names
 
 NEAR = [
     ("max_step", "max_steps"),
@@ -436,15 +436,15 @@ NEAR = [
 
 @pytest.mark.parametrize(("written", "meant"), NEAR)
 def test_similar_attribute_name_warns_with_suggestion(written: str, meant: str) -> None:
-    with pytest.warns(UserWarning, match="did you mean") as caught:
+    with pytest.warns(UserWarning, match="Did you mean") as caught:
         declare(**{written: 5})
     assert [str(warning.message) for warning in caught] == [
-        f"`Agent.{written}` is not an attribute of modules; did you mean `{meant}`?"
+        f"`Agent.{written}` is not a setting. Did you mean `{meant}`?"
     ]
 
 
 def test_similar_name_warning_points_at_class() -> None:
-    with pytest.warns(UserWarning, match="did you mean") as caught:
+    with pytest.warns(UserWarning, match="Did you mean") as caught:
 
         class Agent(module):
             max_step = 5
@@ -454,7 +454,7 @@ def test_similar_name_warning_points_at_class() -> None:
 
 
 def test_subclass_does_not_repeat_warning() -> None:
-    with pytest.warns(UserWarning, match="did you mean `max_steps`"):
+    with pytest.warns(UserWarning, match="Did you mean `max_steps`"):
         parent = declare("Parent", max_step=5)
     declare("Child", parent)
 
@@ -577,12 +577,12 @@ def test_instance_can_override_every_setting() -> None:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("depth", "`Painter` has no attribute `depth` to set"),
-        ("api_key", "`Painter` has no attribute `api_key` to set"),
-        ("on_step", "`Painter` has no attribute `on_step` to set"),
-        ("_acorn_spec", "`Painter` has no attribute `_acorn_spec` to set"),
-        ("temprature", "`Painter` has no attribute `temprature` to set; did you mean `temperature`?"),
-        ("max_step", "`Painter` has no attribute `max_step` to set; did you mean `max_steps`?"),
+        ("depth", "`Painter` has no setting `depth`."),
+        ("api_key", "`Painter` has no setting `api_key`."),
+        ("on_step", "`Painter` has no setting `on_step`."),
+        ("__acorn_spec__", "`Painter` has no setting `__acorn_spec__`."),
+        ("temprature", "`Painter` has no setting `temprature`. Did you mean `temperature`?"),
+        ("max_step", "`Painter` has no setting `max_step`. Did you mean `max_steps`?"),
     ],
 )
 def test_unknown_setting_raises_type_error(name: str, words: str) -> None:
@@ -596,7 +596,7 @@ def test_input_passed_to_init_raises_with_advice() -> None:
     class Asked(module[Text, Verdict]):
         """Judge."""
 
-    words = "`text` is an input of `Asked`, which the call takes: `Asked()(text=...)`"
+    words = "`text` is an input of `Asked`, not a setting. Pass it to the call: `Asked()(text=...)`."
     for act in (Asked, Asked().using, Asked.override):
         with pytest.raises(TypeError) as caught:
             act(text="a")
@@ -995,7 +995,7 @@ def test_quoted_type_argument_is_rejected_like_attribute() -> None:
 
 
 def fields_of(declared: Any) -> dict[str, tuple[Any, bool, Any]]:
-    """Name, type, whether it is required, and the default of each field."""
+    """Return name, type, requirement and default of each field."""
     fields = spec_of(declare(initial_input=declared)()).input.schema.model_fields
     return {
         name: (field.annotation, field.is_required(), field.get_default(call_default_factory=True, validated_data={}))
@@ -1403,7 +1403,7 @@ def test_instance_prompt_can_be_of_any_kind(tmp_path: Path) -> None:
 
 
 def load(file: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """Import a file as a Python module, as a user's program would."""
+    """Import a file as a Python module, like a user's program."""
     found = importlib.util.spec_from_file_location(file.stem, file)
     assert found is not None
     assert found.loader is not None
@@ -1424,7 +1424,7 @@ class Researcher(module):
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory with a program in it; the working directory is another one."""
+    """Create a directory with a program; the working directory is another one."""
     there = tmp_path / "package"
     (there / "prompts").mkdir(parents=True)
     (there / "acorn_test_researcher.py").write_text(PROGRAM)
@@ -2015,7 +2015,7 @@ SECRET = {"api_key": CANARY, "model": "openai/gpt-4o"}
 
 
 def everything_said(error: BaseException) -> str:
-    """The text of an error, its causes and their tracebacks."""
+    """Return the text of an error, its causes and their tracebacks."""
     return f"{error!r} {error} {error.args} {''.join(traceback.format_exception(error))}"
 
 
@@ -2111,7 +2111,7 @@ def test_api_key_is_in_no_type_error_or_warning() -> None:
     with pytest.raises(TypeError) as caught:
         declare(model=SECRET)(api_key=CANARY)
     assert CANARY not in str(caught.value)
-    with pytest.warns(UserWarning, match="did you mean `model`") as warned:
+    with pytest.warns(UserWarning, match="Did you mean `model`") as warned:
         declare(modell=SECRET)
     assert CANARY not in str(warned[0].message)
 
@@ -2134,7 +2134,7 @@ LOOKAHEAD = r"^(?=.*\d)\w+$"
 
 
 class Late(BaseModel):
-    """A class that Pydantic builds when it is first used."""
+    """A class that Pydantic builds at first use."""
 
     model_config = ConfigDict(defer_build=True)
     code: str = Field(pattern=LOOKAHEAD)

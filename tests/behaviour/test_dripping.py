@@ -1,4 +1,4 @@
-"""A stream that keeps dripping ends with the time of the run."""
+"""A slow stream ends with the time of the run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DROPS = 10_000
 
 
 class Dripping(ScriptedModel):
-    """A model that says a little every few milliseconds."""
+    """A model that sends a little every few milliseconds."""
 
     def __init__(self, drops: int = DROPS, *, then: tuple[Delta, ...] = ()) -> None:
         super().__init__([finish(result="x")] * 9)
@@ -122,7 +122,7 @@ def test_complete_answer_may_finish_after_time_is_up(way: str) -> None:
                 raise
             return None
 
-    # The time is up while whoever iterates looks at the last piece.
+    # The time is up while the caller reads the last piece.
     assert given_time(look) == "done"
 
 

@@ -1,4 +1,4 @@
-"""In what order runs end: what is below ends before what is above it, and a branch that cannot begin ends alone."""
+"""The order in which runs end: children end before parents, and a branch that cannot start ends alone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from acorn.testing import call as calling
 
 
 class Held:
-    """A source without tools that notes when it is closed."""
+    """A source without tools that records when it is closed."""
 
     def __init__(self, name: str, diary: list[str]) -> None:
         self.name, self.diary = name, diary
@@ -36,7 +36,7 @@ class Held:
 
 
 class Endings:
-    """The branches that did not end well, in the order in which that is heard; None is the run itself."""
+    """Return the branches that failed, in the order of their reports; None is the run itself."""
 
     def __init__(self) -> None:
         self.order: list[str | None] = []
@@ -50,7 +50,7 @@ class Endings:
 
 
 def nested(diary: list[str]) -> module[Any, str]:
-    """Three deep; each holds something."""
+    """Nest three levels, each with an open source."""
 
     class Inner(module[Any, str]):
         """Go inside."""

@@ -1,4 +1,4 @@
-"""Runs that end while something below them, or beside them, is still under way."""
+"""Runs that end while a child or sibling is still running."""
 
 from __future__ import annotations
 

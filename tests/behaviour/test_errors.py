@@ -1,4 +1,4 @@
-"""The tree of errors: who is whose child, what each carries, and that all of it survives pickling."""
+"""The error classes: their bases, their attributes, and pickling."""
 
 import pickle
 from typing import Any

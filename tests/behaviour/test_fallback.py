@@ -1,4 +1,4 @@
-"""Where `__finish__` cannot be forced, the answer is asked for, found and judged as XML."""
+"""If `__finish__` cannot be forced, acorn requests, finds and checks the answer as XML."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def forced(model: ScriptedModel) -> list[str | None]:
 
 
 def told(run: Run[Any]) -> list[str]:
-    """The tool results of a history, in order."""
+    """Return the tool results of a history, in order."""
     return [message["content"] for message in run.history if message["role"] == "tool"]
 
 
 def unchanged(model: ScriptedModel) -> bool:
-    """Whether each request has the tools and the messages of the one before it, and more messages behind."""
+    """Check that each request has the tools and messages of the previous one, and more messages after them."""
     pairs = zip(model.requests, model.requests[1:], strict=False)
     return all(
         later.tools == earlier.tools and later.messages[: len(earlier.messages)] == earlier.messages
@@ -176,7 +176,7 @@ def test_finish_from_model_without_forcing_needs_no_form(call: Call, script: Scr
     assert not any(message["content"] == FORM for message in run.history)
 
 
-# What is read
+# Reading
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_aliases_equal_to_other_field_names_are_not_mixed_up(call: Call, script:
     assert (found.a, found.b) == ("1", "2")
 
 
-# What does not fit
+# Invalid answers
 
 WRONG_CONFIDENCE = """\
 <error type="validation">

@@ -1,4 +1,4 @@
-"""`model = [first, second, ...]`: who is asked, who is asked instead, and what is said of it."""
+"""`model = [first, second, ...]`: which model is asked, which replaces it, and what is reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.patience import PATIENCE, comes_true
 from tests.raw_model import RawModel, calling, finishing
 
 from acorn import Audio, DeclarationError, ModelError, Run, Step, StreamChunk, ToolResult, Usage, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._machine.asks import AskHook
 from acorn._machine.saved_run import load, save
 from acorn.journal import Fallback, ModelRequested, ModelResponded
@@ -68,7 +68,7 @@ def asked(run: Run[Any]) -> list[str]:
     return [entry.model for entry in run.journal.entries if isinstance(entry, ModelRequested)]
 
 
-# Handing on
+# Fallback
 
 
 CLAUDE = {"model": "anthropic/claude-sonnet-4-5", "api_key": "none", "base_url": "http://127.0.0.1:9"}
@@ -207,7 +207,7 @@ def test_interrupted_run_resumes_if_last_failure_was_retryable(call: Call, scrip
     assert type(caught.value.run.journal.entries[-1]).__name__ == "RunInterrupted"
 
 
-# Where a list may stand
+# Places for a list
 
 
 def test_model_list_is_accepted_wherever_model_is_set(call: Call, script: Script) -> None:
@@ -272,7 +272,7 @@ def test_hook_settings_beside_edited_list_apply_to_rest() -> None:
 
     model = [{"model": "openai/gpt-4o", "temperature": 0.1, "api_key": "k", "api_base": "http://127.0.0.1:9/v1"}]
     agent = Hooked(model=model)
-    loop = new_loop(agent, (), {})
+    loop = new_machine(agent, (), {})
     loop.start(0.0)
     (hook,) = loop.asks(0.0)
     assert isinstance(hook, AskHook)
@@ -296,7 +296,7 @@ def test_branch_inherits_current_model_list(call: Call, script: Script) -> None:
     assert run.model == "first"
 
 
-# What is refused
+# Rejected lists
 
 
 @pytest.mark.parametrize(
@@ -434,7 +434,7 @@ def request_of(**fields: Any) -> ModelRequest:
 
 
 class Switch(ScriptedModel):
-    """A model that is up or down, and counts who asks it."""
+    """A model that is up or down and counts its requests."""
 
     def __init__(self, name: str, *, is_up: bool = True) -> None:
         super().__init__(self._reply, name=name)
@@ -490,7 +490,7 @@ def test_circuit_opens_after_three_failures_and_is_tried_after_thirty_seconds(as
 
     clock.now += 0.001
     assert OPEN_FOR == 30
-    ask(chain)  # one tries it, and it is still down
+    ask(chain)  # One request tries it, and it is still down.
     assert len(a.requests) == 4
     ask(chain)
     assert len(a.requests) == 4
@@ -501,7 +501,7 @@ def test_circuit_opens_after_three_failures_and_is_tried_after_thirty_seconds(as
     assert ask(chain).model == "a"
     assert len(a.requests) == 6
 
-    a.is_up = False  # closed again, so three are needed
+    a.is_up = False  # Closed again, so three failures are needed.
     for count in range(7, 10):
         assert ask(chain).model == "b"
         assert len(a.requests) == count
@@ -540,7 +540,7 @@ def test_all_circuits_open_asks_first_model(ask: Ask) -> None:
     a.is_up = True
     assert ask(chain).model == "a"
     a.is_up = False
-    with pytest.raises(ModelError, match=r"^`a` failed"):  # its circuit is closed again
+    with pytest.raises(ModelError, match=r"^`a` failed"):  # Its circuit is closed again.
         ask(chain)
     assert (len(a.requests), len(b.requests)) == (6, 3)
 
@@ -565,7 +565,7 @@ def test_stream_broken_after_first_delta_counts_as_failure(way: str) -> None:
 
 
 def test_open_circuit_is_tried_by_one_request_at_a_time() -> None:
-    """Many threads ask at once: one of them is let through, and as long as it waits the others go elsewhere."""
+    """Send concurrent requests: one is let through, and the others use another model until it ends."""
     clock, b = Clock(), Switch("b")
     under_way, go = threading.Event(), threading.Event()
     is_down = True
@@ -702,7 +702,7 @@ def test_circuit_is_keyed_by_model_and_endpoint(one: Any, other: Any, is_same: b
     assert (circuits.of(one) is circuits.of(other)) == is_same
 
 
-# Giving up in the midst
+# Cancellation
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -731,7 +731,7 @@ def test_cancelled_trial_does_not_count_for_circuit(streams: bool) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    for count in (4, 5):  # it was let through to try, and is free for the next to try
+    for count in (4, 5):  # It was let through as a trial and is free for the next one.
         asyncio.run(give_up())
         assert len(a.requests) == count
     assert b.requests[3:] == []
@@ -758,7 +758,7 @@ def test_cancelled_call_does_not_ask_next_model() -> None:
 
 
 def test_max_seconds_is_not_spent_twice(call: Call, script: Script) -> None:
-    """A model that answers late because the run has no more time has not failed."""
+    """A model that answers late because the run has no time left has not failed."""
     a, b = ScriptedModel(replace(DONE, delay=4 * PATIENCE), name="a"), ScriptedModel([], name="b")
     with pytest.raises(Exception, match="max_seconds"):
         call(Asker(model=[a, b], max_seconds=0.05))
@@ -773,7 +773,7 @@ def test_next_model_gets_remaining_time(call: Call, script: Script) -> None:
     assert after <= before
 
 
-# What each of them can do
+# Capabilities
 
 
 def test_tool_is_not_forced_on_model_that_cannot(call: Call, script: Script) -> None:
@@ -840,11 +840,11 @@ def test_refusal_names_model_that_refused(call: Call, script: Script) -> None:
         call(Asker(model=[first, second]))
 
 
-# What only one of them can read
+# Reasoning
 
 
 class Thinker:
-    """A model with thoughts of its own, as objects of the port have them."""
+    """A model with its own reasoning, as objects of the port have it."""
 
     def __init__(self, name: str, *answers: Any) -> None:
         self.name = name
@@ -869,7 +869,7 @@ class Thinker:
         return self.complete(request)
 
     def thoughts(self) -> list[list[str]]:
-        """The signatures that came with each request."""
+        """Return the signatures that came with each request."""
         return [
             [block["signature"] for message in request.messages for block in message.get("thinking_blocks", ())]
             for request in self.requests
@@ -919,7 +919,7 @@ def test_reasoning_of_unknown_author_belongs_to_first_model() -> None:
     assert b.thoughts() == [[]]
 
 
-# What is said of it
+# Reports
 
 
 def test_log_reports_fallback_and_open_circuit(call: Call, caplog: pytest.LogCaptureFixture) -> None:
@@ -951,7 +951,7 @@ def test_saved_run_keeps_answering_model_and_list_without_secrets() -> None:
 
     first, second = ScriptedModel(BUSY, name="first"), ScriptedModel(call_of("look"), name="second")
     agent = Hooked(model=[first, second])
-    loop = new_loop(agent, (), {})
+    loop = new_machine(agent, (), {})
     while not loop.state.settings:
         for each in loop.asks(0.0):
             loop.begin(each.id, 0.0)
@@ -970,10 +970,10 @@ def test_saved_run_keeps_answering_model_and_list_without_secrets() -> None:
         "openai/gpt-4o",
         {"model": "openai/gpt-4o-mini", "top_p": 0.5},
     ]
-    again = load(new_loop(agent, (), {}).plan, json.loads(json.dumps(saved)))
+    again = load(new_machine(agent, (), {}).plan, json.loads(json.dumps(saved)))
     assert answered(again.run) == answered(loop.run)
     assert answered(again.run)[0].fallbacks[0].to == "second"
-    assert [model.name for model in again.model.models] == ["openai/gpt-4o", "openai/gpt-4o-mini"]  # type: ignore[attr-defined]
+    assert [model.name for model in again.builder.model.models] == ["openai/gpt-4o", "openai/gpt-4o-mini"]  # type: ignore[attr-defined]
 
 
 def test_model_chain_implements_port() -> None:

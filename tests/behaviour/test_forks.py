@@ -1,4 +1,4 @@
-"""A run forked from a step of another: what was kept is told as it was, and the rest happens anew."""
+"""Forks: kept events are unchanged, and the rest happens again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.saved_tree import SavedTree
 
 import acorn
 from acorn import DeclarationError, InputError, Run, StoreError, listen, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.sync_driver import drive
 from acorn.journal import Entry, ModelResponded, RunStarted
 from acorn.models import ModelRequest
@@ -77,12 +77,12 @@ def first_run(**settings: Any) -> Run[Answer]:
 
 
 def told(events: Any) -> list[dict[str, Any]]:
-    """What events say, but for when."""
+    """Return the content of events without times."""
     return [{name: value for name, value in each.items() if name != "timestamp"} for each in dump_events(events)]
 
 
 def asked(model: ScriptedModel) -> list[dict[str, Any]]:
-    """What the model was asked first, as the history has it."""
+    """Return the first request as the history has it."""
     return [{**each, "content": each["content"] or ""} for each in model.requests[0].messages]
 
 
@@ -157,7 +157,7 @@ def test_fork_sends_edited_result() -> None:
 
 def test_fork_sends_edited_turn() -> None:
     raw = Reply(calls=[call("search", query="x").calls[0]])
-    raw.calls[0].arguments = '{ "query":  "x" }'  # not as we would write it
+    raw.calls[0].arguments = '{ "query":  "x" }'  # Not in acorn's own form.
     run = Researcher(model=ScriptedModel([raw, finish(answer="a")])).run(question="q")
     events = run.thread
     (called,) = [each for each in events if isinstance(each, ToolCallEvent) and each.tool_name == "search"]
@@ -199,7 +199,7 @@ def test_fork_accepts_events_as_plain_data() -> None:
     plain = json.loads(json.dumps(dump_events(run.thread)))
     agent, model = forked(plain, 3)
     fork = agent.run()
-    assert fork.input == run.input  # read from the message that holds it
+    assert fork.input == run.input  # Read from the message that holds it.
     assert fork.forked_from == (None, 3)
     assert asked(model) == to_messages(before(run.thread, 3))
 
@@ -347,7 +347,7 @@ def test_interrupted_fork_can_be_resumed(tmp_path: Path) -> None:
 def test_fork_can_be_saved_after_every_tell() -> None:
     run = first_run()
     agent, _ = forked(run.thread, 3, call("search", query="x"), Reply("hm"), finish(wrong=1), finish(answer="f"))
-    loop = new_loop(agent, (), {})
+    loop = new_machine(agent, (), {})
     tree = SavedTree(loop)
     drive(tree, loop.run.id)
     fork = tree.machines[loop.run.id].run
@@ -510,9 +510,9 @@ def test_fork_arguments_that_exclude_each_other_are_rejected() -> None:
     run = first_run()
     with pytest.raises(InputError, match=r"`before` .* needs `thread`"):
         Researcher().using(before=2)
-    with pytest.raises(InputError, match="exclude each other"):
+    with pytest.raises(InputError, match="got both `history` and `thread`"):
         Researcher().using(thread=run.thread, before=2, history=run)
-    with pytest.raises(InputError, match="exclude each other"):
+    with pytest.raises(InputError, match="got both `history` and `thread`"):
         Researcher().using(history=run).using(thread=run.thread, before=2)
 
 

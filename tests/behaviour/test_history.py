@@ -1,4 +1,4 @@
-"""The history: what acorn writes into it, what a user may do to it, and what the model gets to see of it."""
+"""The history: what acorn writes, what a user may change, and what the model reads."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Looker(module[Question, Answer]):
 def walk(
     call: Call, replies: Sequence[Any], edit: Edit | None = None, **settings: Any
 ) -> tuple[Run[Any], list[list[Message]]]:
-    """Run to the end and judge every request; the record, and the messages of each request."""
+    """Run to the end and check every request; return the record and the messages of each request."""
     model = call.scripted(replies)
     run = call.run(Looker(edit, model=model, **settings), question="Where is it?")
     model.done()
@@ -89,7 +89,7 @@ def judged(model: Any) -> list[list[Message]]:
 
 
 def told(messages: Sequence[Message]) -> list[tuple[str, str]]:
-    """Role and content of each message, short enough to compare."""
+    """Return role and shortened content of each message."""
     return [(message["role"], message["content"]) for message in messages]
 
 
@@ -98,7 +98,7 @@ def roles(messages: Sequence[Message]) -> list[str]:
 
 
 def at_step(number: int) -> Callable[[Edit], Edit]:
-    """Let an edit happen in one step only."""
+    """Apply an edit in one step only."""
 
     def limited(edit: Edit) -> Edit:
         def only_then(self: Looker, step: Step) -> None:
@@ -114,7 +114,7 @@ LOOK = calls("look", "a", place="the attic")
 CELLAR = calls("look", "b", place="the cellar")
 DONE = finish(answer="nowhere")
 
-# Where results go
+# Position of results
 
 
 def test_tool_results_directly_follow_their_assistant_message(call: Call) -> None:
@@ -327,7 +327,7 @@ def test_invalid_tool_results_raise(call: Call, wrong: Any) -> None:
     assert_complete(caught.value.run.history)
 
 
-# What acorn writes
+# Messages of acorn
 
 
 def test_acorn_messages_have_text_content(call: Call) -> None:
@@ -501,7 +501,7 @@ def test_recorded_request_does_not_change_with_history(call: Call) -> None:
     assert judged(model) == snapshots
 
 
-# Strays and gaps
+# Unmatched calls and results
 
 
 def test_tool_message_without_call_is_not_sent(call: Call) -> None:
@@ -577,7 +577,7 @@ def test_second_result_of_call_is_not_sent(call: Call) -> None:
     assert "once more" not in json.dumps(requests[2])
 
 
-# Calls that a provider would not take back
+# Calls that a provider would reject
 
 
 @pytest.mark.parametrize("text", ['{"place": ', "attic", "[1]", "null", '"attic"', "5", '{"place": NaN}', "{'a': 1}"])
@@ -662,11 +662,11 @@ def test_invalid_tool_name_is_sent_in_valid_form(call: Call, made_up: str, sent:
     assert "There is no tool" in run.history[3]["content"]
 
 
-# Messages that users put in
+# Messages of users
 
 
 def sent_of(call: Call, *messages: Any) -> list[Message]:
-    """What the model sees of messages that `on_step` appends; the list itself must stay as it is."""
+    """Return what the model reads of messages that `on_step` appends; the list itself must not change."""
     given, before = list(messages), copy.deepcopy(list(messages))
 
     @at_step(1)
@@ -674,11 +674,11 @@ def sent_of(call: Call, *messages: Any) -> list[Message]:
         self.history.extend(given)
 
     run, requests = walk(call, [LOOK, CELLAR, DONE], put_in)
-    if call.way != SAVED:  # a run that was loaded has messages of its own
+    if call.way != SAVED:  # A loaded run has its own messages.
         assert run.history[4 : 4 + len(given)] == before
         assert all(mine is theirs for mine, theirs in zip(run.history[4:], given, strict=False))
     sent = requests[1][4:]
-    if "Please go on" in str(sent[-1:]):  # behind the model's words comes a reminder, in that request alone
+    if "Please go on" in str(sent[-1:]):  # A reminder follows the model's text, only in that request.
         del sent[-1]
     assert requests[2][4 : 4 + len(sent)] == sent
     return sent
@@ -908,7 +908,7 @@ def test_split_surrogate_pair_is_sent_as_one_character(call: Call) -> None:
     assert sent_of(call, text("\ud83e\udd94")) == [text("\U0001f994")]
 
 
-# Edits of what was sent long ago
+# Late edits of early messages
 
 LONG = [calls("look", f"{n}", place=f"room {n}") for n in range(1, 160)]
 
@@ -938,7 +938,7 @@ NOT_IN_A_DOCUMENT = [pytest.param(edit, marks=pytest.mark.message_list) for edit
 
 @pytest.mark.parametrize("edit", [_content, _arguments, _place, *NOT_IN_A_DOCUMENT])
 def test_late_edit_of_early_message_is_in_next_request(call: Call, edit: Callable[[list[Message]], None]) -> None:
-    late = 25 if call.way in (SAVED, AS_THREAD) else 150  # the whole run is saved, or written, at each step
+    late = 25 if call.way in (SAVED, AS_THREAD) else 150  # The whole run is saved or written at each step.
 
     def change(self: Looker, step: Step) -> None:
         if step.counter == 1:
@@ -975,11 +975,11 @@ def test_unchanged_messages_are_not_built_again(call: Call, early: str) -> None:
         assert all(old is new for old, new in zip(earlier.messages, later.messages, strict=False))
 
 
-# What is edited in place is in the journal too
+# In-place edits in the journal
 
 
 def scribbled(self: Any) -> None:
-    """Edit what was sent, and the turn that was not yet."""
+    """Edit a sent message and a turn that is not yet sent."""
     self.history[1]["content"] += " Think."
     self.history[-1]["content"] = "Edited."
 
@@ -1023,7 +1023,7 @@ def test_journal_of_failed_run_records_in_place_edits(call: Call) -> None:
     assert run.history[2]["content"] == "Edited."
 
 
-# Going on with an earlier conversation
+# Continuing an earlier conversation
 
 
 class Chat(module[Question, Answer]):

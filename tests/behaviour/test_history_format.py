@@ -1,6 +1,6 @@
-"""`history_format = "thread"`: the conversation is sent as one `<thread>` document, and nothing else is different.
+"""`history_format = "thread"`: acorn sends the conversation as one `<thread>` document, and nothing else differs.
 
-That everything else holds is shown by the other tests of behaviour, which run this way as well.
+The other tests of behavior also run in this way.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ DONE = finish(answer="nowhere")
 
 
 def walk(kind: type[module[Any, Any]], *replies: Any, **settings: Any) -> tuple[Run[Any], list[ModelRequest]]:
-    """Run to the end; the record and the requests, each of them valid."""
+    """Run to the end; return the record and the requests, each of them valid."""
     options = {name: settings.pop(name) for name in ("forces",) if name in settings}
     with ScriptedModel(replies, **options) as model:
         run = kind(model=model, **settings).run(question="Where is it?")
@@ -72,11 +72,11 @@ def document(request: ModelRequest) -> str:
 
 
 def lines(request: ModelRequest) -> list[tuple[str, str]]:
-    """Kind and text of each event, read by somebody else's parser."""
+    """Return kind and text of each event, read by an independent parser."""
     return [(event.attrib["type"], event.text or "") for event in ElementTree.fromstring(document(request))]
 
 
-# Declaring it
+# Declaration
 
 
 @pytest.mark.parametrize("wrong", ["xml", "Thread", "", None, True, 1, ["thread"]])
@@ -98,7 +98,7 @@ def test_history_format_can_be_set_for_one_call() -> None:
     assert [document(request).startswith("<thread>\n") for request in model.requests] == [False, True, False]
 
 
-# What is sent
+# Requests
 
 
 def test_thread_format_request_is_system_message_and_document() -> None:
@@ -378,7 +378,7 @@ def test_thread_format_with_on_stream_hook() -> None:
     assert [request.messages[-1]["role"] for request in requests] == ["user", "user"]
 
 
-# Going on
+# Continuing
 
 
 def test_run_can_be_continued_in_either_format() -> None:

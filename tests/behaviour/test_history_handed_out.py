@@ -1,6 +1,6 @@
-"""Who was handed the history may change it in place: the next request says so, whichever door it went through.
+"""Code that received the history may change it in place: the next request has the change.
 
-While nobody was handed it, there is nothing to compare, and nothing to copy.
+Without such code, there is nothing to compare and nothing to copy.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def steps(count: int) -> list[Any]:
 
 
 def is_edited(request: ModelRequest) -> bool:
-    """Whether the edit is in a request, and all forms of it agree."""
+    """Check whether the edit is in a request and all forms of the request agree."""
     sent = json.loads(request.body("m"))["messages"]
     assert [message.get("content") for message in sent] == [message["content"] for message in request.messages]
     assert_request_valid(request)
     return EDITED in json.dumps(request.messages)
 
 
-# The doors
+# Ways to receive the history
 
 
 def by_step(agent: Any, step: Step) -> list[Message]:
@@ -169,7 +169,10 @@ def test_history_edit_by_listener_is_in_next_request(call: Call) -> None:
         call.run(Looker(model=model), question="Where?")
     is_in = [is_edited(request) for request in model.requests]
     assert is_in[:3] == [False, False, False]
-    assert is_in[4:] == [True, True]  # the fourth request is made before anybody hears of the third step's results
+    assert is_in[4:] == [
+        True,
+        True,
+    ]  # The fourth request is built before the listener receives the results of the third step.
 
 
 def test_history_edit_during_model_call_is_in_following_request(call: Call) -> None:
@@ -297,11 +300,11 @@ def test_branches_and_parent_have_separate_histories(script: Script) -> None:
     assert one.history[:5] == other.history[:5]
 
 
-# Nobody has it
+# Without a reader
 
 
 class Counted(int):
-    """A number that counts how often it is compared."""
+    """A number that counts its comparisons."""
 
     compared: list[int] = []
 
@@ -313,7 +316,7 @@ class Counted(int):
 
 
 def comparisons(agent: module[Any, Any], count: int) -> list[int]:
-    """How often a message that stands early in the history was compared, by the time of each request."""
+    """Return how often an early message was compared before each request."""
     Counted.compared = []
     found: list[int] = []
     replies = steps(count)

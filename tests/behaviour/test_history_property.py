@@ -1,7 +1,7 @@
-"""Whatever `on_step` does to the history, every request is valid, and made as if for the first time.
+"""Any edit of the history in `on_step` gives a valid request that equals a fresh one.
 
-Runs of up to twelve steps, made by chance from a seed: in each step the history and the results are cut, turned
-over and scribbled on. A failure names its seed.
+Runs of up to twelve steps, random by seed: each step cuts, reorders and edits the history and the results. A failure
+names its seed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from tests.raw_model import RawModel, calling, finishing
 from tests.threaded_model import conversation
 
 from acorn import AcornError, Run, Step, ToolResult, capture, current_run, module, tool
-from acorn._history.request_messages import RequestMessages, ThreadMessage
+from acorn._history.request_messages import RequestMessages
+from acorn._history.thread_message import ThreadMessage
 from acorn.models import ModelRequest, ModelResponse
 
 RUNS = 40_000 if os.environ.get("ACORN_TORTURE") == "1" else 120
@@ -79,14 +80,14 @@ class Meddler(module[Place, Place]):
 
 
 class Patient(Meddler):
-    """Look around, and meddle late: until then nobody has the history."""
+    """Look around, and edit late: until then no code has the history."""
 
     def on_step(self, step: Step) -> None:
         if step.counter > STEPS // 3:
             super().on_step(step)
 
 
-# What a user may do
+# Edits of a user
 
 
 def _history_edit(chance: random.Random, history: list[Message]) -> None:
@@ -143,7 +144,7 @@ def _insert(chance: random.Random, history: list[Message]) -> None:
 
 
 def _scribble(chance: random.Random, history: list[Message]) -> None:
-    """Change a message in place, its calls and parts included."""
+    """Change a message in place, including its calls and parts."""
     if not history or not isinstance(message := chance.choice(history), dict):
         return
     calls = message.get("tool_calls")
@@ -182,7 +183,7 @@ def _replaced(chance: random.Random, history: list[Message]) -> list[Message]:
 
 
 def _pick(chance: random.Random, values: list[Any]) -> Any:
-    """A copy of its own, so that scribbling on it does not change what later runs pick."""
+    """Return a separate copy, so that edits do not change what later runs choose."""
     return copy.deepcopy(chance.choice(values))
 
 
@@ -203,7 +204,7 @@ def _results_edit(chance: random.Random, results: list[ToolResult]) -> None:
         one.id, other.id = chance.choice([(other.id, one.id), (chance.choice(IDS), other.id)])
 
 
-# What may stand in a history
+# Contents of a history
 
 
 def _message(chance: random.Random) -> Message:
@@ -242,7 +243,7 @@ def _reply(chance: random.Random) -> ModelResponse:
 
 
 class Watch:
-    """A model that judges each request: at once, or when the run is over."""
+    """A model that checks each request, immediately or at the end."""
 
     def __init__(self, chance: random.Random, *, is_threaded: bool) -> None:
         self.chance = chance
@@ -253,7 +254,7 @@ class Watch:
         self.opening: Message = {}
 
     def answer(self, request: ModelRequest) -> ModelResponse:
-        # Not `history`, which would be handed out by that: a run may do as it does while nobody has it.
+        # Not `history`, which would hand it out: a run may skip work while no code has it.
         part = RequestMessages().prepare(self.runs[0]._book.messages, [self.opening])
         messages = part.messages()
         if self.is_threaded:
@@ -280,7 +281,7 @@ class Watch:
 
 
 def check(seed: int) -> int:
-    """One run; how many requests it took."""
+    """Run once and return the number of requests."""
     chance = random.Random(seed)
     watch = Watch(chance, is_threaded=seed % 3 == 0)
     prior = [_message(chance) for _ in range(chance.choice([0, 0, 0, 3, 6]))]
@@ -297,7 +298,7 @@ def check(seed: int) -> int:
 
 
 def _input(agent: Meddler) -> str:
-    """The input as the first request of a plain run shows it."""
+    """Return the input as the first request of a plain run shows it."""
     plain = RawModel([finishing(place="")])
     agent.using(model=plain, history=[], history_format="messages").run(place="here")
     return str(plain.requests[0].messages[1]["content"])

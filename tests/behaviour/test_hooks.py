@@ -34,6 +34,7 @@ from acorn import (
 )
 from acorn._declare.spec_cache import spec_of
 from acorn.models import ModelRequest, ModelResponse, Price
+from acorn.step import changes_of
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 
@@ -79,7 +80,7 @@ REMINDER = "Please go on: call one of your tools, or call `__finish__` with your
 
 
 def hooked(hook: Callable[[Any, Step], Any] | str, base: type[module[Any, Any]] = Researcher, **names: Any) -> Any:
-    """A class with this `on_step`: a function, or a snippet that defines one with these names around it."""
+    """Create a class with this `on_step`: a function, or a snippet that defines one with these names."""
     if isinstance(hook, str):
         space = ModuleType("snippet")
         vars(space).update(names)
@@ -97,11 +98,11 @@ def roles(request: ModelRequest) -> list[str]:
 
 
 def told(run: Run[Any]) -> list[str]:
-    """The tool results of a history, in order."""
+    """Return the tool results of a history, in order."""
     return [message["content"] for message in run.history if message["role"] == "tool"]
 
 
-# The snippets of the documents
+# The snippets of the seeds
 
 
 def test_seed_snippet_custom_termination(call: Call, script: Script) -> None:
@@ -584,7 +585,7 @@ def test_hook_of_base_class_is_inherited(call: Call, script: Script) -> None:
     assert seen == [1]
 
 
-# Changes that hold for the remaining steps
+# Changes for the remaining steps
 
 
 @pytest.mark.live_objects
@@ -658,20 +659,20 @@ def test_invalid_step_setting_raises_at_assignment(
     assert after == [True]
 
 
-SETTABLE = "what can be set is `model`, `temperature`, `max_tokens`, `tools`, `tool_calls`, `tool_results`"
+SETTABLE = "you can set `model`, `temperature`, `max_tokens`, `tools`, `tool_calls`, `tool_results`"
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("temprature", f"A step has no `temprature`; did you mean `temperature`? Of a step {SETTABLE}."),
+        ("temprature", f"A step has no `temprature`; did you mean `temperature`? On a step {SETTABLE}."),
         ("max_token", "A step has no `max_token`; did you mean `max_tokens`?"),
         ("tool", "A step has no `tool`; did you mean `tools`?"),
-        ("history", f"A step has no `history`; the conversation is `self.history`. Of a step {SETTABLE}."),
-        ("note", f"A step has no `note`. Of a step {SETTABLE}."),
-        ("counter", f"`step.counter` is to be read only; {SETTABLE}."),
-        ("content", f"`step.content` is to be read only; {SETTABLE}."),
-        ("finish", f"`step.finish` is to be read only; {SETTABLE}."),
+        ("history", f"A step has no `history`. The conversation is `self.history`. On a step {SETTABLE}."),
+        ("note", f"A step has no `note`. On a step {SETTABLE}."),
+        ("counter", f"`step.counter` is read-only. On a step {SETTABLE}."),
+        ("content", f"`step.content` is read-only. On a step {SETTABLE}."),
+        ("finish", f"`step.finish` is read-only. On a step {SETTABLE}."),
     ],
 )
 def test_unknown_step_attribute_raises(call: Call, script: Script, name: str, words: str) -> None:
@@ -703,9 +704,9 @@ def test_step_model_dict_edit_changes_only_its_run() -> None:
     before = {"model": declared, "temperature": 0.7, "max_tokens": 100}
     step = Step(spec_of(Researcher()), Run("id", Question(question="?")), ModelResponse(), [], [], (), (), before)
     assert step.model == declared
-    assert step.changes() == {}
+    assert changes_of(step).settings == {}
     step.model["timeout"] = 9
-    assert step.changes() == {"model": {"model": "some/model", "timeout": 9}}
+    assert changes_of(step).settings == {"model": {"model": "some/model", "timeout": 9}}
     assert declared["timeout"] == 5
 
 
@@ -789,14 +790,14 @@ def test_add_tool_with_existing_name_conflicts(call: Call, script: Script) -> No
         assert step.tools == [search_web, read_file]
 
     call(hooked(add)(model=script(SEARCH, DONE)), question="?")
-    assert conflicts[0].startswith("Tool 'read_file' is there already; ")
-    assert conflicts[1].startswith("Tool 'search_web' is there already; ")
+    assert conflicts[0].startswith("Tool 'read_file' already exists. ")
+    assert conflicts[1].startswith("Tool 'search_web' already exists. ")
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("serach", r"no tool `serach` to remove; there are `search_web`, `read_file`\."),
+        ("serach", r"no tool `serach` to remove\. There are: `search_web`, `read_file`\."),
         ("__finish__", "`__finish__` cannot be removed"),
     ],
 )
@@ -1070,7 +1071,7 @@ def test_context_in_step_without_calls_precedes_reminder(call: Call, script: Scr
     ]
 
 
-# Ending the run from a hook
+# Ending a run from a hook
 
 
 def test_step_finish_ends_run_with_complete_history(call: Call, script: Script) -> None:

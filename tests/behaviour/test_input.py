@@ -1,4 +1,4 @@
-"""What a call may be given, and the words for what it may not."""
+"""The arguments of a call, and the messages for wrong ones."""
 
 import dataclasses
 import datetime
@@ -120,7 +120,7 @@ class Numbers(RootModel[list[int]]):
 
 
 def call(declared: Any, /, *args: Any, **kwargs: Any) -> BaseModel:
-    """What an agent with this `initial_input` makes of the arguments of a call."""
+    """Return the input that an agent with this `initial_input` makes of the arguments of a call."""
     agent = type("Agent", (module,), {"__module__": __name__, "initial_input": declared})()
     return spec_of(agent).input.from_call("Agent", args, kwargs)
 
@@ -131,7 +131,7 @@ def complaint(declared: Any, /, *args: Any, **kwargs: Any) -> str:
     return str(caught.value)
 
 
-# What fits
+# Valid arguments
 
 
 def test_keyword_arguments_become_input_instance() -> None:
@@ -247,10 +247,10 @@ def test_input_allowing_extra_fields_accepts_them() -> None:
     assert call(OpenAndEmpty, given) is given
 
 
-# What does not fit
+# Invalid arguments
 
 WORDS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
-    # missing
+    # Missing.
     (
         Question,
         (),
@@ -265,7 +265,7 @@ WORDS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
     ),
     (str, (), {}, "Wrong input for `Agent`: `result` is missing (expected string). It takes `result`."),
     (Open, (), {"more": 1}, "Wrong input for `Agent`: `q` is missing (expected string). It takes `q`."),
-    # invalid
+    # Invalid.
     (
         Question,
         (),
@@ -307,7 +307,7 @@ WORDS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
         {"query": "a", "number": "x"},
         "Wrong input for `Agent`: `number` must be integer, got 'x'. It takes `q`, `n`, `c`, `p`, `s`.",
     ),
-    # a plain type
+    # A plain type.
     (int, ("x",), {}, "Wrong input for `Agent`: `result` must be integer, got 'x'. It takes `result`."),
     (list[int], ([1, "x"],), {}, "Wrong input for `Agent`: `result.1` must be integer, got 'x'. It takes `result`."),
     (list[int], ("x",), {}, "Wrong input for `Agent`: `result` must be list of integer, got 'x'. It takes `result`."),
@@ -326,7 +326,7 @@ WORDS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
     (Place, ({"y": 1},), {}, "Wrong input for `Agent`: `result.x` is missing (expected integer). It takes `result`."),
     (Point, ({"x": "a"},), {}, "Wrong input for `Agent`: `result.x` must be integer, got 'a'. It takes `result`."),
     (Numbers, (["x"],), {}, "Wrong input for `Agent`: `result.0` must be integer, got 'x'. It takes `result`."),
-    # unknown
+    # Unknown.
     (
         Question,
         (),
@@ -354,7 +354,7 @@ WORDS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
         {"q": "a", "written": 1},
         "Wrong input for `Agent`: `written` is not an input. It takes `q`, `n`, `c`, `p`, `s`.",
     ),
-    # several at once
+    # Several at once.
     (
         Question,
         (),
@@ -369,7 +369,7 @@ WORDS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
         {"z": 1},
         "Wrong input for `Agent`: `q` is missing (expected string); `z` is not an input. It takes `q`.",
     ),
-    # positional arguments
+    # Positional arguments.
     (
         Question,
         ("Why?",),

@@ -1,4 +1,4 @@
-"""Interrupted is not ended: a run that was stopped from outside has a complete record, and can go on from before it."""
+"""An interrupted run has not ended: its record is complete, and it can resume from its last state."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from tests.provider_rules import assert_complete, assert_request_valid
 
 from acorn import LimitError, ModelError, ParseError, Run, Step, Usage, listen, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.async_driver import adrive
 from acorn._drive.sync_driver import drive, drive_stream
 from acorn._drive.tree import Tree
@@ -31,7 +31,7 @@ WAYS: list[Way] = ["sync", "async"]
 
 
 class Trouble:
-    """What the tools and hooks of a run have done, and what is to go wrong, once, where."""
+    """What the tools and hooks of a run have done, and which failure happens once, and where."""
 
     def __init__(self, where: str = "") -> None:
         self.where = where
@@ -53,7 +53,7 @@ class Trouble:
 
 
 def worker(trouble: Trouble, model: Any, **settings: Any) -> module[Any, Any]:
-    """An agent with two tools, a hook and a judge."""
+    """An agent with two tools, a hook and an output check."""
 
     @tool
     def quick(place: str = "here") -> str:
@@ -95,7 +95,7 @@ SCRIPT: list[Any] = [BOTH, call("quick", "q2", place="there"), finish(result="no
 
 
 def with_ids(script: list[Any]) -> list[Any]:
-    """The same calls with the same ids, whatever was asked in between."""
+    """Return the same calls with the same ids, whatever was asked in between."""
     for at, reply in enumerate(script):
         if isinstance(reply, Reply):
             for slot, made in enumerate(reply.calls):
@@ -121,7 +121,7 @@ def reloaded(loop: Machine, plan: Any = None) -> Machine:
 
 def undisturbed(**settings: Any) -> tuple[Run[Any], ScriptedModel, Trouble]:
     trouble, model = Trouble(), ScriptedModel(SCRIPT)
-    loop = new_loop(worker(trouble, model, **settings), (), {})
+    loop = new_machine(worker(trouble, model, **settings), (), {})
     go(loop, "sync", trouble)
     assert loop.run.output == "yes"
     return loop.run, model, trouble
@@ -141,7 +141,7 @@ def assert_interrupted(loop: Machine, error: BaseException, reason: str) -> None
 
 
 def assert_as_undisturbed(loop: Machine, model: ScriptedModel, trouble: Trouble, interruptions: int = 1) -> None:
-    """All that can be seen of it, but for the interruption."""
+    """Return everything visible of a run, except the interruption."""
     expected, asked, done = undisturbed()
     run = loop.run
     assert (run.output, run.stop_reason, run.steps, run.error) == ("yes", "finish", expected.steps, None)
@@ -152,18 +152,18 @@ def assert_as_undisturbed(loop: Machine, model: ScriptedModel, trouble: Trouble,
     assert sum(isinstance(entry, RunInterrupted) for entry in run.journal.entries) == interruptions
     answered = [request.messages for request in model.requests]
     for repeated in [each for at, each in enumerate(answered) if each in answered[:at]]:
-        answered.remove(repeated)  # it had no answer; that it is sent once more is looked at where it is told
+        answered.remove(repeated)  # It had no response; another test checks that it is sent once more.
     assert answered == [request.messages for request in asked.requests]
     for request in model.requests:
         assert_request_valid(request)
-    assert trouble.called["quick"] == done.called["quick"]  # it had returned each time
+    assert trouble.called["quick"] == done.called["quick"]  # It had returned each time.
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("onwards", WAYS)
 def test_ctrl_c_in_tool_keeps_finished_sibling_result(way: Way, onwards: Way) -> None:
     trouble, model = Trouble("slow"), ScriptedModel(SCRIPT)
-    loop = new_loop(worker(trouble, model), (), {})
+    loop = new_machine(worker(trouble, model), (), {})
     with pytest.raises(KeyboardInterrupt) as caught:
         go(loop, way, trouble)
     assert_interrupted(loop, caught.value, "cancelled")
@@ -179,7 +179,7 @@ def test_ctrl_c_in_tool_keeps_finished_sibling_result(way: Way, onwards: Way) ->
 @pytest.mark.parametrize("onwards", WAYS)
 def test_cancellation_in_tool_keeps_finished_sibling_result(onwards: Way) -> None:
     trouble, model = Trouble("cancelled"), ScriptedModel(SCRIPT)
-    loop = new_loop(worker(trouble, model), (), {})
+    loop = new_machine(worker(trouble, model), (), {})
 
     async def main() -> BaseException | None:
         task = asyncio.ensure_future(adrive(Tree(loop), loop.run.id))
@@ -206,7 +206,7 @@ def test_cancellation_in_tool_keeps_finished_sibling_result(onwards: Way) -> Non
 @pytest.mark.parametrize("failure", [Failure(503), Failure(None), KeyboardInterrupt()], ids=repr)
 def test_unanswered_request_is_sent_again_on_resume(at: int, failure: Any, way: Way, onwards: Way) -> None:
     trouble, model = Trouble(), ScriptedModel([*SCRIPT[:at], failure, *SCRIPT[at:]])
-    loop = new_loop(worker(trouble, model), (), {})
+    loop = new_machine(worker(trouble, model), (), {})
     with pytest.raises((ModelError, KeyboardInterrupt)) as caught:
         go(loop, way, trouble)
     assert_interrupted(loop, caught.value, "error" if isinstance(failure, Failure) else "cancelled")
@@ -223,7 +223,7 @@ def test_run_can_be_interrupted_repeatedly() -> None:
         Trouble(),
         ScriptedModel([each for reply in SCRIPT for each in (Failure(503), Failure(429), reply)]),
     )
-    loop = new_loop(worker(trouble, model), (), {})
+    loop = new_machine(worker(trouble, model), (), {})
     interruptions = 0
     with listen(trouble.hear):
         while True:
@@ -244,7 +244,7 @@ def test_run_can_be_interrupted_repeatedly() -> None:
 @pytest.mark.parametrize("hook", ["on_step", "on_finish"])
 def test_interrupted_hook_is_called_again_on_resume(hook: str, way: Way, onwards: Way) -> None:
     trouble, model = Trouble(hook), ScriptedModel(SCRIPT)
-    loop = new_loop(worker(trouble, model), (), {})
+    loop = new_machine(worker(trouble, model), (), {})
     with pytest.raises(KeyboardInterrupt) as caught:
         go(loop, way, trouble)
     assert_interrupted(loop, caught.value, "cancelled")
@@ -261,16 +261,16 @@ def test_run_at_limit_resumes_with_higher_limit(way: Way, onwards: Way) -> None:
     trouble = Trouble()
     large = Reply(calls=BOTH.calls, usage=Usage(700, 100, requests=1))
     model = ScriptedModel([large, *SCRIPT[1:]])
-    loop = new_loop(worker(trouble, model, max_total_tokens=1000), (), {})
+    loop = new_machine(worker(trouble, model, max_total_tokens=1000), (), {})
     with pytest.raises(LimitError) as caught:
         go(loop, way, trouble)
     assert_interrupted(loop, caught.value, "error")
     assert len(model.requests) == 1
     again = reloaded(loop)
-    with pytest.raises(LimitError) as caught:  # the limit is the same
+    with pytest.raises(LimitError) as caught:  # The limit is unchanged.
         go(again, onwards, trouble)
     assert_interrupted(again, caught.value, "error")
-    higher = new_loop(worker(trouble, model, max_total_tokens=100_000), (), {}).plan
+    higher = new_machine(worker(trouble, model, max_total_tokens=100_000), (), {}).plan
     again = reloaded(again, higher)
     go(again, onwards, trouble)
     assert (again.run.output, again.run.stop_reason) == ("yes", "finish")
@@ -282,7 +282,7 @@ def test_run_at_limit_resumes_with_higher_limit(way: Way, onwards: Way) -> None:
 
 def test_abandoned_stream_can_be_resumed() -> None:
     trouble, model = Trouble(), ScriptedModel(SCRIPT)
-    loop = new_loop(worker(trouble, model), (), {})
+    loop = new_machine(worker(trouble, model), (), {})
     with listen(trouble.hear):
         chunks = drive_stream(Tree(loop), loop.run.id)
         for chunk in chunks:
@@ -297,7 +297,7 @@ def test_abandoned_stream_can_be_resumed() -> None:
     assert len(model.requests) == len(SCRIPT)
 
 
-# What ends a run
+# Ends of a run
 
 
 class Plain(module[Any, str]):
@@ -333,7 +333,7 @@ CLOSED: dict[str, tuple[Callable[..., Any], list[Any], type[Exception]]] = {
 def test_permanent_failure_closes_run(what: str, way: Way) -> None:
     kind, script, expected = CLOSED[what]
     model = ScriptedModel(script)
-    loop = new_loop(kind(model=model), (), {})
+    loop = new_machine(kind(model=model), (), {})
     with pytest.raises(expected) as caught:
         go(loop, way)
     run = loop.run
@@ -382,7 +382,7 @@ def test_candidate_output_is_same_after_sources_reopen() -> None:
                 raise ValueError("again")
 
     agent = Judge(model=ScriptedModel([call("look"), finish(result="no"), finish(result="yes")]))
-    loop = new_loop(agent, (), {})
+    loop = new_machine(agent, (), {})
     with pytest.raises(KeyboardInterrupt):
         drive(Tree(loop), loop.run.id)
     again = load(loop.plan, json.loads(json.dumps(save(loop))))

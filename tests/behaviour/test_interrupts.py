@@ -1,7 +1,7 @@
-"""Ctrl-C is never lost: whatever a run is at, the call raises at once, all its records end, and nothing is asked again.
+"""Ctrl-C is never lost: the call raises immediately, all its records end, and no request is repeated.
 
-The signal is sent when everything is busy; what is busy is let go only when the call has raised. And because a signal
-comes when it likes, it is also made to come at one line of ours after the other.
+The signal is sent while all work is in progress, and the work continues only after the call has raised. A signal can
+arrive at any time, so the tests also raise it at one line of acorn after the other.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from acorn.thread import to_messages
 
 pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX"),
-    # A thread that Python itself was starting when the signal came may fail in Python's own lock; nobody waits for it.
+    # A thread that Python was starting when the signal came may fail in Python's own lock; nothing waits for it.
     pytest.mark.filterwarnings("ignore:Exception ignored in thread started by:pytest.PytestUnraisableExceptionWarning"),
 ]
 
@@ -45,9 +45,9 @@ PATIENCE = 120.0
 
 @pytest.fixture(autouse=True)
 def heeded() -> Iterator[None]:
-    """Ctrl-C raises KeyboardInterrupt, also where the tests run under nohup; and threads take turns often.
+    """Make Ctrl-C raise KeyboardInterrupt, also if the tests run under nohup, and let threads switch often.
 
-    What is raised while garbage is collected Python itself drops: in a callback for a thread that is gone, say.
+    Python drops exceptions that are raised during garbage collection, for example in a callback for an ended thread.
     """
     before, pace = signal.signal(signal.SIGINT, signal.default_int_handler), sys.getswitchinterval()
     sys.setswitchinterval(1e-4)
@@ -59,7 +59,7 @@ def heeded() -> Iterator[None]:
 
 
 class Gate:
-    """Holds whoever comes until it is opened."""
+    """Hold every caller until it is opened."""
 
     made = 0
 
@@ -77,8 +77,8 @@ class Gate:
     def stay(self) -> str:
         self._count(1)
         try:
-            self.busy.release()  # from here on the signal may come
-            # In the main thread, a signal that comes just before a wait is noticed after it.
+            self.busy.release()  # The signal may come from here on.
+            # In the main thread, a signal that arrives just before a wait is noticed after it.
             is_main = threading.current_thread() is threading.main_thread()
             waits = itertools.repeat(0.005, int(PATIENCE / 0.005)) if is_main else [PATIENCE]
             self.waited_in_vain = not any(map(self.opened.wait, waits))
@@ -110,13 +110,13 @@ class Gate:
         threading.Thread(target=interrupt, daemon=True).start()
 
     def open_and_wait(self) -> None:
-        """Let everybody go, and wait until all they had to do is done."""
+        """Release all callers, and wait until their work is done."""
         self.opened.set()
         with self._is_empty:
             assert self._is_empty.wait_for(lambda: not self.inside, PATIENCE)
         for thread in threading.enumerate():
             if thread.name == "acorn-call":
-                with suppress(RuntimeError):  # one that was interrupted while it was started
+                with suppress(RuntimeError):  # A thread that was interrupted while it was started.
                     thread.join(PATIENCE)
                     assert not thread.is_alive()
 
@@ -260,7 +260,7 @@ def a_branch_awaited_in_an_async_tool(gate: Gate) -> tuple[Outer, ScriptedModel]
 
 
 class StayingModel(ScriptedModel):
-    """Stays at the gate with the last of its replies."""
+    """Wait at the gate with the last of its replies."""
 
     def __init__(self, gate: Gate, replies: list[Any], *, answers: int) -> None:
         super().__init__(replies)
@@ -351,7 +351,7 @@ def assert_cancelled(run: Run[Any]) -> None:
 
 
 def interrupted(act: Callable[[], Any], gate: Gate, busy: int) -> Run[Any]:
-    """Do it, interrupt it, and see what is left; the record."""
+    """Run it, interrupt it, and return the record."""
     gate.interrupt_when_busy(busy)
     with pytest.raises(KeyboardInterrupt) as caught:
         act()
@@ -434,7 +434,7 @@ def struck(at: int) -> Strike:
     agent, strike = Everything(model=model, tools=[look]), Strike(at)
     with capture() as runs:
         try:
-            # In a context of its own: a block that is struck as it begins or ends leaves its variable set.
+            # In a separate context: a block that is interrupted at its start or end leaves its variable set.
             contextvars.copy_context().run(strike, agent)
         except KeyboardInterrupt:
             assert strike.where is not None

@@ -1,4 +1,4 @@
-"""One instance, many calls: whatever runs beside a run, it sees only what is its own."""
+"""One instance, many calls: a run sees only its own state, whatever runs concurrently."""
 
 import asyncio
 import copy
@@ -45,7 +45,7 @@ class Sight(BaseModel):
 
 
 def names_in(value: object) -> list[str]:
-    """The runs that are mentioned somewhere; each has a name such as `<17>`."""
+    """Return the runs that are mentioned; each has a name such as `<17>`."""
     return sorted(set(re.findall(r"<(\d+)>", str(value).replace("&lt;", "<").replace("&gt;", ">"))))
 
 
@@ -96,7 +96,7 @@ class Crowd(module[Who, str]):
 
 
 class Crowded(ScriptedModel):
-    """Two steps, then the name; it remembers requests in which two runs are mixed."""
+    """A model of two steps that records requests in which two runs are mixed."""
 
     def __init__(self) -> None:
         self.mixed: list[list[str]] = []
@@ -120,7 +120,7 @@ class Crowded(ScriptedModel):
 
 
 def judge(agent: Crowd, run: Run[Any], number: int) -> None:
-    """That one run saw nothing of another."""
+    """Check that one run saw nothing of another."""
     name = f"<{number}>"
     assert run.output == name
     assert run.input == Who(name=name)
@@ -136,7 +136,7 @@ def judge(agent: Crowd, run: Run[Any], number: int) -> None:
 
 @pytest.fixture
 def hasty() -> Iterator[None]:
-    """Threads take turns as often as Python allows."""
+    """Let threads switch as often as Python allows."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
@@ -146,7 +146,7 @@ def hasty() -> Iterator[None]:
 
 
 def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """Do something in so many threads at once."""
+    """Call a function in many threads at once."""
     ready = threading.Barrier(count, timeout=PATIENCE)
 
     def begin(number: int) -> Any:
@@ -162,7 +162,7 @@ def test_one_instance_serves_concurrent_threads() -> None:
     model = Crowded()
     agent = Crowd(model=model)
     barrier = threading.Barrier(THREADS, timeout=PATIENCE)
-    agent.meet = barrier.wait  # each tool waits until all runs are in the middle of theirs
+    agent.meet = barrier.wait  # Each tool waits until all runs are inside theirs.
 
     def work(number: int) -> Run[str]:
         assert agent.last is None
@@ -179,7 +179,7 @@ def test_one_instance_serves_concurrent_threads() -> None:
     for number, run in enumerate(runs):
         judge(agent, run, number)
     assert len({run.id for run in runs}) == THREADS
-    assert agent.last is None  # no run has ended in this thread
+    assert agent.last is None  # No run has ended in this thread.
     model.judge(THREADS)
 
 
@@ -203,7 +203,7 @@ def test_one_instance_serves_concurrent_tasks() -> None:
         runs = await asyncio.gather(*(work(number) for number in range(TASKS)))
         for number, run in enumerate(runs):
             judge(agent, run, number)
-        assert agent.last in runs  # this task has none of its own, but they ended in this thread
+        assert agent.last in runs  # This task has no run, but runs ended in this thread.
 
     asyncio.run(main())
     assert sorted(inside) == list(range(TASKS))
@@ -282,7 +282,7 @@ def test_first_calls_of_instance_can_be_concurrent() -> None:
         assert in_threads(8, work) == [["done"] * 3] * 8
 
 
-# What belongs to one run only
+# State of one run
 
 
 class Editor(module[Who, str]):
@@ -388,7 +388,7 @@ def test_sync_call_inside_running_loop_works() -> None:
     async def main() -> Run[str]:
         task = asyncio.ensure_future(other())
         run = agent.run(name="<1>")
-        assert other_ran == []  # it blocks the loop as any ordinary call does
+        assert other_ran == []  # It blocks the loop like any ordinary call.
         assert agent.last is run
         await task
         return run

@@ -1,4 +1,4 @@
-"""A class that has changed between two processes: what fits goes on, what does not is told, and nothing is lost."""
+"""A class that changed between two processes: fitting runs resume, others raise a clear error, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def by_turn(*script: Reply) -> ScriptedModel:
-    """A model that any process can go on with."""
+    """A model that any process can continue with."""
 
     def answer(request: ModelRequest) -> Reply:
         reply: Reply = script[sum(message["role"] == "assistant" for message in request.messages)]
@@ -40,7 +40,7 @@ def by_turn(*script: Reply) -> ScriptedModel:
 
 
 def declared(given: Any = Question, output: Any = Answer, **members: Any) -> Any:
-    """The class `Desk`, as some version of a program has it."""
+    """The class `Desk` in some version of a program."""
     body = {"__doc__": "Answer.", "__qualname__": "Desk", "__module__": __name__, "max_steps": 9, **members}
     return new_class("Desk", (module[given, output],), exec_body=lambda names: names.update(body))
 
@@ -80,7 +80,7 @@ def test_resumed_run_with_removed_branch_raises_and_stays_resumable(store: Any) 
 
     script = [call("inner", question="deep"), call("fails"), finish(answer="x")]
     run_id = interrupted(store, script, branches={"inner": Inner})
-    with pytest.raises(StoreError, match=r"branch `inner` .* not declared on `Desk` any more"):
+    with pytest.raises(StoreError, match=r"branch `inner` .* no longer declared on `Desk`"):
         declared()(model=by_turn(*script), store=store).resume(run_id)
     assert [each.status for each in acorn.runs(store).list()] in (["stopped"], ["failed"])
 

@@ -1,4 +1,4 @@
-"""Whatever goes through a run comes back from its store as it was; keys do not get there."""
+"""Data of a run survives its store unchanged, and keys do not get there."""
 
 from __future__ import annotations
 

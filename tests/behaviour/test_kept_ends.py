@@ -1,4 +1,4 @@
-"""Every end that a kept run may have come to, and what `resume` makes of it; two at once, and streams left early."""
+"""Every end of a stored run and what `resume` does with it; concurrent resumes, and streams left early."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_deleted_run_is_not_found(store: Any, way: Way) -> None:
     if way in (resumed, aresumed):
         with pytest.raises(StoreError, match="There is no run 'a'"):
             way(desk(store), "a")
-    else:  # by its name it begins anew
+    else:  # With its run id, it starts again.
         assert way(desk(store), "a") == Answer(answer="x")
 
 

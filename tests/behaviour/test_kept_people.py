@@ -1,4 +1,4 @@
-"""People who are asked while a run rests in its store, and answer from anywhere, days later."""
+"""People answer requests of a paused run from any process, days later."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
 
 
 def desk(store: Any, script: list[Reply], inside: list[Reply] | None = None) -> Desk:
-    """An agent as a new process would make it: its model answers by where the conversation stands."""
+    """Return an agent as a new process would make it: its model answers by the state of the conversation."""
 
     def answer(request: ModelRequest) -> Reply:
         said = [message["role"] for message in request.messages]

@@ -1,4 +1,4 @@
-"""Runs that are kept in a store: named, interrupted, resumed, given again, and looked at from outside."""
+"""Stored runs: named, interrupted, resumed, returned again and inspected from outside."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ INSIDE = [call("look", what="inside"), finish(answer="deep")]
 
 
 def by_turn(request: ModelRequest) -> Reply:
-    """The script as a function of the conversation, so that any process can go on with it."""
+    """The script as a function of the conversation, so that any process can continue it."""
     turns = sum(message["role"] == "assistant" for message in request.messages)
     is_inside = any("deeper?" in str(message["content"]) for message in request.messages if message["role"] == "user")
     reply: Reply = INSIDE[turns - 3] if is_inside else SCRIPT[turns]
@@ -236,9 +236,9 @@ def test_unknown_run_cannot_be_resumed(store: Any) -> None:
     agent = Desk(model=ScriptedModel([]), store=store)
     with pytest.raises(StoreError, match="There is no run 'x'"):
         agent.resume("x")
-    with pytest.raises(DeclarationError, match="keeps no runs"):
+    with pytest.raises(DeclarationError, match="has no store"):
         Desk(model=ScriptedModel([])).resume("x")
-    with pytest.raises(DeclarationError, match="keeps no runs"):
+    with pytest.raises(DeclarationError, match="has no store"):
         Desk(model=ScriptedModel([])).using(run_id="x")(question="why?")
     with pytest.raises(DeclarationError, match="`run_id`"):
         agent.using(run_id="")

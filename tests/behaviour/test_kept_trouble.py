@@ -1,4 +1,4 @@
-"""A store in trouble: the run ends with a `StoreError`, nothing hangs, nothing is hidden, and it goes on later."""
+"""A failing store: the run ends with a `StoreError`, nothing hangs or is hidden, and it resumes later."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Answer(BaseModel):
 
 
 class Brittle(MemoryStore):
-    """A store that keeps so many commits and then fails, in one way or the other."""
+    """A store that accepts a number of commits and then fails in a given way."""
 
     def __init__(self, most: int, error: Exception, *, at_once: bool) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ def outcome(way: Way, agent: Desk) -> Any:
         for number, way in enumerate(EVERY_WAY)
         for at, kind in enumerate(EVERY_ERROR)
         for at_once in (True, False)
-        if TORTURE or (number + at + at_once) % 2  # each with each; in the long version of the tests, in all threes
+        if TORTURE or (number + at + at_once) % 2  # Pairs; in the long version of the tests, triples.
     ],
 )
 def test_store_failure_anywhere_ends_run_and_run_resumes(way: Way, kind: type[Exception], at_once: bool) -> None:

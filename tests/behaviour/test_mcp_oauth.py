@@ -1,4 +1,4 @@
-"""`auth=` with the SDK's own OAuth provider: registered, let in by a person, refreshed; in runs of any kind."""
+"""`auth=` with the SDK's OAuth provider: registered, approved by a person, refreshed, in runs of any kind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Kept:
 
 
 class Person:
-    """Opens the address that a provider shows, agrees, and is sent back with a code."""
+    """Open the address that a provider shows, agree, and return with a code."""
 
     def __init__(self, *, agrees: bool = True) -> None:
         self.agrees = agrees
@@ -66,7 +66,7 @@ class Person:
 
 
 class Guarded:
-    """The server of `guarded.py`, and its diary."""
+    """The server of `guarded.py`, and its log."""
 
     def __init__(self, diary: Path, port: int) -> None:
         self.diary = diary
@@ -106,7 +106,7 @@ def test_mcp_oauth_login_happens_once_and_tokens_are_refreshed(call: Call, scrip
     assert person.asked == 1
 
     again = ScriptedModel([calling("echo", text="c"), finish("done")])
-    run = call.run(Worker(model=again, tools=[guarded.source(kept, person)]), "x")  # as the next start of a program
+    run = call.run(Worker(model=again, tools=[guarded.source(kept, person)]), "x")  # Like the next start of a program.
     assert results(run) == ["echo: c"]
     assert guarded.lines()[6:] == ["called"]
     assert person.asked == 1

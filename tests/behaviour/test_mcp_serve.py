@@ -53,7 +53,7 @@ serve(Quiet)
 
 
 class Session:
-    """The official client, on a loop of its own, connected to our server."""
+    """The official client on its own loop, connected to acorn's server."""
 
     def __init__(self, folder: Path, target: Any) -> None:
         self.folder = folder
@@ -153,7 +153,7 @@ def test_mcp_serve_lone_surrogate_keeps_session(session: Session) -> None:
 def test_mcp_serve_output_schema_is_object_with_data_names(session: Session) -> None:
     tools = {tool.name: tool for tool in session.wait(session.client.list_tools()).tools}
     promised = tools["ancestry"].output_schema
-    assert promised["type"] == "object"  # which clients demand, also of a model that has itself in it
+    assert promised["type"] == "object"  # Clients require this, also of a recursive model.
     result = session.call("ancestry", result="x")
     byron = {"full_name": "Byron", "children": []}
     assert result.structured_content == {"full_name": "Ada", "children": [byron]}
@@ -282,7 +282,7 @@ def test_mcp_serve_ends_cleanly_on_ctrl_c(tmp_path: Path, http: bool) -> None:
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["id"] == 1
     os.killpg(process.pid, signal.SIGINT)
-    process.wait(PATIENCE)  # with its standard input open
+    process.wait(PATIENCE)  # With its standard input open.
     _, err = process.communicate()
     assert process.returncode == 130
     assert err in ("", "a file that prints while it is imported\n")
@@ -320,7 +320,7 @@ def test_mcp_serve_rejects_other_host_or_origin(address: str, headers: dict[str,
     connection.close()
 
 
-# What is served wrongly
+# Wrong arguments
 
 
 class Twin(module[str, str]):

@@ -1,4 +1,4 @@
-"""An MCP server in `tools`: its tools work like any, on the user's terms, whatever the server does."""
+"""An MCP server in `tools`: its tools work like any tool, whatever the server does."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Worker(module[str, str]):
 
 
 class Odd:
-    """A server of `tests/mcp_servers`, and the diary that it writes."""
+    """A server of `tests/mcp_servers`, and the log that it writes."""
 
     def __init__(self, diary: Path, variant: str = "", *, file: str = "quick.py", **options: Any) -> None:
         self.diary = diary
@@ -48,19 +48,19 @@ class Odd:
 
 @pytest.fixture(scope="module", params=["odd.py", "quick.py"], ids=["newer", "older"])
 def odd(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Odd]:
-    """A server in each protocol, kept open for all tests that do not need one of their own."""
+    """A server in each protocol, kept open for all tests that do not need their own."""
     made = Odd(tmp_path_factory.mktemp("odd") / "diary.txt", file=request.param)
     with made.server:
         yield made
 
 
 def results(run: Any) -> list[Any]:
-    """What the model has read of its calls, but for the finish."""
+    """Return what the model read of its calls, except for the finish."""
     return [message["content"] for message in run.history if message["role"] == "tool"][:-1]
 
 
 def together(*replies: Reply) -> Reply:
-    """One response with the calls of several."""
+    """Return one response with several calls."""
     return Reply(calls=[each for reply in replies for each in reply.calls])
 
 
@@ -172,7 +172,7 @@ def test_mcp_concurrent_runs_share_open_server(odd: Odd) -> None:
     assert asyncio.run(all_of_them()) == [[f"echo: {at}"] for at in range(8)]
 
 
-# What a server is given
+# Environment of a server
 
 
 def test_mcp_server_gets_only_given_environment(
@@ -191,7 +191,7 @@ def test_mcp_server_is_not_offered_sampling_or_missing_person(odd: Odd, script: 
     assert results(Worker(model=model, tools=[odd.server]).run("x")) == ["capabilities: []"]
 
 
-# On the user's terms
+# Restrictions by the user
 
 
 def test_mcp_prefix_separates_names(call: Call, script: Script, odd: Odd, tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_mcp_unknown_allowed_name_raises_before_call(tmp_path: Path, option: str
 
 
 def test_mcp_call_with_approval_pauses_in_store(tmp_path: Path, script: Script) -> None:
-    odd = Odd(tmp_path / "diary", approve={"delete"})  # which says of itself that it only reads
+    odd = Odd(tmp_path / "diary", approve={"delete"})  # Its annotation says that it only reads.
     model = script(calling("delete", text="all"), finish("done"))
     agent = Worker(model=model, tools=[odd.server], store=str(tmp_path / "runs.db"))
     paused: Any = agent("x")
@@ -297,7 +297,7 @@ def test_mcp_approval_can_be_function(call: Call, script: Script, tmp_path: Path
 
 def test_mcp_approval_without_person_raises_before_start(tmp_path: Path) -> None:
     odd = Odd(tmp_path / "diary", approve={"delete"})
-    with pytest.raises(DeclarationError, match="need a person's approval, and nobody can answer"):
+    with pytest.raises(DeclarationError, match="need a person's approval, but no one can answer"):
         Worker(model=ScriptedModel([]), tools=[odd.server])("x")
     assert odd.lines() == []
 
@@ -375,7 +375,7 @@ def test_mcp_repr_shows_no_secret() -> None:
     assert repr(server) == "MCPServer('https://example.com/v2/s/***/mcp')"
 
 
-# What a hostile server does
+# Hostile servers
 
 
 def test_mcp_hidden_text_in_descriptions_is_made_visible_and_short(tmp_path: Path, script: Script) -> None:
@@ -437,7 +437,7 @@ def test_mcp_server_output_does_not_reach_terminal(
     assert "the server has started" in caplog.text
 
 
-# When it fails
+# Failures
 
 
 def test_mcp_server_dying_in_call_is_tool_error_and_next_call_reconnects(
@@ -511,7 +511,7 @@ def test_mcp_progress_reaches_caller(call: Call, script: Script, tmp_path: Path)
     assert heard == [("report", at, 3, f"part {at}") for at in (1, 2, 3)]
 
 
-# Being broken off
+# Cancellation
 
 
 def test_cancelling_async_run_reaches_mcp_server(odd: Odd) -> None:
@@ -547,7 +547,7 @@ def test_ctrl_c_reaches_mcp_server(odd: Odd) -> None:
     assert comes_true(lambda: odd.lines().count("cancelled hang") == before + 1)
 
 
-# People
+# Human input
 
 
 @pytest.mark.parametrize(
@@ -725,7 +725,7 @@ def test_mcp_http_server_dying_is_tool_error_and_restarted_server_is_used(
     class Restarting(Worker):
         def on_step(self, step: Any) -> None:
             if step.counter == 1:
-                first.wait(PATIENCE)  # a process that is dying may still seem to listen
+                first.wait(PATIENCE)  # A dying process may still seem to listen.
                 again.append(over_http(diary, port, variant))
                 again[0].__enter__()
 
@@ -763,7 +763,7 @@ def test_mcp_session_ended_between_runs_is_started_again(script: Script, tmp_pat
     port, diary = free_port(), tmp_path / "diary.txt"
     server = MCPServer(f"http://127.0.0.1:{port}/mcp")
     with server:
-        for _ in range(2):  # the server was put up anew meanwhile, and knows nobody
+        for _ in range(2):  # The server was restarted in the meantime and has no session.
             with over_http(diary, port, variant):
                 model = script(calling("echo", text="a"), finish("done"))
                 assert results(Worker(model=model, tools=[server]).run("x")) == ["echo: a"]

@@ -1,4 +1,4 @@
-"""Servers that others wrote: from the package index, and in the long version of the tests from npm."""
+"""Third-party servers from the package index, and in the long version of the tests from npm."""
 
 from __future__ import annotations
 

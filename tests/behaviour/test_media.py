@@ -1,4 +1,4 @@
-"""Images, audio and files: what a field takes, what the model reads, what is kept, and what is refused."""
+"""Images, audio and files: accepted values, requests, saved forms and rejections."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def urls(messages: list[Any]) -> list[str]:
     return [part["image_url"]["url"] for part in media(messages)]
 
 
-# The values
+# Values
 
 
 def test_media_is_created_from_path_bytes_or_url(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_media_field_rejects_path(call: Call, script: Script) -> None:
     assert not model.requests
 
 
-# What the model reads
+# Requests
 
 
 def test_media_placeholders_are_numbered_and_parts_follow_in_order(call: Call, script: Script) -> None:
@@ -235,7 +235,7 @@ def test_thread_carries_media_parts_beside_text(script: Script) -> None:
     assert SECRET not in serialize_thread_to_xml(run.thread)
 
 
-# Nobody reads base64
+# Base64 is hidden
 
 
 def test_base64_is_not_counted_or_shown(caplog: pytest.LogCaptureFixture, script: Script) -> None:
@@ -255,7 +255,7 @@ def test_base64_is_not_counted_or_shown(caplog: pytest.LogCaptureFixture, script
     assert "<image/png, 297.0 kB, " in repr(run.history)
 
 
-# What is kept
+# Saved forms
 
 
 class Kept(module[Question, Answer]):
@@ -361,7 +361,7 @@ def _next(request: Any) -> Reply:
     return calling("shoot", place=str(len(request.messages))) if len(request.messages) < 9 else DONE
 
 
-# What is refused
+# Rejections
 
 
 def test_too_much_media_for_request_is_rejected_by_name(call: Call, script: Script) -> None:

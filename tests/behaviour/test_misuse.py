@@ -1,4 +1,4 @@
-"""Mistakes that a newcomer makes: each is told at once, in words that help, and without a secret."""
+"""Mistakes of newcomers: each raises immediately with a helpful message and without a secret."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def test_api_key_passed_as_model_is_hidden(model: Any) -> None:
 
 
 def test_misspelled_attribute_with_class_warns() -> None:
-    with pytest.warns(UserWarning, match="`Wrong.final_outptu` .* did you mean `final_output`"):
+    with pytest.warns(UserWarning, match="`Wrong.final_outptu` .* Did you mean `final_output`"):
         type("Wrong", (module,), {"final_outptu": Question, "__module__": __name__})
 
 
 def test_misspelled_hook_warns() -> None:
-    with pytest.warns(UserWarning, match="`Wrong.on_setp` .* did you mean `on_step`"):
+    with pytest.warns(UserWarning, match="`Wrong.on_setp` .* Did you mean `on_step`"):
         type("Wrong", (module,), {"on_setp": lambda self, step: None, "__module__": __name__})
 
 

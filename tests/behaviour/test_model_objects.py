@@ -1,4 +1,4 @@
-"""A model of the user's own: what it lacks is said when it is declared."""
+"""Model objects of users: missing methods are reported at declaration."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Agent(module[Any, str]):
 
 
 def without(*names: str, **more: Any) -> Any:
-    """A model that lacks something of the port."""
+    """A model that lacks a method of the port."""
     parts = {name: value for name, value in vars(Whole).items() if name in PORT and name not in names}
     return type("Half", (), {**parts, **more})()
 

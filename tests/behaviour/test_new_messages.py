@@ -1,4 +1,4 @@
-"""`run.new_messages()`: what is in the history of this run, and not of what it began with."""
+"""`run.new_messages()`: the messages of this run, without those it started with."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ class Editing(Asker):
 def test_new_messages_after_trimming_keep_ownership(call: Call, script: Script) -> None:
     class Trimming(Editing):
         def edit(self, history: list[dict[str, Any]]) -> None:
-            self.history = [history[0], *history[2:]]  # the earlier question goes
+            self.history = [history[0], *history[2:]]  # The earlier question is removed.
 
     run = call.run(Trimming(model=script(*looked())).using(history=EARLIER), question="two")
     assert run.history[1] == EARLIER[1]

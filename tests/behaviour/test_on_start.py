@@ -1,4 +1,4 @@
-"""What `on_start` sees before the model is first asked, what it may change, and that it is called once."""
+"""What `on_start` sees before the first request, what it may change, and that it runs once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
 
 from acorn import AcornError, DeclarationError, ParseError, Step, Usage, current_run, listen, module, tool
-from acorn._call.plan import new_loop, plan_for
+from acorn._call.plan import new_machine, plan_for
 from acorn._drive.sync_driver import drive
 from acorn._drive.tree import Tree
 from acorn._history.history import history_of
@@ -53,7 +53,7 @@ INPUT = {"role": "user", "content": "<input>\n  <question>?</question>\n</input>
 
 
 def starting(hook: Callable[[Any, Step], Any], **attributes: Any) -> Any:
-    """A class with this `on_start`."""
+    """Create a class with this `on_start`."""
     made = {"__module__": __name__, "__doc__": "Look around.", "on_start": hook, **attributes}
     return type("Starter", (Looker,), made)
 
@@ -197,7 +197,7 @@ def test_on_start_setting_tool_results_raises(call: Call, script: Script, name: 
     def hook(self: Looker, step: Step) -> None:
         getattr(step, name).append("oops")
 
-    with pytest.raises(AcornError, match=r"`Starter\.on_start` has put something into `step\.tool_results` or"):
+    with pytest.raises(AcornError, match=r"`Starter\.on_start` has changed `step\.tool_results` or"):
         call.run(starting(hook)(model=script()), question="?")
 
 
@@ -258,7 +258,7 @@ def test_on_start_is_not_called_again_on_load() -> None:
 
     model = ScriptedModel([KeyboardInterrupt(), DONE])
     agent = starting(hook)(model=model)
-    loop = new_loop(agent, (), {"question": "?"})
+    loop = new_machine(agent, (), {"question": "?"})
     with pytest.raises(KeyboardInterrupt):
         drive(Tree(loop), loop.run.id)
     again = load(plan_for(agent), json.loads(json.dumps(save(loop))))
@@ -283,7 +283,7 @@ def test_on_start_leaves_journal_thread_and_stream_equal(script: Script) -> None
 
 
 def test_on_start_misspelled_warns() -> None:
-    with pytest.warns(UserWarning, match="`Wrong.on_strat` is not an attribute of modules; did you mean `on_start`?"):
+    with pytest.warns(UserWarning, match="`Wrong.on_strat` is not a hook. Did you mean `on_start`"):
 
         class Wrong(Looker):
             def on_strat(self, step: Step) -> None: ...

@@ -1,4 +1,4 @@
-"""`with MyAgent.override(...)`: settings for every instance of a class in this context, wherever it is made."""
+"""`with MyAgent.override(...)`: settings for every instance of a class in this context."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Report(BaseModel):
 class Agent(module[Any, Report]):
     """Report."""
 
-    model = ScriptedModel([])  # complains when it is asked
+    model = ScriptedModel([])  # It raises when it is asked.
     temperature = 0.1
 
 
@@ -44,7 +44,7 @@ def scripted(*replies: Any) -> ScriptedModel:
 
 
 def application(agent: type[module[Any, Any]] = Agent, **settings: Any) -> Any:
-    """Makes its agent deep inside."""
+    """An agent that creates another agent inside."""
     return agent(**settings)
 
 
@@ -121,7 +121,7 @@ def test_step_setting_wins_over_override(call: Call) -> None:
     assert [sent.temperature for sent in model.requests] == [0.5, 0.8]
 
 
-# Everywhere below
+# Nested agents
 
 
 class Inner(Agent):
@@ -156,7 +156,10 @@ def test_override_covers_branches_agent_tools_and_nested_agents(call: Call) -> N
         call(Boss(model=own))
     of_boss = [sent for sent in model.requests if sent.temperature == 0.7]
     below = [sent for sent in model.requests if sent.temperature == 0.9]
-    assert (len(of_boss), len(below)) == (2, 4)  # the tool, the one made in a tool, the branch, the one by hand
+    assert (len(of_boss), len(below)) == (
+        2,
+        4,
+    )  # The agent tool, the agent made in a tool, the branch, the branch started from code.
     assert own.requests == []
 
 
@@ -216,7 +219,7 @@ def test_stream_uses_override_of_its_start() -> None:
     assert isinstance(list(chunks)[-1].result, Report)
 
 
-# What may be overridden
+# Attributes that can be overridden
 
 
 def test_override_accepts_any_attribute() -> None:
@@ -266,7 +269,7 @@ def test_override_is_checked_immediately() -> None:
         with pytest.raises(DeclarationError) as caught:
             Agent.override(**wrong)
         assert str(caught.value) == str(expected.value)
-    with pytest.raises(TypeError, match="`Agent` has no attribute `temprature` to set; did you mean `temperature`"):
+    with pytest.raises(TypeError, match=r"`Agent` has no setting `temprature`\. Did you mean `temperature`"):
         Agent.override(temprature=1)
 
 

@@ -1,4 +1,4 @@
-"""People: what a run asks them, what their answers do, and how it rests until they come."""
+"""Human input: requests, the effect of answers, and pauses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from acorn import (
     module,
     tool,
 )
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.async_driver import adrive, adrive_stream
 from acorn._drive.sync_driver import drive, drive_stream
 from acorn._drive.tree import Tree
@@ -121,10 +121,10 @@ def walk_on(tree: Tree, run_id: str, way: str) -> None:
 
 
 class Office:
-    """Drives a run of an agent, and goes on with it from what was saved, as another process would."""
+    """Drive a run, and resume it from its saved state like another process."""
 
     def __init__(self, agent: module[Any, Any], way: str, **inputs: Any) -> None:
-        loop = new_loop(agent, (), inputs)
+        loop = new_machine(agent, (), inputs)
         self.plan, self.way = loop.plan, way
         self._kept: dict[str, Any] = {}
         self._go(SavedTree(loop) if way == "saved" else Tree(loop), loop.run)
@@ -136,7 +136,9 @@ class Office:
         self.run = tree.machines[run.id].run
         for loop in tree.machines.values():
             assert_complete(loop.run.history)
-            assert_thread_true(loop.run, is_edited=not loop.run.history)  # of no messages, it tells its branch's
+            assert_thread_true(
+                loop.run, is_edited=not loop.run.history
+            )  # Without messages, it has those of its branch.
 
     @property
     def output(self) -> Any:
@@ -153,24 +155,24 @@ class Office:
         return self.output
 
     def answer(self, *values: Any) -> Any:
-        """Answer all that is open, in order."""
+        """Answer all open requests in order."""
         requests = self.output.requests
         return self.resume(dict(zip([request.id for request in requests], values, strict=True)))
 
 
 def waits(run: Run[Any]) -> Paused:
-    """What a resting run gives."""
+    """Return the requests of a paused run."""
     assert isinstance(run.output, Paused)
     return run.output
 
 
 def told(model: ScriptedModel) -> list[Any]:
-    """What the model read of the calls of its last turn."""
+    """Return what the model read of the calls of its last turn."""
     messages = model.requests[-1].messages
     return [message["content"] for message in messages if message["role"] == "tool"]
 
 
-# What a call returns that waits
+# Results of a paused call
 
 
 def test_question_pauses_run_and_answer_resumes_it(way: str) -> None:
@@ -229,10 +231,10 @@ def test_approval_answer_decides_call(way: str, answer: Any, done: list[str], re
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (1, "answer it by True, by False"),
-        ({"approved": True}, "answer it by True"),
-        ({"approved": False, "arguments": {}}, "answer it by True"),
-        ({"approved": True, "arguments": [1]}, "answer it by True"),
+        (1, "Answer it by True, by False"),
+        ({"approved": True}, "Answer it by True"),
+        ({"approved": False, "arguments": {}}, "Answer it by True"),
+        ({"approved": True, "arguments": [1]}, "Answer it by True"),
         ({"approved": True, "arguments": {"amount": "much"}}, "argument `order` is missing"),
         (None, "cannot be answered by None"),
     ],
@@ -253,17 +255,17 @@ def test_request_is_answered_once() -> None:
     (machine,) = loop.values()
     again = load(machine.plan, save(machine))
     again.start(machine.journal.now)
-    first, second = again.requests()
+    first, second = again.calls.open_requests()
     again.answer(first.id, "x", 9.0)
-    assert again.requests() == [second]
-    with pytest.raises(StoreError, match="was answered already"):
+    assert again.calls.open_requests() == [second]
+    with pytest.raises(StoreError, match="is already answered"):
         again.answer(first.id, "y", 9.0)
     with pytest.raises(StoreError, match="has no request `nope`"):
         again.answer("nope", "y", 9.0)
     assert [entry.answer for entry in again.journal.entries if isinstance(entry, InputReceived)] == ["x"]
 
 
-# Several at once
+# Several requests
 
 
 def test_other_calls_of_response_run_before_pause(way: str) -> None:
@@ -281,7 +283,7 @@ def test_other_calls_of_response_run_before_pause(way: str) -> None:
     office = Office(Desk(model=model), way)
     assert sorted(DONE) == ["look that", "look this"]
     question, approval = office.output.requests
-    assert office.resume({approval.id: True}) is office.output  # runs while the other still waits
+    assert office.resume({approval.id: True}) is office.output  # It runs while the other call still waits.
     assert sorted(DONE) == ["look that", "look this", "refund a 1.0"]
     assert [request.id for request in office.output.requests] == [question.id]
     assert office.resume({question.id: "me"}) == "ok"
@@ -310,7 +312,7 @@ def test_same_call_id_in_two_steps_is_two_requests() -> None:
     assert office.answer("y") == "ok"
 
 
-# Who is here
+# on_human
 
 
 def run_in(agent: module[Any, Any], way: str) -> Run[Any]:
@@ -375,7 +377,7 @@ def test_on_human_exception_ends_run() -> None:
 
 def test_on_human_unfitting_answer_ends_run_with_message() -> None:
     agent = Answering(3, model=ScriptedModel([calling("refund", order="a")]))
-    with pytest.raises(InputError, match="answer it by True"):
+    with pytest.raises(InputError, match="Answer it by True"):
         agent.run()
     assert DONE == []
 
@@ -397,7 +399,7 @@ def test_on_human_can_answer_while_tools_run(way: str) -> None:
     assert run_in(Answering(answer, model=model, tools=[wait, ask_human]), way).output == "ok"
 
 
-# Nobody
+# No person
 
 
 def test_missing_on_human_and_store_raise_before_model_call() -> None:
@@ -421,7 +423,7 @@ def test_missing_on_human_and_store_raise_before_model_call() -> None:
 
     for kind in (Alone, Above, Caller):
         model = ScriptedModel([])
-        with pytest.raises(DeclarationError, match=r"`refund` of `Alone`.*`store = \.\.\.`.*`on_human`"):
+        with pytest.raises(DeclarationError, match=r"`refund` of `Alone`.*Set `store`.*`on_human`"):
             kind(model=model)()
         assert model.requests == []
 
@@ -445,7 +447,7 @@ def test_ask_human_called_directly_raises() -> None:
         ask_human("Who?")
 
 
-# Which calls need a yes
+# Which calls need approval
 
 
 def test_approval_predicate_selects_calls(way: str) -> None:
@@ -600,7 +602,7 @@ class ByHook(Desk):
 
 
 def nested(request: ModelRequest) -> Reply:
-    """The outer one calls `inner` and looks; the inner one looks, asks, and says what it was told."""
+    """The outer agent calls `inner` and looks; the inner one looks, asks, and reports the answer."""
     texts = [str(message.get("content")) for message in request.messages]
     read = [message["content"] for message in request.messages if message["role"] == "tool"]
     if "Inner." not in texts[0]:
@@ -864,11 +866,11 @@ def test_on_stream_cannot_start_branch_that_pauses() -> None:
         agent.run()
 
 
-# Beside other promises
+# Other promises
 
 
 class Source:
-    """A source of tools that keeps a diary."""
+    """A source of tools that keeps a log."""
 
     def __init__(self) -> None:
         self.diary: list[str] = []
@@ -1035,7 +1037,7 @@ class Crowd(Node):
 
 
 def crowd(seed: int, request: ModelRequest) -> Reply:
-    """Calls of every kind, as many as chance will have it; the same for the same conversation."""
+    """Return random calls of every kind, equal for the same conversation."""
     depth = str(request.messages[0]["content"]).count("Node.")
     turns = sum(message["role"] == "assistant" for message in request.messages)
     rng = random.Random(f"{seed}/{depth}/{turns}")
@@ -1075,11 +1077,11 @@ def test_requests_can_be_answered_in_any_order(way: str) -> None:
         assert known == answered
         assert len(PAID) == len(set(PAID))
         paid = {hashlib.sha256(key.encode()).hexdigest()[:32] for key in PAID}
-        assert paid & known == approved  # the others needed no yes
+        assert paid & known == approved  # The others needed no approval.
     assert asked_at_all > 25
 
 
-# What is left behind
+# Records
 
 
 def test_record_of_paused_run_is_complete(way: str) -> None:
@@ -1154,7 +1156,7 @@ def test_once_call_that_may_have_started_is_not_repeated() -> None:
 
     for name, read in (("ship", "Unknown: the process stopped while this call was under way."), ("count", "counted")):
         model = ScriptedModel([calling(name), finish("ok")])
-        loop = new_loop(Desk(model=model, tools=[ship, count]), (), {})
+        loop = new_machine(Desk(model=model, tools=[ship, count]), (), {})
         tree = Tree(loop)
         with pytest.raises(KeyboardInterrupt):
             drive(tree, loop.run.id)
@@ -1186,7 +1188,7 @@ def test_interrupted_approved_call_is_reported_as_unknown() -> None:
 
 def test_loaded_run_with_removed_tool_continues() -> None:
     office = Office(Desk(model=ScriptedModel([calling("refund", order="a"), finish("ok")])), "sync")
-    office.plan = new_loop(Desk(model=office.plan.spec.model, tools=[look]), (), {}).plan
+    office.plan = new_machine(Desk(model=office.plan.spec.model, tools=[look]), (), {}).plan
     assert office.resume() == "ok"
 
 
@@ -1209,7 +1211,7 @@ def test_idempotency_key_is_permanent_per_call(way: str) -> None:
 
     model = ScriptedModel([calling("note", _id="n", order="x"), calling("pay", _id="p", order="x"), finish("ok")])
     agent = Desk(model=model, tools=[pay, note])
-    loop = new_loop(agent, (), {})
+    loop = new_machine(agent, (), {})
     tree = Tree(loop)
     with pytest.raises(KeyboardInterrupt):
         walk_on(tree, loop.run.id, way)

@@ -1,4 +1,4 @@
-"""A run that was put into a store is driven by whoever is handed its id, however often."""
+"""A submitted run is driven by every process that receives its id, however often."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def test_perform_takes_over_run_of_dead_process_up_to_five_times(store: Store, d
 
 def test_perform_after_failed_release_claims_again(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
-    store.claim(handle.run_id, acorn.stores.lease.this_process())  # and nothing here drives it
+    store.claim(handle.run_id, acorn.stores.lease.this_process())  # Nothing here drives it.
     assert deliver(store, handle.run_id, Desk(model=ScriptedModel([finish(text="Me.")]))) == "done"
 
 
@@ -358,7 +358,7 @@ def test_perform_with_unfitting_input_leaves_run_unchanged(store: Store, deliver
 
 
 def test_perform_finds_loaded_class_by_stored_name(store: Store, deliver: Perform) -> None:
-    class Desk(module):  # not the one above, and inside of something
+    class Desk(module):  # Not the parent, and inside an ask.
         """Answer."""
 
         initial_input = [("question", str)]
@@ -372,7 +372,7 @@ def test_perform_finds_loaded_class_by_stored_name(store: Store, deliver: Perfor
 
 @pytest.mark.parametrize("name", ["Desk", "Office.Inner"])
 def test_perform_imports_class_by_stored_name(tmp_path: Path, name: str) -> None:
-    """In a process that has never heard of it."""
+    """In a process that does not know the class."""
     (tmp_path / "desks.py").write_text(AGENTS, encoding="utf-8")
     put_it = f"from desks import *; print({name}().using(deliver=False).submit(question='Who?').run_id)"
     run_id = program(tmp_path, put_it).strip()
@@ -435,7 +435,7 @@ def test_perform_with_wrong_arguments_raises(store: Store, deliver: Perform) -> 
         deliver(Desk, "nobody")
 
 
-# What is put
+# Submission
 
 
 def test_submit_with_same_run_id_and_input_is_one_run(store: Store) -> None:
@@ -465,21 +465,21 @@ def test_submit_checks_input_before_storing(store: Store) -> None:
     agent = Desk(store=store).using(deliver=False)
     with pytest.raises(InputError, match="question"):
         agent.submit(query="Who?")
-    with pytest.raises(DeclarationError, match="keeps no runs"):
+    with pytest.raises(DeclarationError, match="has no store"):
         Desk().using(deliver=False).submit(question="Who?")
-    with pytest.raises(DeclarationError, match=r"`model` of this `Desk` is .*, which is not kept with a run"):
+    with pytest.raises(DeclarationError, match=r"`model` of this `Desk` is .*, which cannot be stored"):
         agent.using(model=ScriptedModel([])).submit(question="Who?")
-    with pytest.raises(DeclarationError, match="`model` of this `Desk` has `api_key`, which is not kept"):
+    with pytest.raises(DeclarationError, match="`model` of this `Desk` has `api_key`, which cannot be stored"):
         agent.using(model={"model": "openai/gpt-5", "api_key": "sk-secret"}).submit(question="Who?")
     with pytest.raises(DeclarationError, match="`tools` of this `Desk`"):
         agent.using(tools=[ask_human]).submit(question="Who?")
-    with pytest.raises(DeclarationError, match="`deps` of `Desk` are not kept"):
+    with pytest.raises(DeclarationError, match="`deps` of `Desk` cannot be stored"):
         agent.using(deps=object()).submit(question="Who?")
-    with pytest.raises(DeclarationError, match="`history` of `Desk` is not kept"):
+    with pytest.raises(DeclarationError, match=r"`history`, `thread` and `before` of `Desk\.using`"):
         agent.using(history=[{"role": "user", "content": "Hi"}]).submit(question="Who?")
-    with pytest.raises(DeclarationError, match="What stands in the brackets of this `Extract` is not kept with a run"):
+    with pytest.raises(DeclarationError, match=r"The type arguments of this `Extract\[\.\.\.\]` cannot be stored"):
         Extract[Answer](store=store).using(deliver=False).submit(question="Who?")
-    with pytest.raises(DeclarationError, match="holds in this process only"), Desk.override(max_steps=3):
+    with pytest.raises(DeclarationError, match="has no effect on a queued run"), Desk.override(max_steps=3):
         agent.submit(question="Who?")
     assert store.list() == []
 
@@ -500,7 +500,7 @@ def test_submit_to_store_without_workers_raises(store: Store) -> None:
         ({"not_before": 1e300}, "`not_before` of `Desk.using` must be .* in the years 1 to 9999"),
         ({"not_before": timedelta.max}, "`not_before` of `Desk.using` must be .* in the years 1 to 9999"),
         ({"deliver": 1}, "`deliver` of `Desk.using` must be True or False"),
-        ({"deliver": False, "priority": 3}, "are for the workers of the store"),
+        ({"deliver": False, "priority": 3}, "apply only to the workers of the store"),
     ],
 )
 def test_submit_options_are_checked_immediately(options: dict[str, Any], words: str) -> None:
@@ -509,7 +509,7 @@ def test_submit_options_are_checked_immediately(options: dict[str, Any], words: 
 
 
 def test_submit_options_on_direct_call_raise(store: Store) -> None:
-    with pytest.raises(DeclarationError, match="is for runs that begin elsewhere"):
+    with pytest.raises(DeclarationError, match="applies only to queued runs"):
         Desk(store=store).using(priority=3)(question="Who?")
 
 

@@ -1,4 +1,4 @@
-"""A record in a notebook: what it shows, and that nothing in it becomes markup."""
+"""A record in a notebook: what it shows, and that no text becomes markup."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Agent(module[Text, Answer]):
 
 
 class Page(HTMLParser):
-    """The tags and attributes of a piece of HTML, and its text."""
+    """Parse the tags, attributes and text of a piece of HTML."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""`Run.to_json` and `Run.from_json`: a record as text and a record again, nothing lost but what no text can hold."""
+"""`Run.to_json` and `Run.from_json`: a record survives as text, except for live objects."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Main(module[Question, Answer]):
 
 
 def by_prompt(**scripts: list[Any]) -> ScriptedModel:
-    """Replies by the first word of the last paragraph of the prompt."""
+    """Choose replies by the first word of the last paragraph of the prompt."""
 
     def reply(request: ModelRequest) -> Any:
         words = str(request.messages[0]["content"]).rsplit("\n\n", 1)[-1]
@@ -117,7 +117,7 @@ def by_prompt(**scripts: list[Any]) -> ScriptedModel:
 
 
 def ran(agent: module[Any, Any], *args: Any, **given: Any) -> Run[Any]:
-    """The record, however the run ended."""
+    """Return the record, however the run ended."""
     with capture() as runs:
         try:
             agent.run(*args, **given)
@@ -326,7 +326,7 @@ NOT_THE_SAME = ("input", "output", "history", "branches", "error", "deps", "jour
 
 
 def class_of(run: Run[Any]) -> Any:
-    """The class that a run of the tests is of."""
+    """The class of the tested runs."""
     below: list[Any] = [module]
     for cls in below:
         below += cls.__subclasses__()
@@ -382,7 +382,11 @@ def test_record_json_without_class_has_plain_input_and_output() -> None:
 def test_record_json_types_declared_branches() -> None:
     run = with_branches()
     read = Run.from_json(run.to_json(), class_of(run))
-    assert [type(branch.output) for branch in read.branches] == [str, Answer, dict]  # the last was begun by hand
+    assert [type(branch.output) for branch in read.branches] == [
+        str,
+        Answer,
+        dict,
+    ]  # The last one was started from code.
     assert type(read.branches[1].input) is type(run.branches[1].input)
     nested = with_nested_branches()
     read = Run.from_json(nested.to_json(), class_of(nested))
@@ -461,7 +465,7 @@ def test_loaded_unfinished_is_unfinished() -> None:
         output.answer  # noqa: B018 - it says why there is none
 
 
-# What cannot be read
+# Unreadable records
 
 
 def test_record_json_of_other_class_is_rejected() -> None:
@@ -513,7 +517,7 @@ def test_text_that_is_not_a_record_is_rejected(text: Any) -> None:
 
 
 def damaged(plain: Any, chance: random.Random) -> Any:
-    """The data with one thing in it missing or another."""
+    """Return the data with one value missing or changed."""
     if isinstance(plain, dict) and plain and chance.random() < 0.9:
         key = chance.choice(list(plain))
         if chance.random() < 0.2:

@@ -1,4 +1,4 @@
-"""What a run leaves behind, and what can be seen of it while it goes on."""
+"""The record of a run, and what is visible of it during the run."""
 
 import asyncio
 import contextvars
@@ -68,7 +68,7 @@ class Searcher(Asker):
 
 
 def used(reply: Reply, *counts: int) -> Reply:
-    """A reply that costs: input, output, cached and reasoning tokens."""
+    """A reply with costs: input, output, cached and reasoning tokens."""
     reply.usage = Usage(*counts)
     return reply
 
@@ -334,7 +334,7 @@ def test_error_of_nested_run_in_hook_carries_outer_record(call: Call, script: Sc
     assert caught.value.run is runs[0]
 
 
-# While it goes on
+# During the run
 
 
 class Watcher(module[Question, Answer]):
@@ -548,7 +548,7 @@ def test_model_cannot_pass_run_argument(call: Call, script: Script, function: Ca
     assert "`run`" in run.history[3]["content"]
 
 
-# Capturing
+# Capture
 
 
 def names(runs: list[Run[Any]]) -> list[str]:
@@ -678,7 +678,7 @@ def test_errors_and_records_can_be_pickled(script: Script) -> None:
     assert again.run.history == error.run.history
     assert again.run.input == Question(question="?")
     assert again.run.error is again
-    assert again.run.deps is None  # what tools use may be anything, and stays behind
+    assert again.run.deps is None  # Objects used by tools can be anything and are not copied.
 
 
 def test_unpicklable_inputs_and_outputs_travel_as_plain_data(script: Script) -> None:

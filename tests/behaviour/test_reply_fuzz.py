@@ -1,8 +1,8 @@
-"""Whatever a model replies, a run ends in a result or in an error of ours.
+"""Any model response ends in a result or an acorn error.
 
-Replies made by chance from a seed: broken JSON, wrong types, unknown tools, nothing at all, too much of everything,
-half characters, ids that are missing or come twice, several answers at once. Every request on the way is valid, and
-in the end every call is answered. A failure names its seed.
+Responses are random by seed: broken JSON, wrong types, unknown tools, nothing at all, too much of everything, lone
+surrogates, missing or repeated ids, several answers. Every request is valid, and every call is answered in the end. A
+failure names its seed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from acorn.models import ModelRequest, ModelResponse, RawCall
 
 RUNS = 100_000 if os.environ.get("ACORN_TORTURE") == "1" else 500
 BATCH = max(100, RUNS // 10)
-MOST_REQUESTS = 4 + 1 + 1 + 2  # steps, the forced one, the fallback, corrections
+MOST_REQUESTS = 4 + 1 + 1 + 2  # Steps, the forced call, the fallback, corrections.
 
 HUGE = "ä" * 100_000
 TEXTS = [
@@ -186,7 +186,7 @@ OUTPUTS: dict[type[module[Any, Any]], Any] = {
 }  # fmt: skip
 
 
-# Replies
+# Responses
 
 
 def _text(chance: random.Random) -> str:
@@ -210,7 +210,7 @@ def _arguments(chance: random.Random) -> str:
 
 
 def _damaged(chance: random.Random, text: str) -> str:
-    """The text, sometimes cut or with a character changed."""
+    """Return the text, sometimes cut or with one character changed."""
     if not text or chance.random() < 0.8:
         return text
     at = chance.randrange(len(text))
@@ -221,7 +221,7 @@ def _damaged(chance: random.Random, text: str) -> str:
 def _call(chance: random.Random) -> RawCall:
     name = chance.choice(NAMES) if chance.random() < 0.95 else _damaged(chance, chance.choice(["look", "x" * 500]))
     call = RawCall(chance.choice(IDS), name, _arguments(chance))
-    if chance.random() < 0.01:  # an adapter that passes on what it got
+    if chance.random() < 0.01:  # Like an adapter that passes on what it received.
         setattr(call, chance.choice(["name", "arguments"]), None)
     return call
 

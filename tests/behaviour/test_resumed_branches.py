@@ -1,4 +1,4 @@
-"""A tree that was interrupted and loaded anew goes on with its branches where they were."""
+"""An interrupted and loaded tree resumes its branches where they were."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.provider_rules import assert_complete
 
 from acorn import Run, listen, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.async_driver import adrive
 from acorn._drive.sync_driver import drive
 from acorn._drive.tree import Tree
@@ -85,7 +85,7 @@ def reply(request: ModelRequest) -> Reply:
 def test_resumed_branch_repeats_nothing(kind: type[ByModel], way: str) -> None:
     CALLED.clear()
     model = ScriptedModel(reply)
-    first = new_loop(kind(model=model), (), {})
+    first = new_machine(kind(model=model), (), {})
     tree = Tree(first)
     with pytest.raises(KeyboardInterrupt):
         drive(tree, first.run.id)
@@ -114,7 +114,7 @@ def test_resumed_branch_repeats_nothing(kind: type[ByModel], way: str) -> None:
 
 
 def interrupted_and_loaded(agent: ByModel) -> tuple[Tree, Run[Any]]:
-    first = new_loop(agent, (), {})
+    first = new_machine(agent, (), {})
     tree = Tree(first)
     with pytest.raises(KeyboardInterrupt):
         drive(tree, first.run.id)

@@ -1,4 +1,4 @@
-"""Saving is an append: only what is new is written, asking changes nothing, and every name is the same afterwards."""
+"""Saving appends: only new data is written, asking changes nothing, and ids stay the same."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from acorn import ModelError, Run, Step, current_run, listen, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.async_driver import adrive
 from acorn._drive.sync_driver import call_tool, drive
 from acorn._drive.tree import Tree
@@ -46,8 +46,8 @@ class Looker(module[Any, str]):
 
 
 def fixed(agent: module[Any, Any], run_id: str = "fixed") -> Machine:
-    """A call whose run has a known id."""
-    first = new_loop(agent, (), {})
+    """Return a call whose run has a known id."""
+    first = new_machine(agent, (), {})
     return Machine(first.plan, Run(run_id, first.run.input))
 
 
@@ -56,7 +56,7 @@ def text_of(loop: Machine, since: int = 0) -> str:
 
 
 def told(loop: Machine) -> Iterator[Ask]:
-    """Walk a run without branches on a clock that ticks by itself; gives each ask when its answer was told."""
+    """Drive a run without branches on a clock that advances by itself; yield each ask when its outcome is told."""
     now = 0.0
     loop.start(now)
     while asks := loop.asks(now):
@@ -74,7 +74,7 @@ def told(loop: Machine) -> Iterator[Ask]:
         yield ask
 
 
-# What is written
+# Writing
 
 
 def many_steps(count: int) -> ScriptedModel:
@@ -129,7 +129,7 @@ def test_saved_piece_size_does_not_grow_with_run() -> None:
 
 
 def calls_in(function: Callable[[], Any]) -> int:
-    """How many functions are called while one is."""
+    """Count the function calls made by a function."""
     made: list[str] = []
 
     def count(frame: Any, event: str, argument: Any) -> None:
@@ -179,11 +179,11 @@ def test_run_of_first_format_can_be_read() -> None:
     assert (str(again.error), again.stop_reason, again.history) == (words, "error", loop.run.history)
 
 
-# What is asked
+# Asks
 
 
 class Checked(Tree):
-    """A tree that looks at every machine after everything that happens to one."""
+    """A tree that inspects every machine after each event."""
 
     def __init__(self, root: Machine) -> None:
         super().__init__(root)
@@ -212,14 +212,14 @@ class Checked(Tree):
 
 
 def assert_still(loop: Machine, now: float) -> None:
-    """Asking changes nothing and gives the same each time, also when the run was saved and loaded."""
+    """Check that asking changes nothing and is repeatable, also after the run was saved and loaded."""
     before = text_of(loop)
     asks = loop.asks(now)
     again = loop.asks(now)
     assert list(map(seen, asks)) == list(map(seen, again))
     assert text_of(loop) == before
     assert text_of(loop) == before, "saving changed the run"
-    loaded = load(replace(loop.plan, above=()), json.loads(before))  # nothing is paid for twice
+    loaded = load(replace(loop.plan, above=()), json.loads(before))  # Nothing is counted twice.
     loaded.start(now)
     ids = [ask.id for ask in loaded.asks(now)]
     assert ids == [ask.id for ask in asks]
@@ -283,7 +283,7 @@ def of_everything() -> Callable[[ModelRequest], Any]:
 def test_asks_is_repeatable_without_effect(way: str, settings: dict[str, Any]) -> None:
     loop = fixed(Everything(model=ScriptedModel(of_everything()), **settings))
     fresh = text_of(loop)
-    assert loop.asks(0.0) == ()  # it has not begun
+    assert loop.asks(0.0) == ()  # It has not started.
     assert text_of(loop) == fresh
     tree = Checked(loop)
     if way == "sync":
@@ -296,7 +296,7 @@ def test_asks_is_repeatable_without_effect(way: str, settings: dict[str, Any]) -
     assert tree.phases == {"prompt", "model", "tools", "branches", "step", "judge", "done"}
 
 
-# Names of branches
+# Ids of branches
 
 
 class Inner(module[Any, str]):
@@ -356,7 +356,7 @@ def of_branches() -> Callable[[ModelRequest], Any]:
 
 
 def places(run: Run[Any]) -> list[tuple[Any, ...]]:
-    """Where each branch of a run and its branches began, and which id it has."""
+    """Return where each branch of a run started, and its id."""
     begun = [entry for entry in run.journal.entries if isinstance(entry, BranchStarted)]
     own = [(each.run_id, each.step, each.branch, each.call_id, each.inside, each.child_id) for each in begun]
     assert {each.child_id for each in begun} == {child.id for child in run.branches}

@@ -1,4 +1,4 @@
-"""Tools that bring a JSON Schema of their own: what is sent, what is checked, what is refused."""
+"""Tools with their own JSON Schema: requests, checks and rejections."""
 
 import asyncio
 import copy
@@ -54,27 +54,27 @@ class Worker(module[Any, str]):
 
 
 def raw(name: str, arguments: str) -> Reply:
-    """A call whose arguments are sent to the letter."""
+    """Return a call whose arguments are sent unchanged."""
     return Reply(calls=[RawCall(None, name, arguments)])
 
 
 def read(run: Run[Any]) -> list[str]:
-    """What the model read of its tools, without the answer to `__finish__`."""
+    """Return what the model read of its tools, without the answer to `__finish__`."""
     return [message["content"] for message in run.history if message["role"] == "tool"][:-1]
 
 
 def use(call: Call, script: Script, tools: list[Any], reply: Reply, **settings: Any) -> list[str]:
-    """Let the model call some tools once, and see what it reads."""
+    """Let the model call some tools once, and return what it reads."""
     return read(call.run(Worker(model=script(reply, finish(result="done")), tools=tools, **settings)))
 
 
 def fields(*names: str, **more: Any) -> Schema:
-    """The schema of an object with these strings, all of them required."""
+    """Return the schema of an object with these required strings."""
     return {"type": "object", "properties": {name: {"type": "string"} for name in names}, "required": [*names], **more}
 
 
 def keeping(schema: Any, got: list[Any], **options: Any) -> Callable[..., str]:
-    """A tool `keep` with a schema, which keeps its arguments."""
+    """Return a tool `keep` with a schema that records its arguments."""
 
     @tool(schema=schema, name="keep", **options)
     def keep(**arguments: Any) -> str:
@@ -86,7 +86,7 @@ def keeping(schema: Any, got: list[Any], **options: Any) -> Callable[..., str]:
 
 
 def complaint(script: Script, schema: Schema, arguments: Any) -> str:
-    """What the model reads of arguments that do not fit; the function is not called."""
+    """Return what the model reads of unfitting arguments; the function is not called."""
     got: list[Any] = []
     text = arguments if isinstance(arguments, str) else json.dumps(arguments)
     (told,) = read(Worker(model=script(raw("keep", text), finish(result="done")), tools=[keeping(schema, got)]).run())
@@ -95,7 +95,7 @@ def complaint(script: Script, schema: Schema, arguments: Any) -> str:
     return told.removeprefix("Tool error: ")
 
 
-# What is sent
+# Requests
 
 
 def test_tool_schema_is_sent_unchanged(call: Call, script: Script) -> None:
@@ -175,7 +175,7 @@ print(before, "jsonschema" in sys.modules)
     assert done.stdout.split() == ["False", "True"]
 
 
-# What is called
+# Calls
 
 
 def test_schema_tool_gets_arguments_unchanged(call: Call, script: Script) -> None:
@@ -360,7 +360,7 @@ def test_source_can_list_schema_tools(call: Call, script: Script) -> None:
     assert got == [{"city": "Rome", "nights": 1}]
 
 
-# Arguments that do not fit
+# Unfitting arguments
 
 
 @pytest.mark.parametrize(
@@ -505,7 +505,7 @@ def test_schema_tool_arguments_that_are_not_object_are_tool_error(script: Script
 
 
 def deep(levels: int) -> Schema:
-    """An object in an object, by references, with a number at the bottom."""
+    """Return a nested object schema with references and a number at the innermost level."""
     names = [f"Level{level}" for level in range(levels)]
     definitions: dict[str, Any] = {
         name: {"type": "object", "properties": {"next": {"$ref": f"#/$defs/{inner}"}}, "required": ["next"]}
@@ -537,7 +537,7 @@ def test_tool_schema_can_be_recursive(script: Script) -> None:
     assert "cannot be checked: RecursionError" in complaint(script, winding, nested(190, {}))
 
 
-# Declarations that are refused
+# Rejected declarations
 
 
 def refused(entry: Any) -> str:

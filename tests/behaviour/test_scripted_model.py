@@ -1,4 +1,4 @@
-"""The scripted model keeps its own promises, by itself and behind a module."""
+"""The scripted model keeps its promises, alone and in a module."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_scripted_model_gives_missing_ids(ask: Ask) -> None:
     assert [made.id for made in ask(model, request()).tool_calls] == ["call_2_0"]
 
 
-# Both in one response
+# Several parts in one response
 
 
 def test_scripted_replies_are_joined_by_ampersand() -> None:
@@ -169,7 +169,7 @@ def test_one_reply_can_be_used_several_times(call: Call, script: Script) -> None
     assert asked == ["call_1_0", "call_2_0"]
 
 
-# What it remembers
+# Recorded requests
 
 
 def test_scripted_model_records_every_request(call: Call, script: Script) -> None:
@@ -202,7 +202,7 @@ def test_failed_request_is_recorded() -> None:
     model.done()
 
 
-# Complaints
+# Errors
 
 
 @both_ways
@@ -337,7 +337,7 @@ def test_late_reply_ends_run_with_time_limit(call: Call, script: Script) -> None
         call(Asker(model=script(finish(answer="a") & Reply(delay=AGES)), max_seconds=0.3), question="?")
 
 
-# As a model of the port
+# The model port
 
 
 def test_scripted_model_implements_port() -> None:
@@ -369,7 +369,7 @@ def test_scripted_model_serves_many_threads(script: Script) -> None:
     assert sorted(answers, key=int) == [str(at) for at in range(50)]
 
 
-# One reply, and outputs as they are
+# Single replies and outputs
 
 
 @pytest.mark.parametrize("reply", ["hello", Reply("hello")], ids=["text", "reply"])
@@ -441,7 +441,7 @@ def test_by_turn_chooses_reply_by_conversation(call: Call) -> None:
     ]
     with call.scripted(replies, by_turn=True) as model:
         assert call(Searcher(model=model), question="?") == Answer(answer="c")
-    with call.scripted(replies, by_turn=True) as again:  # in another process, and with a turn that is asked for again
+    with call.scripted(replies, by_turn=True) as again:  # In another process, and with a turn that is asked again.
         turns = call.scripted(replies)
         run = call.run(Searcher(model=turns), question="?")
         for request in [*turns.requests[2:], turns.requests[3]]:

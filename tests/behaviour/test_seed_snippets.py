@@ -1,7 +1,6 @@
-"""The declarations and tools of the first documents, word for word, and what those documents say of them.
+"""The declarations and tools of the seeds, verbatim, and what the seeds say about them.
 
-Each snippet is executed as it stands there; names that a document leaves to the reader's imagination
-(`read_file`, `results`) are put beside it.
+Each snippet is executed as written; names that a seed leaves to the reader (`read_file`, `results`) are added.
 """
 
 import enum
@@ -23,7 +22,7 @@ from acorn._declare.tools.kinds import Tool
 
 
 def run(snippet: str, **names: Any) -> Any:
-    """Execute a snippet as a file of its own; `module`, `tool`, `BaseModel` and `Field` are at hand."""
+    """Execute a snippet as a file; `module`, `tool`, `BaseModel` and `Field` are available."""
     space = ModuleType("snippet")
     vars(space).update({"module": module, "tool": tool, "BaseModel": BaseModel, "Field": Field, **names})
     exec(textwrap.dedent(snippet), vars(space))
@@ -31,12 +30,12 @@ def run(snippet: str, **names: Any) -> Any:
 
 
 def spec(snippet: str, **names: Any) -> Spec:
-    """The spec of the snippet's `MyAgent`."""
+    """Return the spec of the snippet's `MyAgent`."""
     return spec_of(run(snippet, **names).MyAgent())
 
 
 def the_tool(function: Callable[..., Any]) -> Tool:
-    """What a module makes of one function."""
+    """Return the tool that a module makes of one function."""
     (found,) = spec_of(type("MyAgent", (module,), {"__module__": __name__, "tools": [function]})()).tools
     return found
 
@@ -336,7 +335,7 @@ def test_seed_tool_schema_comes_from_signature_and_docstring(search_web: Any) ->
     }
 
 
-# Both documents have the table: where a part of the schema comes from.
+# Both seeds have the table of the sources of a schema.
 
 
 def test_seed_function_name_is_tool_name(search_web: Any) -> None:

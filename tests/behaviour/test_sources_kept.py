@@ -1,4 +1,4 @@
-"""`with agent:` opens the sources of tools once and keeps them open; the calls in the block find them so."""
+"""`with agent:` opens the sources of tools once, and the calls in the block use them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Worker(module[Any, str]):
 
 
 class Source:
-    """A source that keeps a diary."""
+    """A source that keeps a log."""
 
     def __init__(self, name: str, diary: list[str], *, fails: str = "") -> None:
         self.name = name
@@ -58,7 +58,7 @@ class Source:
 
 
 class Server(Source):
-    """The same, all async, in a task group that must be left by the task that entered it."""
+    """An async source with a task group, which the task that entered it must leave."""
 
     loop: Any = None
 
@@ -122,7 +122,7 @@ def block(call: Call, agent: module[Any, Any]) -> Iterator[Callable[..., Any]]:
 
 
 def read(run: Any) -> list[str]:
-    """What the model read of its tools, without the answer to `__finish__`."""
+    """Return what the model read of its tools, without the answer to `__finish__`."""
     return [message["content"] for message in run.history if message["role"] == "tool"][:-1]
 
 

@@ -1,7 +1,7 @@
-"""A run saved as JSON text and loaded again, between any two asks, goes on as if nothing had happened.
+"""A run saved as JSON text and loaded between any two asks continues unchanged.
 
-The driver here does what a store and a restart would do: it writes the machine's memory down, forgets the
-machine, and makes a new one from the text.
+The driver does what a store and a restart would do: it writes the machine's state, drops the machine, and makes a new
+one from the text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.provider_rules import assert_complete, assert_request_valid
 from tests.raw_model import RawModel, calling, finishing
 
 from acorn import AcornError, Run, Step, ToolResult, Unfinished, Usage, current_run, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.sync_driver import call_tool
 from acorn._drive.tree import Tree
 from acorn._formats.json import to_json_data
@@ -55,7 +55,7 @@ class Setup:
 
 @dataclass
 class Outcome:
-    """All that can be seen of a run."""
+    """Return everything visible of a run."""
 
     requests: list[Any]
     history: Any
@@ -72,8 +72,8 @@ class Outcome:
 
 
 def drive(setup: Setup, restart: Restart) -> Outcome:
-    """Walk a run to its end, with restarts, on a clock that ticks by itself."""
-    first = new_loop(setup.agent, (), setup.given)
+    """Drive a run to its end, with restarts, on a clock that advances by itself."""
+    first = new_machine(setup.agent, (), setup.given)
     plan = replace(first.plan, resolve=setup.resolve)
     loop = Machine(plan, Run("the run", first.run.input, deps=first.run.deps))
     now, saved = 0.0, 0
@@ -81,7 +81,7 @@ def drive(setup: Setup, restart: Restart) -> Outcome:
 
     def again(loop: Machine) -> Machine:
         nonlocal saved
-        is_opening = any(isinstance(ask, AskSource) for ask in loop.asks(now))  # which every restart begins anew
+        is_opening = any(isinstance(ask, AskSource) for ask in loop.asks(now))  # Every restart starts this again.
         if loop.state.phase == "done" or is_opening:
             return loop
         saved += 1
@@ -104,7 +104,7 @@ def drive(setup: Setup, restart: Restart) -> Outcome:
             ask = asks[0]
             if not isinstance(ask, AskSource):
                 loop.begin(ask.id, now)
-            if restart in ("after each begin", "both"):  # as if killed while the effect was under way
+            if restart in ("after each begin", "both"):  # As if killed during the effect.
                 loop = again(loop)
                 ask = next(again for again in loop.asks(now) if again.id == ask.id)
             if isinstance(ask, AskModel):
@@ -171,7 +171,7 @@ def _read(result: ToolResult) -> Any:
     return result.id, result.name, to_json_data(result.output), result.error
 
 
-# What is driven
+# Scenarios
 
 
 class Question(BaseModel):
@@ -246,7 +246,7 @@ SCENARIOS: dict[str, tuple[Make, str]] = {}
 
 
 def ends(reason: str) -> Callable[[Make], Make]:
-    """A scenario, and the `stop_reason` that shows it is what its name says."""
+    """A scenario, and the `stop_reason` that it should have."""
 
     def note(make: Make) -> Make:
         SCENARIOS[make.__name__.replace("_", " ")] = make, reason
@@ -258,7 +258,7 @@ def ends(reason: str) -> Callable[[Make], Make]:
 def setup(
     kind: type[module[Any, Any]], *replies: Any, others: Any = (), model: Any = None, raw: Any = None, **settings: Any
 ) -> Setup:
-    """A module with a script; `others` is that of the model `other`, `raw` has responses to the letter."""
+    """A module with a script; `others` belongs to the model `other`, `raw` has exact responses."""
     options = {name: settings.pop(name) for name in ("forces", "price") if name in settings}
     brought = {name: settings.pop(name) for name in ("history", "deps") if name in settings}
     models: dict[str, Any] = {
@@ -647,12 +647,12 @@ def test_run_saved_and_loaded_at_any_time_is_equal(make: Make, reason: str, rest
     assert replace(back, saved=0) == replace(there, saved=0)
 
 
-# What is written down
+# The saved text
 
 
 def paused(made: Setup, phase: str, number: int = 1) -> tuple[Any, Machine]:
-    """A run that stands before its nth ask in a phase, and the plan it follows."""
-    first = new_loop(made.agent, (), made.given)
+    """Return a run before its nth ask in a phase, and its plan."""
+    first = new_machine(made.agent, (), made.given)
     plan = replace(first.plan, resolve=made.resolve)
     loop = Machine(plan, first.run)
     loop.start(0.0)

@@ -1,4 +1,4 @@
-"""Streaming: what `on_stream` and iterators see of a run, how it ends when they stop, and that it is the same run."""
+"""Streaming: what `on_stream` and iterators receive, how a run ends with them, and that the run is the same."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ STOPPED = "This call was not completed: the run was stopped."
 
 
 class Watched(ScriptedModel):
-    """Wants to be asked for a stream, and says how each one ended."""
+    """A model that expects to be asked for a stream and records how each one ended."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -161,7 +161,7 @@ class Watched(ScriptedModel):
 
 
 class Still(ScriptedModel):
-    """Does not want to be asked for a stream."""
+    """A model that does not expect to be asked for a stream."""
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
         raise AssertionError("this request should not stream")
@@ -175,7 +175,7 @@ Watch = Callable[..., Watched]
 
 @pytest.fixture
 def watched() -> Iterator[Watch]:
-    """Makes models that stream; afterwards every request, every script, every stream and every history is judged."""
+    """Make streaming models and check every request, script, stream and history afterwards."""
     models: list[Watched] = []
 
     def make(*replies: Any, **options: Any) -> Watched:
@@ -195,7 +195,7 @@ def watched() -> Iterator[Watch]:
 
 
 class Stream:
-    """Iterates over a run in one of the three ways."""
+    """Iterate over a run in one of the three ways."""
 
     def __init__(self, way: str) -> None:
         self.way = way
@@ -205,7 +205,7 @@ class Stream:
         return self.until(lambda _: False, agent, *args, **kwargs)
 
     def until(self, enough: Callable[[Chunk], Any], agent: module[Any, Any], /, *args: Any, **kw: Any) -> list[Chunk]:
-        """The chunks up to the first that is enough, where the loop is left."""
+        """Return the chunks up to the first that is enough, where the loop is left."""
         if self.way == "sync":
             return self._sync(enough, agent, *args, **kw)
         return asyncio.run((self._async if self.way == "async" else self._inside)(enough, agent, *args, **kw))
@@ -241,7 +241,7 @@ kinds = pytest.mark.parametrize("kind", ["def", "async def"])
 
 
 def listening(base: type[module[Any, Any]], hear: Hear, kind: str = "def") -> Any:
-    """A class with this `on_stream`."""
+    """Create a class with this `on_stream`."""
 
     def on_stream(self: Any, chunk: Chunk) -> None:
         hear(self, chunk)
@@ -392,7 +392,7 @@ def test_xml_answer_streams_as_text(stream: Stream, watched: Watch) -> None:
     assert partials(chunks) == []
 
 
-# A model that cannot stream
+# Models without streaming
 
 
 def test_model_without_streaming_yields_one_piece(stream: Stream) -> None:
@@ -454,7 +454,7 @@ def test_model_stream_iterators_need_no_close(stream: Stream) -> None:
     assert len(stream.until(lambda _: True, Asker(model=Simple([FINISHING])), question="?")) == 1
 
 
-# Text and thinking
+# Text and reasoning
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
@@ -483,7 +483,7 @@ def test_streamed_text_and_reasoning_are_in_history(stream: Stream, watched: Wat
     assert noted[0][3]["tool_calls"][0]["function"]["arguments"] == '{"query":"the capital of France"}'
 
 
-# The answer while it is written
+# Partial answers
 
 
 def test_partial_answer_grows(stream: Stream, watched: Watch) -> None:
@@ -493,7 +493,7 @@ def test_partial_answer_grows(stream: Stream, watched: Watch) -> None:
     texts = [one.answer for one in found if one.answer is not None]
     assert all(later.startswith(earlier) for earlier, later in pairwise(texts))
     assert len(set(texts)) >= len(ANSWER) // 3
-    assert {one.confidence for one in found} == {None, 0.25}  # not 0, 0.2
+    assert {one.confidence for one in found} == {None, 0.25}  # Not 0 or 0.2.
     assert found[-1] == Partial[Answer](answer=ANSWER, confidence=0.25)
 
 
@@ -613,7 +613,7 @@ def test_each_of_several_answers_is_streamed(stream: Stream, watched: Watch) -> 
     assert {one.answer for one in partials(chunks)} == {ANSWER, "Rome"}
 
 
-# What was handed out
+# Snapshots
 
 
 def dumped(chunks: list[Chunk]) -> list[Any]:
@@ -684,7 +684,7 @@ def test_unread_chunk_computes_nothing(stream: Stream, watched: Watch) -> None:
 
     reply = finish(number=5, text="some words")
     chunks = stream(Thinker(model=watched(reply, chunk_size=1)))
-    assert looked == [5]  # the answer itself
+    assert looked == [5]  # The answer itself.
     assert partials(chunks)[-1].number == 5
     assert looked == [5, 5]
 
@@ -845,7 +845,7 @@ def test_iterator_can_be_used_once(watched: Watch) -> None:
         next(chunks)
 
 
-# Failing
+# Failures
 
 
 @pytest.mark.parametrize("given", [{}, {"question": [1]}, {"question": "?", "answer": "!"}], ids=str)
@@ -1040,7 +1040,7 @@ def test_left_async_loop_ends_run_without_close(watched: Watch) -> None:
         agent = Researcher(model=model)
         async for _ in agent.astream(question="?"):
             break
-        for _ in range(3):  # the event loop closes what nobody holds any more
+        for _ in range(3):  # The event loop closes abandoned iterators.
             await asyncio.sleep(0)
         assert model.ends == ["left"]
         assert agent.last is not None
@@ -1504,9 +1504,9 @@ def test_chunks_can_be_fetched_by_different_tasks_or_threads(watched: Watch) -> 
 
 
 def outcome(run: Run[Any], requests: list[ModelRequest]) -> dict[str, Any]:
-    """All that a run leaves behind, but for its id and its times."""
+    """Return everything that a run leaves, except its id and times."""
     return {
-        "output": repr(run.output),  # NaN equals nothing
+        "output": repr(run.output),  # NaN equals nothing.
         "error": (type(run.error), re.sub(r"[\d.]+ s\b", "", str(run.error))),
         "history": run.history,
         "usage": run.usage,
@@ -1561,7 +1561,7 @@ def test_streamed_run_equals_plain_run(stream: Stream, name: str, size: int) -> 
 
 
 class Flowing(RawModel):
-    """Gives raw responses in pieces of any length."""
+    """A model that streams raw responses in pieces of any length."""
 
     chance: random.Random
 
@@ -1576,7 +1576,7 @@ class Flowing(RawModel):
 
 
 def joined(text: str) -> str:
-    """Two halves of a character that stand side by side as the one they make: in a stream nobody can tell."""
+    """Join the two halves of a character, because a stream cannot distinguish them."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
@@ -1586,7 +1586,7 @@ def replies_of(seed: int) -> tuple[random.Random, Callable[[ModelRequest], Model
     def reply(_: ModelRequest) -> ModelResponse:
         response = _reply(chance)
         response.content = joined(response.content)
-        for made in response.tool_calls:  # a stream cannot say None
+        for made in response.tool_calls:  # A stream cannot send None.
             made.name, made.arguments = made.name or "", joined(made.arguments or "")
         return response
 
@@ -1673,11 +1673,11 @@ def test_leaving_iterator_inside_branch_cancels_both_runs(stream: Stream, watche
     assert model.ends == ["read", "left"]
 
 
-# The documents
+# The seeds
 
 
 def snippet(source: str, **names: Any) -> Any:
-    """Execute a snippet as a file of its own."""
+    """Execute a snippet as a file."""
     space = ModuleType("snippet")
     vars(space).update(names)
     exec(textwrap.dedent(source), vars(space))

@@ -1,4 +1,4 @@
-"""A program that has set up OpenTelemetry sees its runs as spans, in one trace, without another line."""
+"""A program with OpenTelemetry sees its runs as spans in one trace, without another line."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Answer(BaseModel):
 
 
 def work(name: str) -> None:
-    """A span of the user's own."""
+    """A span of the user."""
     with trace.get_tracer("program").start_as_current_span(name):
         pass
 
@@ -87,7 +87,7 @@ class Researcher(module[Question, Answer]):
 
 
 def drive(agent: module[Any, Any], way: str, **given: Any) -> None:
-    """Run it in one of the ways; between chunks, and afterwards, no span is current."""
+    """Run it in one of the ways; between chunks and afterwards, no span is current."""
 
     async def walk() -> None:
         if way == "acall":
@@ -340,7 +340,7 @@ def test_run_span_is_child_of_current_span(spans: Spans) -> None:
 
 
 class Client(ScriptedModel):
-    """A model whose client is traced, too."""
+    """A model whose client is traced too."""
 
     def complete(self, request: Any) -> Any:
         work("POST")
@@ -423,7 +423,7 @@ def test_compaction_request_has_span(spans: Spans) -> None:
     assert sum(each["gen_ai.usage.output_tokens"] for each in used) == run.usage.output_tokens
 
 
-# Switches
+# Settings
 
 
 @pytest.mark.parametrize(("variable", "value"), [("ACORN_TELEMETRY", "off"), ("OTEL_SDK_DISABLED", "True")])
@@ -450,7 +450,7 @@ def test_without_provider_no_spans_are_made() -> None:
 
 @dataclass
 class ProxyTracerProvider(trace.TracerProvider):
-    """As Logfire and others set it: called like the one of a program that has set none, and without a hash."""
+    """A provider as Logfire sets it: called like the default one, and without a hash."""
 
     inner: trace.TracerProvider
 
@@ -480,7 +480,7 @@ WORDS = "what was said"
 
 
 class Broken(SpanProcessor):
-    """What a user has put between us and the world."""
+    """An instrumented client between acorn and the network."""
 
     def __init__(self, where: str) -> None:
         self._where = where

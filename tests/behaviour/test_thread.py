@@ -1,4 +1,4 @@
-"""Every run writes its thread as it happens: events that tell all of it, whatever becomes of the history."""
+"""Every run writes its thread: events that describe all of it, whatever happens to the history."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ TRUE = finish(holds=True)
 
 
 def short(events: list[AgentEvent]) -> list[tuple[str, int]]:
-    """Kind and step of each event; a message by its role."""
+    """Return kind and step of each event; a message by its role."""
     return [(event.role if isinstance(event, MessageEvent) else event.type, event.iteration) for event in events]
 
 
@@ -125,7 +125,7 @@ def texts(events: list[AgentEvent]) -> list[str]:
     return [event.content for event in events if isinstance(event, MessageEvent)]
 
 
-# The step that an event belongs to
+# The step of an event
 
 
 def test_thread_iteration_is_step(call: Call, script: Script) -> None:
@@ -198,7 +198,7 @@ def test_thread_skipped_calls_say_so(call: Call, script: Script) -> None:
     assert (skipped.recoverable, skipped.tool_call_id) == (True, "a")
 
 
-# Outcomes of calls
+# Results of calls
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_thread_has_result_as_changed_by_on_step(call: Call, script: Script) -> 
     assert texts(run.thread)[2].startswith("<context>")
 
 
-# How a run ends
+# Ends of a run
 
 
 class Given(Looker):
@@ -510,7 +510,7 @@ def test_thread_has_no_secret() -> None:
     assert SECRET not in repr(caught.value.run.journal.entries)  # type: ignore[attr-defined]
 
 
-# Who can read it, and when
+# Access
 
 
 def test_thread_inside_run_is_run_so_far(call: Call, script: Script) -> None:
@@ -566,7 +566,7 @@ def test_thread_outside_run_is_of_last_run(script: Script) -> None:
         return run
 
     assert agent.thread == caught.value.run.thread
-    assert asyncio.run(main()).thread == agent.thread  # its task was one of this thread
+    assert asyncio.run(main()).thread == agent.thread  # Its task belonged to this thread.
 
 
 def test_thread_of_streamed_run_is_equal(script: Script) -> None:
@@ -623,7 +623,7 @@ def test_thread_events_are_in_time_order(call: Call, script: Script) -> None:
 
     before = time.time() * 1000
     run = call.run(Main(model=script(calls("nap"), calls("check"), TRUE, DONE), tools=[nap]), question="?")
-    for branch in (None, "check"):  # each by its own clock
+    for branch in (None, "check"):  # Each by its own clock.
         stamps: list[Any] = [event.timestamp for event in run.thread if event.branch == branch]
         assert stamps == sorted(stamps)
         assert int(before) <= stamps[0] <= stamps[-1] <= time.time() * 1000 + 1
@@ -639,7 +639,7 @@ def at(events: list[AgentEvent]) -> list[tuple[str | None, str]]:
 
 
 def assert_branch_true(run: Run[Any]) -> None:
-    """The thread of a branch's own record is its conversation, inherited messages and all."""
+    """Check that the thread of a branch's record is its conversation with inherited messages."""
     assert to_messages(run.thread) == run.history
     assert {event.branch for event in run.thread if event.run_id == run.id} == {run.branch}
     for below in run.branches:
@@ -662,7 +662,7 @@ def test_thread_branch_events_are_at_its_start(call: Call, script: Script) -> No
     assert [event.iteration for event in inside] == [1, 1, 2, 2, 2]
     assert {event.run_id for event in run.thread if event.branch is None} == {None}
     assert_branch_true(run.branches[0])
-    assert len(run.branches[0].thread) == 6 + 2 + 5  # what it inherited, the pending calls answered, and its own
+    assert len(run.branches[0].thread) == 6 + 2 + 5  # The inherited messages, the answered pending calls, and its own.
 
 
 def test_thread_branch_with_input_starts_with_it(call: Call, script: Script) -> None:
@@ -777,7 +777,7 @@ def test_thread_ignores_branch_edits_of_inherited_history(call: Call, script: Sc
         assert "EDITED" not in json.dumps(dump_events(each.thread))
 
 
-# The history is the user's, the thread is not
+# The history belongs to the user, the thread does not
 
 
 def test_thread_starts_with_prior_conversation(call: Call, script: Script) -> None:
@@ -785,7 +785,7 @@ def test_thread_starts_with_prior_conversation(call: Call, script: Script) -> No
     first = call.run(agent, question="One?")
     second = call.run(agent.using(history=first), question="Two?")
     assert to_messages(second.thread) == second.history
-    earlier = second.thread[: len(first.thread) - 1]  # without its completion
+    earlier = second.thread[: len(first.thread) - 1]  # Without its completion.
     assert {event.iteration for event in earlier} == {0}
     assert [event.type for event in earlier] == [event.type for event in first.thread[:-1]]
     assert short(second.thread)[-4:] == [("user", 0), ("tool_call", 1), ("tool_result", 1), ("completion", 1)]
@@ -1006,7 +1006,7 @@ def test_thread_survives_history_that_is_not_a_list(call: Call, wrong: Any) -> N
     assert short(run.thread)[-1] == ("completion", 2)
 
 
-# Records that travel
+# Pickled records
 
 
 def test_thread_survives_copy_and_pickle_of_record(call: Call, script: Script) -> None:

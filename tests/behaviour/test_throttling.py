@@ -1,4 +1,4 @@
-"""`rate_limit` and `max_concurrency`: all runs of a class together send no more, in the order of their arrival."""
+"""`rate_limit` and `max_concurrency`: all runs of a class share them, in the order of arrival."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 from acorn.types import Usage
 
-pytestmark = pytest.mark.message_list  # the models here read the number out of the last message
+pytestmark = pytest.mark.message_list  # The models read the number from the last message.
 
 
 class Agent(module[[("number", int)], int]):  # type: ignore[misc]
@@ -42,7 +42,7 @@ def number_of(request: ModelRequest) -> int:
 
 
 class Watched(ScriptedModel):
-    """A model that knows when it was asked, how many requests were under way at once, and can hold them."""
+    """A model that records request times and concurrency, and can hold requests."""
 
     def __init__(self, replies: Any = None, *, is_open: bool = True, **options: Any) -> None:
         super().__init__(replies or (lambda request: finish(number_of(request))), **options)
@@ -116,7 +116,7 @@ def on_a_loop(act: Callable[..., Any], *args: Any) -> Any:
 
 
 class Threads:
-    """Calls in threads of their own."""
+    """Make calls in separate threads."""
 
     def __init__(self) -> None:
         self.outcomes: dict[int, Any] = {}
@@ -139,7 +139,7 @@ class Threads:
 
 
 class Waits(logging.Handler):
-    """Counts the requests that wait, by what the logger tells."""
+    """Count the waiting requests by log lines."""
 
     def __init__(self) -> None:
         super().__init__(logging.INFO)
@@ -170,7 +170,7 @@ def waits() -> Iterator[Waits]:
         yield waits
 
 
-# Declaring
+# Declaration
 
 
 @pytest.mark.parametrize(
@@ -421,7 +421,7 @@ def test_stream_left_on_event_loop_releases_slot() -> None:
     assert model.most == 1
 
 
-# Leaving the line
+# Leaving the queue
 
 
 def test_cancelled_tasks_leave_queue(waits: Waits) -> None:
@@ -437,7 +437,7 @@ def test_cancelled_tasks_leave_queue(waits: Waits) -> None:
             tasks.append(asyncio.ensure_future(agent.acall(number=number)))
             while len(waits.told) < number - 1:
                 await asyncio.sleep(0.001)
-        gone = [tasks[number] for number in (0, 2, 3, 7, 8, 9, 19)]  # one that is being answered among them
+        gone = [tasks[number] for number in (0, 2, 3, 7, 8, 9, 19)]  # Including one that is being answered.
         for task in gone:
             task.cancel()
         await asyncio.wait(gone)
@@ -516,7 +516,7 @@ def test_waiting_task_does_not_block_its_loop(waits: Waits) -> None:
         task = asyncio.ensure_future(agent.acall(number=2))
         while not waits.told:
             await asyncio.sleep(0.001)
-        model.opened.set()  # by the loop, while the task waits
+        model.opened.set()  # By the loop, while the task waits.
         return await task
 
     assert asyncio.run(asyncio.wait_for(main(), PATIENCE)) == 2
@@ -622,7 +622,7 @@ def test_ctrl_c_ends_wait_immediately(way: str) -> None:
         assert child.stdout.readline() == "waiting\n"
         os.kill(child.pid, signal.SIGINT)
         assert child.stdout.readline() == "interrupted\n"
-        assert child.stdout.readline() == "1 [1]\n"  # the one that was interrupted has no place in the window
+        assert child.stdout.readline() == "1 [1]\n"  # The interrupted request is not in the window.
         assert child.wait(PATIENCE) == 0
 
 
@@ -716,7 +716,7 @@ def test_ctrl_c_removes_waiting_branches_from_queue() -> None:
         assert child.stdout.readline() == "waiting\n"
         os.kill(child.pid, signal.SIGINT)
         assert child.stdout.readline() == "interrupted\n"
-        assert child.stdout.readline() == "1 [False, True, False]\n"  # the one that was sent, and the new run's own
+        assert child.stdout.readline() == "1 [False, True, False]\n"  # The one that was sent, and that of the new run.
         assert child.wait(PATIENCE) == 0
 
 
@@ -732,7 +732,7 @@ def test_tokens_are_settled_by_reported_usage(call: Call, waits: Waits) -> None:
         return Reply(calls=finish(1).calls, usage=Usage(tokens, 10))
 
     model = Watched([used(10), used(10), used(10), used(60_000)])
-    for _ in range(4):  # by their estimates alone they would be too many
+    for _ in range(4):  # By their estimates alone, they would be too many.
         call(Limited(model=model), number=1)
     assert not waits.told
     assert spent(Limited())
@@ -771,11 +771,11 @@ def test_streamed_tokens_are_settled(waits: Waits) -> None:
     assert not waits.told
 
 
-# Who counts together
+# Shared limits
 
 
 def spent(agent: module[Any, Any]) -> bool:
-    """Whether the limit that an agent counts with makes its next request wait."""
+    """Return whether the limit of an agent makes its next request wait."""
 
     async def wait_for_either(waits: Waits) -> bool:
         task = asyncio.ensure_future(agent.using(model=Watched()).acall(number=1))
@@ -906,7 +906,7 @@ def test_concurrent_branches_respect_parents_max_concurrency(call: Call) -> None
     assert len(model.order) == 5
 
 
-# Much at once
+# High load
 
 
 def test_random_load_never_exceeds_limit_or_loses_slot() -> None:
@@ -953,4 +953,4 @@ def test_random_load_never_exceeds_limit_or_loses_slot() -> None:
         model.opened.set()
         await asyncio.gather(*tasks)
 
-    asyncio.run(asyncio.wait_for(three(), PATIENCE))  # all slots are there again
+    asyncio.run(asyncio.wait_for(three(), PATIENCE))  # All slots are free again.

@@ -1,4 +1,4 @@
-"""Tools at work: what they are given, what the model reads of them, and when they run."""
+"""Tools: arguments, results and concurrency."""
 
 import asyncio
 import concurrent.futures
@@ -57,7 +57,7 @@ class Worker(module[Any, str]):
 
 
 class Watched(Worker):
-    """Keeps what `on_step` saw."""
+    """Record what `on_step` saw."""
 
     def __init__(self, **settings: Any) -> None:
         self.calls: list[ToolCall] = []
@@ -70,29 +70,29 @@ class Watched(Worker):
 
 
 def together(*replies: Reply) -> Reply:
-    """One response with all the calls."""
+    """Return one response with all calls."""
     return functools.reduce(lambda one, other: one & other, replies)
 
 
 def raw(name: str, arguments: str) -> Reply:
-    """A call whose arguments are sent to the letter."""
+    """Return a call whose arguments are sent unchanged."""
     return Reply(calls=[RawCall(None, name, arguments)])
 
 
 def read(run: Run[Any]) -> list[str]:
-    """What the model read of its tools, without the answer to `__finish__`."""
+    """Return what the model read of its tools, without the answer to `__finish__`."""
     return [message["content"] for message in run.history if message["role"] == "tool"][:-1]
 
 
 def use(call: Call, script: Script, tools: list[Any], reply: Reply, **settings: Any) -> list[str]:
-    """Let the model call some tools once, and see what it reads."""
+    """Let the model call some tools once, and return what it reads."""
     run = call.run(Worker(model=script(reply, finish(result="done")), tools=tools, **settings))
     assert run.output == "done"
     return read(run)
 
 
 def in_time(function: Callable[[], Any]) -> Any:
-    """Call something that must not hang."""
+    """Call a function that must not hang."""
     outcome: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
     def work() -> None:
@@ -140,7 +140,7 @@ def test_model_cannot_pass_run_to_tool_with_kwargs(call: Call, script: Script) -
 
 
 def taking(hint: Any, got: list[Any]) -> Callable[..., None]:
-    """A tool with one argument `value` of some type, which it keeps."""
+    """Return a tool with one argument `value` of some type, which it records."""
 
     def take(value: Any) -> None:
         got.append(value)
@@ -348,7 +348,7 @@ class Plain:
 
 
 class Answers:
-    """Has whatever one asks for, as a remote object or a mock does."""
+    """An object with every attribute, like a remote object or a mock."""
 
     def __getattr__(self, name: str) -> "Answers":
         return self
@@ -510,7 +510,7 @@ class LateError(Exception):
 
 
 def failing(error: BaseException, kind: str) -> Callable[..., Any]:
-    """A tool `fail` that raises: sync, async, or sync with something to await."""
+    """Return a tool `fail` that raises: sync, async, or sync with an awaitable."""
 
     def fail() -> str:
         raise error
@@ -668,14 +668,14 @@ def test_ctrl_c_ends_run_and_cancels_async_tools(way: str, reply: str) -> None:
     assert (ended.returncode, ended.stdout) == (0, "True cancelled tool\n"), ended.stderr
 
 
-# Side by side
+# Concurrency
 
 
 def test_sync_tools_run_concurrently(call: Call, script: Script) -> None:
     barrier = threading.Barrier(4, timeout=PATIENCE)
 
     def meet(name: str) -> str:
-        barrier.wait()  # breaks unless all four are there
+        barrier.wait()  # It breaks unless all four are there.
         return name
 
     reply = together(*(calling("meet", name=name) for name in "abcd"))
@@ -752,7 +752,7 @@ def test_single_call_in_sync_run_uses_callers_thread(call: Call, script: Script)
         return threading.get_ident()
 
     (ident,) = use(call, script, [where], calling("where"))
-    # In an async run it may not block the event loop, which runs in this thread.
+    # In an async run it must not block the event loop, which runs in this thread.
     assert (int(ident) == threading.get_ident()) is (call.way != "async")
 
 
@@ -853,7 +853,7 @@ def test_non_parallel_tool_never_overlaps(call: Call, script: Script) -> None:
     assert all("a" not in seen[name] and "d" not in seen[name] and "e" not in seen[name] for name in "bcfg")
 
 
-# Within their time
+# Timeouts
 
 
 def test_slow_sync_tool_times_out_as_tool_error(call: Call, script: Script) -> None:
@@ -866,7 +866,7 @@ def test_slow_sync_tool_times_out_as_tool_error(call: Call, script: Script) -> N
         return "too late"
 
     assert use(call, script, [hang], calling("hang")) == ["Tool error: TimeoutError: it took longer than 0.05 s"]
-    assert not ended.is_set()  # the run did not wait for it
+    assert not ended.is_set()  # The run did not wait for it.
     release.set()
     assert ended.wait(PATIENCE)
 
@@ -989,11 +989,11 @@ def test_hung_tool_does_not_block_process_exit(way: str) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
 
 
-# Everything that can be called
+# Kinds of callables
 
 
 class Toolbox:
-    """Methods of an object that is no module."""
+    """Methods of an object that is not a module."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -1196,7 +1196,7 @@ def test_async_tool_can_block_on_threads_that_call_modules(script: Script) -> No
 
 
 class Nested(Worker):
-    """Calls modules wherever it can."""
+    """An agent that calls modules in every hook."""
 
     def system_prompt(self) -> str:
         return f"Prompt: {Inner(1)()}"
@@ -1222,7 +1222,7 @@ def test_hooks_and_prompts_can_call_modules(call: Call, script: Script) -> None:
 
 
 class Source:
-    """A source that keeps a diary."""
+    """A source that keeps a log."""
 
     def __init__(self, name: str, diary: list[str], *, fails: str = "") -> None:
         self.name = name
@@ -1266,7 +1266,7 @@ class AsyncSource(Source):
 
 
 class Shelf:
-    """The least a source can be."""
+    """The smallest source."""
 
     def tools(self) -> list[Callable[..., Any]]:
         return [joined]
@@ -1351,7 +1351,7 @@ def test_source_that_fails_to_close_fails_run(call: Call, script: Script, kind: 
     (run,) = runs
     assert run.error is caught.value
     assert run.stop_reason == "error"
-    assert run.output == "done"  # it was there, and can be had from the record
+    assert run.output == "done"  # It is available from the record.
     assert caught.value.run is run  # type: ignore[attr-defined]
 
 

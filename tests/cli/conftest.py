@@ -1,4 +1,4 @@
-"""The command line inside this process, for tables of cases; what needs a process of its own starts one."""
+"""The command line inside this process, for tables of cases; tests that need a process start one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AGENTS = Path(__file__).parent / "agents"
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command left behind."""
+    """The results of a command."""
 
     code: int
     out: str
@@ -34,7 +34,7 @@ Acorn = Callable[..., Ended]
 
 @pytest.fixture
 def acorn(capsys: pytest.CaptureFixture[str]) -> Iterator[Acorn]:
-    """`acorn(...)` runs a command; what it imported is forgotten afterwards."""
+    """`acorn(...)` runs a command; its imports are removed afterwards."""
     path, modules = list(sys.path), set(sys.modules)
 
     def run(*words: object) -> Ended:

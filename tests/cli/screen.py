@@ -1,7 +1,7 @@
 """A command in a pseudo-terminal, and the screen that its user would see.
 
-The screen knows what rich writes: text, line breaks, cursor up, carriage return, erasing a line. Whatever
-else arrives is noted, so that a test can insist that nothing did.
+The screen understands what rich writes: text, line breaks, cursor up, carriage return, erased lines. It records
+everything else, so that a test can require that nothing else came.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _AGAIN = "\r\x1b[2K"
 
 
 class Screen:
-    """What a terminal shows of the bytes that came in."""
+    """The screen of a terminal that received these bytes."""
 
     def __init__(self, width: int = 80, height: int = 24) -> None:
         self.width, self.height = width, height
@@ -122,16 +122,16 @@ class Terminal:
         os.close(slave)
 
     def until(self, is_seen: Callable[[Screen], object], seconds: float = PATIENCE) -> Screen:
-        """Read until the screen shows something."""
+        """Read until the screen shows a text."""
         limit = time.monotonic() + seconds
         while not is_seen(self.screen):
             assert time.monotonic() < limit, f"never seen; the screen is:\n{self.screen.text}"
             end = self._unseen.find(_AGAIN, 1)
             if end > 0:
                 self._show(self._unseen[:end], self._unseen[end:])
-            elif self._unseen and not self._unseen.startswith(_AGAIN):  # no view, but text that comes as it comes
+            elif self._unseen and not self._unseen.startswith(_AGAIN):  # Plain text without a view.
                 self._show(self._unseen)
-            elif not self._read(0.2):  # the frame is whole, as nothing more comes
+            elif not self._read(0.2):  # The frame is complete, because nothing more comes.
                 if not self._unseen and self.process.poll() is not None:
                     break
                 self._show(self._unseen)
@@ -149,7 +149,7 @@ class Terminal:
         os.killpg(self.process.pid, signal.SIGINT)
 
     def end(self, seconds: float = PATIENCE) -> int:
-        """Read to the end; the exit code."""
+        """Read to the end and return the exit code."""
         limit = time.monotonic() + seconds
         while time.monotonic() < limit and (self._read(0.2) or self.process.poll() is None):
             pass
@@ -163,7 +163,7 @@ class Terminal:
             return False
         try:
             data = os.read(self._master, 65536)
-        except OSError:  # the other side is closed
+        except OSError:  # The other side is closed.
             return False
         text = self._decode(data)
         self.raw += text

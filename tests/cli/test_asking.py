@@ -1,4 +1,4 @@
-"""A run that waits for people asks whoever sits at the terminal."""
+"""A run that needs human input asks at the terminal."""
 
 from __future__ import annotations
 

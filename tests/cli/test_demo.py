@@ -1,4 +1,4 @@
-"""The tour: it shows the programs it runs, and nothing of what they say is typed into it."""
+"""The demo shows the programs that it runs, and their output is real."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`acorn explain`: what would be sent, and what is odd about it; nothing is run."""
+"""`acorn explain`: the request and warnings about it; nothing is run."""
 
 from __future__ import annotations
 

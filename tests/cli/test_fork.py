@@ -1,4 +1,4 @@
-"""`acorn fork`: a run that was kept, from one of its steps on."""
+"""`acorn fork`: a stored run, continued from one of its steps."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_show_python_prints_passing_test(
     exec(compile(ended.out, "made.py", "exec"), names)
     names["test_scout"]()
     (tmp_path / "record.json").write_text(library.runs(store).get(run_id).to_json(), encoding="utf-8")
-    of_file = acorn("show", "record.json", "--python").out  # of which nobody knows whether it was in a store
+    of_file = acorn("show", "record.json", "--python").out  # It is unknown whether it was in a store.
     assert of_file == ended.out.replace("    store = MemoryStore()\n", "").replace(", store=store", "").replace(
         "from acorn.stores import MemoryStore\n", ""
     )

@@ -1,4 +1,4 @@
-"""Help: of acorn, of its commands, and of any module."""
+"""Help of acorn, of its commands, and of any module."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_help_of_module_lists_every_field(acorn: Acorn) -> None:
     assert "The town" in lines["--address.city"]
     assert "list of string; repeat it" in lines["--tags"]
     assert lines.keys() >= {"--two-words", "--model", "--input", "--json", "--save", "--debug", "--help"}
-    assert "--tree.children.name" not in lines  # a tree without end
+    assert "--tree.children.name" not in lines  # An endless tree.
 
 
 def test_help_marks_required_fields(acorn: Acorn) -> None:

@@ -1,4 +1,4 @@
-"""The live view, as a user sees it on a terminal."""
+"""The live view as a user sees it on a terminal."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_live_view_shows_run() -> None:
         "words": ["poetical", "science"],
         "age": 36,
     }
-    assert lines[9] == "{"  # pretty on a terminal
+    assert lines[9] == "{"  # Pretty on a terminal.
     assert screen.strange == []
     assert not screen.is_cursor_hidden
     assert screen.has_colour

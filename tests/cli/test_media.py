@@ -1,4 +1,4 @@
-"""Pictures, sounds and files on the command line: a path is meant, or a URL."""
+"""Images, audio and files on the command line: a path or a URL."""
 
 from __future__ import annotations
 

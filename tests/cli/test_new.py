@@ -1,4 +1,4 @@
-"""A new project works as it is."""
+"""A new project works unchanged."""
 
 from __future__ import annotations
 

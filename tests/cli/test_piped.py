@@ -1,4 +1,4 @@
-"""What is piped in fills the one text field that is left; what cannot be used is never ignored."""
+"""Piped text fills the only remaining text field; unusable text is never ignored."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def acorn(*words: object, **streams: Any) -> subprocess.CompletedProcess[str]:
         ("Plain", [], "  two\nlines\r\n", {"result": "  two\nlines"}),
         ("Plain", [], '{"a": 1}', {"result": '{"a": 1}'}),
         ("Needs", ["--born", "2000-01-02"], "Ann\n", {"name": "Ann", "born": "2000-01-02"}),
-        ("Clash", [], "T", {"model": "T", "input": "", "help": "", "save": ""}),  # the required one
+        ("Clash", [], "T", {"model": "T", "input": "", "help": "", "save": ""}),  # The required one.
         ("Kinds", ["--two-words", "x"], "zwölf\n", {"text": "zwölf", "two_words": "x"}),
         ("Foreign", [], "hello", {"text": "hello"}),
         ("Nothing", [], "hello", {}),
@@ -49,7 +49,7 @@ def test_piped_text_fills_only_text_field(cls: str, words: list[str], piped: str
     ("cls", "words", "piped", "message"),
     [
         ("Plain", ["given"], "more", "something was piped in, and no text field of the input is left for it"),
-        ("Clash", ["--model", "T"], "more", "no text field of the input is left for it"),  # those with defaults are not
+        ("Clash", ["--model", "T"], "more", "no text field of the input is left for it"),  # Not those with defaults.
         ("Numbers", ["1"], "more", "no text field of the input is left for it; `--input -` reads the input as JSON"),
         ("Kinds", [], "more", "something was piped in for `--text` or `--two-words`; give all but one of them"),
         ("Kinds", ["--two-words", "x"], "rude", "`--text` is refused: be polite (got 'rude')"),

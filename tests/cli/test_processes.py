@@ -1,4 +1,4 @@
-"""What needs a real process: signals, broken pipes, and the terminal's encoding."""
+"""Tests that need a real process: signals, broken pipes, and the terminal's encoding."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_run_continues_when_output_is_closed(tmp_path: Path, who: str) -> None:
 
 
 def full(stream: str, file: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    """A command whose stream leads to a disk that is full."""
+    """Run a command whose stream leads to a full disk."""
     limited = f"ulimit -f 0; exec '{sys.executable}' -m acorn {' '.join(map(str, words))} {stream}>'{file}'"
     return subprocess.run(["bash", "-c", limited], capture_output=True, text=True, timeout=PATIENCE)
 

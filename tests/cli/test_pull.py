@@ -1,4 +1,4 @@
-"""Fetching weights: seen while they come, quiet when they are there."""
+"""Fetching weights: visible while they arrive, quiet when they are present."""
 
 from __future__ import annotations
 

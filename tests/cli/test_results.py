@@ -1,4 +1,4 @@
-"""What a run leaves on standard output and standard error, and its exit code."""
+"""Standard output, standard error and exit code of a run."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_plain_view_reports_every_call(acorn: Acorn) -> None:
     assert lines[1] == "step 1: Let me [bold]look[/bold] that up."
     assert "a tool that prints" in lines
     calls = [line for line in lines if "(" in line]
-    assert calls[0].startswith("step 1: broken() failed: ValueError: x must be positive (0.")  # the quicker one
+    assert calls[0].startswith("step 1: broken() failed: ValueError: x must be positive (0.")  # The quicker one.
     assert calls[1].startswith('step 1: search(query="Python") -> ["Python: an article","Python: an article"] (0.')
     assert calls[2].startswith('[fact_check] step 1: search(query="Guido") -> ["Guido: an article"')
     assert calls[3].startswith('step 2: fact_check() -> {"is_true":true,"evidence":["Guido: an article"]} (0.')
@@ -116,7 +116,7 @@ def test_plain_view_of_single_turn_has_no_steps(acorn: Acorn) -> None:
 
 def test_plain_view_counts_steps_of_run(acorn: Acorn) -> None:
     lines = acorn("run", f"{RUDE}:Talks").err.splitlines()
-    assert lines[1:3] == ["answer: first", "answer: second"]  # a single turn has no steps
+    assert lines[1:3] == ["answer: first", "answer: second"]  # A single turn has no steps.
     assert "step" not in lines[-1]
     lines = acorn("run", f"{RUDE}:Wanders").err.splitlines()
     assert lines[1:3] == ["step 1: let me think", "step 2: and look"]

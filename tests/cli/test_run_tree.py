@@ -54,7 +54,7 @@ def calls_of(branch: BranchRow) -> list[CallRow]:
 
 
 def shown(tree: RunTree, now: float = 0.0, **pen: Any) -> list[str]:
-    """The tree as the live view draws it, without what is the terminal's."""
+    """Return the tree as the live view draws it, without terminal codes."""
     console, drawn = Console(width=80), Tree("")
     draw(tree.root, drawn, Pen(now, 60, **pen))
     with console.capture() as captured:
@@ -173,7 +173,7 @@ def test_tree_branch_is_under_call_that_started_it() -> None:
     assert [below.title for below in one.branches] == ["Review"]
     assert shown(alone, 2.5) == ["⠴ one()  1.5 s", "⠴ branch Review  0.50 s", "· two()"]
 
-    # One that a hook has begun hangs below the step.
+    # A branch that a hook started is under the step.
     hooked = tree_of(*begun, BranchStarted("a", 1, 2.0, "b", "Review", None))
     assert isinstance(hooked.root.parts[-1], BranchRow)
     assert shown(hooked, 2.5) == ["⠴ one()  1.5 s", "· two()", "⠴ branch Review  0.50 s"]

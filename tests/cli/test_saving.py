@@ -1,4 +1,4 @@
-"""`--save`: a run in a file, or wherever the user wants it, whatever becomes of the run."""
+"""`--save`: a run in a file, whatever its outcome."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_save_writes_to_descriptor_of_shell(tmp_path: Path, place: str) -> None:
     shell = f"'{sys.executable}' -m acorn run {ENDS}:Fine --save {place}"
     done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
-    assert comes_true((tmp_path / "run.json").read_text)  # the other process may take a moment
+    assert comes_true((tmp_path / "run.json").read_text)  # The other process may take a moment.
     assert last_of(tmp_path / "run.json") == "completion"
 
 

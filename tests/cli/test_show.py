@@ -184,7 +184,7 @@ def test_show_branch_is_under_its_call(acorn: Acorn, tmp_path: Path) -> None:
 
 
 def outline(out: str) -> list[str]:
-    """The lines without the times, and without the inputs, which take several."""
+    """Return the lines without times and inputs."""
     lines = [re.sub(r"  \d\.\d+ s$", "", line).rstrip() for line in out.splitlines()]
     return [line for line in lines if "put>" not in line and "<topic>" not in line]
 

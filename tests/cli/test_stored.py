@@ -1,4 +1,4 @@
-"""The commands on stored runs: list, show, resume, answer, cancel, delete, batch and chat."""
+"""The commands for stored runs: list, show, resume, answer, cancel, delete, batch and chat."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def test_batch_reads_csv(acorn: Acorn, tmp_path: Path) -> None:
     ("content", "words", "complaint"),
     [
         ('"a"\n{"b"\n', [], "line 2, is no JSON"),
-        ('"a"\n', ["--id", "n"], "keeps no runs"),
+        ('"a"\n', ["--id", "n"], "has no store"),
         ('"a"\n', ["--max-cost", "0"], "`max_cost`"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Finding the module that was named, and telling what is wrong with a file."""
+"""Finding the named module, and reporting errors of its file."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_target_module_is_found_in_working_directory(
     write(tmp_path, "acorn_cli_package/agents.py", ONE)
     monkeypatch.chdir(tmp_path)
     assert acorn("run", "acorn_cli_package.agents").output == "fine"
-    assert acorn("run", "acorn_cli_package.agents:Only").code == 1  # its script has been used up
+    assert acorn("run", "acorn_cli_package.agents:Only").code == 1  # Its script is used up.
 
 
 def test_target_file_can_import_neighbors(acorn: Acorn, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""User code that ends the program, fails in a validator, or tells keys: a run that failed, told in one line."""
+"""User code that exits, fails in a validator, or reveals keys: a failed run, reported in one line."""
 
 from __future__ import annotations
 

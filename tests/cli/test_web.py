@@ -1,4 +1,4 @@
-"""`acorn web`: what is wrong is told before anything listens."""
+"""`acorn web`: errors are reported before it listens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Greeter(module[None, str]):
 
 
 def web(*words: str, cwd: Path, script: str = "", command: str = "web") -> subprocess.CompletedProcess[str]:
-    """The command in a process of its own; `script` runs before it."""
+    """Run the command in its own process; `script` runs before it."""
     source = Path(__file__).parents[2] / "src"
     code = f"import sys\n{script}\nfrom acorn.cli import main\nsys.exit(main([{command!r}, *sys.argv[1:]]))"
     return subprocess.run(
@@ -101,7 +101,7 @@ def test_show_html_works_without_extra(folder: Path) -> None:
 
 
 def test_browser_is_opened_by_file_to_hide_key(folder: Path) -> None:
-    """The browser is a program that writes down what it was called with, and ends the server."""
+    """The browser is a program that records its arguments and ends the server."""
     note = folder / "note.json"
     opener = folder / "opener.py"
     opener.write_text(

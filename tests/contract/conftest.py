@@ -1,7 +1,7 @@
-"""The adapter against real HTTP: both protocols, called both ways, by every lane.
+"""The adapter against real HTTP: both protocols, both ways of calling, every lane.
 
-By the lane of LiteLLM, which is the slow one, a case is asked of one protocol in one way and of the other in the other;
-the next case the other way round. In the long version of the tests all are asked in both.
+On the slow LiteLLM lane, a case uses one protocol in one way and the other in the other way, and the next case the
+reverse. The long version of the tests uses all four.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ PROVIDER_VARIABLES = (
 
 
 class Wire:
-    """A provider on loopback, one of the two protocols, and one of the two ways to call.
+    """A provider on loopback, with one of the two protocols and one of the two ways of calling.
 
-    By the lane of OpenAI's Responses, a request is shown as chat completions would have put it.
+    On the lane of OpenAI's Responses, a request is shown in the form of chat completions.
     """
 
     def __init__(self, protocol: str, way: str, stack: ExitStack, lane: str = "native") -> None:
@@ -60,12 +60,12 @@ class Wire:
         return self.protocol == "openai"
 
     def serve(self, answers: list[Any] | Callable[[Request], Answer]) -> Loopback:
-        """A new server; `model` and `bodies` speak of the last one."""
+        """Start a new server; `model` and `bodies` refer to the last one."""
         self._server = self._stack.enter_context(Loopback(answers))
         return self._server
 
     def model(self, *name: str, **extra: Any) -> dict[str, Any]:
-        """The model dict of the server."""
+        """Return the model dict of the server."""
         if self.is_responses:
             return self.server.responses(*name, **extra)
         return self.server.openai(*name, **extra) if self.is_openai else self.server.anthropic(*name, **extra)
@@ -91,7 +91,7 @@ class Wire:
         return await agent.arun(*args, **kwargs)
 
     def fails(self, agent: module[Any, Any], *args: Any, **kwargs: Any) -> ModelError:
-        """The error of a run that must fail at the provider's."""
+        """Return the error of a run that must fail at the provider."""
         with pytest.raises(ModelError) as caught:
             self.run(agent, *args, **kwargs)
         return caught.value
@@ -101,20 +101,20 @@ class Wire:
         return list(map(as_chat, bodies)) if self.is_responses else bodies
 
     def count(self, expected: int = 0) -> int:
-        """How many requests came; those expected may be a moment late where nobody waits for an answer."""
+        """Return the number of requests; expected ones may arrive late if no code waits for a response."""
         comes_true(lambda: len(self.server.requests) >= expected)
         return len(self.server.requests)
 
     def either(self, *, openai: Any, anthropic: Any) -> Any:
-        """What is expected of the protocol at hand."""
+        """Choose the expectation for the current protocol."""
         return openai if self.is_openai else anthropic
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Whatever is asked of a provider is asked by every lane."""
+    """Run every test of a provider on every lane."""
     asked = {"wire", "gpt", "claude", "protocol"}.intersection(metafunc.fixturenames)
     own = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
-    if "lane" in own:  # there is one lane for what it asks
+    if "lane" in own:  # Only one lane sends this.
         return
     has_own = "protocol" in own
     is_spoken = bool({"wire", "gpt"} & asked) and not has_own and not metafunc.definition.get_closest_marker("chat")
@@ -145,7 +145,7 @@ def _is_spared(item: pytest.Item) -> bool:
 
 @pytest.fixture(autouse=True)
 def lane(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """How providers are asked."""
+    """The lanes of the tests."""
     lane = str(getattr(request, "param", "native"))
     monkeypatch.setenv("ACORN_LANE", "native" if lane == RESPONSES else lane)
     return lane
@@ -169,33 +169,33 @@ def wire(protocol: str, way: str, lane: str, litellm_is_loaded: None) -> Iterato
 
 @pytest.fixture
 def gpt(way: str, lane: str, litellm_is_loaded: None) -> Iterator[Wire]:
-    """OpenAI's protocol alone."""
+    """OpenAI's protocol only."""
     with ExitStack() as stack:
         yield Wire("openai", way, stack, lane)
 
 
 @pytest.fixture
 def claude(way: str, lane: str, litellm_is_loaded: None) -> Iterator[Wire]:
-    """Anthropic's protocol alone."""
+    """Anthropic's protocol only."""
     with ExitStack() as stack:
         yield Wire("anthropic", way, stack, lane)
 
 
 @pytest.fixture(scope="session")
 def litellm_is_loaded() -> None:
-    """The import takes seconds, which belong to no test."""
+    """Import LiteLLM in advance: the import takes seconds that belong to no test."""
     library()
 
 
 @pytest.fixture(autouse=True)
 def every_server_is_a_stranger() -> None:
-    """A new server may get the port of an earlier one, of which something was learned."""
+    """Forget what was learned about a port: a new server may get the port of an earlier one."""
     forget_refusals()
     CIRCUITS.forget()
 
 
 @pytest.fixture(autouse=True)
 def no_keys_of_the_developer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is in the environment of whoever runs the tests must not change them."""
+    """Remove environment variables that would change the tests."""
     for name in PROVIDER_VARIABLES:
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""A run as a test: what is written runs and passes as it stands, whatever was said in the run."""
+"""A run as a test: the written code runs and passes, whatever the run contained."""
 
 from __future__ import annotations
 
@@ -151,12 +151,12 @@ def agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def passes(tmp_path: Path, *texts: str, outcome: str | None = None) -> None:
-    """Each text is a file of tests; one pytest runs them all, and all pass unless another outcome is given."""
+    """Run each text as a test file in one pytest run; all pass unless another outcome is given."""
     files = [f"test_made_{number}.py" for number in range(len(texts))]
     for file, text in zip(files, texts, strict=True):
         (tmp_path / file).write_text(text, encoding="utf-8")
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), *files]
-    # Loading the plugins of everybody takes several times as long as the test.
+    # Loading all plugins takes several times as long as the test.
     variables = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     ended = subprocess.run(words, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
     told = f"{texts}\n{ended.stdout}\n{ended.stderr}"
@@ -164,7 +164,7 @@ def passes(tmp_path: Path, *texts: str, outcome: str | None = None) -> None:
 
 
 def runs_here(text: str) -> None:
-    """The same without a process, for many."""
+    """Run the texts without a process, for many."""
     names: dict[str, Any] = {"__name__": "made"}
     exec(compile(text, "made.py", "exec"), names)
     (test,) = [value for name, value in names.items() if name.startswith("test_")]
@@ -189,7 +189,7 @@ def test_as_python_of_concurrent_tools_text_and_correction(agents: Any, tmp_path
     text = as_python(run)
     assert "call('search', query='a')" in text
     assert "The tools are really called: `search`, `broken`." in text
-    from_a_store = as_python(Run.from_json(run.to_json()))  # without its class
+    from_a_store = as_python(Run.from_json(run.to_json()))  # Without its class.
     passes(tmp_path, text, from_a_store)
 
 
@@ -317,8 +317,8 @@ def test_as_python_repeats_human_answers(agents: Any, answer: Any) -> None:
         agent = cls(model=agents.ScriptedModel(replies), store=MemoryStore())
         out = agent("x")
         assert not out.requests[0].choices
-        runs_here(as_python(runs(agent.store).get(out.run_id)))  # which waits, as it did
-        for value in ("true", answer):  # a text that looks like a yes is a text
+        runs_here(as_python(runs(agent.store).get(out.run_id)))  # It pauses, as before.
+        for value in ("true", answer):  # A text that looks like an approval is a text.
             out = agent.resume(out.run_id, answer=value)
         run = runs(agent.store).list()[0]
         made = as_python(runs(agent.store).get(run.id), module=run.agent)
@@ -329,7 +329,7 @@ def test_as_python_repeats_human_answers(agents: Any, answer: Any) -> None:
 
 
 def test_as_python_test_does_not_use_store_of_run(agents: Any, tmp_path: Path) -> None:
-    """Nor is one of a class that asks people, and did not in this run, in need of anything more."""
+    """Check that a class that can ask people, and did not in this run, needs nothing more."""
     agent = agents.Asking(model=agents.ScriptedModel([agents.finish("x")]), store=tmp_path / "runs.db")
     run = agent.run("x")
     runs_here(as_python(run, module=f"{agents.__name__}:Asking"))

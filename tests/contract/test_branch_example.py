@@ -1,4 +1,4 @@
-"""The full example of the API reference over HTTP, branch included: word for word but for the model and `eval`."""
+"""The full example of the API reference over HTTP, with its branch: verbatim except for the model and `eval`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SCRIPT = [
 
 
 def example(wire: Wire) -> Any:
-    """The example as a file of its own."""
+    """Return the example as a file."""
     assert FULL_EXAMPLE.count(MODEL) == FULL_EXAMPLE.count(EVAL) == 1
     text = FULL_EXAMPLE.replace(MODEL, "model = MODEL").replace(EVAL, "return float(expression)") + USAGE
     space = ModuleType("example")
@@ -100,7 +100,7 @@ def test_branch_example_sends_inherited_messages(wire: Wire) -> None:
     assert [body["temperature"] for body in wire.bodies()] == [0.7, 0.7, 0.1, 0.1, 0.7]
     assert names_of(wire, first) == ["search", "calculate", "fact_check", "__finish__"]
     assert names_of(wire, begun) == ["search", "calculate", "__finish__"]
-    # The parent streams to its `on_stream`, the branch has none.
+    # The parent streams to its `on_stream`; the branch has none.
     assert [bool(body.get("stream")) for body in wire.bodies()] == [True, True, False, False, True]
     earlier = rest_of(wire, second)
     assert rest_of(wire, begun)[: len(earlier)] == earlier

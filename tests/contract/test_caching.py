@@ -1,4 +1,4 @@
-"""Caches of providers: who is asked to keep something, what that counts and costs, and that what is kept stays."""
+"""Prompt caches of providers: marks, counts, costs and stable prefixes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def script() -> list[Any]:
     return [Reply("Let me see.") & call("look", place="here"), call("look", place="ü/there"), DONE]
 
 
-# Who is asked
+# Marks
 
 
 def test_cache_auto_marks_anthropic_requests_only(wire: Wire) -> None:
@@ -76,7 +76,7 @@ def test_branch_inherits_cache(claude: Wire) -> None:
 
 
 def test_refused_cache_default_is_left_out_and_remembered(claude: Wire) -> None:
-    """Not everything that speaks Anthropic's protocol has a cache."""
+    """Skip servers that speak Anthropic's protocol without a cache."""
     words = "cache_control: Extra inputs are not permitted"
     claude.serve([Fault(status=400, message=words, code="invalid_request_error"), *script(), *script()])
     agent = Looking(model=claude.model())
@@ -93,7 +93,7 @@ def test_cache_point_set_by_user_is_never_left_out(claude: Wire) -> None:
 
 
 def test_cache_point_by_role_marks_first_and_last(claude: Wire) -> None:
-    """Anthropic refuses a request with more than four marks."""
+    """Check the number of marks: Anthropic refuses more than four."""
 
     cache = [{"location": "message", "role": role} for role in ("system", "tool")]
     claude.serve([*(call("look", place=str(number)) for number in range(6)), DONE])
@@ -104,11 +104,11 @@ def test_cache_point_by_role_marks_first_and_last(claude: Wire) -> None:
     assert ["cache_control" in result for result in results] == [False, False, False, True, True, True]
 
 
-# What is kept stays the same
+# Stable prefixes
 
 
 def value_of(raw: bytes, key: str) -> bytes:
-    """The bytes of a value at the top of a JSON object, as they were sent."""
+    """Return the bytes of a top-level value of a JSON object, as sent."""
     text = raw.decode()
     decoder, at = json.JSONDecoder(), text.index("{") + 1
     while True:
@@ -148,11 +148,11 @@ def test_bytes_before_cache_point_are_equal_at_every_step(wire: Wire, streams: b
         assert len({value_of(raw, key) for raw in raws}) == 1, key
     talks = [value_of(raw, said) for raw in raws]
     for before, after in pairwise(talks):
-        # But for what closes the list, and where a turn of the user's has grown, for what closes it.
+        # Except for the closing bracket, and for the end of a user turn that has grown.
         assert after.startswith(before.rstrip(b"]} \n")), (before[-200:], after[:400])
 
 
-# What it counts and costs
+# Counts and costs
 
 SPENT = Usage(1000, 200, 600, 0, 1, 300)
 
@@ -161,7 +161,7 @@ def test_cache_write_tokens_are_counted_and_priced(wire: Wire) -> None:
     wire.serve([Reply(usage=SPENT) & call("look", place="here"), Reply(usage=SPENT) & DONE])
     run = wire.run(Looking(model=wire.model()))
     assert run.usage == Usage(2000, 400, 1200, 0, 2, 600)
-    # claude-sonnet-4-5: $3 a million, $0.3 from the cache, $3.75 into it, $15; gpt-4o has no price for writing.
+    # claude-sonnet-4-5: $3 per million, $0.3 from the cache, $3.75 into it, $15; gpt-4o has no price for writing.
     claude = 100 * 3e-6 + 600 * 0.3e-6 + 300 * 3.75e-6 + 200 * 15e-6
     if not wire.is_openai:
         assert run.cost == pytest.approx(2 * claude)

@@ -1,4 +1,4 @@
-"""A list of models on loopback, under faults of each kind: the right one answers, and nobody is asked too often."""
+"""A list of models on loopback, with faults of each kind: the right model answers, and none is asked too often."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LASTING: dict[str, Fault] = {
 
 
 class Pair:
-    """Two providers: the first speaks the protocol at hand, the second the other one."""
+    """Two providers: the first speaks the current protocol, the second the other one."""
 
     def __init__(self, wire: Wire, first: Any, second: Any) -> None:
         self.wire = wire
@@ -59,7 +59,7 @@ class Pair:
         self.second = wire.serve(list(second))
 
     def models(self, **extra: Any) -> list[Any]:
-        """Both; what else is given is for the first."""
+        """Return both models; other settings are for the first."""
         one, other = (
             (self.first.openai, self.second.anthropic)
             if self.wire.is_openai
@@ -96,7 +96,7 @@ def answers(run: Run[Any]) -> list[ModelResponded]:
     return [entry for entry in run.journal.entries if isinstance(entry, ModelResponded)]
 
 
-# Who answers, and how often each is asked
+# Answering models and numbers of requests
 
 
 @pytest.mark.parametrize("count", [0, 2])
@@ -265,7 +265,7 @@ def test_cancelled_trial_asks_no_other_model(which: int) -> None:
         assert [len(server.requests) for server in servers] == [1, which]
 
 
-# What each is sent
+# Requests to each model
 
 
 def test_each_model_gets_its_own_dict_settings(wire: Wire) -> None:
@@ -319,7 +319,7 @@ THINKING: dict[str, Any] = {"thinking": {"type": "enabled", "budget_tokens": 102
 
 
 def thoughts(body: dict[str, Any]) -> list[str]:
-    """The signatures of the thoughts in a request."""
+    """Return the signatures of the reasoning in a request."""
     blocks = [block for message in body["messages"] for block in message["content"] or () if isinstance(block, dict)]
     return [block["signature"] for block in blocks if block.get("type") == "thinking"]
 

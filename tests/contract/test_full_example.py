@@ -1,6 +1,6 @@
 """The full example of the API reference, over HTTP on both protocols.
 
-Word for word, but for the model, the unsafe `eval` and the branch; its `on_stream` has a class of its own.
+Verbatim, except for the model, the unsafe `eval` and the branch; `on_stream` is in a separate class.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 
 
 def tools_of(body: dict[str, Any]) -> dict[str, Any]:
-    """The tools of a request and their schemas, whichever the protocol."""
+    """Return the tools of a request and their schemas, in any protocol."""
     plain = [tool.get("function", tool) for tool in body["tools"]]
     return {tool["name"]: tool.get("parameters", tool.get("input_schema")) for tool in plain}
 

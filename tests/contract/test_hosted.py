@@ -1,4 +1,4 @@
-"""Tools that a provider runs: sent as they were written, and what they returned goes back as it came."""
+"""Hosted tools, which a provider runs: sent unchanged, and their results are sent back unchanged."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Looking(module):
 
 
 def searched(spoken: str, is_stream: bool) -> Fault:
-    """An answer in which the provider has searched, and the model then calls a tool of ours."""
+    """Return a response in which the provider searched and the model then calls a tool of the user."""
     if spoken == "anthropic":
         message: Json = {"id": "m", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5"}
         counted = {"input_tokens": 1, "output_tokens": 1}
@@ -134,7 +134,7 @@ def openai_events(item: Json, at: int) -> list[Json]:
 
 
 class Talk:
-    """A provider that searches, by one of the lanes."""
+    """A provider that searches, on one of the lanes."""
 
     def __init__(self, spoken: str, lane: str, *later: Any, first: Any = None) -> None:
         self.spoken, self.lane = spoken, lane
@@ -160,7 +160,7 @@ class Talk:
         return SEARCH[self.spoken]
 
     def sent(self, at: int) -> list[Json]:
-        """The model's first turn, as a request has it."""
+        """Return the model's first turn in a request."""
         body = self.server.bodies()[at]
         found: list[Json]
         if self.spoken == "anthropic":
@@ -186,7 +186,7 @@ def speaker(request: pytest.FixtureRequest, litellm_is_loaded: None) -> tuple[st
     return found
 
 
-# Through, and back untouched
+# Round trip
 
 
 def test_hosted_tool_is_sent_unchanged(speaker: tuple[str, str], how: str) -> None:
@@ -318,7 +318,7 @@ def test_own_server_accepts_any_hosted_tool() -> None:
     assert [body["tools"][0] for body in server.bodies()] == [{"type": "browser_search"}] * 2
 
 
-# Who does not take it
+# Models that do not accept it
 
 REFUSING: list[tuple[Any, Json]] = [
     ({"model": "openai/gpt-4o", "api_key": "k"}, OPENAIS),
@@ -379,7 +379,7 @@ def test_every_model_of_list_must_accept_hosted_tool() -> None:
     assert not takes_tool(model, OPENAIS)
 
 
-# Declaring it
+# Declaration
 
 WRONG: list[tuple[Any, str]] = [
     ({}, "`Wrong.tools[0]` is a dict with nothing. A hosted tool needs a `type`"),

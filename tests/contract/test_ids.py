@@ -1,4 +1,4 @@
-"""An id that names no provider: our words, with ids that are near it, and no import of LiteLLM to find out."""
+"""A model id without a provider: acorn's message with similar ids, without importing LiteLLM."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ print("loaded" if "litellm" in sys.modules else "not loaded")
 
 
 def told(model: object) -> str:
-    """What a fresh process says of a model."""
+    """Return what a new process prints about a model."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT.format(model=model)], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""Which versions of LiteLLM are allowed, and that the one at hand can call tools."""
+"""The allowed versions of LiteLLM, and tool calls with the installed one."""
 
 from __future__ import annotations
 

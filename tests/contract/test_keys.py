@@ -1,4 +1,4 @@
-"""A key that is missing is named before anything is sent, and before anything heavy is loaded."""
+"""A missing key is named before anything is sent and before anything heavy is loaded."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The native lanes against LiteLLM's: the same bodies, the same answers, or a difference that is told with its reason.
+"""The native lanes compared with LiteLLM: the same bodies, the same responses, or a listed difference with its reason.
 
-`lane_differences.toml` lists what differs, each with the case it is seen in and why; any other difference fails, and
-so does one that is listed and not there any more.
+`lane_differences.toml` lists each difference with the case that shows it and the reason. Any other difference fails,
+and so does a listed one that no longer exists.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ NESTED["function"]["parameters"]["$defs"] = {
 
 @dataclass
 class Case:
-    """One request, and the dict of the model that it goes to."""
+    """One request, and the dict of its model."""
 
     messages: list[Json]
     given: Json = field(default_factory=dict[str, Any])
@@ -234,10 +234,10 @@ ANTHROPIC_OPTIONS: dict[str, Json] = {
 
 
 def cases(spoken: str) -> Iterator[tuple[str, Case]]:
-    """Every conversation and every option, in many pairs; in the long version of the tests in all."""
+    """Return pairs of conversations and options; in the long version of the tests, all pairs."""
     more = {"openai": OPENAI_OPTIONS, "responses": RESPONSES_OPTIONS, "anthropic": ANTHROPIC_OPTIONS}[spoken]
     options = OPTIONS | more
-    if spoken == "responses":  # which know nothing of these: they are left to LiteLLM
+    if spoken == "responses":  # The lanes do not know these settings and leave them to LiteLLM.
         options = {name: option for name, option in options.items() if {"stop", "top_k"}.isdisjoint(_given(option))}
     for at, (talk, messages) in enumerate(CONVERSATIONS.items()):
         for number, (name, option) in enumerate(options.items()):
@@ -264,7 +264,7 @@ def request_of(case: Case) -> ModelRequest:
 
 def sent(server: Loopback, act: Callable[[], Any]) -> Request | str:
     before = len(server.requests)
-    forget_refusals()  # this server never does what it is forced to
+    forget_refusals()  # This server never does what it is forced to.
     try:
         act()
     except ModelError as error:
@@ -296,7 +296,7 @@ def test_lane_bodies_equal_litellms(spoken: str, how: str) -> None:
     with Loopback(lambda request: Reply("ok")) as server:
         for name, case in cases(spoken):
             if how == "streamed" and not name.endswith((", plain", ", forced", "reasoning model", ", thinking")):
-                continue  # of the rest nothing depends on it
+                continue  # Nothing else depends on it.
             native, reference = lanes(server, spoken, case.given)
             assert "LiteLLM" not in repr(native), name
             ours, theirs = (sent(server, partial(ask, model, request_of(case))) for model in (native, reference))
@@ -318,7 +318,7 @@ def test_lane_bodies_equal_litellms(spoken: str, how: str) -> None:
 
 
 def _parting(one: Any, other: Any) -> str:
-    """From where on two values differ."""
+    """Return where two values start to differ."""
     one, other = repr(one), repr(other)
     at = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
     return f"...{one[at : at + 120]} / ...{other[at : at + 120]}"
@@ -346,7 +346,7 @@ def read(spoken: str, response: Any) -> Json:
     for made in found["tool_calls"]:
         made["arguments"] = json.loads(made["arguments"] or "{}")
     if spoken == "anthropic":
-        found["usage"]["reasoning_tokens"] = 0  # LiteLLM guesses at them; we say what the provider says
+        found["usage"]["reasoning_tokens"] = 0  # LiteLLM estimates them; acorn reports the provider's figures.
     return found
 
 
@@ -366,7 +366,7 @@ def test_lane_reads_response_like_litellm(spoken: str, how: str, name: str) -> N
                     assembly.add(delta)
                 found.append(read(spoken, assembly.response()))
     ours, theirs = found
-    for each in (ours, theirs):  # the server numbers its requests
+    for each in (ours, theirs):  # The server numbers its requests.
         for made in each["tool_calls"]:
             made["id"] = made["id"].rpartition("_")[2]
         for item in each["extra"].get("reasoning_items", []):
@@ -390,7 +390,7 @@ def test_lane_reports_error_like_litellm(spoken: str, status: int) -> None:
     assert ours == theirs
 
 
-# Which lane
+# Choice of the lane
 
 
 @pytest.mark.parametrize(

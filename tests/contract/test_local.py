@@ -1,4 +1,4 @@
-"""The embedded model, for real: what it answers, and how it behaves in a process."""
+"""The embedded model: real answers, and its behavior in a process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SCHEMAS = 200 if TORTURE else 4
 
 @pytest.fixture(scope="session", autouse=True)
 def weights() -> Path:
-    """Downloaded once and kept in the user's cache."""
+    """Download the weights once into the user's cache."""
     return fetch(KNOWN["smollm2"])
 
 
@@ -69,7 +69,7 @@ class Essay(module):
     final_output = [("essay", str, Field(min_length=3000, max_length=4000))]
 
 
-# What it answers
+# Answers
 
 
 SENTENCES = [
@@ -77,7 +77,7 @@ SENTENCES = [
     ("The food was cold and the staff were rude.", "negative"),
 ]
 PEOPLE = [("At 71, Robert Brown still runs marathons.", "Robert Brown", 71)]
-if TORTURE:  # more of the same, and what a model says takes long
+if TORTURE:  # More of the same, and model output takes long.
     SENTENCES += [
         ("I love this film.", "positive"),
         ("What a wonderful day, I am so happy!", "positive"),
@@ -246,10 +246,10 @@ def test_leaving_local_stream_stops_generation() -> None:
     for _ in range(5):
         next(stream)
     stream.close()  # type: ignore[attr-defined]
-    model.complete(asked("Tom is 5.", NUMBER, timeout=60))  # far less than the whole text would take
+    model.complete(asked("Tom is 5.", NUMBER, timeout=60))  # Far less than the whole text would take.
 
 
-# Many at once
+# Concurrency
 
 
 def test_local_model_serves_eight_threads() -> None:
@@ -316,7 +316,7 @@ def test_local_model_respects_timeout(left: float | None) -> None:
 
 
 class Watched(EngineJob):
-    """Counts how often the engine asks whether it is stopped, after it was."""
+    """Count how often the engine asks whether it is stopped, after it was."""
 
     count = 0
 
@@ -378,7 +378,7 @@ def test_local_model_answers_recursive_type() -> None:
     assert isinstance(Grower()(text="An oak."), Branch)
 
 
-# Its port
+# The engine's port
 
 
 def test_local_engine_server_port_is_protected() -> None:
@@ -396,7 +396,7 @@ def test_local_engine_server_port_is_protected() -> None:
             connection.close()
 
 
-# What goes wrong
+# Failures
 
 
 def failing(model: Any, text: str = "Tom is 5.") -> ModelError:
@@ -504,7 +504,7 @@ def test_local_model_rejects_images() -> None:
         LocalModel({"model": MODEL}).complete(request)
 
 
-# In a process of its own
+# Separate processes
 
 PERSON = """
 import os, sys, threading

@@ -1,4 +1,4 @@
-"""The native lanes with providers that are odd: what they send, and what is sent to them."""
+"""The native lanes with unusual providers: their responses, and the requests to them."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_connections_closed_by_server_are_not_reused() -> None:
         socks = [incoming._sock for incoming in together]
         served = {sock.getpeername(): sock for sock in server._connections}
         ends = [served[sock.getsockname()] for sock in socks]
-        for incoming in together:  # the last is the first to be used again
+        for incoming in together:  # The last connection is reused first.
             incoming.read()
         for end in ends[:2]:
             end.shutdown(socket.SHUT_RDWR)
@@ -166,7 +166,7 @@ def test_conversations_of_one_model_do_not_mix() -> None:
 
 @contextmanager
 def saying(data: bytes) -> Generator[int]:
-    """A server that says this to whatever it hears, and closes."""
+    """A server that sends the same bytes to every request and closes."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -208,7 +208,7 @@ def test_key_in_address_is_not_shown(way: str) -> None:
     assert "opensesame" not in "".join(traceback.format_exception(caught.value))
 
 
-# What cannot be sent
+# Requests that cannot be sent
 
 UNSENDABLE: dict[str, dict[str, Any]] = {
     "a key with a line end": {"api_key": "sk-abcdef\n"},
@@ -271,7 +271,7 @@ def test_empty_text_part_is_not_sent_to_anthropic() -> None:
     assert turns[2]["content"][0]["content"] == [{"type": "text", "text": "Why?"}]
 
 
-# Answers
+# Responses
 
 
 @pytest.mark.parametrize("way", WAYS)

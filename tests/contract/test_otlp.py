@@ -1,4 +1,4 @@
-"""What a user's exporter sends to a collector, read there; and a run that goes on in another process."""
+"""Data that a user's exporter sends to a collector, and a run that resumes in another process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Collector:
-    """Takes what exporters send over OTLP/HTTP."""
+    """A collector of OTLP/HTTP."""
 
     def __init__(self) -> None:
         self.spans: list[Span] = []
@@ -51,7 +51,7 @@ class Collector:
                 self.metrics += [metric.name for scope in resource.scope_metrics for metric in scope.metrics]
 
     def take(self) -> list[Span]:
-        """What has come since the last time."""
+        """Return the data since the last call."""
         taken, self.spans = self.spans, []
         return taken
 

@@ -1,4 +1,4 @@
-"""What a store in PostgreSQL does beside: its tables, its errors, connections that are lost, and what it tells."""
+"""The PostgreSQL store: tables, errors, lost connections and notifications."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_failing_migration_leaves_nothing(postgres: str) -> None:
     assert ask(postgres, "SELECT to_regnamespace('acorn')::text") == [(None,)]
 
 
-# Opening, and what goes wrong there
+# Opening
 
 
 def test_url_opens_same_store_each_time(postgres: str) -> None:
@@ -164,14 +164,14 @@ def test_unopenable_database_is_reported_without_password(postgres_server: str, 
 
 @contextmanager
 def socket_that_refuses() -> Iterator[int]:
-    with socket.socket() as taken:  # bound, and nobody listens
+    with socket.socket() as taken:  # Bound, but nothing listens.
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
 
 
 @contextmanager
 def another_user(postgres: str) -> Iterator[tuple[str, str]]:
-    """The name and the URL of somebody who may do nothing yet."""
+    """Return the name and URL of a user without permissions."""
     role = f"reader_{os.getpid()}"
     ask(postgres, f"CREATE ROLE {role} LOGIN PASSWORD 'geheim'")
     try:
@@ -243,7 +243,7 @@ def test_missing_psycopg_names_extra(tmp_path: Path) -> None:
     assert "geheim" not in done.stdout + done.stderr
 
 
-# Connections that are lost
+# Lost connections
 
 
 CUT_OFF = """
@@ -342,7 +342,7 @@ def test_process_frozen_in_transaction_blocks_no_one(
         with suppress(psycopg.OperationalError), frozen.pipeline():
             frozen.execute("BEGIN")
             frozen.execute("SELECT FROM acorn.runs WHERE id = 'r' FOR UPDATE").fetchall()
-            go_on(store, "r", since=1)  # the frozen one sends nothing more, not even that it is idle
+            go_on(store, "r", since=1)  # The frozen process sends nothing more, not even that it is idle.
         assert frozen.closed
     assert list(store.read("r")[0].entries) == ["0", "1"]
 
@@ -390,13 +390,13 @@ def test_restarting_server_is_awaited() -> None:
         server.close()
 
 
-# What it tells
+# Notifications
 
 
 def test_follower_receives_commits_of_others(store: PostgresStore, postgres: str) -> None:
     begin(store, "r")
     with closing(PostgresStore(postgres)) as other, closing(other.watch("r")) as watch:
-        watch.wait(PATIENCE)  # the first time it only says that it is there
+        watch.wait(PATIENCE)  # The first message only says that it listens.
         position = other.follow("r")[1][-1].position
         assert comes_true(lambda: listeners(postgres))
         for since in range(1, 4):
@@ -443,7 +443,7 @@ def test_cancel_request_reaches_driver_before_next_heartbeat(
         assert told.wait(PATIENCE)
         release_process(store, "r")
         begin(store, "s")
-        other.cancel("s")  # so that it looks whether there is anything left to beat for
+        other.cancel("s")  # Let it check whether it still has a lease to renew.
     assert comes_true(lambda: not any(thread.name == "acorn-heartbeat" for thread in threading.enumerate()))
 
 

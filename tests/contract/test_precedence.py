@@ -1,4 +1,4 @@
-"""Which `temperature` and `max_tokens` reach the provider: the value that was set nearest to the request."""
+"""The `temperature` and `max_tokens` of a request: the value that was set nearest to it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def declare(base: type[module[Any, Any]] = Agent, /, **attributes: Any) -> Any:
     return type("Sub", (base,), attributes)
 
 
-# One level above another
+# Precedence of levels
 
 
 def test_using_wins_over_dict_of_class_and_instance(gpt: Wire, name: str) -> None:
@@ -183,7 +183,7 @@ class Stepping(Agent):
 
 
 def stepping(wire: Wire, *acts: Any, **settings: Any) -> Stepping:
-    """An agent whose steps do these things, one after the other, and that then answers."""
+    """Return an agent whose steps do these things one after the other and that then answers."""
     left = [*[call("look")] * len(acts), finish(result="x")]
     wire.serve(left)
     given = {key: settings.pop(key) for key in ("temperature", "max_tokens") if key in settings}
@@ -277,7 +277,7 @@ class Inner(Agent):
 
 
 def branching(wire: Wire, inner: type[module[Any, Any]], act: Any = None, **settings: Any) -> list[dict[str, Any]]:
-    """The request of a branch that begins in the second step."""
+    """Return the request of a branch that starts in the second step."""
     wire.serve([call("look"), call("inner"), finish(result="in"), finish(result="out")])
     own = {key: settings.pop(key) for key in ("temperature", "max_tokens") if key in settings}
 

@@ -1,7 +1,6 @@
-"""A run says nothing that nobody asked for, and leaves nothing behind: watched from outside, in fresh processes.
+"""A run prints nothing unrequested and leaves nothing: observed from outside, in new processes.
 
-Warnings are errors in these processes, the root logger writes to standard error, and every connection that
-is made is noted.
+Warnings are errors in these processes, the root logger writes to standard error, and every connection is recorded.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from tests.patience import AGES, PATIENCE
 ROOT = Path(__file__).parents[2]
 by_every_lane = pytest.mark.parametrize("lane", ["native", "litellm"], indirect=True)
 
-# Notes every address that is looked up or connected to, in a list named `connections`.
+# Record every address that is looked up or connected to, in a list named `connections`.
 WATCHED = """
 import sys
 
@@ -206,7 +205,7 @@ def ask_litellm(server, **how):
     return litellm.completion(**asked, messages=[{"role": "user", "content": "Hello?"}], max_retries=0, **how)
 """
 
-# One process imports LiteLLM; each script goes on from there in a copy of it, and ends as a program does.
+# One process imports LiteLLM; each script continues in a fork of it and ends like a program.
 FORKING = (
     WATCHED
     + AGENT
@@ -256,7 +255,7 @@ def importer() -> Iterator[subprocess.Popen[str]]:
 
 @pytest.fixture
 def program(importer: subprocess.Popen[str], tmp_path: Path) -> Program:
-    """Runs a script in a program that has imported LiteLLM; like any other it says nothing and ends."""
+    """Run a script in a program that has imported LiteLLM; it must print nothing and end."""
 
     def run(script: str) -> None:
         assert importer.stdin is not None

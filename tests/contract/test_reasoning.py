@@ -1,6 +1,6 @@
-"""What a model has thought goes back to it with the conversation, whatever happens to the conversation meanwhile.
+"""Reasoning is sent back to its model with the conversation, whatever happens to the conversation in between.
 
-Anthropic signs its thoughts, OpenAI's Responses seal them, and of Gemini's the signature rides inside the id of a call.
+Anthropic signs its reasoning, OpenAI's Responses encrypt it, and Gemini puts the signature into the id of a call.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Looking(module):
 
 
 class Talk:
-    """A provider whose model thinks, by one of the lanes."""
+    """A provider whose model reasons, on one of the lanes."""
 
     def __init__(self, spoken: str, lane: str, replies: list[Reply]) -> None:
         self.spoken, self.lane = spoken, lane
@@ -59,7 +59,7 @@ class Talk:
         return self.server.responses("gpt-5", lane=self.lane, store=False, include=[SEALED])
 
     def sent(self, at: int) -> list[str]:
-        """What stood for the thoughts in a request, in order."""
+        """Return the reasoning parts of a request, in order."""
         body = self.server.bodies()[at]
         if self.spoken == "responses":
             return [item["encrypted_content"] for item in body["input"] if item["type"] == "reasoning"]
@@ -105,7 +105,7 @@ def test_reasoning_survives_loop(talk: Talk, how: str) -> None:
 
 
 def test_reasoning_survives_store(talk: Talk, tmp_path: Path, how: str) -> None:
-    """The run rests after the first call, and goes on in another instance, from what is in the file."""
+    """Pause the run after the first call, and resume it in another instance from the file."""
 
     @tool(approval=True)
     def look(place: str) -> str:
@@ -128,13 +128,13 @@ def test_reasoning_survives_store(talk: Talk, tmp_path: Path, how: str) -> None:
 
 
 def test_reasoning_survives_json_record(speaker: tuple[str, str]) -> None:
-    """What was said is read again, and is the beginning of another conversation."""
+    """Read the record and use it as the start of another conversation."""
     talk = Talk(*speaker, [FIRST, DONE, SECOND, DONE])
     with talk.server:
         first = Looking(model=talk.model).run()
         read: Run[Any] = Run.from_json(first.to_json())
         assert Looking(model=talk.model).using(history=read)() == "done"
-    # Gemini signs the call that ends a run as well.
+    # Gemini also signs the call that ends a run.
     before = [1, 2] if talk.spoken == "gemini" else [1]
     assert [talk.sent(at) for at in (2, 3)] == [talk.expected(*before), talk.expected(*before, 3)]
 
@@ -162,7 +162,7 @@ def test_reasoning_survives_edited_history(talk: Talk, how: str) -> None:
     class Editing(Looking):
         def on_step(self, step: Step) -> None:
             self.history.append({"role": "user", "content": "Be quick."})
-            self.history[:] = [dict(message) for message in self.history]  # copies, which are as good
+            self.history[:] = [dict(message) for message in self.history]  # Copies, which work as well.
             self.history[1]["content"] = "<input>another</input>"
 
     assert run(Editing(model=talk.model), how) == "done"
@@ -181,10 +181,10 @@ def test_reasoning_of_removed_turn_is_removed(talk: Talk) -> None:
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
 def test_hidden_reasoning_survives_stream_in_place(lane: str, litellm_is_loaded: None) -> None:
-    """What Anthropic will not show is data that goes back as it came."""
+    """Check that data hidden by Anthropic is sent back unchanged."""
     hidden = {"type": "redacted_thinking", "data": "opaque"}
     stream = anthropic_stream(FIRST, {"model": "claude"}, 1, 8).decode().split("\n\n")
-    number = 1  # of the block behind the thought that is shown
+    number = 1  # Of the block after the shown reasoning.
     later = [event.replace('"index": 1', '"index": 2') for event in stream]
     begin = {"type": "content_block_start", "index": number, "content_block": hidden}
     end = {"type": "content_block_stop", "index": number}
@@ -221,7 +221,7 @@ def answered(blocks: list[Json]) -> Json:
 
 
 def test_reasoning_between_text_and_call_returns_in_place(how: str) -> None:
-    """Anthropic takes no turn whose signed blocks were moved."""
+    """Check the order of signed blocks: Anthropic refuses a turn whose signed blocks were moved."""
     blocks = [signed(1), SAID, signed(2), USE]
     events = "".join(f"data: {json.dumps(event)}\n\n" for event in as_events(blocks))
     is_stream = how.startswith("streamed")
@@ -292,7 +292,7 @@ def test_unsigned_gemini_reasoning_is_not_sent_to_claude(how: str, litellm_is_lo
         assert b"Hm." not in other.requests[0].raw
 
 
-# Gemini's are in the ids of its calls
+# Gemini's signatures are in the ids of its calls.
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
@@ -312,7 +312,7 @@ def test_gemini_id_signature_is_sent_to_no_other(lane: str, litellm_is_loaded: N
     assert [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"] == calls
     assert len(set(calls)) == 2
     assert all(re.fullmatch(r"[a-zA-Z0-9_-]+", id) for id in calls)
-    # Back at its author's, it is there again.
+    # Back at its author, it is there again.
     signed = [part["thoughtSignature"] for part in parts if "thoughtSignature" in part]
     assert {signature(1, 0), signature(1, 1)} <= set(signed)
 

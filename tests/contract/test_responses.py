@@ -1,4 +1,4 @@
-"""What is particular to OpenAI's Responses: thoughts that go along, odd streams, and what goes wrong within them."""
+"""Details of OpenAI's Responses: reasoning items, unusual streams, and errors within them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def streamed(*events: Json) -> Fault:
     return Fault(body="".join(f"data: {json.dumps(event)}\n\n" for event in events).encode(), content_type=EVENTS)
 
 
-# Thoughts
+# Reasoning
 
 
 def test_encrypted_reasoning_is_sent_back_throughout_tool_loop(how: str) -> None:
@@ -134,7 +134,7 @@ def test_reasoning_items_are_left_out_for_other_provider(spoken: str, lane: str)
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
 def test_reasoning_items_are_left_out_for_model_without_reasoning(lane: str, litellm_is_loaded: None) -> None:
-    """OpenAI refuses them: they can only be given to one that does."""
+    """Skip OpenAI, which refuses these settings."""
     reply = Reply(reasoning="Hm.") & call("look", place="here")
 
     class Changing(Looking):
@@ -173,7 +173,7 @@ def test_reasoning_summary_paragraphs_stay_separate() -> None:
     assert seen == ["First.\n\nSecond."] * 2
 
 
-# Answers
+# Responses
 
 
 def test_responses_refusal_is_model_error_with_text(how: str) -> None:
@@ -190,7 +190,7 @@ def test_repeating_response_ids_are_not_used() -> None:
 
 
 def test_responses_whole_and_streamed_read_equal() -> None:
-    """Some servers send no deltas, and some tell nothing of the items at the end."""
+    """Return variants of a stream: some servers send no deltas, and some send no items at the end."""
     made = {**called("x", "here"), "arguments": '{"result": "done"}', "name": "__finish__"}
     said = {"type": "message", "content": [{"type": "output_text", "text": "Well."}]}
     events: list[Json] = [

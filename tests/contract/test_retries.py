@@ -1,4 +1,4 @@
-"""Requests that fail: how often they are sent, how long is waited, and what is said in the end."""
+"""Failed requests: how often acorn sends them, how long it waits, and what it reports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Plain(module):
 
 DONE = finish(result="done")
 
-# May pass, so they are sent again: what happens, the status that is told, and what else is in the model dict.
+# Retryable failures: what happens, the reported status, and other keys of the model dict.
 PASSING: dict[str, tuple[Any, int | None, dict[str, Any]]] = {
     "408": (Fault(status=408), 408, {}),
     "409": (Fault(status=409), 409, {}),
@@ -47,7 +47,7 @@ PASSING: dict[str, tuple[Any, int | None, dict[str, Any]]] = {
     "no HTTP at all": (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", None, {}),
 }
 
-# Will not pass: one request, whatever `num_retries` says.
+# Permanent failures: one request, whatever `num_retries` says.
 LASTING: dict[str, tuple[Any, int | None]] = {
     "400": (Fault(status=400), 400),
     "401": (Fault(status=401), 401),
@@ -293,7 +293,7 @@ def test_retry_wait_leaves_event_loop_free() -> None:
 
     with Loopback(answer) as server:
         asyncio.run(both(Plain(model=server.openai()), asked))
-        assert len(server.requests) == 1  # the wait was not over
+        assert len(server.requests) == 1  # The wait was not over.
 
 
 def test_cancelled_call_does_not_wait_for_provider() -> None:
@@ -326,7 +326,7 @@ def test_concurrent_requests_are_all_sent_at_once() -> None:
         assert len(server.requests) == many
 
 
-# Words
+# Messages
 
 
 @pytest.mark.parametrize("asked", ["0.2", 0.2])
@@ -453,7 +453,7 @@ def test_error_handled_by_caller_is_not_chained(wire: Wire) -> None:
     assert theirs.args == ("sk-theirs-and-nothing-of-ours",)
 
 
-# Under a limit
+# Limits
 
 
 @pytest.mark.parametrize("streams", [False, True])

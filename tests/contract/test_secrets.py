@@ -1,4 +1,4 @@
-"""Keys are given in many ways and seen in none: not in errors, records, histories, logs, warnings or saved runs."""
+"""Keys can be given in many ways and appear nowhere: in no error, record, history, log, warning or saved run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.contract.conftest import Wire
 from tests.loopback import Fault, Request
 
 from acorn import ModelError, Run, Step, module, tool
-from acorn._call.plan import new_loop
+from acorn._call.plan import new_machine
 from acorn._drive.sync_driver import call_tool
 from acorn._drive.tree import Tree
 from acorn._formats.redact import find_secrets, redact
@@ -22,7 +22,7 @@ from acorn._machine.asks import AskHook, AskModel, AskTool
 from acorn._machine.saved_run import save
 from acorn.testing import Reply, call, finish
 
-# No canary looks like a key of any provider: they are kept back because they are known, not by their shape.
+# No canary looks like a provider's key: they are redacted because they are known, not by their format.
 KEY = "canary-key-4f1d9b"
 ENVIRONMENT = "canary-environment-77ab01"
 HEADER = "canary-header-c02e5d"
@@ -96,7 +96,7 @@ GIVEN = {
 
 
 def echo(request: Request, given: Any) -> str:
-    """What a talkative provider says: all that it was sent, in two ways, and what else it knows of."""
+    """Return the response of a provider that repeats everything it was sent, in two ways."""
     known = " and ".join((ENVIRONMENT, *GIVEN[given]))
     return f"Wrong key: {known}; you sent {request.headers} to {request.path}."
 
@@ -117,7 +117,7 @@ FAULTS: dict[str, Failing] = {
 
 
 class Watch:
-    """Everything that can be seen of a run, gathered as text."""
+    """Return everything visible of a run as text."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]) -> None:
         self._caplog = caplog
@@ -247,7 +247,7 @@ def test_saved_run_has_no_key(wire: Wire, watch: Watch) -> None:
         def on_step(self, step: Step) -> None:
             step.model = {**config, "top_p": 0.5}
 
-    loop = new_loop(Changing(model=config), (), {})
+    loop = new_machine(Changing(model=config), (), {})
     loop.start(0.0)
     while asks := loop.asks(0.0):
         watch.add(json.dumps(save(loop)))

@@ -1,4 +1,4 @@
-"""`rate_limit` with `shared`: all processes that use one PostgreSQL store together send no more than it says."""
+"""`rate_limit` with `shared`: all processes of one PostgreSQL store share the limit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def model(*replies: Any) -> ScriptedModel:
     return ScriptedModel(list(replies) if replies else lambda request: finish(1))
 
 
-# Where there is nothing to share it in
+# Missing shared store
 
 
 @pytest.mark.parametrize("store", [None, "memory", "runs.db"])
@@ -48,7 +48,7 @@ def test_shared_limit_without_shared_store_raises_before_call(store: Any, tmp_pa
         DeclarationError, match=r"`Limited\.rate_limit` is 'shared'.*`store = 'postgresql://host/name'`"
     ):
         Limited(model=asked, store=where)(number=1)
-    with pytest.raises(DeclarationError, match=r"leave 'shared' out"):
+    with pytest.raises(DeclarationError, match=r"Or remove 'shared'"):
         asyncio.run(Limited(model=asked, store=where).acall(number=1))
     assert not asked.requests
 
@@ -72,7 +72,7 @@ def test_override_removes_shared_limit() -> None:
         assert Limited(model=model())(number=1) == 1
 
 
-# The book of the store
+# The counts of the store
 
 
 @pytest.fixture
@@ -130,12 +130,12 @@ def test_request_larger_than_shared_limit_goes_alone(store: PostgresStore) -> No
 
 
 def shared(store: PostgresStore, **limit: Any) -> Any:
-    """A class of its own, with a limit of its own."""
+    """Create a separate class with its own limit."""
     return type("Limited", (Agent,), {"rate_limit": {"shared": True, **limit}, "store": store})
 
 
 def spent(agent: Any) -> bool:
-    """Whether its next request has to wait."""
+    """Return whether its next request has to wait."""
     try:
         agent.using(model=model(), max_seconds=0.5)(number=1)
     except LimitError:
@@ -166,7 +166,7 @@ def test_shared_tokens_are_settled_by_reported_usage(store: PostgresStore) -> No
 
     agent = limited(max_tokens=50_000, model=model(used(10), used(10), used(10), used(60_000)))
     with waiting_for_nothing():
-        for _ in range(4):  # by their estimates alone they would be too many
+        for _ in range(4):  # By their estimates alone, they would be too many.
             assert agent(number=1) == 1
     assert spent(agent)
 
@@ -213,7 +213,7 @@ def test_cancelled_wait_for_shared_limit_leaves_no_gap(store: PostgresStore) -> 
         asyncio.run(main())
 
 
-# A store that is away
+# Unreachable store
 
 
 def test_unreachable_store_raises_and_sends_nothing(postgres: str) -> None:
@@ -234,7 +234,7 @@ def test_unreachable_store_raises_and_sends_nothing(postgres: str) -> None:
 
 
 class Senders:
-    """Processes that send so many requests each, and what they have sent."""
+    """Start processes that send a number of requests each, and return what they sent."""
 
     def __init__(self, url: str, log: Path, processes: int, limit: dict[str, Any], count: int) -> None:
         self._log = log
@@ -242,7 +242,7 @@ class Senders:
         self._children = [subprocess.Popen(command) for _ in range(processes)]
 
     def sent(self) -> list[tuple[float, int]]:
-        """When, and how many tokens."""
+        """The time of a request and its tokens."""
         lines = self._log.read_text().splitlines() if self._log.exists() else []
         return sorted((float(at), int(used)) for at, used in map(str.split, lines))
 
@@ -257,7 +257,7 @@ class Senders:
 
 
 def test_processes_never_exceed_shared_limit_in_any_window(postgres: str, tmp_path: Path) -> None:
-    # So few behind the first window that those of a process that was slow to send do not make it too many.
+    # So few after the first window that those of a slow process do not exceed the limit.
     senders = Senders(postgres, tmp_path / "sent", 3, {"requests": 30, "per": 3.0}, 14)
     senders.join()
     sent = senders.sent()
@@ -283,7 +283,7 @@ def test_eight_processes_use_shared_limit_fully(postgres: str, tmp_path: Path, l
     senders, per, windows = Senders(postgres, tmp_path / "sent", 8, limit, 1_000_000), limit["per"], 5
     assert comes_true(senders.sent)
     began = senders.sent()[0][0]
-    time.sleep(max(0.0, began + windows * per - time.monotonic()))  # this is what is judged
+    time.sleep(max(0.0, began + windows * per - time.monotonic()))  # The checked property.
     senders.kill()
     requests, tokens = most_in_any_window(senders.sent(), per)
     assert requests <= limit.get("requests", 300 + 300 // 50)

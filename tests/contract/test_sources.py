@@ -1,4 +1,4 @@
-"""Sources of tools: each is entered, held and left by one task, sync and async, and its tools run where it lives."""
+"""Sources of tools: one task enters, holds and leaves each source, sync and async, and its tools run there."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PATIENCE = 120.0
 
 
 class Driver:
-    """Opens and closes sources in one of the two ways; in the async one, each act is a task of its own."""
+    """Open and close sources in one of the two ways; in the async one, each operation is a separate task."""
 
     def __init__(self, way: str, runner: asyncio.Runner) -> None:
         self.is_async = way == "async"
@@ -51,7 +51,7 @@ class Driver:
             self.sources.close(failed)
 
     def call(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call a tool as a run of this way does."""
+        """Call a tool like a run of this way."""
         if self.is_async:
             return self.run(function, *args, **kwargs)
         return call_sync(function, *args, **kwargs)
@@ -70,18 +70,18 @@ def driver(way: str) -> Iterator[Driver]:
 
 
 def patiently(claim: Callable[[], bool]) -> bool:
-    """Whether something comes true before long."""
+    """Return whether a condition becomes true soon."""
     end = time.monotonic() + PATIENCE
     while not claim() and time.monotonic() < end:
         time.sleep(0.005)
     return claim()
 
 
-# Sources of every kind
+# Kinds of sources
 
 
 class Server:
-    """Answers what comes in on a stream, in a task group of anyio: what an MCP client is made of."""
+    """Answer requests from a stream in an anyio task group, like an MCP client."""
 
     def __init__(self, name: str = "server", diary: list[str] | None = None, fails: str = "") -> None:
         self.name = name
@@ -147,7 +147,7 @@ class Server:
 
 
 class Entered(Server):
-    """As an async context manager."""
+    """An async context manager."""
 
     async def __aenter__(self) -> Entered:
         self.manager = self.session()
@@ -170,7 +170,7 @@ class Opened(Server):
 
 
 class Disguised(Opened):
-    """By functions that give something to await, without looking so."""
+    """Functions that return awaitables without being coroutine functions."""
 
     def open(self) -> Any:
         return super().open()
@@ -180,7 +180,7 @@ class Disguised(Opened):
 
 
 class Half(Opened):
-    """With a `tools` that is sync."""
+    """A source with a sync `tools`."""
 
     def tools(self) -> Any:
         self.write("list")
@@ -218,7 +218,7 @@ class Plain:
 
 
 class Managed(Plain):
-    """As a context manager that has `open` and `close` as well."""
+    """A context manager that also has `open` and `close`."""
 
     def open(self) -> None:
         raise AssertionError("not called")
@@ -235,7 +235,7 @@ class Managed(Plain):
 
 
 class Both(Entered):
-    """As a context manager of both kinds."""
+    """A context manager of both kinds."""
 
     def __enter__(self) -> None:
         raise TypeError("use `async with` instead")
@@ -351,7 +351,7 @@ def test_many_sources_can_be_open() -> None:
     assert len(diary) == 24 * 3
 
 
-# What goes wrong
+# Failures
 
 
 @EVERY
@@ -477,7 +477,7 @@ def test_source_cancelling_its_opening_does_not_cancel_run(driver: Driver) -> No
 
 
 class Slow(Entered):
-    """Takes its time, once inside of its task group."""
+    """A source that takes time inside its task group."""
 
     def __init__(self, when: str) -> None:
         super().__init__()
@@ -541,7 +541,7 @@ def test_ctrl_c_ends_holding_task(when: str, comes: str) -> None:
         if comes == "in the wait":
             os.kill(os.getpid(), signal.SIGINT)
         else:
-            _thread.interrupt_main()  # noted, and no wait is broken off
+            _thread.interrupt_main()  # Recorded, and no wait is interrupted.
 
     threading.Thread(target=interrupt, daemon=True).start()
     began = time.monotonic()
@@ -573,7 +573,7 @@ def test_ending_loop_closes_its_sources() -> None:
 
 
 class Where(Entered):
-    """Its tools say where they run."""
+    """A source whose tools report where they run."""
 
     async def tools(self) -> list[Any]:
         return [self.where, self.items, self.plain]
@@ -638,7 +638,7 @@ def test_source_tools_run_concurrently(driver: Driver) -> None:
 
 
 def test_source_tool_can_open_other_sources_synchronously(driver: Driver) -> None:
-    """As one does that calls a module, which blocks the loop it runs on."""
+    """Call a module, which blocks the loop it runs on."""
 
     class Nested(Entered):
         depth = 3
@@ -825,7 +825,7 @@ def test_sync_run_on_blocked_owner_loop_raises() -> None:
 
 
 def test_closing_on_owner_loop_does_not_deadlock() -> None:
-    """Python may end a dropped iterator anywhere."""
+    """Python may close a dropped iterator anywhere."""
     source = Entered()
 
     async def main() -> None:

@@ -1,4 +1,4 @@
-"""A store in a SQLite file: whose file it is, who may read it, what a crash leaves of it, and how it grows older."""
+"""The SQLite store: ownership, permissions, crashes and versions of its file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def store(path: Path) -> Iterator[SQLiteStore]:
 
 
 def refusal(path: Path) -> str:
-    """What a store in this file says, read and written; it leaves the directory as it was."""
+    """Return what a store in this file reads and writes; it leaves the directory unchanged."""
     before = photo(path.parent)
     texts: list[str] = []
     store = SQLiteStore(path)
@@ -67,7 +67,7 @@ def photo(folder: Path) -> dict[str, bytes | None]:
     return {entry.name: entry.read_bytes() if entry.is_file() else None for entry in folder.iterdir()}
 
 
-# Whose file it is
+# Ownership
 
 
 def test_sqlite_file_is_readable_by_owner_only(store: SQLiteStore, path: Path) -> None:
@@ -155,7 +155,7 @@ def test_truncated_file_is_unchanged(store: SQLiteStore, path: Path) -> None:
 
 
 def test_commits_failing_together_have_separate_errors(tmp_path: Path) -> None:
-    """A record is hung on it: the errors of the items of a batch tell of one run each."""
+    """Check that each error has its own record: the errors of batch items belong to one run each."""
     (tmp_path / "text.db").write_text("This is no database at all. " * 50)
     broken = SQLiteStore(tmp_path / "text.db")
     late = [broken.commit(Commit("r", this_process(), [change("r", ["0"], born=birth())])) for _ in range(20)]
@@ -197,7 +197,7 @@ def test_impossible_store_path_is_named(tmp_path: Path) -> None:
 
 
 def in_child(script: str, *arguments: object) -> str:
-    """What a process of its own prints."""
+    """Return the output of a separate process."""
     root = Path(__file__).parents[2]
     path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
@@ -225,7 +225,7 @@ except StoreError as error:
 
 
 def test_file_without_permission_is_named() -> None:
-    with tempfile.TemporaryDirectory() as folder:  # one that every user gets into
+    with tempfile.TemporaryDirectory() as folder:  # A directory that every user can enter.
         path = Path(folder) / "runs.db"
         store = SQLiteStore(path)
         begin(store, "r")
@@ -235,7 +235,7 @@ def test_file_without_permission_is_named() -> None:
         assert "runs.db may not be read and written by this user" in in_child(NOBODY, path)
         path.chmod(0o666)
         path.parent.chmod(0o555)
-        assert "directory" in in_child(NOBODY, path)  # no log can be made beside it
+        assert "directory" in in_child(NOBODY, path)  # No log can be created next to it.
         assert "Permission denied" in in_child(NOBODY, path.parent / "other.db")
         path.parent.chmod(0o755)
 
@@ -283,7 +283,7 @@ def test_removed_file_is_not_written(store: SQLiteStore, path: Path) -> None:
             return "any more" in str(error)
         return False
 
-    assert comes_true(is_refused)  # a file that was there counts as there for a moment
+    assert comes_true(is_refused)  # A file that existed counts as present for a moment.
     assert comes_true(lambda: store.list() == [])
     begin(store, "r")
     with closing(sqlite3.connect(path)) as connection:
@@ -298,13 +298,13 @@ def test_network_file_system_is_recognized() -> None:
     assert file_system(Path("/x"), "") is None
 
 
-# What a crash leaves
+# Crashes
 
 FRAME = 24
 
 
 def committed(path: Path, commits: int) -> None:
-    """A file and its log, as a crash would leave them behind: nothing is moved from one to the other."""
+    """Copy a file and its log as a crash would leave them."""
     store = SQLiteStore(path)
     begin(store, "r")
     for since in range(1, commits):
@@ -357,7 +357,7 @@ def test_truncated_log_holds_prefix(path: Path, tmp_path: Path) -> None:
     assert len(set(kept)) > 3
 
 
-# How it grows older
+# Versions
 
 OLD = Path(__file__).parent / "store_v1.sql"
 NEWEST = len(MIGRATIONS)
@@ -425,7 +425,7 @@ def test_failing_migration_leaves_file_unchanged(path: Path) -> None:
     assert names == ["runs.db", f"runs.db.v{NEWEST}", f"runs.db.v{NEWEST}-2"]
 
 
-# From what a user writes
+# Store settings
 
 
 def test_path_is_one_store_per_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -467,7 +467,7 @@ def test_large_branch_and_header_fit_in_one_file(store: SQLiteStore) -> None:
 
 
 def test_ctrl_c_at_any_line_of_commit_leaves_working_store(store: SQLiteStore) -> None:
-    """The commit is written, or not; what comes after it is written behind it."""
+    """Check that the commit is written or not, and that later commits follow it."""
     begin(store, "r")
     for at in range(1, 1_000_000, 1 if TORTURE else 3):
         since = len(store.read("r")[0].entries)

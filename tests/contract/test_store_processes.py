@@ -1,4 +1,4 @@
-"""Many processes on one store: each makes progress, one drives a run, and who was replaced writes nothing more."""
+"""Many processes on one store: each makes progress, one drives a run, and a replaced process cannot write."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class Child:
-    """A process that does with the store what it is told."""
+    """A process that performs commands on the store."""
 
     def __init__(self, path: str, **environment: str) -> None:
         places = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -122,7 +122,7 @@ def test_run_of_killed_process_is_claimed_immediately(store: Store, start: Calla
     with pytest.raises(StoreError, match=f"driven by process {child.process.pid}"):
         store.claim("r", this_process())
     child.process.kill()
-    os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)  # dead, and not buried
+    os.waitid(os.P_PID, child.process.pid, os.WEXITED | os.WNOWAIT)  # A zombie process.
     assert [facts.status for facts in store.list()] == ["stopped"]
     kept = store.claim("r", this_process())
     assert kept is not None
@@ -141,7 +141,7 @@ def test_frozen_process_that_was_replaced_cannot_commit(store: Store, start: Cal
     answer = child.do("go on", "r", 1)
     assert f"r was taken over by process {this_process().pid} on" in answer["error"]
     assert "while this process was silent for" in answer["error"]
-    assert child.do("go on", "kept", 1) == child.process.pid  # nobody took that one
+    assert child.do("go on", "kept", 1) == child.process.pid  # It was not claimed.
     go_on(store, "r", 1)
     assert list(store.read("r")[0].entries) == ["0", "1"]
 
@@ -156,7 +156,7 @@ def test_driving_process_renews_its_lease(store: Store, start: Callable[..., Chi
 
 
 def heard(store: Store, holder: str = "%") -> list[Any]:
-    """When holders were last heard of, by whatever clock."""
+    """Return the last heartbeat of processes, by any clock."""
     if isinstance(store, PostgresStore):
         sql = b"SELECT heard FROM acorn.holders WHERE id LIKE $1"
         return [when for (when,) in store.transact(lambda transaction: transaction.execute(sql, [holder]).fetchall())]
@@ -170,7 +170,7 @@ def heard(store: Store, holder: str = "%") -> list[Any]:
 
 
 def forked(act: Callable[[], object]) -> int:
-    """The exit code of a child that does it."""
+    """Run a function in a forked child and return its exit code."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -217,7 +217,7 @@ def test_forked_child_can_claim_during_parents_claim(store: Store) -> None:
 
 
 def test_forked_child_works_after_parent_closed_store(store: Store, path: str) -> None:
-    """It has locks of its own: the log is not thrown away under it."""
+    """Check that a child has its own locks: closing it does not discard the log."""
     begin(store, "parent")
     store.list()
     ready, go = os.pipe(), os.pipe()

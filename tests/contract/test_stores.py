@@ -1,4 +1,4 @@
-"""Every store does the same, whatever it stands on."""
+"""Every store behaves the same."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def status_of(store: Store, run_id: str) -> Status | None:
     return store.follow(run_id)[0]
 
 
-# What is kept
+# Stored data
 
 
 def test_store_implements_port(store: Store) -> None:
@@ -132,7 +132,7 @@ def test_root_changes_with_its_branches(store: Store) -> None:
 
 
 def with_media(store: Store, run_id: str, *names: str) -> None:
-    """A run is born that brings data: bytes that are their own name, nulls and all."""
+    """Create a run with data: bytes whose name is their content, including NUL."""
     media = [Medium(name, f"{name}\0\xff".encode("latin-1")) for name in names]
     store.commit(Commit(run_id, this_process(), [change(run_id, ["0"], born=birth())], (), media)).result()
 
@@ -177,7 +177,7 @@ def test_nul_character_does_not_lose_run(store: Store) -> None:
     assert store.claim("\0", elsewhere()) is None
 
 
-# What is refused, and leaves nothing
+# Rejected commits
 
 
 def refusal(store: Store, commit: Commit) -> StoreError:
@@ -234,7 +234,7 @@ def test_commit_without_claim_is_rejected(store: Store) -> None:
     assert "is not driven by this process any more (it is `waiting` by now)" in str(refusal(store, late))
 
 
-# Who drives a run
+# Claims
 
 
 def test_paused_run_can_be_claimed(store: Store) -> None:
@@ -320,7 +320,7 @@ def test_reused_pid_is_other_process(store: Store) -> None:
 def test_expired_lease_allows_claim(store: Store) -> None:
     begin(store, "r", elsewhere())
     assert comes_true(lambda: status_of(store, "r") == "stopped")
-    go_on(store, "r", 1, elsewhere())  # nobody took it
+    go_on(store, "r", 1, elsewhere())  # It was not claimed.
     assert comes_true(lambda: store.list(status=["stopped"]))
     store.beat(elsewhere(), PATIENCE)
     assert status_of(store, "r") == "running"
@@ -361,7 +361,7 @@ def test_run_that_kills_five_processes_fails(store: Store) -> None:
         assert facts.status == "failed"
         assert facts.error is not None
         assert "took five processes" in facts.error
-        # Whoever wants it in spite of that may try once more.
+        # A caller may still try once more.
         assert store.claim("r", dead_here("again"))
 
 
@@ -539,7 +539,7 @@ def test_follow_position_is_unique(store: Store) -> None:
     assert store.follow("r", position)[1]
 
 
-# People
+# Human input
 
 
 def test_requests_are_stored_and_answered(store: Store) -> None:
@@ -688,7 +688,7 @@ def test_process_lease_is_renewed_while_driving(store: Store, monkeypatch: pytes
     assert comes_true(lambda: not any(thread.name == "acorn-heartbeat" for thread in threading.enumerate()))
 
 
-# Runs that begin elsewhere
+# Queued runs
 
 
 def test_run_can_be_queued_before_start(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Whatever is done to them, in whatever order: all stores say and hold the same."""
+"""Any sequence of operations: all stores return and hold the same."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BRANCHES = ["b", "b2", "r/b"]
 STATUSES = ["queued", "running", "running", "running", "waiting", "stopped", "failed", "done", "cancelled"]
 
 Act = Callable[[Store], object]
-# What a store keeps is JSON text or a line for people, so it has neither half characters nor NUL.
+# A store keeps JSON text or a line for people, so it has neither lone surrogates nor NUL.
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=8)
 numbers = st.integers(0, 2**40)
 floats = st.floats(0, 1e9, allow_nan=False)
@@ -47,7 +47,7 @@ plain = st.recursive(
 
 @st.composite
 def changes(draw: st.DrawFn, run_id: str, parent: str | None, kept: dict[str, int]) -> Any:
-    """Of a run that may be born already, and mostly goes on where it ended."""
+    """Return a change of a run that may exist and mostly continues where it ended."""
     is_birth = draw(st.booleans()) if draw(st.integers(0, 9)) == 0 else run_id not in kept
     since = 0 if is_birth else draw(st.sampled_from([kept.get(run_id, 0)] * 9 + [3]))
     entries = draw(st.lists(texts, max_size=3))
@@ -129,7 +129,7 @@ def seen(kept: StoredRun) -> StoredRun:
 
 
 def outcome(act: Act, store: Store) -> object:
-    """What it gives, or what it says, without the name of the store and how many seconds ago."""
+    """Return the result or the error, without the store's name and ages in seconds."""
     try:
         return act(store)
     except StoreError as error:
@@ -159,7 +159,7 @@ def assert_alike(acts: Sequence[Act], memory: Store, file: Store) -> None:
     assert everything(file) == everything(memory)
 
 
-# To shrink takes long where there is a disk, and how long it takes to make an example depends on the machine.
+# Shrinking takes long with a disk, and the time of an example depends on the machine.
 @settings(max_examples=RUNS, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 @given(histories())
 def test_any_sequence_of_operations_reads_back_equal(acts: list[Act]) -> None:

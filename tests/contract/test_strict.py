@@ -1,4 +1,4 @@
-"""Strict schemas: where they are sent, unasked and asked for, and what happens where they are refused."""
+"""Strict schemas: where acorn sends them by default or on request, and what happens if a provider refuses them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Casual(Answering):
 
 
 def flags(body: Json) -> dict[str, Any]:
-    """Which tool says what of strictness."""
+    """Return the strictness of each tool."""
     found: dict[str, Any] = {}
     for each in body["tools"]:
         function = each.get("function", each)
@@ -61,7 +61,7 @@ def flags(body: Json) -> dict[str, Any]:
     return found
 
 
-# Unasked
+# By default
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_model_changed_during_run_is_asked_as_it_supports(azure: Loopback) -> No
     assert [flags(body)["__finish__"] for body in azure.bodies()] == [True, None]
 
 
-# Asked for
+# On request
 
 
 @pytest.mark.parametrize("streams", [False, True])
@@ -276,7 +276,7 @@ def test_other_errors_are_not_taken_for_refused_strict(gpt: Wire) -> None:
     assert gpt.count() == 1
 
 
-# Which schemas are
+# Strict schemas
 
 
 class Inner(BaseModel):

@@ -1,4 +1,4 @@
-"""The native lanes' HTTP: connections kept and shared, proxies, certificates, processes that fork."""
+"""HTTP of the native lanes: kept and shared connections, proxies, certificates, forks."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_untrusted_certificate_is_rejected(secure: Loopback, way: str) -> None:
 
 
 class Proxy:
-    """Passes on what it is asked for, and notes it."""
+    """A proxy that forwards requests and records them."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -1,4 +1,4 @@
-"""What reaches a provider, to the field, and what is made of its answers."""
+"""Requests to a provider, field by field, and how acorn reads its responses."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Single(module):
 
 RIGHT: Json = {"answer": "Because.", "confidence": 0.5}
 
-# The parts of a request that all runs of these modules share, in the words of each protocol
+# Parts of a request that all runs of these modules share, in each protocol
 
 SEARCH: Json = {
     "type": "object",
@@ -133,7 +133,7 @@ PNG = "iVBORw0KGgo="
 
 
 def openai(*later: Json, system: Any = PROMPT, **rest: Any) -> Json:
-    """A whole body of OpenAI's; `later` are the messages behind the input."""
+    """Return a whole body for OpenAI; `later` are the messages after the input."""
     first: list[Json] = [{"role": "system", "content": system}, {"role": "user", "content": INPUT}]
     return {
         "model": "gpt-4o",
@@ -146,7 +146,7 @@ def openai(*later: Json, system: Any = PROMPT, **rest: Any) -> Json:
 
 
 def anthropic(*later: Json, **rest: Any) -> Json:
-    """A whole body of Anthropic's."""
+    """Return a whole body for Anthropic."""
     first: Json = {"role": "user", "content": [{"type": "text", "text": INPUT}]}
     return {
         "model": "claude-sonnet-4-5",
@@ -671,7 +671,7 @@ def test_thinking_is_not_sent_to_other_provider(claude: Wire, lane: str) -> None
     assert claude.bodies()[1] == openai(asked, answered)
 
 
-# Answers
+# Responses
 
 
 def test_usage_counts_cached_and_reasoning_tokens_with_cost(wire: Wire) -> None:
@@ -684,10 +684,10 @@ def test_usage_counts_cached_and_reasoning_tokens_with_cost(wire: Wire) -> None:
             costs.append(step.cost)
 
     run = wire.run(Thrifty(model=wire.model()), question="Why?")
-    # Anthropic does not say how many tokens were thought; LiteLLM counts them where there is a text of them.
+    # Anthropic does not report reasoning tokens; LiteLLM counts them if there is a text.
     reasoning = wire.either(openai=100, anthropic=0)
     assert run.usage == Usage(2000, 400, 1200, reasoning, requests=2)
-    # gpt-4o: $2.5 and $10 a million, $1.25 from the cache; claude-sonnet-4-5: $3, $15 and $0.3.
+    # gpt-4o: $2.5 and $10 per million, $1.25 from the cache; claude-sonnet-4-5: $3, $15 and $0.3.
     price = wire.either(
         openai=400 * 2.5e-6 + 600 * 1.25e-6 + 200 * 10e-6, anthropic=400 * 3e-6 + 600 * 0.3e-6 + 200 * 15e-6
     )
@@ -852,7 +852,7 @@ SETTINGS: dict[str, Json] = {
 GONE = object()
 """Stands for a setting that must not be there."""
 
-# What is put into the dict, and how the settings in the body and the headers differ from the plain ones.
+# Keys of the dict, and how the settings in the body and the headers differ from the plain ones.
 Row = tuple[str, Json, Json, Json]
 ROWS: list[Row] = [
     ("openai", {}, {}, {"authorization": "Bearer sk-test"}),
@@ -961,7 +961,7 @@ def row_id(row: Row) -> str:
 
 
 def run_row(row: Row, way: str, change: Callable[[Json, str], Json]) -> Request:
-    """The one request that a model dict of the table leads to."""
+    """Return the one request that a model dict of the table sends."""
     protocol, given, _, _ = row
     with ExitStack() as stack:
         wire = Wire(protocol, way, stack)
@@ -1133,7 +1133,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("name", REFUSALS)
 def test_refused_default_is_left_out_once_and_remembered(wire: Wire, name: str) -> None:
-    # Anthropic cannot be asked without `max_tokens`: LiteLLM then puts one in that fits the model.
+    # Anthropic requires `max_tokens`: LiteLLM then adds one that fits the model.
     wanted = 64000 if name == "max_tokens" and not wire.is_openai else None
     refusal = Fault(status=400, message=REFUSALS[name])
     wire.serve([refusal, finish(**RIGHT), finish(**RIGHT), finish(**RIGHT)])
@@ -1145,7 +1145,7 @@ def test_refused_default_is_left_out_once_and_remembered(wire: Wire, name: str) 
     for body in later[:1]:
         assert {**body, name: first[name]} == first
         assert body.get(name) == wanted
-    # Where nothing can be forced, a single turn is asked for all the same, and its tools are there.
+    # If forcing is not possible, a single turn is asked without it, and its tools are included.
     for body in later:
         assert body.get(name) == wanted
         assert body["tools"] == first["tools"]

@@ -1,4 +1,4 @@
-"""What reaches a provider before, while and after older steps are summed up."""
+"""Requests before, during and after a compaction."""
 
 from __future__ import annotations
 

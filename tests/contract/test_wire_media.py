@@ -1,4 +1,4 @@
-"""Images, audio and files on the wire: of every lane, whole and streamed, in inputs and in what tools return."""
+"""Images, audio and files in requests: every lane, whole and streamed, in inputs and in tool results."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class Botanist(module[Question, Answer]):
 
 
 def said(wire: Wire, at: int) -> list[Json]:
-    """The parts behind the first text of the last message of a request."""
+    """Return the parts after the first text of the last message of a request."""
     body = wire.server.bodies()[at]
     messages = body["input"] if wire.is_responses else body["messages"]
     parts: list[Json] = messages[-1]["content"]
@@ -188,7 +188,7 @@ def test_empty_text_part_is_dropped_for_anthropic() -> None:
         assert agent().answer == "an oak"
 
 
-# By LiteLLM
+# LiteLLM
 
 
 AMAZONS: Json = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "aws_region_name": "us-east-1"}
@@ -196,7 +196,7 @@ BEDROCK = "bedrock/anthropic.claude-sonnet-4-5-20250929-v1:0"
 
 
 def by_litellm(name: str, **given: Any) -> tuple[list[Any], str]:
-    """What came to the provider, and what was said."""
+    """Return the request and the output."""
     with Loopback([Fault(status=400)]) as server:
         key = AMAZONS if name == BEDROCK else {"api_key": "k"}
         model = {"model": name, "api_base": server.url, "num_retries": 0, **key}

@@ -1,4 +1,4 @@
-"""Streams over real HTTP: the same answer as in one piece, odd ones, broken ones, and ones that nobody wants."""
+"""Streams over real HTTP: equal to whole responses, unusual, broken and abandoned ones."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def request(**fields: Any) -> ModelRequest:
 
 
 def deltas(way: str, config: Json) -> list[Delta]:
-    """What the model gives of one stream."""
+    """Return the deltas of one stream."""
     model = resolve(config, "Test")
     assert can_stream(model)
     if way == "sync":
@@ -118,7 +118,7 @@ def assembled(found: list[Delta]) -> ModelResponse:
 
 
 def said(response: ModelResponse) -> Json:
-    """A response in a form that can be compared."""
+    """Return a response in a comparable form."""
     return {
         "content": response.content,
         "calls": [(made.id, made.name, json.loads(made.arguments or "{}")) for made in response.tool_calls],
@@ -132,7 +132,7 @@ def said(response: ModelResponse) -> Json:
     }
 
 
-# The same answer
+# Equal responses
 
 REPLIES: dict[str, Reply] = {
     "text": Reply("Let me see."),
@@ -155,7 +155,7 @@ def test_streamed_response_equals_whole_response(wire: Wire, name: str, size: in
     server.chunk = size
     found = deltas(wire.way, wire.model())
     plain = resolve(wire.model(), "Test").complete(request())
-    if name in ("an answer", "counted"):  # the ids of the server count its requests
+    if name in ("an answer", "counted"):  # The server's ids count its requests.
         plain.tool_calls[0].id = assembled(found).tool_calls[0].id
     for block in plain.extra.get("thinking_blocks", ()):
         block["signature"] = "signature-1"
@@ -193,7 +193,7 @@ SCRIPTS: dict[str, list[Reply]] = {
 
 
 def parsed(history: list[Json]) -> list[Json]:
-    """Arguments as what they say: Claude's come as an object or as text."""
+    """Return arguments as data: Claude's arrive as an object or as text."""
     for entry in history:
         for made in entry.get("tool_calls", ()):
             made["function"]["arguments"] = json.loads(made["function"]["arguments"])
@@ -247,7 +247,7 @@ def test_price_in_model_dict_applies_to_stream(wire: Wire) -> None:
     assert run.cost == 100 * 0.5 + 10 * 2.0
 
 
-# What is seen on the way
+# Pieces
 
 
 def test_chunks_arrive_over_wire(wire: Wire) -> None:
@@ -305,17 +305,17 @@ def test_concurrent_streams_do_not_mix() -> None:
         assert [f"number {at}." in text for at, text in enumerate(asyncio.run(main()))] == [True] * 20
 
 
-# Odd streams
+# Unusual streams
 
 
 def part(delta: Json | None = None, reason: str | None = None, **more: Any) -> Json:
-    """A chunk in OpenAI's form."""
+    """Return a chunk in OpenAI's form."""
     choice = {"index": 0, "delta": delta or {}, "finish_reason": reason}
     return {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "gpt-4o", "choices": [choice], **more}
 
 
 def calling(index: int | None, id: str | None = None, name: str | None = None, arguments: str | None = None) -> Json:
-    """A fragment of a call in OpenAI's form."""
+    """Return a fragment of a call in OpenAI's form."""
     function = {key: value for key, value in (("name", name), ("arguments", arguments)) if value is not None}
     fragment: Json = {"function": function}
     if index is not None:
@@ -503,7 +503,7 @@ def test_pieces_split_inside_line_or_character_are_joined(gpt: Wire, at: int) ->
 
 
 def block(index: int, start: Json, *pieces: Json) -> list[Json]:
-    """A content block in Anthropic's form."""
+    """Return a content block in Anthropic's form."""
     return [
         {"type": "content_block_start", "index": index, "content_block": start},
         *({"type": "content_block_delta", "index": index, "delta": piece} for piece in pieces),
@@ -528,7 +528,7 @@ def thought(index: int, signature: str, *pieces: str) -> list[Json]:
 
 
 def message(*blocks: list[Json], reason: str = "tool_use", stop: bool = True, **usage: int) -> bytes:
-    """A stream in Anthropic's form."""
+    """Return a stream in Anthropic's form."""
     begun = {"id": "m", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5", "content": []}
     first = {"type": "message_start", "message": {**begun, "usage": {"input_tokens": 100, "output_tokens": 1}}}
     last = {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": {"output_tokens": 20, **usage}}
@@ -602,7 +602,7 @@ def test_unusual_claude_stream_is_understood(claude: Wire, name: str) -> None:
     body, expected = ODD_CLAUDE[name]
     claude.serve([Fault(body=body, content_type=EVENTS)])
     found = said(assembled(deltas(claude.way, claude.model())))
-    found["extra"].pop("content_blocks", None)  # where thoughts stood among words, which LiteLLM does not tell
+    found["extra"].pop("content_blocks", None)  # The position of reasoning among text, which LiteLLM does not report.
     assert {key: found[key] for key in expected} == expected
     assert claude.count() == 1
 
@@ -638,7 +638,7 @@ def test_forced_name_in_pieces_is_recognized(gpt: Wire) -> None:
 SURE = {"answer": ANSWER, "confidence": 0.25}
 
 
-# Streams that break
+# Broken streams
 
 SHORT = {
     "openai": b"".join(
@@ -670,7 +670,7 @@ ENDS: dict[str, Json] = {
 
 
 class Cut:
-    """A server that cuts its answer off at a byte, and what came of it."""
+    """Cut a server's response at a byte, and return the outcome."""
 
     def __init__(self, protocol: str) -> None:
         self.protocol = protocol
@@ -688,8 +688,8 @@ class Cut:
         return self.fault
 
     def has_come(self, at: int, end: str) -> tuple[bool, bool]:
-        """Whether the reason why the model stopped may have come in, and whether it must have."""
-        if ENDS[end].get("chunked"):  # what stands around the events shifts the place
+        """Return whether the stop reason may have arrived, and whether it must have."""
+        if ENDS[end].get("chunked"):  # The framing around the events shifts the position.
             return True, False
         reason = b'"finish_reason":"tool_calls"}]}' if self.protocol == "openai" else b'"usage":{"output_tokens":2}}'
         return reason in self.body[:at], reason + b"\n" in self.body[:at]
@@ -711,7 +711,7 @@ class Cut:
 
 
 def cuts(body: bytes, way: str) -> Iterator[tuple[int, str]]:
-    """Every byte in the long version of the tests, else one in three in each way to call; the ends take turns."""
+    """Return every byte in the long version of the tests, otherwise one in three per way of calling."""
     for at in range(len(body)):
         if EVERY_WAY:
             yield from ((at, end) for end in ENDS)
@@ -887,7 +887,7 @@ def test_breaking_out_of_loop_closes_connection(wire: Wire) -> None:
         async for chunk in agent.astream(question="?"):
             if chunk.content:
                 break
-        # The event loop closes what nobody holds any more.
+        # The event loop closes abandoned streams.
         assert await asyncio.to_thread(comes_true, lambda: server.closed_early == 1)
 
     server = wire.serve([Fault(reply=CHATTER, drip=0.02)])
@@ -960,7 +960,7 @@ def test_slow_stream_is_read_while_it_continues(wire: Wire) -> None:
 
 @pytest.fixture
 def stalled() -> Iterator[Callable[[Wire], Loopback]]:
-    """Servers that say something and then nothing more, until the test is over."""
+    """Start servers that send something and then nothing more until the test ends."""
     with ExitStack() as stack:
         release = threading.Event()
         stack.callback(release.set)
@@ -1003,7 +1003,7 @@ def test_stalled_stream_ends_with_run_time(wire: Wire, stalled: Callable[[Wire],
 
 
 def check_left(wire: Wire, fault: Fault) -> None:
-    """A stream that goes on and on is left when the time of the run is up."""
+    """Check that an endless stream is left when the time of the run is up."""
 
     def hurry(seconds: float) -> LimitError | None:
         wire.serve([fault])
@@ -1013,7 +1013,7 @@ def check_left(wire: Wire, fault: Fault) -> None:
         return caught.value if wire.count() == 1 else None
 
     assert "while the model was asked" in str(given_time(hurry, 0.4))
-    assert comes_true(lambda: wire.server.closed_early == 1)  # the server notices when it next writes
+    assert comes_true(lambda: wire.server.closed_early == 1)  # The server notices at its next write.
     assert wire.count() == 1
 
 

@@ -1,4 +1,4 @@
-"""A conversation sent as a `<thread>` document, as it reaches a provider."""
+"""Requests with a conversation sent as a `<thread>` document."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ DOCUMENT = (
 
 
 def parts(wire: Wire, body: dict[str, Any]) -> tuple[Any, list[dict[str, Any]]]:
-    """The system text and the messages behind it, in the words of the protocol."""
+    """Return the system text and the messages after it, in the form of the protocol."""
     if wire.is_openai:
         system, *messages = body["messages"]
         return system["content"], messages

@@ -1,4 +1,4 @@
-"""A program that is killed: a clerk who works off a batch, or who pays what was approved.
+"""A program that is killed: it works through a batch, or pays what was approved.
 
 python clerk.py batch STORE LOG ROWS
 python clerk.py pay STORE LOG (ask|resume) [RUN_ID]

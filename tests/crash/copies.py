@@ -1,4 +1,4 @@
-"""Copies of a store as it is at a moment, to be gone on with later: of a file another file, of a database its rows."""
+"""Copy a store at a moment, to continue from it later: a file to another file, a database to its rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def copy(store: str, to: Path) -> None:
 
 
 def restore(store: str, copied: Path) -> None:
-    """A file must be new; those who use a database see its rows."""
+    """Restore a copy: a file must be new; users of a database see its rows."""
     if "://" in store:
         _restore_rows(store, copied)
     else:

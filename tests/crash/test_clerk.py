@@ -1,4 +1,4 @@
-"""A batch whose process is killed, and approved calls in which one dies."""
+"""A batch whose process is killed, and approved calls in which a process dies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CLERK = Path(__file__).with_name("clerk.py")
 
 
 class Office:
-    """The store, and the clerks that work on it."""
+    """The store, and the processes that work on it."""
 
     def __init__(self, directory: Path, store: str | None = None) -> None:
         self.store, self.log = store or str(directory / "runs.db"), directory / "log"
@@ -65,7 +65,7 @@ def test_batch_killed_three_times_answers_every_row_once(tmp_path: Path, url: st
         office.kill_when(lambda goal=goal: len(office.lines()) >= 2 * goal, "batch", count)  # type: ignore[misc]
     assert office.finish("batch", count) == ",".join(str(2 * number) for number in range(count))
     seen = Counter(office.lines())
-    # Four at a time may have been at something for each kill; nothing else is done again.
+    # Four concurrent rows may have been in progress at each kill; nothing else is repeated.
     assert sum(seen.values()) - len(seen) <= 3 * 4
     assert max(seen.values()) <= 4
     assert {facts.status for facts in acorn.runs(office.store).list(limit=None)} == {"done"}
@@ -94,7 +94,7 @@ def test_approved_call_of_dying_process_never_repeats(tmp_path: Path, url: str |
         begun = Counter(line for line in office.lines() if line.startswith("begin"))
         if approved:
             assert set(begun.values()) == {1}
-            # What was about to begin when the process died may not have, and nobody knows.
+            # An effect that was about to start when the process died may not have started.
             assert len(begun) + out.count("Unknown: ") >= 2
         else:
             assert not begun

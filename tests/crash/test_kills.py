@@ -1,8 +1,6 @@
-"""A process is killed again and again while it drives a run, and the run ends all the same, with nothing done twice
-that was committed.
+"""A process is killed repeatedly while it drives a run; the run still finishes, and no committed work is repeated.
 
-The victim writes down its effects in a log of its own, so what is claimed here does not rest on what the store says
-alone.
+The victim logs its effects itself, so that these claims do not depend on the store alone.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ class Line(NamedTuple):
 
 
 class Due:
-    """When a process is killed: when so many effects have ended, or some time after its first one has begun."""
+    """When to kill a process: after a number of finished effects, or some time after its first one has started."""
 
     def __init__(self, ends: int | None = None, wait: float = 0.0) -> None:
         self._ends, self._wait = ends, wait
@@ -55,7 +53,7 @@ class Due:
 
 
 class Scene:
-    """One run, the processes that drove it, and what they did."""
+    """One run, the processes that drove it, and their effects."""
 
     def __init__(self, directory: Path, way: str, store: str | None = None) -> None:
         self.store, self.log, self.way = store or str(directory / "runs.db"), directory / "effects.log", way
@@ -71,7 +69,7 @@ class Scene:
         return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def kill_when(self, due: Due) -> bytes | None:
-        """Let a process drive the run until it is due; what it printed, if it had ended before."""
+        """Let a process drive the run until the kill is due; return its output if it ended before."""
         process = self.start()
         limit = time.monotonic() + PATIENCE
         while process.poll() is None and not due(self.lines(), process.pid):
@@ -93,12 +91,12 @@ class Scene:
         return found
 
     def committed(self) -> set[str]:
-        """The keys of the effects whose results the store has."""
+        """Return the keys of the effects whose results the store has."""
         if "://" not in self.store and not Path(self.store).exists():
             return set()
         try:
             record = acorn.runs(self.store).get("one")
-        except acorn.StoreError:  # killed before it began
+        except acorn.StoreError:  # Killed before it started.
             return set()
         keys: set[str] = set()
         runs = [record]
@@ -114,7 +112,7 @@ class Scene:
 
 
 def judge(scene: Scene) -> Iterator[tuple[str, int]]:
-    """Hold what was done against what was committed; what was seen, counted."""
+    """Compare the effects with the committed ones, and return the counts."""
     lines = scene.lines()
     order = [pid for pid, _ in scene.deaths]
     last = {line.pid for line in lines} - set(order)
@@ -132,7 +130,7 @@ def judge(scene: Scene) -> Iterator[tuple[str, int]]:
             assert not (key in committed and again), f"{key} was committed, and was begun again"
         lost = {key for ended_by, key in ended if ended_by == pid and key not in committed}
         between += bool(lost)
-        for key in lost:  # it has to be done again, but for what may be done once only
+        for key in lost:  # It has to be repeated, except for effects that may happen only once.
             if not key.endswith("-once"):
                 assert any(other in later for other in begun[key]), f"{key} was lost, and never done again"
     for key, pids in begun.items():
@@ -194,8 +192,8 @@ def test_run_survives_killed_processes(
         scene = Scene(directory, way, url)
         if round and url is not None:
             acorn.runs(url).delete("one")
-        for kill in range(4):  # a fifth process that dies at one step would be the last
-            # Right behind the end of an effect, whose commit is not through yet; or at any time.
+        for kill in range(4):  # A fifth process that dies at one step would be the last.
+            # Directly after the end of an effect whose commit is not complete, or at any time.
             ends = sum(line.phase == "end" for line in scene.lines())
             out = scene.kill_when(
                 Due(ends + chance.randint(1, 9)) if kill % 2 == 0 else Due(wait=chance.uniform(0, 0.3))

@@ -1,11 +1,11 @@
-"""A program that is killed: it drives one run that is kept, and writes down each effect before and after it.
+"""A program that is killed: it drives one stored run and logs each effect before and after it.
 
     python -m tests.crash.victim STORE RUN_ID LOG (sync|async) [DIRECTORY]
 
-With a directory, a copy of the store is left there after each commit.
+With a directory, it leaves a copy of the store there after each commit.
 
-Its effects are the model's answers, tools, tools that may run once only, and a hook. Every effect has a key that is
-its result as well, so that what was committed can be told from the store alone.
+Its effects are model responses, tools, tools that may run only once, and a hook. Every effect has a key that is also
+its result, so that the store alone shows what was committed.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ LOG = -1
 
 
 def write(phase: str, key: str) -> None:
-    """One line, whole even if the process is killed right behind it."""
+    """Write one line, complete even if the process is killed directly afterwards."""
     os.write(LOG, (json.dumps({"pid": os.getpid(), "phase": phase, "key": key}) + "\n").encode())
 
 
 class Effect:
-    """Something that is done, and takes a moment."""
+    """Perform an effect that takes a moment."""
 
     def __init__(self, key: str) -> None:
         self.key = key
@@ -60,11 +60,11 @@ def call(name: str, /, **arguments: Any) -> tuple[str, dict[str, Any]]:
 
 
 def planned(name: str, depth: int) -> list[list[tuple[str, dict[str, Any]]]]:
-    """The calls of each turn of the agent of that name."""
+    """Return the calls of each turn of the agent of that name."""
     first = [call("work", key=f"{name}-a{n}") for n in range(3)]
     second = [call("work_once", key=f"{name}-once"), call("awork", key=f"{name}-async")]
     if depth == 0:
-        # So many that the memory of the machine is not written with each of them.
+        # So many that the state of the machine is not written with each of them.
         many = [call("awork" if n % 3 else "work", key=f"{name}-b{n}") for n in range(8)]
         digs = [call("dig", name=f"{name}-left"), call("dig", name=f"{name}-right")]
         third = [*many[:4], *digs, call("work_once", key=f"{name}-b-once"), *many[4:]]
@@ -76,7 +76,7 @@ def planned(name: str, depth: int) -> list[list[tuple[str, dict[str, Any]]]]:
 
 
 def answer(request: ModelRequest) -> Reply:
-    """The model: a function of where the conversation stands. What it says is the key of its answer."""
+    """A model that is a function of the conversation. Its text is the key of its response."""
     name, depth, turn = whereabouts(request.messages)
     with Effect(f"model {name} {turn}") as key:
         plan = planned(name, depth)
@@ -89,7 +89,7 @@ def answer(request: ModelRequest) -> Reply:
 
 
 def whereabouts(messages: Any) -> tuple[str, int, int]:
-    """The agent that is asked, how deep it is, and how many turns it has behind it."""
+    """Return the asked agent, its depth, and the number of its turns so far."""
     name, depth, turn = "", -1, 0
     for message in messages:
         content = message.get("content")

@@ -1,4 +1,4 @@
-"""The links of Markdown pages and of the built site, and where they lead."""
+"""The links of Markdown pages and of the built site."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _NAMED = re.compile(r"\{ *#([\w.-]+)[^}]*\}")
 
 
 def links_of(page: Path) -> list[str]:
-    """What a page links to, but for what is in code."""
+    """Return the links of a page, except those in code."""
     return _LINK.findall(_CODE.sub("", page.read_text(encoding="utf-8")))
 
 
 def anchors_of(page: Path) -> set[str]:
-    """The headings of a page as its site names them."""
+    """Return the anchors of a page as the site names them."""
     found: set[str] = set()
     for heading in _HEADING.findall(_FENCED.sub("", page.read_text(encoding="utf-8"))):
         named = _NAMED.search(heading)
@@ -39,7 +39,7 @@ def slug(heading: str) -> str:
 
 
 def broken(page: Path) -> list[str]:
-    """The relative links of a page that lead nowhere."""
+    """Return the relative links of a page that lead nowhere."""
     wrong: list[str] = []
     for link in links_of(page):
         if re.match(r"[a-z][a-z+.-]*:", link):
@@ -52,7 +52,7 @@ def broken(page: Path) -> list[str]:
 
 
 class Page(HTMLParser):
-    """A built page: what it loads, where it links to, and the places in it."""
+    """A built page: what it loads, what it links to, and its anchors."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()

@@ -1,22 +1,21 @@
-"""Pages of the documentation, run as they are written.
+"""Run the pages of the documentation as written.
 
-The Python blocks of a page are one program, run in order, in an empty folder. The id of a provider's model goes to a
-server on loopback that speaks the provider's protocol; what it answers stands on the page, where a reader does not see
-it:
+The Python blocks of a page are one program, run in order in an empty folder. Requests to a provider's model go to a
+server on loopback that speaks the provider's protocol. Its replies are on the page, hidden from readers:
 
     <!-- replies
     call("search", query="Python")
     finish(answer="Guido van Rossum")
     -->
 
-Each such comment is for the blocks behind it, up to the next. Before the first, the server answers by itself, as
-`AnyModel` does: it calls each tool once and finishes with values that fit. Code that a page needs and a reader does not
-stands in a comment that begins with `<!-- run`.
+Each such comment is for the following blocks, up to the next comment. Before the first one, the server answers like
+`AnyModel`: it calls each tool once and finishes with fitting values. Code that a page needs and a reader does not is in
+a comment that starts with `<!-- run`.
 
-A `text` block directly behind a Python block is what that block prints, `...` in it stands for anything. A block with
-`title="agent.py"` is also a file of that name. In a `console` block, each line that begins with `$ ` is a command, and
-the lines below it are what it prints. A block that begins with a comment `# not run: why` is only compiled. A page that
-needs more than this is run by another test, and says so in a comment `<!-- run by tests/contract/test_fleet.py -->`.
+A `text` block directly after a Python block is the output of that block; `...` in it matches anything. A block with
+`title="agent.py"` is also a file of that name. In a `console` block, each line that starts with `$ ` is a command, and
+the lines below it are its output. A block that starts with a comment `# not run: why` is only compiled. A page that
+needs more is run by another test and says so in a comment `<!-- run by tests/contract/test_fleet.py -->`.
 """
 
 from __future__ import annotations
@@ -57,14 +56,14 @@ def pages() -> list[Path]:
 
 
 def run_elsewhere(page: Path) -> str | None:
-    """The test that runs a page in the place of this runner."""
+    """Return the test that runs a page instead of this runner."""
     found = _ELSEWHERE.search(page.read_text(encoding="utf-8"))
     return found[1] if found else None
 
 
 @dataclass
 class Block:
-    """Code, and what the page says that it prints."""
+    """Code and its expected output."""
 
     code: str
     line: int
@@ -107,7 +106,7 @@ def blocks_of(page: Path) -> list[Block]:
 
 
 class Script:
-    """What the server on loopback answers while a page runs."""
+    """The replies of the loopback server while a page runs."""
 
     def __init__(self) -> None:
         self._left: list[Answer] | None = None
@@ -130,10 +129,10 @@ class Script:
 
 
 def any_answer(request: Request) -> Reply:
-    """What `AnyModel` says to a request in any of the protocols."""
+    """Return the reply of `AnyModel` to a request in any protocol."""
     body = request.body
     tools = [each for each in body.get("tools", ()) if "function" in each]
-    if len(tools) < len(body.get("tools", ())):  # Anthropic's and Responses' form
+    if len(tools) < len(body.get("tools", ())):  # The form of Anthropic and of Responses.
         tools = [
             {"function": {"name": each["name"], "parameters": each.get("input_schema") or each.get("parameters")}}
             for each in body["tools"]
@@ -150,7 +149,7 @@ def matches(printed: str, said: str) -> bool:
 
 
 def run_console(session: str, where: str) -> None:
-    """Type the commands of a session; each prints what is shown, and ends well."""
+    """Run the commands of a session; each prints what is shown, and succeeds."""
     for typed in re.split(r"^\$ ", session, flags=re.MULTILINE)[1:]:
         command, _, said = typed.partition("\n")
         done = subprocess.run(shlex.split(command), capture_output=True, text=True, timeout=PATIENCE, check=False)
@@ -160,7 +159,7 @@ def run_console(session: str, where: str) -> None:
 
 
 def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Run a page in an empty folder; the names that it leaves behind."""
+    """Run a page in an empty folder, and return its names."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "__main__"}
     script = Script()
@@ -170,7 +169,7 @@ def run_page(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dic
             ("OPENAI_API_KEY", "sk-test"),
             ("ANTHROPIC_BASE_URL", server.url),
             ("ANTHROPIC_API_KEY", "sk-ant-test"),
-            # Commands that a page starts are those of this environment.
+            # Commands of a page come from this environment.
             ("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"),
         ):
             monkeypatch.setenv(name, value)

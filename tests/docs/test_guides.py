@@ -1,4 +1,4 @@
-"""Guides begin with what one can do after them and have a program that runs; odd words are explained at first use."""
+"""Guides state their goal and have a program that runs; special terms are explained at first use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORDS = {
 
 
 def prose(page: Path) -> str:
-    """A page without its code, headings, comments and what was measured."""
+    """Return a page without its code, headings, comments and figures."""
     text = page.read_text(encoding="utf-8")
     text = re.sub(r"<!-- bench-peers: begin -->.*?<!-- bench-peers: end -->", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->|^ *```.*?^ *```$", "", text, flags=re.DOTALL | re.MULTILINE)

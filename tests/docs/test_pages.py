@@ -1,4 +1,4 @@
-"""Every page of the documentation runs as it is written; a new page is found by itself."""
+"""Every page of the documentation runs as written; new pages are found automatically."""
 
 from __future__ import annotations
 

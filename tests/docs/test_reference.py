@@ -1,4 +1,4 @@
-"""The reference: written from the docstrings, current, and with an example for every public name."""
+"""The reference: written from docstrings, current, with an example for every public name."""
 
 from __future__ import annotations
 

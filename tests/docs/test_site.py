@@ -1,4 +1,4 @@
-"""The site of the documentation: no warnings, its links lead somewhere, it asks nobody else for anything."""
+"""The documentation site: no warnings, working links, no external requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def nav_of(entries: list[Any]) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site, built from a copy: nothing is written into the repository."""
+    """Build the site from a copy, so that nothing is written into the repository."""
     home = tmp_path_factory.mktemp("built")
     shutil.copytree(DOCS, home / "docs")
     shutil.copy(ROOT / "zensical.toml", home)
@@ -45,7 +45,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def built(site: Path) -> dict[Path, Page]:
-    """The built pages, but for the one that a server shows for any address: what it loads begins at the root."""
+    """Return the built pages, except the one that a server shows for unknown addresses."""
     return {path: Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
 
 

@@ -1,4 +1,4 @@
-"""Agents for workers in processes of their own. What they do is a line in `CREW_LOG`, which tells what is done again.
+"""Agents for workers in separate processes. They write a line per effect to `CREW_LOG`, which shows repeated work.
 
 acorn work crew.py:Desk crew.py:Scout --store URL
 """
@@ -24,14 +24,14 @@ PACE = float(os.environ.get("CREW_PACE", "0.02"))
 
 
 def note(*words: object) -> None:
-    """One line, whole, whoever else writes."""
+    """Write one complete line, whatever other processes write."""
     file = os.open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     os.write(file, f"{os.getpid()} {' '.join(map(str, words))}\n".encode())
     os.close(file)
 
 
 def committed(run_id: str, kind: type, call_id: str = "") -> int:
-    """How many entries of a kind are kept of a run."""
+    """Return the number of stored entries of a kind."""
     if not STORE:
         return 0
     kept = open_store(STORE, "crew").read(run_id)
@@ -47,7 +47,7 @@ def reply(request: ModelRequest) -> Reply:
     name = found[0] if found else ""
     turn = sum(message["role"] == "assistant" for message in request.messages)
     is_branch = "Dig deeper" in text
-    if name and not is_branch:  # judged as it is asked: who is frozen now may be replaced while it is
+    if name and not is_branch:  # Checked while it asks: a process that is frozen now may be replaced in the meantime.
         again = committed(name, ModelResponded) > turn
         note("model", f"{name}:{turn}", "AGAIN" if again else "")
     time.sleep(PACE)
@@ -118,7 +118,7 @@ class Desk(module):
 
 
 class Scout(Desk):
-    """The same, under another name."""
+    """The same agent under another name."""
 
 
 class Lingering(Desk):

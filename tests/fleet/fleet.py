@@ -1,4 +1,4 @@
-"""A fleet of workers, each a process of its own, and what they wrote down."""
+"""A fleet of workers in separate processes, and their logs."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Fleet:
         return [Line(int(pid), what, key, "AGAIN" in rest) for pid, what, key, *rest in split]
 
     def repeated(self) -> list[Line]:
-        """What was begun though it was committed."""
+        """Return the effects that started although they were committed."""
         return [line for line in self.lines() if line.is_again]
 
     def begun(self, what: str) -> Counter[str]:

@@ -1,4 +1,4 @@
-"""Workers on one PostgreSQL finish everything that was submitted, whatever happens to some of them."""
+"""Workers on one PostgreSQL finish every submitted run, whatever happens to some of them."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def fleet(postgres: str, tmp_path: Path) -> Iterator[Fleet]:
 
 
 def named(cls: type[module[Any, Any]], store: str) -> Any:
-    """An agent by the name that the workers know it by."""
+    """Return an agent with the name that the workers know."""
     same: Any = type(cls.__name__, (cls,), {"__module__": "crew", "__qualname__": cls.__name__})
     return same(store=store)
 
 
 def rows(count: int) -> list[dict[str, str]]:
-    """Runs with tools; one in three has a branch, and one in ten needs an approval."""
+    """Submit runs with tools; one in three has a branch, and one in ten needs an approval."""
     return [
         {"question": f"run-{at:05d} {'dig' if at % 3 == 0 else ''} {'pay' if at % 10 == 0 else ''}"}
         for at in range(count)
@@ -75,7 +75,7 @@ def submit(agent: Any, count: int) -> dict[str, Handle[Any]]:
 
 @contextmanager
 def people(store: str) -> Iterator[None]:
-    """Somebody who says yes to everything."""
+    """Approve every request."""
     over = threading.Event()
     runs = acorn.runs(store)
 
@@ -99,7 +99,7 @@ def ended(store: str, names: Any, status: str = "done") -> int:
 
 
 def check(fleet: Fleet, handles: dict[str, Handle[Any]]) -> None:
-    """All came to their ends, and nothing that was committed was done again."""
+    """Check that all runs finished and no committed work was repeated."""
     for name, handle in handles.items():
         result: Any = handle.result(timeout=PATIENCE)
         assert result.answer == f"{name} ok"
@@ -170,7 +170,7 @@ def test_worker_continues_after_database_outage(fleet: Fleet, postgres_server: s
         listens = f"SELECT 1 FROM pg_stat_activity WHERE datname = '{name}' AND query LIKE 'LISTEN %procrastinate%'"
         assert comes_true(lambda: ask(listens))
     handle = named(Desk, fleet.store).using(run_id="run-a").submit(question="run-a")
-    assert handle.result(timeout=PATIENCE).answer == "run-a ok"  # beside the one that is under way
+    assert handle.result(timeout=PATIENCE).answer == "run-a ok"  # Next to the one in progress.
     assert long.status() == "running"
     Path(f"{fleet.log}.go").touch()
     assert long.result(timeout=PATIENCE).answer == "went"
@@ -203,7 +203,7 @@ def test_worker_without_database_ends_on_signal(tmp_path: Path) -> None:
             server.start()
             Path(f"{fleet.log}.go").touch()
             fleet.start("Lingering")
-            assert handle.result(timeout=PATIENCE).answer == "went"  # it was not lost
+            assert handle.result(timeout=PATIENCE).answer == "went"  # It was not lost.
     finally:
         server.close()
 
@@ -382,7 +382,7 @@ def test_run_is_cancelled_remotely_and_second_signal_ends_worker(fleet: Fleet) -
     worker.send(signal.SIGINT)
     assert comes_true(lambda: "stopping: 1 run under way" in worker.said())
 
-    def strikes() -> bool:  # one that comes at once counts as the same
+    def strikes() -> bool:  # One that arrives immediately counts as the same.
         worker.send(signal.SIGINT)
         return worker.process.poll() is not None
 
@@ -399,7 +399,7 @@ def test_run_cancelled_in_hook_is_cancelled_before_hook_ends(fleet: Fleet) -> No
     assert comes_true(lambda: handle.status() == "cancelled")
     with pytest.raises(RunCancelledError):
         handle.result()
-    assert "run-a" not in worker.said()  # it waits for the hook, which nobody can end for it
+    assert "run-a" not in worker.said()  # It waits for the hook, which no one can end.
     go.touch()
     assert comes_true(lambda: "cancelled" in worker.said())
     other = agent.using(run_id="run-b").submit(question="run-b")
@@ -430,7 +430,7 @@ def test_run_in_delivery_is_not_lost(postgres: str) -> None:
         assert store.find_lost(["crew:Desk"], 60.0) == []
         connection.execute("INSERT INTO procrastinate_workers DEFAULT VALUES")
         connection.execute("SELECT procrastinate_fetch_job_v2(NULL, (SELECT id FROM procrastinate_workers))")
-        assert store.find_lost(["crew:Desk"], 60.0) == []  # a worker has just got it
+        assert store.find_lost(["crew:Desk"], 60.0) == []  # A worker has just received it.
         connection.execute("UPDATE procrastinate_events SET at = now() - interval '1 hour'")
         assert store.find_lost(["crew:Desk"], 60.0) == [handle.run_id]
 
@@ -456,7 +456,7 @@ def test_retried_run_has_job_immediately(postgres: str) -> None:
 
 
 def jobs(postgres: str) -> list[str]:
-    """The runs that are on their way to a worker."""
+    """Return the runs that are on their way to a worker."""
     with psycopg.connect(postgres) as connection:
         found = connection.execute("SELECT args->>'run_id' FROM acorn_jobs.procrastinate_jobs ORDER BY id").fetchall()
         return [run_id for (run_id,) in found]
@@ -482,7 +482,7 @@ def test_run_that_kills_five_workers_fails(fleet: Fleet) -> None:
 
 
 def _finish(fleet: Fleet, handles: dict[str, Handle[Any]], seconds: float) -> float:
-    """When all are done; the time that took."""
+    """Wait until all runs are done and return the time."""
     began = time.monotonic()
     while ended(fleet.store, handles) < len(handles):
         assert time.monotonic() - began < seconds, "not all of them ended"

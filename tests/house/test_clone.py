@@ -1,7 +1,7 @@
-"""A stranger clones the repository and types what the README says, word for word.
+"""A new user clones the repository and types the commands of the README.
 
-All but `make test`, which is what runs this test. The environment is empty but for what finds Python, the package
-index and the weights that were fetched before.
+All except `make test`, which runs this test. The environment is empty except for Python, the package index and
+downloaded weights.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from acorn.models.local.download import weights_folder
 ROOT = Path(__file__).parents[2]
 BLOCKS = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
 COMMANDS = [[line.partition("#")[0].strip() for line in block.strip().splitlines()] for block in BLOCKS]
-# How the package index is found, and what a certificate is checked against.
+# The settings of the package index and of certificates.
 KEPT = re.compile(r"(PIP|UV|SSL|REQUESTS|CURL|HTTPS?|NO)_.*|HOME|TMPDIR|LANG|SYSTEMROOT", re.IGNORECASE)
 
 
 def environment(clone: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if KEPT.fullmatch(name)}
-    # The environment that `make demo` makes is the one that the reader activates.
+    # The reader activates the environment that `make demo` creates.
     path = os.pathsep.join([str(clone / ".venv" / "bin"), os.environ.get("PATH", "")])
     return {**kept, "PATH": path, "ACORN_HOME": str(weights_folder()), "PIP_NO_COMPILE": "1"}
 
@@ -36,13 +36,13 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("stranger") / "acorn"
     if (ROOT / ".git").exists():
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(place)], check=True, timeout=60)
-    else:  # an unpacked archive
+    else:  # An unpacked archive.
         shutil.copytree(ROOT, place, ignore=shutil.ignore_patterns(".venv*", ".*_cache", "__pycache__"))
     return place
 
 
 def typed(commands: list[str], clone: Path) -> str:
-    """What the commands print, typed one after the other into one shell."""
+    """Return the output of commands typed into one shell."""
     script = "\n".join(["set -e", *commands])
     done = subprocess.run(
         ["bash", "-c", script],
@@ -69,7 +69,7 @@ def test_make_reports_installation_and_progress(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     at = next(at for at, line in enumerate(lines) if "pip install" in line)
     assert "echo" in lines[at - 1]
-    assert "Installing acorn and what it needs" in lines[at - 1]
+    assert "Installing acorn and its dependencies" in lines[at - 1]
     assert "--quiet" not in lines[at]
 
 

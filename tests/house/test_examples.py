@@ -1,4 +1,4 @@
-"""Every example runs as it is, and with `acorn run`; what examples promise to be safe from, they are."""
+"""Every example runs directly and with `acorn run`, and keeps its safety promises."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_notebook_runs() -> None:
 
 
 def asked(name: str, calls: list[Any], last: Any, **given: Any) -> list[str]:
-    """What an example's tools say to calls of a model that means no good."""
+    """Return what an example's tools answer to calls of a hostile model."""
     agent: module[Any, Any] = load(str(ROOT / "examples" / f"{name}.py"))
     run = agent.using(model=ScriptedModel([*calls, last]), loop_guard=None, max_steps=len(calls)).run(**given)
     return [message["content"] for message in run.history if message["role"] == "tool"][:-1]
@@ -250,7 +250,7 @@ def test_reviewer_example_skips_submodules(tmp_path: Path) -> None:
 
 
 def test_reviewer_example_fetches_nothing(tmp_path: Path) -> None:
-    """Git fetches what is missing from where the configuration says, and that may be a program."""
+    """Check that git fetches nothing: its configuration could name a program."""
 
     def git(*words: str) -> str:
         author = ("-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgsign=false")

@@ -1,4 +1,4 @@
-"""The files of the page: nobody else's, small, and without what could make markup of a text."""
+"""The files of the page: first-party, small, and without code that makes markup of text."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_page_never_makes_markup_of_text(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_page_names_no_other_site(name: str) -> None:
     found = set(ADDRESS.findall((STATIC / name).read_text(encoding="utf-8")))
-    assert found <= {"http://www.w3.org"}  # the name of SVG, which nobody asks for
+    assert found <= {"http://www.w3.org"}  # The namespace of SVG, which is never requested.
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".js") and name != "dom.js"])
@@ -40,7 +40,7 @@ def test_only_one_file_creates_elements(name: str) -> None:
 
 
 def loaded(name: str) -> set[str]:
-    """A file and all that it imports by itself."""
+    """Return a file and everything that it imports."""
     found: set[str] = set()
     left = [name]
     while left:

@@ -1,4 +1,4 @@
-"""The benchmark beside others: what it writes, its server, and our own contenders, without any timing."""
+"""The comparison benchmark: its output, its server and acorn's own contenders, without timing."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_peer_documents_match_stored_figures() -> None:
 
 
 def made_by(code: str) -> dict[str, set[str]]:
-    """What a program calls of the names that it imports from others, and by which keywords."""
+    """Return the imported names that a program calls, with their keywords."""
     tree = ast.parse(code)
     imported = {
         (each.asname or each.name).partition(".")[0]

@@ -1,4 +1,4 @@
-"""The README's code runs as it is written; what the model answers stands beside it, where a reader does not see it."""
+"""The README's code runs as written; the model's replies are next to it, hidden from readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make release` refuses and makes, without building anything; the long version builds and tries it all."""
+"""What `make release` rejects and makes, without building; the long version builds and tries everything."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def git(folder: Path, *words: str) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A clean tree of version 0.1.0, with all that is read before anything is built."""
+    """Create a clean tree of version 0.1.0 with everything that is read before the build."""
     (tmp_path / "src/acorn").mkdir(parents=True)
     (tmp_path / "src/acorn/__init__.py").write_text('__version__ = "0.1.0"\n', encoding="utf-8")
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG, encoding="utf-8")
@@ -140,7 +140,7 @@ def test_wheel_with_missing_or_extra_file_is_rejected() -> None:
 
 
 def readme_of_the_index() -> str:
-    """The README as the build makes it, by the same substitutions."""
+    """Return the README as the build makes it, by the same substitutions."""
     shown = (ROOT / "README.md").read_text(encoding="utf-8")
     for each in PROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]["substitutions"]:
         shown = re.sub(each["pattern"], each["replacement"], shown)
@@ -261,7 +261,7 @@ def test_lock_installs_with_hashes_and_is_complete(tmp_path: Path) -> None:
     python, pip = tmp_path / "env/bin/python", ["-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True, timeout=600)
     file = str(ROOT / "requirements-dev.lock")
-    lock = ["install", "--require-hashes", "--requirement", file, "--constraint", file]  # as the Makefile has it
+    lock = ["install", "--require-hashes", "--requirement", file, "--constraint", file]  # As in the Makefile.
     subprocess.run([python, *pip, *lock], check=True, timeout=3600)
     subprocess.run([python, *pip, "install", "--no-deps", str(ROOT)], check=True, timeout=600)
     subprocess.run([python, "-m", "pip", "check"], check=True, timeout=600)

@@ -1,8 +1,7 @@
 # pyright: strict
-"""What a type checker makes of a user's code: checked by mypy and basedpyright, never executed by the tests.
+"""Types of a user's code as type checkers see them: checked by mypy and basedpyright, never executed.
 
-The declarations are written as the documents write them, with typed functions; strict checkers must have
-nothing to say about them.
+The declarations are written like those of the documentation, with typed functions; strict checkers accept them.
 """
 
 from collections.abc import Callable, Coroutine
@@ -84,7 +83,7 @@ def a_wrong_call_of_a_tool_is_still_found() -> None:
     calculate()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 
 
-# Declarations without brackets
+# Declarations without type arguments
 
 
 class FactChecker(module):
@@ -181,7 +180,7 @@ def using_keeps_the_type_of_the_agent() -> None:
     assert_type(WithInit("a").using(max_steps=3).name, str)
 
 
-# Declarations with brackets
+# Declarations with type arguments
 
 
 class Sentiment(module[Text, Verdict]):

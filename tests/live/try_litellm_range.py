@@ -1,6 +1,6 @@
-"""A tool call with the lowest and with the highest version of LiteLLM that can be installed.
+"""Make a tool call with the lowest and the highest installable version of LiteLLM.
 
-Makes two virtual environments and installs acorn in each, so it needs a package index: `make litellm-range`.
+This creates two virtual environments and installs acorn in each, so it needs a package index: `make litellm-range`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 LOWEST = "litellm==1.84.0"
 
-# What is done in each environment; `tests` is found in the working directory, acorn is the installed one.
+# Executed in each environment; `tests` is found in the working directory, acorn is the installed one.
 TOOL_CALL = """
 import asyncio
 from importlib.metadata import version
@@ -47,7 +47,7 @@ print("litellm", version("litellm"), "calls tools")
 
 
 def attempt(name: str, *constraints: str) -> bool:
-    """Install in a new environment and make the call there; whether all of it worked."""
+    """Install acorn in a new environment, make the call there, and return whether it worked."""
     with tempfile.TemporaryDirectory(prefix="acorn-") as folder:
         venv.create(folder, with_pip=True)
         python = str(Path(folder) / ("Scripts" if os.name == "nt" else "bin") / "python")

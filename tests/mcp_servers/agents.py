@@ -1,4 +1,4 @@
-"""Modules that are served to MCP clients in tests."""
+"""Modules that tests serve to MCP clients."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A client for the runner of MCP's conformance scenarios: `python conformance_client.py ADDRESS`.
 
-The runner serves the scenario that it names in the environment, starts this, and judges what it has heard.
+The runner serves the scenario that it names in the environment, starts this program, and checks its requests.
 """
 
 from __future__ import annotations

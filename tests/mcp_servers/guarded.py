@@ -1,7 +1,7 @@
-"""A server of tests that lets in nobody without a token, and gives tokens itself: `python guarded.py DIARY PORT`.
+"""A test server that requires a token and issues tokens itself: `python guarded.py DIARY PORT`.
 
-The first token of a client is good for one use, so that the next request has to be preceded by a refresh. What happens
-at the door is written to the diary, a line each.
+The first token of a client is valid for one use, so that the next request needs a refresh. The server logs each
+authorization step as a line of the diary.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def write(line: str) -> None:
 
 
 class Door:
-    """Who was let in, in memory."""
+    """The clients with access, in memory."""
 
     def __init__(self) -> None:
         self.clients: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""The tools of `quick.py` by the SDK, in the newer protocol: `python odd.py DIARY [--http PORT]`."""
+"""The tools of `quick.py` with the SDK, in the newer protocol: `python odd.py DIARY [--http PORT]`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def result(plain: dict[str, Any]) -> types.CallToolResult:
 
 
 async def ask(ctx: Any, params: types.CallToolRequestParams) -> Any:
-    """In the newer protocol a call that wants to know something returns, and is made again with the answer."""
+    """In the newer protocol, a call that needs input returns, and the client repeats it with the answer."""
     question, schema = FORMS[params.name]
     if ctx.protocol_version < "2026":
         heard: Any = await ctx.session.elicit_form(question, schema)
@@ -62,7 +62,7 @@ async def ask(ctx: Any, params: types.CallToolRequestParams) -> Any:
 
 
 server: Any = Server("odd", version="1", on_list_tools=list_tools, on_call_tool=call_tool)
-if given.variant == "old":  # speaks only the protocol with a handshake
+if given.variant == "old":  # Speaks only the protocol with a handshake.
     server._request_handlers.pop("server/discover")
 
 

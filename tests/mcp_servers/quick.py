@@ -1,8 +1,8 @@
-"""A small server of tests, run as a process of its own: `python quick.py DIARY [--variant NAME]`.
+"""A small test server in a separate process: `python quick.py DIARY [--variant NAME]`.
 
-It does what honest servers do seldom and hostile ones gladly. It speaks the older protocol, with a handshake, by the
-standard library alone, so that it starts at once; `odd.py` has the same tools by the SDK, in the newer protocol and
-over HTTP. What it hears is written to the diary, a line each.
+It does what honest servers rarely do and hostile ones often. It speaks the older protocol, with a handshake, using only
+the standard library, so that it starts fast; `odd.py` has the same tools with the SDK, in the newer protocol and over
+HTTP. It logs each message as a line of the diary.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SURVEY = {
         "name": {"type": "string"},
         "age": {"type": "integer", "description": "In years", "default": 30},
         "news": {"type": "boolean", "default": True},
-        "nick": {"type": "string", "default": None},  # which does not fit
+        "nick": {"type": "string", "default": None},  # Does not fit.
     },
     "required": ["name", "age"],
 }
@@ -105,7 +105,7 @@ def page(cursor: str | None) -> dict[str, Any]:
         return {"tools": [tool(f"t{at}")], "nextCursor": str(at)}
     if given.variant == "paged":
         return {"tools": TOOLS[:1], "nextCursor": "more"} if cursor is None else {"tools": TOOLS[1:2]}
-    if given.variant == "changes":  # another definition each time it is started anew
+    if given.variant == "changes":  # A different definition at each start.
         count = given.diary.read_text(encoding="utf-8").count("started")
         return {"tools": [tool("echo", TEXT, f"Do echo {count}."), tool("die")]}
     return {"tools": VARIANTS.get(given.variant, TOOLS)}
@@ -116,7 +116,7 @@ def said(text: str, **rest: Any) -> dict[str, Any]:
 
 
 def answer(name: str, arguments: dict[str, Any]) -> dict[str, Any]:
-    """The result of a tool that needs nothing but its arguments."""
+    """Return the result of a tool that needs only its arguments."""
     picture = {"type": "image", "data": PIXEL, "mimeType": "image/png"}
     match name:
         case "environment":
@@ -166,7 +166,7 @@ class Server:
         for line in sys.stdin:
             message = json.loads(line)
             if given.variant == "strict" and not self.is_open and message["method"] != "initialize":
-                sys.exit("Error: ExpectedInitializeRequest")  # as all servers of an older SDK for Rust do
+                sys.exit("Error: ExpectedInitializeRequest")  # As all servers of an older SDK for Rust do.
             self.is_open = True
             self.take(message)
 
@@ -267,7 +267,7 @@ def begin() -> None:
     if given.variant == "silent":
         write(f"process {os.getpid()}")
         time.sleep(3600)
-    if given.variant == "parent":  # of one that does not end with it
+    if given.variant == "parent":  # A child that does not end with it.
         write(f"child {subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600)']).pid}")
     if given.variant == "chatty":
         os.write(1, b"hello, I am no protocol\n")

@@ -1,4 +1,4 @@
-"""A reader of grammars that writes at random what they allow: what a model could do, without the model."""
+"""A reader of grammars that writes random texts that they allow, like a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPICE = "aeiou XYZ019.-_/ß漢🙂'`<>&{}[],:"
 
 @dataclass
 class Grammar:
-    """The rules by name, each a tree: a list of options, each a list of (part, low, high)."""
+    """Parse the rules by name, each a tree: a list of options, each a list of (part, low, high)."""
 
     rules: dict[str, Any]
 
@@ -34,11 +34,11 @@ class Grammar:
         return cls(rules)
 
     def write(self, chance: random.Random, *, greed: float = 0.5) -> str:
-        """A text of the grammar; `greed` is how near repetitions come to their bounds."""
+        """Write a text of the grammar; `greed` is how near repetitions come to their bounds."""
         return self._write(self.rules["root"], chance, greed)
 
     def as_regex(self) -> re.Pattern[str]:
-        """The whole grammar as a regular expression, for those without much in them."""
+        """Convert a small grammar to a regular expression."""
         return re.compile(self._regex(self.rules["root"]))
 
     def _regex(self, options: Any) -> str:

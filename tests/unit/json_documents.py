@@ -1,7 +1,7 @@
-"""Schemas and JSON documents for the tests of partial answers: picked by hand, and made by chance.
+"""Schemas and JSON documents for the tests of partial answers: chosen by hand, and random.
 
-A document is text. Made ones are written in many styles: blanks anywhere, escapes or none, keys left out,
-unknown or twice, and now and then a value that does not fit.
+A document is text. Random ones have many styles: whitespace anywhere, escapes or none, missing, unknown or repeated
+keys, and an occasional value that does not fit.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class Empty(BaseModel):
 
 
 def put(template: str, *parts: str) -> str:
-    """The template with each `<>` filled in."""
+    """Return the template with each `<>` filled in."""
     for part in parts:
         template = template.replace("<>", part, 1)
     return template
@@ -393,7 +393,7 @@ def _by_hand() -> list[tuple[type[BaseModel], str]]:
 
 
 class Maker:
-    """Schemas and documents made by chance; the same for the same seed."""
+    """Random schemas and documents, equal for the same seed."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -430,7 +430,7 @@ class Maker:
         return rng.choice(make)()
 
     def _write(self, kind: Any) -> str:
-        if self.rng.random() < 0.02:  # something else
+        if self.rng.random() < 0.02:  # Something else.
             kind = self.rng.choice([str, int, bool, list[int], dict[str, str], Item, None])
         kind = getattr(kind, "__supertype__", kind)
         for test, write in self._writers:
@@ -473,7 +473,7 @@ class Maker:
         rng = self.rng
         kind.model_rebuild()
         fields: list[tuple[str, Any]] = [(name, info.annotation) for name, info in kind.model_fields.items()]
-        if kind in (Tree, Ping, Report) and rng.random() < 0.5:  # let it end
+        if kind in (Tree, Ping, Report) and rng.random() < 0.5:  # End it.
             fields = fields[:1]
         if rng.random() < 0.3:
             rng.shuffle(fields)
@@ -515,5 +515,5 @@ class Maker:
 
 
 def documents(made: int) -> list[tuple[type[BaseModel], str]]:
-    """The documents picked by hand, and so many that were made by chance."""
+    """Return the documents chosen by hand, and a number of random ones."""
     return _by_hand() + [Maker(seed).document() for seed in range(made)]

@@ -1,8 +1,8 @@
-"""Machines under one shared limit, in a time that is counted and not waited for.
+"""Machines under one shared limit, in simulated time.
 
-Each has the desk and the shared window of a process, and as many who send as it likes; the store's rules are those of
-PostgreSQL's, over a list. What is slow on a busy machine is slow here by numbers from a seed: the way to the store and
-back, waking up, and sending.
+Each has the queue and the shared window of a process, and any number of senders; the store's rules are those of
+PostgreSQL, over a list. Delays of a busy machine are random by seed: the way to the store and back, waking up, and
+sending.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Clock:
 
 
 class Book:
-    """The slices of an allowance, as a store has them."""
+    """The slices of a limit, as a store has them."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -80,7 +80,7 @@ class Book:
 
 
 class Machine:
-    """A process, and those in it who send one request after the other."""
+    """A process, and its senders of consecutive requests."""
 
     def __init__(
         self, clock: Clock, book: Book, limit: RateLimit, chance: Random, slow: float, sent: list[Sent]
@@ -91,7 +91,7 @@ class Machine:
         self._alarm = 0
 
     def begin(self, senders: int, request: Request, pause: float) -> None:
-        """Have so many send without end, with a pause after each answer."""
+        """Let senders send endlessly, with a pause after each response."""
         for _ in range(senders):
             self._clock.later(self._delay(), lambda: self._ask(request, pause))
 
@@ -142,7 +142,7 @@ class Machine:
         self._set_alarm()
 
     def _set_alarm(self) -> None:
-        """For the desk's next time, unless something is new before."""
+        """Wait for the next time of the queue, unless something new happens before."""
         self._alarm = alarm = self._alarm + 1
 
         def ring() -> None:
@@ -166,7 +166,7 @@ def run(
     pause: Sequence[float] = 8 * (0.0,),
     longest: int = 50,
 ) -> list[Sent]:
-    """What machines with so many senders each send in so many windows."""
+    """Return what machines with these senders send in a number of windows."""
     clock, sent, chance = Clock(), list[Sent](), Random(0)
     book, request = Book(clock), Request(size=800, longest=longest, tokens=100, seconds=0.05)
     for number, seconds in zip(senders, pause, strict=True):

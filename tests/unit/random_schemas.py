@@ -1,4 +1,4 @@
-"""JSON schemas at random, such as people and Pydantic write them."""
+"""Random JSON schemas, as people and Pydantic write them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ NAMES = ("name", "age", "title", "tags", "items", "city", "note", "kind", "size"
 
 
 def schema(chance: random.Random, depth: int = 3) -> dict[str, Any]:
-    """The schema of a tool's parameters."""
+    """Return the schema of a tool's parameters."""
     made = _object(chance, depth)
     made["$defs"] = {
         "Color": {"enum": ["red", "green", "blue"], "type": "string"},
@@ -94,7 +94,7 @@ def schema(chance: random.Random, depth: int = 3) -> dict[str, Any]:
 
 
 def hostile(chance: random.Random, depth: int = 4) -> Any:
-    """What nobody should write: keywords of all kinds beside each other, with values of all kinds."""
+    """Return an unreasonable schema: keywords of all kinds together, with values of all kinds."""
     if depth == 0 or chance.random() < 0.1:
         return chance.choice((True, False, {}, {"type": "null"}) if chance.random() < 0.9 else VALUES)
     made: dict[str, Any] = {}
@@ -106,7 +106,7 @@ def hostile(chance: random.Random, depth: int = 4) -> Any:
 
 
 def _right(chance: random.Random, key: str, depth: int) -> Any:
-    """A value that the keyword may have."""
+    """Return a value for the keyword."""
     if key in ("properties", "patternProperties", "$defs", "definitions"):
         return {name: hostile(chance, depth - 1) for name in chance.sample("xyab", 2)}
     if key in ("anyOf", "oneOf", "allOf", "prefixItems", "items"):

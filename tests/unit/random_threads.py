@@ -1,4 +1,4 @@
-"""Threads and conversations made by chance, with texts that mean harm."""
+"""Random threads and conversations with hostile texts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def some_text(rng: random.Random) -> str:
 
 
 def some_json(rng: random.Random, depth: int = 3) -> Any:
-    """Anything that JSON can hold."""
+    """Any JSON value."""
     kind = rng.randrange(6 if depth else 4)
     if kind < 2:
         return some_text(rng)
@@ -56,7 +56,7 @@ def some_object(rng: random.Random, depth: int = 2) -> dict[str, Any]:
 
 
 def some_event(rng: random.Random) -> AgentEvent:
-    """An event of any kind, with and without what may be missing, and with fields that nobody knows."""
+    """An event of any kind, with and without optional fields, and with unknown fields."""
     more: dict[str, Any] = {}
     if rng.random() < 0.3:
         more["timestamp"] = rng.choice([0, 1721900000000, 1721900000000.5])

@@ -1,12 +1,12 @@
-"""A table of function signatures, each with the JSON Schema it must give and arguments to try.
+"""A table of function signatures, each with its expected JSON Schema and arguments to try.
 
-`test_function_schemas` walks it. `@parameter` is for a function of one parameter and gives the schema of
-that alone; `@signature` gives all of `parameters`. Beside the schema stand
+`test_function_schemas` uses it. `@parameter` is for a function of one parameter and gives the schema of that parameter;
+`@signature` gives all of `parameters`. Next to the schema are
 
-    takes     arguments that schema and function both take
+    takes     arguments that schema and function both accept
     refuses   arguments that both refuse, and the argument that the refusal must name
-    lax       arguments that the schema refuses and the function takes: "5" for an integer
-    beyond    arguments that the schema cannot refuse and the function does: a date that is none
+    lax       arguments that the schema refuses and the function accepts: "5" for an integer
+    beyond    arguments that the schema cannot refuse and the function does: an invalid date
 """
 
 # ruff: noqa: B006, B008, RUF013, UP006, UP007, UP035, UP045 - every way to write a hint or a default is meant
@@ -77,7 +77,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One signature, what a model is told of it, and arguments as JSON texts."""
+    """One signature, its schema, and arguments as JSON texts."""
 
     name: str
     function: Callable[..., Any]
@@ -104,9 +104,9 @@ def parameter(
     defs: Schema | None = None,
     description: str | None = None,
 ) -> Callable[[F], F]:
-    """A row for a function of one parameter, which is given values rather than arguments.
+    """A row for a function of one parameter, which takes values rather than arguments.
 
-    `name` is what the model calls the parameter, where that is not its own name.
+    `name` is the model's name of the parameter, if it differs.
     """
 
     def add(function: F) -> F:
@@ -139,7 +139,7 @@ def signature(
     description: str | None = None,
     name: str = "",
 ) -> Callable[[F], F]:
-    """A row for any callable; `name` names one that has no name of its own."""
+    """A row for any callable; `name` names one without a name."""
 
     def add(function: F) -> F:
         ROWS.append(

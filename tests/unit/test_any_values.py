@@ -1,4 +1,4 @@
-"""Values that `AnyModel` finds fit the schemas they were found for."""
+"""Example values fit the schemas that they were made for."""
 
 from __future__ import annotations
 

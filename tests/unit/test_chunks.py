@@ -1,4 +1,4 @@
-"""From deltas to chunks and to a response: however a provider cuts and numbers what it sends."""
+"""From deltas to chunks and to a response, however a provider splits and numbers them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ import pytest
 from pydantic import BaseModel, RootModel
 
 from acorn._formats.schema.shape import Shape, shape_of
-from acorn._machine.response import Streamer
-from acorn.chunk import AnswerReader, StreamChunk
+from acorn.chunk import AnswerReader, StreamChunk, Streamer
 from acorn.models.assemble import Assembly, as_deltas
 from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
 from acorn.partial import Partial
@@ -49,7 +48,7 @@ def call(arguments: str = "", *, name: str | None = None, id: str | None = None,
 
 
 def finish(text: str, size: int = 4, **first: Any) -> list[Delta]:
-    """A `__finish__` call as most providers send it: the name first, then the text in pieces."""
+    """Return a `__finish__` call as most providers send it: the name first, then the text in pieces."""
     begin = call(name=FINISH, id=first.pop("id", "f1"), **first)
     return [begin, *(call(text[at : at + size], **first) for at in range(0, len(text), size))]
 
@@ -61,7 +60,7 @@ def chunks_of(deltas: Iterable[Delta], shape: Shape = SHAPE) -> list[Any]:
 
 
 def response_of(deltas: Iterable[Delta]) -> ModelResponse:
-    """The response of an assembly, which a stream of the same deltas ends with too."""
+    """Return the response of an assembly, which equals the end of a stream of the same deltas."""
     assembly, streamer = Assembly(), Streamer(SHAPE)
     for delta in deltas:
         assembly.add(delta)
@@ -119,7 +118,7 @@ def test_partial_read_twice_is_same_object() -> None:
     found = chunks_of(finish(TEXT))
     for chunk in [*found, *reversed(found)]:
         assert chunk.partial is chunk.partial
-    assert found[-1].partial is found[-2].partial  # the last chunk adds no text
+    assert found[-1].partial is found[-2].partial  # The last chunk adds no text.
 
 
 def test_old_partial_does_not_change() -> None:

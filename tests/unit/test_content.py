@@ -1,4 +1,4 @@
-"""Values with parts in them: what stands in the text, what follows it, and what a saved run keeps."""
+"""Values with media parts: the text, the parts after it, and the saved form."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Loose(BaseModel):
 
 
 class Computed(BaseModel):
-    """A place that only the serializer knows of."""
+    """A place that only the serializer knows."""
 
     url: str
 
@@ -72,7 +72,7 @@ class Computed(BaseModel):
 
 
 class Broken(BaseModel):
-    """One bad field does not cost its neighbours, and no part is counted twice."""
+    """A model with one bad field: its siblings are kept, and no part is counted twice."""
 
     photo: Photo = A
     bad: int = 1
@@ -223,7 +223,7 @@ def test_failing_serializer_keeps_parts() -> None:
 
 
 class Lost(Photo):
-    """One whose data is gone."""
+    """A part whose data is gone."""
 
     def __acorn_part__(self) -> dict[str, Any]:
         raise FileNotFoundError(self.url)
@@ -235,7 +235,7 @@ def test_unusable_part_is_written_as_is() -> None:
     assert written({"x": Lost("gone")})[0] == "<input>\n  <x>\n    <url>gone</url>\n  </x>\n</input>"
 
 
-# Elsewhere
+# Other serialization
 
 
 @pytest.mark.parametrize("part", [A, Sketch(url="a", name="b"), Sound("wav:a")])
@@ -317,7 +317,7 @@ def test_value_without_parts_is_saved_unchanged() -> None:
 
 def test_ctrl_c_while_collection_starts_leaves_nothing_collecting() -> None:
     def strike(at: int) -> bool:
-        """Ctrl-C before that instruction of `__enter__`; whether there is one."""
+        """Raise Ctrl-C before an instruction of `__enter__`; return whether there is one."""
         count = 0
 
         def trace(frame: FrameType, event: str, _: Any) -> Any:
@@ -325,7 +325,9 @@ def test_ctrl_c_while_collection_starts_leaves_nothing_collecting() -> None:
             if frame.f_code is not PartCollector.__enter__.__code__:
                 return None
             frame.f_trace_opcodes = True
-            is_leaving = frame.f_code.co_code[frame.f_lasti] == dis.opmap["RETURN_VALUE"]  # where no signal is heeded
+            is_leaving = (
+                frame.f_code.co_code[frame.f_lasti] == dis.opmap["RETURN_VALUE"]
+            )  # Python handles no signal there.
             if event == "opcode" and not is_leaving:
                 count += 1
                 if count == at:

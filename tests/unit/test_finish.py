@@ -1,4 +1,4 @@
-"""Judging an answer: its verdict, and in which words it is told."""
+"""Checking an answer: the result and its messages."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ WHOLE = "<output><name>Ada</name><age>36</age></output>"
 def test_cut_off_arguments_differ_from_invalid_ones() -> None:
     cut = judge_arguments(PERSON, '{"name": "Ad', cut_off=True, max_tokens=7)
     assert cut.was_cut
-    assert "cut off at the limit of 7 tokens" in cut.complaint
+    assert "cut off at the limit of 7 tokens" in cut.user_message
     assert "cut off" in cut.document
     assert not judge_arguments(PERSON, '{"name": "Ad', cut_off=False, max_tokens=7).was_cut
-    wrong = judge_arguments(PERSON, '{"name": 1, "Age": 2}', cut_off=True, max_tokens=7)  # they had come whole
+    wrong = judge_arguments(PERSON, '{"name": 1, "Age": 2}', cut_off=True, max_tokens=7)  # They had arrived completely.
     assert not wrong.was_cut
-    assert "cut off" not in wrong.complaint
+    assert "cut off" not in wrong.user_message
 
 
 def test_missing_arguments_are_empty_object() -> None:
@@ -86,9 +86,9 @@ def test_each_problem_of_user_fields_is_reported_once() -> None:
 
 def test_missing_finish_call_is_reported() -> None:
     missing, cut = (no_answer("text", cut_off=cut_off, max_tokens=7) for cut_off in (False, True))
-    assert "was not called" in missing.complaint
+    assert "was not called" in missing.user_message
     assert not missing.was_cut
-    assert "cut off at the limit of 7 tokens" in cut.complaint
+    assert "cut off at the limit of 7 tokens" in cut.user_message
     assert cut.was_cut
 
 

@@ -1,6 +1,6 @@
-"""What a model is told of a function, and how the arguments it gives become a call.
+"""The schema of a function, and how a model's arguments become a call.
 
-The table of signatures is in `signatures`; what cannot stand in a table is here.
+The table of signatures is in `signatures`; the remaining cases are here.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def schema_of(function: Any) -> Schema:
 
 
 def complaint(function: Any, arguments: str) -> str | None:
-    """What is said against the arguments, if anything."""
+    """Return the error about the arguments, if any."""
     try:
         tool_of(function).bind(arguments)
     except ArgumentError as error:
@@ -77,7 +77,7 @@ async def _wait(result: Awaitable[Any]) -> Any:
 
 
 def subschemas(schema: Any) -> Iterator[Schema]:
-    """The schema and every schema inside it; the names of properties are no keywords."""
+    """Yield the schema and every schema inside it; names of properties are not keywords."""
     if not isinstance(schema, dict):
         return
     yield schema
@@ -101,7 +101,7 @@ def test_signature_table_is_large_and_names_are_unique() -> None:
 
 
 def orders(schema: Schema) -> list[list[str]]:
-    """The names of properties in their order, for every object in a schema."""
+    """Return the names of properties in order, for every object in a schema."""
     return sorted(list(part["properties"]) for part in subschemas(schema) if "properties" in part)
 
 
@@ -179,13 +179,13 @@ PROBES: list[Any] = [
 
 
 def is_lax_conversion(value: Any, schema: Schema, whole: Schema) -> bool:
-    """Whether Pydantic documents that it takes such a value for such a schema: its conversion table, lax, from JSON."""
+    """Return whether Pydantic documents that it accepts such a value (conversion table, lax, from JSON)."""
     if "$ref" in schema:
         return is_lax_conversion(value, whole["$defs"][schema["$ref"].removeprefix("#/$defs/")], whole)
     if members := schema.get("anyOf") or schema.get("oneOf"):
         return any(is_lax_conversion(value, member, whole) for member in members)
     if 1 in schema.get("enum", []) or schema.get("const") == 1:
-        return bool(value == 1)  # as true is, to Python
+        return bool(value == 1)  # As true is to Python.
     if schema.get("type") == "integer":
         return isinstance(value, bool) or value == "5"
     if schema.get("type") == "number":
@@ -216,7 +216,7 @@ def test_schema_and_function_agree_on_every_value_kind(row: Row) -> None:
                     assert row.beyond or not validator.is_valid(arguments), (name, value)
 
 
-# More of schemas than a row can say.
+# Further properties of schemas.
 
 
 def test_tool_schema_is_function_of_request() -> None:
@@ -620,7 +620,7 @@ def test_iterable_argument_is_validated_and_reusable() -> None:
     assert refusal(total, '{"numbers": [1, "x"]}') == "argument `numbers.1`: expected integer, got x"
 
 
-# What is wrong with arguments, in words.
+# Messages about arguments.
 
 
 def even(number: int) -> int:
@@ -732,7 +732,7 @@ WORDS: list[tuple[Any, str, str]] = [
      "argument `people.0.addresses.0.city`: expected string of at least 1 character, got "),
     (nested, '{"people": [], "pets": {"Tom": {"kind": "cat", "lives": "nine"}}}',
      "argument `pets.Tom.lives`: expected integer, got nine"),
-    # Not even arguments.
+    # Arguments that are not an object.
     (signatures.search, "5", "The arguments must be a JSON object, got 5"),
     (signatures.search, "null", "The arguments must be a JSON object, got null"),
     (signatures.search, '["x"]', 'The arguments must be a JSON object, got ["x"]'),
@@ -945,7 +945,7 @@ def test_typing_typed_dict_is_accepted_or_rejected_with_advice() -> None:
     take.__annotations__["old"] = typing.cast(Any, typing.TypedDict)("Old", {"x": int})
     if sys.version_info >= (3, 12):
         assert schema_of(take)["$defs"]["Old"]["required"] == ["x"]
-    else:  # Pydantic cannot read it there
+    else:  # Pydantic cannot read it there.
         with pytest.raises(DeclarationError, match=r"Please use `typing_extensions\.TypedDict` instead"):
             tool_of(take)
 

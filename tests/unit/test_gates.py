@@ -1,4 +1,4 @@
-"""The gates of a throttle, with a clock of their own: never over in any window, in order of arrival, nobody lost."""
+"""The gates of a throttle with an injected clock: never over the limit, in order of arrival, no waiter lost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from acorn.models.limits.gates import Gate, Slots, Waiter, WaitingLine, Window
 
 @dataclass(eq=False)
 class Sender:
-    """Whoever wants to send: what it was told, and what came of it."""
+    """A waiter: what it was told, and its outcome."""
 
     turn: Waiter
     told: list[float] = field(default_factory=list[float])
@@ -104,7 +104,7 @@ def test_admitted_unsent_request_counts() -> None:
     world = World(Window(RateLimit(1, None, 60)))
     late, other = world.come(), world.come()
     assert late.may_go
-    world.pass_time(1000)  # its event loop is blocked
+    world.pass_time(1000)  # Its event loop is blocked.
     assert not other.may_go
     world.send(late)
     world.pass_time(59)
@@ -140,7 +140,7 @@ def test_slot_is_held_until_request_ends() -> None:
     assert third.told == [math.inf]
     world.send(first)
     assert not third.may_go
-    world.end(second)  # it was never sent
+    world.end(second)  # It was never sent.
     assert third.may_go
     world.end(first)
     assert fourth.may_go
@@ -151,7 +151,7 @@ def test_second_gate_keeps_order_of_first() -> None:
     world = World(Slots(2), window)
     senders = [world.come() for _ in range(5)]
     assert [each.may_go for each in senders] == [True, False, False, False, False]
-    world.end(senders[1])  # leaves the second gate, and its slot
+    world.end(senders[1])  # Leaves the second gate and releases its slot.
     all_at_once(world, senders[0])
     world.pass_time(61)
     assert senders[2].may_go
@@ -233,7 +233,7 @@ def test_request_larger_than_limit_goes_when_window_is_empty() -> None:
     assert not great.may_go
     world.pass_time(60)
     assert great.may_go
-    assert not behind.may_go  # first come, first served
+    assert not behind.may_go  # First come, first served.
     all_at_once(world, great, (5000, 0))
     world.pass_time(59)
     assert not behind.may_go
@@ -254,7 +254,7 @@ def test_early_leaver_does_not_admit_others_alone() -> None:
     assert third.may_go
 
 
-# Anything may happen
+# Random events
 
 LIMITS = st.builds(
     RateLimit,
@@ -305,7 +305,7 @@ def test_window_never_holds_too_much_and_order_is_kept(
 
     for _ in range(moves):
         move()
-    for _ in range(10 * len(world.senders)):  # then all are sent, and end
+    for _ in range(10 * len(world.senders)):  # Then all are sent, and end.
         for each in under_way():
             if each.may_go:
                 if each.turn.sent is None:

@@ -1,4 +1,4 @@
-"""Whatever a grammar allows validates against its schema: written at random, as a model might."""
+"""Every text of a grammar is valid for its schema: random texts, like those of a model."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def written(wanted: Any, rounds: int = 40, limits: GrammarLimits | None = None) -> list[str]:
-    """Texts that the grammar of a schema allows."""
+    """Return texts that the grammar of a schema allows."""
     made = Grammar.read(grammar(wanted, limits or GrammarLimits(), is_named=False))
     return [made.write(random.Random(number)) for number in range(rounds)]
 
 
 def values(wanted: Any, rounds: int = 40, limits: GrammarLimits | None = None) -> list[Any]:
-    """What these texts say, each of them valid."""
+    """Return the values of these texts, each of them valid."""
     validator = Draft202012Validator(wanted, format_checker=Draft202012Validator.FORMAT_CHECKER)
     found: list[Any] = []
     for text in written(wanted, rounds, limits):
@@ -58,7 +58,7 @@ def test_text_of_grammar_fits_schema(seed: int) -> None:
     values(schema(random.Random(seed)), rounds=10)
 
 
-# Numbers: exactly those within the bounds
+# Numbers within bounds
 
 
 @pytest.mark.parametrize(
@@ -321,7 +321,7 @@ def test_several_schemas_are_distinguished_by_name() -> None:
     assert all(set(call["arguments"]) == {"x"} for call in calls if call["name"] == "add")
 
 
-# Schemas of anybody
+# Schemas of users
 
 
 @pytest.mark.parametrize("seed", range(ROUNDS * 2))
@@ -408,7 +408,7 @@ def test_too_complex_pattern_leaves_string_free(regex: str) -> None:
         assert len(json.loads(text)) <= 5
 
 
-# What Pydantic writes, and reads
+# Schemas of Pydantic
 
 
 class Mood(Enum):
@@ -499,7 +499,7 @@ class Tree(RootModel[int | list["Tree"]]):
 
 
 def assert_read(kind: Any, rounds: int = 60) -> None:
-    """Whatever is written for a type, as acorn describes it, is read as that type."""
+    """Check that every text for a type, as acorn describes it, is read as that type."""
     adapter = TypeAdapter[Any](kind)
     for text in written(schema_of(adapter), rounds):
         adapter.validate_json(text)

@@ -1,4 +1,4 @@
-"""Marks of steps, and when they mean that a run goes in circles."""
+"""Marks of steps, and when they mean that a run repeats itself."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ from typing import Any
 import pytest
 
 from acorn import ToolResult
-from acorn._machine.limits import NO_MARK, is_repeating, mark
+from acorn._history.transcript import result_content
+from acorn._machine.limits import NO_DIGEST, digest_step, is_repeating
+from acorn.journal import ResultMessage
 from acorn.types import ToolCall
 
 
+def digest(calls: list[ToolCall], results: list[ToolResult], repeatable: tuple[str, ...]) -> tuple[str, str]:
+    messages = [ResultMessage(result.id, result_content(result), "text", None) for result in results]
+    return digest_step(calls, results, messages, repeatable)
+
+
 def step(*calls: tuple[str, dict[str, Any], str | None, Any], repeatable: tuple[str, ...] = ()) -> tuple[str, str]:
-    """The mark of a step: of each call its name, its arguments, its error and its output."""
+    """Return the mark of a step: name, arguments, error and output of each call."""
     made = [ToolCall(f"{at}", name, given) for at, (name, given, _, _) in enumerate(calls)]
     came = [ToolResult(f"{at}", name, output, error) for at, (name, _, error, output) in enumerate(calls)]
-    return mark(made, came, repeatable)
+    return digest(made, came, repeatable)
 
 
 A = step(("look", {"at": 1}, None, "seen"))
@@ -35,9 +42,9 @@ FAILED = [step(("look", {"at": at}, "no", None)) for at in range(4)]
         ([A, B, A], False),
         ([A, B, A, B], True),
         ([C, B, A, B], False),
-        ([NO_MARK, NO_MARK, NO_MARK, NO_MARK], False),
-        ([NO_MARK, A, NO_MARK, A], False),
-        ([A, NO_MARK, A, NO_MARK], False),
+        ([NO_DIGEST, NO_DIGEST, NO_DIGEST, NO_DIGEST], False),
+        ([NO_DIGEST, A, NO_DIGEST, A], False),
+        ([A, NO_DIGEST, A, NO_DIGEST], False),
         (FAILED[:3], True),
         (FAILED[:2], False),
         ([A, *FAILED[:2]], False),
@@ -49,7 +56,7 @@ def test_repetition_is_detected(marks: list[tuple[str, str]], expected: bool) ->
     assert is_repeating(marks) is expected
 
 
-def test_mark_identifies_call_arguments_and_result() -> None:
+def test_digest_identifies_call_arguments_and_result() -> None:
     assert step(("look", {"at": 1}, None, "seen")) == A
     assert step(("peek", {"at": 1}, None, "seen")) != A
     assert step(("look", {"at": 1}, None, "gone")) != A
@@ -59,20 +66,20 @@ def test_mark_identifies_call_arguments_and_result() -> None:
 
 def test_non_object_arguments_differ_by_text() -> None:
     came = [ToolResult("0", "look", error="no object")]
-    marks = [mark([ToolCall("0", "look", {}, text)], came, ())[0] for text in ("[1]", "[2]")]
+    marks = [digest([ToolCall("0", "look", {}, text)], came, ())[0] for text in ("[1]", "[2]")]
     assert marks[0] != marks[1]
 
 
-def test_only_fully_failed_step_has_error_mark() -> None:
+def test_only_fully_failed_step_has_error_digest() -> None:
     assert step(("f", {}, "no", None), ("g", {}, "no", None))[1] != ""
     assert step(("f", {}, "no", None), ("g", {}, None, 1))[1] == ""
     assert A[1] == ""
 
 
-def test_repeatable_tool_calls_leave_no_mark() -> None:
-    assert step(("wait", {}, None, 1), repeatable=("wait",)) == NO_MARK
+def test_repeatable_tool_calls_leave_no_digest() -> None:
+    assert step(("wait", {}, None, 1), repeatable=("wait",)) == NO_DIGEST
     alone = step(("look", {"at": 1}, None, "seen"), repeatable=("wait",))
     assert alone == A
     calls = [ToolCall("w", "wait"), ToolCall("0", "look", {"at": 1})]
     results = [ToolResult("w", "wait", "x"), ToolResult("0", "look", "seen")]
-    assert mark(calls, results, ("wait",)) == A
+    assert digest(calls, results, ("wait",)) == A

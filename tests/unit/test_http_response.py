@@ -1,4 +1,4 @@
-"""The head of an HTTP answer, read as the standard library reads it."""
+"""The head of an HTTP response, read like the standard library reads it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from acorn.models.lanes.http_response import Chunks, Response, read_headers
 
 
 class Line:
-    """A socket that has said all it will."""
+    """A socket that has sent all its data."""
 
     def __init__(self, said: bytes) -> None:
         self._said = said

@@ -1,4 +1,4 @@
-"""What a fork keeps: events as entries, which tell the same events and the same conversation."""
+"""Forks: events as entries, which give the same events and the same conversation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from acorn.thread.to_journal import close_calls, entries_of_fork
 
 
 def some_steps(seed: int) -> list[AgentEvent]:
-    """Events of one run in the order of its steps; a summary by chance sums up anything, and is tried elsewhere."""
+    """Return events of one run in the order of its steps; random summaries are tested elsewhere."""
     rng = random.Random(seed)
     events: list[AgentEvent] = [event for _ in range(rng.randint(1, 8)) if (event := some_event(rng)).type != "summary"]
     for event in events:

@@ -1,4 +1,4 @@
-"""The arithmetic of limits: what a run can still pay for, at the very edge."""
+"""The arithmetic of limits at their boundaries."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def room(made: Meter, now: float = 0.0, new_text: int = 0, **limits: Any) -> tup
     return made.room(Limits(**limits), made.spent, new_text=new_text, price=PRICE, now=now)
 
 
-# After (100, 10) and (150, 20) 280 tokens are spent. The next request sends 170; its answer takes 20 more. Behind
-# one more step, an answer sends 170 + 20 and the 50 by which requests grow, and takes 20 again.
+# After (100, 10) and (150, 20), 280 tokens are spent. The next request sends 170, and its answer takes 20. After
+# one more step, an answer sends 170 + 20 and the growth of 50, and takes 20 again.
 TWICE = [(100, 10), (150, 20)]
 
 
@@ -73,7 +73,7 @@ def test_longest_answer_counts_not_last() -> None:
 def test_shorter_request_does_not_lower_estimate() -> None:
     made = meter((1000, 10), (100, 10))
     assert made.growth == 0
-    # 1120 are spent; 110 + 10 for an answer, and 120 + 10 for one behind a step.
+    # 1120 are spent; 110 + 10 for an answer, and 120 + 10 for one after a step.
     assert room(made, tokens=1120 + 120 + 130)[0] == "step"
     assert room(made, tokens=1120 + 120 + 129)[0] == "answer"
 
@@ -102,11 +102,11 @@ def test_budget_for_tools_and_branches_leaves_room_for_answer() -> None:
     assert made.seconds_for_tools(Limits(seconds=20.0), 5.0) == 12.0
     assert made.seconds_for_tools(Limits(seconds=20.0), 19.0) == 0.001
     assert made.seconds_for_tools(Limits(), 5.0) is None
-    left = made.for_branches(Limits(tokens=1000, cost=9.0), PRICE)
+    left = made.limits_for_branches(Limits(tokens=1000, cost=9.0), PRICE, 0.0)
     assert left.tokens == 1000 - 170 - 20
     assert left.cost == pytest.approx(9.0 - PRICE.of(Usage(170, 20)))
-    assert made.for_branches(Limits(cost=9.0), None) == Limits()
-    assert Meter().for_branches(Limits(tokens=1000), None) == Limits(tokens=1000)
+    assert made.limits_for_branches(Limits(cost=9.0), None, 0.0) == Limits()
+    assert Meter().limits_for_branches(Limits(tokens=1000), None, 0.0) == Limits(tokens=1000)
 
 
 def budgets(limits: Limits, *above: Limits) -> Budgets:

@@ -1,4 +1,4 @@
-"""`Partial[T]`: a real Pydantic class in which every field may be None, and whose long fields are made when read."""
+"""`Partial[T]`: a Pydantic class in which every field may be None, and whose long fields are built when read."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def partial(kind: Any, *pieces: str) -> Any:
 
 
 def essay(text: str = LONG) -> Any:
-    """A snapshot whose `text` is still open, and held to be made later."""
+    """Return a snapshot whose `text` is incomplete and not yet built."""
     return partial(Essay, '{"after": [1, 2], "before": 5, "text": "', text)
 
 
 def is_held(instance: Any, name: str) -> bool:
-    """Whether a field is not made yet."""
+    """Return whether a field is not built yet."""
     return name not in vars(BaseModel)["__dict__"].__get__(instance)
 
 
@@ -272,7 +272,7 @@ def test_partial_fields_can_have_any_name() -> None:
     names = ["title", "self", "model", "type", "copy", "json", "schema", "dict", "fields", "validate", "cls", "data"]
     names += ["model_name", "construct", "items", "keys", "values", "model_dump_text", "name", "id", "result", "count"]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Pydantic's, about the user's own class
+        warnings.simplefilter("ignore")  # Pydantic's warning about the user's class.
         fields: dict[str, Any] = dict.fromkeys(names, (str, ...))
         Odd = create_model("Odd", __config__=ConfigDict(protected_namespaces=()), **fields)
     part: Any = P[Odd]

@@ -1,4 +1,4 @@
-"""The judge of requests can fail: it refuses every kind of list that a provider would refuse."""
+"""The checks of requests can fail: they reject every kind of list that a provider would refuse."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def calling(*ids: Any, **changes: Any) -> Message:
 
 
 def one_call(**changes: Any) -> Message:
-    """A message with one call, changed; of the function itself by `name` and `arguments`."""
+    """Return a message with one changed call; `name` and `arguments` change the function."""
     function = {"name": "look", "arguments": "{}"} | {k: v for k, v in changes.items() if k in ("name", "arguments")}
     call = {"id": "1", "type": "function", "function": function}
     call |= {key: value for key, value in changes.items() if key not in ("name", "arguments")}

@@ -1,7 +1,7 @@
-"""The parser for partial answers against an oracle, on every prefix of many documents, however they are cut.
+"""The parser for partial answers compared with an oracle, on every prefix of many documents, for any split.
 
-The oracle knows nothing of the parser: it closes the prefix by the contract's rule, has the standard library
-read it, and goes through the result with the type in hand.
+The oracle is independent of the parser: it closes the prefix by the rule of the contract, reads it with the standard
+library, and interprets the result by type.
 """
 
 from __future__ import annotations
@@ -72,15 +72,15 @@ _HALF_PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 
 
 class Pairs(list[tuple[str, Any]]):
-    """An object with its keys as they were written, twice where they were."""
+    """An object with its keys as written, including repeated ones."""
 
 
 class Number(str):
-    """A number as it was written."""
+    """A number as written."""
 
 
 def closed(text: str) -> Iterator[tuple[str, int]]:
-    """Each prefix as complete JSON, and how many of its containers are really open."""
+    """Return each prefix as complete JSON, and the number of its open containers."""
     yield "", 0
     done, stack, last, rest = "", "", "", ""
     for token in _TOKEN.findall(text):
@@ -93,13 +93,13 @@ def closed(text: str) -> Iterator[tuple[str, int]]:
         rest = f":{PENDING_TEXT}" if is_key else PENDING_TEXT if token == ":" else ""
         for end in range(1, len(token)):
             yield (done + half(token[:end], is_key)).rstrip(",") + closers, len(stack)
-        is_scalar = token[0] not in '"{}[],:'  # no delimiter follows yet
+        is_scalar = token[0] not in '"{}[],:'  # No delimiter follows yet.
         yield (done + (PENDING_TEXT if is_scalar else token + rest)).rstrip(",") + closers, len(stack)
         done, last = done + token, token
 
 
 def half(token: str, is_key: bool) -> str:
-    """What stands for a token that has begun."""
+    """Return the completion of a started token."""
     if not token.startswith('"'):
         return PENDING_TEXT
     body = _HALF_PAIR.sub(r"\1", _HALF_ESCAPE.sub(r"\1", token[1:]))
@@ -119,11 +119,11 @@ def read(text: str) -> Any:
     )
 
 
-# The oracle, second part: data by type. A value is open where `depth` is above 0, and so is its last child.
+# The oracle, second part: data by type. A value is open if `depth` is above 0, and so is its last child.
 
 
 def seen(kind: Any, node: Any, depth: int = 0) -> Any:
-    """What shows of a value, as a dump; HIDDEN where nothing does."""
+    """Return the visible part of a value, as a dump, or HIDDEN."""
     form, inner = form_of(kind)
     if node.__class__ is str:
         if node[:1] == PENDING:
@@ -133,7 +133,7 @@ def seen(kind: Any, node: Any, depth: int = 0) -> Any:
                 return seen(root_of(inner), node)
             grows = form == "any" or inner is str or (form == "union" and (str in inner or Any in inner))
             return whole(node[1:]) if grows else NOT_READY
-    if form in ("members", "root") and isinstance(node, list):  # itself as soon as it is complete and fits
+    if form in ("members", "root") and isinstance(node, list):  # Visible as soon as it is complete and fits.
         whole_value = NOT_READY if depth else judged(kind, node)
         if whole_value is not NOT_READY:
             return whole_value
@@ -152,7 +152,7 @@ def seen(kind: Any, node: Any, depth: int = 0) -> Any:
 
 @cache
 def form_of(kind: Any) -> tuple[str, Any]:
-    """What kind of type it is, and the types inside it."""
+    """Return the kind of a type, and the types inside it."""
     kind = getattr(kind, "__supertype__", kind)
     bare = get_args(kind)[0] if get_origin(kind) is Annotated else kind
     origin, arguments = get_origin(bare) or bare, get_args(bare)
@@ -224,7 +224,7 @@ def seen_of_union(kind: Any, members: tuple[Any, ...], node: Any, depth: int) ->
 
 
 def seen_of_models(kind: Any, models: list[Any], node: Pairs, depth: int) -> Any:
-    """The keys decide, or the values of literals, as soon as they leave only one."""
+    """Choose the member by keys, or by values of literals, as soon as only one is left."""
     keys: list[str] = []
     values: list[tuple[str, Any]] = []
     for key, child, below in children(node, depth):
@@ -249,7 +249,7 @@ def agrees(kind: Any, node: Any) -> bool:
 
 
 def judged(kind: Any, node: Any) -> Any:
-    """A complete value as Pydantic reads it, or HIDDEN."""
+    """Return a complete value as Pydantic reads it, or HIDDEN."""
     return judged_text(kind, written(node))
 
 
@@ -262,7 +262,7 @@ def judged_text(kind: Any, text: str) -> Any:
 
 
 def spread(value: Any) -> Any:
-    """A dump in which a field that was not written is None."""
+    """Return a dump in which a field that was not written is None."""
     if isinstance(value, BaseModel) and not isinstance(value, RootModel):
         return {name: spread(item) if name in value.model_fields_set else None for name, item in value}
     if type(value) is list:
@@ -327,7 +327,7 @@ def members_of(kind: Any) -> Iterator[Any]:
 
 @cache
 def keys_of(model: Any) -> dict[str, tuple[str, Any]]:
-    """By each key that a model may be written with: the field's name and its type."""
+    """Return the field's name and type for each key of a model."""
     if not is_model(model):
         return {name: (name, kind) for name, kind in get_type_hints(model).items()}
     model.model_rebuild()
@@ -345,11 +345,11 @@ def adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-# What is compared
+# Comparison
 
 
 class Shown:
-    """What should show, and its text: two texts are compared faster."""
+    """Return the expected dump and its text, because texts compare faster."""
 
     def __init__(self, value: Any) -> None:
         self.value = None if value is NOT_READY else value
@@ -357,11 +357,11 @@ class Shown:
 
 
 def expected_of(model: type[BaseModel], text: str) -> list[Shown]:
-    """What shows of each prefix of a document, from the empty one to the whole."""
+    """Return the visible dump of each prefix of a document, from the empty one to the whole."""
     found: list[Shown] = []
     for prefix, depth in closed(text):
         made = Shown(seen(model, read(prefix), depth))
-        # Most prefixes show what the one before has shown.
+        # Most prefixes show the same as the previous one.
         found.append(found[-1] if found and found[-1].text == made.text else made)
     return found
 
@@ -372,7 +372,7 @@ def dump(value: Any) -> Any:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal, type for type: 1 is not True, and not 1.0; NaN is NaN."""
+    """Compare values by type: 1 is not True and not 1.0; NaN is NaN."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
@@ -404,7 +404,7 @@ def cases() -> Cases:
     return [(model, text, expected_of(model, text)) for model, text in DOCUMENTS]
 
 
-# Every prefix, however it was cut
+# Every prefix, for any split
 
 
 def test_documents_are_many_and_long() -> None:
@@ -439,7 +439,7 @@ def test_snapshot_read_at_end_shows_its_own_state(cases: Cases) -> None:
 
 def test_two_pieces_split_anywhere_match_oracle(cases: Cases) -> None:
     for model, text, expected in cases:
-        step = 1 if TORTURE else 2 if len(text) < 300 else 7  # the long ones are much of the same
+        step = 1 if TORTURE else 2 if len(text) < 300 else 7  # The long ones are repetitive.
         for cut in range(0, len(text), step):
             parser = PushParser(expectation_of(model))
             parser.feed(text[:cut])
@@ -477,7 +477,7 @@ def test_whole_document_equals_pydantic(cases: Cases) -> None:
         found = parser.value()
         valid += 1
         assert same(found.model_dump(exclude_unset=True), whole_one.model_dump(exclude_unset=True)), text
-        if same(whole_one.model_dump(exclude_unset=True), whole_one.model_dump()):  # no default was needed
+        if same(whole_one.model_dump(exclude_unset=True), whole_one.model_dump()):  # No default was needed.
             complete += 1
             assert same(found.model_dump(), whole_one.model_dump()), text
             assert found.model_dump_json() == whole_one.model_dump_json(), text
@@ -515,7 +515,7 @@ def test_invisible_long_text_makes_no_snapshots() -> None:
         assert parser.value() is first
 
 
-# What is no JSON
+# Invalid JSON
 
 
 def mutated(text: str, rng: random.Random) -> str:
@@ -550,7 +550,7 @@ def test_text_after_error_changes_nothing(cases: Cases) -> None:
         for cut in range(1, len(text), 7):
             parser = PushParser(expectation_of(model))
             parser.feed(text[:cut])
-            if text[cut - 1] in ",:{[" and text[cut] in ' "':  # between two things, where "@" is one of neither
+            if text[cut - 1] in ",:{[" and text[cut] in ' "':  # Between two tokens, where "@" is neither.
                 parser.feed("@" + text[cut:])
                 check(parser.value(), expected[cut], model, text, cut)
 
@@ -647,7 +647,7 @@ def test_deep_models_are_readable_while_text_grows() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (r'"\ud83d\udfff!', "\U0001f7ff!"),  # the last of the low halves
+        (r'"\ud83d\udfff!', "\U0001f7ff!"),  # The last of the low surrogates.
         (r'"\ud83d\udc00!', "\U0001f400!"),
         (r'"\ud83d\ue000!', "\ufffd\ue000!"),
         (r'"\udfff!', "\ufffd!"),

@@ -1,11 +1,12 @@
-"""Reading a response: its calls, a refusal, and what a run survives."""
+"""Reading a response: its calls, a refusal, and which failures a run survives."""
 
 from __future__ import annotations
 
 import pytest
 
 from acorn import LimitError, ModelError, ParseError
-from acorn._machine.response import may_go_on, read_calls, refusal
+from acorn._history.transcript import read_calls
+from acorn._machine.machine import can_resume_after, refusal_error
 from acorn.models import ModelResponse
 from acorn.models.port import RawCall
 from acorn.testing import ScriptedModel
@@ -30,13 +31,12 @@ def test_calls_are_read_with_own_ids() -> None:
 
 def test_refusal_keeps_its_text() -> None:
     model = ScriptedModel([], name="m")
-    assert refusal(ModelResponse("fine"), model) is None
-    assert "`m` refused to answer: I may not." in str(refusal(ModelResponse("x", refusal="I may not."), model))
-    assert "refused to answer: x" in str(refusal(ModelResponse("x", refusal=""), model))
-    filtered = str(refusal(ModelResponse("So far", stop_reason="content_filter"), model))
+    assert "`m` refused to answer: I may not." in str(refusal_error(ModelResponse("x", refusal="I may not."), model))
+    assert "refused to answer: x" in str(refusal_error(ModelResponse("x", refusal=""), model))
+    filtered = str(refusal_error(ModelResponse("So far", stop_reason="content_filter"), model))
     assert "`m` stopped at its content filter: So far" in filtered
-    assert "(no text)" in str(refusal(ModelResponse("", stop_reason="content_filter"), model))
-    long = str(refusal(ModelResponse("", refusal="a" * 600), model))
+    assert "(no text)" in str(refusal_error(ModelResponse("", stop_reason="content_filter"), model))
+    long = str(refusal_error(ModelResponse("", refusal="a" * 600), model))
     assert "a" * 500 in long
     assert "a" * 501 not in long
 
@@ -54,4 +54,4 @@ def test_refusal_keeps_its_text() -> None:
     ],
 )
 def test_only_external_failure_leaves_run_resumable(error: BaseException, expected: bool) -> None:
-    assert may_go_on(error) is expected
+    assert can_resume_after(error) is expected

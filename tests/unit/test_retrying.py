@@ -1,4 +1,4 @@
-"""Any model of the port, asked again by our one rule: each of the four ways to ask it."""
+"""Retries around any model of the port: each of the four ways to ask it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def busy(retry_after: float | None = None) -> ModelError:
     return ModelError("busy", retryable=True, retry_after=retry_after)
 
 
-# What is sent again
+# Retries
 
 
 @pytest.mark.parametrize("status", [None, 408, 409, 429, 500, 503, 529])
@@ -116,7 +116,7 @@ def test_failure_is_not_cause_of_next(ask: Ask) -> None:
 
 
 def hear(retrying: Retrying, heard: list[Delta], way: str) -> None:
-    """Every piece, up to where the stream breaks."""
+    """Collect every piece up to the break of the stream."""
 
     async def main() -> None:
         async for delta in retrying.astream(request()):
@@ -150,7 +150,7 @@ def test_first_piece_reports_retries(way: str) -> None:
 
 
 class Watched(ScriptedModel):
-    """Its streams are no generators, and tell when they are closed."""
+    """A model whose streams are not generators and record when they are closed."""
 
     def __init__(self, replies: Sequence[Scripted]) -> None:
         super().__init__(replies)
@@ -274,7 +274,7 @@ def test_cancelled_wait_sends_nothing() -> None:
     assert len(model.requests) == 1
 
 
-# What it shows of the model
+# The wrapped model
 
 
 class Odd(ScriptedModel):

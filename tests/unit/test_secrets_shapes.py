@@ -1,4 +1,4 @@
-"""What looks like a key, and what only begins like one."""
+"""Texts that look like a key, and texts that only start like one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A limit that machines share: what they send together, in a time that is counted and not waited for."""
+"""A limit that machines share: what they send together, in simulated time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOTH = RateLimit(requests=600, tokens=60_000, per=PER)
 @pytest.mark.parametrize("slow", [0.002, 0.02, 0.1])
 @pytest.mark.parametrize("limit", [REQUESTS, TOKENS, BOTH], ids=["requests", "tokens", "both"])
 def test_eight_machines_use_limit_fully(limit: RateLimit, slow: float) -> None:
-    sent = run(limit, WINDOWS, slow)  # so slow is the way to the store, and the way back
+    sent = run(limit, WINDOWS, slow)  # The delay of the store, in each direction.
     requests, tokens = most_in_any_window(sent, PER)
     assert requests <= 600
     assert tokens <= 60_000

@@ -1,4 +1,4 @@
-"""Events as data: read in the original's spelling or in Python's, written in either, nothing lost on the way."""
+"""Events as data: read and written in the original spelling or in snake_case, without loss."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ THREADS = 40_000 if os.environ.get("ACORN_TORTURE") == "1" else 800
 
 Plain = dict[str, Any]
 
-# An event as the original writes it, and as it is here.
+# An event as the original writes it, and in Python.
 ORIGINALS: list[tuple[Plain, AgentEvent]] = [
     (
         {"type": "message", "role": "user", "content": "Hi", "timestamp": 1721900000000, "iteration": 0},

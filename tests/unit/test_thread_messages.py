@@ -1,4 +1,4 @@
-"""Between a thread and a conversation: messages become events, and those the same messages again."""
+"""Conversion between a thread and a conversation: messages become events, and these the same messages."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def test_conversation_of_run_excludes_branches() -> None:
     assert to_messages([branch[1], branch[0], branch[2]]) == [user("a")], "of branches alone, the outermost and first"
 
 
-# There and back
+# Round trip
 
 
 def as_json(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A thread as one XML document, to the byte; well-formed whatever is in it; and read again."""
+"""A thread as one XML document: exact bytes, well-formed for any content, and read back."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def said(text: str, role: Any = "user", iteration: int = 0) -> MessageEvent:
 
 
 def line(event: AgentEvent) -> str:
-    """The line of an event that stands alone."""
+    """Return the line of a single event."""
     text = serialize_thread_to_xml([event])
     assert text.startswith("<thread>\n  <event ")
     assert text.endswith("</event>\n</thread>")
@@ -73,7 +73,7 @@ def body(event: AgentEvent) -> str:
 
 
 def names(events: Iterable[AgentEvent]) -> list[str | None]:
-    """The names in a document, None where an event has none."""
+    """Return the names in a document, None for an event without one."""
     return [item.get("name") for item in etree.fromstring(serialize_thread_to_xml(events))]
 
 
@@ -321,7 +321,7 @@ def test_empty_prefix_adds_nothing(prefix: str | None) -> None:
     assert serialize_thread_to_xml([], prefix) == "<thread>\n</thread>"
 
 
-# Well-formed, whatever is in it
+# Well-formed for any content
 
 Element = tuple[str, dict[str, str], str]
 """A name, attributes, and text."""
@@ -354,13 +354,13 @@ def read_by_lxml(text: str) -> list[Element]:
 
 
 def as_parsed(text: str, *, is_attribute: bool = False) -> str:
-    """What a parser makes of a text that we wrote: ends of lines are all alike, and blanks in an attribute."""
+    """Return what a parser makes of a written text: line ends are normalized, and whitespace in an attribute."""
     text = FORBIDDEN.sub("\ufffd", text).replace("\r\n", "\n").replace("\r", "\n")
     return text.replace("\n", " ").replace("\t", " ") if is_attribute else text
 
 
 def told(value: Any) -> str:
-    """The oracle's body of a result or of arguments."""
+    """Return the oracle's body of a result or of arguments."""
     if isinstance(value, str):
         return value
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -368,7 +368,7 @@ def told(value: Any) -> str:
 
 
 def expected(events: list[AgentEvent]) -> list[Element]:
-    """What the document must say, by someone who knows nothing of how it is written."""
+    """Return the expected document, written independently."""
     found: list[Element] = []
     for number, event in enumerate(events):
         head = {"id": str(number), "iteration": str(event.iteration)}
@@ -560,7 +560,7 @@ def thread_of(*lines: str) -> str:
     return f"<thread>\n{''.join(lines)}</thread>"
 
 
-REFUSED: list[tuple[str, int]] = [  # a document, and the line that is wrong
+REFUSED: list[tuple[str, int]] = [  # A document, and the line with the error.
     ("", 1),
     (" ", 1),
     ("Hello", 1),

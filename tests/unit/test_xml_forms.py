@@ -1,6 +1,6 @@
-"""How each kind of value is written, and what of a model's reply is understood: the contract, row by row.
+"""The form of each kind of value, and which answers are understood: the contract, row by row.
 
-The examples of the documents that describe the format stand here as they stand there.
+The examples of the seeds are verbatim.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COMMENT = XmlStyle(description_format="comment")
 
 
 def lines(text: str) -> str:
-    """A document as it stands in the tests, without their indentation."""
+    """Return a document of the tests without its indentation."""
     return textwrap.dedent(text).strip("\n")
 
 
@@ -65,7 +65,7 @@ class AnswerOutput(BaseModel):
     confidence: float = Field(ge=0, le=1)
 
 
-# The examples of the seed documents.
+# The examples of the seeds.
 
 EXAMPLES: dict[str, tuple[Any, str, XmlStyle, str]] = {
     "a model": (
@@ -336,7 +336,7 @@ def test_single_value_stays_on_its_line(value: Any, document: str) -> None:
     assert encode_xml(value, "v") == document
 
 
-# Descriptions of what is no field of a model.
+# Descriptions outside fields of a model.
 
 
 @dataclasses.dataclass
@@ -408,7 +408,7 @@ def test_non_json_numbers_survive_xml() -> None:
     assert isinstance(found, Reading)
     assert math.isnan(found.value)
     assert found.rest == [math.inf, -math.inf]
-    assert found.anything == "NaN"  # where the schema says nothing, it is text
+    assert found.anything == "NaN"  # Without a schema, it is text.
 
 
 # Containers.
@@ -634,7 +634,7 @@ def test_document_has_no_trailing_newline_or_declaration() -> None:
     assert document == "<input>\n  <question>q</question>\n  <sources />\n  <max_depth>3</max_depth>\n</input>"
 
 
-# The form that a model fills in.
+# The form for the model.
 
 
 class Node(BaseModel):
@@ -644,7 +644,7 @@ class Node(BaseModel):
 
 
 class Report(BaseModel):
-    """Words about the class are not shown."""
+    """A class whose description is not shown."""
 
     answer: str = Field(description="Your answer here")
     source: Source = Field(description="Where from")
@@ -787,7 +787,7 @@ def test_skeleton_of_mutually_recursive_classes_ends() -> None:
     assert isinstance(decode_xml(form, Shape(classes["C0"]), "output"), classes["C0"])
 
 
-# What of a reply is understood.
+# Understood answers.
 
 
 class Reply(BaseModel):

@@ -1,7 +1,7 @@
-"""Nothing a user or a model writes becomes markup, and nothing it writes is lost, or an error says so.
+"""Text of users and models never becomes markup and is never lost silently.
 
-Values of every kind go through the encoder, and an oracle that knows nothing of it says which elements and
-which text must come out. Broken documents go through the decoder, which may refuse, but never fall over.
+Values of every kind go through the encoder, and an independent oracle computes the expected elements and texts. Broken
+documents go through the decoder, which may refuse them but never crashes.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Loud:
 
 
 class Masked:
-    """Will not say what it is."""
+    """An object whose repr fails."""
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
@@ -122,7 +122,7 @@ class ShyList(list[Any]):
 
 
 class Table(Mapping[str, Any]):
-    """A mapping that is no dict."""
+    """A mapping that is not a dict."""
 
     def __init__(self, inner: dict[str, Any], *, broken: bool = False) -> None:
         self.inner, self.broken = inner, broken
@@ -159,7 +159,7 @@ def class_named(name: str, **fields: Any) -> Any:
     return create_model(name, __config__=ConfigDict(extra="allow", protected_namespaces=()), **fields)
 
 
-# The classes of models and dataclasses, with the tag of their items in a list, written by hand.
+# The classes of models and dataclasses, with the tag of their items in a list.
 TAGS: dict[Any, str] = {
     class_named("Source", title=(str, Field(description=EVIL)), n=(str, "")): "source",
     class_named("WebSource", title=(str, "")): "web_source",
@@ -180,7 +180,7 @@ class Root(RootModel[Any]):
     pass
 
 
-# The oracle: a value as the tree it must become.
+# The oracle: the expected tree of a value.
 
 Tree = tuple[str, Any]
 """A name, and the text or the list of trees inside."""
@@ -197,13 +197,13 @@ def oracle(name: str, value: Any, around: tuple[int, ...] = ()) -> Tree:
 
 
 def children(value: Any) -> list[tuple[str, Any]] | None:
-    """The parts of a container under their names; None for what has no parts."""
+    """Return the parts of a container by name, or None for a value without parts."""
     if type(value) in TAGS:
         held = vars(value) if hasattr(value, "__dict__") else {f.name: getattr(value, f.name) for f in fields(value)}
         extra = getattr(value, "__pydantic_extra__", None) or {}
         return [(name, item) for name, item in {**held, **extra}.items() if not is_none(item)]
     if type(value) in (dict, ShyDict, collections.OrderedDict):
-        # As in JSON, of two keys that read alike the last one stays.
+        # As in JSON, the last of two equal keys stays.
         return list({key_text(key): item for key, item in dict.items(value)}.items())
     if type(value) is Table and not value.broken:
         return list(value.inner.items())
@@ -231,7 +231,7 @@ def key_text(key: Any) -> str:
 
 
 def words(value: Any) -> str:
-    """A scalar as Pydantic writes it in JSON, without quotes."""
+    """Return a scalar as Pydantic writes it in JSON, without quotes."""
     if isinstance(type(value), enum.EnumMeta):
         value = value.value
     if value is None:
@@ -257,7 +257,7 @@ def clean(text: str) -> str:
     return FORBIDDEN.sub("\ufffd", text)
 
 
-# Values by chance.
+# Random values.
 
 
 LEAVES: list[Callable[[random.Random], Any]] = [
@@ -296,7 +296,7 @@ def some_value(rng: random.Random, size: int) -> Any:
 
 
 def some_instance(rng: random.Random, inner: list[Any]) -> Any:
-    """A model or dataclass whose fields hold anything at all."""
+    """A model or dataclass whose fields hold anything."""
     cls = rng.choice(CLASSES)
     is_model = issubclass(cls, BaseModel)
     names = list(cls.model_fields) if is_model else [field.name for field in fields(cls)]
@@ -317,7 +317,7 @@ def circle(rng: random.Random, inner: list[Any]) -> Any:
 
 
 def read_back(document: str) -> Tree:
-    """The elements of a document, with their text, as two parsers see them."""
+    """Return the elements of a document with their text, as two parsers see them."""
     data = document.encode()
     expat.ParserCreate().Parse(data, True)
     return as_tree(etree.fromstring(data, etree.XMLParser(resolve_entities=False, no_network=True)))
@@ -537,7 +537,7 @@ def test_document_within_bounds_is_read() -> None:
         found = found.anything if isinstance(found, Note) else found["a"]  # type: ignore[index]
 
 
-# What would take hours if any of it were looked at again and again.
+# Values that would take hours if any part were read again and again.
 UNITS = [
     "<!--", "<![CDATA[", "<?", '<a b="', "</a>", "<a>", "&", "<", "<a ", "<a b=", "<a/>", "<!-- -->", "<![CDATA[]]>",
     "&#", "&lt;", " ", "\n", "<output>", "</output>", "<output/>", "<output><text>", "<!DOCTYP", "-", "--", "```", "[",
@@ -585,7 +585,7 @@ class Negate(BaseModel):
 
 
 def tower(low: type[BaseModel], high: type[BaseModel], *values: Any) -> Any:
-    """Instances of two classes in turn, sixty levels high."""
+    """Return instances of two classes in turn, sixty levels deep."""
     node: Any = None if values else "x"
     for level in range(60):
         fields = {"value": values[level % 2]} if values else {}
@@ -594,7 +594,7 @@ def tower(low: type[BaseModel], high: type[BaseModel], *values: Any) -> Any:
 
 
 def test_nested_unions_are_not_read_in_every_combination() -> None:
-    # Pydantic does try them all where nothing tells the members apart at once, so it is not asked here.
+    # Pydantic tries all members if nothing distinguishes them, so it is not asked here.
     node = tower(Right, Left, "x", 5)
     assert read_xml(encode_xml(node, "output"), Shape(Left).xml_schema, "output") == node.model_dump(exclude_none=True)
     node = tower(Add, Negate)

@@ -1,7 +1,7 @@
-"""What XML can hold comes back: classes and values made by chance, written in every style and read again.
+"""Values survive XML: random classes and values, written in every style and read again.
 
-What XML cannot hold by contract is marked with a reason as it is made, what JSON cannot hold either is found
-by trying. Both are counted, printed (`-s`) and bounded. All else must come back equal, type for type.
+Values that XML cannot hold by contract are marked with a reason when they are made; values that JSON cannot hold are
+found by trying. Both are counted, printed (`-s`) and bounded. All others must be equal, type for type.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ JSON_TOO = "JSON does not hold it either"
 
 
 def same(left: Any, right: Any) -> bool:
-    """Equal, type for type: 1 is not True, and not 1.0."""
+    """Compare values by type: 1 is not True and not 1.0."""
     if type(left) is not type(right):
         return False
     if is_object(left):

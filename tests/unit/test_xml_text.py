@@ -1,4 +1,4 @@
-"""Escaping is quick by replacing one mark after another; it says the same as going through a text letter by letter."""
+"""Fast escaping by replacing one character after another equals escaping letter by letter."""
 
 from __future__ import annotations
 

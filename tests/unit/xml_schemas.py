@@ -1,6 +1,6 @@
-"""Schemas by chance: classes of every kind with odd names, and values for them that are hard to write.
+"""Random schemas: classes of every kind with unusual names, and values that are hard to write.
 
-A value that XML cannot hold by contract is marked with the reason where it is made.
+A value that XML cannot hold by contract is marked with the reason when it is made.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing_extensions import TypedDict
 
 from acorn._formats.schema.shape import RESULT, Shape, shape_of
 
-# Why a value may not come back.
+# Reasons why a value may not survive.
 READS_AS_OTHER = "text in a union that reads as a number, a truth value or nothing"
 EMPTY = "emptiness in a union that holds more than one kind of it"
 NONE_WRITTEN = "None that is written, where emptiness is something else"
@@ -55,13 +55,13 @@ DESCRIPTIONS = [
     "<!-- <output> -->", "\x00",
 ]  # fmt: skip
 
-# A reason with this at its end counts only where a style writes None.
+# A reason with this suffix counts only if a style writes None.
 IF_WRITTEN = ", if None is written"
 
 
 @dataclass(frozen=True)
 class Made:
-    """A value, and why it might not come back."""
+    """A value, and the reason why it might not survive."""
 
     value: Any
     reasons: frozenset[str] = frozenset()
@@ -210,7 +210,7 @@ def either(members: Sequence[Kind]) -> Kind:
 
 
 def union_reasons(members: Sequence[Kind], value: Any) -> Iterator[str]:
-    """Why a value may be taken for one of another member."""
+    """Return why a value may be taken for one of another member."""
     value = unwrapped(value)
     inside = list(leaves(value))
     is_choice = sum(member is not NOTHING for member in members) > 1
@@ -236,7 +236,7 @@ def unwrapped(value: Any) -> Any:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Everything in a value that is no container."""
+    """Yield every scalar in a value."""
     if is_object(value):
         value = contents(value)
     if isinstance(value, str | bytes) or not hasattr(value, "__iter__"):
@@ -247,7 +247,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def reads_as_other(leaf: Any) -> bool:
-    """A word that a number, a truth value or an empty element is written as, too."""
+    """Return whether a text could also be a number, a boolean or an empty element."""
     leaf = leaf.value if isinstance(leaf, enum.Enum) else leaf
     word = (
         leaf.decode("utf-8", "replace") if isinstance(leaf, bytes) else str(leaf) if isinstance(leaf, Decimal) else leaf
@@ -265,7 +265,7 @@ def reads_as_other(leaf: Any) -> bool:
 
 @dataclass
 class Part:
-    """A field in the making; a default of `...` is none."""
+    """A field under construction; a default of `...` means none."""
 
     kind: Kind
     default: Any = ...
@@ -287,14 +287,14 @@ def some_parts(rng: random.Random, depth: int, names: list[str]) -> dict[str, Pa
             part.default = part.kind.make(rng).value
         parts[name] = part
     if rng.random() < 0.15:
-        # Aliases that are the names of other fields: only the own names tell these apart.
+        # Aliases that are names of other fields: only the field names distinguish these.
         for name, alias in zip(parts, [*list(parts)[1:], "someAlias"], strict=True):
             parts[name].alias = alias
     return parts
 
 
 def fill(rng: random.Random, parts: dict[str, Part], *, omits_none: bool) -> Made:
-    """Values for the fields of an object."""
+    """Return values for the fields of an object."""
     values: dict[str, Any] = {}
     reasons: set[str] = set()
     for name, part in parts.items():
@@ -357,7 +357,7 @@ def some_typed_dict(rng: random.Random, depth: int, names: list[str]) -> Kind:
 
 
 def some_tree(rng: random.Random, depth: int, names: list[str]) -> Kind:
-    """A class that holds itself, one by one and many at a time."""
+    """A class that holds itself, singly and in a list."""
     value = rng.choice(SCALARS)
     fields: Any = {
         "value": (value.hint, Field(description=rng.choice(DESCRIPTIONS))),
@@ -407,14 +407,14 @@ def is_object(value: Any) -> bool:
 
 
 def contents(value: Any) -> dict[str, Any]:
-    """The fields of a model or dataclass."""
+    """Return the fields of a model or dataclass."""
     if isinstance(value, BaseModel):
         return {**value.__dict__, **(value.__pydantic_extra__ or {})}
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def clean(value: Any) -> Any:
-    """The value as XML holds it: characters that XML forbids are U+FFFD."""
+    """Return the value as XML holds it: characters that XML forbids are U+FFFD."""
     if isinstance(value, enum.Enum):
         return value
     if isinstance(value, str):

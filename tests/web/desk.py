@@ -1,4 +1,4 @@
-"""An agent whose model does what the question says, and a site of it without a network."""
+"""An agent whose model does what the question says, and its site without a network."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Check(module[str, str]):
 
 
 def said(request: ModelRequest) -> tuple[str, int]:
-    """The question of the last input, and how many turns stand behind it."""
+    """Return the question of the last input, and the number of turns since it."""
     turns = 0
     for message in reversed(request.messages):
         content = str(message["content"])
@@ -169,12 +169,12 @@ class Desk(module[Question, Answer]):
 
 
 def site(agent: Any = None, **options: Any) -> Any:
-    """The page as an application."""
+    """Return the page as an application."""
     return acorn.web.app(agent, **{"key": KEY, **options})
 
 
 async def asked(app: Any, method: str, path: str, *, headers: Any = None, **options: Any) -> httpx.Response:
-    """One request to it, as the page would make it; a header that is None is left out."""
+    """Send one request like the page; a header that is None is left out."""
     usual = {
         "cookie": f"acorn_8123={KEY}",
         "origin": HOME if method != "GET" else None,
@@ -196,7 +196,7 @@ def post(app: Any, path: str, body: Any = None, **options: Any) -> httpx.Respons
 
 
 def begin(app: Any, question: str, **more: Any) -> str:
-    """Start a run on the page; its id."""
+    """Start a run on the page and return its id."""
     answer = post(app, "/api/runs", {"input": {"question": question}, **more})
     assert answer.status_code == 201, answer.text
     found: str = answer.json()["id"]
@@ -204,7 +204,7 @@ def begin(app: Any, question: str, **more: Any) -> str:
 
 
 def events(app: Any, run_id: str, came: str = "") -> list[dict[str, Any]]:
-    """All events of a run, to its end."""
+    """Return all events of a run."""
     return events_in(get(app, f"/api/runs/{run_id}/stream", headers={"last-event-id": came or None}))
 
 
@@ -215,5 +215,5 @@ def events_in(answer: httpx.Response) -> list[dict[str, Any]]:
 
 
 def ended(app: Any, question: str, **more: Any) -> dict[str, Any]:
-    """A run from its beginning to its end: what the last event says."""
+    """Run to the end and return the last event."""
     return events(app, begin(app, question, **more))[-1]

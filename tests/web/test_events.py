@@ -1,4 +1,4 @@
-"""What goes to the page: the same in fewer words, and nothing secret."""
+"""Data for the page: complete, compact and without secrets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EVENTS = st.lists(
 
 
 def state(events: list[dict[str, Any]]) -> Any:
-    """What a page shows after these events: of each run what was said, and of its open turn what has come."""
+    """Return what a page shows after these events: the texts of each run, and the current state of its open turn."""
     said: dict[str, list[Any]] = {}
     coming: dict[str, dict[Any, Any]] = {}
     for event in events:

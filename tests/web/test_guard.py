@@ -1,4 +1,4 @@
-"""Who may ask for what: every line of the guard, and what every answer carries."""
+"""Access to the page: every rule of the guard, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -79,11 +79,11 @@ def test_page_host_rejection_says_what_to_do() -> None:
 
 
 def test_login_sets_cookie_and_continues() -> None:
-    for origin in ("cross-site", "none", None):  # typed, or opened by a file
+    for origin in ("cross-site", "none", None):  # Typed, or opened by a file.
         page = answer("GET", f"/login?key={KEY}&next=/runs/", cookie=None, sec_fetch_site=origin)
         assert page.status_code == 200
         assert "0;url=/runs/" in page.text
-        assert 'rel="icon"' in page.text  # else a browser asks for one, and complains
+        assert 'rel="icon"' in page.text  # Otherwise a browser asks for one and reports an error.
         cookie = page.headers["set-cookie"]
         assert cookie.startswith(f"acorn_8123={KEY};")
         assert "HttpOnly" in cookie

@@ -1,4 +1,4 @@
-"""Files and stores from elsewhere, which may hold anything."""
+"""Foreign files and stores, which may hold anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that the page starts: to their ends, well or not, stopped, answered, continued, several at once."""
+"""Runs that the page starts: finished, failed, stopped, answered, continued, and concurrent."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_run_is_stopped_and_resumed(app: Any) -> None:
 
 
 class SlowStore(MemoryStore):
-    """Keeps nothing before the test says so."""
+    """A store that commits nothing before the test says so."""
 
     def commit(self, commit: Commit) -> Future[None]:
         GATES["slow store"].wait(PATIENCE)
@@ -353,7 +353,7 @@ def test_ctrl_c_ends_server_with_open_page_and_run(tmp_path: Path, ctrl_c: None)
             lines = stream.iter_lines()
             assert next(line for line in lines if "ToolStarted" in line)
             process.send_signal(signal.SIGINT)
-            for _ in lines:  # it ends by itself
+            for _ in lines:  # It ends by itself.
                 pass
     assert process.wait(PATIENCE) == 0
     assert "Traceback" not in process.stderr.read()

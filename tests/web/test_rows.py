@@ -1,4 +1,4 @@
-"""The rows of the waterfall, from real runs and from journals that make no sense."""
+"""The rows of the waterfall, from real runs and from invalid journals."""
 
 from __future__ import annotations
 

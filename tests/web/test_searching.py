@@ -1,4 +1,4 @@
-"""Texts are searched in all that the runs of a store hold, however many there are, and nothing hidden is found."""
+"""Search covers all texts of the runs of a store, and finds nothing hidden."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def found(app: Any, text: str, **more: str) -> list[str]:
-    """The inputs of the runs that say a text, of all pages."""
+    """Return the inputs of the runs that contain a text, of all pages."""
     inputs: list[str] = []
     before: str | None = ""
     while before is not None:
@@ -59,10 +59,10 @@ def test_search_finds_any_text_in_any_case(store: Store) -> None:
         agent.run(question=f"search {text}")
     for text in SAID:
         inputs = [" ".join(f"search {text}".split())]
-        for words in (text, f"found {text}", text.upper(), text.lower()):  # given, and what a tool returned
+        for words in (text, f"found {text}", text.upper(), text.lower()):  # The input, and the result of a tool.
             assert found(app, words) == inputs, words
     assert found(app, "found nothing like it") == []
-    assert len(found(app, "better to look.")) == len(SAID) + 1  # what the model thought
+    assert len(found(app, "better to look.")) == len(SAID) + 1  # The model's reasoning.
     assert found(app, "acorns", status="failed") == []
     assert found(app, "acorns", agent="Other") == []
     assert len(found(app, "scripted/desk")) == len(SAID) + 1

@@ -1,4 +1,4 @@
-"""Secrets, which nobody is shown: thirty of them go in by every route that there is, and none comes out."""
+"""Secrets: thirty of them go in by every route, and none comes out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CANARIES = [f"canary-{number:02}-{'abcdefgh'[number % 8] * 8}" for number in ran
 
 @pytest.fixture
 def secretive(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Thirty secrets: of the environment, and what only looks like one."""
+    """Thirty secrets: of the environment, and texts that only look like one."""
     for number, canary in enumerate(CANARIES[:15]):
         monkeypatch.setenv(f"CANARY_{number}_TOKEN", canary)
     return CANARIES[:15] + [f"sk-{canary}" for canary in CANARIES[15:]]
@@ -48,7 +48,7 @@ class House(NamedTuple):
         return post(self.app, path, body).text
 
     def of(self, path: str) -> list[str]:
-        """What a route says of each run."""
+        """Return what a route sends about each run."""
         return [self.get(f"/api/runs/{run}/{path}") for run in (self.done, self.later, self.waits, quote(self.text))]
 
     def rows(self, what: str) -> list[str]:

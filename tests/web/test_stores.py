@@ -1,4 +1,4 @@
-"""The page on a store of PostgreSQL, and on one that goes away."""
+"""The page on a PostgreSQL store, and on a store that becomes unreachable."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One file each: how somebody would write the works with that library."""
+"""One file per framework, with the tasks as its users would write them."""

@@ -1,4 +1,4 @@
-"""acorn on LiteLLM's lane."""
+"""acorn on the LiteLLM lane."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""agno's Agent, without telemetry, storage and memory."""
+"""The Agent of agno, without telemetry, storage and memory."""
 
 from __future__ import annotations
 

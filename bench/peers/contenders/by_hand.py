@@ -1,4 +1,4 @@
-"""What the raw contenders share: the loop that somebody writes who needs no framework."""
+"""What the raw contenders share: the loop of a program without a framework."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def answer_in(calls: list[Message]) -> Answer | None:
 
 
 def converse(ask: Callable[[dict[str, Any]], Message], *names: str) -> Callable[[], Answer]:
-    """A run: ask, do what is called for, ask again."""
+    """Run one task: send a request, execute the calls, send the next request."""
 
     def run() -> Answer:
         messages = opening()
@@ -109,7 +109,7 @@ async def all_at_once(ask: Callable[[dict[str, Any]], Awaitable[Message]], count
 
 
 def delta_in(line: str) -> str:
-    """The piece of the answer in one line of the stream, if it holds one."""
+    """Return the piece of the answer in one line of the stream, if it has one."""
     if not line.startswith("data: {"):
         return ""
     choices = json.loads(line[6:])["choices"]

@@ -1,4 +1,4 @@
-"""DSPy: `Predict` for a single turn, `ReAct` for tools; its caches are off, as every call must be a request."""
+"""DSPy: `Predict` for a single turn, `ReAct` for tools. Its caches are off, because every call must be a request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peers.tasks import Answer, question
 FINISH = "dspy"
 PACKAGES = ["dspy"]
 CANNOT = {"parallel": "`ReAct` calls one tool a step", "stream": "streams text of fields, no partial answers"}
-MORE_REQUESTS = {"loop": 1}  # ReAct reads the answer out of its trajectory in a request of its own
+MORE_REQUESTS = {"loop": 1}  # ReAct reads the answer from its trajectory in a separate request.
 
 
 class Looking(dspy.Signature):  # type: ignore[misc]
@@ -53,7 +53,7 @@ def loop(url: str, steps: int) -> Callable[[], Answer]:
 
 
 def many(url: str, count: int) -> Callable[[], Coroutine[Any, Any, list[Answer]]]:
-    # One of its models opens a hundred connections at most.
+    # One of its models opens at most a hundred connections.
     made, program = [model(url) for _ in range(0, count, 100)], dspy.Predict(Looking)
 
     async def one(number: int) -> Answer:

@@ -1,4 +1,4 @@
-"""instructor over the openai SDK, by its default way for OpenAI: a tool call."""
+"""instructor with the openai SDK, in its default way for OpenAI: a tool call."""
 
 from __future__ import annotations
 

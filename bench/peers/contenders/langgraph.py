@@ -27,7 +27,7 @@ def model(url: str) -> Any:
 
 
 def agent(url: str, *tools: Any) -> Any:
-    # The provider's own structured output: with a tool for it the agent would cost a node more.
+    # Use the provider's structured output: a tool for it would cost the agent one more node.
     return create_agent(model(url), list(tools), system_prompt=PROMPT, response_format=ProviderStrategy(Answer))
 
 
@@ -52,7 +52,7 @@ def parallel(url: str, calls: int) -> Run:
 
 
 def stream(url: str, watch: Watch) -> Run:
-    # Partials are dicts here, when the schema is given as JSON Schema; the end is validated by hand.
+    # Partials are dicts here, if the schema is given as JSON Schema; the end is validated by hand.
     made = model(url).with_structured_output(Report.model_json_schema(), method="function_calling")
 
     async def run() -> Any:

@@ -1,4 +1,4 @@
-"""The openai SDK, with its own parsing into Pydantic classes, and a loop by hand."""
+"""The openai SDK with its own parsing into Pydantic classes, and a hand-written loop."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def stream(url: str, watch: Watch) -> Callable[[], Report | None]:
 
 
 def many(url: str, count: int) -> Callable[[], Coroutine[Any, Any, list[Answer | None]]]:
-    # Its own transport on aiohttp, which the SDK advises for many requests at once.
+    # The SDK recommends its aiohttp transport for many concurrent requests.
     made = openai.AsyncOpenAI(
         base_url=url, api_key="sk-bench", max_retries=0, http_client=openai.DefaultAioHttpClient()
     )

@@ -1,4 +1,4 @@
-"""The other framework of the name acorn, on LiteLLM as it is."""
+"""The other framework named acorn, on plain LiteLLM."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from peers import async_tools
 from peers.tasks import PROMPT, Answer, question
 
 FINISH = "__finish__"
-acorn: Any = importlib.import_module("acorn")  # a type checker would take it for ours
+acorn: Any = importlib.import_module("acorn")  # A type checker would take it for this package.
 PACKAGES = ["acorn", "litellm"]
 CANNOT = {"stream": "its partials show a field only when it is whole"}
 Run = Callable[[], Coroutine[Any, Any, Any]]
@@ -58,18 +58,18 @@ def loop(url: str, steps: int) -> Run:
 
 
 def parallel(url: str, calls: int) -> Run:
-    # Async tools: sync ones run one after another.
+    # Async tools: sync tools run one after another.
     return asking(Looker(url, tools=[acorn.tool(async_tools.wait)], max_steps=2))
 
 
 def many(url: str, count: int) -> Run:
-    # LiteLLM's own client opens a hundred connections here at most.
+    # LiteLLM's own client opens at most a hundred connections here.
     client = httpx.AsyncClient(limits=httpx.Limits(max_connections=None, max_keepalive_connections=20), timeout=60)
 
     async def run() -> list[Any]:
         litellm.aclient_session = client
         try:
-            # An instance keeps its conversation, so each run has its own.
+            # An instance keeps its conversation, so each run has its own instance.
             return await asyncio.gather(*(asking(Looker(url), at)() for at in range(count)))
         finally:
             litellm.aclient_session = None

@@ -1,4 +1,4 @@
-"""pydantic-ai on OpenAI's chat completions, async as it is at home."""
+"""pydantic-ai on OpenAI's chat completions, async as it is designed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class PartialItem(TypedDict, total=False):
 
 
 class PartialReport(TypedDict, total=False):
-    """Its documentation streams dicts: of a class it shows nothing while an item is half there."""
+    """Its documentation streams dicts: a class shows nothing while an item is incomplete."""
 
     name: str
     items: list[PartialItem]
@@ -38,7 +38,7 @@ Run = Callable[[], Coroutine[Any, Any, Any]]
 
 def agent(url: str, *tools: Any, output: Any = Answer) -> Any:
     model = OpenAIChatModel("gpt-4o", provider=OpenAIProvider(base_url=url, api_key="sk-bench"))
-    # Async tools: sync ones would each go to a thread.
+    # Async tools: each sync tool would run in a thread.
     return Agent(model, instructions=PROMPT, output_type=output, tools=tools)
 
 

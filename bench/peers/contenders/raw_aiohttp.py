@@ -1,4 +1,4 @@
-"""aiohttp and a loop by hand."""
+"""aiohttp and a hand-written loop."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from peers.tasks import Answer, Report
 
 FINISH = "__finish__"
 PACKAGES = ["aiohttp"]
-PARTIALS = False  # it joins the deltas and reads the whole
+PARTIALS = False  # It joins the deltas and parses the whole.
 Run = Callable[[], Coroutine[Any, Any, Answer]]
 
 
 class Asking:
-    """A session is made inside the loop that uses it."""
+    """Create a session inside the loop that uses it."""
 
     def __init__(self, url: str) -> None:
         self.url = f"{url}/chat/completions"

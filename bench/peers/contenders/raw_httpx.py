@@ -1,4 +1,4 @@
-"""httpx and a loop by hand: what the others are measured by."""
+"""httpx and a hand-written loop: the baseline for all others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peers.tasks import Answer, Report
 
 FINISH = "__finish__"
 PACKAGES = ["httpx"]
-PARTIALS = False  # it joins the deltas and reads the whole
+PARTIALS = False  # It joins the deltas and parses the whole.
 
 
 def asking(url: str) -> Callable[[dict[str, Any]], by_hand.Message]:
@@ -50,7 +50,7 @@ def stream(url: str, watch: object) -> Callable[[], Report]:
 
 
 def many(url: str, count: int) -> Callable[[], Coroutine[Any, Any, list[Answer]]]:
-    # Its pool looks at every idle connection for each request: it is much cheaper when it keeps few.
+    # The pool looks at every idle connection for each request: it is much cheaper with few connections.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
     client = httpx.AsyncClient(limits=limits, timeout=60)
 

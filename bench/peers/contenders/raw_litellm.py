@@ -1,10 +1,10 @@
-"""LiteLLM and a loop by hand, without its retries and callbacks."""
+"""LiteLLM and a hand-written loop, without its retries and callbacks."""
 
 from __future__ import annotations
 
 import os
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it would fetch a price list
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # It would fetch a price list.
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -16,7 +16,7 @@ from peers.tasks import Answer, Report
 
 FINISH = "__finish__"
 PACKAGES = ["litellm"]
-PARTIALS = False  # it joins the deltas and reads the whole
+PARTIALS = False  # It joins the deltas and parses the whole.
 litellm.telemetry = False
 litellm.suppress_debug_info = True
 

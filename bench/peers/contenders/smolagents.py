@@ -1,4 +1,4 @@
-"""smolagents' ToolCallingAgent, silent; what `final_answer` brings is validated by hand."""
+"""The ToolCallingAgent of smolagents, without output; the result of `final_answer` is validated by hand."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def parallel(url: str, calls: int) -> Callable[[], Answer]:
 
 
 def many(url: str, count: int) -> Callable[[], Coroutine[Any, Any, list[Answer]]]:
-    # It has no async calls; threads are what its documentation advises. An agent keeps its run, so each has its own.
+    # It has no async calls; its documentation recommends threads. An agent keeps its run, so each run has its own.
     made = [agent(url) for _ in range(count)]
     pool = ThreadPoolExecutor(count)
 

@@ -1,9 +1,10 @@
-"""Many inputs, one run each: so many at a time, each item as it ends, and with an id in a store never one twice.
+"""Batches: one run for each row of an input list, several at a time.
 
     for item in agent.map(rows, concurrency=16, id="nightly-16"):
         print(item.index, item.output or item.error)
 
-The sync batch drives its runs in threads, the async one in tasks. What goes wrong with an item is its own.
+A sync batch drives its runs in threads, an async batch in tasks. The failure of one run does not affect the others.
+With an `id` and a store, another call of the same batch does not repeat finished runs.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import hashlib
 import queue
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -34,53 +35,64 @@ from acorn.types import JsonObject, Paused, Usage
 
 Out = TypeVar("Out", default=Any)
 StartRow = Callable[[Any, int, str | None], tuple[Tree, str]]
-"""Makes a run of a row, the number of its item, and the id that it is kept under."""
+"""A function that starts the run of a row, from the row, its index and its run id."""
 
 _CONCURRENCY = 8
-"""Runs at a time, where nobody says how many."""
-_SOON = 5.0
-"""Seconds in which a run is made, or claimed, where its store is well."""
-_GLANCE = 0.002
+"""The default number of concurrent runs."""
+_START_SECONDS = 5.0
+"""The longest time to wait for runs that are being started when the batch stops."""
+_POLL_SECONDS = 0.002
 
 
 @dataclass(frozen=True, slots=True)
 class Item(Generic[Out]):
-    """What became of one input."""
+    """The result of one row of a batch."""
 
     index: int
+    """The position of the row."""
     input: Any
-    """The row as it was given."""
+    """The row as it was passed."""
     output: Out | Paused | None = None
+    """The output of the run, or None if it failed."""
     error: Exception | None = None
+    """The error of the run, or None."""
     run: Run[Out] | None = None
+    """The record of the run, if it started."""
     key: str | None = None
-    """What `key` said of the row."""
+    """The key of the row, if `map` has the argument `key`."""
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a batch is."""
+    """The progress of a batch."""
 
     total: int | None = None
-    """How many rows there are, as soon as that is known."""
+    """The number of rows, as soon as it is known."""
     done: int = 0
+    """The number of runs that have finished."""
     failed: int = 0
+    """The number of rows whose run failed or did not start."""
     waiting: int = 0
-    """Runs that rest until people have answered."""
+    """The number of runs that wait for a person."""
     running: int = 0
+    """The number of runs in progress."""
     usage: Usage = field(default_factory=Usage)
+    """The tokens and requests of all runs that have ended."""
     cost: float | None = None
+    """Their cost in dollars, where prices are known."""
     seconds: float = 0.0
+    """The seconds since the start of the batch."""
     eta: float | None = None
-    """Seconds until the end, by the pace so far."""
+    """The estimated seconds until the batch ends, at the present pace."""
 
     @property
     def ended(self) -> int:
+        """The number of rows that are done, failed or waiting."""
         return self.done + self.failed + self.waiting
 
 
 class RowJob(NamedTuple):
-    """A row, before anything has come of it."""
+    """A row whose run has not started yet. A row with an `error` will not start."""
 
     at: int
     row: Any
@@ -90,7 +102,7 @@ class RowJob(NamedTuple):
 
 
 class BatchProgress(Generic[Out]):
-    """What both batches share: the rows as they are needed, and the account of what became of them."""
+    """The rows that are left, and the results so far. All kinds of batches use it."""
 
     def __init__(
         self,
@@ -102,19 +114,19 @@ class BatchProgress(Generic[Out]):
     ) -> None:
         self.concurrency, self.batch, self._key, self._max_cost = concurrency, batch, key, max_cost
         self._rows: Iterator[tuple[int, Any]] = enumerate(rows)
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         self._keys: set[str] = set()
         self._outcomes: dict[int, Any] = {}
-        """Of those that have ended, the output or the error: all records together would be too much to keep."""
+        """The output or the error of each ended row. Keeping all records would take too much memory."""
         self.is_over = False
-        self.progress = Progress(total=len(rows) if hasattr(rows, "__len__") else None)  # type: ignore[arg-type]
+        self.progress = Progress(total=len(rows) if isinstance(rows, Sized) else None)
 
     @property
     def has_max_cost(self) -> bool:
         return self._max_cost is not None
 
     def next(self) -> RowJob | None:
-        """The next row; None behind the last."""
+        """Return the next row, or None after the last one."""
         for index, row in self._rows:
             return self._job(index, row)
         self.progress.total = self.progress.ended + self.progress.running
@@ -124,19 +136,20 @@ class BatchProgress(Generic[Out]):
         try:
             key = None if self._key is None else str(self._key(row))
             if key is not None and key in self._keys:
-                raise InputError(f"Two rows of the batch have the key {excerpt(key)}; a key stands for one of them.")
+                raise InputError(f"Two rows of the batch have the key {excerpt(key)}. Each row needs its own key.")
             self._keys |= set() if key is None else {key}
             run_id = None if self.batch is None else _run_id(self.batch, str(index) if key is None else f"key {key}")
             if self._max_cost is not None and (self.progress.cost or 0.0) >= self._max_cost:
                 raise LimitError(
-                    f"The batch has spent its `max_cost` of {self._max_cost} dollars, so this item was not begun."
+                    f"The run of this item was not started: the batch has used its `max_cost` of {self._max_cost} "
+                    f"dollars."
                 )
-        except Exception as error:  # `key` is the user's
+        except Exception as error:  # The user's `key` may raise anything.
             return RowJob(index, row, None, None, error)
         return RowJob(index, row, key, run_id, None)
 
     def end(self, job: RowJob, run: Run | None, error: BaseException | None) -> Item[Out]:
-        """Count what became of a row."""
+        """Count the result of a row, and return its item."""
         record = run if run is not None else getattr(error, "run", None)
         failure = error if isinstance(error, Exception) else None
         output = None if record is None or failure is not None else record.output
@@ -153,14 +166,19 @@ class BatchProgress(Generic[Out]):
             if record.cost is not None:
                 progress.cost = (progress.cost or 0.0) + record.cost
         self._outcomes[job.at] = output if failure is None else failure
-        self.look()
+        self.snapshot()
         return item
 
-    def look(self) -> Progress:
-        """How far it is now."""
+    def finish(self) -> None:
+        """Stop the clock of the batch."""
+        self.snapshot()
+        self.is_over = True
+
+    def snapshot(self) -> Progress:
+        """Return a copy of the current progress."""
         progress = self.progress
         if not self.is_over:
-            progress.seconds = time.monotonic() - self._began
+            progress.seconds = time.monotonic() - self._started
         left = None if progress.total is None else progress.total - progress.ended
         progress.eta = None if left is None or not progress.ended else progress.seconds / progress.ended * left
         return replace(progress, usage=progress.usage.copy())
@@ -170,184 +188,186 @@ class BatchProgress(Generic[Out]):
 
 
 class Batch(Generic[Out]):
-    """Runs side by side, in threads or elsewhere; iterate over it, once, for the items as they end."""
+    """Concurrent runs of many rows. Iterate over it, once, for the items as they end."""
 
-    def __init__(self, book: BatchProgress[Out], steps: Generator[Item[Out]]) -> None:
-        self._book = book
-        # Which do not know the batch, so that a loop that is left ends what is under way.
-        self._steps = steps
+    def __init__(self, progress: BatchProgress[Out], items: Generator[Item[Out]]) -> None:
+        self._progress = progress
+        # The generator must not refer to this object: leaving the loop then closes it, which stops the runs.
+        self._items = items
 
     def __iter__(self) -> Iterator[Item[Out]]:
-        return self._steps
+        return self._items
 
     @property
     def progress(self) -> Progress:
-        """How far it is, at this moment."""
-        return self._book.look()
+        """The current progress."""
+        return self._progress.snapshot()
 
     def results(self) -> list[Out | Paused | Exception]:
-        """Wait for all, and give what became of each row, in the order of the rows: a failure is its exception."""
-        for _ in self._steps:
+        """Wait for all runs. Return their outputs in the order of the rows, with an exception for each failure."""
+        for _ in self._items:
             pass
-        return self._book.results()
+        return self._progress.results()
 
 
 class ThreadedBatch(Generic[Out]):
-    """The runs of a batch, each in a thread."""
+    """A batch that drives each run in a thread."""
 
-    def __init__(self, book: BatchProgress[Out], begin: StartRow, drive: Callable[[Tree, str], Run]) -> None:
-        self._book, self._begin, self._drive = book, begin, drive
-        self._news: queue.SimpleQueue[tuple[RowJob, Run | None, BaseException | None]] = queue.SimpleQueue()
+    def __init__(self, progress: BatchProgress[Out], start_row: StartRow, drive: Callable[[Tree, str], Run]) -> None:
+        self._progress, self._start_row, self._drive = progress, start_row, drive
+        self._ended: queue.SimpleQueue[tuple[RowJob, Run | None, BaseException | None]] = queue.SimpleQueue()
         self._trees: dict[int, tuple[Tree, str]] = {}
         self._lock = threading.Lock()
-        self._beginning: set[int] = set()
-        """Rows whose runs are being made, or claimed."""
+        self._starting: set[int] = set()
+        """Rows whose runs are being created or claimed."""
 
-    def go(self) -> Generator[Item[Out]]:
-        book, progress = self._book, self._book.progress
-        has_more = True
+    def items(self) -> Generator[Item[Out]]:
+        """Iterate over the items as their runs end."""
+        batch, progress = self._progress, self._progress.progress
+        has_more_rows = True
         try:
             while True:
-                while has_more and progress.running < book.concurrency:
-                    job = book.next()
+                while has_more_rows and progress.running < batch.concurrency:
+                    job = batch.next()
                     if job is None:
-                        has_more = False
+                        has_more_rows = False
                     elif job.error is not None:
-                        yield book.end(job, None, job.error)
+                        yield batch.end(job, None, job.error)
                     else:
                         progress.running += 1
-                        self._beginning.add(job.at)
+                        self._starting.add(job.at)
                         start_thread(self._work, job)
                 if not progress.running:
                     return
-                job, run, error = next_item(self._news)
+                job, run, error = next_item(self._ended)
                 progress.running -= 1
                 if error is not None and not isinstance(error, Exception):
                     raise error
-                yield book.end(job, run, error)
+                yield batch.end(job, run, error)
         except BaseException as error:
             self._stop(error)
             raise
         finally:
-            book.look()
-            book.is_over = True
+            batch.finish()
 
     def _work(self, job: RowJob) -> None:
         run: Run | None = None
         failure: BaseException | None = None
         try:
-            tree, run_id = self._begun(job)
+            tree, run_id = self._start(job)
             run = self._drive(tree, run_id)
         except BaseException as error:
             failure = error
         finally:
             with self._lock:
                 self._trees.pop(job.at, None)
-            self._news.put((job, run, failure))
+            self._ended.put((job, run, failure))
 
-    def _begun(self, job: RowJob) -> tuple[Tree, str]:
+    def _start(self, job: RowJob) -> tuple[Tree, str]:
         try:
-            tree, run_id = self._begin(job.row, job.at, job.run_id)
-            if self._book.is_over:  # it has not begun, or goes on from where it was
+            tree, run_id = self._start_row(job.row, job.at, job.run_id)
+            if self._progress.is_over:  # The run is new, or stays as it is stored.
                 tree.release()
                 raise GeneratorExit("the batch has ended")
             with self._lock:
                 self._trees[job.at] = tree, run_id
             return tree, run_id
         finally:
-            self._beginning.discard(job.at)
+            self._starting.discard(job.at)
 
     def _stop(self, error: BaseException) -> None:
-        """Nobody waits any more: what is under way ends where it is, and can go on from there."""
-        self._book.is_over = True
-        late = time.monotonic() + _SOON
-        while self._beginning and time.monotonic() < late:
-            time.sleep(_GLANCE)
+        """Stop the runs in progress. Stored runs can be resumed."""
+        self._progress.is_over = True
+        deadline = time.monotonic() + _START_SECONDS
+        while self._starting and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
         with self._lock:
             trees = list(self._trees.values())
-        # What ended the batch, rows that cannot be read, say, is no failure of these runs.
-        stopped = GeneratorExit("the batch has ended") if isinstance(error, Exception) else error
+        # An error of the batch, such as rows that cannot be read, is not a failure of these runs.
+        stop = GeneratorExit("the batch has ended") if isinstance(error, Exception) else error
         for tree, run_id in trees:
             with suppress(Exception):
-                tree.stop(run_id, stopped)
-                future = tree.commit()
-                if future is not None:
-                    result_of(future)
+                tree.stop(run_id, stop)
+                commit = tree.commit()
+                if commit is not None:
+                    result_of(commit)
 
 
 class AsyncBatch(Generic[Out]):
-    """The same on the event loop: `async for item in agent.amap(rows)`."""
+    """Concurrent runs of many rows on the event loop: `async for item in agent.amap(rows)`."""
 
-    def __init__(self, book: BatchProgress[Out], steps: AsyncGenerator[Item[Out]]) -> None:
-        self._book = book
-        self._steps = steps
+    def __init__(self, progress: BatchProgress[Out], items: AsyncGenerator[Item[Out]]) -> None:
+        self._progress = progress
+        self._items = items
 
     def __aiter__(self) -> AsyncGenerator[Item[Out]]:
-        return self._steps
+        return self._items
 
     @property
     def progress(self) -> Progress:
-        """How far it is, at this moment."""
-        return self._book.look()
+        """The current progress."""
+        return self._progress.snapshot()
 
     async def results(self) -> list[Out | Paused | Exception]:
-        """Wait for all, and give what became of each row, in the order of the rows: a failure is its exception."""
-        async for _ in self._steps:
+        """Wait for all runs. Return their outputs in the order of the rows, with an exception for each failure."""
+        async for _ in self._items:
             pass
-        return self._book.results()
+        return self._progress.results()
 
 
 class TaskBatch(Generic[Out]):
-    """The runs of a batch, each in a task."""
+    """A batch that drives each run in a task."""
 
-    def __init__(self, book: BatchProgress[Out], begin: StartRow, drive: Callable[[Tree, str], Awaitable[Run]]) -> None:
-        self._book, self._begin, self._drive = book, begin, drive
+    def __init__(
+        self, progress: BatchProgress[Out], start_row: StartRow, drive: Callable[[Tree, str], Awaitable[Run]]
+    ) -> None:
+        self._progress, self._start_row, self._drive = progress, start_row, drive
 
-    async def go(self) -> AsyncGenerator[Item[Out]]:
-        book, progress = self._book, self._book.progress
-        news: asyncio.Queue[tuple[RowJob, Run | None, BaseException | None]] = asyncio.Queue()
+    async def items(self) -> AsyncGenerator[Item[Out]]:
+        """Iterate over the items as their runs end."""
+        batch, progress = self._progress, self._progress.progress
+        ended: asyncio.Queue[tuple[RowJob, Run | None, BaseException | None]] = asyncio.Queue()
         tasks: set[asyncio.Task[None]] = set()
-        has_more = True
+        has_more_rows = True
         try:
             while True:
-                while has_more and progress.running < book.concurrency:
-                    job = book.next()
+                while has_more_rows and progress.running < batch.concurrency:
+                    job = batch.next()
                     if job is None:
-                        has_more = False
+                        has_more_rows = False
                     elif job.error is not None:
-                        yield book.end(job, None, job.error)
+                        yield batch.end(job, None, job.error)
                     else:
                         progress.running += 1
-                        task = asyncio.ensure_future(self._work(job, news))
+                        task = asyncio.ensure_future(self._work(job, ended))
                         tasks.add(task)
                         task.add_done_callback(tasks.discard)
                 if not progress.running:
                     return
-                job, run, error = await news.get()
+                job, run, error = await ended.get()
                 progress.running -= 1
                 if error is not None and not isinstance(error, Exception):
                     raise error
-                yield book.end(job, run, error)
+                yield batch.end(job, run, error)
         finally:
             for task in tasks:
                 task.cancel()
             if tasks:
                 await asyncio.gather(*tasks, return_exceptions=True)
-            book.look()
-            book.is_over = True
+            batch.finish()
 
-    async def _work(self, job: RowJob, news: asyncio.Queue[Any]) -> None:
+    async def _work(self, job: RowJob, ended: asyncio.Queue[tuple[RowJob, Run | None, BaseException | None]]) -> None:
         run: Run | None = None
         failure: BaseException | None = None
         try:
-            run = await self._drive(*await build_in_thread(partial(self._begin, job.row, job.at, job.run_id)))
+            run = await self._drive(*await build_in_thread(partial(self._start_row, job.row, job.at, job.run_id)))
         except BaseException as error:
             failure = error
-        news.put_nowait((job, run, failure))
+        ended.put_nowait((job, run, failure))
 
 
 class BatchOptions(NamedTuple):
-    """What `map` was given beside the rows."""
+    """The options of `map`. They come from the user, so their types are not known before `batch_progress`."""
 
     concurrency: Any = None
     id: Any = None
@@ -358,36 +378,36 @@ class BatchOptions(NamedTuple):
 
 
 def batch_progress(rows: Any, owner: str, options: BatchOptions) -> BatchProgress[Any]:
-    """Judge what `map` was given, before anything is begun."""
+    """Check the arguments of `map` before any run starts."""
     concurrency, id, key, max_cost, _, queue = options
     if queue and concurrency is not None:
         raise DeclarationError(
-            f"`concurrency` of `{owner}.map` is for runs in this process; with `queue=True` the workers say how many "
-            f"they drive, as in `acorn work --concurrency 32`."
+            f"`concurrency` of `{owner}.map` has no effect with `queue=True`. Set the concurrency of the workers, such "
+            f"as `acorn work --concurrency 32`."
         )
     concurrency = _CONCURRENCY if concurrency is None else concurrency
     if isinstance(rows, str | bytes | Mapping | BaseModel) or not hasattr(rows, "__iter__"):
-        raise DeclarationError(f"`{owner}.map` takes the inputs of many runs, as in a list, got {excerpt(rows)}.")
+        raise DeclarationError(f"`{owner}.map` takes the inputs of many runs, such as a list, got {excerpt(rows)}.")
     is_count = isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency >= 1
     is_amount = isinstance(max_cost, int | float) and not isinstance(max_cost, bool) and max_cost > 0
     rules = [
         ("concurrency", concurrency, is_count, "a whole number of at least 1"),
         ("id", id, id is None or (isinstance(id, str) and bool(id.strip())), "a name such as 'nightly-16'"),
         ("key", key, key is None or callable(key), "a function of a row"),
-        ("max_cost", max_cost, max_cost is None or is_amount, "dollars above 0"),
+        ("max_cost", max_cost, max_cost is None or is_amount, "a number of dollars above 0"),
     ]
-    for name, value, is_right, allowed in rules:
-        if not is_right:
+    for name, value, is_valid, allowed in rules:
+        if not is_valid:
             raise DeclarationError(f"`{name}` of `{owner}.map` must be {allowed}, got {excerpt(value)}.")
     return BatchProgress(rows, concurrency, id, key, max_cost)
 
 
 def arguments_of(row: Any, shape: Shape) -> tuple[tuple[Any, ...], JsonObject]:
-    """A row as the arguments of a call: a dict by name, anything else as the one value."""
+    """Return a row as the arguments of a call: a dict as keyword arguments, any other value as the only argument."""
     if isinstance(row, Mapping) and (not shape.wrapped or list(row) == [RESULT]):
         return (), {str(name): value for name, value in row.items()}
     return (row,), {}
 
 
-def _run_id(batch: str, what: str) -> str:
-    return hashlib.sha256(f"batch {batch}/{what}".encode()).hexdigest()[:32]
+def _run_id(batch: str, row_key: str) -> str:
+    return hashlib.sha256(f"batch {batch}/{row_key}".encode()).hexdigest()[:32]

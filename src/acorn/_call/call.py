@@ -1,327 +1,328 @@
-"""The way into a run: a call is checked, bound to its instance, and handed to a driver.
+"""The ways to call an agent: start or load a run, drive it, and return its record, its stream or a handle.
 
-`_module` calls it, and loads it when something is first called: it brings the loop, the drivers and asyncio,
-which a program that only declares modules does not need.
+`module` imports this file when an agent is first called. It loads the drivers and asyncio, which a program that only
+declares classes does not need.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+import copy
+import json
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Generic
 
-from acorn._base.interrupts import StopSignal
-from acorn._call.batch import AsyncBatch, Batch, BatchOptions, TaskBatch, ThreadedBatch
-from acorn._call.plan import Agent, new_loop, plan_for
-from acorn._call.queued_batch import QueuedBatch
-from acorn._call.start import checked_id, load_resumed, new_tree, plan_batch, start
-from acorn._call.submit import AsyncHandle, Handle, Submission, check_queueing
-from acorn._declare.spec_cache import (
-    call_options,
-    check_branch,
-    current_overrides,
-    instance_of,
+from acorn._call.batch import (
+    AsyncBatch,
+    Batch,
+    BatchOptions,
+    BatchProgress,
+    StartRow,
+    TaskBatch,
+    ThreadedBatch,
+    arguments_of,
+    batch_progress,
 )
+from acorn._call.branch import abranch, branch, branch_all
+from acorn._call.plan import (
+    Arguments,
+    check_plan,
+    check_started_deps,
+    new_machine,
+    origin_of,
+    plan_for,
+    refuse_queueing,
+    store_of,
+)
+from acorn._call.queued_batch import QueuedBatch
+from acorn._call.submit import AsyncHandle, Handle, check_queueing, submit_run
+from acorn._declare.agent import AgentBase, BatchItem, CallOptions, call_options, set_call_options
+from acorn._declare.generics import Deps, Out, check_deps, deps_type
+from acorn._declare.spec_cache import Branch, agent_name, current_overrides, spec_of, spec_within
 from acorn._drive.async_driver import adrive, adrive_stream
-from acorn._drive.bridge import run_concurrently
-from acorn._drive.driven_run import remember_stored
-from acorn._drive.load import build_in_thread
+from acorn._drive.commit import RunCommitter
+from acorn._drive.load import build_in_thread, check_fit, claim, is_final, load_tree, stored_failure
 from acorn._drive.sources import aclose_sources, aopen_sources, close_sources, open_sources
 from acorn._drive.sync_driver import drive, drive_stream
-from acorn._drive.tree import Tree, current_machine, tree_of
-from acorn._formats.json import describe_error, excerpt
+from acorn._drive.tree import Tree
+from acorn._formats.json import excerpt
 from acorn._history.first_messages import prior_messages
-from acorn._machine.inheritance import unfinished
-from acorn._machine.state import BranchContext
+from acorn._machine.machine import Machine
+from acorn._machine.state import OBJECT
+from acorn._record.last_run import current_places, remember_run
 from acorn.chunk import StreamChunk
-from acorn.errors import AcornError, BranchError, DeclarationError
-from acorn.record import CallSite, Run, call_site_of
-from acorn.stores.port import Store
-from acorn.types import Unfinished
-
-__all__ = [
-    "run",
-    "arun",
-    "stream",
-    "astream",
-    "batch",
-    "abatch",
-    "resume",
-    "aresume",
-    "resume_stream",
-    "aresume_stream",
-    "BatchOptions",
-    "submit",
-    "asubmit",
-    "checked_id",
-    "check_queueing",
-    "fork_of",
-    "branch",
-    "abranch",
-    "branch_all",
-    "prior_messages",
-    "open_sources",
-    "aopen_sources",
-    "close_sources",
-    "aclose_sources",
-]
-
-Out = TypeVar("Out")
-Deps = TypeVar("Deps")
-Arguments = tuple[Any, ...]
+from acorn.errors import DeclarationError, InputError
+from acorn.record import Run
+from acorn.stores import messages
+from acorn.stores.port import Store, StoredRun
+from acorn.types import JsonObject
 
 
-def run(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
-    return drive_tree(*start(agent, args, kwargs))
+class Caller(Generic[Out, Deps]):
+    """The ways to call one agent."""
+
+    __slots__ = ("_agent",)
+
+    def __init__(self, agent: AgentBase) -> None:
+        self._agent = agent
+
+    def run(self, args: Arguments, kwargs: JsonObject) -> Run[Out, Deps]:
+        return drive_tree(*start_run(self._agent, new_machine(self._agent, args, kwargs)))
+
+    async def arun(self, args: Arguments, kwargs: JsonObject) -> Run[Out, Deps]:
+        start = self._start(args, kwargs)
+        return await adrive_tree(*(await build_in_thread(start) if self._has_run_id else start()))
+
+    def stream(self, args: Arguments, kwargs: JsonObject) -> Generator[StreamChunk[Out]]:
+        return _stream(self._start(args, kwargs))
+
+    def astream(self, args: Arguments, kwargs: JsonObject) -> AsyncGenerator[StreamChunk[Out]]:
+        return _astream(self._start(args, kwargs), in_thread=self._has_run_id)
+
+    def resume(self, run_id: str, answers: object, *, is_single: bool) -> Run[Out, Deps]:
+        return drive_tree(*_load_run(self._agent, run_id, answers, is_single=is_single))
+
+    async def aresume(self, run_id: str, answers: object, *, is_single: bool) -> Run[Out, Deps]:
+        load = partial(_load_run, self._agent, run_id, answers, is_single=is_single)
+        return await adrive_tree(*await build_in_thread(load))
+
+    def submit(self, args: Arguments, kwargs: JsonObject) -> Handle[Out]:
+        return Handle(self._agent, *submit_run(self._agent, args, kwargs))
+
+    async def asubmit(self, args: Arguments, kwargs: JsonObject) -> AsyncHandle[Out]:
+        return AsyncHandle(self._agent, *await asyncio.to_thread(submit_run, self._agent, args, kwargs))
+
+    def map(self, rows: Iterable[Any], *arguments: Any) -> Batch[Out]:
+        options = BatchOptions(*arguments)
+        progress, start_row = self._plan_batch(rows, options)
+        if options.queue:
+            return Batch(progress, QueuedBatch(self._agent, progress, retry=bool(options.retry)).items())
+        return Batch(progress, ThreadedBatch(progress, start_row, drive_tree).items())
+
+    def amap(self, rows: Iterable[Any], *arguments: Any) -> AsyncBatch[Out]:
+        options = BatchOptions(*arguments)
+        progress, start_row = self._plan_batch(rows, options)
+        if options.queue:
+            return AsyncBatch(progress, QueuedBatch(self._agent, progress, retry=bool(options.retry)).aitems())
+        return AsyncBatch(progress, TaskBatch(progress, start_row, adrive_tree).items())
+
+    def branch(self, which: Branch, inputs: JsonObject) -> Any:
+        return branch(self._agent, which, inputs)
+
+    async def abranch(self, which: Branch, inputs: JsonObject) -> Any:
+        return await abranch(self._agent, which, inputs)
+
+    def branch_all(self, branches: Sequence[tuple[Branch, Mapping[str, Any]]], concurrency: int | None) -> list[Any]:
+        return branch_all(self._agent, branches, concurrency)
+
+    def open_sources(self) -> None:
+        open_sources(self._agent)
+
+    async def aopen_sources(self) -> None:
+        await aopen_sources(self._agent)
+
+    def close_sources(self, error: BaseException | None) -> None:
+        close_sources(self._agent, error)
+
+    async def aclose_sources(self, error: BaseException | None) -> None:
+        await aclose_sources(self._agent, error)
+
+    def change_options(self, changes: Mapping[str, Any]) -> CallOptions:
+        """Return the call options after `using(...)` with these arguments, which are checked."""
+        options, owner = replace(call_options(self._agent), item=None), type(self._agent).__name__
+        if "deps" in changes:
+            check_deps(owner, deps_type(self._agent), changes["deps"])
+            options = replace(options, deps=changes["deps"])
+        if "history" in changes:
+            options = replace(options, prior=prior_messages(changes["history"], owner))
+        if "run_id" in changes:
+            options = replace(options, run_id=_check_run_id(changes["run_id"], owner))
+        queueing = {name: changes[name] for name in ("priority", "not_before", "deliver") if name in changes}
+        if queueing:
+            options = replace(options, queueing=check_queueing(options.queueing, owner, queueing))
+        if "thread" in changes or "before" in changes:
+            options = replace(options, fork=_fork_of(changes.get("thread"), changes.get("before"), owner))
+        if options.fork is not None and options.prior:
+            raise InputError(
+                f"`{owner}.using` got both `history` and `thread`. A fork continues the conversation of its thread: "
+                f"remove `history`."
+            )
+        return options
+
+    @property
+    def _has_run_id(self) -> bool:
+        """Whether to start the run in a thread: with a run id, the start reads and claims the stored run."""
+        return call_options(self._agent).run_id is not None
+
+    def _start(self, args: Arguments, kwargs: JsonObject) -> Callable[[], tuple[Tree, str]]:
+        """Check a call now, and return the function that starts its run."""
+        return partial(start_run, self._agent, new_machine(self._agent, args, kwargs))
+
+    def _plan_batch(self, rows: Iterable[Any], options: BatchOptions) -> tuple[BatchProgress[Out], StartRow]:
+        agent = self._agent
+        spec = spec_within(current_overrides(), agent)
+        progress: BatchProgress[Out] = batch_progress(rows, spec.owner, options)
+        batch_id, retry = options.id, bool(options.retry)
+        if self._has_run_id:
+            raise DeclarationError(
+                f"`{spec.owner}.using(run_id=...)` names one run, but a batch starts many. Remove `run_id`, and name "
+                f"the batch with `map(..., id='nightly')`."
+            )
+        if not options.queue:
+            refuse_queueing(call_options(agent), spec.owner)
+        if batch_id is None:
+            return progress, lambda row, index, run_id: start_run(
+                agent, new_machine(agent, *arguments_of(row, spec.input))
+            )
+        store_of(spec)
+        return progress, lambda row, index, run_id: _start_stored_row(
+            agent, row, BatchItem(batch_id, index), str(run_id), retry=retry
+        )
 
 
-async def arun(agent: Agent[Out, Deps], args: Arguments, kwargs: dict[str, Any]) -> Run[Out, Deps]:
-    loop = new_loop(agent, args, kwargs)
-    if call_options(agent).run_id is None:
-        return await adrive_tree(*new_tree(agent, loop))
-    return await adrive_tree(*await build_in_thread(partial(new_tree, agent, loop)))
+# Starting and loading runs
 
 
-def fork_of(thread: Any, before: Any, owner: str) -> Any:
-    """What `using(thread=..., before=...)` brings along; None and no step for what has no past."""
-    if thread is before is None:
-        return None
-    from acorn._machine.fork import fork_of  # the events' classes, which a call that is no fork does not need
-
-    return fork_of(thread, before, owner)
+def start_run(agent: AgentBase, machine: Machine) -> tuple[Tree, str]:
+    """Return the tree of a new run, or of a stored run with the same run id, which this process then claims."""
+    if machine.spec.store is None and call_options(agent).run_id is None:
+        return Tree(machine), machine.run.id
+    return _start_stored_run(agent, machine)
 
 
-def resume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:
-    return drive_tree(*load_resumed(agent, run_id, given, is_one=is_one))
+def _start_stored_run(agent: AgentBase, machine: Machine) -> tuple[Tree, str]:
+    run_id, store, origin = machine.run.id, store_of(machine.plan.spec), origin_of(agent)
+    if call_options(agent).run_id is not None:
+        stored_runs = claim(store, run_id, origin.agent, machine.run.input)
+        if stored_runs is not None:
+            return load_tree(stored_runs, machine.plan, store, origin), run_id
+    return Tree(machine, committer=RunCommitter(store, run_id, origin)), run_id
 
 
-def resume_stream(agent: Agent[Out, Any], run_id: str, answers: Mapping[str, Any]) -> Generator[StreamChunk[Out]]:
-    found = load_resumed(agent, run_id, answers, is_one=False)  # what is wrong is told before anything is shown
-    return _stream(lambda: found)
+def _start_stored_row(agent: AgentBase, row: object, item: BatchItem, run_id: str, *, retry: bool) -> tuple[Tree, str]:
+    """Start the run of one row of a batch, or load it if an earlier call of the batch started it.
+
+    A run that failed in an earlier call fails again with the same error, unless `retry` is set.
+    """
+    args, kwargs = arguments_of(row, spec_of(agent).input)
+    row_agent = copy.copy(agent)
+    set_call_options(row_agent, replace(call_options(agent), run_id=run_id, item=item))
+    machine = new_machine(row_agent, args, kwargs)
+    store = store_of(machine.spec)
+    stored_runs = store.read(run_id)
+    if stored_runs and stored_runs[0].facts.status == "failed":
+        check_fit(stored_runs[0], store, agent_name(type(agent)), machine.run.input)
+        if not retry:
+            raise stored_failure(stored_runs, machine.plan, store)
+        if is_final(stored_runs[0]):
+            store.delete(run_id)
+    return _start_stored_run(row_agent, machine)
 
 
-def aresume_stream(agent: Agent[Out, Any], run_id: str) -> AsyncGenerator[StreamChunk[Out]]:
-    return _astream(partial(load_resumed, agent, run_id, {}, is_one=False), is_named=True)
+def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool) -> tuple[Tree, str]:
+    """Claim and load a stored run. `answers` is one answer if `is_single`, else a mapping by request id."""
+    plan = plan_for(agent, current_overrides())
+    check_plan(plan)
+    store, origin = store_of(plan.spec), origin_of(agent)
+    stored_runs = claim(store, run_id, origin.agent, may_have_moved=True)
+    if stored_runs is None:
+        raise messages.no_run(run_id, store.name)
+    return load_tree(stored_runs, plan, store, origin, answers, is_one=is_single), run_id
 
 
-async def aresume(agent: Agent[Out, Deps], run_id: str, given: Any, *, is_one: bool) -> Run[Out, Deps]:
-    return await adrive_tree(*await build_in_thread(partial(load_resumed, agent, run_id, given, is_one=is_one)))
+def load_queued(agent: AgentBase, stored_runs: Sequence[StoredRun], store: Store) -> Tree:
+    """Load a run that a queue delivered, and that this process has claimed."""
+    plan = plan_for(agent)
+    check_deps(plan.spec.owner, plan.deps_type, plan.deps)
+    check_started_deps(plan.spec, plan.deps, [])
+    return load_tree(stored_runs, plan, store, origin_of(agent))
 
 
-def submit(agent: Agent[Out, Any], args: Arguments, kwargs: dict[str, Any]) -> Handle[Out]:
-    return Handle(agent, *_put(agent, args, kwargs))
+def stored_settings(stored_run: StoredRun) -> JsonObject:
+    """Return those settings of a run's instance that were stored with the run."""
+    notes = json.loads(stored_run.birth.overrides) if stored_run.birth.overrides else {}
+    settings = dict(notes.get("settings", {}))
+    model = settings.get("model")
+    if OBJECT in (model if isinstance(model, list) else [model]):
+        del settings["model"]
+    return settings
 
 
-async def asubmit(agent: Agent[Out, Any], args: Arguments, kwargs: dict[str, Any]) -> AsyncHandle[Out]:
-    return AsyncHandle(agent, *await asyncio.to_thread(_put, agent, args, kwargs))
-
-
-def _put(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> tuple[str, Store]:
-    intake = Submission(agent)
-    queued = intake.run(args, kwargs, call_options(agent).run_id, None)
-    if not intake.put([queued]):
-        intake.check_known(queued)
-    return queued.run_id, intake.store
-
-
-def batch(agent: Agent[Out, Any], rows: Any, options: BatchOptions) -> Batch[Out]:
-    book, begin = plan_batch(agent, rows, options)
-    if options.queue:
-        return Batch(book, QueuedBatch(agent, book, retry=bool(options.retry)).go())
-    return Batch(book, ThreadedBatch(book, begin, drive_tree).go())
-
-
-def abatch(agent: Agent[Out, Any], rows: Any, options: BatchOptions) -> AsyncBatch[Out]:
-    book, begin = plan_batch(agent, rows, options)
-    if options.queue:
-        return AsyncBatch(book, QueuedBatch(agent, book, retry=bool(options.retry)).ago())
-    return AsyncBatch(book, TaskBatch(book, begin, adrive_tree).go())
+# Driving runs
 
 
 def drive_tree(tree: Tree, run_id: str) -> Run:
-    if not _already_finished(tree, run_id):
+    """Drive a run to its end, and return its record. A stored run that had finished is returned as it is."""
+    if not _is_finished(tree, run_id):
         drive(tree, run_id)
     return tree.machines[run_id].run
 
 
 async def adrive_tree(tree: Tree, run_id: str) -> Run:
-    if not _already_finished(tree, run_id):
+    """Drive a run to its end on the event loop, and return its record."""
+    if not _is_finished(tree, run_id):
         await adrive(tree, run_id)
     return tree.machines[run_id].run
 
 
-def _already_finished(tree: Tree, run_id: str) -> bool:
-    """Whether a run that was kept had ended, and only shows what it came to."""
-    loop = tree.machines[run_id]
-    if loop.is_over:
-        remember_stored(loop.run, loop.plan.agent)
-    return loop.is_over
+def _is_finished(tree: Tree, run_id: str) -> bool:
+    """Return whether a stored run had already finished. It is then the last run of its instance."""
+    machine = tree.machines[run_id]
+    if machine.is_over:
+        remember_run(machine.run, machine.plan.agent, current_places())
+    return machine.is_over
 
 
-def stream(agent: Agent[Out, Any], args: Arguments, kwargs: dict[str, Any]) -> Generator[StreamChunk[Out]]:
-    return _stream(partial(new_tree, agent, new_loop(agent, args, kwargs)))
+def resume_stream(agent: AgentBase, run_id: str, answers: Mapping[str, Any]) -> Generator[StreamChunk]:
+    """Resume a stored run, and iterate over its chunks. Errors of loading are raised at once."""
+    loaded = _load_run(agent, run_id, answers, is_single=False)
+    return _stream(lambda: loaded)
 
 
-def astream(agent: Agent[Out, Any], args: Arguments, kwargs: dict[str, Any]) -> AsyncGenerator[StreamChunk[Out]]:
-    make = partial(new_tree, agent, new_loop(agent, args, kwargs))
-    return _astream(make, is_named=call_options(agent).run_id is not None)
+def aresume_stream(agent: AgentBase, run_id: str) -> AsyncGenerator[StreamChunk]:
+    """Resume a stored run on the event loop, and iterate over its chunks."""
+    return _astream(partial(_load_run, agent, run_id, {}, is_single=False), in_thread=True)
 
 
-def branch(agent: Agent[Any, Any], which: type[Agent[Out, Any]] | Agent[Out, Any], inputs: dict[str, Any]) -> Out:
-    return cast(Out, _walk_branch(_branch_site(agent), which, inputs))
-
-
-async def abranch(
-    agent: Agent[Any, Any], which: type[Agent[Out, Any]] | Agent[Out, Any], inputs: dict[str, Any]
-) -> Out:
-    born = _branch_site(agent)
-    with _branching(born, which, inputs) as (tree, run_id):
-        if not tree.machines[run_id].is_over:
-            await adrive(tree, run_id)
-            if not tree.machines[run_id].is_over:
-                await tree.siblings.wait_for_others(born.place, run_id)
-            _raise_if_paused(tree, run_id)
-    return cast(Out, tree.machines[run_id].run.output)
-
-
-def branch_all(
-    agent: Agent[Any, Any], branches: Sequence[tuple[object, Mapping[str, Any]]], concurrency: int | None
-) -> list[Any]:
-    _check_branches(branches, concurrency)
-    # Each has its id before the first begins: threads come in any order.
-    places = [_branch_site(agent) for _ in branches]
-
-    def attempt(which: object, inputs: Mapping[str, Any], born: _BranchSite) -> Any:
-        try:
-            return _walk_branch(born, which, dict(inputs))
-        except (BranchError, StopSignal) as error:
-            if isinstance(error, StopSignal) and error.reason != "paused":
-                raise
-            return error
-
-    acts = [partial(attempt, which, inputs, born) for (which, inputs), born in zip(branches, places, strict=True)]
-    came = run_concurrently(acts, concurrency)
-    for each in came:
-        if isinstance(each, StopSignal):  # Only now that all branches have ended or paused.
-            raise each
-    return came
-
-
-class _BranchSite(NamedTuple):
-    """Where code of the user's begins a branch."""
-
-    tree: Tree
-    parent_id: str
-    """The run that it is a branch of."""
-    place: CallSite
-    """Where the code is: in that run, or in a branch of it."""
-    id: str
-
-
-def _branch_site(agent: Agent[Any, Any]) -> _BranchSite:
-    """Where a branch of this instance's run begins; an error where the calling code is not inside of one."""
-    found = call_site_of(agent)
-    if found is not None and found[1].stop_reason is None:
-        place, run = found
-        # Branches side by side may call one tool of their parent's, so the id says in which of them it is.
-        place_id = place.next() if place.run_id == run.id else f"{place.run_id}/{place.next()}"
-        return _BranchSite(tree_of(place), run.id, place, place_id)
-    machine, name = current_machine(), type(agent).__name__
-    if machine is not None and not machine.is_over:
-        running = type(machine.plan.agent).__name__
-        raise AcornError(
-            f"This `{name}` has no run to branch from: this code is inside a run of another instance, of `{running}`; "
-            f"call `branch` on that one."
-        )
-    raise AcornError(
-        "There is no run to branch from: `self.branch(...)` works inside hooks and tools while their module is "
-        "being called."
-    )
-
-
-def _check_branches(branches: Any, concurrency: Any) -> None:
-    """Judge what `branch_all` was given, before anything is begun."""
-    if not isinstance(branches, list | tuple):
-        raise DeclarationError(
-            f"`branch_all` takes a list of pairs, each a module class and a dict of its inputs, "
-            f"got {excerpt(branches)}."
-        )
-    for at, pair in enumerate(branches):
-        is_pair = isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[1], Mapping)
-        if not is_pair:
-            raise DeclarationError(
-                f"`branch_all` takes pairs of a module class and a dict of its inputs, as in `(Review, {{}})`; "
-                f"`branches[{at}]` is {excerpt(pair)}."
-            )
-        check_branch(pair[0], f"`branches[{at}][0]` of `branch_all`")
-    is_count = isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency >= 1
-    if concurrency is not None and not is_count:
-        raise DeclarationError(
-            f"`concurrency` of `branch_all` must be a whole number of at least 1, or None for all at once, "
-            f"got {excerpt(concurrency)}."
-        )
-
-
-def _walk_branch(born: _BranchSite, which: object, inputs: dict[str, Any]) -> Any:
-    with _branching(born, which, inputs) as (tree, run_id):
-        if not tree.machines[run_id].is_over:  # it may have been saved, and had ended by then
-            drive(tree, run_id)
-            _raise_if_paused(tree, run_id)
-    return tree.machines[run_id].run.output
-
-
-def _raise_if_paused(tree: Tree, run_id: str) -> None:
-    """A branch that waits for people has nothing to return: the code that began it is left, and called anew later."""
-    if not tree.machines[run_id].is_over:
-        raise StopSignal("paused")
-
-
-@contextmanager
-def _branching(born: _BranchSite, which: object, inputs: dict[str, Any]) -> Generator[tuple[Tree, str]]:
-    """A branch that the user's code begins; what goes wrong with it is a `BranchError`."""
-    check_branch(which, "A branch")
-    name = (which if isinstance(which, type) else type(which)).__name__
-    tree = born.tree
-    context: BranchContext | None = None
-    failed: BaseException | None = None
-    try:
-        plan = plan_for(instance_of(which), current_overrides())
-        given = plan.spec.input.from_call(name, (), inputs)
-        context = tree.new_branch(born.place, born.parent_id, born.id, name, plan, given)
-        tree.siblings.start(born.place, context.run_id)
-        yield tree, context.run_id
-    except BaseException as error:
-        failed = error
-        if not isinstance(error, Exception) or error is tree.fatal_error:  # no failure of the branch's own
-            raise
-        path = name if context is None else context.path
-        raise BranchError(f"The branch `{path}` failed: {describe_error(error)}") from error
-    finally:
-        if context is not None:
-            tree.siblings.end(born.place, context.run_id)
-        is_interrupted = failed is not None and not isinstance(failed, Exception)
-        if context is not None and not is_interrupted:  # it may go on, and is counted when it has ended
-            tree.finish_branch(context, failed)
-    assert context is not None
-    if isinstance(tree.machines[context.run_id].run.output, Unfinished):
-        raise BranchError(f"The branch failed: {unfinished(context.path)}")
-
-
-def _stream(make: Callable[[], tuple[Tree, str]]) -> Generator[StreamChunk]:
-    tree, run_id = make()  # only now: a stream that nobody reads holds nothing
-    if not _already_finished(tree, run_id):
+def _stream(start: Callable[[], tuple[Tree, str]]) -> Generator[StreamChunk]:
+    tree, run_id = start()  # Not earlier: a stream that is never read must not claim its run.
+    if not _is_finished(tree, run_id):
         yield from drive_stream(tree, run_id)
     run = tree.machines[run_id].run
     yield StreamChunk(result=run.output, run=run)
 
 
-async def _astream(make: Callable[[], tuple[Tree, str]], *, is_named: bool) -> AsyncGenerator[StreamChunk]:
-    tree, run_id = await build_in_thread(make) if is_named else make()
-    if not _already_finished(tree, run_id):
+async def _astream(start: Callable[[], tuple[Tree, str]], *, in_thread: bool) -> AsyncGenerator[StreamChunk]:
+    tree, run_id = await build_in_thread(start) if in_thread else start()
+    if not _is_finished(tree, run_id):
         async with aclosing(adrive_stream(tree, run_id)) as chunks:
             async for chunk in chunks:
                 yield chunk
     run = tree.machines[run_id].run
     yield StreamChunk(result=run.output, run=run)
+
+
+# Options of `using`
+
+
+def _check_run_id(run_id: object, owner: str) -> str | None:
+    if run_id is None:
+        return None
+    if isinstance(run_id, str) and run_id.strip() and len(run_id) <= 200 and run_id.isprintable():
+        return run_id
+    raise DeclarationError(
+        f"`run_id` of `{owner}.using` must be a name of at most 200 characters such as 'order-17', "
+        f"got {excerpt(run_id)}."
+    )
+
+
+def _fork_of(thread: object, before: object, owner: str) -> Any:
+    """Return the fork that `using(thread=..., before=...)` describes, or None if both are None."""
+    if thread is before is None:
+        return None
+    from acorn._machine.fork import fork_of  # It loads the event classes, which only a forked run needs.
+
+    return fork_of(thread, before, owner)

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from acorn._declare.settings import SETTINGS, setting_in
 from acorn._declare.spec import Spec
-from acorn._declare.spec_cache import base_of, spec_of, user_hook
+from acorn._declare.spec_cache import spec_of, user_hooks
 from acorn._declare.tools.collect import FINISH
 from acorn._declare.tools.kinds import hosted_tool_name, may_ask_human
 from acorn._formats.content import text_of
@@ -139,10 +139,11 @@ def _probe(agent: module[Any, Any], spec: Spec, opens: bool) -> tuple[Any, list[
         names = ", ".join(f"`{type(source).__name__}`" for source in spec.sources)
         notes.append(f"the tools of {names} are not here, since no source was opened; `--open` opens them")
     probe = copy.copy(agent).using(**changes)
-    if user_hook(agent, "on_start") is not None:
+    hooks = user_hooks(agent)
+    if "on_start" in hooks:
         vars(probe)["on_start"] = _pass
         notes.append("`on_start` was not called, and may change the request")
-    if user_hook(agent, "on_human") is None:
+    if "on_human" not in hooks:
         vars(probe)["on_human"] = _pass  # whoever lacks one is told so as something odd
     return probe, notes
 
@@ -219,9 +220,9 @@ def _part(name: str, text: str) -> RequestPart:
 
 def _inherited(cls: type) -> dict[str, list[str]]:
     """Attributes, hooks and tools of the classes above that count here, by class."""
-    base, found, seen = base_of(cls), dict[str, list[str]](), set[str]()
+    found, seen = dict[str, list[str]](), set[str]()
     for above in cls.__mro__:
-        if above is base:
+        if above is module:
             break
         own = [name for name in vars(above) if _is_declared(name, vars(above)[name]) and name not in seen]
         seen.update(own)
@@ -257,7 +258,7 @@ def _warnings(
         yield "`max_steps` without tools: nothing can be done in a step"
     if spec.max_steps is not None and spec.max_total_tokens is spec.max_cost is spec.max_seconds is None:
         yield f"nothing but `max_steps = {spec.max_steps}` bounds the run; see `max_cost` and `max_total_tokens`"
-    if spec.store is None and user_hook(agent, "on_human") is None:
+    if spec.store is None and "on_human" not in user_hooks(agent):
         for tool in filter(may_ask_human, spec.tools):
             yield f"the tool `{tool.name}` waits for a person, and there is neither `on_human` nor a `store`"
     for function in functions:

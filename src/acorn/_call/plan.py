@@ -1,19 +1,22 @@
-"""From an instance and the arguments of a call to a run that is ready to be driven: checked, and with its plan."""
+"""From an instance and the arguments of a call to a machine that is ready to be driven."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, get_origin
+from typing import TYPE_CHECKING, Any, get_origin
 
+from acorn._declare.agent import AgentBase, CallOptions, call_options
 from acorn._declare.generics import check_deps, check_type_arguments, deps_type
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec import Prompt, Spec
 from acorn._declare.spec_cache import (
+    Branch,
     Overrides,
-    call_options,
+    agent_name,
     current_overrides,
     has_user_hook,
     instance_of,
@@ -23,212 +26,241 @@ from acorn._declare.spec_cache import (
     read_spec,
     spec_of,
     spec_within,
-    user_hook,
+    user_hooks,
 )
-from acorn._declare.tools.kinds import AgentTool, Tool, is_ask_human, may_ask_human, source_may_ask_human
+from acorn._declare.tools.kinds import AgentTool, Tool, is_ask_human, source_may_ask_human
+from acorn._drive.commit import Origin
+from acorn._formats.json import to_json_data
 from acorn._machine.machine import Machine
 from acorn._machine.plan import BranchTool, Plan
+from acorn._machine.state import written_settings
 from acorn.errors import DeclarationError
 from acorn.models.limits.throttle import throttle
 from acorn.models.port import Model
 from acorn.models.resolve import resolve
 from acorn.record import Run
 from acorn.stores.open import open_store
-from acorn.stores.port import SharedLimits
+from acorn.stores.port import SharedLimits, Store
 from acorn.types import JsonObject
 
 if TYPE_CHECKING:
-    from acorn._machine.fork import Fork  # the events' classes, which a call that is no fork does not need
+    from acorn._machine.fork import Fork  # It loads the event classes, which only a forked run needs.
 
 OPTIONS = frozenset({"history", "deps", "run_id", "thread", "before", "priority", "not_before", "deliver", *SETTINGS})
-"""What `using` takes."""
-Out = TypeVar("Out")
-Deps = TypeVar("Deps")
+"""The keyword arguments of `using`."""
 Arguments = tuple[Any, ...]
 
 
-class Agent(Protocol[Out, Deps]):
-    """An instance of a module class, as far as a call must know it."""
-
-    system_prompt: Any
-
-    @property
-    def last(self) -> Run[Out, Deps] | None: ...
-
-
-def new_loop(agent: Agent[Any, Any], args: Arguments, kwargs: dict[str, Any]) -> Machine:
-    """Check a call and make it a run that is ready to be driven."""
-    plan = checked_plan(agent)
-    brought = call_options(agent)
-    run_id = brought.run_id or os.urandom(16).hex()
-    if brought.fork is not None:
-        return _forked_loop(agent, plan, run_id, args, kwargs)
-    given = plan.spec.input.from_call(plan.spec.owner, args, kwargs, OPTIONS)
-    return Machine(plan, Run(run_id, given, deps=plan.deps))
+def new_machine(agent: AgentBase, args: Arguments, kwargs: JsonObject) -> Machine:
+    """Check a call and return the machine of its run."""
+    options = call_options(agent)
+    plan = plan_call(agent)
+    run_id = options.run_id or os.urandom(16).hex()
+    if options.fork is not None:
+        return _forked_machine(agent, plan, options.fork, run_id, args, kwargs)
+    input = plan.spec.input.from_call(plan.spec.owner, args, kwargs, OPTIONS)
+    return Machine(plan, Run(run_id, input, deps=plan.deps))
 
 
-def checked_plan(agent: Agent[Any, Any]) -> Plan:
-    """The plan of an agent that can be called."""
+def _forked_machine(
+    agent: AgentBase, plan: Plan, fork: Fork, run_id: str, args: Arguments, kwargs: JsonObject
+) -> Machine:
+    """Return the machine of a run that starts with a part of another run.
+
+    It uses the prompt of that run, unless the instance sets a prompt.
+    """
+    spec = plan.spec
+    if args or kwargs:
+        input = spec.input.from_call(spec.owner, args, kwargs, OPTIONS)
+        fork = fork.with_input(spec, input)
+    else:
+        input = fork.input_for(spec)
+    is_overridden = [
+        isinstance(agent, override.cls) and "system_prompt" in override.values for override in current_overrides()
+    ]
+    if "system_prompt" not in vars(agent) and not any(is_overridden):
+        plan = replace(plan, spec=replace(spec, prompt=Prompt(fork.prompt)), prompt=None)
+    return Machine(replace(plan, fork=fork), Run(run_id, input, deps=plan.deps, forked_from=fork.origin))
+
+
+def plan_call(agent: AgentBase) -> Plan:
+    """Return the plan of a call that starts here, and check everything that could fail later."""
     plan = plan_for(agent, current_overrides())
-    refuse_queueing(agent, plan.spec.owner)
-    check_deps(plan.spec.owner, plan.deps_type, plan.deps)
-    check_deps_below(plan.spec, plan.deps, [])
-    check_shared(plan.spec, plan.spec.store, [])
+    refuse_queueing(call_options(agent), plan.spec.owner)
+    check_plan(plan)
     if plan.spec.store is None:
-        _check_people(agent, plan.spec, [])
+        _check_human_input(agent, plan.spec, [])
     return plan
 
 
-def _forked_loop(agent: Agent[Any, Any], plan: Plan, run_id: str, args: Arguments, kwargs: dict[str, Any]) -> Machine:
-    """A run that begins with what it keeps of another; the prompt is that one's, unless the instance has its own."""
-    fork: Fork = call_options(agent).fork
-    spec = plan.spec
-    if args or kwargs:
-        given = spec.input.from_call(spec.owner, args, kwargs, OPTIONS)
-        fork = fork.with_input(spec, given)
-    else:
-        given = fork.input_for(spec)
-    if not _has_own_prompt(agent, current_overrides()):
-        plan = replace(plan, spec=replace(spec, prompt=Prompt(fork.prompt)), prompt=None)
-    return Machine(replace(plan, fork=fork), Run(run_id, given, deps=plan.deps, forked_from=fork.origin))
-
-
-def _has_own_prompt(agent: Agent[Any, Any], overrides: Overrides) -> bool:
-    set_within = (isinstance(agent, each.cls) and "system_prompt" in each.values for each in overrides)
-    return "system_prompt" in vars(agent) or any(set_within)
-
-
-def refuse_queueing(agent: Agent[Any, Any], owner: str) -> None:
-    """A run that begins here waits for nobody's turn."""
-    if call_options(agent).queueing is not None:
-        raise DeclarationError(
-            f"`using(priority=..., not_before=..., deliver=...)` is for runs that begin elsewhere: call "
-            f"`{owner}.submit(...)`, or `map(..., queue=True)`."
-        )
-
-
-def plan_for(agent: Agent[Any, Any], overrides: Overrides = ()) -> Plan:
+def plan_for(agent: AgentBase, overrides: Overrides = ()) -> Plan:
+    """Bind the spec of an instance to the instance, for one run."""
     spec = spec_within(overrides, agent) if overrides else spec_of(agent)
-    check_type_arguments(agent, spec.owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
-    brought = call_options(agent)
+    hooks, name, options = user_hooks(agent), module_name(type(agent)), call_options(agent)
+    if spec.input.is_empty or spec.output.is_empty:
+        check_type_arguments(agent, spec.owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
     return Plan(
         spec,
-        _tools(agent, spec, overrides),
+        _bind_tools(agent, spec, overrides),
         resolve=_resolve,
         agent=agent,
-        module=module_name(type(agent)),
+        module=name,
         prompt=prompt_within(overrides, agent) if spec.prompt.is_method else None,
-        on_start=user_hook(agent, "on_start"),
-        on_step=user_hook(agent, "on_step"),
-        on_finish=user_hook(agent, "on_finish"),
-        on_stream=user_hook(agent, "on_stream"),
-        on_human=user_hook(agent, "on_human"),
-        prior=brought.prior,
-        deps=brought.deps,
+        on_start=hooks.get("on_start"),
+        on_step=hooks.get("on_step"),
+        on_finish=hooks.get("on_finish"),
+        on_stream=hooks.get("on_stream"),
+        on_human=hooks.get("on_human"),
+        prior=options.prior,
+        deps=options.deps,
         deps_type=deps_type(agent),
-        branches={name: _branch_tool(name, entry, overrides) for name, entry in spec.branches.items()},
-        start=partial(_start, overrides),
+        branches={name: _branch_tool(name, entry, overrides) for name, entry in spec.branches.items()}
+        if spec.branches
+        else {},
+        start=partial(_start_agent_tool, overrides),
     )
 
 
-def _resolve(declared: Any, spec: Spec) -> Model:
-    counted = spec.rate_limit
-    shares = None if counted is None or not counted.limit.shared else _sharing(spec.owner, spec.store)
-    return resolve(declared, spec.owner, throttle(spec.owner, spec.max_concurrency, counted, shares))
-
-
-def _sharing(owner: str, declared: Any) -> SharedLimits:
-    """The store that a limit is shared in."""
-    store = None if declared is None else open_store(declared, f"`{owner}.store`")
-    if isinstance(store, SharedLimits):
-        return store
-    found = "there is none" if store is None else f"`{store.name}` is none"
-    raise DeclarationError(
-        f"`{owner}.rate_limit` is 'shared', which needs a PostgreSQL store that all machines count in, and {found}: "
-        f"set `store = 'postgresql://host/name'` on the module that is called, or leave 'shared' out, and requests "
-        f"are counted in each process for itself."
-    )
-
-
-def check_shared(spec: Spec, store: Any, seen: list[Any]) -> None:
-    """A limit that machines share needs a store that they share, in what an agent may start too."""
-    if spec.rate_limit is not None and spec.rate_limit.limit.shared:
-        _sharing(spec.owner, store)
-    for other in _below(spec):
-        if not any(other is each for each in seen):
-            seen.append(other)
-            below = read_spec(other)
-            check_shared(below, below.store if store is None else store, seen)
-
-
-def check_deps_below(spec: Spec, deps: Any, seen: list[Any]) -> None:
-    """Judge the deps of what an agent may start, which a model could not mend."""
-    for which in _below(spec):
-        if any(which is other for other in seen):
-            continue
-        seen.append(which)
-        own = None if isinstance(which, type) or get_origin(which) else call_options(which).deps
-        handed = deps if own is None else own
-        started = read_spec(which)
-        check_deps(started.owner, deps_type(which), handed, spec.owner)
-        check_deps_below(started, handed, seen)
-
-
-def _check_people(which: object, spec: Spec, seen: list[Any]) -> None:
-    """A run without a store needs somebody to answer what it, or what it may start, asks of people."""
-    if has_user_hook(which, "on_human"):
-        return
-    for tool in spec.tools:
-        if may_ask_human(tool):
-            what = "asks people" if is_ask_human(tool) else "needs a person's approval"
-            raise DeclarationError(
-                f"The tool `{tool.name}` of `{spec.owner}` {what}, and nobody can answer: add `store = ...` to the "
-                f"module that is called, so that the run can wait, or a method `on_human` to `{spec.owner}`."
-            )
-    for source in spec.sources:
-        if source_may_ask_human(source):
-            raise DeclarationError(
-                f"Tools of `{source!r}` in `{spec.owner}` need a person's approval, and nobody can answer: add "
-                f"`store = ...` to the module that is called, so that the run can wait, or a method `on_human` to "
-                f"`{spec.owner}`."
-            )
-    for other in _below(spec):
-        if not any(other is each for each in seen):
-            seen.append(other)
-            _check_people(other, read_spec(other), seen)
-
-
-def _below(spec: Spec) -> list[Any]:
-    """What a module may start: agents that are tools, and branches."""
-    agents = [tool.function for tool in spec.tools if isinstance(tool, AgentTool)]
-    return agents + [entry["module"] if isinstance(entry, Mapping) else entry for entry in spec.branches.values()]
-
-
-def _tools(agent: Agent[Any, Any], spec: Spec, overrides: Overrides) -> tuple[Tool, ...]:
-    tools = tuple(tool.bound_to(agent) for tool in spec.tools)
+def _bind_tools(agent: AgentBase, spec: Spec, overrides: Overrides) -> tuple[Tool, ...]:
+    tools = tuple([tool.bound_to(agent) for tool in spec.tools]) if spec.has_tool_methods else spec.tools
     if not overrides:
         return tools
-    # What an agent that is a tool takes may be overridden, and its schema is kept once it is made.
+    # The input of an agent that is a tool may be overridden, and a tool caches its schema.
     return tuple(
-        replace(tool, parameters=partial(_parameters, overrides, tool.function))
+        replace(tool, parameters=partial(_input_schema, overrides, tool.function))
         if isinstance(tool, AgentTool)
         else tool
         for tool in tools
     )
 
 
-def _parameters(overrides: Overrides, agent: Any) -> JsonObject:
+def _input_schema(overrides: Overrides, agent: Branch) -> JsonObject:
     return spec_within(overrides, agent).input.json_schema
 
 
-def _start(overrides: Overrides, tool: AgentTool) -> BranchTool:
-    """An agent that is a tool, as a branch with a conversation of its own."""
-    which: object = tool.function
+def _start_agent_tool(overrides: Overrides, tool: AgentTool) -> BranchTool:
+    """Return an agent that is a tool as a branch that does not inherit the conversation."""
+    which: Branch = tool.function
     spec = spec_within(overrides, which)
     return BranchTool(tool.name, None, spec, lambda: plan_for(instance_of(which), overrides), inherits=False)
 
 
 def _branch_tool(name: str, entry: Any, overrides: Overrides) -> BranchTool:
-    which, described = (entry["module"], entry.get("description")) if isinstance(entry, Mapping) else (entry, None)
+    which, description = (entry["module"], entry.get("description")) if isinstance(entry, Mapping) else (entry, None)
     spec = spec_within(overrides, which)
-    return BranchTool(name, described, spec, lambda: plan_for(instance_of(which), overrides), module_docstring(which))
+    return BranchTool(name, description, spec, lambda: plan_for(instance_of(which), overrides), module_docstring(which))
+
+
+def _resolve(declared: Any, spec: Spec) -> Model:
+    window, slots = spec.rate_limit, spec.max_concurrency
+    if window is None and slots is None:
+        return resolve(declared, spec.owner)
+    shared = None if window is None or not window.limit.shared else _limit_store(spec.owner, spec.store)
+    return resolve(declared, spec.owner, throttle(spec.owner, slots, window, shared))
+
+
+# Checks before a run starts. A model could not correct these errors.
+
+
+def refuse_queueing(options: CallOptions, owner: str) -> None:
+    """Raise if `using` set options for queued runs: a run that starts here does not wait for a worker."""
+    if options.queueing is not None:
+        raise DeclarationError(
+            f"`using(priority=..., not_before=..., deliver=...)` applies only to queued runs. Call "
+            f"`{owner}.submit(...)` or `map(..., queue=True)`, or remove these options."
+        )
+
+
+def check_plan(plan: Plan) -> None:
+    """Check the deps and the shared limits of a plan, and of all agents and branches that it may start."""
+    spec = plan.spec
+    if plan.deps_type is not Any:
+        check_deps(spec.owner, plan.deps_type, plan.deps)
+    check_started_deps(spec, plan.deps, [])
+    _check_shared_limits(spec, spec.store, [])
+
+
+def check_started_deps(spec: Spec, deps: Any, seen: list[Branch]) -> None:
+    """Check the deps of the agents and branches that an agent may start."""
+    for which in spec.startable:
+        if any(which is other for other in seen):
+            continue
+        seen.append(which)
+        own_deps = None if isinstance(which, type) or get_origin(which) else call_options(which).deps
+        passed_deps = deps if own_deps is None else own_deps
+        started = read_spec(which)
+        check_deps(started.owner, deps_type(which), passed_deps, spec.owner)
+        check_started_deps(started, passed_deps, seen)
+
+
+def _check_shared_limits(spec: Spec, store: Any, seen: list[Branch]) -> None:
+    """Check that an agent with a shared rate limit, and those that it may start, have a store to count in."""
+    if spec.rate_limit is not None and spec.rate_limit.limit.shared:
+        _limit_store(spec.owner, store)
+    for which in spec.startable:
+        if not any(which is other for other in seen):
+            seen.append(which)
+            started = read_spec(which)
+            _check_shared_limits(started, started.store if store is None else store, seen)
+
+
+def _limit_store(owner: str, declared: Any) -> SharedLimits:
+    """Return the store that counts a shared rate limit."""
+    store = None if declared is None else open_store(declared, f"`{owner}.store`")
+    if isinstance(store, SharedLimits):
+        return store
+    cause = "has no store" if store is None else f"has the store `{store.name}`"
+    raise DeclarationError(
+        f"`{owner}.rate_limit` is 'shared', but the module that is called {cause}. A shared limit is counted in a "
+        f"PostgreSQL store: set `store = 'postgresql://host/name'` on that module. Or remove 'shared': each process "
+        f"then counts its own requests."
+    )
+
+
+def _check_human_input(which: Branch, spec: Spec, seen: list[Branch]) -> None:
+    """Check that an agent without a store has `on_human` if it, or an agent that it may start, needs human input."""
+    if not (spec.human_tools or spec.sources or spec.startable) or has_user_hook(which, "on_human"):
+        return
+    for tool in spec.human_tools:
+        need = "asks a person" if is_ask_human(tool) else "needs a person's approval"
+        raise _no_human(f"The tool `{tool.name}` of `{spec.owner}` {need}", spec.owner)
+    for source in spec.sources:
+        if source_may_ask_human(source):
+            raise _no_human(f"Tools of `{source!r}` in `{spec.owner}` need a person's approval", spec.owner)
+    for other in spec.startable:
+        if not any(other is known for known in seen):
+            seen.append(other)
+            _check_human_input(other, read_spec(other), seen)
+
+
+def _no_human(problem: str, owner: str) -> DeclarationError:
+    return DeclarationError(
+        f"{problem}, but no one can answer. Set `store` on the module that is called, so that the run can pause, or "
+        f"add the method `on_human` to `{owner}`."
+    )
+
+
+# The store of a run, and the facts that it keeps about the agent
+
+
+def store_of(spec: Spec) -> Store:
+    """Return the store of an agent, opened."""
+    if spec.store is None:
+        raise DeclarationError(
+            f"`{spec.owner}` has no store. Set one, such as `store = 'runs.db'` on the class or "
+            f"`{spec.owner}(store='runs.db')`."
+        )
+    return open_store(spec.store, f"`{spec.owner}.store`")
+
+
+def origin_of(agent: AgentBase) -> Origin:
+    """Return the class of an agent and those settings of the instance that can be stored with a run."""
+    settings = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS and name != "store"}
+    overrides = {
+        name: value
+        for name, value in written_settings(settings).items()
+        if isinstance(value, str | int | float | dict | list | None) and to_json_data(value) == value
+    }
+    file = getattr(sys.modules.get(type(agent).__module__), "__file__", None)
+    batch, index = call_options(agent).item or (None, None)
+    return Origin(agent_name(type(agent)), overrides, file, batch, index)

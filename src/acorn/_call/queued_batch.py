@@ -1,7 +1,7 @@
-"""A batch whose runs begin elsewhere: the rows are put into the store in slices, and followed there.
+"""A batch whose runs are queued: `map(..., queue=True)` stores the rows in slices and waits for the results.
 
-What is put stays put: whoever leaves the loop leaves the runs to the workers, and the same call with its `id` finds
-them again.
+The workers of the store drive the runs. They continue if the caller leaves the loop, and another call with the same
+`id` finds the runs again.
 """
 
 from __future__ import annotations
@@ -10,136 +10,133 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
-from typing import Any, Generic
+from typing import Generic
 
 from acorn._call.batch import BatchProgress, Item, Out, RowJob, arguments_of
-from acorn._call.plan import Agent
-from acorn._call.submit import Submission, outcome
-from acorn._declare.spec_cache import BatchItem
+from acorn._call.submit import Submission, read_outcome
+from acorn._declare.agent import AgentBase, BatchItem
 from acorn._drive.load import is_final
 from acorn.record import Run
 from acorn.stores.lease import take_claim, this_process
 from acorn.stores.port import QueuedRun, Status
 
-_SLICE = 500
-"""Rows that are put in one go."""
-_MOST = 10_000
-"""Runs that are out at a time: rows behind them are not read yet."""
-_MOST_OF_LIMITED = 100
-"""The same where the batch has a `max_cost`: what is out may be spent beyond it."""
-_SOON, _LATER = 0.05, 1.0
-"""Seconds between two looks: while runs end, and while none does."""
+_SLICE_SIZE = 500
+"""The number of rows that are stored in one transaction."""
+_MOST_PENDING = 10_000
+"""The number of runs that may be pending. Further rows are not read yet."""
+_MOST_PENDING_WITH_MAX_COST = 100
+"""The same for a batch with `max_cost`: the pending runs may exceed it."""
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
+"""Seconds between two reads of the statuses, which grow from the first to the longest while no run ends."""
 _ENDED: tuple[Status, ...] = ("done", "failed", "waiting", "cancelled")
 
 
 class QueuedBatch(Generic[Out]):
-    """What is out, and what has come of it."""
+    """The pending runs of a queued batch."""
 
-    def __init__(self, agent: Agent[Out, Any], book: BatchProgress[Out], *, retry: bool) -> None:
-        self._agent, self._book, self._retry = agent, book, retry
-        self._intake = Submission(agent)
-        self._batch = book.batch or os.urandom(16).hex()
-        self._out: dict[str, RowJob] = {}
-        self._most = _MOST_OF_LIMITED if book.has_max_cost else _MOST
-        self._has_more = True
+    def __init__(self, agent: AgentBase, progress: BatchProgress[Out], *, retry: bool) -> None:
+        self._agent, self._progress, self._retry = agent, progress, retry
+        self._submission = Submission(agent)
+        self._batch = progress.batch or os.urandom(16).hex()
+        self._pending: dict[str, RowJob] = {}
+        self._most_pending = _MOST_PENDING_WITH_MAX_COST if progress.has_max_cost else _MOST_PENDING
+        self._has_more_rows = True
 
-    def go(self) -> Generator[Item[Out]]:
-        pause = _SOON
+    def items(self) -> Generator[Item[Out]]:
+        """Iterate over the items as their runs end."""
+        pause = _FIRST_WAIT
         try:
-            while not self._is_over():
-                items = [*self._fill(), *self._look()]
+            while self._pending or self._has_more_rows:
+                items = [*self._submit_rows(), *self._take_results()]
                 yield from items
-                pause = _SOON if items else min(pause * 1.5, _LATER)
+                pause = _FIRST_WAIT if items else min(pause * 1.5, _LONGEST_WAIT)
                 if not items:
                     time.sleep(pause)
         finally:
-            self._end()
+            self._progress.finish()
 
-    async def ago(self) -> AsyncGenerator[Item[Out]]:
-        pause = _SOON
+    async def aitems(self) -> AsyncGenerator[Item[Out]]:
+        """Iterate over the items on the event loop."""
+        pause = _FIRST_WAIT
         try:
-            while not self._is_over():
-                items = [*await asyncio.to_thread(self._fill), *await asyncio.to_thread(self._look)]
+            while self._pending or self._has_more_rows:
+                items = [*await asyncio.to_thread(self._submit_rows), *await asyncio.to_thread(self._take_results)]
                 for item in items:
                     yield item
-                pause = _SOON if items else min(pause * 1.5, _LATER)
+                pause = _FIRST_WAIT if items else min(pause * 1.5, _LONGEST_WAIT)
                 if not items:
                     await asyncio.sleep(pause)
         finally:
-            self._end()
+            self._progress.finish()
 
-    def _is_over(self) -> bool:
-        return not self._out and not self._has_more
+    # Submitting rows
 
-    def _end(self) -> None:
-        self._book.look()
-        self._book.is_over = True
-
-    # Into the store
-
-    def _fill(self) -> list[Item[Out]]:
-        """Put the next slice, where there is room; what of it cannot be put has ended."""
-        ended: list[Item[Out]] = []
-        slice_: dict[str, tuple[RowJob, QueuedRun]] = {}
-        while self._has_more and len(slice_) < _SLICE and len(self._out) + len(slice_) < self._most:
-            job = self._book.next()
+    def _submit_rows(self) -> list[Item[Out]]:
+        """Submit the next slice of rows. Return the items of rows that could not be submitted."""
+        failed: list[Item[Out]] = []
+        jobs: dict[str, RowJob] = {}
+        runs: list[QueuedRun] = []
+        while self._has_more_rows and len(runs) < _SLICE_SIZE and len(self._pending) + len(runs) < self._most_pending:
+            job = self._progress.next()
             if job is None:
-                self._has_more = False
+                self._has_more_rows = False
                 break
             try:
-                queued = self._queued(job)
-            except Exception as error:  # the row does not fit, or `key` is wrong
-                ended.append(self._book.end(job, None, error))
+                queued = self._queued_run(job)
+            except Exception as error:  # The row does not fit the input, or `key` raised.
+                failed.append(self._progress.end(job, None, error))
             else:
-                slice_[queued.run_id] = job, queued
-                self._book.progress.running += 1
-        if slice_:
-            new = self._intake.put([queued for _, queued in slice_.values()])
-            self._out |= {run_id: job for run_id, (job, _) in slice_.items()}
-            ended += self._take_up([queued for run_id, (_, queued) in slice_.items() if run_id not in new])
-        return ended
+                jobs[queued.run_id] = job
+                runs.append(queued)
+                self._progress.progress.running += 1
+        if runs:
+            new_ids = self._submission.put(runs)
+            self._pending |= jobs
+            failed += self._check_existing([queued for queued in runs if queued.run_id not in new_ids])
+        return failed
 
-    def _queued(self, job: RowJob) -> QueuedRun:
+    def _queued_run(self, job: RowJob) -> QueuedRun:
         if job.error is not None:
             raise job.error
-        return self._intake.run(*arguments_of(job.row, self._intake.shape), job.run_id, BatchItem(self._batch, job.at))
+        arguments = arguments_of(job.row, self._submission.shape)
+        return self._submission.new_run(*arguments, job.run_id, BatchItem(self._batch, job.at))
 
-    def _take_up(self, known: Sequence[QueuedRun]) -> Iterator[Item[Out]]:
-        """Runs of an earlier call: they must be what they are called, and what had failed may be tried again."""
-        for queued in known:
+    def _check_existing(self, runs: Sequence[QueuedRun]) -> Iterator[Item[Out]]:
+        """Check runs that an earlier call submitted, and retry those that failed if `retry_failed` is set."""
+        for queued in runs:
             try:
-                self._intake.check_known(queued)
+                self._submission.check_existing(queued)
                 if self._retry:
-                    self._try_again(queued)
+                    self._retry_failed(queued)
             except Exception as error:
-                yield self._ended(queued.run_id, None, error)
+                yield self._end(queued.run_id, None, error)
 
-    def _try_again(self, queued: QueuedRun) -> None:
-        store, run_id = self._intake.store, queued.run_id
-        before = store.read(run_id)
-        if not before or before[0].facts.status != "failed":
+    def _retry_failed(self, queued: QueuedRun) -> None:
+        store, run_id = self._submission.store, queued.run_id
+        stored_runs = store.read(run_id)
+        if not stored_runs or stored_runs[0].facts.status != "failed":
             return
-        if is_final(before[0]):
+        if is_final(stored_runs[0]):
             store.delete(run_id)
-            self._intake.put([queued])
+            self._submission.put([queued])
         elif take_claim(store, run_id):
             store.release(run_id, this_process(), "queued")
 
-    # Out of it
+    # Taking results
 
-    def _look(self) -> list[Item[Out]]:
-        statuses = self._intake.store.statuses(list(self._out))
-        over = [run_id for run_id in self._out if statuses.get(run_id) in (*_ENDED, None)]
-        items = [self._result(run_id, statuses.get(run_id, "done")) for run_id in over]
+    def _take_results(self) -> list[Item[Out]]:
+        statuses = self._submission.store.statuses(list(self._pending))
+        ended = [run_id for run_id in self._pending if statuses.get(run_id) in (*_ENDED, None)]
+        items = [self._take_result(run_id, statuses.get(run_id, "done")) for run_id in ended]
         return [item for item in items if item is not None]
 
-    def _result(self, run_id: str, status: Status) -> Item[Out] | None:
+    def _take_result(self, run_id: str, status: Status) -> Item[Out] | None:
         try:
-            run = outcome(self._agent, self._intake.store, run_id, status)
+            run = read_outcome(self._agent, self._submission.store, run_id, status)
         except Exception as error:
-            return self._ended(run_id, None, error)
-        return None if run is None else self._ended(run_id, run, None)
+            return self._end(run_id, None, error)
+        return None if run is None else self._end(run_id, run, None)
 
-    def _ended(self, run_id: str, run: Run | None, error: BaseException | None) -> Item[Out]:
-        self._book.progress.running -= 1
-        return self._book.end(self._out.pop(run_id), run, error)
+    def _end(self, run_id: str, run: Run | None, error: BaseException | None) -> Item[Out]:
+        self._progress.progress.running -= 1
+        return self._progress.end(self._pending.pop(run_id), run, error)

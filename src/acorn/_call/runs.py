@@ -1,4 +1,4 @@
-"""A store from outside: what runs there are, what each did, and what people are asked. No class is needed."""
+"""The runs of a store, without their classes: `acorn.runs(store)`."""
 
 from __future__ import annotations
 
@@ -18,28 +18,25 @@ from acorn._record.saved_form import read_entries, read_record
 from acorn.errors import StoreError
 from acorn.journal import Entry
 from acorn.record import Run
+from acorn.stores import messages
 from acorn.stores.open import open_store
 from acorn.stores.port import RunFacts, Status, Store, WakesWatchers
 from acorn.types import Request
 
-_PAUSE = 0.1
-"""Seconds between two looks at a run that goes on."""
-_LONG_PAUSE = 1.0
-"""The same where the store tells what is new; that a process died, nobody tells."""
-_GOES_ON: tuple[Status, ...] = ("queued", "running", "waiting")
+_POLL_SECONDS = 0.1
+"""The pause between two reads of a run, if the store does not report new entries."""
+_LONGEST_WAIT = 1.0
+"""The same if the store reports new entries. It does not report that a process died."""
+_CONTINUES: tuple[Status, ...] = ("queued", "running", "waiting")
 
 
-@contextmanager
-def watch(store: Store, run_id: str) -> Generator[Callable[[], None]]:
-    """What waits until a run may have something new: told by the store, or found by looking now and then."""
-    if not isinstance(store, WakesWatchers):
-        yield lambda: time.sleep(_PAUSE)
-        return
-    watch = store.watch(run_id)
-    try:
-        yield lambda: watch.wait(_LONG_PAUSE)
-    finally:
-        watch.close()
+def runs(store: str | Path | Store) -> Runs:
+    """Open a store to list, read, follow, answer, cancel and delete its runs.
+
+    for run in acorn.runs("runs.db").list(status="waiting"):
+        print(run.id, run.agent, run.steps)
+    """
+    return Runs(open_store(store, "`acorn.runs`"))
 
 
 class Runs:
@@ -59,56 +56,58 @@ class Runs:
         limit: int | None = 50,
         before: datetime | None = None,
     ) -> Sequence[RunFacts]:
-        """The newest first: in one state or several, of one class, begun before some time."""
-        wanted: tuple[Any, ...] = (status,) if isinstance(status, str) else tuple(status)
-        for each in wanted:
-            if each not in get_args(Status):
-                raise StoreError(f"A run is one of {', '.join(get_args(Status))}; got {excerpt(each)}.")
-        return self._store.list(status=wanted, agent=agent, limit=limit, before=before)
+        """List runs, newest first, with one status or several, of one class, started before a time."""
+        statuses: tuple[Any, ...] = (status,) if isinstance(status, str) else tuple(status)
+        for name in statuses:
+            if name not in get_args(Status):
+                raise StoreError(
+                    f"The status of a run must be one of {', '.join(get_args(Status))}, got {excerpt(name)}."
+                )
+        return self._store.list(status=statuses, agent=agent, limit=limit, before=before)
 
     def get(self, run_id: str) -> Run:
-        """The record of a run, its branches included: of one that goes on or was interrupted, what was committed."""
-        kept = self._store.read(run_id)
-        if not kept:
-            raise _unknown(run_id, self._store)
-        root, *below = kept
+        """Return the record of a run and its branches, up to the last commit if the run has not ended."""
+        stored_runs = self._store.read(run_id)
+        if not stored_runs:
+            raise messages.no_run(run_id, self._store.name)
+        root, *branches = stored_runs
         with read_whole(run_id, self._store):
-            shelf = BlobReader(self._store.media)
-            run: Run = read_record(Run, saved_of(root, shelf), None)
-            hang_records(run, [saved_of(each, shelf) for each in below])
+            blobs = BlobReader(self._store.media)
+            run: Run = read_record(Run, saved_of(root, blobs), None)
+            hang_records(run, [saved_of(branch, blobs) for branch in branches])
         return run
 
     def follow(self, run_id: str) -> Generator[Entry]:
-        """The entries of its journal and of its branches', from the first, as they are committed; ends with the run."""
-        return followed(self._store, run_id, _GOES_ON)
+        """Iterate over the journal entries of a run and its branches, as they are committed, until the run ends."""
+        return follow_run(self._store, run_id, _CONTINUES)
 
     def requests(self, run_id: str | None = None) -> Sequence[Request]:
-        """What people are asked and have not answered yet, the oldest first."""
+        """List the open requests for human input, oldest first."""
         return self._store.requests(run_id)
 
     def answer(self, request_id: str, value: Any) -> None:
-        """Answer a request; the run goes on when it is resumed. What is no answer to it is an `InputError`."""
-        plain = to_json_data(value)
+        """Answer a request. The run continues when it is resumed. Raise `InputError` if the answer does not fit."""
+        answer = to_json_data(value)
         for request in self._store.requests():
             if request.id == request_id:
-                check_answer(request, plain)
-        self._store.answer(request_id, plain)
+                check_answer(request, answer)
+        self._store.answer(request_id, answer)
 
     def cancel(self, run_id: str) -> None:
-        """End a run: one that rests at once, one that is driven somewhere within about a second."""
+        """Cancel a run: a paused run at once, a running one within about a second."""
         self._store.cancel(run_id)
 
     def delete(self, run_id: str) -> None:
-        """Forget a run and its branches."""
+        """Delete a run and its branches."""
         self._store.delete(run_id)
 
 
-def followed(store: Store, run_id: str, goes_on: Sequence[Status]) -> Generator[Entry]:
-    """The entries of a run as they are committed, while it is at one of these."""
+def follow_run(store: Store, run_id: str, continues: Sequence[Status]) -> Generator[Entry]:
+    """Iterate over the entries of a run, as they are committed, while it has one of these statuses."""
     position = 0
-    with watch(store, run_id) as wait:
+    with _watch(store, run_id) as wait:
         while True:
-            is_over, position, entries = status_of_runs(store, run_id, position, goes_on)
+            is_over, position, entries = read_new_entries(store, run_id, position, continues)
             yield from entries
             if is_over:
                 return
@@ -116,26 +115,26 @@ def followed(store: Store, run_id: str, goes_on: Sequence[Status]) -> Generator[
                 wait()
 
 
-def status_of_runs(
-    store: Store, run_id: str, position: int, goes_on: Sequence[Status]
+@contextmanager
+def _watch(store: Store, run_id: str) -> Generator[Callable[[], None]]:
+    """Provide a function that waits until a run may have new entries."""
+    if not isinstance(store, WakesWatchers):
+        yield lambda: time.sleep(_POLL_SECONDS)
+        return
+    watch = store.watch(run_id)
+    try:
+        yield lambda: watch.wait(_LONGEST_WAIT)
+    finally:
+        watch.close()
+
+
+def read_new_entries(
+    store: Store, run_id: str, position: int, continues: Sequence[Status]
 ) -> tuple[bool, int, Sequence[Entry]]:
-    """Whether a run is over, and the entries behind a position, with the position of the last."""
-    status, heard = store.follow(run_id, position)
+    """Return whether a run is over, the position of its last entry, and the entries after a position."""
+    status, rows = store.follow(run_id, position)
     if status is None:
-        raise _unknown(run_id, store)
-    shelf = BlobReader(store.media)
-    entries = read_entries([shelf.read(each.entry) for each in heard])
-    return not heard and status not in goes_on, heard[-1].position if heard else position, entries
-
-
-def _unknown(run_id: str, store: Store) -> StoreError:
-    return StoreError(f"There is no run {run_id!r} in {store.name}; `acorn runs` lists what there is.")
-
-
-def runs(store: str | Path | Store) -> Runs:
-    """The runs in a store, from Python.
-
-    for run in acorn.runs("runs.db").list(status="waiting"):
-        print(run.id, run.agent, run.steps)
-    """
-    return Runs(open_store(store, "`acorn.runs`"))
+        raise messages.no_run(run_id, store.name)
+    blobs = BlobReader(store.media)
+    entries = read_entries([blobs.read(row.entry) for row in rows])
+    return not rows and status not in continues, rows[-1].position if rows else position, entries

@@ -1,10 +1,6 @@
-"""Runs that begin elsewhere: checked here, and put into their store as nothing but their input.
+"""Queued runs: submit them to a store, wait for their results, follow and cancel them.
 
-`submit` puts one, `map(..., queue=True)` many in a go; no machine is made for any of them.
-
-A run that goes on elsewhere, from here: what it is at, what came of it, and an end to it.
-
-`submit` gives a `Handle`, `asubmit` an `AsyncHandle`, which does the same without holding up the event loop.
+`submit` and `map(..., queue=True)` check the input and store it. The worker that claims the run creates its machine.
 """
 
 from __future__ import annotations
@@ -12,18 +8,18 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
-from acorn._call.plan import OPTIONS, Agent, plan_for
-from acorn._call.runs import followed, status_of_runs
-from acorn._call.start import origin_of, store_of
+from acorn._call.plan import OPTIONS, Arguments, origin_of, plan_for, store_of
+from acorn._call.runs import follow_run, read_new_entries
+from acorn._declare.agent import AgentBase, BatchItem, Queueing, call_options
 from acorn._declare.generics import ORIG_CLASS, check_type_arguments
 from acorn._declare.settings import SETTINGS
-from acorn._declare.spec_cache import BatchItem, Queueing, agent_name, call_options, current_overrides, spec_within
+from acorn._declare.spec_cache import agent_name, current_overrides, spec_within
 from acorn._drive.commit import read_whole, saved_of
 from acorn._drive.load import check_fit, stored_failure
 from acorn._formats.blobs import BlobReader, save_text, to_saved_data
@@ -31,164 +27,177 @@ from acorn._formats.json import excerpt
 from acorn._formats.schema.shape import Shape
 from acorn._machine.saved_run import hang_records, load
 from acorn._machine.state import OBJECT
-from acorn._record.saved_form import restored
+from acorn._record.saved_form import read_instance
 from acorn.errors import DeclarationError
 from acorn.journal import Entry
 from acorn.record import Run
 from acorn.stores import messages
-from acorn.stores.port import Medium, QueuedRun, RunCancelledError, RunHeader, Status, Store, StoredRun
-from acorn.types import Paused
+from acorn.stores.port import Medium, QueuedRun, RunCancelledError, RunHeader, Status, Store
+from acorn.types import JsonObject, Paused
 
-_FARTHEST = 2**31
-"""Priorities are whole numbers of this size at most, as the engine keeps them."""
+Out = TypeVar("Out", default=Any)
+
+_PRIORITY_LIMIT = 2**31
+"""Priorities are 32-bit integers in the queue."""
+_FIRST_WAIT, _LONGEST_WAIT = 0.05, 0.5
+"""Seconds between two reads of a run's status, which grow from the first to the longest."""
+_CONTINUES: tuple[Status, ...] = ("queued", "running", "waiting", "stopped")
+"""The states of a run that is not over. A worker resumes a stopped run."""
+
+
+def submit_run(agent: AgentBase, args: Arguments, kwargs: JsonObject) -> tuple[str, Store]:
+    """Submit one run. Return its id and its store."""
+    submission = Submission(agent)
+    queued = submission.new_run(args, kwargs, call_options(agent).run_id, None)
+    if not submission.put([queued]):
+        submission.check_existing(queued)
+    return queued.run_id, submission.store
 
 
 class Submission:
-    """Makes runs of inputs, for one instance: what they have in common is judged and written once."""
+    """The submission of runs of one instance. It checks and writes once what the runs have in common."""
 
-    def __init__(self, agent: Agent[Any, Any]) -> None:
+    def __init__(self, agent: AgentBase) -> None:
         self._agent, self._spec = agent, spec_within(current_overrides(), agent)
-        self._brought, self.queueing = call_options(agent), call_options(agent).queueing or Queueing()
-        self.name = agent_name(type(agent))
-        self._check()
-        self.store: Store = store_of(self._spec)
+        self._queueing = call_options(agent).queueing or Queueing()
+        self._name = agent_name(type(agent))
         origin = origin_of(agent)
-        self._overrides, _ = save_text({"settings": origin.overrides, "file": origin.file})
+        self._check()
+        self._check_settings(origin.overrides)
+        self.store: Store = store_of(self._spec)
+        self._settings, _ = save_text({"settings": origin.overrides, "file": origin.file})
 
     @property
     def shape(self) -> Shape:
-        """What a run takes."""
+        """The shape of the input."""
         return self._spec.input
 
-    def run(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], run_id: str | None, item: BatchItem | None
-    ) -> QueuedRun:
-        """The run of one input; `InputError` where it does not fit."""
-        given = self._spec.input.from_call(self._spec.owner, args, kwargs, OPTIONS)
-        batch, at = (None, None) if item is None else item
+    def new_run(self, args: Arguments, kwargs: JsonObject, run_id: str | None, item: BatchItem | None) -> QueuedRun:
+        """Return a run for the arguments of a call. Raise `InputError` if they do not fit."""
+        input = self._spec.input.from_call(self._spec.owner, args, kwargs, OPTIONS)
+        batch, index = item or (None, None)
         now = datetime.now(UTC)
-        text, found = save_text(to_saved_data(given))
-        birth = RunHeader(self.name, None, None, text, now, self._overrides, batch, at)
-        priority, not_before, _ = self.queueing
-        media = [Medium(data.sha256, data.raw()) for data in found]
-        return QueuedRun(run_id or os.urandom(16).hex(), birth, priority, _moment(not_before, now), media)
+        text, blobs = save_text(to_saved_data(input))
+        header = RunHeader(self._name, None, None, text, now, self._settings, batch, index)
+        priority, not_before, _ = self._queueing
+        media = [Medium(blob.sha256, blob.raw()) for blob in blobs]
+        return QueuedRun(run_id or os.urandom(16).hex(), header, priority, _start_time(not_before, now), media)
 
     def put(self, runs: Iterable[QueuedRun]) -> set[str]:
-        """Put them into the store; the ids of those that it did not know."""
-        return set(self.store.put(list(runs), deliver=self.queueing.deliver))
+        """Store the runs. Return the ids of those that were not in the store before."""
+        return set(self.store.put(list(runs), deliver=self._queueing.deliver))
 
-    def check_known(self, queued: QueuedRun) -> None:
-        """A name stands for one class and one input, whoever put it there."""
-        before = self.store.read(queued.run_id)
-        if before:
-            shelf = BlobReader(lambda _: dict(queued.media))
-            given = restored(self._spec.input.schema, shelf.read(queued.birth.input), "input")
-            check_fit(before[0], self.store, self.name, given)
+    def check_existing(self, queued: QueuedRun) -> None:
+        """Check that a stored run with the same id has the same class and the same input."""
+        stored_runs = self.store.read(queued.run_id)
+        if stored_runs:
+            blobs = BlobReader(lambda _: dict(queued.media))
+            input = read_instance(self._spec.input.schema, blobs.read(queued.birth.input), "input")
+            check_fit(stored_runs[0], self.store, self._name, input)
 
     def _check(self) -> None:
-        """What an instance has and a store does not keep, no worker would have."""
-        owner, brought = self._spec.owner, self._brought
-        empty = self._spec.input.is_empty, self._spec.output.is_empty
-        check_type_arguments(self._agent, owner, has_input=not empty[0], has_output=not empty[1])
-        if self.queueing.deliver and (self.name.startswith("__main__:") or "<" in self.name):
+        """Check that a worker can create the same agent: it has only the class and the stored settings."""
+        spec, owner, options = self._spec, self._spec.owner, call_options(self._agent)
+        check_type_arguments(self._agent, owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
+        if self._queueing.deliver and (self._name.startswith("__main__:") or "<" in self._name):
             raise DeclarationError(
-                f"No worker can find `{self.name}`, since it is not written in a file, at its top; put it there, as in "
+                f"A worker cannot import `{self._name}`. Define the class at the top level of a file, such as "
                 f"`agents.py`."
             )
-        if brought.deps is not None:
+        if options.deps is not None:
             raise DeclarationError(
-                f"`deps` of `{owner}` are not kept with a run that begins elsewhere; give them where it is driven, as "
-                f"in `desk = {owner}().using(deps=...)` in `agents.py` and `acorn work agents.py:desk`."
+                f"`deps` of `{owner}` cannot be stored with a queued run. Set them in the worker: write "
+                f"`desk = {owner}().using(deps=...)` in `agents.py`, and run `acorn work agents.py:desk`."
             )
-        if brought.prior or brought.fork is not None:
+        if options.prior or options.fork is not None:
             raise DeclarationError(
-                f"`history` of `{owner}` is not kept with a run that begins elsewhere, and neither is what `thread` "
-                f"and `before` bring; call it here."
+                f"`history`, `thread` and `before` of `{owner}.using` cannot be stored with a queued run. Call the "
+                f"agent in this process instead."
             )
         if ORIG_CLASS in vars(self._agent):
             raise DeclarationError(
-                f"What stands in the brackets of this `{owner}` is not kept with a run that begins elsewhere; write a "
-                f"class of its own, as in `class Mine({owner}[...])`."
+                f"The type arguments of this `{owner}[...]` cannot be stored with a queued run. Define a class, such "
+                f"as `class Mine({owner}[...])`, and submit that."
             )
-        if any(isinstance(self._agent, each.cls) for each in current_overrides()):
-            raise DeclarationError(f"`{owner}.override(...)` holds in this process only, and the run begins elsewhere.")
-        self._check_settings(owner)
+        if any(isinstance(self._agent, override.cls) for override in current_overrides()):
+            raise DeclarationError(
+                f"`{owner}.override(...)` has no effect on a queued run, which a worker drives. Submit it outside of "
+                f"the block."
+            )
 
-    def _check_settings(self, owner: str) -> None:
-        own = {name: value for name, value in list(vars(self._agent).items()) if name in SETTINGS and name != "store"}
-        kept = origin_of(self._agent).overrides
-        for name, value in own.items():
-            if name not in kept or (name == "model" and _has_object(kept[name])):
+    def _check_settings(self, stored: Mapping[str, Any]) -> None:
+        owner = self._spec.owner
+        for name, value in list(vars(self._agent).items()):
+            if name not in SETTINGS or name == "store":
+                continue
+            if name not in stored or (name == "model" and _has_object(stored[name])):
                 raise DeclarationError(
-                    f"`{name}` of this `{owner}` is {excerpt(value)}, which is not kept with a run that begins "
-                    f"elsewhere; set it on the class."
+                    f"`{name}` of this `{owner}` is {excerpt(value)}, which cannot be stored with a queued run. Set it "
+                    f"on the class."
                 )
-            lost = sorted(value.keys() - kept[name].keys()) if isinstance(value, dict) else []
+            lost = sorted(value.keys() - stored[name].keys()) if isinstance(value, dict) else []
             if lost:
                 raise DeclarationError(
-                    f"`{name}` of this `{owner}` has `{'`, `'.join(lost)}`, which is not kept with a run that begins "
-                    f"elsewhere; set it on the class, or give a key to the workers by their environment."
+                    f"`{name}` of this `{owner}` has `{'`, `'.join(lost)}`, which cannot be stored with a queued run. "
+                    f"Set it on the class, or pass a key to the workers in their environment."
                 )
 
 
-def _has_object(model: Any) -> bool:
+def _has_object(model: object) -> bool:
     return OBJECT in (model if isinstance(model, list) else [model])
 
 
-def _moment(not_before: Any, now: datetime) -> datetime | None:
+def _start_time(not_before: datetime | timedelta | float | None, now: datetime) -> datetime | None:
     if not_before is None or isinstance(not_before, datetime):
         return None if not_before is None else not_before.astimezone(UTC)
     return now + (not_before if isinstance(not_before, timedelta) else timedelta(seconds=not_before))
 
 
-def _is_time(not_before: Any) -> bool:
+def _is_start_time(not_before: object) -> bool:
     if isinstance(not_before, bool) or not isinstance(not_before, int | float | datetime | timedelta | None):
         return False
     try:
-        _moment(not_before, datetime.now(UTC))
-    except (OverflowError, ValueError):  # no calendar has it
+        _start_time(not_before, datetime.now(UTC))
+    except (OverflowError, ValueError):  # The time is outside of the years 1 to 9999.
         return False
     return True
 
 
-def check_queueing(before: Queueing | None, owner: str, given: Mapping[str, Any]) -> Queueing:
-    """What `using` was given for runs that begin elsewhere, on top of what it was given before."""
-    whole = (before or Queueing())._replace(**given)
-    priority, not_before, deliver = tuple[Any, Any, Any](whole)
-    is_count = isinstance(priority, int) and not isinstance(priority, bool) and -_FARTHEST <= priority < _FARTHEST
+def check_queueing(known: Queueing | None, owner: str, changes: Mapping[str, Any]) -> Queueing:
+    """Return the queueing options after `using(...)` with these changes, which are checked."""
+    queueing = (known or Queueing())._replace(**changes)
+    priority, not_before, deliver = tuple[Any, Any, Any](queueing)
+    is_int = isinstance(priority, int) and not isinstance(priority, bool)
     rules = [
-        ("priority", priority, is_count, "a whole number, the higher the sooner"),
+        (
+            "priority",
+            priority,
+            is_int and -_PRIORITY_LIMIT <= priority < _PRIORITY_LIMIT,
+            "a whole number; runs with a higher number start first",
+        ),
         (
             "not_before",
             not_before,
-            _is_time(not_before),
+            _is_start_time(not_before),
             "a datetime, a timedelta or a number of seconds from now, in the years 1 to 9999",
         ),
         ("deliver", deliver, isinstance(deliver, bool), "True or False"),
     ]
-    for name, value, is_right, allowed in rules:
-        if not is_right:
+    for name, value, is_valid, allowed in rules:
+        if not is_valid:
             raise DeclarationError(f"`{name}` of `{owner}.using` must be {allowed}, got {excerpt(value)}.")
     if not deliver and (priority or not_before is not None):
         raise DeclarationError(
-            f"`priority` and `not_before` of `{owner}.using` are for the workers of the store; with `deliver=False` "
-            f"the engine that you hand the run to sees to them."
+            f"`priority` and `not_before` of `{owner}.using` apply only to the workers of the store. With "
+            f"`deliver=False`, set them in the queue that delivers the run."
         )
-    return whole
-
-
-Out = TypeVar("Out", default=Any)
-_SOON, _LATER = 0.05, 0.5
-"""Seconds between two looks at a run: at first, and when it takes its time."""
-
-_GOES_ON: tuple[Status, ...] = ("queued", "running", "waiting", "stopped")
-"""Somebody goes on with what was stopped."""
+    return queueing
 
 
 class Handle(Generic[Out]):
-    """A run that was put into a store, to be driven by whoever is handed its id."""
+    """A submitted run."""
 
-    def __init__(self, agent: Agent[Out, Any], run_id: str, store: Store) -> None:
+    def __init__(self, agent: AgentBase, run_id: str, store: Store) -> None:
         self.run_id = run_id
         self._agent, self._store = agent, store
 
@@ -196,37 +205,38 @@ class Handle(Generic[Out]):
         return f"<{type(self).__name__} of the run {self.run_id} in {self._store.name}>"
 
     def status(self) -> Status:
-        """What the run is at."""
+        """Return the status of the run."""
         return _status(self._store, self.run_id)
 
     def result(self, timeout: float | None = None) -> Out:
-        """Wait for the output; `Paused` where the run waits for people. What the run failed of is raised.
+        """Wait for the run and return its output. If the run failed, raise its error.
 
-        A `TimeoutError` after so many seconds; the run goes on.
+        The output is a `Paused` if the run waits for a person. After `timeout` seconds a `TimeoutError` is raised, and
+        the run continues.
         """
-        began, pause = time.monotonic(), _SOON
+        started, pause = time.monotonic(), _FIRST_WAIT
         while True:
             status = self.status()
-            found = outcome(self._agent, self._store, self.run_id, status)
-            if found is not None:
-                return found.output  # type: ignore[return-value]
-            left = _left(timeout, began, self.run_id, status)
+            run = read_outcome(self._agent, self._store, self.run_id, status)
+            if run is not None:
+                return run.output  # type: ignore[return-value]
+            left = _seconds_left(timeout, started, self.run_id, status)
             time.sleep(min(pause, left))
-            pause = min(pause * 1.5, _LATER)
+            pause = min(pause * 1.5, _LONGEST_WAIT)
 
     def follow(self) -> Generator[Entry]:
-        """The entries of its journal and of its branches', from the first, as they are committed; ends with the run."""
-        return followed(self._store, self.run_id, _GOES_ON)
+        """Iterate over the journal entries of the run and its branches, as they are committed, until the run ends."""
+        return follow_run(self._store, self.run_id, _CONTINUES)
 
     def cancel(self) -> None:
-        """End the run, wherever it is driven."""
+        """Cancel the run, in whichever process it is driven."""
         self._store.cancel(self.run_id)
 
 
 class AsyncHandle(Generic[Out]):
-    """The same on the event loop."""
+    """A submitted run, with methods for the event loop."""
 
-    def __init__(self, agent: Agent[Out, Any], run_id: str, store: Store) -> None:
+    def __init__(self, agent: AgentBase, run_id: str, store: Store) -> None:
         self.run_id = run_id
         self._agent, self._store = agent, store
 
@@ -234,87 +244,85 @@ class AsyncHandle(Generic[Out]):
         return f"<{type(self).__name__} of the run {self.run_id} in {self._store.name}>"
 
     async def status(self) -> Status:
-        """What the run is at."""
+        """Return the status of the run."""
         return await asyncio.to_thread(_status, self._store, self.run_id)
 
     async def result(self, timeout: float | None = None) -> Out:
-        """Wait for the output; `Paused` where the run waits for people. What the run failed of is raised.
+        """Wait for the run and return its output. If the run failed, raise its error.
 
-        A `TimeoutError` after so many seconds; the run goes on.
+        The output is a `Paused` if the run waits for a person. After `timeout` seconds a `TimeoutError` is raised, and
+        the run continues.
         """
-        began, pause = time.monotonic(), _SOON
+        started, pause = time.monotonic(), _FIRST_WAIT
         while True:
             status = await self.status()
-            found = await asyncio.to_thread(outcome, self._agent, self._store, self.run_id, status)
-            if found is not None:
-                return found.output  # type: ignore[return-value]
-            left = _left(timeout, began, self.run_id, status)
+            run = await asyncio.to_thread(read_outcome, self._agent, self._store, self.run_id, status)
+            if run is not None:
+                return run.output  # type: ignore[return-value]
+            left = _seconds_left(timeout, started, self.run_id, status)
             await asyncio.sleep(min(pause, left))
-            pause = min(pause * 1.5, _LATER)
+            pause = min(pause * 1.5, _LONGEST_WAIT)
 
     async def follow(self) -> AsyncGenerator[Entry]:
-        """The entries of its journal and of its branches', from the first, as they are committed; ends with the run."""
+        """Iterate over the journal entries of the run and its branches, as they are committed, until the run ends."""
         position = 0
         while True:
             is_over, position, entries = await asyncio.to_thread(
-                status_of_runs, self._store, self.run_id, position, _GOES_ON
+                read_new_entries, self._store, self.run_id, position, _CONTINUES
             )
             for entry in entries:
                 yield entry
             if is_over:
                 return
             if not entries:
-                await asyncio.sleep(_SOON)
+                await asyncio.sleep(_FIRST_WAIT)
 
     async def cancel(self) -> None:
-        """End the run, wherever it is driven."""
+        """Cancel the run, in whichever process it is driven."""
         await asyncio.to_thread(self._store.cancel, self.run_id)
 
 
-def outcome(agent: Agent[Any, Any], store: Store, run_id: str, status: Status) -> Run | None:
-    """The record of a run that has ended or waits for people, its output typed; None: it goes on.
+def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) -> Run | None:
+    """Return the record of a run that has ended or waits for a person, or None if it continues.
 
-    What it failed of is raised, with the record.
+    If the run failed, raise its error, with the record as `error.run`.
     """
     if status not in ("done", "failed", "cancelled", "waiting"):
         return None
-    kept = store.read(run_id)
-    if not kept:
+    stored_runs = store.read(run_id)
+    if not stored_runs:
         raise messages.no_run(run_id, store.name)
-    if kept[0].facts.status != status:  # it has gone on this moment
+    root, *branches = stored_runs
+    if root.facts.status != status:  # It was resumed since the status was read.
         return None
     if status == "cancelled":
-        raise RunCancelledError(f"The run {run_id} was cancelled.")
+        raise RunCancelledError(f"Run {run_id} was cancelled.")
     plan = plan_for(agent, current_overrides())
     if status == "failed":
-        raise stored_failure(kept, plan, store)
+        raise stored_failure(stored_runs, plan, store)
     with read_whole(run_id, store):
-        run = _record(plan, kept, BlobReader(store.media))
+        blobs = BlobReader(store.media)
+        run = load(plan, saved_of(root, blobs)).run
+        hang_records(run, [saved_of(branch, blobs) for branch in branches])
     if status == "waiting":
         requests = store.requests(run_id)
         run.output = Paused(run_id, requests)
-        return run if requests else None  # they were answered this moment
-    return run
-
-
-def _record(plan: Any, kept: Sequence[StoredRun], shelf: BlobReader) -> Run:
-    run = load(plan, saved_of(kept[0], shelf)).run
-    hang_records(run, [saved_of(each, shelf) for each in kept[1:]])
+        return run if requests else None  # They were answered since the status was read.
     return run
 
 
 def _status(store: Store, run_id: str) -> Status:
-    found = store.statuses([run_id])
-    if run_id not in found:
+    statuses = store.statuses([run_id])
+    if run_id not in statuses:
         raise messages.no_run(run_id, store.name)
-    return found[run_id]
+    return statuses[run_id]
 
 
-def _left(timeout: float | None, began: float, run_id: str, status: Status) -> float:
-    """Seconds until nobody wants to wait any longer."""
+def _seconds_left(timeout: float | None, started: float, run_id: str, status: Status) -> float:
+    """Return the seconds left before the timeout. Raise `TimeoutError` if there are none."""
     if timeout is None:
-        return _LATER
-    left = began + timeout - time.monotonic()
+        return _LONGEST_WAIT
+    left = started + timeout - time.monotonic()
     if left <= 0:
-        raise TimeoutError(f"The run {run_id} is still `{status}` after {timeout:g} s; it goes on.")
+        raise TimeoutError(f"Run {run_id} is still `{status}` after {timeout:g} s. It continues.")
     return left

@@ -122,6 +122,14 @@ def without_overridden(model: Any, nearer: Collection[str]) -> Any:
     return {key: value for key, value in model.items() if key not in overridden} if overridden else model
 
 
+def remove_overridden(settings: JsonObject, overrides: Mapping[str, Any]) -> None:
+    """Remove the settings of an instance that these overrides replace: a model dict may contain other settings."""
+    if "model" in settings:
+        settings["model"] = without_overridden(settings["model"], overrides)
+    for attribute, _ in settings_in(overrides.get("model")):
+        settings.pop(attribute, None)
+
+
 def check_set_once(owner: str, model: object, attributes: Collection[str]) -> None:
     """Raise `DeclarationError` if one level sets the same value twice: it would be unclear which one applies."""
     if isinstance(model, list | tuple):
@@ -385,3 +393,12 @@ def setting_error(owner: str, attribute: str, value: object, where: str = "") ->
     return DeclarationError(
         f"`{owner}.{where or attribute}` must be {setting.expected}, got {setting.describe(value)}."
     )
+
+
+def describe_model(model: object) -> str:
+    """Describe a model or a list of models without secrets."""
+    if isinstance(model, list | tuple):
+        return f"model=[{', '.join(describe_model(entry).removeprefix('model=') for entry in model)}]"
+    if isinstance(model, dict):
+        model = model.get("model", model.get("id"))
+    return f"model={model!r}" if isinstance(model, str) else f"model={type(model).__name__}" if model else "no model"

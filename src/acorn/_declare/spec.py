@@ -10,6 +10,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from acorn._declare.settings import (
     setting_error,
     without_overridden,
 )
-from acorn._declare.tools.collect import collect_methods, collect_tools, merge_tools
-from acorn._declare.tools.kinds import Tool, ToolSource
+from acorn._declare.tools.collect import FunctionTool, collect_methods, collect_tools, merge_tools
+from acorn._declare.tools.kinds import AgentTool, Tool, ToolSource, may_ask_human
 from acorn._formats.schema.shape import Shape, shape_of
 from acorn._formats.xml.encode import DescriptionFormat, XmlStyle
 from acorn.errors import DeclarationError
@@ -86,6 +87,23 @@ class Spec:
     @property
     def xml(self) -> XmlStyle:
         return XmlStyle(self.xml_include_descriptions, self.xml_description_format, self.xml_include_none)
+
+    @cached_property
+    def startable(self) -> tuple[Any, ...]:
+        """The modules that a run may start: agents that are tools, and branches."""
+        agents = [tool.function for tool in self.tools if isinstance(tool, AgentTool)]
+        branches = [entry["module"] if isinstance(entry, Mapping) else entry for entry in self.branches.values()]
+        return (*agents, *branches)
+
+    @cached_property
+    def human_tools(self) -> tuple[Tool, ...]:
+        """The tools whose calls may wait for a person."""
+        return tuple(filter(may_ask_human, self.tools))
+
+    @cached_property
+    def has_tool_methods(self) -> bool:
+        """Whether a tool is a method, which must be bound to the instance."""
+        return any(isinstance(tool, FunctionTool) and tool.method is not None for tool in self.tools)
 
 
 CACHE_DEFAULT = ({"location": "message", "role": "system"}, {"location": "message", "index": 0})

@@ -1,7 +1,7 @@
 """The current spec of a class or an instance, the hooks that users define, and overrides.
 
 A spec is cached until an attribute changes. `_module` reads it when a class is defined, `_call` when an agent is
-called. This file does not import the class `module`; it recognizes module classes by the attribute `BASE`.
+called.
 
 `MyAgent.override(...)` sets values for all instances of a class in a context, whatever the instances set themselves.
 An override has a higher priority than `using` and a lower one than a hook that changes its step. It applies to the
@@ -12,15 +12,14 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import partial
 from itertools import repeat
-from operator import is_
 from pathlib import Path
-from typing import Any, NamedTuple, get_origin
+from typing import Any, NamedTuple, TypeGuard, get_origin
 
+from acorn._declare.agent import AgentBase, ClassSpec, DeclaredValues, InstanceSpec, call_options
 from acorn._declare.generics import ORIG_CLASS, generics_of
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec import Spec, compile_spec, revise_spec
@@ -31,69 +30,15 @@ from acorn._formats.json import excerpt, safe_repr, shorten
 from acorn._formats.schema.shape import Shapes, require_no_media
 from acorn._formats.xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
-from acorn.types import JsonObject
 
-BASE = "_acorn_base"
-"""The attribute by which `module` marks itself as the base of all modules. No other class sets it."""
-LOCAL_NAMES = "_acorn_locals"
-"""The attribute with the names that the type hints of a class may use beside its globals."""
-SPEC_CACHE = "_acorn_spec"
-"""The attribute in which a class or an instance caches its spec."""
-CALL_OPTIONS = "_acorn_brought"
-"""The attribute in which an instance keeps its call options."""
-OPEN_SOURCES = "_acorn_open"
-"""The attribute with the tool sources that an instance keeps open."""
 _UNSET = object()
 
 
-class Queueing(NamedTuple):
-    """How a submitted run is queued."""
-
-    priority: int = 0
-    not_before: Any = None
-    """The earliest start, as a moment or a delay."""
-    deliver: bool = True
-    """Whether the workers of the store run it."""
+Branch = AgentBase | type[AgentBase]
+"""A module class such as `Review` or `Extract[Person]`, or an instance of one."""
 
 
-class BatchItem(NamedTuple):
-    """The position of a run in a batch."""
-
-    batch: str
-    at: int
-
-
-@dataclass(frozen=True, eq=False)
-class CallOptions:
-    """The options that `using` set for the next call."""
-
-    prior: Sequence[JsonObject] = ()
-    """The messages of an earlier conversation."""
-    deps: Any = None
-    run_id: str | None = None
-    """The id of the next run in its store."""
-    item: BatchItem | None = None
-    queueing: Queueing | None = None
-    fork: Any = None
-    """The part of another run that the next run continues from (see `_machine/fork.py`)."""
-
-
-_NO_OPTIONS = CallOptions()
-
-
-def call_options(agent: object) -> CallOptions:
-    """Return the options for the next call of an instance."""
-    options: CallOptions = vars(agent).get(CALL_OPTIONS, _NO_OPTIONS)
-    return options
-
-
-def base_of(cls: type) -> type:
-    """Return the class `module` that a module class derives from."""
-    base: type = getattr(cls, BASE)
-    return base
-
-
-def spec_of(agent: object) -> Spec:
+def spec_of(agent: AgentBase) -> Spec:
     """Return the current spec of an instance.
 
     An attribute that was set on the instance, or changed on its class after the definition, leads to a new spec,
@@ -107,88 +52,97 @@ def spec_of(agent: object) -> Spec:
     if not settings and alias is None:
         return spec
     values = [alias, *settings, *settings.values()]
-    cached: tuple[Spec, _Snapshot, Spec] | None = vars(agent).get(SPEC_CACHE)
-    if cached is None or cached[0] is not spec or not cached[1].is_same(values):
+    cached = agent.__acorn_spec__
+    if cached is None or cached.class_spec is not spec or not cached.values.is_same(values):
         if alias is not None:
             settings = {**generics_of(agent).attributes(), **settings}
-        revised = check_spec(revise_spec(spec, cls, settings, getattr(cls, LOCAL_NAMES, {})))
-        cached = (spec, _Snapshot(values), revised)
-        vars(agent)[SPEC_CACHE] = cached
-    return cached[2]
+        revised = check_spec(revise_spec(spec, cls, settings, cls.__acorn_locals__))
+        cached = agent.__acorn_spec__ = InstanceSpec(spec, DeclaredValues(values), revised)
+    return cached.spec
 
 
-def class_spec(cls: type) -> Spec:
+def class_spec(cls: type[AgentBase]) -> Spec:
     """Return the current spec of a class."""
     values = list(map(getattr, repeat(cls), SETTINGS, repeat(_UNSET)))
-    cached: tuple[_Snapshot, Spec] | None = vars(cls).get(SPEC_CACHE)
-    if cached is None or not cached[0].is_same(values):
+    cached = cls.__acorn_class_spec__
+    if cached is None or cached.cls is not cls or not cached.values.is_same(values):
         settings = dict(zip(SETTINGS, values, strict=True))
-        spec = check_spec(compile_spec(cls, base_of(cls), settings, getattr(cls, LOCAL_NAMES, {})))
-        cached = (_Snapshot(values), spec)
-        setattr(cls, SPEC_CACHE, cached)
-    return cached[1]
+        spec = check_spec(compile_spec(cls, cls.__acorn_module__, settings, cls.__acorn_locals__))
+        cached = cls.__acorn_class_spec__ = ClassSpec(cls, DeclaredValues(values), spec)
+    return cached.spec
 
 
-def module_docstring(which: object) -> str | None:
+def module_docstring(which: Branch) -> str | None:
     """Return the nearest docstring of a module class, but never the one of `module` itself."""
     cls = class_of(which)
-    base = base_of(cls)
+    base = cls.__acorn_module__
     docs = [vars(parent).get("__doc__") for parent in cls.__mro__ if issubclass(parent, base) and parent is not base]
     return next(filter(None, docs), None)
 
 
-def user_hook(agent: object, hook: str) -> Any:
-    """Return the hook that the user defined on a class or an instance, or None."""
-    cls = type(agent)
-    is_default = getattr(cls, hook) is getattr(base_of(cls), hook) and hook not in vars(agent)
-    method = None if is_default else getattr(agent, hook)
-    if method is not None and not callable(method):
-        raise DeclarationError(f"`{cls.__name__}.{hook}` must be a method, got {excerpt(method)}.")
-    return method
+HOOKS = ("on_start", "on_step", "on_finish", "on_stream", "on_human")
 
 
-def has_user_hook(which: object, hook: str) -> bool:
+def user_hooks(agent: AgentBase) -> dict[str, Callable[[Any], Any]]:
+    """Return the hooks that the user defined on a class or an instance, by name."""
+    cls, attributes = type(agent), vars(agent)
+    base = cls.__acorn_module__
+    hooks: dict[str, Callable[[Any], Any]] = {}
+    for name in HOOKS:
+        if name in attributes or getattr(cls, name) is not getattr(base, name):
+            method = getattr(agent, name)
+            if method is not None and not callable(method):
+                raise DeclarationError(f"`{cls.__name__}.{name}` must be a method, got {excerpt(method)}.")
+            if method is not None:
+                hooks[name] = method
+    return hooks
+
+
+def has_user_hook(which: Branch, hook: str) -> bool:
     """Return whether the user defined a hook on a class or an instance."""
     cls = class_of(which)
     is_on_instance = not isinstance(which, type) and hook in getattr(which, "__dict__", {})
-    return is_on_instance or getattr(cls, hook) is not getattr(base_of(cls), hook)
+    return is_on_instance or getattr(cls, hook) is not getattr(cls.__acorn_module__, hook)
 
 
 # Modules that other modules start, as branches or tools.
 
 
-def class_of(which: object) -> type:
+def is_agent(which: object) -> TypeGuard[Branch]:
+    """Return whether a value is a module class, possibly with type arguments, or an instance of one."""
+    cls = which if isinstance(which, type) else get_origin(which) or type(which)
+    return isinstance(cls, type) and issubclass(cls, AgentBase)
+
+
+def class_of(which: Branch) -> type[AgentBase]:
     """Return the class of an instance, of an alias such as `Extract[Person]`, or the class itself."""
     if isinstance(which, type):
         return which
-    origin: type | None = get_origin(which)
-    return type(which) if origin is None else origin
+    return get_origin(which) or type(which)
 
 
-def instance_of(which: object) -> Any:
+def instance_of(which: Branch) -> AgentBase:
     """Return a new instance of a class, or the instance itself."""
-    if isinstance(which, base_of(class_of(which))) or not callable(which):
-        return which
-    return which()
+    return which if isinstance(which, AgentBase) else which()
 
 
-def read_spec(which: object) -> Spec:
+def read_spec(which: Branch) -> Spec:
     """Return the current spec of a class or an instance."""
     return class_spec(which) if isinstance(which, type) else spec_of(instance_of(which))
 
 
 def check_branch(which: object, where: str) -> None:
     """Raise `DeclarationError` if a value cannot be a branch; `where` names it in the message."""
-    cls = class_of(which)
-    if not hasattr(cls, BASE):
+    if not is_agent(which):
         text = shorten(safe_repr(which), 120)
         raise DeclarationError(f"{where} must be a module class or an instance of one, got {text}.")
+    cls = class_of(which)
     _check_instantiable(which, where)
     if _output_of(instance_of(which) if get_origin(which) else which) in ([], (), None, type(None)):
         raise DeclarationError(
             f"{where} is `{cls.__name__}`, which has no `final_output`. A branch must return a value."
         )
-    if isinstance(which, base_of(cls)) and call_options(which).prior:
+    if isinstance(which, AgentBase) and call_options(which).prior:
         raise DeclarationError(
             f"{where} is a `{cls.__name__}` with `using(history=...)`, but a branch continues the conversation of its "
             f"parent. Remove `history`."
@@ -196,26 +150,26 @@ def check_branch(which: object, where: str) -> None:
     _check_no_fork(which, where)
 
 
-def _check_no_fork(which: object, where: str) -> None:
+def _check_no_fork(which: Branch, where: str) -> None:
     cls = class_of(which)
-    if isinstance(which, base_of(cls)) and call_options(which).fork is not None:
+    if isinstance(which, AgentBase) and call_options(which).fork is not None:
         raise DeclarationError(
             f"{where} is a `{cls.__name__}` with `using(thread=...)`, but only a separate run can be a fork. Call the "
             f"agent instead."
         )
 
 
-def _output_of(which: object) -> Any:
+def _output_of(which: Branch) -> Any:
     """Return the declared output without the spec: a module may be its own branch, and is just being compiled."""
     if not isinstance(which, type) and ORIG_CLASS in vars(which) and "final_output" not in vars(which):
         return generics_of(which).attributes().get("final_output")
     return getattr(which, "final_output", None)
 
 
-def _check_instantiable(which: object, where: str) -> None:
+def _check_instantiable(which: Branch, where: str) -> None:
     """Raise `DeclarationError` if a class cannot be instantiated without arguments."""
     cls = class_of(which)
-    if isinstance(which, base_of(cls)):
+    if isinstance(which, AgentBase):
         return
     try:
         inspect.signature(cls).bind()
@@ -255,12 +209,12 @@ def check_spec(spec: Spec) -> Spec:
 class ToolDescriptor:
     """Descriptor that turns a module class, or an instance of one, into a tool."""
 
-    def __get__(self, instance: object, owner: type) -> Callable[[str, str], AgentTool]:
+    def __get__(self, instance: AgentBase | None, owner: type[AgentBase]) -> Callable[[str, str], AgentTool]:
         return partial(_agent_tool, owner if instance is None else instance, owner)
 
 
-def _agent_tool(agent: Any, cls: type, where: str, owner: str) -> AgentTool:
-    if agent is cls and agent is base_of(cls):
+def _agent_tool(agent: Branch, cls: type[AgentBase], where: str, owner: str) -> AgentTool:
+    if agent is cls and agent is cls.__acorn_module__:
         raise DeclarationError(f"`{owner}.{where}` is the base class of all modules. Use a subclass.")
     _check_instantiable(agent, f"`{owner}.{where}`")
     _check_no_fork(agent, f"`{owner}.{where}`")
@@ -289,8 +243,8 @@ def _agent_tool(agent: Any, cls: type, where: str, owner: str) -> AgentTool:
 class ShapesDescriptor:
     """Descriptor for the input and output shapes of a module class or of an instance of one."""
 
-    def __get__(self, instance: object, owner: type) -> Shapes | None:
-        if instance is None and owner is base_of(owner):
+    def __get__(self, instance: AgentBase | None, owner: type[AgentBase]) -> Shapes | None:
+        if instance is None and owner is owner.__acorn_module__:
             return None
         spec = class_spec(owner) if instance is None else spec_of(instance)
         return Shapes(module_name(owner), spec.input, spec.output, partial(_find_child, spec))
@@ -300,7 +254,7 @@ def _find_child(spec: Spec, name: str) -> object:
     """Return the class or instance that is the branch or agent tool of this name, or None."""
     entry = spec.branches.get(name)
     if entry is not None:
-        which: object = entry["module"] if isinstance(entry, Mapping) else entry
+        which: Branch = entry["module"] if isinstance(entry, Mapping) else entry
         return which if isinstance(which, type) else instance_of(which)
     return next((tool.function for tool in spec.tools if isinstance(tool, AgentTool) and tool.name == name), None)
 
@@ -321,34 +275,10 @@ def agent_name(cls: type) -> str:
     return f"{name}:{cls.__qualname__}"
 
 
-class _Snapshot:
-    """The values that a spec was compiled from: the objects, and the contents of the lists and dicts among them."""
-
-    __slots__ = ("contents", "values")
-
-    def __init__(self, values: list[object]) -> None:
-        self.values = values
-        self.contents = [(value, _content(value)) for value in values if isinstance(value, list | dict)]
-
-    def is_same(self, values: list[object]) -> bool:
-        """Return whether these are the same objects with the same contents."""
-        return (
-            len(values) == len(self.values)
-            and all(map(is_, values, self.values))
-            and all(_content(value) == content for value, content in self.contents)
-        )
-
-
-def _content(value: list[Any] | dict[Any, Any]) -> list[object]:
-    if isinstance(value, dict):
-        return list(value.items())
-    return [dict(item) if type(item) is dict else item for item in value]
-
-
 class Override(NamedTuple):
     """The class that an override block applies to, and the values that it sets."""
 
-    cls: type
+    cls: type[AgentBase]
     values: Mapping[str, Any]
 
 
@@ -363,7 +293,7 @@ def current_overrides() -> Overrides:
     return _overrides.get()
 
 
-def check_overrides(cls: type, values: Mapping[str, Any]) -> None:
+def check_overrides(cls: type[AgentBase], values: Mapping[str, Any]) -> None:
     """Check the values of an override block by the rules for instances."""
     _revise(read_spec(cls), cls, values)
 
@@ -371,7 +301,7 @@ def check_overrides(cls: type, values: Mapping[str, Any]) -> None:
 class OverrideBlock:
     """Context manager of an override. It is reusable, and may exit in another task than the one that entered it."""
 
-    def __init__(self, cls: type, values: Mapping[str, Any]) -> None:
+    def __init__(self, cls: type[AgentBase], values: Mapping[str, Any]) -> None:
         self._override = Override(cls, values)
 
     def __enter__(self) -> None:
@@ -386,7 +316,7 @@ class OverrideBlock:
         _overrides.set(tuple(active))
 
 
-def spec_within(overrides: Overrides, agent: object) -> Spec:
+def spec_within(overrides: Overrides, agent: Branch) -> Spec:
     """Return the spec of an instance or a class inside override blocks; an inner block wins over an outer one."""
     cls, spec = class_of(agent), read_spec(agent)
     for override in overrides:
@@ -403,5 +333,5 @@ def prompt_within(overrides: Overrides, agent: Any) -> Any:
     return agent.system_prompt
 
 
-def _revise(spec: Spec, cls: type, values: Mapping[str, Any]) -> Spec:
-    return check_spec(revise_spec(spec, cls, values, getattr(cls, LOCAL_NAMES, {}))) if values else spec
+def _revise(spec: Spec, cls: type[AgentBase], values: Mapping[str, Any]) -> Spec:
+    return check_spec(revise_spec(spec, cls, values, cls.__acorn_locals__)) if values else spec

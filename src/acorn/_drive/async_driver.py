@@ -239,7 +239,7 @@ class AsyncDriver:
         site = CallSite(self.tree, *outcome.key)
         match ask:
             case AskModel():
-                if not ask.is_quiet and self._streams(machine):
+                if not ask.is_summary and self._streams(machine):
                     streamed = StreamedResponse(self.tree, machine, ask)
                     async with aclosing(streamed.chunks()) as chunks:
                         async for chunk in chunks:

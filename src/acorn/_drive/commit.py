@@ -84,7 +84,7 @@ class RunCommitter:
         changes = [self._change(loop) for run_id, loop in machines.items() if run_id in self.changed]
         self.changed.clear()
         is_resting = status_of(machines[self._root]) == "waiting"
-        requests = [each for loop in machines.values() for each in loop.requests()] if is_resting else ()
+        requests = [each for loop in machines.values() for each in loop.calls.open_requests()] if is_resting else ()
         self._left = "stopped"
         media, self._new_media = self._new_media, []
         commit = Commit(self._root, this_process(), changes, requests, media)

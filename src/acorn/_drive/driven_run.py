@@ -1,24 +1,14 @@
-"""One run while it is driven: its clock, its listeners, and the last run that each instance remembers."""
+"""One run while it is driven: its clock and its listeners."""
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
+from acorn._record.last_run import RunOwner, current_places, remember_run
 from acorn.record import Run, Subscriber
 
-if TYPE_CHECKING:
-    import asyncio
-
-    Place = asyncio.Task[object] | threading.Thread
-    """The asyncio task or the thread that code runs in."""
-
-LAST = "_acorn_last"
-"""The attribute of an instance that holds its last runs."""
 _attach_lock = threading.Lock()
 
 
@@ -38,7 +28,7 @@ class DrivenRun:
     def __init__(self, run: Run, clock_start: float, subscribers: tuple[Subscriber, ...], *, is_stored: bool) -> None:
         self.clock_start = clock_start
         """The reading of the monotonic clock at second 0 of the run."""
-        self.places = _current_places()
+        self.places = current_places()
         """The task and the thread that started the run. A dropped iterator may be closed in another one."""
         self.subscribers = subscribers
         self.is_observed = bool(subscribers) or is_stored
@@ -49,13 +39,13 @@ class DrivenRun:
         """The subscribers whose failure was logged."""
         self.is_closed = False
 
-    def close(self, run: Run, agent: object) -> None:
+    def close(self, run: Run, agent: RunOwner) -> None:
         """Complete the record, attach it to its error, and remember it as the last run of the agent."""
         self.is_closed = True
         run.seconds = time.monotonic() - self.clock_start
         if run.error is not None:
             attach_run(run.error, run)
-        _remember(run, agent, self.places)
+        remember_run(run, agent, self.places)
 
 
 def attach_run(error: BaseException, run: Run) -> None:
@@ -68,65 +58,3 @@ def attach_run(error: BaseException, run: Run) -> None:
         if run.branch is None or getattr(error, "run", None) is None:
             with suppress(AttributeError, TypeError):  # An exception with `__slots__` cannot hold it.
                 error.run = run  # type: ignore[attr-defined]
-
-
-# The last run of an instance
-
-
-def last_run(agent: object) -> Run | None:
-    """Return the last run of this instance that ended in the calling task, else in the calling thread."""
-    last: LastRuns | None = vars(agent).get(LAST)
-    return None if last is None else last.find(_current_places())
-
-
-def remember_stored(run: Run, agent: object) -> None:
-    """Remember a stored run that had ended before the call as the last run of the agent."""
-    _remember(run, agent, _current_places())
-
-
-def _remember(run: Run, agent: object, places: tuple[Place, ...]) -> None:
-    last: LastRuns | None = vars(agent).get(LAST)
-    (last or vars(agent).setdefault(LAST, LastRuns())).remember(places, run)
-
-
-class LastRuns:
-    """The last runs of one instance, by the task and the thread that started them."""
-
-    __slots__ = ("_limit", "_runs")
-
-    def __init__(self) -> None:
-        self._runs: WeakKeyDictionary[Place, Run] = WeakKeyDictionary()
-        self._limit = 8
-        """The number of entries after which those of finished tasks and threads are removed."""
-
-    def remember(self, places: tuple[Place, ...], run: Run) -> None:
-        for place in places:
-            self._runs[place] = run
-        if len(self._runs) > self._limit:
-            self._remove_finished()
-
-    def find(self, places: tuple[Place, ...]) -> Run | None:
-        return next((run for run in map(self._runs.get, places) if run is not None), None)
-
-    def _remove_finished(self) -> None:
-        """Remove finished tasks and threads. The traceback of a failed run may keep its task alive forever."""
-        for reference in self._runs.keyrefs():
-            place = reference()
-            if place is not None and _is_finished(place):
-                self._runs.pop(place, None)
-        self._limit = 2 * len(self._runs) + 8
-
-
-def _current_places() -> tuple[Place, ...]:
-    """Return the current task, if there is one, and the current thread."""
-    thread = threading.current_thread()
-    if "asyncio" in sys.modules:
-        with suppress(RuntimeError):
-            task = sys.modules["asyncio"].current_task()
-            if task is not None:
-                return task, thread
-    return (thread,)
-
-
-def _is_finished(place: Place) -> bool:
-    return not place.is_alive() if isinstance(place, threading.Thread) else place.done()

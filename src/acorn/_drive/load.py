@@ -16,7 +16,7 @@ from acorn._formats.json import to_json_data
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.saved_run import hang_records, load
-from acorn._record.saved_form import read_record, restored
+from acorn._record.saved_form import read_instance, read_record
 from acorn.errors import StoreError
 from acorn.record import Run
 from acorn.stores.lease import take_claim, this_process
@@ -57,7 +57,7 @@ def check_fit(
     if given is None:
         return
     before, now = BlobReader(store.media).read(kept.birth.input), _plain(given)
-    if before != now and _plain(restored(type(given), before, "input")) != now:
+    if before != now and _plain(read_instance(type(given), before, "input")) != now:
         raise StoreError(
             f"The run {run_id} in {store.name} was begun with another input; call it with that one, or give another "
             f"`run_id`."
@@ -106,7 +106,7 @@ def load_tree(
 
 def _new_loop(kept: StoredRun, shelf: BlobReader, plan: Plan) -> Machine:
     """A run that was put into its store, and that begins here."""
-    given = restored(plan.spec.input.schema, shelf.read(kept.birth.input), "input")
+    given = read_instance(plan.spec.input.schema, shelf.read(kept.birth.input), "input")
     return Machine(plan, Run(kept.facts.id, given, deps=plan.deps))
 
 

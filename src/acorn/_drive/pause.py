@@ -29,9 +29,9 @@ def check_pause(machine: Machine, requests: Sequence[Request], *, can_pause: boo
 
 def check_answers(root: Machine, saved: Mapping[str, JsonObject], answers: Mapping[str, object]) -> None:
     """Check the answers before the run continues. A branch checks the types of its function when it is loaded."""
-    for request in root.requests():
+    for request in root.calls.open_requests():
         if request.id in answers:
-            root.check_answer(request.id, answers[request.id])
+            root.calls.check_answer(request.id, answers[request.id])
     for branch in saved.values():
         for saved_request in branch["state"].get("requests", {}).values():
             request = read_request(saved_request)

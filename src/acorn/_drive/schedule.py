@@ -16,7 +16,7 @@ from acorn._drive.pause import AskKey
 from acorn._drive.tree import Tree
 from acorn._formats.json import describe_error
 from acorn._machine.asks import Ask, AskBranch, BranchEnd
-from acorn._machine.inheritance import branch_result
+from acorn._machine.branches import branch_result
 from acorn._machine.machine import Machine
 from acorn.errors import AcornError
 from acorn.stores.port import RunCancelledError

@@ -21,7 +21,8 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any
 
-from acorn._declare.spec_cache import OPEN_SOURCES, current_overrides, spec_within
+from acorn._declare.agent import AgentBase
+from acorn._declare.spec_cache import current_overrides, spec_within
 from acorn._declare.tools.collect import callable_docstring, callable_name
 from acorn._drive.bridge import call_async, call_sync, is_async, start_thread
 from acorn._drive.owner_loop import OwnerLoop
@@ -263,7 +264,7 @@ Failed = Callable[[BaseException], object]
 class OpenSources:
     """The sources of one run, or of one block, closed in the reverse of the order in which they were opened."""
 
-    def __init__(self, agent: object = None) -> None:
+    def __init__(self, agent: AgentBase | None = None) -> None:
         self._agent = agent
         """Whose sources may be open already."""
         self._held: list[OpenSource] = []
@@ -349,6 +350,9 @@ def _noting(first: BaseException | None) -> Failed:
     return failed
 
 
+_creating = threading.Lock()
+
+
 class AgentSources:
     """What an agent keeps open while code is inside of `with agent:`."""
 
@@ -365,9 +369,20 @@ class AgentSources:
         return AgentSources(outer=self)
 
 
-def open_sources_of(agent: object, source: Any) -> OpenSource | None:
+def _sources_of(agent: AgentBase) -> AgentSources | None:
+    sources = agent.__acorn_open_sources__
+    return sources if isinstance(sources, AgentSources) else None
+
+
+def _new_sources(agent: AgentBase) -> AgentSources:
+    with _creating:
+        sources = agent.__acorn_open_sources__ = _sources_of(agent) or AgentSources()
+    return sources
+
+
+def open_sources_of(agent: AgentBase | None, source: Any) -> OpenSource | None:
     """The source as the agent, or the one that it was made from, keeps it open; None where it does not."""
-    kept: AgentSources | None = None if agent is None else vars(agent).get(OPEN_SOURCES)
+    kept = None if agent is None else _sources_of(agent)
     while kept is not None:
         if (current_overrides := kept.sources.find(source)) is not None:
             return current_overrides
@@ -375,9 +390,9 @@ def open_sources_of(agent: object, source: Any) -> OpenSource | None:
     return None
 
 
-def open_sources(agent: object) -> None:
+def open_sources(agent: AgentBase) -> None:
     """Enter `with agent:`; the outermost block opens the sources."""
-    kept: AgentSources = vars(agent).setdefault(OPEN_SOURCES, AgentSources())
+    kept = _sources_of(agent) or _new_sources(agent)
     with kept.turn:
         try:
             for source in _to_open(agent, kept):
@@ -388,18 +403,19 @@ def open_sources(agent: object) -> None:
         kept.entered += 1
 
 
-def close_sources(agent: object, error: BaseException | None) -> None:
+def close_sources(agent: AgentBase, error: BaseException | None) -> None:
     """Leave it, with the error of the block if there is one; the outermost block closes the sources."""
-    kept: AgentSources = vars(agent)[OPEN_SOURCES]
+    kept = _sources_of(agent)
+    assert kept is not None
     with kept.turn:
         kept.entered -= 1
         if not kept.entered:
             kept.sources.close(_noting(error))
 
 
-async def aopen_sources(agent: object) -> None:
+async def aopen_sources(agent: AgentBase) -> None:
     """`keep_open` on the event loop."""
-    kept: AgentSources = vars(agent).setdefault(OPEN_SOURCES, AgentSources())
+    kept = _sources_of(agent) or _new_sources(agent)
     await _take(kept.turn)
     try:
         for source in _to_open(agent, kept):
@@ -412,9 +428,10 @@ async def aopen_sources(agent: object) -> None:
         kept.turn.release()
 
 
-async def aclose_sources(agent: object, error: BaseException | None) -> None:
+async def aclose_sources(agent: AgentBase, error: BaseException | None) -> None:
     """`let_go` on the event loop."""
-    kept: AgentSources = vars(agent)[OPEN_SOURCES]
+    kept = _sources_of(agent)
+    assert kept is not None
     await _take(kept.turn)
     try:
         kept.entered -= 1
@@ -424,7 +441,7 @@ async def aclose_sources(agent: object, error: BaseException | None) -> None:
         kept.turn.release()
 
 
-def _to_open(agent: object, kept: AgentSources) -> list[Any]:
+def _to_open(agent: AgentBase, kept: AgentSources) -> list[Any]:
     if kept.entered:
         return []
     return [

@@ -10,8 +10,7 @@ from acorn._drive.bridge import WorkerThread, call_sync
 from acorn._drive.tree import Tree
 from acorn._machine.asks import AskModel
 from acorn._machine.machine import Machine
-from acorn._machine.response import Streamer
-from acorn.chunk import StreamChunk
+from acorn.chunk import StreamChunk, Streamer
 from acorn.errors import ModelError
 from acorn.models.assemble import as_deltas
 from acorn.models.port import Delta, ModelResponse, can_stream

@@ -219,7 +219,7 @@ class SyncDriver:
         self, machine: Machine, ask: Ask, worker: WorkerThread | None = None
     ) -> Generator[StreamChunk, None, Any]:
         """Perform an ask, yield its chunks, and return the outcome."""
-        if isinstance(ask, AskModel) and not ask.is_quiet and self._streams(machine):
+        if isinstance(ask, AskModel) and not ask.is_summary and self._streams(machine):
             return (yield from stream_response(self.tree, machine, ask, worker))
         return self._perform(machine.run.id, ask, worker)
 

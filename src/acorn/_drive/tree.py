@@ -24,7 +24,7 @@ from acorn._drive.listeners import all_subscribers, publish
 from acorn._drive.pause import SiblingBranches, check_answers, check_pause
 from acorn._formats.blobs import to_saved_data
 from acorn._machine.asks import Ask, AskTool, BranchEnd
-from acorn._machine.inheritance import branch_result
+from acorn._machine.branches import branch_result
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.saved_run import hang_records, load
@@ -195,7 +195,7 @@ class Tree:
             if len(self.machines) > 1 and machine.run.stop_reason is not None:
                 # A tool that timed out, or a thread that it started, may still run a branch.
                 stopped = self._stop_below(run_id)
-                machine.count_open_branches()
+                machine.branches.count_open()
                 for branch_id in stopped:
                     self._publish(branch_id)
 
@@ -204,16 +204,16 @@ class Tree:
         with self._lock:
             stopped, machine = self._stop_below(run_id), self.machines[run_id]
             machine.stop(error, self.now(run_id))
-            machine.count_open_branches()
+            machine.branches.count_open()
             if error is self.fatal_error:  # The run may have ended already, but its end was not stored.
-                machine.spoil(error, self.now(run_id))
+                machine.fail_after_end(error, self.now(run_id))
             for stopped_id in (*stopped, run_id):
                 self._publish(stopped_id)
 
     def fail_after_end(self, run_id: str, error: BaseException) -> None:
         """Fail a run that had ended without an error."""
         with self._lock:
-            self.machines[run_id].spoil(error, self.now(run_id))
+            self.machines[run_id].fail_after_end(error, self.now(run_id))
             self._publish(run_id)
 
     def close(self, run_id: str) -> None:
@@ -242,7 +242,7 @@ class Tree:
         for branch_id in stopped:
             machine = self.machines[branch_id]
             machine.stop(StopSignal("parent_ended"), self.now(branch_id))
-            machine.count_open_branches()
+            machine.branches.count_open()
             self.close(branch_id)
         return stopped
 
@@ -256,20 +256,20 @@ class Tree:
     def start_held_branches(self, run_id: str) -> bool:
         """Start the branches of a step whose other calls wait for human input. Return whether there are any."""
         with self._lock:
-            return self.machines[run_id].settle(self.now(run_id))
+            return self.machines[run_id].start_waiting_branches(self.now(run_id))
 
     def pause(self, run_id: str) -> None:
         """Pause a tree in which every run waits for human input. Each record lists what its run waits for."""
         with self._lock:
             paused = [each for each in (run_id, *self._below(run_id)) if not self.machines[each].is_over]
-            requests = {each: self.machines[each].requests() for each in paused}
+            requests = {each: self.machines[each].calls.open_requests() for each in paused}
             all_requests = [request for each in paused for request in requests[each]]
             check_pause(self.machines[run_id], all_requests, can_pause=self.can_pause)
             for each in reversed(paused):
                 machine = self.machines[each]
                 below = [request for other in self._below(each) for request in requests.get(other, ())]
-                machine.rest([*requests[each], *below], self.now(each))
-                machine.count_open_branches()
+                machine.pause([*requests[each], *below], self.now(each))
+                machine.branches.count_open()
             for each in paused:
                 self._publish(each)
 
@@ -302,8 +302,9 @@ class Tree:
             parent, now = self._running(parent_id), self.now(parent_id)
             call_id, depth = self._enclosing_call(site, parent_id)
             while True:
-                context = parent.birth(
-                    name, plan.spec.input.is_empty, value, place_id, now, inside=call_id, caller_depth=depth
+                has_input = not plan.spec.input.is_empty
+                context = parent.new_branch(
+                    name, value, place_id, now, has_input=has_input, inside=call_id, depth=depth
                 )
                 saved = self._saved.get(context.run_id)
                 if saved is None or _is_same_branch(saved, context, plan):
@@ -312,7 +313,7 @@ class Tree:
             is_saved = context.run_id in self._saved
             self.branch(context, plan)
             if not is_saved:
-                parent.branch_begun(context, now)
+                parent.branches.start(context, now)
                 self._publish(parent_id)
             return context
 
@@ -334,7 +335,7 @@ class Tree:
             parent, run = self.machines[context.parent_id], self.machines[context.run_id].run
             if not parent.is_over:
                 result = branch_result(ToolCall(context.place, context.name), BranchEnd(run, error))
-                parent.branch_ended(context, run, result, self.now(context.parent_id))
+                parent.branches.finish(context, run, result, self.now(context.parent_id))
                 self._publish(context.parent_id)
 
     def _below(self, run_id: str) -> Iterator[str]:

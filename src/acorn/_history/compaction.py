@@ -1,24 +1,23 @@
-"""A conversation that has grown long: which part of it a summary may stand for, and how the model is asked for one.
+"""Compaction of a long conversation: which part a summary may replace, and the request for the summary.
 
-Pure; `run.py` decides when, and the transcript writes what came of it.
+The functions are pure. The machine decides when to compact, and the transcript writes the result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from acorn._formats.content import text_of
 from acorn._formats.json import to_json_text
-from acorn._history.history import call_ids, user
-from acorn._history.repair import SYSTEM
+from acorn._history.history import call_ids, user_message
+from acorn._history.repair import SYSTEM_ROLES
 from acorn.record import Message
 
-_STEPS_KEPT = 2
-"""How many of the model's last turns stay as they are, with all that came of them."""
-_LEAST = 10
-"""What is replaced must be at least this part of what the conversation may be: a summary costs a request."""
+_KEPT_TURNS = 2
+"""The number of responses at the end that stay unchanged, with their results."""
+_MIN_SHARE = 10
+"""The replaced part must be at least a tenth of the allowed size, because a summary costs a request."""
 INTRODUCTION = "The earlier part of this conversation, in short:\n\n"
 _INSTRUCTION = (
     "You are given the earlier part of a conversation between an assistant, its tools and its user. It will be removed "
@@ -32,90 +31,99 @@ _CUT = " (cut off here)"
 
 @dataclass(frozen=True)
 class CompactedRange:
-    """The part of a history that a summary can stand for."""
+    """The part of a history that a summary can replace."""
 
-    where: int
-    behind: int
+    start: int
+    end: int
     kept: tuple[int, ...]
-    """The messages in it that stay: the inputs."""
+    """The indexes in the range that stay: system messages and inputs."""
     last: int
-    """The last one that does not."""
+    """The index of the last message that is replaced."""
+
+    def replaced(self) -> list[int]:
+        """Return the indexes of the messages that the summary replaces."""
+        return [index for index in range(self.start, self.end) if index not in self.kept]
 
 
-def estimate(history: Iterable[Any]) -> int:
-    """Tokens, about."""
-    return sum(_weight(message) for message in history) // 4
+def estimate_tokens(history: Iterable[object]) -> int:
+    """Estimate the number of tokens of messages."""
+    return sum(_text_length(message) for message in history) // 4
 
 
-def _weight(message: Any) -> int:
+def _text_length(message: object) -> int:
     if not isinstance(message, dict):
         return 0
     calls = message.get("tool_calls")
     return len(text_of(message.get("content")).encode(errors="replace")) + (len(to_json_text(calls)) if calls else 0)
 
 
-def range_to_compact(history: Any, openings: Sequence[Message], most: int) -> CompactedRange | None:
-    """What can be replaced so that it is worth a request; None where there is nothing."""
-    if not isinstance(history, list):  # the user may have put anything there
+def range_to_compact(history: object, openings: Sequence[Message], max_tokens: int) -> CompactedRange | None:
+    """Return the part that a summary can replace, or None if no part is large enough."""
+    if not isinstance(history, list):  # The user may assign any value to `history`.
         return None
-    turns = [at for at, message in enumerate(history) if _role(message) == "assistant"]
-    if len(turns) <= _STEPS_KEPT:
+    turns = [index for index, message in enumerate(history) if _role(message) == "assistant"]
+    if len(turns) <= _KEPT_TURNS:
         return None
-    where, behind = 0, turns[-_STEPS_KEPT]
-    while _role(history[where]) in SYSTEM:
-        where += 1
-    behind = _untorn(history, behind)
-    kept = tuple([at for at in range(where, behind) if _is_kept(history[at], openings)])
-    gone = [at for at in range(where, behind) if at not in kept]
-    if len(gone) < 2 or estimate([history[at] for at in gone]) * _LEAST < most:
+    start = 0
+    while _role(history[start]) in SYSTEM_ROLES:
+        start += 1
+    end = _end_without_split_calls(history, turns[-_KEPT_TURNS])
+    kept = tuple([index for index in range(start, end) if _is_kept(history[index], openings)])
+    replaced = [index for index in range(start, end) if index not in kept]
+    if len(replaced) < 2 or estimate_tokens([history[index] for index in replaced]) * _MIN_SHARE < max_tokens:
         return None
-    return CompactedRange(where, behind, kept, gone[-1])
+    return CompactedRange(start, end, kept, replaced[-1])
 
 
-def _is_kept(message: Any, openings: Sequence[Message]) -> bool:
-    return _role(message) in SYSTEM or any(message == opening for opening in openings)
+def _is_kept(message: object, openings: Sequence[Message]) -> bool:
+    return _role(message) in SYSTEM_ROLES or any(message == opening for opening in openings)
 
 
-def _role(message: Any) -> Any:
+def _role(message: object) -> object:
     return message.get("role") if isinstance(message, dict) else None
 
 
-def _untorn(history: Sequence[Any], behind: int) -> int:
-    """No further than that every call stands on the same side as its result, wherever the user has put them."""
+def _result_id(message: object) -> str:
+    return str(message.get("tool_call_id") or "") if isinstance(message, dict) else ""
+
+
+def _end_without_split_calls(history: Sequence[object], end: int) -> int:
+    """Move the end of the range back until no call is separated from its result. The user may have moved either."""
     while True:
-        later = {str(each.get("tool_call_id") or "") for each in history[behind:] if _role(each) == "tool"}
-        own = {call_id for message in history[behind:] for call_id in call_ids(message)}
-        torn = [at for at in range(behind) if not (later - own).isdisjoint(call_ids(history[at]))]
-        early = [
-            at
-            for at in range(behind)
-            if _role(history[at]) == "tool"
-            and str(history[at].get("tool_call_id") or "") in own
-            and not any(str(history[at].get("tool_call_id") or "") in call_ids(each) for each in history[:behind])
+        later_results = {_result_id(message) for message in history[end:] if _role(message) == "tool"}
+        later_calls = {call_id for message in history[end:] for call_id in call_ids(message)}
+        split_calls = [
+            index for index in range(end) if not (later_results - later_calls).isdisjoint(call_ids(history[index]))
         ]
-        if not torn and not early:
-            return behind
-        behind = min([*torn, *early])
+        early_results = [
+            index
+            for index in range(end)
+            if _role(history[index]) == "tool"
+            and _result_id(history[index]) in later_calls
+            and not any(_result_id(history[index]) in call_ids(message) for message in history[:end])
+        ]
+        if not split_calls and not early_results:
+            return end
+        end = min([*split_calls, *early_results])
 
 
-def request_messages(history: Sequence[Any], stretch: CompactedRange, opening: Message) -> list[Message]:
-    """What the model is asked for a summary with; as text, since a model without tools takes no calls."""
-    from acorn.thread.messages import from_messages  # the events' classes, which other runs do not need
+def summary_messages(history: Sequence[Message], compacted: CompactedRange, opening: Message) -> list[Message]:
+    """Return the messages that request a summary. The part is sent as text, because the request has no tools."""
+    from acorn.thread.messages import from_messages  # The event classes, which most runs do not need.
     from acorn.thread.xml import serialize_thread_to_xml
 
-    gone = [history[at] for at in range(stretch.where, stretch.behind) if at not in stretch.kept]
-    text = serialize_thread_to_xml(from_messages(gone))
-    said = f"What the conversation is about:\n\n{text_of(opening.get('content'))}\n\nThe part to replace:\n\n{text}"
-    return [{"role": "system", "content": _INSTRUCTION}, user(said)]
+    text = serialize_thread_to_xml(from_messages([history[index] for index in compacted.replaced()]))
+    request = f"What the conversation is about:\n\n{text_of(opening.get('content'))}\n\nThe part to replace:\n\n{text}"
+    return [{"role": "system", "content": _INSTRUCTION}, user_message(request)]
 
 
 def summary_text(content: str, *, was_cut: bool) -> str:
-    """What stands in the conversation; empty where the model gave no summary."""
-    said = content.strip()
-    return f"{INTRODUCTION}{said}{_CUT if was_cut else ''}" if said else ""
+    """Return the text that replaces the messages, or an empty string if the model gave no summary."""
+    summary = content.strip()
+    return f"{INTRODUCTION}{summary}{_CUT if was_cut else ''}" if summary else ""
 
 
-def compacted(history: Sequence[Any], stretch: CompactedRange, text: str) -> list[Any]:
-    """What takes the place of the stretch: the very messages that stay, and the summary where the last one stood."""
-    before = [history[at] for at in stretch.kept if at < stretch.last]
-    return [*before, user(text), *(history[at] for at in stretch.kept if at > stretch.last)]
+def compact_messages(history: Sequence[Message], compacted: CompactedRange, text: str) -> list[Message]:
+    """Return the messages that stay, with the summary in the place of the last replaced message."""
+    before = [history[index] for index in compacted.kept if index < compacted.last]
+    return [*before, user_message(text), *(history[index] for index in compacted.kept if index > compacted.last)]

@@ -1,10 +1,9 @@
-"""The first messages of a run: the prompt, an earlier conversation, the input as XML."""
+"""The first messages of a run: the prompt, an earlier conversation, and the input as XML."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from typing import Any
 
 from pydantic import BaseModel
 
@@ -14,58 +13,56 @@ from acorn._formats.content import PartCollector
 from acorn._formats.json import copy_json, excerpt, find_path, safe_repr, shorten
 from acorn._formats.schema.problems import input_problem
 from acorn._formats.xml.encode import encode_xml
-from acorn._history.messages import NO_RESULT, close_calls, user
-from acorn._history.repair import SYSTEM
-from acorn._history.request_messages import ROLES
+from acorn._history.repair import NO_RESULT, ROLES, SYSTEM_ROLES, close_calls
 from acorn.errors import AcornError, DeclarationError, InputError, LimitError
 from acorn.journal import MessagesAdded
 from acorn.models.request_body import SentMedium, media_of
 from acorn.record import Message, Run
 
 
-def input_message(spec: Spec, given: BaseModel) -> Message:
-    """The input as one user message, the parts that are in it behind its XML."""
+def input_message(spec: Spec, run_input: BaseModel) -> Message:
+    """Return the input as one user message: its XML, then its media parts."""
     parts = PartCollector()
-    strangers: list[object] = []
-    text = encode_xml(given, spec.xml_input_root, spec.xml, parts, strangers)
-    if strangers:
-        raise _unreadable(spec.owner, given, strangers)
-    made = user(parts.content(text))
+    unserializable: list[object] = []
+    text = encode_xml(run_input, spec.xml_input_root, spec.xml, parts, unserializable)
+    if unserializable:
+        raise _unserializable_input(spec.owner, run_input, unserializable)
+    message: Message = {"role": "user", "content": parts.content(text)}
     if parts.found:
-        check_media(spec, media_of(made), InputError)
-    return made
+        check_media(spec, media_of(message), InputError)
+    return message
 
 
 def check_media(spec: Spec, media: Sequence[SentMedium], kind: type[AcornError] = LimitError) -> None:
-    """Refuse more pictures and files than may be sent at once."""
-    most, size = spec.max_media_bytes, sum(medium.size for medium in media)
-    if most is None or size <= most:
+    """Raise an error if the media of one request exceed `max_media_bytes`."""
+    limit, size = spec.max_media_bytes, sum(medium.size for medium in media)
+    if limit is None or size <= limit:
         return
     largest = max(media, key=lambda medium: medium.size)
     count = "it is" if len(media) == 1 else f"the {len(media)} media of a request are"
     raise kind(
-        f"`{spec.owner}` may send {format_size(most)} of media at once, and {count} {format_size(size)} in all, the "
-        f"largest in {largest.place} ({format_size(largest.size)}); make them smaller, or raise `max_media_bytes` if "
-        f"the model takes more."
+        f"`{spec.owner}` may send {format_size(limit)} of media at once, and {count} {format_size(size)} in all, the "
+        f"largest in {largest.place} ({format_size(largest.size)}). Make them smaller, or raise `max_media_bytes` if "
+        f"the model accepts more."
     )
 
 
-def _unreadable(owner: str, given: BaseModel, strangers: Sequence[object]) -> InputError:
-    found: list[dict[str, str]] = []
-    for stranger in strangers:
-        path, kind = find_path(stranger, given) or "input", type(stranger).__name__
-        words = f"`{path}` is of the class `{kind}`, of which a model could read nothing but an address in memory"
-        found.append(input_problem(path, "a value that can be written as text", excerpt(stranger, 200), words))
-    told_all = "; ".join(dict.fromkeys(each["message"] for each in found))
+def _unserializable_input(owner: str, run_input: BaseModel, values: Sequence[object]) -> InputError:
+    problems: list[dict[str, str]] = []
+    for value in values:
+        path, kind = find_path(value, run_input) or "input", type(value).__name__
+        message = f"`{path}` is an instance of `{kind}`, of which a model could read only an address in memory"
+        problems.append(input_problem(path, "a value that can be written as text", excerpt(value, 200), message))
+    messages = "; ".join(dict.fromkeys(problem["message"] for problem in problems))
     return InputError(
-        f"Wrong input for `{owner}`: {told_all}. Pass text, plain data or an instance of a schema, or give the class a "
+        f"Wrong input for `{owner}`: {messages}. Pass text, plain data or an instance of a schema, or give the class a "
         f"`__repr__`.",
-        problems=found,
+        problems=problems,
     )
 
 
-def prompt_text(spec: Spec, returned: Any) -> str:
-    """What a prompt method returned, as text."""
+def prompt_text(spec: Spec, returned: object) -> str:
+    """Return the text that a prompt method returned, without indentation."""
     if not isinstance(returned, str):
         raise DeclarationError(
             f"`{spec.owner}.system_prompt` must return a string, got {shorten(safe_repr(returned), 120)}."
@@ -74,41 +71,48 @@ def prompt_text(spec: Spec, returned: Any) -> str:
 
 
 def first_messages(prompt: str, prior: Sequence[Message], opening: Message) -> list[Message]:
-    """The history a run begins with; an empty prompt sends no system message."""
-    system: list[Message] = [{"role": "system", "content": prompt}] if prompt.strip() else []
-    earlier = [copy_json(message) for message in prior]
-    close_calls(earlier, NO_RESULT)
-    return [*system, *earlier, copy_json(opening)]
+    """Return the history that a run starts with. An empty prompt sends no system message."""
+    messages: list[Message] = [{"role": "system", "content": prompt}] if prompt.strip() else []
+    if prior:
+        earlier = [copy_json(message) for message in prior]
+        close_calls(earlier, NO_RESULT)
+        messages += earlier
+    messages.append(copy_json(opening))
+    return messages
 
 
 def prior_messages(history: object, owner: str) -> list[Message]:
-    """The messages that `using(history=...)` brings along, from a list, the record of a run, or None for none.
+    """Return the messages of `using(history=...)`, which is a list, a `Run` or None.
 
-    The prompt is not among them, since the new run has its own; other system messages stay where they stand.
+    The prompt is left out, because the new run has its own. Other system messages stay in their place.
     """
     if history is None:
         return []
-    found = history.history if isinstance(history, Run) else history
-    if not isinstance(found, list | tuple):
+    messages = history.history if isinstance(history, Run) else history
+    if not isinstance(messages, list | tuple):
         raise _wrong_history("history", "a list of messages or a record of a run", history, owner)
-    for index, message in enumerate(found):
+    for index, message in enumerate(messages):
         if not isinstance(message, dict) or message.get("role") not in ROLES:
             raise _wrong_history(f"history[{index}]", f"a dict with a `role` of {', '.join(ROLES)}", message, owner)
-    at = _where_prompt_stands(found, history)
-    return [message for index, message in enumerate(found) if index != at]
+    prompt_index = _prompt_index(messages, history)
+    return [message for index, message in enumerate(messages) if index != prompt_index]
 
 
-def _where_prompt_stands(messages: Sequence[Message], history: object) -> int | None:
-    """Which message is the prompt: of a run what it began with, which may have been moved or edited since."""
-    is_first = bool(messages) and messages[0].get("role") in SYSTEM
+def _prompt_index(messages: Sequence[Message], history: object) -> int | None:
+    """Return the index of the prompt, or None. The user may have moved or edited the prompt of a run."""
+    is_first = bool(messages) and messages[0].get("role") in SYSTEM_ROLES
     if isinstance(history, Run):
-        begun = next((entry for entry in history.journal.entries if isinstance(entry, MessagesAdded)), None)
-        if begun is not None:
-            if not begun.messages or begun.messages[0].get("role") not in SYSTEM:
+        start = next((entry for entry in history.journal.entries if isinstance(entry, MessagesAdded)), None)
+        if start is not None:
+            if not start.messages or start.messages[0].get("role") not in SYSTEM_ROLES:
                 return None
-            prompt = begun.messages[0]
-            same = (at for at, message in enumerate(messages) if message.get("role") in SYSTEM and message == prompt)
-            return next(same, 0 if is_first else None)
+            prompt = start.messages[0]
+            equal = (
+                index
+                for index, message in enumerate(messages)
+                if message.get("role") in SYSTEM_ROLES and message == prompt
+            )
+            return next(equal, 0 if is_first else None)
     return 0 if is_first else None
 
 

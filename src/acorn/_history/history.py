@@ -1,11 +1,7 @@
-"""From the journal of a run to its history, and whose each message of it is.
+"""The history of a run: its messages, who may change them, and how the journal rebuilds them.
 
-The loop writes both books with the messages made here; a record reads the one back from the other.
-
-The history of one run, and whether anybody but the run has it.
-
-The history is also the user's, who may change anything in it and tells nobody. As long as nobody was handed it,
-nothing in it can have changed, and there is nothing to compare. `record.py` hands it out; the loop writes in it.
+The user may change anything in the history without a notice. As long as no user code has received it, nothing in it can
+have changed, and acorn compares nothing. `record.py` hands it out, and the transcript writes to it.
 """
 
 from __future__ import annotations
@@ -27,15 +23,15 @@ from acorn.journal import (
     ModelResponded,
     ToolResultsAdded,
 )
-from acorn.types import Content, JsonObject
+from acorn.types import Content
 
 
-def user(content: Content) -> Message:
+def user_message(content: Content) -> Message:
     return {"role": "user", "content": content}
 
 
-def assistant(content: str, calls: Sequence[CalledTool], extra: Mapping[str, Any]) -> Message:
-    """The model's turn, its arguments to the letter."""
+def assistant_message(content: str, calls: Sequence[CalledTool], extra: Mapping[str, Any]) -> Message:
+    """Return a response of the model as a message, with the exact text of its arguments."""
     message: Message = {"role": "assistant", "content": content}
     if calls:
         message["tool_calls"] = [
@@ -47,44 +43,46 @@ def assistant(content: str, calls: Sequence[CalledTool], extra: Mapping[str, Any
     return message
 
 
-def tool(call_id: str, content: Content) -> Message:
+def tool_message(call_id: str, content: Content) -> Message:
     return {"role": "tool", "tool_call_id": call_id, "content": content}
 
 
-def call_ids(message: Any) -> list[str]:
-    """The ids of the calls in an assistant message, whoever wrote it."""
+def call_ids(message: object) -> list[str]:
+    """Return the ids of the tool calls in an assistant message, which the user may have written."""
     if not isinstance(message, dict) or message.get("role") != "assistant":
         return []
-    calls: Any = message.get("tool_calls")
+    calls: object = message.get("tool_calls")
     if not isinstance(calls, list | tuple):
         return []
     return [str(call.get("id") or "") if isinstance(call, dict) else "" for call in calls]
 
 
 def history_of(entries: Iterable[Entry]) -> list[Message]:
-    """The history that a journal tells of, in messages of its own."""
+    """Rebuild the history from the entries of a journal, as new messages."""
     history: list[Message] = []
     for entry in entries:
         change = change_of(entry, len(history))
         if change is not None:
-            where, removed, made = change
-            history[where : where + removed] = made
+            start, removed, added = change
+            history[start : start + removed] = added
     return history
 
 
 def change_of(entry: Entry, length: int) -> tuple[int, int, list[Message]] | None:
-    """What an entry does to a history of this length: where, how many messages go, and which come, as new dicts."""
+    """Return the change that an entry makes to a history of this length, or None.
+
+    The change is an index, the number of messages that it removes there, and the new messages that it inserts.
+    """
     match entry:
         case MessagesAdded():
             return (length if entry.where is None else entry.where), 0, copy_json(list(entry.messages))
         case ModelResponded() if entry.refusal is None:
-            return length, 0, [assistant(entry.content, entry.calls, copy_json(entry.extra))]
+            return length, 0, [assistant_message(entry.content, entry.calls, copy_json(entry.extra))]
         case ToolResultsAdded():
-            made = (
-                [] if entry.where is None else [tool(each.call_id, copy_json(each.content)) for each in entry.results]
-            )
-            made += [] if entry.context is None else [user(copy_json(entry.context))]
-            return (length if entry.where is None else entry.where), 0, made
+            results = () if entry.where is None else entry.results
+            added = [tool_message(result.call_id, copy_json(result.content)) for result in results]
+            added += [] if entry.context is None else [user_message(copy_json(entry.context))]
+            return (length if entry.where is None else entry.where), 0, added
         case HistoryEdited() | Compacted():
             return entry.where, entry.removed, copy_json(list(entry.messages))
         case _:
@@ -92,70 +90,79 @@ def change_of(entry: Entry, length: int) -> tuple[int, int, list[Message]] | Non
 
 
 def steps_of(entries: Iterable[Entry]) -> list[int]:
-    """For each message of the history that a journal tells of, the step that it entered in; 0 is before the first."""
+    """Return, for each message of the rebuilt history, the step that added it. 0 means before the first step."""
     steps: list[int] = []
     for entry in entries:
         change = change_of(entry, len(steps))
         if change is not None:
-            where, removed, made = change
-            steps[where : where + removed] = [entry.step] * len(made)
+            start, removed, added = change
+            steps[start : start + removed] = [entry.step] * len(added)
     return steps
 
 
-# Whose each message is
+# The messages that a run added itself
 
 
-def own_messages(history: Any, entries: Iterable[Entry]) -> list[Message]:
-    """What is in a history of the run that has this journal: not its prompt, nor what it began with."""
-    if not isinstance(history, list):  # the user may have put anything there
+def own_messages(history: object, entries: Iterable[Entry]) -> list[Message]:
+    """Return the messages that a run added to its history, without its prompt and the messages it started with."""
+    if not isinstance(history, list):  # The user may assign any value to `history`.
         return []
     known: list[Message] = []
-    owned: list[bool] = []
-    has_begun = False
+    is_own: list[bool] = []
+    has_started = False
     for entry in entries:
         change = change_of(entry, len(known))
         if change is None:
             continue
-        where, removed, made = change
-        behind = where + removed
+        start, removed, added = change
+        end = start + removed
         if isinstance(entry, HistoryEdited | Compacted):
-            found = _owned(known[where:behind], owned[where:behind], made)
-        elif isinstance(entry, MessagesAdded) and not has_begun:
-            # A branch has the first ones from its parent; what else a run begins with stands before its input.
-            before, has_begun = entry.inherited or len(made) - 1, True
-            found = [at >= before for at in range(len(made))]
+            flags = _own_flags(known[start:end], is_own[start:end], added)
+        elif isinstance(entry, MessagesAdded) and not has_started:
+            # A branch inherits its first messages. Any other run adds only the last one, which is its input.
+            inherited, has_started = entry.inherited or len(added) - 1, True
+            flags = [index >= inherited for index in range(len(added))]
         else:
-            found = [True] * len(made)
-        known[where:behind], owned[where:behind] = made, found
-    return [message for message, is_own in zip(history, _owned(known, owned, history), strict=True) if is_own]
+            flags = [True] * len(added)
+        known[start:end], is_own[start:end] = added, flags
+    flags = _own_flags(known, is_own, history)
+    return [message for message, is_run_message in zip(history, flags, strict=True) if is_run_message]
 
 
-def _owned(before: Sequence[Any], owned: Sequence[bool], after: Sequence[Any]) -> list[bool]:
-    """Whose the messages of a changed history are: those that stayed, moved or were edited keep what they were."""
+def _own_flags(before: Sequence[Message], is_own: Sequence[bool], after: Sequence[Any]) -> list[bool]:
+    """Say which messages of a changed history belong to the run.
+
+    A message that stayed, moved or was edited keeps its owner. A new message belongs to the run.
+    """
     if list(before) == list(after):
-        return list(owned)
-    texts, new = [to_compact_json(message) for message in before], [to_compact_json(message) for message in after]
-    found: list[bool | None] = [None] * len(after)
-    left: list[int] = []
-    strangers: list[int] = []
-    for kind, a, behind_a, b, behind_b in SequenceMatcher(None, texts, new, autojunk=False).get_opcodes():
-        if kind == "equal":
-            found[b:behind_b] = owned[a:behind_a]
-        else:
-            left += range(a, behind_a)
-            strangers += range(b, behind_b)
-        if kind == "replace" and behind_a - a == behind_b - b:  # edited, each in its place
-            found[b:behind_b] = owned[a:behind_a]
-    for at in strangers:
-        if found[at] is None:
-            same = [other for other in left if texts[other] == new[at] or _is_copy(before[other], after[at])]
-            found[at] = owned[same[0]] if same else True
-            left = [other for other in left if other not in same[:1]]
-    return [bool(is_own) for is_own in found]
+        return list(is_own)
+    old_texts, new_texts = (
+        [to_compact_json(message) for message in before],
+        [to_compact_json(message) for message in after],
+    )
+    flags: list[bool | None] = [None] * len(after)
+    removed: list[int] = []
+    added: list[int] = []
+    opcodes = SequenceMatcher(None, old_texts, new_texts, autojunk=False).get_opcodes()
+    for kind, old_start, old_end, new_start, new_end in opcodes:
+        is_edit = kind == "replace" and old_end - old_start == new_end - new_start
+        if kind == "equal" or is_edit:
+            flags[new_start:new_end] = is_own[old_start:old_end]
+        if kind != "equal":
+            removed += range(old_start, old_end)
+            added += range(new_start, new_end)
+    for new in added:
+        if flags[new] is None:
+            same = [
+                old for old in removed if old_texts[old] == new_texts[new] or _is_edited_copy(before[old], after[new])
+            ]
+            flags[new] = is_own[same[0]] if same else True
+            removed = [old for old in removed if old not in same[:1]]
+    return [bool(flag) for flag in flags]
 
 
-def _is_copy(message: Any, other: Any) -> bool:
-    """Whether two messages are the same turn or the same result, though one was edited."""
+def _is_edited_copy(message: object, other: object) -> bool:
+    """Whether two messages are the same response or the same tool result, although one was edited."""
     ids = set(call_ids(message)) - {""}
     if ids:
         return not ids.isdisjoint(call_ids(other))
@@ -165,60 +172,53 @@ def _is_copy(message: Any, other: Any) -> bool:
 
 
 class HistoryOwnership:
-    """The messages of one run; `messages` is for the loop, and `hand_out` for everybody else."""
+    """The messages of one run, and whether user code has received them."""
 
     __slots__ = ("_borrowed", "messages", "noted")
 
     def __init__(self) -> None:
-        self.messages: list[JsonObject] = []
-        self.noted: list[JsonObject] | None = None
-        """What the messages are if nobody else has written in them; None while nobody else has them."""
+        self.messages: list[Message] = []
+        """The messages, for acorn's code. User code gets them from `hand_out`."""
+        self.noted: list[Message] | None = None
+        """A copy of the list without the user's later edits. None as long as no user code has received the list."""
         self._borrowed = 0
-        """How many of the first messages are another's, who keeps them as they are."""
+        """The number of messages at the start that belong to the parent run, which does not change them."""
 
-    @property
-    def is_ours(self) -> bool:
-        """Whether nobody else has it."""
-        return self.noted is None
-
-    def begin(self, messages: list[JsonObject], borrowed: int = 0) -> None:
-        """Other messages; so many of the first are copied only when somebody wants to have them."""
-        was_out = self.noted is not None
+    def start(self, messages: list[Message], borrowed: int = 0) -> None:
+        """Replace all messages. The first `borrowed` are copied only when user code asks for the history."""
+        was_handed_out = self.noted is not None
         self.messages, self._borrowed, self.noted = messages, borrowed, None
-        if was_out:
+        if was_handed_out:
             self.hand_out()
 
-    def hand_out(self) -> list[JsonObject]:
-        """The messages for somebody who may keep and change them."""
+    def hand_out(self) -> list[Message]:
+        """Return the messages to user code, which may keep and change them."""
         if self.noted is None:
-            with _lock.handing_out:
-                self._hand_out()
+            with _lock.lock:
+                if self.noted is None:  # Another thread may have done it meanwhile.
+                    count, self._borrowed = self._borrowed, 0
+                    if count:
+                        self.messages[:count] = [copy_json(message) for message in self.messages[:count]]
+                    self.noted = list(self.messages)
         return self.messages
 
-    def _hand_out(self) -> None:
-        if self.noted is None:  # no other thread was quicker
-            count, self._borrowed = self._borrowed, 0
-            if count:
-                self.messages[:count] = [copy_json(message) for message in self.messages[:count]]
-            self.noted = list(self.messages)
-
     def replace(self, messages: Any) -> None:
-        """What somebody else puts in their place: a list of messages, or whatever it is."""
+        """Store the value that the user assigned to `history`, usually a list of messages."""
         self.hand_out()
         self.messages = messages
 
-    def put(self, at: int, made: Sequence[JsonObject]) -> None:
-        """Messages of the loop's."""
+    def insert(self, index: int, messages: Sequence[Message]) -> None:
+        """Insert messages that acorn wrote."""
         noted = self.noted
-        self.messages[at:at] = made
+        self.messages[index:index] = messages
         if noted is not None:
-            noted[at:at] = made
-        elif self.noted is not None:  # it was handed out just now, in another thread
+            noted[index:index] = messages
+        elif self.noted is not None:  # Another thread handed out the history just now.
             self.noted = list(self.messages)
 
 
-class _Lock:
-    """Whose threads wait for each other; those of a process that was forked wait for nobody."""
+class _ForkSafeLock:
+    """A lock that is replaced in a forked child process, where its owner may not exist."""
 
     def __init__(self) -> None:
         self.renew()
@@ -226,7 +226,7 @@ class _Lock:
             os.register_at_fork(after_in_child=self.renew)
 
     def renew(self) -> None:
-        self.handing_out = RLock()
+        self.lock = RLock()
 
 
-_lock = _Lock()
+_lock = _ForkSafeLock()

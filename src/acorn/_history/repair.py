@@ -1,116 +1,146 @@
-"""Messages that anybody may have written, as every provider takes them: results behind their calls, ids that come once.
+"""Repair of messages: tool results after their calls, unique ids, and contents that every provider accepts.
 
-Pure, and knows nothing of what was sent before: `wire_history.py` asks for what is new.
+The functions are pure and do not know what was sent before. `request_messages.py` passes them the new messages.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from pydantic_core import from_json
 
 from acorn._formats.json import to_json_text
-from acorn._history.messages import NO_RESULT, fresh_ids, sent_result, tool, user
+from acorn._history.history import call_ids, tool_message, user_message
+from acorn.models.request_body import unsigned_id
 from acorn.record import Message
-from acorn.types import JsonObject
+from acorn.types import Content, JsonObject
 
-SYSTEM = ("system", "developer")
+SYSTEM_ROLES = ("system", "developer")
+ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
+NO_RESULT = "There is no result of this call."
+_RESULT_FOLLOWS = "The result follows in a user message."
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
-_LONGEST_NAME = 64
+_MAX_NAME_LENGTH = 64
+
+Slot = tuple[int, int]
+"""The index of an assistant message, and the index of one of its calls."""
 
 
-def match_results(tail: Sequence[Message]) -> tuple[dict[int, dict[int, Message]], set[str], set[str]]:
-    """For each assistant message, which of its calls is answered by which tool message.
+# Repair of the messages of a request
 
-    A result belongs to the nearest call of its id before it, or else to one behind it that nothing answers.
-    Also the ids of results that do not stand behind their call, and those of calls without a result.
+
+def match_results(messages: Sequence[Message]) -> tuple[dict[int, dict[int, Message]], set[str], set[str]]:
+    """Match tool messages with the calls that they answer.
+
+    A result belongs to the nearest earlier call with its id, or else to a later call that has no result. Return, for
+    each assistant message, its results by the index of the call; the ids of results that do not follow their call; and
+    the ids of calls without a result.
     """
-    open_slots: dict[str, list[tuple[int, int]]] = {}
-    answers: dict[int, dict[int, Message]] = {}
-    lost: list[Message] = []
-    for index, message in enumerate(tail):
+    open_slots: dict[str, list[Slot]] = {}
+    results: dict[int, dict[int, Message]] = {}
+    misplaced: list[Message] = []
+    for index, message in enumerate(messages):
         if message["role"] == "assistant":
             for slot, call in enumerate(_calls_of(message)):
                 open_slots.setdefault(_id_of(call, "id"), []).append((index, slot))
-        elif message["role"] == "tool" and not _answer(message, open_slots, answers):
-            lost.append(message)
-    for message in lost:
-        _answer(message, open_slots, answers)
-    ids = {_id_of(message, "tool_call_id") for message in lost}
-    return answers, ids, {call_id for call_id, slots in open_slots.items() if slots}
+        elif message["role"] == "tool" and not _match(message, open_slots, results):
+            misplaced.append(message)
+    for message in misplaced:
+        _match(message, open_slots, results)
+    ids = {_id_of(message, "tool_call_id") for message in misplaced}
+    return results, ids, {call_id for call_id, slots in open_slots.items() if slots}
 
 
-def _answer(
-    message: Message, open_slots: dict[str, list[tuple[int, int]]], answers: dict[int, dict[int, Message]]
-) -> bool:
+def _match(message: Message, open_slots: dict[str, list[Slot]], results: dict[int, dict[int, Message]]) -> bool:
     slots = open_slots.get(_id_of(message, "tool_call_id"))
     if not slots:
         return False
-    nearest = max(at for at, _ in slots)
+    nearest = max(index for index, _ in slots)
     slot = next(slot for slot in slots if slot[0] == nearest)
     slots.remove(slot)
-    answers.setdefault(slot[0], {})[slot[1]] = message
+    results.setdefault(slot[0], {})[slot[1]] = message
     return True
 
 
 def _calls_of(message: Message) -> list[Any]:
-    calls: Any = message.get("tool_calls")
+    calls: object = message.get("tool_calls")
     return calls if isinstance(calls, list) else []
 
 
-def _id_of(holder: Any, key: str) -> str:
-    """An id as text; '' where there is none."""
+def _id_of(holder: object, key: str) -> str:
+    """Return an id as text, or an empty string if it is missing."""
     return str(holder.get(key) or "") if isinstance(holder, dict) else ""
 
 
-def content_text(message: Message, content: Any) -> Message:
-    """A message of the user's or the system's."""
-    role = "system" if message["role"] in SYSTEM else message["role"]
+def repair_text_message(message: Message, content: Content) -> Message:
+    """Return a user or system message with this content, without keys that belong to other roles."""
+    role = "system" if message["role"] in SYSTEM_ROLES else message["role"]
     misplaced = message.keys() & {"tool_calls", "tool_call_id"}
     if role == message["role"] and content is message["content"] and not misplaced:
         return message
     return {**_without(message, *misplaced), "role": role, "content": content}
 
 
-def turn_of(message: Message, index: int, answers: dict[int, Message], used: set[str]) -> list[Message]:
-    """An assistant message, the results of its calls and what of them is no text; no id comes twice."""
-    calls, content = _calls_of(message), content_of(message.get("content"))
+def repair_turn(message: Message, index: int, results: dict[int, Message], used: set[str]) -> list[Message]:
+    """Return an assistant message, the results of its calls, and a user message with the media of these results.
+
+    `used` holds the call ids of earlier messages and grows. No id occurs twice.
+    """
+    calls, content = _calls_of(message), repair_content(message.get("content"))
     if not calls:
         return [] if content is None else [{**_without(message, "tool_calls", "tool_call_id"), "content": content}]
-    ids = fresh_ids([_id_of(call, "id") for call in calls], index, used)
-    made = list(map(_call, calls, ids))
-    sent = [{**_without(message, "tool_call_id"), "content": content, "tool_calls": made}]
-    beside: list[Any] = []
+    ids = unique_ids([_id_of(call, "id") for call in calls], index, used)
+    repaired_calls = list(map(_repair_call, calls, ids))
+    messages = [{**_without(message, "tool_call_id"), "content": content, "tool_calls": repaired_calls}]
+    media_parts: list[JsonObject] = []
     for slot, call_id in enumerate(ids):
-        found = answers.get(slot)
-        if found is None:
-            sent.append(tool(call_id, NO_RESULT))
+        result = results.get(slot)
+        if result is None:
+            messages.append(tool_message(call_id, NO_RESULT))
         else:
-            text = found.get("content")
-            whole = text if isinstance(text, str) else content_of(text) or ""
-            content, others = sent_result(whole, made[slot]["function"]["name"], call_id)
-            sent.append({**_without(found, "name", "tool_calls"), "tool_call_id": call_id, "content": content})
-            beside += others
-    return [*sent, user(beside)] if beside else sent
+            text = result.get("content")
+            result_content = text if isinstance(text, str) else repair_content(text) or ""
+            name = repaired_calls[slot]["function"]["name"]
+            content, parts = split_media(result_content, name, call_id)
+            messages.append({**_without(result, "name", "tool_calls"), "tool_call_id": call_id, "content": content})
+            media_parts += parts
+    return [*messages, user_message(media_parts)] if media_parts else messages
 
 
-def _call(call: Any, call_id: str) -> JsonObject:
-    """A call in OpenAI's form, whichever form it had, its arguments a JSON object."""
+def split_media(content: Content, name: str, call_id: str) -> tuple[Content, list[JsonObject]]:
+    """Split the content of a tool result into its text and its other parts, each after a line with its origin.
+
+    OpenAI's protocol allows only text in tool messages. The other parts go into a user message after the results.
+    """
+    if isinstance(content, str) or not (others := [part for part in content if part.get("type") != "text"]):
+        return content, []
+    texts = [part for part in content if part.get("type") == "text"]
+    is_one_text = len(texts) == 1 and texts[0].keys() == {"type", "text"} and isinstance(texts[0]["text"], str)
+    labelled: list[JsonObject] = []
+    for number, part in enumerate(others, start=1):
+        label = f"Media {number} of the result of `{name}` (call `{unsigned_id(call_id)}`):"
+        labelled += [{"type": "text", "text": label}, part]
+    return (texts[0]["text"] if is_one_text else texts or _RESULT_FOLLOWS), labelled
+
+
+def _repair_call(call: object, call_id: str) -> JsonObject:
+    """Return a call in OpenAI's format. Its arguments are a JSON object."""
     source: JsonObject = call if isinstance(call, dict) else {}
-    function: Any = source.get("function")
+    function: object = source.get("function")
     holder: JsonObject = function if isinstance(function, dict) else source
-    # Models make up names such as `functions.search`, which no provider takes back.
-    name = _NOT_IN_A_NAME.sub("_", str(holder.get("name") or "unknown"))[:_LONGEST_NAME]
+    # Models invent names such as `functions.search`, which no provider accepts in a later request.
+    name = _NOT_IN_A_NAME.sub("_", str(holder.get("name") or "unknown"))[:_MAX_NAME_LENGTH]
     return {
         "id": call_id,
         "type": "function",
-        "function": {"name": name, "arguments": _object_text(holder.get("arguments"))},
+        "function": {"name": name, "arguments": _object_json(holder.get("arguments"))},
     }
 
 
-def _object_text(arguments: Any) -> str:
+def _object_json(arguments: object) -> str:
     if isinstance(arguments, dict):
         return to_json_text(arguments)
     if not isinstance(arguments, str):
@@ -121,17 +151,85 @@ def _object_text(arguments: Any) -> str:
         return "{}"
 
 
-def content_of(content: Any) -> str | list[Any] | None:
-    """Text, or content parts as they are; None where there is nothing in it."""
+def repair_content(content: object) -> Content | None:
+    """Return text or content parts, or None if there is no content."""
     if isinstance(content, str):
         return content if content.strip() else None
     if isinstance(content, list):
         if all(isinstance(part, dict) for part in content):
             return content or None
-        parts = [part if isinstance(part, dict) else content_of(part) for part in content]
+        parts: list[Any] = [part if isinstance(part, dict) else repair_content(part) for part in content]
         return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts if part] or None
     return None if content is None else to_json_text(content)
 
 
 def _without(message: Message, *keys: str) -> Message:
     return {key: value for key, value in message.items() if key not in keys}
+
+
+def unique_ids(ids: Sequence[str], index: int, used: set[str]) -> list[str]:
+    """Return the ids of one message's calls, with new ids for missing and repeated ones. `used` grows."""
+    unique: list[str] = []
+    for slot, call_id in enumerate(ids):
+        number = slot
+        while not call_id or call_id in used:
+            call_id, number = f"call_{index}_{number}", number + len(ids)
+        used.add(call_id)
+        unique.append(call_id)
+    return unique
+
+
+# Calls without a result in a history
+
+
+def open_calls(history: Sequence[object]) -> list[tuple[int, list[str]]]:
+    """Return the index of each assistant message that has calls without a result, and the ids of these calls."""
+    open_messages: list[tuple[int, list[str]]] = []
+    for index, message in enumerate(history):
+        ids = call_ids(message)
+        if not ids:
+            continue
+        missing = Counter(ids)
+        for later_index in range(index + 1, len(history)):
+            later = history[later_index]
+            if isinstance(later, dict) and later.get("role") == "assistant":
+                break
+            if (answered := _answered_id(later)) is not None and missing[answered]:
+                missing[answered] -= 1
+        unanswered: list[str] = []
+        for call_id in reversed(ids):  # If calls share an id, the results belong to the first of them.
+            if missing[call_id]:
+                missing[call_id] -= 1
+                unanswered.append(call_id)
+        if unanswered:
+            open_messages.append((index, unanswered[::-1]))
+    return open_messages
+
+
+def close_calls(history: list[Message], content: str) -> None:
+    """Insert a tool message with this content for every call that has no result."""
+    for index, ids in reversed(open_calls(history)):
+        end = index + 1
+        while end < len(history) and _answered_id(history[end]) is not None:
+            end += 1
+        history[end:end] = [tool_message(call_id, content) for call_id in ids]
+
+
+def find_turn(history: Sequence[object], message: Message) -> int | None:
+    """Return the index of a response in the history: of the same object, or else of a copy with the same calls."""
+    for index in range(len(history) - 1, -1, -1):
+        if history[index] is message:
+            return index
+    ids = set(call_ids(message)) - {""}
+    # A later response may use the same id again, so a call that has its result belongs to another response.
+    for index, unanswered in reversed(open_calls(history) if ids else []):
+        if not ids.isdisjoint(unanswered):
+            return index
+    return None
+
+
+def _answered_id(message: object) -> str | None:
+    """Return the id of the call that a tool message answers, or None for any other message."""
+    if not isinstance(message, dict) or message.get("role") != "tool":
+        return None
+    return str(message.get("tool_call_id") or "")

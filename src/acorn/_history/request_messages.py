@@ -1,14 +1,10 @@
-"""What is really sent: the history, made valid for every provider, at the cost of what is new.
+"""The messages of a request: the history, repaired so that every provider accepts it.
 
-The user may do anything to the history. Before each request it is read afresh: results find their calls,
-calls without a result get a placeholder, strays stay behind, and the user's own list is left alone. What
-was sent before is kept beside a private copy of the history it came from; while the two agree, only the
-new end is looked at. While nobody but the run has the history, they agree without a look.
-
-A conversation sent as one document: the system message, and one user message that holds the `<thread>`.
-
-For `history_format = "thread"`. What goes in is what would have been sent, repaired as for any provider, so
-edits of the history hold here as well.
+The user may change the history in any way, so acorn reads it again before each request. Results are matched with their
+calls, calls without a result get a placeholder, and results without a call are left out. The user's list does not
+change. acorn keeps a private copy of the history that it read last, together with the messages that were sent for it.
+While the copy and the history agree, only the new messages are read. If no user code has received the history, they
+agree without a comparison.
 """
 
 from __future__ import annotations
@@ -22,76 +18,87 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from acorn._declare.tools.collect import FINISH
 from acorn._formats.blobs import Blob
 from acorn._formats.json import replace_surrogates, safe_repr, shorten, to_json_text
-from acorn._history.messages import OMITTED, REMINDER, fresh_ids, user
-from acorn._history.repair import SYSTEM, content_of, content_text, match_results, turn_of
+from acorn._history.history import user_message
+from acorn._history.repair import (
+    ROLES,
+    SYSTEM_ROLES,
+    match_results,
+    repair_content,
+    repair_text_message,
+    repair_turn,
+    unique_ids,
+)
 from acorn.errors import AcornError
 from acorn.models.request_body import SentMessages, SentPart, media_of
 from acorn.record import Message
-from acorn.thread.messages import events_of
-from acorn.thread.xml import Names, document, lines_of
 
-ROLES = (*SYSTEM, "user", "assistant", "tool")
+REMINDER = f"Please go on: call one of your tools, or call `{FINISH}` with your answer."
+_OMITTED = "The beginning of this conversation was left out."
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_DEEPEST = 100
-ODD: Any = object()
-"""Stands in the copy for a message that cannot be compared; it equals nothing."""
+_MAX_DEPTH = 100
+NOT_COMPARABLE: Any = object()
+"""Replaces a message in the copy that cannot be compared. It is not equal to any message."""
 
 
 class RequestMessages:
-    """The sent side of one run's conversation."""
+    """The messages that one run sends."""
 
     def __init__(self) -> None:
-        self._begin()
+        self.reset()
         self.before: list[Message] = []
-        """What the last `prepare` had copies of, if it found something changed."""
+        """The copies that the last `prepare` discarded because the history had changed."""
 
-    def _begin(self) -> None:
+    def reset(self) -> None:
+        """Read the whole history again for the next request."""
         self._seen: list[Message] = []
+        """Private copies of the history as it was read last."""
         self._sent = SentMessages()
-        self._strays: set[str] = set()
-        self._ids: set[str] = set()
-        self._is_odd = False
-        self._is_whole = False
-        """Whether what was sent begins with a user message, as it must."""
+        self._stray_ids: set[str] = set()
+        """The ids of results that did not follow their call."""
+        self._call_ids: set[str] = set()
+        self._has_incomparable = False
+        self._starts_with_user = False
+        """Whether the first sent message after the system messages is a user message, as providers require."""
         self._is_known = False
-        """Whether the history begins with what was seen, unless somebody else has it and has changed it."""
+        """Whether the history starts with the copies, unless user code has received and changed it."""
 
-    def forget(self) -> None:
-        """The history is another from here on, and everybody knows."""
-        self._begin()
-
-    def copies_of(self, history: list[Message], *, is_ours: bool = False) -> list[Message]:
-        """Private copies of a history, those from the last request where they still say the same."""
-        known = list(self._seen) if self._knows(history, is_ours) else []
-        known += [_private(message) for message in history[len(known) :]]
-        if self._is_odd:
-            known = [_private(message) if copy is ODD else copy for message, copy in zip(history, known, strict=True)]
-        return known
+    def copies_of(self, history: list[Message], *, is_private: bool = False) -> list[Message]:
+        """Return private copies of a history, and reuse those of the last request that are still equal."""
+        copies = list(self._seen) if self._knows(history, is_private) else []
+        copies += [_private_copy(message) for message in history[len(copies) :]]
+        if self._has_incomparable:
+            copies = [
+                _private_copy(message) if copy is NOT_COMPARABLE else copy
+                for message, copy in zip(history, copies, strict=True)
+            ]
+        return copies
 
     def fork(self, copies: Sequence[Message]) -> RequestMessages:
-        """The same for a branch, which goes on from here by itself; its history begins as these copies do."""
+        """Return an independent copy for a branch whose history starts with these copies."""
         other = RequestMessages()
         other._seen, other._sent = list(self._seen), self._sent.copy()
-        other._strays, other._ids, other._is_odd = set(self._strays), set(self._ids), self._is_odd
+        other._stray_ids, other._call_ids = set(self._stray_ids), set(self._call_ids)
+        other._has_incomparable = self._has_incomparable
         other._is_known = bool(self._seen) and len(copies) >= len(self._seen) and all(map(is_, copies, self._seen))
         return other
 
     def change_first(self, message: Message) -> None:
-        """The system message is another or new, and the rest is not: a branch puts its prompt below its parent's."""
+        """Replace or insert the system message. A branch adds its prompt to the prompt of its parent."""
         is_known, self._is_known = self._is_known, False
         sent = self._sent.messages
-        copy, clean = _take(message, 0)
-        content = content_of(clean.get("content"))
-        if not sent or copy is ODD or message["role"] != "system" or content is None:
-            return  # it will be read anew
-        was_there = self._seen[0] is ODD or self._seen[0]["role"] in SYSTEM
-        was_sent = sent[0]["role"] == "system"
-        if was_there != was_sent:
+        copy, readable = _read(message, 0)
+        content = repair_content(readable.get("content"))
+        if not sent or copy is NOT_COMPARABLE or message["role"] != "system" or content is None:
+            return  # The next request reads the whole history again.
+        had_system = self._seen[0] is NOT_COMPARABLE or self._seen[0]["role"] in SYSTEM_ROLES
+        sent_system = sent[0]["role"] == "system"
+        if had_system != sent_system:
             return
-        self._seen[:was_there] = [copy]
-        self._sent = self._sent.with_first(content_text(clean, content), is_new=not was_sent)
+        self._seen[:had_system] = [copy]
+        self._sent = self._sent.with_first(repair_text_message(readable, content), is_new=not sent_system)
         self._is_known = is_known
 
     def prepare(
@@ -100,111 +107,112 @@ class RequestMessages:
         openings: Sequence[Message],
         written: list[Message] | None = None,
         *,
-        is_ours: bool = False,
+        is_private: bool = False,
     ) -> SentPart:
-        """The messages to send; `openings` are inputs, should they have been trimmed.
+        """Return the messages to send.
 
-        `written` are copies for us to keep, of what acorn put into the history: the first messages, or the last turn
-        and its results. A history that is ours is one that nobody else has.
+        `openings` are the inputs of the run and its parents, for a history that no longer holds them. `written` are
+        copies of the messages that acorn added since the last request: the first messages, or a response and its
+        results. `is_private` says that no user code has received the history.
         """
         self.before = []
-        if written is not None and self._goes_on(history, written, is_ours):
+        if written is not None and self._append_written(history, written, is_private):
             self._is_known = True
-            if self._is_whole:  # and it ends with a result
+            if self._starts_with_user:  # The written messages end with a result, so nothing is missing at the end.
                 return SentPart(self._sent, len(self._sent.messages))
-        elif not (self._knows(history, is_ours) and self._add(history, len(self._seen))):
+        elif not (self._knows(history, is_private) and self._read_new(history, len(self._seen))):
             self.before = self._seen
-            self._begin()
-            self._add(history, 0)
-        self._is_known = not self._is_odd
-        return self._completed(openings)
+            self.reset()
+            self._read_new(history, 0)
+        self._is_known = not self._has_incomparable
+        return self._complete(openings)
 
-    def _completed(self, openings: Sequence[Message]) -> SentPart:
-        """What was sent and is new, with a user message at its beginning and something to answer at its end."""
+    def _complete(self, openings: Sequence[Message]) -> SentPart:
+        """Return the sent messages, with a user message at the start and a message to answer at the end."""
         messages = self._sent.messages
         count = last = len(messages)
         first = 0
         while first < count and messages[first]["role"] == "system":
             first += 1
-        self._is_whole = first < count and messages[first]["role"] == "user"
+        self._starts_with_user = first < count and messages[first]["role"] == "user"
         inserted = None
-        if not self._is_whole:
+        if not self._starts_with_user:
             trimmed = [opening for opening in openings if opening not in messages]
-            inserted = dict(trimmed[0]) if trimmed else user(OMITTED)
+            inserted = dict(trimmed[0]) if trimmed else user_message(_OMITTED)
         while last > first and messages[last - 1]["role"] == "system":
             last -= 1
-        is_turn = last > first and messages[last - 1]["role"] == "assistant"
-        # No provider takes a conversation that ends with the model's turn.
-        return SentPart(self._sent, count, first, inserted, user(REMINDER) if is_turn else None)
+        ends_with_response = last > first and messages[last - 1]["role"] == "assistant"
+        # No provider accepts a conversation that ends with a response of the model.
+        return SentPart(self._sent, count, first, inserted, user_message(REMINDER) if ends_with_response else None)
 
-    def _goes_on(self, history: list[Message], written: list[Message], is_ours: bool) -> bool:
-        """Take in what was written since the last time, if nothing else has changed.
+    def _append_written(self, history: list[Message], written: list[Message], is_private: bool) -> bool:
+        """Append the messages that acorn wrote since the last request, if nothing else has changed.
 
-        Nearly every step ends like this, and what needs no repair is not searched for faults.
+        Nearly every step takes this path, which looks for no faults to repair.
         """
         seen = self._seen
-        if is_ours and (self._is_known or not seen):
+        if is_private and (self._is_known or not seen):
             if len(history) != len(seen) + len(written):
                 return False
         else:
             try:
                 if history != seen + written:
                     return False
-            except Exception:  # somebody's own `==`
+            except Exception:  # A user-defined `__eq__` may raise.
                 return False
-        if self._strays:
+        if self._stray_ids:
             return False
-        sendable = _sendable(written, self._ids, self._place(len(seen))) if seen else _opening(written)
+        sendable = _sendable_turn(written, self._call_ids, self._position(len(seen))) if seen else _sendable(written)
         if sendable is None:
             return False
         seen += written
         self._sent.messages += sendable
         return True
 
-    def _knows(self, history: list[Message], is_ours: bool) -> bool:
-        """Whether the history begins with what was seen last time."""
-        if is_ours and self._is_known:
+    def _knows(self, history: list[Message], is_private: bool) -> bool:
+        """Whether the history starts with the messages that were read last."""
+        if is_private and self._is_known:
             return True
         try:
             return bool(self._seen) and history[: len(self._seen)] == self._seen
-        except Exception:  # somebody's own `==`
+        except Exception:  # A user-defined `__eq__` may raise.
             return False
 
-    def _place(self, at: int) -> int:
-        """Where a message stands, counted as if there always were a system message: a branch may put one before."""
+    def _position(self, index: int) -> int:
+        """Return the index of a message as if there were always a system message, because a branch may insert one."""
         first = self._seen[0] if self._seen else None
-        return at if isinstance(first, dict) and first["role"] in SYSTEM else at + 1
+        return index if isinstance(first, dict) and first["role"] in SYSTEM_ROLES else index + 1
 
-    def _add(self, history: Sequence[Any], known: int) -> bool:
-        """Take in what is new; False where that changes what was sent for the rest."""
-        taken = [_take(message, at) for at, message in enumerate(history[known:], start=known)]
-        tail = [clean for _, clean in taken]
-        answers, lost, unanswered = match_results(tail)
-        if known and (lost or not self._strays.isdisjoint(unanswered)):
+    def _read_new(self, history: Sequence[Any], known: int) -> bool:
+        """Read the messages after the first `known`. Return False if they change how earlier messages are sent."""
+        pairs = [_read(message, index) for index, message in enumerate(history[known:], start=known)]
+        new = [readable for _, readable in pairs]
+        results, misplaced, unanswered = match_results(new)
+        if known and (misplaced or not self._stray_ids.isdisjoint(unanswered)):
             return False
-        self._strays |= lost
-        self._seen += [copy for copy, _ in taken]
-        self._is_odd = self._is_odd or any(copy is ODD for copy, _ in taken)
-        place, sent = self._place(known), self._sent.messages
-        before = len(sent)
-        for at, message in enumerate(tail):
+        self._stray_ids |= misplaced
+        self._seen += [copy for copy, _ in pairs]
+        self._has_incomparable = self._has_incomparable or any(copy is NOT_COMPARABLE for copy, _ in pairs)
+        position, sent = self._position(known), self._sent.messages
+        count = len(sent)
+        for index, message in enumerate(new):
             if message["role"] == "assistant":
-                sent += turn_of(message, place + at, answers.get(at, {}), self._ids)
-            elif message["role"] != "tool" and (content := content_of(message.get("content"))) is not None:
-                sent.append(content_text(message, content))
-        for message in sent[before:]:
+                sent += repair_turn(message, position + index, results.get(index, {}), self._call_ids)
+            elif message["role"] != "tool" and (content := repair_content(message.get("content"))) is not None:
+                sent.append(repair_text_message(message, content))
+        for message in sent[count:]:
             if type(message.get("content")) is list:
                 self._sent.media += media_of(message)
         return True
 
 
-def _private(message: Any) -> Any:
-    copied, plain = _take(message, 0)
-    return plain if copied is ODD else copied
+def _private_copy(message: object) -> Message:
+    copy, readable = _read(message, 0)
+    return readable if copy is NOT_COMPARABLE else copy
 
 
-def _opening(written: list[Message]) -> list[Message] | None:
-    """The first messages of a run, if they can be sent as they are."""
+def _sendable(written: list[Message]) -> list[Message] | None:
+    """Return the first messages of a run if they need no repair, or None."""
     for message in written:
         content = message.get("content")
         if len(message) != 2 or message["role"] not in ("system", "user"):
@@ -214,15 +222,15 @@ def _opening(written: list[Message]) -> list[Message] | None:
     return written or None
 
 
-def _sendable(written: list[Message], used: set[str], place: int) -> list[Message] | None:
-    """A turn and its results as acorn wrote them, as they are sent; None where they need a closer look."""
+def _sendable_turn(written: list[Message], used: set[str], position: int) -> list[Message] | None:
+    """Return a response and its results in the form in which they are sent, or None if they need repair."""
     turn = written[0]
     calls, content = turn.get("tool_calls"), turn.get("content")
     if not calls or len(calls) != len(written) - 1 or type(content) is not str or not _is_encodable(content):
         return None
     ids: list[str] = []
-    for at, call in enumerate(calls, start=1):
-        result, function, call_id = written[at], call["function"], call["id"]
+    for index, call in enumerate(calls, start=1):
+        result, function, call_id = written[index], call["function"], call["id"]
         text = result["content"]
         if not (type(call_id) is type(text) is str and _is_name(function["name"])):
             return None
@@ -234,14 +242,14 @@ def _sendable(written: list[Message], used: set[str], place: int) -> list[Messag
     if used.isdisjoint(ids) and (len(ids) == 1 or len(set(ids)) == len(ids)):
         used.update(ids)
         return written if content.strip() else [{**turn, "content": None}, *written[1:]]
-    ids = fresh_ids(ids, place, used)
-    made = [{**call, "id": call_id} for call, call_id in zip(calls, ids, strict=True)]
+    ids = unique_ids(ids, position, used)
+    new_calls = [{**call, "id": call_id} for call, call_id in zip(calls, ids, strict=True)]
     results = [{**result, "tool_call_id": call_id} for result, call_id in zip(written[1:], ids, strict=True)]
-    return [{**turn, "content": content if content.strip() else None, "tool_calls": made}, *results]
+    return [{**turn, "content": content if content.strip() else None, "tool_calls": new_calls}, *results]
 
 
 def _is_encodable(text: str) -> bool:
-    """Whether there is no half of a surrogate pair in it, which nobody can encode."""
+    """Whether the text holds no lone surrogate, which cannot be encoded as UTF-8."""
     if text.isascii():
         return True
     try:
@@ -252,23 +260,23 @@ def _is_encodable(text: str) -> bool:
 
 
 @lru_cache(maxsize=256)
-def _is_name(name: Any) -> bool:
+def _is_name(name: object) -> bool:
     return type(name) is str and _NAME.fullmatch(name) is not None
 
 
-def _take(message: Any, index: int) -> tuple[Message, Message]:
-    """A private copy to compare with, and the message as plain data in text that can be encoded."""
+def _read(message: Any, index: int) -> tuple[Message, Message]:
+    """Return a private copy to compare with, and the message as plain data in text that can be encoded."""
     if not isinstance(message, dict) or message.get("role") not in ROLES:
         raise AcornError(
             f"`history[{index}]` must be a dict with a `role` of {', '.join(ROLES)}, "
             f"got {shorten(safe_repr(message), 120)}."
         )
-    if type(message) is dict and _is_all_text(message):
+    if type(message) is dict and _is_all_ascii_text(message):
         copy = message.copy()
         return copy, copy
     if isinstance(message.get("content"), list):
         try:
-            copy = _copy(message, _DEEPEST)  # the data of a picture is shared, which JSON would copy
+            copy = _copy_plain(message, _MAX_DEPTH)  # Shares the data of an image, which JSON would copy.
             return copy, replace_surrogates(copy)
         except TypeError:
             pass
@@ -279,22 +287,22 @@ def _take(message: Any, index: int) -> tuple[Message, Message]:
     except ValueError:
         pass
     try:
-        copy = _copy(message, _DEEPEST)
-    except TypeError:  # not plain data; it may be of a kind that is changed in place, so it is read each time
-        return ODD, from_json(to_json_text(message))
+        copy = _copy_plain(message, _MAX_DEPTH)
+    except TypeError:  # The message holds objects that may change in place, so it is read for every request.
+        return NOT_COMPARABLE, from_json(to_json_text(message))
     return copy, replace_surrogates(copy)
 
 
-def _is_all_text(message: Message) -> bool:
-    """Whether there is nothing but text in it: most messages are like that."""
+def _is_all_ascii_text(message: Message) -> bool:
+    """Whether all keys and values are ASCII text, as in most messages."""
     for key, value in message.items():
         if type(value) is not str or type(key) is not str or not value.isascii() or not key.isascii():
             return False
     return True
 
 
-def _copy(value: Any, left: int) -> Any:
-    """As `copied`, but a TypeError for what is not plain data, or too deep: such a message is sent another way."""
+def _copy_plain(value: Any, depth: int) -> Any:
+    """Copy plain data. Raise `TypeError` for other values and for data that is nested too deeply."""
     kind = type(value)
     if (
         kind is str
@@ -305,53 +313,8 @@ def _copy(value: Any, left: int) -> Any:
         or (kind is float and math.isfinite(value))
     ):
         return value
-    if kind is dict and left and all(type(key) is str for key in value):
-        return {key: _copy(item, left - 1) for key, item in value.items()}
-    if kind is list and left:
-        return [_copy(item, left - 1) for item in value]
+    if kind is dict and depth and all(type(key) is str for key in value):
+        return {key: _copy_plain(item, depth - 1) for key, item in value.items()}
+    if kind is list and depth:
+        return [_copy_plain(item, depth - 1) for item in value]
     raise TypeError
-
-
-class ThreadMessage:
-    """The document of one run; what was written for an earlier request is not written again."""
-
-    def __init__(self) -> None:
-        self._begin()
-
-    def _begin(self) -> None:
-        self._written: list[Message] = []
-        self._lines: list[str] = []
-        self._parts: list[Any] = []
-        self._names: Names = {}
-        self._iteration = 0
-
-    def wrap(self, messages: list[Message]) -> list[Message]:
-        """The messages to send instead of these."""
-        head = next((at for at, message in enumerate(messages) if message["role"] != "system"), len(messages))
-        rest = messages[head:]
-        if not _begins_with(rest, self._written):
-            self._begin()
-        for message in rest[len(self._written) :]:
-            self._iteration += message["role"] == "assistant"
-            self._parts += _other_parts(message, len(self._lines))
-            self._lines += lines_of(events_of(message, self._iteration), len(self._lines), self._names)
-        self._written = rest
-        text = document(self._lines)
-        content: Any = [{"type": "text", "text": text}, *self._parts] if self._parts else text
-        return [*messages[:head], {"role": "user", "content": content}]
-
-
-def _begins_with(messages: list[Message], known: list[Message]) -> bool:
-    """Whether these are the very messages, and perhaps more: a message that was sent is never changed."""
-    return len(messages) >= len(known) and all(one is other for one, other in zip(messages, known, strict=False))
-
-
-def _other_parts(message: Message, event: int) -> list[Any]:
-    """Pictures and other parts that no XML can hold; they follow the document, each behind a line that says whose."""
-    content = message.get("content")
-    if not isinstance(content, list):
-        return []
-    found: list[Any] = []
-    for number, part in enumerate((part for part in content if not isinstance(part.get("text"), str)), start=1):
-        found += [{"type": "text", "text": f"Media {number} of event {event}:"}, part]
-    return found

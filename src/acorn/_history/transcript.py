@@ -1,30 +1,30 @@
-"""The one writer of both books of a run: the history, which the model sees, and the journal of what happened.
+"""The transcript of a run: the only code that writes to its history and its journal.
 
-The history is also the user's, who may move, edit and remove anything in it; the journal is nobody's but
-ours. Everything that enters the history has its entry, with its place, so that the history can be made
-again from the journal alone.
+The model sees the history, and the user may move, edit and remove anything in it. Only acorn writes to the journal.
+Everything that enters the history has an entry with its index, so the journal alone is enough to rebuild the history.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from acorn._formats.blobs import to_saved_data
+from pydantic_core import from_json
+
 from acorn._formats.content import text_of, to_content
-from acorn._formats.json import copy_json, describe_error, to_json_text
+from acorn._formats.json import copy_json, describe_error
 from acorn._formats.redact import find_secrets, redact
 from acorn._formats.xml.encode import VALIDATION_ERROR_START
-from acorn._history import messages
-from acorn._history.compaction import CompactedRange, compacted
-from acorn._history.history import change_of, history_of, steps_of
-from acorn._history.request_messages import ROLES
+from acorn._history.compaction import CompactedRange, compact_messages
+from acorn._history.edits import HistoryEdits
+from acorn._history.history import assistant_message, history_of, steps_of, tool_message, user_message
+from acorn._history.repair import close_calls, find_turn, unique_ids
+from acorn.errors import AcornError
 from acorn.journal import (
     CalledTool,
     Compacted,
+    Entry,
     Form,
-    HistoryEdited,
     MessagesAdded,
     ModelResponded,
     ResultMessage,
@@ -35,71 +35,85 @@ from acorn.journal import (
     ToolFinished,
     ToolResultsAdded,
 )
-from acorn.models.port import ModelResponse
+from acorn.models.port import ModelResponse, RawCall
 from acorn.record import Message, Run
-from acorn.types import Content, ToolCall, ToolResult, Unfinished
+from acorn.types import TOOL_ERROR, Content, ToolCall, ToolResult, Unfinished
+
+_STOPPED = "This call was not completed: the run was stopped."
+_WAITING = "This call has not returned yet: it waits for a person."
 
 
 class Transcript:
-    """Writes for one run."""
+    """Writes the history and the journal of one run."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.journal = run.journal
-        self._id = run.id
-        self.book = run._book
+        self.history = run._book
+        self.edits = HistoryEdits(run)
         self.turn: Message | None = None
-        """The model's last turn, as it was put into the history."""
-        self._unanswered: list[ToolCall] = []
-        self._known: list[Message] = []
-        """What the journal tells of the history, as far as somebody has asked; in messages of its own."""
-        self._entries_read = 0
-        """How many entries that is."""
+        """The last response of the model, as the message that was added to the history."""
         self.written: list[Message] | None = None
-        """Copies of what we wrote since the last request, for who sends them; None if it needs a closer look."""
+        """Copies of the messages added since the last request. None if they may need repair before they are sent."""
+        self._run_id = run.id
+        self._unanswered: list[ToolCall] = []
+        """The calls of the last response whose results are not in the history."""
+        self._last_result: tuple[ToolResult, Content] | None = None
+        """The last tool result, and the text that the model reads for it."""
 
-    # What the run says
+    @property
+    def turn_index(self) -> int | None:
+        """The index of the last response in the history, or None if there is none or the user removed it."""
+        return None if self.turn is None else find_turn(self.history.messages, self.turn)
 
-    def begin(self, history: list[Message], copies: Sequence[Message]) -> None:
-        """The messages that a run begins with; a branch has the first of them from its parent, in `copies`."""
-        self.book.begin(history, len(copies))
-        self.written = None if copies else [message.copy() for message in history]
-        own = map(copy_json, history[len(copies) :])
-        self._say((*copies, *own), None, len(copies))
+    # The first messages, and messages of acorn
 
-    def say(self, content: Content) -> None:
-        """A user message of ours, at the end."""
-        self.book.put(len(self.book.messages), [messages.user(copy_json(content))])
+    def start(self, history: list[Message], inherited: Sequence[Message]) -> None:
+        """Add the first messages. `inherited` are copies of the messages that a branch has from its parent."""
+        self.history.start(history, len(inherited))
+        self.written = None if inherited else [message.copy() for message in history]
+        own = map(copy_json, history[len(inherited) :])
+        journal = self.journal
+        journal.entries.append(
+            MessagesAdded(self._run_id, journal.step, journal.now, (*inherited, *own), None, len(inherited))
+        )
+
+    def start_fork(self, entries: Sequence[Entry]) -> None:
+        """Add the entries that a fork keeps of another run, and rebuild the history from them."""
+        self.journal.entries += entries
+        self.history.start(history_of(entries))
+
+    def add_user_message(self, content: Content) -> None:
+        """Add a user message of acorn at the end of the history."""
+        journal = self.journal
+        self.history.insert(len(self.history.messages), [user_message(copy_json(content))])
         self.written = None
-        self._say((messages.user(content),), None, 0)
+        messages = (user_message(content),)
+        journal.entries.append(MessagesAdded(self._run_id, journal.step, journal.now, messages, None, 0))
 
-    def _say(self, said: tuple[Message, ...], where: int | None, inherited: int) -> None:
+    # A response of the model
+
+    def add_response(self, response: ModelResponse, asked: float, refusal: str | None) -> list[ToolCall]:
+        """Add a response and return its tool calls. A refusal has an entry, but is not part of the history."""
         journal = self.journal
-        journal.entries.append(MessagesAdded(self._id, journal.step, journal.now, said, where, inherited))
-
-    # What the model says
-
-    def take_turn(self, response: ModelResponse, calls: list[ToolCall], asked: float, refusal: str | None) -> None:
-        """The model's turn; a refusal is noted, but is no part of the conversation."""
-        journal = self.journal
-        journal.step = self.run.steps + 1  # a turn belongs to the step that it begins
+        calls = read_calls(response.tool_calls, len(self.history.messages)) if response.tool_calls else []
+        journal.step = self.run.steps + 1  # A response belongs to the step that it starts.
         content, extra = response.content, response.extra
-        listed: list[CalledTool] = []
-        needs_a_look = bool(extra) or not calls
+        needs_repair = bool(extra) or not calls
+        called: list[CalledTool] = []
         for call in calls:
-            listed.append(CalledTool(call.id, call.name, call.raw_arguments))
-            needs_a_look = needs_a_look or not _is_object(call)
-        made = tuple(listed)
+            called.append(CalledTool(call.id, call.name, call.raw_arguments))
+            needs_repair = needs_repair or not _has_json_object(call)
         journal.entries.append(
             ModelResponded(
-                self._id,
+                self._run_id,
                 journal.step,
                 journal.now,
                 asked,
                 self.run.model or "",
                 content,
                 response.reasoning,
-                made,
+                tuple(called),
                 copy_json(extra) if extra else {},
                 response.stop_reason,
                 refusal,
@@ -111,302 +125,235 @@ class Transcript:
             )
         )
         if refusal is None:
-            turn = messages.assistant(content, made, copy_json(extra) if extra else extra)
+            turn = assistant_message(content, called, copy_json(extra) if extra else extra)
+            self.written = None if needs_repair else [assistant_message(content, called, {})]
             self.turn, self._unanswered = turn, calls
-            self.book.put(len(self.book.messages), [turn])
-            self.written = None if needs_a_look else [messages.assistant(content, made, {})]
+            self.history.insert(len(self.history.messages), [turn])
+        return calls
 
-    def resume(self, turn: Message, unanswered: list[ToolCall]) -> None:
-        """The turn of a run that was saved in the middle of it."""
+    def resume_turn(self, turn: Message, unanswered: list[ToolCall]) -> None:
+        """Continue after the response of a run that was saved before its next response."""
         self.turn, self._unanswered = turn, unanswered
 
-    # What came of its calls
+    # Results of tool calls
 
-    def returned(self, result: ToolResult, began: float | None) -> None:
-        """A call has its result; what the model reads of it is decided later."""
+    def add_result(self, result: ToolResult, began: float | None) -> None:
+        """Note the result of one call. `add_results` adds it to the history when the step ends."""
         journal = self.journal
-        content = messages.result_content(result)
+        content = result_content(result)
+        self._last_result = result, content
         error = None if result.error is None else str(result.error)
         journal.entries.append(
-            ToolFinished(self._id, journal.step, journal.now, result.id, result.name, began, content, error)
+            ToolFinished(self._run_id, journal.step, journal.now, result.id, result.name, began, content, error)
         )
 
-    def answer(self, texts: Mapping[str, str], otherwise: str) -> None:
-        """Results of our own for the calls of the turn: what was wrong with an answer, or why a call was skipped."""
-        placed: list[ResultMessage] = []
+    def answer_calls(self, texts: Mapping[str, str], otherwise: str) -> None:
+        """Answer the open calls with texts of acorn: the faults of an answer, or the reason why a call was skipped."""
+        results: list[ResultMessage] = []
         for call in self._unanswered:
             text = texts.get(call.id, otherwise)
             form: Form = (
                 "skipped" if call.id not in texts else "error" if text.startswith(VALIDATION_ERROR_START) else "text"
             )
-            placed.append(ResultMessage(call.id, text, form, None))
-        if placed:
-            self._put(placed, None)
+            results.append(ResultMessage(call.id, text, form, None))
+        if results:
+            self._insert_results(results, None)
 
-    def put_results(self, results: Iterable[ToolResult], context: Content | None) -> None:
-        """What the tools returned, as the hook left it, and what it shows beside them."""
-        placed = [_said(result) for result in results]
-        if placed or context is not None:
-            self._put(placed, context)
+    def add_results(
+        self, results: Sequence[ToolResult], context: Content | None, *, is_unchanged: bool
+    ) -> Sequence[ResultMessage]:
+        """Add the results of a step and the `context` that a hook added. Return the results as the model reads them.
 
-    def _put(self, placed: Sequence[ResultMessage], context: Content | None) -> None:
-        assert self.turn is not None
-        self.notice()
-        history: Any = self.book.messages
-        if type(history) is list and history and history[-1] is self.turn:
-            where: int | None = len(history)
+        `is_unchanged` says that no hook could change the results since they were noted.
+        """
+        last = self._last_result
+        if is_unchanged and last is not None and len(results) == 1 and results[0] is last[0]:
+            messages = [_result_message(results[0], last[1])]
         else:
-            where = messages.where_results_go(history, self.turn)
-        made: list[Message] = []
-        for said in placed if where is not None else ():
-            made.append(_message(said))
-            if self.written is not None and isinstance(said.content, str):
-                self.written.append(messages.tool(said.call_id, said.content))
-            else:
+            messages = [_result_message(result, result_content(result)) for result in results]
+        if messages or context is not None:
+            self._insert_results(messages, context)
+        return messages
+
+    def _insert_results(self, results: Sequence[ResultMessage], context: Content | None) -> None:
+        assert self.turn is not None
+        if self.history.noted is not None:
+            self.edits.note_moves()
+        history: Any = self.history.messages
+        if type(history) is list and history and history[-1] is self.turn:
+            index: int | None = len(history)
+        else:
+            index = _index_after(history, self.turn)
+        added: list[Message] = []
+        for result in results if index is not None else ():
+            content = result.content
+            if isinstance(content, str):
+                added.append({"role": "tool", "tool_call_id": result.call_id, "content": content})
+                if self.written is not None:
+                    self.written.append(added[-1].copy())
+            else:  # The user may change the parts in the history.
+                added.append(tool_message(result.call_id, copy_json(content)))
                 self.written = None
         if context is not None:
-            made.append(messages.user(copy_json(context)))
+            added.append(user_message(copy_json(context)))
             self.written = None
-        self.book.put(len(history) if where is None else where, made)
+        self.history.insert(len(history) if index is None else index, added)
         self._unanswered = []
         journal = self.journal
-        journal.entries.append(ToolResultsAdded(self._id, journal.step, journal.now, tuple(placed), context, where))
+        journal.entries.append(
+            ToolResultsAdded(self._run_id, journal.step, journal.now, tuple(results), context, index)
+        )
 
-    # What the user does to the history
+    # Compaction
 
-    def notice(self) -> None:
-        """Note what the user has changed, if it is other messages or another order."""
-        history: Any = self.book.messages
-        noted = self.book.noted
-        if noted is None:  # there is no user who has it
-            return
-        try:
-            # Copies are equal, but may be edited yet.
-            if history == noted and (not noted or (history[-1] is noted[-1] and history[0] is noted[0])):
-                return
-        except Exception:  # somebody's own `==`
-            pass
-        if not isinstance(history, list):  # the user may have put anything there
-            return
-        where = _first_difference(history, noted)
-        behind = _first_difference(history[where:][::-1], noted[where:][::-1])
-        added = [at for at in _added(history, noted) if _is_message(history[at])]
-        if added:  # of a message that now stands there twice, the second may be in what else is the same
-            where, behind = min(where, added[0]), min(behind, len(history) - added[-1] - 1)
-        there, gone = len(history) - behind, len(noted) - behind
-        self._edited(where, gone - where, history[where:there], [at - where for at in added])
-        self.book.noted = history.copy()
-
-    def notice_all(self) -> None:
-        """Note whatever the user has changed, also inside of messages, at the cost of what is new."""
-        if self.book.is_ours:
-            return
-        self.notice()
-        entries, known = self.journal.entries, self._known
-        for entry in entries[self._entries_read :]:
-            change = change_of(entry, len(known))
-            if change is not None:
-                where, removed, made = change
-                known[where : where + removed] = made
-        self._entries_read = len(entries)
-        try:
-            if self.book.messages == known:
-                return
-        except Exception:  # somebody's own `==`
-            pass
-        if isinstance(self.book.messages, list):  # the user may have put anything there
-            self.notice_inside(known)
-
-    def notice_inside(self, copies: Sequence[Message]) -> None:
-        """Note messages that were edited in place since these copies were made."""
-        for at, (message, copy) in enumerate(zip(self.book.messages, copies, strict=False)):
-            if _differs(message, copy):
-                self._edited(at, 1, [message], [])
-
-    def _edited(self, where: int, removed: int, made: Sequence[Any], added: Sequence[int]) -> None:
-        journal = self.journal
-        plain = tuple([to_saved_data(message) for message in made])
-        journal.entries.append(HistoryEdited(self._id, journal.step, journal.now, where, removed, plain, tuple(added)))
-
-    def compact(self, stretch: CompactedRange, text: str, asked: float, response: ModelResponse) -> None:
-        """Let a summary stand for a part of the history; without one it stays, and only the request is noted."""
+    def compact(self, compacted: CompactedRange, text: str, asked: float, response: ModelResponse) -> None:
+        """Replace a part of the history by a summary. Without a text, only note the request."""
         journal, history = self.journal, self.run.history
-        where, removed, made, steps = stretch.where, 0, list[Any](), tuple[int, ...]()
+        start, removed, added, steps = compacted.start, 0, list[Message](), tuple[int, ...]()
         if text:
-            removed, made = stretch.behind - where, compacted(history, stretch, text)
-            known = steps_of(journal.entries)
-            gone = [at for at in range(where, stretch.behind) if at not in stretch.kept]
-            steps = tuple(sorted({known[at] for at in gone} - set(known[stretch.behind :])))
-            history[where : stretch.behind] = made
-            self.book.noted = history.copy()
+            removed, added = compacted.end - start, compact_messages(history, compacted, text)
+            message_steps = steps_of(journal.entries)
+            replaced = {message_steps[index] for index in compacted.replaced()}
+            steps = tuple(sorted(replaced - set(message_steps[compacted.end :])))
+            history[start : compacted.end] = added
+            self.history.noted = history.copy()
             self.written = None
         journal.entries.append(
             Compacted(
-                self._id,
+                self._run_id,
                 journal.step,
                 journal.now,
                 asked,
                 self.run.model or "",
                 text,
-                where,
+                start,
                 removed,
-                tuple(copy_json(made)),
+                tuple(copy_json(added)),
                 steps,
                 response.usage.copy(),
                 response.cost,
             )
         )
 
-    # The end
+    # The end of the run
 
-    def mend(self) -> None:
-        """After an interrupt in the midst of writing: what the journal tells is what counts."""
-        self.book.begin(history_of(self.journal.entries))
+    def rebuild(self) -> None:
+        """Rebuild the history from the journal, after an interrupt in the middle of an update."""
+        self.history.start(history_of(self.journal.entries))
         self.turn, self._unanswered = None, []
         for entry in self.journal.entries:
             if isinstance(entry, ModelResponded) and entry.refusal is None:
-                self.turn = messages.assistant(entry.content, entry.calls, entry.extra)
+                self.turn = assistant_message(entry.content, entry.calls, entry.extra)
                 self._unanswered = [ToolCall(call.id, call.name, {}, call.arguments) for call in entry.calls]
             elif isinstance(entry, ToolResultsAdded):
                 self._unanswered = []
 
-    def end(self, output: Any, reason: str, *, was_seen: bool) -> None:
-        """The run's output; `was_seen` where a hook or tool may have edited its messages since."""
-        if was_seen:
-            self.notice_all()
-        else:
-            self.notice()
-        form: Form = "text" if isinstance(output, str) else "json"
-        text = str.__str__(output) if isinstance(output, str) else ""
-        if isinstance(output, Unfinished):
+    def finish(self, output: object, reason: str, *, may_be_edited: bool) -> None:
+        """Note the output of the run. `may_be_edited` says that a hook or tool may have edited messages in place."""
+        if self.history.noted is not None:
+            if may_be_edited:
+                self.edits.note_all()
+            else:
+                self.edits.note_moves()
+        form: Form = "json"
+        if isinstance(output, str):
+            form, text = "text", str.__str__(output)
+        elif isinstance(output, Unfinished):
             called = ", ".join(f"`{call.name}`" for call in output.tool_calls)
-            text = f"Unfinished: in a single turn the model called {called} and gave no answer."
-            form = "error"
-        elif form == "json":
-            text = text_of(to_content(output))  # without the data of a picture that `on_finish` put there
+            form, text = "error", f"Unfinished: in a single turn the model called {called} and gave no answer."
+        else:
+            text = text_of(to_content(output))  # Without the data of an image that `on_finish` returned.
         journal = self.journal
-        journal.entries.append(RunFinished(self._id, journal.step, journal.now, reason, text, form))
+        journal.entries.append(RunFinished(self._run_id, journal.step, journal.now, reason, text, form))
 
-    def stop(self, error: BaseException, results: Sequence[ToolResult], model: Any, *, is_final: bool) -> None:
-        """Complete the record, with the results that there are, and say why it ends here.
+    def stop(self, error: BaseException, results: Sequence[ToolResult], model: object, *, is_final: bool) -> None:
+        """Complete the history with the available results, and note why the run stops.
 
-        One entry tells all of it, and it is not part of the history's story: an interrupted run goes on from before.
+        One entry holds all of it. The entry does not change the rebuilt history, because an interrupted run resumes
+        from the state before it.
         """
-        said = self._close(results, messages.STOPPED)
+        closed = self._close(results, _STOPPED)
         kind = RunFailed if is_final else RunInterrupted
+        secrets = find_secrets({"model": model}) if isinstance(model, dict | list | tuple) else ()
+        message = redact(describe_error(error), secrets)
         journal = self.journal
-        journal.entries.append(kind(self._id, journal.step, journal.now, words_without_secrets(error, model), said))
+        journal.entries.append(kind(self._run_id, journal.step, journal.now, message, closed))
 
-    def rest(self, results: Sequence[ToolResult]) -> None:
-        """The same for a run that waits for people."""
-        said = self._close(results, messages.WAITING)
-        self.journal.entries.append(RunPaused(self._id, self.journal.step, self.journal.now, said))
+    def pause(self, results: Sequence[ToolResult]) -> None:
+        """Complete the history with the available results, and note that the run waits for human input."""
+        closed = self._close(results, _WAITING)
+        self.journal.entries.append(RunPaused(self._run_id, self.journal.step, self.journal.now, closed))
 
     def _close(self, results: Sequence[ToolResult], otherwise: str) -> tuple[ResultMessage, ...]:
-        """Answer, in the record, every call of the turn that is open."""
-        self.notice_all()
+        """Answer every open call in the history, and return the results of the last response."""
+        self.edits.note_all()
         open_calls, history = self._unanswered, self.run.history
-        said: list[ResultMessage] = []
-        if not isinstance(history, list):  # the user may have put anything there
+        closed: list[ResultMessage] = []
+        if not isinstance(history, list):  # The user may assign any value to `history`.
             self.turn = None
         if open_calls and self.turn is not None:
-            here = {result.id: result for result in results}
-            wanted = dict.fromkeys(call.id for call in open_calls)
-            done = [_said(result) for result in results if result.id in wanted]
-            stopped = [call_id for call_id in wanted if call_id not in here]
-            said = [*done, *(ResultMessage(call_id, otherwise, "stopped", None) for call_id in stopped)]
-            where = messages.where_results_go(history, self.turn)
-            if where is not None:
-                history[where:where] = [_message(each) for each in done]
+            open_ids = dict.fromkeys(call.id for call in open_calls)
+            result_ids = {result.id for result in results}
+            finished = [_result_message(result, result_content(result)) for result in results if result.id in open_ids]
+            unfinished = [call_id for call_id in open_ids if call_id not in result_ids]
+            closed = [*finished, *(ResultMessage(call_id, otherwise, "stopped", None) for call_id in unfinished)]
+            index = _index_after(history, self.turn)
+            if index is not None:
+                history[index:index] = [tool_message(result.call_id, copy_json(result.content)) for result in finished]
         if isinstance(history, list):
-            messages.close_calls(history, otherwise)
-        return tuple(said)
+            close_calls(history, otherwise)
+        return tuple(closed)
 
 
-def _is_object(call: ToolCall) -> bool:
-    """Whether the arguments are a JSON object that every provider takes back."""
+def read_calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
+    """Read the tool calls of a response. Each gets a unique id, and arguments that are a dict."""
+    calls: list[ToolCall] = []
+    has_one_id = len(raw) == 1 and raw[0].id
+    ids = [str(raw[0].id)] if has_one_id else unique_ids([call.id or "" for call in raw], index, set())
+    for call_id, call in zip(ids, raw, strict=True):
+        arguments = call.arguments or "{}"
+        try:
+            parsed = from_json(arguments)
+        except (ValueError, TypeError):  # The text is not JSON, or holds a lone surrogate.
+            parsed = None
+        calls.append(ToolCall(call_id, call.name, parsed if isinstance(parsed, dict) else {}, arguments))
+    return calls
+
+
+def _has_json_object(call: ToolCall) -> bool:
+    """Whether the arguments are a JSON object that every provider accepts in a later request."""
     text = call.raw_arguments
     if type(text) is not str or ("NaN" in text or "Infinity" in text):
         return False
     return bool(call.arguments) or text == "{}"
 
 
-def _said(result: ToolResult) -> ResultMessage:
-    if result.error is None and type(result.output) is str:
-        return ResultMessage(result.id, result.output, "text", result.seconds)
-    content = messages.result_content(result)
-    # A date and the like are strings in JSON. The text is kept, as it is where a run was saved.
+def result_content(result: ToolResult) -> Content:
+    """Return the content that the model reads for a result."""
+    if result.error is not None:
+        return f"{TOOL_ERROR}{result.error}"
+    output = result.output
+    if type(output) is str:
+        return output
+    # For a subclass of `str`, such as an enum, return the plain text.
+    return str.__str__(output) if isinstance(output, str) else to_content(output)
+
+
+def _result_message(result: ToolResult, content: Content) -> ResultMessage:
+    # A value such as a date is a string in JSON. Its form is text, as it is after the run was saved and loaded.
     is_text = isinstance(result.output, str) or (isinstance(content, str) and content.startswith('"'))
     form: Form = "error" if result.error is not None else "text" if is_text else "json"
     return ResultMessage(result.id, content, form, result.seconds)
 
 
-def _message(said: ResultMessage) -> Message:
-    """For the history, which the user may change."""
-    return messages.tool(said.call_id, copy_json(said.content))
+def _index_after(history: list[Message], turn: Message) -> int | None:
+    """Return the index after a response, which the user may have moved or copied. None if the user removed it."""
+    check_is_list(history)
+    index = find_turn(history, turn)
+    return None if index is None else index + 1
 
 
-def _is_message(message: Any) -> bool:
-    """What is no message will be complained of before it is sent."""
-    return isinstance(message, dict) and message.get("role") in ROLES
-
-
-def _differs(message: Any, copy: Message) -> bool:
-    try:
-        if message == copy:
-            return False
-    except Exception:  # somebody's own `==`
-        pass
-    return bool(to_saved_data(message) != copy)
-
-
-def _first_difference(one: Sequence[Any], other: Sequence[Any]) -> int:
-    at = 0
-    for at, (mine, theirs) in enumerate(zip(one, other, strict=False), start=1):
-        if mine is not theirs:
-            return at - 1
-    return at
-
-
-def _added(history: list[Any], noted: Sequence[Message]) -> list[int]:
-    """Where messages stand that were not there before: neither the very ones, nor copies of some that are gone.
-
-    The copy of a turn or of a result is known by its ids, though it was edited; any other by its text.
-    """
-    left = Counter(map(id, noted))
-    strangers: list[int] = []
-    for at, message in enumerate(history):
-        if left[id(message)]:
-            left[id(message)] -= 1
-        else:
-            strangers.append(at)
-    if not strangers:
-        return []
-    gone: Counter[str] = Counter()
-    for message in noted:
-        if left[id(message)]:
-            left[id(message)] -= 1
-            gone.update(_marks(message))
-    added: list[int] = []
-    for at in strangers:
-        marks = [mark for mark in _marks(history[at]) if gone[mark]]
-        gone.subtract(marks)
-        if not marks:
-            added.append(at)
-    return added
-
-
-def _marks(message: Any) -> list[str]:
-    """By what a copy of a message is known."""
-    ids = [f"call {call_id}" for call_id in messages.call_ids(message) if call_id]
-    if ids:
-        return ids
-    if isinstance(message, dict) and message.get("role") == "tool":
-        return [f"result {message.get('tool_call_id')}"]
-    return [to_json_text(message)]
-
-
-def words_without_secrets(error: BaseException, model: Any) -> str:
-    return redact(
-        describe_error(error), find_secrets({"model": model}) if isinstance(model, dict | list | tuple) else ()
-    )
+def check_is_list(history: object) -> None:
+    """Raise an error if the user assigned a value to `history` that is not a list."""
+    if not isinstance(history, list):
+        raise AcornError(f"`history` must be a list of messages, got `{type(history).__name__}`.")

@@ -1,74 +1,115 @@
-"""What a run hands to the branches that are born in it, and takes back from them.
+"""Branches: the context that a run gives to a branch, and the result that it takes back.
 
-A branch is data (`branch_context.py`); here the run that it is born in gives it what it is born with, and makes
-the machine of it.
+A branch extends its parent: the conversation so far, the tools, and the settings that it does not declare itself. An
+agent that is used as a tool is a branch that inherits nothing but the model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Self, TypeVar
+from itertools import takewhile
+from typing import Any
 
 from pydantic import BaseModel
+from pydantic_core import from_json
 
 from acorn._declare.generics import check_deps
-from acorn._declare.settings import merge_settings
+from acorn._declare.settings import merge_settings, without_overridden
+from acorn._declare.spec import Spec
 from acorn._declare.tools.kinds import Tool
-from acorn._formats.json import to_json_text
-from acorn._history import messages
-from acorn._machine.inheritance import conversation, inherited_spec
-from acorn._machine.limits import Budget, Limits
-from acorn._machine.plan import Plan, named_tools
-from acorn._machine.requests import RequestBuilder
-from acorn._machine.state import BranchContext, branch_id
-from acorn._record.saved_form import restored
-from acorn.errors import AcornError, BranchError
-from acorn.journal import BranchFinished, BranchStarted
+from acorn._formats.json import copy_json, describe_error
+from acorn._formats.schema.shape import Shape
+from acorn._history.history import call_ids, tool_message
+from acorn._history.transcript import Transcript, result_content
+from acorn._machine.asks import BranchEnd
+from acorn._machine.limits import Budget, Budgets, Limits
+from acorn._machine.plan import Plan
+from acorn._machine.requests import RequestBuilder, named_tools
+from acorn._machine.state import BranchContext, State, branch_id
+from acorn.errors import BranchError, InputError
+from acorn.journal import BranchFinished, BranchStarted, RunFailed, RunInterrupted
 from acorn.record import Message, Run
-from acorn.types import JsonObject, ToolCall, ToolResult, Usage
+from acorn.step import Step, changes_of
+from acorn.types import Content, JsonObject, ToolCall, ToolResult, Unfinished
 
-T = TypeVar("T")
+_NO_RESULT_YET = "This call has not returned yet."
+
+_INHERITED = (
+    "model",
+    "temperature",
+    "max_tokens",
+    "max_steps",
+    "parse_retries",
+    "cache",
+    "xml_include_descriptions",
+    "xml_description_format",
+    "xml_include_none",
+    "xml_input_root",
+    "xml_output_root",
+    "xml_context_root",
+    "history_format",
+    "compact_at",
+    "max_media_bytes",
+)
+_RATE_LIMITS = ("rate_limit", "max_concurrency")
 
 
-class Branches(RequestBuilder):
-    """A run as its branches know it."""
+class Branches:
+    """The branches of one run."""
 
-    def birth(
+    def __init__(
+        self,
+        plan: Plan,
+        run: Run,
+        state: State,
+        transcript: Transcript,
+        builder: RequestBuilder,
+        budgets: Budgets,
+    ) -> None:
+        self._plan, self.run, self._state = plan, run, state
+        self._transcript, self._builder, self._budgets = transcript, builder, budgets
+        self.are_counted = False
+        """Whether the usage of branches that were open at the end of the run is part of the run's usage."""
+
+    def new_context(
         self,
         name: str,
-        is_empty: bool,
-        given: BaseModel,
+        branch_input: BaseModel,
         place: str,
         now: float,
-        begun: Mapping[str, str] = {},
+        *,
+        has_input: bool,
+        step: Step | None = None,
+        results: Iterable[ToolResult] = (),
+        started: Mapping[str, str] = {},
         call_id: str | None = None,
         inside: str | None = None,
         inherits: bool = True,
         caller_depth: int = 0,
     ) -> BranchContext:
-        """What a branch of this run is born with, as the run is now.
+        """Return what a branch that starts now takes from this run.
 
-        Code that begins it in a branch of this run is deeper than the run itself, and is counted where it is.
+        `results` are those of the current step, and `started` the names of the branches that start with it, by the id
+        of their call. `step` is the step that a hook changes at the moment. Code in a branch of this run may start a
+        branch of this run too. It is deeper than the run itself, so `caller_depth` counts.
         """
-        above = self.context
+        spec, above = self._plan.spec, self._plan.context
         depth, path = (above.depth + 1, f"{above.path}/{name}") if above else (1, name)
         depth = max(depth, caller_depth + 1)
-        if depth > self.spec.max_depth:
+        if depth > spec.max_depth:
             raise BranchError(
-                f"`{name}` would be branch {depth} levels deep, and `max_depth` of `{self.spec.owner}` is "
-                f"{self.spec.max_depth}; finish without it, or raise `max_depth`."
+                f"`{name}` would be branch {depth} levels deep, and `max_depth` of `{spec.owner}` is "
+                f"{spec.max_depth}; finish without it, or raise `max_depth`."
             )
-        limits, meter = self.plan.limits, self.state.meter
-        settings, tools = self._as_changed()
-        left = replace(meter.for_branches(limits, self.model.price()), seconds=meter.seconds_for_tools(limits, now))
+        settings, tools = self._changed(step)
         history: list[Message] = []
         if inherits:
-            turn = self.transcript.turn if self.state.phase in ("tools", "branches", "step", "judge") else None
-            book = self.transcript.book
-            at = None if turn is None else messages.find_turn(book.messages, turn)
-            copies = self.wire.copies_of(book.messages, is_ours=book.is_ours)
-            history = conversation(copies, at, self._results_so_far(), begun)
+            is_in_step = self._state.phase in ("tools", "branches", "step", "judge")
+            turn_index = self._transcript.turn_index if is_in_step else None
+            messages = self._transcript.history
+            copies = self._builder.messages.copies_of(messages.messages, is_private=messages.noted is None)
+            history = _close_turn(copies, turn_index, results, started)
         return BranchContext(
             branch_id(self.run.id, place),
             self.run.id,
@@ -78,133 +119,201 @@ class Branches(RequestBuilder):
             place,
             call_id,
             inside,
-            given,
-            has_input=not is_empty,
+            branch_input,
+            has_input=has_input,
             inherits=inherits,
             history=tuple(history),
-            openings=self.openings if inherits else (),
+            openings=self._builder.openings if inherits else (),
             settings=dict(settings),
             tools=tuple([tool.name for tool in tools]) if inherits else (),
-            limits=left,
+            limits=self._state.meter.limits_for_branches(self._budgets.limits, self._builder.model.price(), now),
         )
 
-    def branch_plan(self, context: BranchContext, plan: Plan) -> Plan:
-        """The plan of a branch's instance, with all that it has from this run."""
+    def plan_for(self, context: BranchContext, plan: Plan, step: Step | None) -> Plan:
+        """Return the plan of a branch's instance, with everything that it inherits from this run."""
         spec = inherited_spec(
-            plan.spec, self.spec, context.settings, context.depth, context.limits.seconds, inherits=context.inherits
+            plan.spec,
+            self._plan.spec,
+            context.settings,
+            context.depth,
+            context.limits.seconds,
+            inherits=context.inherits,
         )
-        left = Limits(context.limits.tokens, context.limits.cost)
-        budget = Budget(self.spec.owner, left, self.state.meter.spent)
-        known = {tool.name: tool for tool in (*self.toolset.tools, *self._as_changed()[1])}
+        limits = Limits(context.limits.tokens, context.limits.cost)
+        budget = Budget(self._plan.spec.owner, limits, self._state.meter.spent)
+        known = {tool.name: tool for tool in (*self._builder.toolset.tools, *self._changed(step)[1])}
         deps = self.run.deps if plan.deps is None else plan.deps
         check_deps(plan.spec.owner, plan.deps_type, deps)
         return replace(
             plan,
             spec=spec,
             context=context,
-            above=(budget, *self.budgets.all[1:]),
+            above=(budget, *self._budgets.all[1:]),
             inherited=named_tools(tuple(known.values()), context.tools) if context.inherits else (),
             deps=deps,
-            on_human=plan.on_human or self.plan.on_human,
+            on_human=plan.on_human or self._plan.on_human,
         )
 
-    def branch(self, context: BranchContext, plan: Plan) -> Self:
-        """The run of a branch that was born here."""
-        whole, given = self.branch_plan(context, plan), context.input
-        if not isinstance(given, BaseModel):  # it was saved
-            given = restored(plan.spec.input.schema, given, "input of a branch")
-        run: Run = Run(context.run_id, given, deps=whole.deps, branch=context.path)
-        return type(self)(whole, run, wire=self.wire.fork(context.history) if context.inherits else None)
+    def _changed(self, step: Step | None) -> tuple[JsonObject, tuple[Tool, ...]]:
+        """Return the settings that were changed during the run, and the tools, as a hook has left them so far."""
+        if step is None:
+            return self._state.settings, self._builder.toolset.tools
+        changes = changes_of(step)
+        return merge_settings(self._state.settings, changes.settings), changes.tools
 
-    def branch_begun(self, context: BranchContext, now: float) -> None:
-        journal = self.journal
-        journal.entries.append(
-            BranchStarted(self.run.id, journal.step, now, context.run_id, context.path, context.call_id, context.inside)
-        )
+    def start(self, context: BranchContext, now: float) -> None:
+        """Note that a branch starts."""
+        journal = self.run.journal
+        place = (context.run_id, context.path, context.call_id, context.inside)
+        journal.entries.append(BranchStarted(self.run.id, journal.step, now, *place))
 
-    def branch_ended(self, context: BranchContext, child: Run, result: ToolResult, now: float) -> None:
-        """What a branch used is part of what the run used."""
-        journal = self.journal
+    def finish(self, context: BranchContext, branch: Run, result: ToolResult, now: float) -> None:
+        """Note the end of a branch, and add its usage to that of the run."""
+        journal = self.run.journal
         journal.entries.append(
             BranchFinished(
                 self.run.id,
                 journal.step,
                 now,
-                child.id,
+                branch.id,
                 context.path,
                 context.call_id,
-                child.stop_reason,
-                child.seconds,
-                messages.result_content(result),
+                branch.stop_reason,
+                branch.seconds,
+                result_content(result),
                 result.error,
-                child.usage.copy(),
-                child.cost,
+                branch.usage.copy(),
+                branch.cost,
             )
         )
-        self._count(child.usage, child.cost)
+        _count(self.run, branch)
 
-    def count_open_branches(self) -> None:
-        """What branches that had not ended when the run did have used by then was used all the same: count it, once."""
-        if self.is_counted or not self.is_over:
+    def count_open(self) -> None:
+        """Add the usage of branches that were open at the end of the run, once."""
+        if self.are_counted or self.run.stop_reason is None:
             return
-        self.is_counted = True
-        for usage, cost in used_below(self.run):
-            self._count(usage, cost)
-
-    def _count(self, usage: Usage, cost: float | None) -> None:
-        self.run.usage.add(usage)
-        if cost is not None:
-            self.run.cost = (self.run.cost or 0.0) + cost
-
-    # As the hook has left it by now
-
-    def _results_so_far(self) -> list[ToolResult]:
-        """The results of the step under way, as `on_step` has left them by now."""
-        if self._step is not None:
-            return checked_results(self._step.tool_results)
-        return list(self.state.results.values())
-
-    def _results_until_now(self) -> list[ToolResult]:
-        """The same; of the hook's results only if they are some, whatever the user has made of them."""
-        try:
-            return self._results_so_far()
-        except AcornError:
-            return list(self.state.results.values())
-
-    def _as_changed(self) -> tuple[JsonObject, tuple[Tool, ...]]:
-        """The settings that were changed during the run, and the tools, as `on_step` has left them by now."""
-        if self._step is None:
-            return self.state.settings, self.toolset.tools
-        return merge_settings(self.state.settings, self._step.changes()), self._step.chosen_tools()
+        self.are_counted = True
+        for branch in _uncounted_branches(self.run):
+            _count(self.run, branch)
 
 
-def used_below(run: Run) -> Iterator[tuple[Usage, float | None]]:
-    """What the branches of a run have used that it does not count yet, since they have not ended for it."""
+def _count(run: Run, branch: Run) -> None:
+    run.usage.add(branch.usage)
+    if branch.cost is not None:
+        run.cost = (run.cost or 0.0) + branch.cost
+
+
+def _uncounted_branches(run: Run) -> Iterator[Run]:
+    """Return the branches whose usage the run does not count yet, because they have not ended for it."""
     if not run.branches:
         return
-    ended = {entry.child_id for entry in run.journal.entries if isinstance(entry, BranchFinished)}
-    for child in run.branches:
-        if child.id not in ended:
-            yield child.usage, child.cost
-            if child.stop_reason is None:  # saved on its way, and never gone on with
-                yield from used_below(child)
+    finished = {entry.child_id for entry in run.journal.entries if isinstance(entry, BranchFinished)}
+    for branch in run.branches:
+        if branch.id not in finished:
+            yield branch
+            if branch.stop_reason is None:  # The branch was saved before its end and never resumed.
+                yield from _uncounted_branches(branch)
 
 
-def checked_results(results: Any) -> list[ToolResult]:
-    """The results of a step, as a hook left them."""
-    return _checked(results, ToolResult, "tool_results")
+def inherited_spec(
+    own: Spec, parent: Spec, settings: Mapping[str, Any], depth: int, seconds: float | None, *, inherits: bool
+) -> Spec:
+    """Return the spec of a branch, with values that it does not declare taken from its parent at this step.
+
+    The limits of the parent apply to the branch too: the depth of nesting, and the `seconds` that are left. An agent
+    that is a tool inherits only the model and the rate limits of its caller.
+    """
+    names = (*(_INHERITED if inherits else ("model",)), *_RATE_LIMITS)
+    undeclared = [
+        name for name in names if name not in own.declared or (getattr(own, name) is None and name == "model")
+    ]
+    inherited = {name: settings.get(name, getattr(parent, name)) for name in undeclared}
+    if "model" in inherited:  # Settings of the step and of the branch override those in the model dict.
+        is_list = isinstance(settings.get("model"), list | tuple)  # Its overridden settings are already removed.
+        nearer = own.declared | (settings.keys() if inherits and not is_list else set())
+        inherited["model"] = without_overridden(inherited["model"], nearer)
+    declared_above = (parent.declared | settings.keys()) & inherited.keys()
+    max_depth = depth + own.max_depth if "max_depth" in own.declared else parent.max_depth
+    return replace(
+        own,
+        declared=own.declared | declared_above,
+        **inherited,
+        max_depth=min(max_depth, parent.max_depth),
+        store=own.store if parent.store is None else parent.store,  # Shared rate limits count in the tree's store.
+        max_seconds=min((limit for limit in (seconds, own.max_seconds) if limit is not None), default=None),
+    )
 
 
-def checked_calls(calls: Any) -> list[ToolCall]:
-    """The calls of a step, as a hook left them."""
-    return _checked(calls, ToolCall, "tool_calls")
+def _close_turn(
+    copies: list[Message], turn_index: int | None, results: Iterable[ToolResult], started: Mapping[str, str]
+) -> list[Message]:
+    """Answer every open call of the last response in copies of the parent's messages.
+
+    Calls of earlier responses stay as they are, because the branch must send the same messages as the parent.
+    """
+    if turn_index is not None:
+        first = turn_index + 1
+        answers: dict[str, Content] = {call_id: f"The branch `{name}` has begun." for call_id, name in started.items()}
+        answers |= {result.id: result_content(result) for result in results}
+        tool_messages = takewhile(lambda message: message.get("role") == "tool", copies[first:])
+        answered = {message.get("tool_call_id") for message in tool_messages}
+        copies[first:first] = [
+            tool_message(call_id, answers.get(call_id, _NO_RESULT_YET))
+            for call_id in call_ids(copies[turn_index])
+            if call_id not in answered
+        ]
+    return copies
 
 
-def _checked(values: Any, kind: type[T], name: str) -> list[T]:
-    if isinstance(values, list):
-        for each in values:
-            if not isinstance(each, kind):
-                break
+def first_branch_messages(
+    history: Sequence[Message], prompt: str, opening: Message | None
+) -> tuple[list[Message], int]:
+    """Return the history that a branch starts with, and the number of inherited messages in it.
+
+    Its prompt follows the prompt of the parent, and its input is the last message. The inherited messages are not
+    copied yet.
+    """
+    messages = list(history)
+    if prompt.strip():
+        if messages and messages[0].get("role") == "system":
+            messages[0] = {**messages[0], "content": _join_prompts(messages[0].get("content"), prompt)}
         else:
-            return values
-    raise AcornError(f"`step.{name}` must stay a list of {kind.__name__}, got {to_json_text(values)[:120]}.")
+            messages.insert(0, {"role": "system", "content": prompt})
+    inherited = len(messages)
+    return (messages if opening is None else [*messages, copy_json(opening)]), inherited
+
+
+def _join_prompts(parent: Any, prompt: str) -> Content:
+    if isinstance(parent, list):  # Content parts that the user has written.
+        return [*parent, {"type": "text", "text": f"\n\n{prompt}"}]
+    return f"{parent}\n\n{prompt}" if parent else prompt
+
+
+def read_branch_input(shape: Shape, name: str, call: ToolCall) -> BaseModel:
+    """Read the input of a branch from the arguments of its call."""
+    try:
+        arguments = from_json(call.raw_arguments or "{}")
+    except ValueError as error:
+        raise InputError(f"The arguments are not valid JSON: {error}") from error
+    if not isinstance(arguments, dict):
+        raise InputError(f"The arguments must be a JSON object, got {call.raw_arguments[:120]}")
+    return shape.from_call(name, (), arguments)
+
+
+def branch_result(call: ToolCall, end: BranchEnd) -> ToolResult:
+    """Return the result that the parent's model reads for a branch that has ended."""
+    run, seconds = end.run, None if end.run is None else end.run.seconds
+    if end.error is not None:
+        entries = [] if run is None else run.journal.entries  # Empty if the branch was interrupted before its start.
+        last = entries[-1] if entries else None
+        # The message in the journal is redacted: it does not hold the keys of the branch's model.
+        message = last.error if isinstance(last, RunFailed | RunInterrupted) else describe_error(end.error)
+        return ToolResult(call.id, call.name, error=message, seconds=seconds)
+    assert run is not None
+    if isinstance(run.output, Unfinished):
+        return ToolResult(call.id, call.name, error=f"Unfinished: {unfinished_message(call.name)}", seconds=seconds)
+    return ToolResult(call.id, call.name, run.output, seconds=seconds)
+
+
+def unfinished_message(name: str) -> str:
+    return f"the branch `{name}` called a tool and ended without an answer; set `max_steps` on it."

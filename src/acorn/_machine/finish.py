@@ -1,6 +1,6 @@
-"""Judging an answer: the arguments of `__finish__`, or the XML form filled in.
+"""Validation of answers: the arguments of `__finish__`, the XML fallback, and the fields of `step.finish`.
 
-An answer is an instance of the output schema, or a list of what is wrong with it.
+The result is an instance of the output schema, or a list of problems.
 """
 
 from __future__ import annotations
@@ -13,15 +13,20 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json, to_json
 
+from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.json import safe_repr, shorten
+from acorn._formats.json import safe_repr, shorten, to_json_text
 from acorn._formats.schema.generate import close_objects, is_strict
 from acorn._formats.schema.problems import Problem, find_problems, public_problems
 from acorn._formats.schema.shape import Shape, _part
 from acorn._formats.xml.decode import read_xml
 from acorn._formats.xml.encode import error_document, skeleton
+from acorn._machine.state import State
+from acorn._record.saved_form import read_instance_json
 from acorn.errors import ParseError
-from acorn.types import JsonObject
+from acorn.models.port import ModelResponse
+from acorn.record import Run
+from acorn.types import JsonObject, ToolCall
 
 _INSTRUCTION = "You must provide your final answer now. Respond with your answer in the following XML structure:"
 _CLOSING = "Fill in the values. Do not repeat the descriptions."
@@ -29,44 +34,120 @@ _CLOSING = "Fill in the values. Do not repeat the descriptions."
 
 @dataclass(frozen=True)
 class FinishResult:
-    """What became of one answer."""
+    """The result of validating one answer."""
 
     raw: str
     instance: BaseModel | None = None
-    wrong: list[Problem] = field(default_factory=list[Problem])
+    """The valid answer, or None."""
+    problems: list[Problem] = field(default_factory=list[Problem])
     message: str = "Output validation failed"
     was_cut: bool = False
-    """Whether the token limit is to blame."""
+    """Whether the token limit cut off the answer."""
     cause: Exception | None = None
-    """What was raised over it."""
 
     @property
     def document(self) -> str:
-        """What the model is told."""
-        return error_document(self.wrong, self.message)
+        """The text about the problems for the model."""
+        return error_document(self.problems, self.message)
 
     @property
-    def complaint(self) -> str:
-        """What the user is told."""
-        return self.message if self.was_cut or not self.wrong else f"{_in_words(self.wrong)}."
+    def user_message(self) -> str:
+        """The text about the problems for the user."""
+        return self.message if self.was_cut or not self.problems else f"{_describe(self.problems)}."
+
+
+class Answers:
+    """The answers of one run: their validation, the retries, and the candidate that `on_finish` judges."""
+
+    def __init__(self, spec: Spec, run: Run, state: State) -> None:
+        self._spec, self.run, self._state = spec, run, state
+        self.candidate: BaseModel | None = None
+        """The last valid answer."""
+
+    def judge_calls(
+        self, response: ModelResponse, calls: Sequence[ToolCall], max_tokens: int
+    ) -> tuple[FinishResult, str | None]:
+        """Return the first valid answer of the `__finish__` calls and the id of its call, or the first failure."""
+        faults = self._state.faults = {}
+        failure: FinishResult | None = None
+        for call in calls:
+            if call.name != FINISH:
+                continue
+            cut_off = response.stop_reason == "length"
+            result = judge_arguments(self._spec.output, call.raw_arguments, cut_off=cut_off, max_tokens=max_tokens)
+            if result.instance is not None:
+                return result, call.id
+            faults[call.id] = result.document
+            failure = failure or result
+        assert failure is not None
+        return failure, None
+
+    def judge_xml(self, response: ModelResponse, max_tokens: int) -> FinishResult:
+        """Validate a response that should hold the answer as XML."""
+        cut_off = response.stop_reason == "length"
+        root = self._spec.xml_output_root
+        return judge_xml(self._spec.output, response.content, root, cut_off=cut_off, max_tokens=max_tokens)
+
+    def spend_retry(self, result: FinishResult) -> None:
+        """Count a correction. Raise `ParseError` if `parse_retries` are used up."""
+        attempts = self._state.corrections + 1
+        if attempts > self._spec.parse_retries:
+            raise out_of_retries(result, self._spec.owner, self.run.model, attempts) from result.cause
+        self._state.corrections = attempts
+
+    def propose(self, instance: BaseModel, call_id: str | None, *, is_judged: bool) -> None:
+        """Store a valid answer and the call that gave it. `is_judged` says that the class has `on_finish`."""
+        self.candidate, self._state.answered_by = instance, call_id
+        if is_judged:
+            self._state.answer = to_json_text(instance)
+
+    def reject(self, error: ValueError) -> FinishResult:
+        """Return the problem of the candidate, which `on_finish` rejected."""
+        return reject(error, self._state.answer or "", self._raw_text())
+
+    def replies(self, text: str) -> dict[str, str]:
+        """Return the tool results for the `__finish__` calls: the faults of earlier ones, and `text` for the last."""
+        state = self._state
+        return state.faults if state.answered_by is None else {**state.faults, state.answered_by: text}
+
+    def restore(self) -> None:
+        """Rebuild the candidate of a saved run, because its instance was not saved."""
+        if self._state.answer is not None and self._state.phase == "judge":
+            arguments = self._finish_arguments()
+            text = self._state.answer if arguments is None else arguments
+            self.candidate = read_instance_json(self._spec.output.schema, text, "answer")
+
+    def _raw_text(self) -> str:
+        """Return the candidate as it came: as arguments, as XML, or as the value of `step.finish`."""
+        state, arguments = self._state, self._finish_arguments()
+        if arguments is not None:
+            return arguments
+        if state.fallback and state.response is not None:
+            return state.response.content
+        return state.answer or ""
+
+    def _finish_arguments(self) -> str | None:
+        calls = self._state.calls
+        return next((call.raw_arguments for call in calls if call.id == self._state.answered_by), None)
 
 
 def judge_arguments(shape: Shape, arguments: str, *, cut_off: bool, max_tokens: int) -> FinishResult:
-    """The arguments of a `__finish__` call."""
+    """Validate the arguments of a `__finish__` call."""
     text = arguments or "{}"
     try:
         return FinishResult(text, shape.schema.model_validate_json(text, by_alias=True, by_name=True))
     except ValidationError as error:
-        wrong, cause = find_problems(error, shape.json_schema, _parsed(text)), error
-    if cut_off and not _parsed(text):  # cut inside the arguments, or before they began
-        return FinishResult(text, None, wrong, _cut_off(max_tokens), was_cut=True, cause=cause)
-    return FinishResult(text, None, wrong, cause=cause)
+        found, cause = find_problems(error, shape.json_schema, _parse(text)), error
+    if cut_off and not _parse(text):  # The limit cut the arguments, or the text before them.
+        return FinishResult(text, None, found, _cut_off_message(max_tokens), was_cut=True, cause=cause)
+    return FinishResult(text, None, found, cause=cause)
 
 
 def judge_xml(shape: Shape, content: str, root: str, *, cut_off: bool, max_tokens: int) -> FinishResult:
-    """A reply in the XML form."""
-    if cut_off and content.rfind(f"</{root}") <= content.rfind(f"<{root}"):  # half an answer reads like a whole one
-        return FinishResult(content, None, [], _cut_off(max_tokens), was_cut=True)
+    """Validate an answer in the XML form."""
+    # The parser would accept an answer that was cut off, so check for the closing tag first.
+    if cut_off and content.rfind(f"</{root}") <= content.rfind(f"<{root}"):
+        return FinishResult(content, None, [], _cut_off_message(max_tokens), was_cut=True)
     try:
         data = read_xml(content, shape.xml_schema, root)
     except ParseError as error:
@@ -75,56 +156,56 @@ def judge_xml(shape: Shape, content: str, root: str, *, cut_off: bool, max_token
     try:
         return FinishResult(content, shape.schema.model_validate_json(text, by_alias=False, by_name=True))
     except ValidationError as error:
-        wrong, cause = find_problems(error, shape.xml_schema, data), error
-    try:  # the form has the fields' own names, but the tool's schema has shown their aliases
+        found, cause = find_problems(error, shape.xml_schema, data), error
+    try:  # The form uses the names of the fields, but the model has also seen their aliases in the tool's schema.
         return FinishResult(content, shape.schema.model_validate_json(text, by_alias=True, by_name=True))
     except ValidationError:
-        return FinishResult(content, None, wrong, cause=cause)
+        return FinishResult(content, None, found, cause=cause)
 
 
-def judge_fields(shape: Shape, fields: dict[str, Any], owner: str) -> BaseModel:
-    """The fields that a user gave to `step.finish`."""
+def judge_fields(shape: Shape, fields: JsonObject, owner: str) -> BaseModel:
+    """Validate the fields that a user passed to `step.finish`."""
     unknown = [] if shape.allows_extra else [name for name in fields if name not in shape._accepted]
-    wrong = [_unknown(name, shape, fields) for name in unknown]
+    found = [_unknown_field(name, shape, fields) for name in unknown]
     cause: ValidationError | None = None
     try:
         instance = shape.schema.model_validate(fields, by_alias=True, by_name=True)
     except ValidationError as error:
-        wrong += [
+        found += [
             problem for problem in find_problems(error, shape._call_schema, fields) if problem["path"] not in unknown
         ]
         cause = error
     else:
-        if not wrong:
+        if not found:
             return instance
     raise ParseError(
-        f"`step.finish` of `{owner}` was given an output that does not fit: {_in_words(wrong)}.",
+        f"`step.finish` of `{owner}` was given an output that does not fit: {_describe(found)}.",
         raw_output=safe_repr(fields),
-        errors=public_problems(wrong),
+        errors=public_problems(found),
     ) from cause
 
 
 def no_answer(content: str, *, cut_off: bool, max_tokens: int) -> FinishResult:
-    """A reply in which `__finish__` should have been called and was not."""
+    """Return the problem of a response that should have called `__finish__` and did not."""
     message = f"`{FINISH}` was not called; call it with your answer."
-    return FinishResult(content, None, [], _cut_off(max_tokens) if cut_off else message, was_cut=cut_off)
+    return FinishResult(content, None, [], _cut_off_message(max_tokens) if cut_off else message, was_cut=cut_off)
 
 
-def rejected(error: ValueError, answer: str, raw: str) -> FinishResult:
-    """An answer, as JSON, that `on_finish` would not have."""
+def reject(error: ValueError, answer: str, raw: str) -> FinishResult:
+    """Return the problem of an answer, given as JSON, that `on_finish` rejected."""
     shown, text = shorten(answer), str(error) or type(error).__name__
     problem = Problem(path="", expected=text, received=shown, excerpt=shown, ruled=True)
     return FinishResult(raw, None, [problem], text, cause=error)
 
 
-def form(shape: Shape, root: str) -> str:
-    """The message that asks for the answer in XML."""
+def xml_request(shape: Shape, root: str) -> str:
+    """Return the message that asks for the answer in XML."""
     return f"{_INSTRUCTION}\n{skeleton(shape.xml_schema, root)}\n\n{_CLOSING}"
 
 
 @lru_cache(maxsize=256)
 def finish_definition(shape: Shape, *, strict: bool = False) -> JsonObject:
-    """The tool that ends the run, as in a request's `function`."""
+    """Return the definition of `__finish__`, the tool that ends the run."""
     described = {"name": FINISH, "description": "Call this with your final answer. It ends the task."}
     if strict:
         return {**described, "parameters": close_objects(shape.json_schema), "strict": True}
@@ -133,43 +214,43 @@ def finish_definition(shape: Shape, *, strict: bool = False) -> JsonObject:
 
 @lru_cache(maxsize=256)
 def fits_strictly(shape: Shape) -> bool:
-    """Whether the schema of an answer is a strict one as it stands."""
+    """Whether the output schema already meets the rules of strict mode."""
     return is_strict(shape.json_schema)
 
 
-def _cut_off(max_tokens: int) -> str:
+def out_of_retries(result: FinishResult, owner: str, model: str | None, attempts: int) -> ParseError:
+    """Return the error for a run whose `parse_retries` are used up."""
+    remedy = "`parse_retries`, or make `final_output` easier to fill"
+    if result.was_cut:
+        remedy = "`max_tokens`, or ask for less"
+    return ParseError(
+        f"`{owner}` got no valid output from `{model}` in {attempts} "
+        f"{'attempt' if attempts == 1 else 'attempts'}: {result.user_message} Raise {remedy}.",
+        raw_output=result.raw,
+        errors=public_problems(result.problems),
+        attempts=attempts,
+    )
+
+
+def _cut_off_message(max_tokens: int) -> str:
     return (
         f"The reply was cut off at the limit of {max_tokens} tokens before the output was complete; "
         f"a shorter one would fit."
     )
 
 
-def _in_words(wrong: Sequence[Problem]) -> str:
-    return "; ".join(_part({**problem, "path": problem["path"] or "output"}) for problem in wrong)
+def _describe(found: Sequence[Problem]) -> str:
+    return "; ".join(_part({**problem, "path": problem["path"] or "output"}) for problem in found)
 
 
-def _unknown(name: str, shape: Shape, fields: dict[str, Any]) -> Problem:
+def _unknown_field(name: str, shape: Shape, fields: JsonObject) -> Problem:
     known = ", ".join(shape.schema.model_fields) or "none"
     shown = shorten(safe_repr(fields[name]))
     return Problem(path=name, expected=f"no such field; there are {known}", received=shown, excerpt=shown, ruled=True)
 
 
-def _parsed(text: str) -> Any:
+def _parse(text: str) -> Any:
     try:
         return from_json(text)
-    except (ValueError, TypeError):  # no JSON, or half a surrogate pair in it
+    except (ValueError, TypeError):  # The text is not JSON, or holds a lone surrogate.
         return None
-
-
-def out_of_retries(verdict: FinishResult, owner: str, model: str | None, attempts: int) -> ParseError:
-    """The error for a run whose corrections are used up."""
-    remedy = "`parse_retries`, or make `final_output` easier to fill"
-    if verdict.was_cut:
-        remedy = "`max_tokens`, or ask for less"
-    return ParseError(
-        f"`{owner}` got no valid output from `{model}` in {attempts} "
-        f"{'attempt' if attempts == 1 else 'attempts'}: {verdict.complaint} Raise {remedy}.",
-        raw_output=verdict.raw,
-        errors=public_problems(verdict.wrong),
-        attempts=attempts,
-    )

@@ -1,13 +1,8 @@
-"""Whether a run can afford its next request.
+"""Limits of a run: tokens, dollars and seconds, and the detection of repeated steps.
 
-Tokens, dollars and seconds are counted over the whole run, branches included. A run that could not pay for
-one more step *and* the answer behind it is made to answer now; one that cannot even pay for the answer ends.
-A branch pays from its own budget and from those of all runs above it.
-
-Noticing that a run goes in circles.
-
-Each step leaves a mark: what was called and what came of it, and what went wrong if everything did. Three
-equal marks in a row, two in turn, or the same error three times mean that nothing new will come.
+Usage is counted over the whole run, including its branches. A run that cannot pay for one more step *and* the answer
+after it must answer now. A run that cannot even pay for the answer ends. A branch counts against its own budget and
+against those of all runs above it.
 """
 
 from __future__ import annotations
@@ -15,49 +10,51 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from acorn._formats.content import text_of
-from acorn._history.messages import result_content
 from acorn.errors import DeclarationError, LimitError
+from acorn.journal import ResultMessage
 from acorn.models.port import Model, ModelResponse, Price, models_of
 from acorn.record import Run
 from acorn.types import ToolCall, ToolResult, Usage
 
-_SHARE_OF_ANSWER = 0.1
-"""Of the seconds of a run, what is kept for the answer at the least."""
+_ANSWER_SHARE = 0.1
+"""The share of the seconds of a run that is reserved for the answer, at least."""
 
 Room = Literal["step", "answer", "none"]
+"""What a run can still pay for."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run may use; None is no limit."""
+    """The most that a run may use. None means no limit."""
 
     tokens: int | None = None
     cost: float | None = None
     seconds: float | None = None
 
-    def __bool__(self) -> bool:
-        return (self.tokens, self.cost, self.seconds) != (None, None, None)
+    @property
+    def is_set(self) -> bool:
+        return not (self.tokens is None and self.cost is None and self.seconds is None)
 
 
 @dataclass
 class Spent:
-    """What a run has used, its branches included."""
+    """The tokens and dollars that a run and its branches have used."""
 
     tokens: int = 0
     cost: float = 0.0
 
     def add(self, tokens: int, cost: float) -> None:
-        # Branches count from several threads: nothing may be called between reading a sum and writing it.
+        # Branches count from several threads, so no function may be called between reading and writing a sum.
         self.tokens += tokens
         self.cost += cost
 
 
 @dataclass(frozen=True, eq=False)
 class Budget:
-    """What a run and all its branches may use, and have used."""
+    """The limits of a run with its branches, and what they have used."""
 
     owner: str
     limits: Limits
@@ -66,11 +63,11 @@ class Budget:
 
 @dataclass
 class Meter:
-    """What one run's requests cost so far, to guess at the next."""
+    """The measured requests of one run, from which the cost of the next request is estimated."""
 
     last: Usage | None = None
     growth: int = 0
-    """Input tokens that the last step added."""
+    """The input tokens that the last step added."""
     largest_output: int = 0
     longest_call: float = 0.0
     longest_step: float = 0.0
@@ -78,7 +75,7 @@ class Meter:
     spent: Spent = field(default_factory=Spent)
 
     def count(self, usage: Usage, cost: float | None, seconds: float) -> None:
-        """Take in a response."""
+        """Count a response."""
         if self.last is not None:
             self.growth = max(0, usage.input_tokens - self.last.input_tokens)
         self.last = usage
@@ -88,73 +85,90 @@ class Meter:
             self.longest_call = seconds
         self.spent.add(usage.input_tokens + usage.output_tokens, cost or 0.0)
 
+    def count_step(self, now: float) -> None:
+        """Count the duration of a step that ends now."""
+        self.longest_step = max(self.longest_step, now - self.step_began)
+        self.step_began = now
+
     def room(self, limits: Limits, spent: Spent, *, new_text: int, price: Price | None, now: float) -> tuple[Room, str]:
-        """What can still be paid for, and which limit says so; `new_text` is in characters."""
-        asked = (self.last.input_tokens + self.last.output_tokens if self.last else 0) + new_text // 4
-        answer = Usage(asked, self.largest_output)
-        # Behind one more step stands an answer to a longer conversation.
-        later = Usage(asked + answer.output_tokens + self.growth, answer.output_tokens)
-        least = Usage(asked if self.last else 0)  # before the first response it is a guess, and no reason to give up
+        """Return what the run can still pay for, and the name of the deciding limit.
+
+        `new_text` is the number of characters that the model has not read yet.
+        """
+        next_input = (self.last.input_tokens + self.last.output_tokens if self.last else 0) + new_text // 4
+        answer = Usage(next_input, self.largest_output)
+        # After one more step, the answer has a longer conversation as its input.
+        later = Usage(next_input + answer.output_tokens + self.growth, answer.output_tokens)
+        # Before the first response this is only a guess, which is no reason to end the run.
+        least = Usage(next_input if self.last else 0)
         needs: list[tuple[str, float, float, float]] = []
         if limits.tokens is not None:
-            left = limits.tokens - spent.tokens
-            needs.append(("max_total_tokens", left, least.total_tokens, answer.total_tokens + later.total_tokens))
+            tokens_left = limits.tokens - spent.tokens
+            with_step = answer.total_tokens + later.total_tokens
+            needs.append(("max_total_tokens", tokens_left, least.total_tokens, with_step))
         if limits.cost is not None and price is not None:
-            left_over = limits.cost - spent.cost
-            needs.append(("max_cost", left_over, price.of(least), price.of(answer) + price.of(later)))
+            cost_left = limits.cost - spent.cost
+            needs.append(("max_cost", cost_left, price.of(least), price.of(answer) + price.of(later)))
         if limits.seconds is not None:
-            # A request is given no more time than is left, so it may as well be tried.
-            with_answer = self.longest_step + self._answer_takes(limits.seconds)
+            # A request gets only the time that is left, so it is always worth trying.
+            with_answer = self.longest_step + self._answer_seconds(limits.seconds)
             needs.append(("max_seconds", limits.seconds - now, 0.0, with_answer))
-        for name, remains, at_least, _ in needs:
-            if remains <= at_least:
+        for name, left, for_answer, _ in needs:
+            if left <= for_answer:
                 return "none", name
-        for name, remains, _, with_a_step in needs:
-            if remains < with_a_step:
+        for name, left, _, for_step in needs:
+            if left < for_step:
                 return "answer", name
         return "step", ""
 
-    def for_branches(self, limits: Limits, price: Price | None) -> Limits:
-        """The tokens and dollars that branches may use, so that an answer can still be asked for behind them."""
+    def limits_for_branches(self, limits: Limits, price: Price | None, now: float) -> Limits:
+        """Return what branches may use, so that the run can still request an answer after them."""
         answer = Usage(self.last.total_tokens if self.last else 0, self.largest_output)
         return Limits(
             None if limits.tokens is None else limits.tokens - answer.total_tokens,
             None if limits.cost is None or price is None else limits.cost - price.of(answer),
+            self.seconds_for_tools(limits, now),
         )
 
     def seconds_for_tools(self, limits: Limits, now: float) -> float | None:
-        """How long tools may take, so that an answer can still be asked for behind them."""
+        """Return how long tools may take, so that the run can still request an answer after them."""
         if limits.seconds is None:
             return None
-        return max(0.001, limits.seconds - now - self._answer_takes(limits.seconds))
+        return max(0.001, limits.seconds - now - self._answer_seconds(limits.seconds))
 
-    def _answer_takes(self, seconds: float) -> float:
-        return max(self.longest_call, _SHARE_OF_ANSWER * seconds)
+    def _answer_seconds(self, seconds: float) -> float:
+        return max(self.longest_call, _ANSWER_SHARE * seconds)
 
 
 class Budgets:
-    """The budgets that the requests of one run are paid from, its own first."""
+    """The budgets that the requests of one run count against, its own first."""
 
-    def __init__(self, owner: str, limits: Limits, meter: Meter, above: Iterable[Budget]) -> None:
+    def __init__(self, owner: str, limits: Limits, meter: Meter, above: Sequence[Budget]) -> None:
         self.owner = owner
         self.limits = limits
         self.meter = meter
         self.all = (Budget(owner, limits, meter.spent), *above)
-        self.limited = tuple(budget for budget in self.all if budget.limits)
+        self.limited = (
+            () if not above and not limits.is_set else tuple([each for each in self.all if each.limits.is_set])
+        )
+        """The budgets that have a limit."""
+        self.has_cost_limit = False
+        for budget in self.limited:
+            self.has_cost_limit = self.has_cost_limit or budget.limits.cost is not None
 
     def check_price(self, model: Model) -> None:
-        """A limit in dollars needs prices."""
-        limited = [budget.owner for budget in self.all if budget.limits.cost is not None]
+        """Raise an error if a limit in dollars applies and the price of the model is unknown."""
+        limited = [budget.owner for budget in self.limited if budget.limits.cost is not None]
         unknown = [each.name for each in models_of(model) if each.price() is None] if limited else []
         if unknown:
             raise DeclarationError(
-                f"`{limited[0]}.max_cost` needs prices, and none are known for `{unknown[0]}`; give "
+                f"`{limited[0]}.max_cost` needs prices, and none are known for `{unknown[0]}`. Give "
                 f"`input_cost_per_token` and `output_cost_per_token` in the model dict, or use `max_total_tokens`."
             )
 
-    def must_answer(self, new: Iterable[Any], model: Model, steps: int, now: float) -> bool:
-        """Whether the next request has to end in an answer; `new` are the messages that no model has read yet."""
-        # Of a picture nobody knows what it will count; certainly not as many tokens as its data has letters.
+    def must_answer(self, new: Iterable[object], model: Model, steps: int, now: float) -> bool:
+        """Whether the next request must end in an answer. `new` are the messages that the model has not read yet."""
+        # The data of an image does not count: its tokens are unknown, but far fewer than its characters.
         text = sum(len(text_of(message.get("content"))) for message in new if isinstance(message, dict))
         is_due = False
         for budget in self.limited:
@@ -164,75 +178,91 @@ class Budgets:
                 whose = "its" if spent is self.meter.spent else f"`{budget.owner}`'s"
                 raise LimitError(
                     f"`{self.owner}` has no room left under {whose} `{limit}` for an answer after {steps} "
-                    f"{'step' if steps == 1 else 'steps'} ({spent.tokens} tokens, ${spent.cost:.4f}, {now:.1f} s); "
-                    f"raise the limit, or give the run less to do."
+                    f"{'step' if steps == 1 else 'steps'} ({spent.tokens} tokens, ${spent.cost:.4f}, {now:.1f} s). "
+                    f"Raise the limit, or give the run less to do."
                 )
             is_due = is_due or room == "answer"
         return is_due
 
     def too_late(self, now: float) -> LimitError | None:
-        """The error for a request that failed because the time was up; None where it was not."""
+        """Return the error for a request that failed because the time was up, or None."""
         seconds = self.limits.seconds
         if seconds is None or now < seconds:
             return None
         return LimitError(
-            f"`{self.owner}` used up its `max_seconds` of {seconds:g} while the model was asked; raise the "
+            f"`{self.owner}` used up its `max_seconds` of {seconds:g} during a request to the model. Raise the "
             f"limit, or use a faster model."
         )
 
-    def pay(self, response: ModelResponse, model: Model, run: Run, seconds: float, *, is_aside: bool = False) -> None:
-        """Count a response, on the record and in every budget; one aside of it all says nothing of the next."""
+    def pay(self, response: ModelResponse, model: Model, run: Run, seconds: float, *, is_summary: bool = False) -> None:
+        """Count a response in the record and in every budget. A summary says nothing about the next request."""
         usage = response.usage
         if response.cost is None and (price := model.price()) is not None:
             response.cost = price.of(usage)
-        usage.requests = usage.requests or 1  # a model of the user's need not count them
-        run.usage.add(usage)
+        usage.requests = usage.requests or 1  # A model object of the user need not count requests.
         cost = response.cost
-        if cost is not None:
-            run.cost = (run.cost or 0.0) + cost
-        run.model = response.model or model.name
-        if is_aside:
+        if is_summary:
             self.meter.spent.add(usage.total_tokens, cost or 0.0)
         else:
             self.meter.count(usage, cost, seconds)
         for budget in self.all[1:]:
             budget.spent.add(usage.total_tokens, cost or 0.0)
+        run.usage.add(usage)
+        if cost is not None:
+            run.cost = (run.cost or 0.0) + cost
+        run.model = response.model or model.name
 
 
-NOTICE = (
+REPEATED = (
     "You are repeating yourself: the last calls were the same and gave the same. Try something else, or finish "
     "with what you have."
 )
 
-Mark = tuple[str, str]
-"""Of the calls with their results, and of the errors; '' where there is nothing to compare."""
-NO_MARK: Mark = ("", "")
+StepDigest = tuple[str, str]
+"""The digest of the calls with their results, and of the errors. Empty if there is nothing to compare."""
+NO_DIGEST: StepDigest = ("", "")
 
 
-def mark(calls: Sequence[ToolCall], results: Sequence[ToolResult], repeatable: Collection[str]) -> Mark:
-    """The mark of one step; calls of repeatable tools leave none."""
+def digest_step(
+    calls: Sequence[ToolCall],
+    results: Sequence[ToolResult],
+    messages: Sequence[ResultMessage],
+    repeatable: Collection[str],
+) -> StepDigest:
+    """Return the digest of one step. Calls of repeatable tools do not count.
+
+    `messages` are the results as the model reads them.
+    """
     counted = {call.id: call for call in calls if call.name not in repeatable}
     if not counted:
-        return NO_MARK
-    done = [
+        return NO_DIGEST
+    texts = [
         f"{call.name} {sorted(call.arguments.items(), key=repr) or call.raw_arguments}" for call in counted.values()
     ]
-    came = [result for result in results if result.id in counted]
-    errors = [str(result.error) for result in came if result.error is not None]
-    failed = _digest(errors) if errors and len(errors) == len(came) else ""
-    return _digest(done + [str(result_content(result)) for result in came]), failed
+    errors: list[str] = []
+    count = 0
+    for result, message in zip(results, messages, strict=True):
+        if result.id in counted:
+            count += 1
+            texts.append(str(message.content))
+            if result.error is not None:
+                errors.append(str(result.error))
+    return _digest(texts), _digest(errors) if errors and len(errors) == count else ""
 
 
-def is_repeating(marks: Sequence[Mark]) -> bool:
-    """Whether the last steps repeat each other."""
-    if len(marks) < 3:
+def is_repeating(digests: Sequence[StepDigest]) -> bool:
+    """Whether the last steps repeat each other.
+
+    Three equal steps, two steps in turn, or the same error three times mean that nothing new will come.
+    """
+    if len(digests) < 3:
         return False
-    (call, error), before, earlier = marks[-1], marks[-2], marks[-3]
+    (step, error), before, earlier = digests[-1], digests[-2], digests[-3]
     if error and error == before[1] == earlier[1]:
         return True
-    if not call or call != earlier[0]:
+    if not step or step != earlier[0]:
         return False
-    return call == before[0] or (len(marks) > 3 and bool(before[0]) and before[0] == marks[-4][0])
+    return step == before[0] or (len(digests) > 3 and bool(before[0]) and before[0] == digests[-4][0])
 
 
 def _digest(texts: Sequence[str]) -> str:

@@ -1,72 +1,122 @@
-"""The machine: it lists what it needs, is told what was begun, and takes one answer at a time.
+"""The machine: the agent loop as a pure state machine.
 
     new → prompt → start → (compact →) model → (tools → branches → step → model)* → judge → done
 
-Single turn, corrections and the forced finish are turns of the same wheel. What has returned is state the
-moment it is told, so a run can be saved between any two tells. There is no I/O, no clock and no chance in
-it: drivers perform the asks and pass the time in, and asking changes nothing. What an answer means is told
-in `phases.py`, in the order of the walk.
+The machine lists the operations that it needs (`listed`), notes which are in progress (`begin`) and takes their
+outcomes (`tell`), one at a time. A single turn, corrections and the forced finish use the same phases. An outcome is
+part of the state as soon as it is told, so a run can be saved between any two calls of `tell`. The machine does no I/O
+and reads no clock: drivers perform the asks and pass the time.
+
+The methods are in the order in which a run passes through them. The parts of the machine hold everything else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, assert_never
+from functools import partial
+from typing import Any, TypeVar, assert_never
 
-from acorn._declare.tools.kinds import AgentTool
-from acorn._history.first_messages import prompt_text
-from acorn._history.request_messages import RequestMessages
-from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool
-from acorn._machine.phases import Phases
+from pydantic import BaseModel
+
+from acorn._declare.spec import read_prompt_file
+from acorn._declare.tools.collect import FINISH
+from acorn._formats.json import copy_json, safe_repr, to_json_text
+from acorn._history.compaction import CompactedRange, range_to_compact, summary_text
+from acorn._history.first_messages import first_messages, prompt_text
+from acorn._history.request_messages import REMINDER, RequestMessages
+from acorn._history.transcript import Transcript, check_is_list
+from acorn._machine import limits
+from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool, BranchEnd
+from acorn._machine.branches import Branches, branch_result, first_branch_messages
+from acorn._machine.finish import Answers, FinishResult, no_answer, xml_request
+from acorn._machine.limits import Budgets, Limits
 from acorn._machine.plan import Plan
-from acorn._machine.response import may_go_on
-from acorn._machine.state import Phase, State
-from acorn._record.saved_form import restored_text
-from acorn.errors import AcornError
-from acorn.journal import ModelRequested, RunStarted, ToolStarted
+from acorn._machine.requests import RequestBuilder
+from acorn._machine.state import BranchContext, State, StopReason
+from acorn._machine.tool_calls import PendingCalls
+from acorn._record.saved_form import read_instance
+from acorn.errors import AcornError, DeclarationError, LimitError, ModelError, StoreError
+from acorn.journal import ModelRequested, ModelResponded, ResultMessage, RunStarted, ToolStarted
+from acorn.models.port import Model, ModelResponse, thinks
 from acorn.record import Run
+from acorn.step import Step, changes_of
 from acorn.stores.port import RunCancelledError
-from acorn.types import Paused, Request
+from acorn.types import Content, Paused, Request, ToolCall, ToolResult, Unfinished, Usage
+
+REMINDER_CUT_OFF = f"Your reply was cut off at the token limit. {REMINDER} A shorter reply fits."
+FINISHED = "Finished."
+SKIPPED = f"Skipped: `{FINISH}` was called in the same response, so this call was not executed."
+TOO_LATE = "Skipped: the final answer is due now, so this call was not executed."
+
+T = TypeVar("T")
 
 
-class Machine(Phases):
+class Machine:
     """One run of one module."""
 
-    def __init__(self, plan: Plan, run: Run, state: State | None = None, wire: RequestMessages | None = None) -> None:
-        super().__init__(plan, run, state, wire)
-        self._is_torn = False
-        """Whether something is being told, or was interrupted in the middle of it."""
+    def __init__(
+        self, plan: Plan, run: Run, state: State | None = None, messages: RequestMessages | None = None
+    ) -> None:
+        self.plan = plan
+        self.spec = spec = plan.spec
+        self.run = run
+        self.journal = run.journal
+        self.context = plan.context
+        """The start of a branch. None for a run that is not a branch."""
+        self.state = state = state or State()
+        self.transcript = transcript = Transcript(run)
+        own_limits = Limits(spec.max_total_tokens, spec.max_cost, spec.max_seconds)
+        self.budgets = budgets = Budgets(spec.owner, own_limits, state.meter, plan.above)
+        self.builder = builder = RequestBuilder(plan, run, state, transcript, budgets, messages)
+        self.branches = branches = Branches(plan, run, state, transcript, builder, budgets)
+        self.calls = PendingCalls(plan, run, state, transcript, builder, branches, budgets)
+        self.answers = Answers(spec, run, state)
+        self._asks: dict[str, Ask] | None = None
+        """The current asks by their ids. None if they must be listed again."""
+        self._step: Step | None = None
+        """The step that a hook sees at the moment."""
+        self._is_single_turn = spec.max_steps is None
+        self._is_mid_update = False
+        """Whether `start` or `tell` is in progress, or was interrupted."""
 
-    # What can be asked of the machine
+    @property
+    def path(self) -> str:
+        """The path of a branch, such as `outer/inner`. Empty for a run that is not a branch."""
+        return "" if self.context is None else self.context.path
+
+    @property
+    def is_over(self) -> bool:
+        return self.run.stop_reason is not None
+
+    # The interface for drivers
 
     def start(self, now: float, moment: datetime | None = None) -> None:
-        """Begin the run, or go on with one that was loaded; `moment` is now as everybody counts it."""
-        self._epoch = None if moment is None else moment - timedelta(seconds=now)
-        self._is_torn = True
+        """Start the run, or resume one that was loaded. `moment` is the current date and time."""
+        self.calls.started = None if moment is None else moment - timedelta(seconds=now)
+        self._is_mid_update = True
         self.journal.now = now
         self._asks = None
-        if self.state.phase == "new":
-            context = self.context
-            above = (context.parent_id, context.path, context.call_id) if context else (None, None, None)
-            begun = RunStarted(self.run.id, 0, now, self.plan.module, self.run.input, *above)
-            if self.run.forked_from is not None:
-                begun = begun._replace(forked_from=self.run.forked_from)
-            self.journal.entries.append(begun)
-            self.state.phase = "prompt"
-        elif self.state.phase == "model" and self.state.reason == "limit" and not self.state.under_way:
-            # Of a run that was loaded: its limits may be others now.
-            self.state.forced, self.state.fallback, self.state.reason = False, False, "finish"
+        state, run, context = self.state, self.run, self.context
+        if state.phase == "new":
+            started = RunStarted(run.id, 0, now, self.plan.module, run.input, forked_from=run.forked_from)
+            if context is not None:
+                started = started._replace(parent_id=context.parent_id, branch=context.path, call_id=context.call_id)
+            self.journal.entries.append(started)
+            state.phase = "prompt"
+        elif state.phase == "model" and state.reason == "limit" and not state.under_way:
+            # The limits of a loaded run may have changed.
+            state.forced, state.fallback, state.reason = False, False, "finish"
         if not self.spec.sources:
-            self._sources_are_open(now)
-        self._is_torn = False
+            self._continue_with_tools(now)
+        self._is_mid_update = False
 
     def asks(self, now: float) -> tuple[Ask, ...]:
-        """What may be under way now; asking twice gives the same."""
+        """Return the operations that may be in progress now."""
         return tuple(self.listed(now).values())
 
     def only_ask(self, now: float) -> Ask | None:
-        """The same where it is one thing, and None where it is not."""
+        """Return the current ask if there is exactly one."""
         asks = self.listed(now)
         if len(asks) != 1:
             return None
@@ -74,197 +124,648 @@ class Machine(Phases):
         return ask
 
     def asked(self, id: str) -> Ask | None:
-        """One of them."""
+        """Return the current ask with this id."""
         return self.listed(self.journal.now).get(id)
 
     def listed(self, now: float) -> Mapping[str, Ask]:
-        """All of them by their ids. While it is the same object, some may be gone, and none is new."""
-        # How long a request may take depends on when it is sent; a call is told when it begins.
-        if self._asks is None or (self._is_timed and self.state.phase not in ("tools", "branches")):
-            self._asks = {ask.id: ask for ask in self._list(now)}
+        """Return the current asks by their ids. As long as the object is the same, no ask is new in it."""
+        # The time limit of a request depends on when it is sent. `begin` sets that of a tool call.
+        if self._asks is None or (self.builder.is_timed and self.state.phase not in ("tools", "branches")):
+            self._asks = self._list(now)
         return self._asks
 
     def begin(self, id: str, now: float) -> None:
-        """One of the asks is under way."""
-        ask = self._asked(id)
-        journal, is_again = self.journal, id in self.state.under_way
+        """Note that one of the asks is in progress."""
+        ask = self._ask(id)
+        journal, is_resumed = self.journal, id in self.state.under_way
         journal.now = self.state.under_way[id] = now
-        # Not `match`, which takes twice as long and is on the way of every ask.
+        # `match` would take twice as long as `isinstance`, and every ask passes through here.
         if isinstance(ask, AskModel):
-            if ask.is_quiet:
-                return
-            forced = self.state.reason if self.state.forced else None
-            count = ask.request.message_count
-            journal.entries.append(
-                ModelRequested(self.run.id, self.run.steps + 1, now, id, ask.model.name, count, forced)
-            )
+            if not ask.is_summary:
+                forced = self.state.reason if self.state.forced else None
+                request = (id, ask.model.name, ask.message_count, forced)
+                journal.entries.append(ModelRequested(self.run.id, self.run.steps + 1, now, *request))
         elif isinstance(ask, AskTool):
+            if self.builder.is_timed:  # The ask may have been listed long ago.
+                ask.seconds = self.calls.seconds_for(ask.tool, now)
             call = ask.call
-            if self._is_timed:  # which it was when it was listed as well, perhaps long ago
-                ask.seconds = self._seconds_for(ask.tool, now)
             journal.entries.append(ToolStarted(self.run.id, journal.step, now, call.id, call.name, call.raw_arguments))
-        elif isinstance(ask, AskHook):
-            pass
         elif isinstance(ask, AskBranch):
-            if not is_again:  # a branch that was saved goes on
-                self.branch_begun(ask.context, now)
-        elif not isinstance(ask, AskSource):
+            if not is_resumed:
+                self.branches.start(ask.context, now)
+        elif not isinstance(ask, AskHook | AskSource):
             assert_never(ask)
 
     def tell(self, id: str, outcome: Any, now: float) -> None:
-        """What came of one ask; raises where the run cannot go on."""
-        ask = self._asked(id)
-        self._is_torn = True
+        """Take the outcome of one ask. Raise the error that ends the run."""
+        ask = self._ask(id)
+        self._is_mid_update = True
         self.journal.now = now
         began = self.state.under_way.pop(id, None)
-        asks, self._asks = self._asks, None
+        asks, self._asks, phase = self._asks, None, self.state.phase
         if isinstance(ask, AskModel):
-            asked = now if began is None else began
-            if ask.is_quiet:
-                self._take_summary(outcome, asked, now)
-            else:
-                self._take_response(outcome, asked, now)
+            self._take_response(ask, outcome, now if began is None else began, now)
         elif isinstance(ask, AskTool):
-            phase = self.state.phase
             self._take_result(outcome, began, now)
-            self._asks = self._others(asks, id, phase)
         elif isinstance(ask, AskHook):
-            if self.state.phase == "step":
-                self._take_step(outcome, now)
-            elif self.state.phase in ("tools", "branches"):
-                self._hear_person(ask, outcome, now)
-            elif self.state.phase == "prompt":
-                prompt = self.spec.prompt
-                self._begin(outcome if prompt.file else prompt_text(self.spec, outcome), now)
-            elif self.state.phase == "start":
-                self._take_start(outcome, now)
-            else:
-                self._take_judgement(outcome, now)
+            self._take_hook(ask, outcome, now)
         elif isinstance(ask, AskBranch):
-            phase = self.state.phase
             self._take_branch(ask, outcome, now)
-            self._asks = self._others(asks, id, phase)
         elif isinstance(ask, AskSource):
-            self._take_source(ask.source, outcome, now)
+            self._take_source(ask, outcome, now)
         else:
             assert_never(ask)
-        self._is_torn = False
+        if asks is not None and self.state.phase == phase and isinstance(ask, AskTool | AskBranch):
+            # While other calls of the step are listed, no new ask appears. To list them again for each result would
+            # take quadratic time.
+            asks.pop(id, None)
+            self._asks = asks or None
+        self._is_mid_update = False
+
+    def _ask(self, id: str) -> Ask:
+        ask = (self._asks or self.listed(self.journal.now)).get(id)
+        if ask is None:
+            raise AcornError(f"The run {self.run.id} has not asked for `{id}`.")
+        return ask
+
+    def _list(self, now: float) -> dict[str, Ask]:
+        state, run, plan, builder = self.state, self.run, self.plan, self.builder
+        if run.stop_reason is not None:
+            return {}
+        sources = self.spec.sources
+        ask: Ask
+        if sources and (opened := len(builder.source_tools)) < len(sources):
+            ask = AskSource(f"source {opened}", sources[opened])
+            return {ask.id: ask}
+        match state.phase:
+            case "model":
+                request = builder.request
+                if request is None or builder.is_timed:
+                    request = builder.build(now)
+                ask = AskModel(f"model {state.turns + 1}", builder.model, request, builder.message_count)
+            case "tools":
+                return {call.id: call for call in self.calls.list_asks(now)}
+            case "branches":
+                return {call.id: call for call in (*self.calls.list_branches(), *self.calls.list_asks(now))}
+            case "step":
+                assert plan.on_step is not None
+                ask = AskHook(f"on_step {run.steps}", plan.on_step, (self._hook_step(),))
+            case "compact":
+                request = builder.build_summary(now)
+                id = f"compact {state.turns + 1}"
+                ask = AskModel(id, builder.model, request, builder.message_count, is_summary=True)
+            case "judge":
+                assert plan.on_finish is not None
+                assert self.answers.candidate is not None
+                output = self.spec.output.unwrap(self.answers.candidate)
+                ask = AskHook(f"on_finish {state.turns}", plan.on_finish, (output,), forgives=(ValueError,))
+            case "prompt":
+                ask = AskHook("prompt", self._prompt_reader())
+            case "start":
+                assert plan.on_start is not None
+                ask = AskHook("on_start", plan.on_start, (self._hook_step(),))
+            case "new" | "done":
+                return {}
+            case _:
+                assert_never(state.phase)
+        return {ask.id: ask}
+
+    def _take_hook(self, ask: AskHook, outcome: Any, now: float) -> None:
+        phase = self.state.phase
+        if phase == "step":
+            self._take_step(outcome, now)
+        elif phase in ("tools", "branches"):
+            self._take_human_input(ask, outcome, now)
+        elif phase == "prompt":
+            self._add_first_messages(outcome if self.spec.prompt.file else prompt_text(self.spec, outcome), now)
+        elif phase == "start":
+            self._take_start(outcome, now)
+        else:
+            self._take_judgement(outcome, now)
+
+    # Tool sources, the prompt, and `on_start`
+
+    def _take_source(self, ask: AskSource, tools: object, now: float) -> None:
+        self.builder.add_source(ask.source, tools)
+        if len(self.builder.source_tools) == len(self.spec.sources):
+            self.builder.restore_tools()
+            self._continue_with_tools(now)
+
+    def _continue_with_tools(self, now: float) -> None:
+        """Continue in the current phase. All tool sources are open."""
+        state, plan, prompt = self.state, self.plan, self.spec.prompt
+        if state.phase == "prompt":
+            if not prompt.file and plan.prompt is None:
+                self._add_first_messages(prompt.text, now)
+        elif state.phase == "model":  # The limits of a loaded run may have changed, or may be used up.
+            self._force_at_last_step()
+            self._prepare_request(now)
+        elif state.phase == "compact":
+            self._prepare_request(now)
+            if state.phase != "compact":
+                state.under_way.clear()
+        elif state.phase in ("tools", "branches"):
+            self.calls.give_up_calls_made_once()
+            self.calls.prepare(now)
+            self._end_tools_if_done(now)
+        # The class of a loaded run may have lost the hook that the run waited for.
+        elif state.phase == "start" and plan.on_start is None:
+            self._prepare_request(now)
+        elif state.phase == "step" and plan.on_step is None:
+            self._take_step(None, now)
+        elif state.phase == "judge" and plan.on_finish is None and self.answers.candidate is not None:
+            self._accept(self.spec.output.unwrap(self.answers.candidate))
+
+    def _prompt_reader(self) -> Callable[[], object]:
+        if self.plan.prompt is not None:
+            return self.plan.prompt
+        assert self.spec.prompt.file is not None
+        return partial(read_prompt_file, self.spec.prompt.file, self.spec.owner)
+
+    def _add_first_messages(self, prompt: str, now: float) -> None:
+        context, opening = self.context, self.builder.openings[0]
+        if self.run.forked_from is not None:
+            self._start_fork(prompt, now)
+            return
+        if context is None or not context.inherits:
+            self.transcript.start(first_messages(prompt, self.plan.prior, opening), ())
+        else:
+            history, count = first_branch_messages(context.history, prompt, opening if context.has_input else None)
+            inherited = context.history
+            if count > len(inherited) or (inherited and history[0] != inherited[0]):
+                inherited = (copy_json(history[0]), *inherited[count == len(inherited) :])
+                self.builder.messages.change_first(history[0])
+            self.transcript.start(history, inherited)
+        if self.plan.on_start is None:
+            self._prepare_request(now)
+        else:
+            self.state.phase = "start"
+
+    def _start_fork(self, prompt: str, now: float) -> None:
+        """Continue where another run was. Its `on_start` was called there, and the changes are kept."""
+        fork, run = self.plan.fork, self.run
+        if fork is None:
+            raise StoreError(
+                f"Cannot resume run {run.id}: it is a fork that was stopped before it started, and its store does not "
+                f"hold the events of the original run. Fork that run again."
+            )
+        entries = fork.entries(run.id, now, prompt)
+        self.transcript.start_fork(entries)
+        run.steps = self.journal.step = fork.before - 1
+        self.state.turns = sum(isinstance(entry, ModelResponded) for entry in entries)
+        self.state.meter.step_began = now
+        self._force_at_last_step()
+        self._prepare_request(now)
+
+    def _take_start(self, returned: object, now: float) -> None:
+        """Adopt the changes that `on_start` made."""
+        step = self._close_hook("on_start", returned)
+        assert step is not None
+        if step.tool_results or step.tool_calls:
+            raise AcornError(
+                f"`{self.spec.owner}.on_start` has changed `step.tool_results` or `step.tool_calls`, but no tool was "
+                f"called yet. Use `step.add_to_context` or `self.history`."
+            )
+        changes = changes_of(step)
+        self.builder.apply(changes)
+        self.transcript.edits.note_all()
+        if changes.context is not None:
+            check_is_list(self.transcript.history.messages)
+            self.transcript.add_user_message(changes.context)
+        self.state.meter.step_began = now
+        if changes.output is None:
+            self._prepare_request(now)
+        else:
+            self._propose(changes.output, None)
+
+    # The request: limits, compaction, and the forced finish
+
+    def _prepare_request(self, now: float) -> None:
+        """Decide on the next request: a summary, a normal turn, or a turn that must end in an answer."""
+        state, builder = self.state, self.builder
+        state.phase = "model"
+        if self.transcript.history.noted is not None:
+            self.transcript.edits.note_moves()
+        if self.budgets.limited and not self._has_room(now) and not state.forced:
+            state.forced, state.reason = True, "limit"
+        builder.request, state.was_forced = None, False
+        if self.spec.compact_at is not None and builder.needs_summary():
+            state.phase = "compact"
+            return
+        request = builder.build(now)
+        if builder.messages.before:
+            self.transcript.edits.note_changed(builder.messages.before)
+        is_due = state.forced or (self._is_single_turn and not builder.has_tools and not thinks(builder.model))
+        if is_due and not state.fallback:
+            if builder.model.can_force_tool(request):
+                state.was_forced, request.forced_tool = True, FINISH
+            elif state.forced:
+                self._fall_back_to_xml()
+
+    def _has_room(self, now: float) -> bool:
+        """Whether the limits leave room for one more step and an answer."""
+        history, turn_index = self.transcript.history.messages, self.transcript.turn_index
+        if self.transcript.turn is None:
+            new: Sequence[object] = history
+        else:
+            new = [] if turn_index is None else history[turn_index + 1 :]
+        return not self.budgets.must_answer(new, self.builder.model, self.run.steps, now)
+
+    def _fall_back_to_xml(self) -> None:
+        """Ask for the answer in XML from now on."""
+        self.state.fallback = True
+        self.builder.request = None
+        self.transcript.add_user_message(xml_request(self.spec.output, self.spec.xml_output_root))
+
+    def _force_at_last_step(self) -> None:
+        if self.spec.max_steps is not None and self.run.steps >= self.spec.max_steps and not self.state.forced:
+            self.state.forced, self.state.reason = True, "forced"
+
+    def _take_summary(self, response: ModelResponse, asked: float, now: float) -> None:
+        """Replace older steps by a summary. They stay if the model gave none."""
+        state, builder = self.state, self.builder
+        builder.request, state.compacted = None, state.turns
+        self.budgets.pay(response, builder.model, self.run, now - asked, is_summary=True)
+        self.transcript.edits.note_all()
+        history = self.transcript.history.messages
+        compacted = range_to_compact(history, builder.openings, self.spec.compact_at or 1)
+        text = "" if _is_refused(response) else summary_text(response.content, was_cut=response.stop_reason == "length")
+        if compacted is None:  # User code changed the history meanwhile.
+            compacted, text = CompactedRange(0, 0, (), 0), ""
+        self.transcript.compact(compacted, text, asked, response)
+        if text:
+            builder.reset_after_summary()
+        self._prepare_request(now)
+
+    # The response
+
+    def _take_response(self, ask: AskModel, response: ModelResponse, asked: float, now: float) -> None:
+        if ask.is_summary:
+            self._take_summary(response, asked, now)
+            return
+        state, model = self.state, self.builder.model
+        self.builder.request = None
+        state.turns += 1
+        self.budgets.pay(response, model, self.run, now - asked)
+        error = refusal_error(response, model) if _is_refused(response) else None
+        calls = self.transcript.add_response(response, asked, None if error is None else response.refusal or "")
+        if error is not None:
+            raise error
+        state.response, state.calls, state.results = response, calls, {}
+        if state.requests:
+            state.requests, state.answers, state.passed = {}, {}, []
+        for call in calls:
+            if call.name == FINISH:
+                self._take_finish(response, calls, now)
+                return
+        if state.fallback:
+            self.transcript.answer_calls({}, TOO_LATE)
+            result = self.answers.judge_xml(response, self.builder.max_tokens)
+            if result.instance is None:
+                self._correct(result, now, is_user_message=True)
+            else:
+                self._propose(result.instance, None)
+        elif state.was_forced or (self._is_single_turn and not calls):
+            self.transcript.answer_calls({}, TOO_LATE)
+            self._take_no_answer(response, now)
+        else:
+            self._start_step(now)
+
+    def _take_finish(self, response: ModelResponse, calls: Sequence[ToolCall], now: float) -> None:
+        """Take the first valid answer. Other calls of the response are not executed."""
+        result, call_id = self.answers.judge_calls(response, calls, self.builder.max_tokens)
+        if result.instance is not None:
+            self._propose(result.instance, call_id)
+            return
+        self.transcript.answer_calls(self.state.faults, SKIPPED)
+        self._correct(result, now, is_user_message=False)
+
+    def _take_no_answer(self, response: ModelResponse, now: float) -> None:
+        """Continue after a response with neither `__finish__` nor a step: with XML, or with a correction."""
+        cut_off = response.stop_reason == "length"
+        result = no_answer(response.content, cut_off=cut_off, max_tokens=self.builder.max_tokens)
+        if self.state.forced and not self._is_single_turn:
+            self._fall_back_to_xml()
+            self._prepare_request(now)
+        elif self._is_single_turn and not self.builder.can_force_finish():
+            self.answers.spend_retry(result)
+            self._fall_back_to_xml()
+            self._prepare_request(now)
+        else:
+            self._correct(result, now, is_user_message=True)
+
+    def _correct(self, result: FinishResult, now: float, *, is_user_message: bool) -> None:
+        """Spend a retry, and show the problems to the model, unless they are already in a tool result."""
+        self.answers.spend_retry(result)
+        if is_user_message:
+            self.transcript.add_user_message(result.document)
+        self._prepare_request(now)
+
+    # The step: tool calls, human input, and branches
+
+    def _start_step(self, now: float) -> None:
+        self.run.steps += 1
+        self.state.phase = "tools"
+        if not self.calls.prepare(now):
+            self._end_tools_if_done(now)
+
+    def _take_result(self, result: ToolResult, began: float | None, now: float) -> None:
+        self.calls.add_result(result, began)
+        if self.transcript.history.noted is not None:
+            self.transcript.edits.note_moves()
+        self._end_tools_if_done(now)
+
+    def _take_branch(self, ask: AskBranch, end: BranchEnd, now: float) -> None:
+        result = branch_result(ask.call, end)
+        self.state.branches.pop(ask.call.id, None)
+        self.calls.store_result(result)
+        if end.run is None:
+            self.transcript.add_result(result, None)
+        else:
+            self.branches.finish(ask.context, end.run, result, now)
+        self._end_tools_if_done(now)
+
+    def _take_human_input(self, ask: AskHook, answer: object, now: float) -> None:
+        """Take the answer of `on_human`. None means that it has no answer."""
+        (request,) = ask.arguments
+        self.transcript.edits.note_moves()
+        if answer is not None:
+            self._take_answer(self.calls.check_answer(request.id, answer), answer, now)
+        elif (call_id := self.calls.call_waiting_for(request.id)) is not None:
+            self.state.passed.append(call_id)
+
+    def _take_answer(self, call_id: str, value: object, now: float) -> None:
+        self._asks, self.journal.now = None, now
+        self.calls.add_answer(call_id, value)
+        if self.calls.prepared:  # Otherwise the tool sources are not open yet.
+            self._end_tools_if_done(now)
+
+    def _end_tools_if_done(self, now: float) -> None:
+        state, calls = self.state, self.calls
+        if len(state.results) < len(state.calls):
+            if state.phase == "tools" and not calls.open:
+                state.phase = "branches"
+                calls.start_branches(now)
+            if len(state.results) < len(state.calls):
+                return
+        state.phase = "step"
+        calls.prepared = {}
+        if self.plan.on_step is None:
+            self._take_step(None, now)
+
+    def _hook_step(self) -> Step:
+        """Return the step that `on_start` and `on_step` see and change."""
+        state, toolset = self.state, self.builder.toolset
+        if self._step is None:
+            self._step = Step(
+                self.spec,
+                self.run,
+                state.response or ModelResponse(usage=Usage()),  # `on_start` runs before the first response.
+                list(state.calls),  # A copy, because the hook may change the list.
+                [state.results[call.id] for call in state.calls],
+                toolset.tools,
+                toolset.branches,
+                state.settings,
+            )
+        return self._step
+
+    def _close_hook(self, name: str, returned: object) -> Step | None:
+        """Return the step as the hook left it."""
+        step, self._step = self._step, None
+        if returned is not None and returned is not step:
+            raise DeclarationError(
+                f"`{self.spec.owner}.{name}` must return the step or nothing, got {safe_repr(returned)[:120]}."
+            )
+        return step
+
+    def _take_step(self, returned: object, now: float) -> None:
+        """Write the results to the history as the hook left them, and decide what follows."""
+        state = self.state
+        step = None if self._step is returned is None else self._close_hook("on_step", returned)
+        context: Content | None = None
+        output: BaseModel | None = None
+        if step is None:
+            results = [state.results[call.id] for call in state.calls]
+        else:
+            results = _check_items(step.tool_results, ToolResult, "tool_results")
+            state.calls = _check_items(step.tool_calls, ToolCall, "tool_calls")
+            changes = changes_of(step)
+            context, output = changes.context, changes.output
+            self.builder.apply(changes)
+        messages = self.transcript.add_results(results, context, is_unchanged=step is None)
+        state.meter.count_step(now)
+        if output is not None:
+            self._force_at_last_step()
+            self._propose(output, None)
+        elif self._is_single_turn:
+            assert state.response is not None
+            self._finish(Unfinished(self.spec.owner, state.response.content, state.calls, results), "unfinished")
+        else:
+            if self.spec.loop_guard is not None:
+                self._check_repetition(results, messages)
+            if not state.calls:
+                was_cut = state.response is not None and state.response.stop_reason == "length"
+                self.transcript.add_user_message(REMINDER_CUT_OFF if was_cut else REMINDER)
+            self._force_at_last_step()
+            self._prepare_request(now)
+
+    def _check_repetition(self, results: Sequence[ToolResult], messages: Sequence[ResultMessage]) -> None:
+        """Warn the model if it repeats its steps. If it continues and `loop_guard` is "force", force an answer."""
+        state = self.state
+        digest = limits.digest_step(state.calls, results, messages, self.builder.toolset.repeatable)
+        state.digests = [*state.digests[-5:], digest]
+        if digest == limits.NO_DIGEST or not limits.is_repeating(state.digests):
+            return
+        if not state.was_warned:
+            state.was_warned = True
+            self.transcript.add_user_message(limits.REPEATED)
+        elif self.spec.loop_guard == "force":
+            state.forced, state.reason = True, "loop"
+
+    # The answer
+
+    def _propose(self, instance: BaseModel, call_id: str | None) -> None:
+        """Pass a valid answer to `on_finish`, or accept it."""
+        is_judged = self.plan.on_finish is not None
+        self.answers.propose(instance, call_id, is_judged=is_judged)
+        self.state.phase = "judge"
+        if not is_judged:
+            self._accept(self.spec.output.unwrap(instance))
+
+    def _take_judgement(self, outcome: object, now: float) -> None:
+        candidate = self.answers.candidate
+        assert candidate is not None
+        if not isinstance(outcome, ValueError):
+            self._accept(self.spec.output.unwrap(candidate) if outcome is None else outcome)
+            return
+        result = self.answers.reject(outcome)
+        has_call = self.state.answered_by is not None
+        if has_call:
+            self.transcript.answer_calls(self.answers.replies(result.document), SKIPPED)
+        self._correct(result, now, is_user_message=not has_call)
+
+    def _accept(self, output: object) -> None:
+        state = self.state
+        reason: StopReason = state.reason
+        if state.answered_by is not None:
+            self.transcript.answer_calls(self.answers.replies(FINISHED), SKIPPED)
+        elif not state.fallback:
+            reason = "step"  # The output comes from `step.finish`.
+        self._finish(output, reason)
+
+    def _finish(self, output: object, reason: StopReason) -> None:
+        plan, run = self.plan, self.run
+        run.output, run.stop_reason = output, reason
+        has_hooks = bool(plan.on_finish or plan.on_step or plan.on_start or plan.on_stream or plan.on_human)
+        self.transcript.finish(output, reason, may_be_edited=reason == "unfinished" or has_hooks)
+        self.state.phase = "done"
+
+    # Stop and pause
 
     def stop(self, error: BaseException, now: float) -> None:
-        """End here, leaving a record whose history is complete; what was only interrupted can go on from before."""
+        """End the run with an error and complete its history. An interrupted run can be resumed later."""
         if self.is_over:
             return
-        is_torn = self._is_torn and not isinstance(error, Exception)  # an error of ours comes when all is written
-        if is_torn:
-            self.transcript.mend()
-        self._stop(error, now, is_final=is_torn or not may_go_on(error))
+        # An exception of acorn is raised after the update is complete. Ctrl-C may come in the middle.
+        is_incomplete = self._is_mid_update and not isinstance(error, Exception)
+        if is_incomplete:
+            self.transcript.rebuild()
+        self._stop(error, now, is_final=is_incomplete or not can_resume_after(error))
 
-    def spoil(self, error: BaseException, now: float) -> None:
-        """Fail after all: what was opened for the run could not be closed. Its output, if there is one, stays."""
+    def fail_after_end(self, error: BaseException, now: float) -> None:
+        """Fail a run that has ended, because its tool sources could not be closed. Its output stays."""
         if self.run.error is None:
             self._stop(error, now, is_final=self.run.stop_reason != "paused")
-
-    def answer(self, request_id: str, value: Any, now: float) -> None:
-        """What a person says to an open request; where it does not fit, an `InputError`, and nothing is changed."""
-        self._take_answer(self.check_answer(request_id, value), value, now)
-
-    def take_answers(self, answers: Mapping[str, Any], now: float) -> None:
-        """Those answers, by their requests, that are to requests of this run."""
-        for request in self.requests():
-            call_id = self._waiting_for(request.id)
-            if call_id is not None and request.id in answers:
-                self._take_answer(call_id, answers[request.id], now)
-
-    def set_aside(self, id: str) -> None:
-        """Something that was begun waits for people further below; it is done anew when the run goes on."""
-        self.state.under_way.pop(id, None)
-
-    def settle(self, now: float) -> bool:
-        """All else waits for people: the branches begin that stand behind the other calls. Whether there are any."""
-        if self.is_over or self.state.phase != "tools" or not self._unborn():
-            return False
-        self._asks, self.journal.now = None, now
-        self._begin_branches(now)
-        return True
-
-    def rest(self, requests: Sequence[Request], now: float) -> None:
-        """Nothing can go on without people: leave a record whose history is complete. The run goes on from before."""
-        self._asks, self.journal.now = None, now
-        self.transcript.rest(self._results_until_now())
-        self.run.output, self.run.stop_reason = Paused(self.run.id, requests), "paused"
 
     def _stop(self, error: BaseException, now: float, *, is_final: bool) -> None:
         self.journal.now = now
         self._asks = None
-        self.transcript.stop(error, self._results_until_now(), self.setting("model"), is_final=is_final)
+        self.transcript.stop(error, self._current_results(), self.setting("model"), is_final=is_final)
         self.run.error = error
         is_failure = isinstance(error, Exception) and not isinstance(error, RunCancelledError)
         self.run.stop_reason = "error" if is_failure else "cancelled"
         if is_final:
             self.state.phase = "done"
 
-    def _asked(self, id: str) -> Ask:
-        ask = (self._asks or self.listed(self.journal.now)).get(id)
-        if ask is None:
-            raise AcornError(f"The run {self.run.id} has not asked for `{id}`.")
-        return ask
+    def set_aside(self, id: str) -> None:
+        """Stop an ask that waits for human input in a branch. It is performed again when the run is resumed."""
+        self.state.under_way.pop(id, None)
 
-    def _others(self, asks: dict[str, Ask] | None, id: str, phase: Phase) -> dict[str, Ask] | None:
-        """What is still asked for when one of the calls of a step has its result: nothing new while there is any.
+    def start_waiting_branches(self, now: float) -> bool:
+        """Start the branches that wait for calls which wait for human input. Return whether there are any."""
+        if self.is_over or self.state.phase != "tools" or not self.calls.waiting_branches():
+            return False
+        self._asks, self.journal.now = None, now
+        self.state.phase = "branches"
+        self.calls.start_branches(now)
+        return True
 
-        To list them anew for each of many would take longer the more there are.
-        """
-        if asks is None or self.state.phase != phase:
-            return None
-        asks.pop(id, None)
-        return asks or None
+    def pause(self, requests: Sequence[Request], now: float) -> None:
+        """Pause the run, which needs human input to continue, and complete its history."""
+        self._asks, self.journal.now = None, now
+        self.transcript.pause(self._current_results())
+        self.run.output, self.run.stop_reason = Paused(self.run.id, requests), "paused"
 
-    def _list(self, now: float) -> Sequence[Ask]:
-        state, run, plan = self.state, self.run, self.plan
-        if run.stop_reason is not None:
-            return ()
-        sources = self.spec.sources
-        if sources and (opened := len(self._source_tools)) < len(sources):
-            return (AskSource(f"source {opened}", sources[opened]),)
-        match state.phase:
-            case "model":
-                return (AskModel(f"model {state.turns + 1}", self.model, self._next_request(now)),)
-            case "tools":
-                return self._list_tools(now)
-            case "step":
-                assert plan.on_step is not None
-                return (AskHook(f"on_step {run.steps}", plan.on_step, (self._the_step(),)),)
-            case "compact":
-                return (AskModel(f"compact {state.turns + 1}", self.model, self._summary_request(now), is_quiet=True),)
-            case "branches":
-                return [*self._list_branches(), *self._list_tools(now)]
-            case "judge":
-                assert plan.on_finish is not None
-                assert self._candidate is not None
-                output = self.spec.output.unwrap(self._candidate)
-                return (AskHook(f"on_finish {state.turns}", plan.on_finish, (output,), forgives=(ValueError,)),)
-            case "prompt":
-                return (AskHook("prompt", self._read_prompt()),)
-            case "start":
-                assert plan.on_start is not None
-                return (AskHook("on_start", plan.on_start, (self._the_step(),)),)
-            case "new" | "done":
-                return ()
-            case _:
-                assert_never(state.phase)
+    def answer(self, request_id: str, value: object, now: float) -> None:
+        """Take the answer to an open request. Raise `InputError` if it does not fit."""
+        self._take_answer(self.calls.check_answer(request_id, value), value, now)
 
-    def recover(self) -> None:
-        """Make anew, in a loaded run, what is no plain data."""
-        state = self.state
-        if state.answer is not None and state.phase == "judge":
-            said = [call.raw_arguments for call in state.calls if call.id == state.answered_by]
-            self._candidate = restored_text(self.spec.output.schema, said[0] if said else state.answer, "answer")
-        for call in state.calls:  # what a branch returned is no plain data
-            branch, result = self.plan.branches.get(call.name), state.results.get(call.id)
-            agent = self.toolset.named.get(call.name)
-            if isinstance(agent, AgentTool) and self.plan.start is not None:
-                branch = self.plan.start(agent)
-            if branch is not None and result is not None and result.error is None:
-                result.output = branch.spec.output.revive(result.output)
+    def take_answers(self, answers: Mapping[str, Any], now: float) -> None:
+        """Take the answers that belong to requests of this run, by the ids of the builder."""
+        for request in self.calls.open_requests():
+            call_id = self.calls.call_waiting_for(request.id)
+            if call_id is not None and request.id in answers:
+                self._take_answer(call_id, answers[request.id], now)
+
+    # Branches and saved runs
+
+    def new_branch(
+        self,
+        name: str,
+        branch_input: BaseModel,
+        place: str,
+        now: float,
+        *,
+        has_input: bool,
+        inside: str | None,
+        depth: int,
+    ) -> BranchContext:
+        """Return the context of a branch that user code starts. `depth` is the depth of that code."""
+        return self.branches.new_context(
+            name,
+            branch_input,
+            place,
+            now,
+            has_input=has_input,
+            step=self._step,
+            results=self._step_results(),
+            inside=inside,
+            caller_depth=depth,
+        )
+
+    def branch_plan(self, context: BranchContext, plan: Plan) -> Plan:
+        """Return the plan of a branch's instance, with everything that it inherits from this run."""
+        return self.branches.plan_for(context, plan, self._step)
+
+    def branch(self, context: BranchContext, plan: Plan) -> Machine:
+        """Return the machine of a branch that was created here."""
+        branch_plan, branch_input = self.branch_plan(context, plan), context.input
+        if not isinstance(branch_input, BaseModel):  # The context was saved.
+            branch_input = read_instance(plan.spec.input.schema, branch_input, "input of a branch")
+        run: Run = Run(context.run_id, branch_input, deps=branch_plan.deps, branch=context.path)
+        messages = self.builder.messages.fork(context.history) if context.inherits else None
+        return Machine(branch_plan, run, messages=messages)
+
+    def restore(self) -> None:
+        """Rebuild the parts of a loaded run that were not saved."""
+        self.answers.restore()
+        self.calls.restore_outputs()
         if not self.spec.sources:
-            self._use_saved_tools()
+            self.builder.restore_tools()
+
+    def setting(self, name: str) -> Any:
+        """Return a setting as a hook changed it, or as it was declared."""
+        return self.builder.setting(name)
+
+    def _step_results(self) -> list[ToolResult]:
+        """Return the results of the current step, as `on_step` has left them so far."""
+        if self._step is not None:
+            return _check_items(self._step.tool_results, ToolResult, "tool_results")
+        return list(self.state.results.values())
+
+    def _current_results(self) -> list[ToolResult]:
+        """Return the results of the current step, even if a hook has made them invalid."""
+        try:
+            return self._step_results()
+        except AcornError:
+            return list(self.state.results.values())
+
+
+def _is_refused(response: ModelResponse) -> bool:
+    return response.refusal is not None or response.stop_reason == "content_filter"
+
+
+def refusal_error(response: ModelResponse, model: Model) -> ModelError:
+    """Return the error for a response that is a refusal."""
+    text = response.refusal or response.content or "(no text)"
+    event = "refused to answer" if response.refusal is not None else "stopped at its content filter"
+    name = response.fallbacks[-1].to if response.fallbacks else model.name
+    return ModelError(f"`{name}` {event}: {text[:500]} Change the input or the prompt, or use another model.")
+
+
+def can_resume_after(error: BaseException) -> bool:
+    """Whether the error only interrupts the run: Ctrl-C, a limit, or a temporary failure of the provider."""
+    if isinstance(error, ModelError):
+        return error.retryable
+    return isinstance(error, LimitError) or not isinstance(error, Exception)
+
+
+def _check_items(values: object, kind: type[T], name: str) -> list[T]:
+    """Raise an error if a hook replaced the list of a step by another value."""
+    if isinstance(values, list):
+        for value in values:
+            if not isinstance(value, kind):
+                break
+        else:
+            return values
+    raise AcornError(f"`step.{name}` must stay a list of {kind.__name__}, got {to_json_text(values)[:120]}.")

@@ -1,190 +1,342 @@
-"""One run's side of the conversation: its settings and tools as they stand, and the requests made of them.
-
-What does not move a run from phase to phase; `branching.py` and `run.py` stand on it.
-"""
+"""The request builder: the current settings, model and tools of a run, and the requests made from them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any
 
-from acorn._declare.settings import effective_setting, explicit_settings
-from acorn._declare.tools.collect import FINISH
-from acorn._declare.tools.kinds import Tool
-from acorn._history import messages
-from acorn._history.compaction import range_to_compact, request_messages
+from pydantic_core import to_json
+
+from acorn._declare.settings import effective_setting, explicit_settings, merge_settings
+from acorn._declare.tools.collect import FINISH, collect_tools, merge_tools
+from acorn._declare.tools.kinds import HostedTool, Tool, may_ask_human
+from acorn._formats.json import safe_repr
+from acorn._history.compaction import estimate_tokens, range_to_compact, summary_messages
 from acorn._history.first_messages import check_media, input_message
 from acorn._history.request_messages import RequestMessages
 from acorn._history.transcript import Transcript
 from acorn._machine import finish
-from acorn._machine.inheritance import inherited_tools
 from acorn._machine.limits import Budgets
-from acorn._machine.plan import BranchTool, Plan, Toolset, named_tools
+from acorn._machine.plan import BranchTool, Plan
 from acorn._machine.state import State
-from acorn.errors import DeclarationError, ToolConflictError
+from acorn.errors import AcornError, DeclarationError, ToolConflictError
 from acorn.models.port import ModelRequest, models_of, takes_strict, takes_tool, thinks
 from acorn.record import Message, Run
-from acorn.step import Step
-from acorn.types import JsonObject
+from acorn.step import StepChanges
+from acorn.types import JsonObject, Usage
+
+if TYPE_CHECKING:
+    from acorn._history.thread_message import ThreadMessage
+
+
+@dataclass(eq=False)
+class Toolset:
+    """The tools of the next request."""
+
+    tools: tuple[Tool, ...]
+    branches: Mapping[str, BranchTool]
+    finish: JsonObject
+    """The definition of `__finish__`."""
+    named: dict[str, Tool] = field(init=False)
+    repeatable: frozenset[str] = field(init=False)
+    waiting: frozenset[str] = field(init=False)
+    """The names of tools whose calls may wait for human input."""
+    hosted: tuple[HostedTool, ...] = field(init=False)
+    """The tools that the provider runs."""
+
+    def __post_init__(self) -> None:
+        named: dict[str, Tool] = {}
+        repeatable: list[str] = []
+        waiting: list[str] = []
+        hosted: list[HostedTool] = []
+        for tool in self.tools:
+            named[tool.name] = tool
+            if tool.options.repeatable:
+                repeatable.append(tool.name)
+            if may_ask_human(tool):
+                waiting.append(tool.name)
+            if isinstance(tool, HostedTool):
+                hosted.append(tool)
+        self.named, self.hosted = named, tuple(hosted)
+        self.repeatable, self.waiting = frozenset(repeatable), frozenset(waiting)
+
+    @cached_property
+    def definitions(self) -> ToolDefinitions:
+        schemas = [tool.schema for tool in self.tools]
+        if self.branches:
+            schemas += [branch.schema for branch in self.branches.values()]
+        return _definitions_of(_Schemas([*schemas, self.finish]))
+
+
+class _Schemas:
+    """Schemas that are compared by identity. Each is made once and never changes."""
+
+    __slots__ = ("ids", "schemas")
+
+    def __init__(self, schemas: Sequence[JsonObject]) -> None:
+        self.schemas = schemas
+        self.ids = tuple(map(id, schemas))
+
+    def __hash__(self) -> int:
+        return hash(self.ids)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Schemas) and self.ids == other.ids
+
+
+class ToolDefinitions:
+    """Tools in the form that a request sends."""
+
+    def __init__(self, schemas: Sequence[JsonObject]) -> None:
+        # A tool that the provider runs has the provider's own form, without `parameters`.
+        self.definitions = [
+            {"type": "function", "function": schema} if "parameters" in schema else schema for schema in schemas
+        ]
+
+    @cached_property
+    def _json(self) -> bytes:
+        return to_json(self.definitions)
+
+    def json(self) -> bytes:
+        return self._json
+
+
+@lru_cache(maxsize=256)
+def _definitions_of(schemas: _Schemas) -> ToolDefinitions:
+    """Return the definitions of tools, which all runs with the same tools share."""
+    return ToolDefinitions(schemas.schemas)
 
 
 class RequestBuilder:
-    """What one run has at hand to talk with its model."""
+    """Builds the requests of one run from its current settings, model, tools and history."""
 
-    def __init__(self, plan: Plan, run: Run, state: State | None = None, wire: RequestMessages | None = None) -> None:
-        self.plan = plan
-        self.spec = plan.spec
-        self.run = run
-        self.state = state or State()
-        self.context = plan.context
-        self.wire = wire or RequestMessages()
+    def __init__(
+        self,
+        plan: Plan,
+        run: Run,
+        state: State,
+        transcript: Transcript,
+        budgets: Budgets,
+        messages: RequestMessages | None,
+    ) -> None:
+        self.request: ModelRequest | None = None
+        """The next request, if it is built."""
+        self.message_count = 0
+        """The number of messages in the next request."""
+        self.messages = messages or RequestMessages()
+        self.is_timed = budgets.limits.seconds is not None
+        """Whether the timeout of a request depends on the time when it is sent."""
+        self._plan, self.run, self._state = plan, run, state
+        self._spec = plan.spec
+        self._transcript, self._budgets = transcript, budgets
+        self.source_tools: list[tuple[Tool, ...]] = []
+        """The tools of each source that is open."""
+        self._thread = _new_thread_message() if plan.spec.history_format == "thread" else None
         self.openings = self._openings()
-        """The inputs of this run and those above it, its own first."""
-        self.journal = run.journal
-        self.transcript = Transcript(run)
-        self.budgets = Budgets(self.spec.owner, plan.limits, self.state.meter, plan.above)
-        self.is_counted = False
-        """Whether what its open branches had used at its end is part of what it used."""
-        self._is_single = self.spec.max_steps is None
-        self._is_timed = plan.limits.seconds is not None
-        self._request: ModelRequest | None = None
-        self._step: Step | None = None
-        self._threaded = _threaded() if self.spec.history_format == "thread" else None
+        """The input messages of this run and the runs above it, its own first."""
+        self._read_settings()
         self._use_model()
-        self.toolset = Toolset(self._and_inherited(plan.tools), self._branches_left(), self._finish())
-        self._check_hosted()
-        self._note_settings()
-
-    # Facts
-
-    @property
-    def path(self) -> str:
-        """The branch this is, `outer/inner`; '' for a run of its own."""
-        return "" if self.context is None else self.context.path
-
-    @property
-    def is_over(self) -> bool:
-        """Whether it has ended or was stopped."""
-        return self.run.stop_reason is not None
-
-    @property
-    def _has_tools(self) -> bool:
-        return bool(self.toolset.tools or self.toolset.branches)
-
-    @property
-    def _thinks(self) -> bool:
-        return thinks(self.model)
-
-    def _can_force(self) -> bool:
-        return not self.state.was_forced and not self._thinks and self.model.can_force_tool(self._make_request())
-
-    def setting(self, name: str) -> Any:
-        """As it stands now: what `on_step` set, else what was declared."""
-        return effective_setting(name, self.state.settings, self.spec)
-
-    def whereabouts(self) -> int | None:
-        """Where in the history the last response stands."""
-        turn = self.transcript.turn
-        return None if turn is None else messages.find_turn(self.transcript.book.messages, turn)
+        tools = inherited_tools(plan.inherited, plan.tools, plan.branches) if plan.inherited else plan.tools
+        self.toolset = Toolset(tools, self._remaining_branches(), self._finish_definition())
+        if self.toolset.hosted:
+            self._check_hosted()
 
     def _openings(self) -> tuple[Message, ...]:
-        context = self.context
-        own = (input_message(self.spec, self.run.input),)
+        context = self._plan.context
+        own = (input_message(self._spec, self.run.input),)
         if context is None or not context.inherits:
             return own
         return (own if context.has_input else ()) + context.openings
 
-    def _and_inherited(self, tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
-        above = self.plan.inherited
-        return inherited_tools(above, tools, self.plan.branches) if above else tools
+    # Settings and the model
 
-    def _use_saved_tools(self) -> None:
-        if self.state.tools is not None:
-            self._use_tools(named_tools(self.toolset.tools, self.state.tools))
+    def setting(self, name: str) -> Any:
+        """Return a setting as a hook changed it, or as it was declared."""
+        return effective_setting(name, self._state.settings, self._spec)
 
-    def _use_tools(self, tools: tuple[Tool, ...]) -> None:
-        branches = self._branches_left()
-        if taken := [tool.name for tool in tools if tool.name in branches]:
-            raise ToolConflictError(
-                f"Tool '{taken[0]}' of `{self.spec.owner}` has the name of one of its `branches`; rename one."
-            )
-        self.toolset = Toolset(tools, branches, self._finish())
-        self._check_hosted()
-
-    def _branches_left(self) -> Mapping[str, BranchTool]:
-        branches, removed = self.plan.branches, self.state.removed
-        return {name: branch for name, branch in branches.items() if name not in removed} if removed else branches
+    def _read_settings(self) -> None:
+        """Read the settings that every request carries until a hook changes them."""
+        changed, spec = self._state.settings, self._spec
+        self.temperature: float = effective_setting("temperature", changed, spec)
+        self.max_tokens: int = effective_setting("max_tokens", changed, spec)
+        self._declared = explicit_settings(changed, spec)
+        if spec.strict is None and "strict" in self._declared:
+            self._declared -= {"strict"}
+        self._model_setting = effective_setting("model", changed, spec)
 
     def _use_model(self) -> None:
-        self.model = self.plan.resolve(self.setting("model"), self.spec)
-        self.budgets.check_price(self.model)
+        self.model = self._plan.resolve(self._model_setting, self._spec)
+        if self._budgets.has_cost_limit:
+            self._budgets.check_price(self.model)
+
+    def apply(self, changes: StepChanges) -> None:
+        """Adopt the settings and tools that a hook changed."""
+        state, is_other_model = self._state, False
+        if changes.settings:
+            state.settings = merge_settings(state.settings, changes.settings)
+            self._read_settings()
+            # The models of a list may have settings of their own, which other settings override.
+            if "model" in changes.settings or isinstance(self._model_setting, list | tuple):
+                self._use_model()
+                is_other_model = True
+        if changes.tools != self.toolset.tools:
+            state.tools = [tool.name for tool in changes.tools]
+        elif not changes.removed_branches and not is_other_model:  # Another model may need other tool definitions.
+            return
+        state.removed += changes.removed_branches
+        self._use_tools(changes.tools)
+
+    # Tools
+
+    @property
+    def has_tools(self) -> bool:
+        return bool(self.toolset.tools or self.toolset.branches)
+
+    def add_source(self, source: object, listed: object) -> None:
+        """Add the tools that a source has listed."""
+        where = f"tools of {type(source).__name__}"
+        if not isinstance(listed, list | tuple):
+            raise AcornError(f"The {where} must be a list of functions, got {safe_repr(listed)[:120]}.")
+        tools, _ = collect_tools(list(listed), where, {})
+        self.source_tools.append(tuple(tools))
+        from_sources = [tool for source_tools in self.source_tools for tool in source_tools]
+        own = merge_tools((*self._plan.tools, *from_sources), (), self._spec.owner)
+        inherited = self._plan.inherited
+        self._use_tools(inherited_tools(inherited, own, self._plan.branches) if inherited else own)
+
+    def restore_tools(self) -> None:
+        """Use the tools that a hook had chosen before the run was saved."""
+        if self._state.tools is not None:
+            self._use_tools(named_tools(self.toolset.tools, self._state.tools))
+
+    def _use_tools(self, tools: tuple[Tool, ...]) -> None:
+        branches = self._remaining_branches()
+        if conflicts := [tool.name for tool in tools if tool.name in branches]:
+            raise ToolConflictError(
+                f"Tool '{conflicts[0]}' of `{self._spec.owner}` has the name of one of its `branches`. Rename one."
+            )
+        self.toolset = Toolset(tools, branches, self._finish_definition())
+        self._check_hosted()
+
+    def _remaining_branches(self) -> Mapping[str, BranchTool]:
+        branches, removed = self._plan.branches, self._state.removed
+        return {name: branch for name, branch in branches.items() if name not in removed} if removed else branches
 
     def _check_hosted(self) -> None:
-        """A tool that the provider runs is for the providers that have it."""
+        """Raise an error if the provider of the model does not run a hosted tool."""
         for tool in self.toolset.hosted:
             without = [model for model in models_of(self.model) if not takes_tool(model, tool.schema)]
             if without:
                 names = " and ".join(f"`{model.name}`" for model in without)
                 verb, these = ("does", "this one") if len(without) == 1 else ("do", "these")
                 raise DeclarationError(
-                    f"{names} {verb} not take the tool `{tool.name}` of `{self.spec.owner}`, {tool.where}: it "
+                    f"{names} {verb} not take the tool `{tool.name}` of `{self._spec.owner}`, {tool.where}: it "
                     f"is run by a provider, and not by {these}. Take it out of `tools`, or use a model that has "
                     f"it: OpenAI's are for `openai/responses/...`, Anthropic's for `anthropic/...`."
                 )
 
-    def _finish(self) -> JsonObject:
-        """The tool that ends the run; where nobody says how strict it is, it depends on its schema and on the model."""
-        output, strict = self.spec.output, self.spec.strict
+    def _finish_definition(self) -> JsonObject:
+        """Return the definition of `__finish__`. If `strict` is not set, its schema and the model decide."""
+        output, strict = self._spec.output, self._spec.strict
         if strict is None:
             strict = finish.fits_strictly(output) and takes_strict(self.model)
         return finish.finish_definition(output, strict=strict)
 
-    def _note_settings(self) -> None:
-        """What every request carries until a hook changes it."""
-        self._temperature = self.setting("temperature")
-        self._max_tokens = self.setting("max_tokens")
-        self._declared = explicit_settings(self.state.settings, self.spec)
-        if self.spec.strict is None and "strict" in self._declared:
-            self._declared -= {"strict"}
+    # Requests
 
-    # The next request
+    def discard(self) -> None:
+        """Build the next request again."""
+        self.request = None
 
-    def _next_request(self, now: float) -> ModelRequest:
-        seconds = self.plan.limits.seconds
-        if self._request is None:
-            self._request = self._make_request()
-        if seconds is not None:
-            self._request.timeout = max(0.001, seconds - now)
-        return self._request
+    def build(self, now: float) -> ModelRequest:
+        """Return the next request, with the time that is left."""
+        if self.request is None:
+            self.request = self._new_request()
+        if self.is_timed:
+            self._set_timeout(self.request, now)
+        return self.request
 
-    def _summary_request(self, now: float) -> ModelRequest:
-        """What asks the same model to sum up older steps, without tools."""
-        seconds, history = self.plan.limits.seconds, self.transcript.book.messages
-        if self._request is None:
-            stretch = range_to_compact(history, self.openings, self.spec.compact_at or 1)
-            told = [] if stretch is None else request_messages(history, stretch, self.openings[0])
-            self._request = ModelRequest(told, [], self._temperature, self._max_tokens, declared=self._declared)
-        if seconds is not None:
-            self._request.timeout = max(0.001, seconds - now)
-        return self._request
+    def build_summary(self, now: float) -> ModelRequest:
+        """Return the request for a summary of older steps. It uses the same model, without tools."""
+        if self.request is None:
+            history = self._transcript.history.messages
+            compacted = range_to_compact(history, self.openings, self._spec.compact_at or 1)
+            messages = [] if compacted is None else summary_messages(history, compacted, self.openings[0])
+            self.request = ModelRequest(messages, [], self.temperature, self.max_tokens, declared=self._declared)
+            self.message_count = len(messages)
+        if self.is_timed:
+            self._set_timeout(self.request, now)
+        return self.request
 
-    def _make_request(self) -> ModelRequest:
-        tools, transcript = self.toolset.described, self.transcript
-        book, written, transcript.written = transcript.book, transcript.written, None
-        sent = self.wire.prepare(book.messages, self.openings, written, is_ours=book.is_ours)
+    def _set_timeout(self, request: ModelRequest, now: float) -> None:
+        assert self._budgets.limits.seconds is not None
+        request.timeout = max(0.001, self._budgets.limits.seconds - now)
+
+    def _new_request(self) -> ModelRequest:
+        tools, transcript = self.toolset.definitions, self._transcript
+        history, written, transcript.written = transcript.history, transcript.written, None
+        sent = self.messages.prepare(history.messages, self.openings, written, is_private=history.noted is None)
         if media := sent.media:
-            check_media(self.spec, media)
-        forced = FINISH if self.state.was_forced else None
-        settings = (self._temperature, self._max_tokens, forced, self._declared, self.spec.cache)
-        if self._threaded is None:
+            check_media(self._spec, media)
+        forced = FINISH if self._state.was_forced else None
+        settings = (self.temperature, self.max_tokens, forced, self._declared, self._spec.cache)
+        if self._thread is None:
+            self.message_count = len(sent)
             return ModelRequest.of(sent, tools.definitions, *settings, tools.json)
-        messages = self._threaded.wrap(sent.messages())
+        messages = self._thread.wrap(sent.messages())
+        self.message_count = len(messages)
         return ModelRequest(messages, tools.definitions, *settings, tools_json=tools.json, known_media=media)
 
+    def can_force_finish(self) -> bool:
+        """Whether the next request can force `__finish__`, although the last one did not."""
+        return not self._state.was_forced and not thinks(self.model) and self.model.can_force_tool(self._new_request())
 
-def _threaded() -> Any:
-    from acorn._history.request_messages import (
-        ThreadMessage,  # with the classes of the events, which other runs do not need
-    )
+    def needs_summary(self) -> bool:
+        """Whether the conversation exceeds `compact_at`, and a summary can make it shorter.
+
+        Not if the answer is due, or if a summary was requested since the last response.
+        """
+        state, max_size = self._state, self._spec.compact_at
+        if max_size is None or state.compacted == state.turns or state.fallback:
+            return False
+        if state.forced and state.reason == "limit":
+            return False
+        last, history = state.meter.last, self._transcript.history
+        size = last.total_tokens if last is not None and last.total_tokens else estimate_tokens(history.messages)
+        if size <= max_size:
+            return False
+        self._transcript.edits.note_all()
+        return range_to_compact(history.messages, self.openings, max_size) is not None
+
+    def reset_after_summary(self) -> None:
+        """Read the compacted history again, and estimate its size until the next response reports it."""
+        self.messages.reset()
+        self._state.meter.last = Usage(estimate_tokens(self._transcript.history.messages))
+
+
+def inherited_tools(
+    parent: Sequence[Tool], own: Sequence[Tool], branches: Mapping[str, BranchTool]
+) -> tuple[Tool, ...]:
+    """Return the parent's tools and the branch's own. The branch's tools and branches win if names are equal."""
+    named = {tool.name: tool for tool in parent if tool.name not in branches}
+    return tuple((named | {tool.name: tool for tool in own}).values())
+
+
+def named_tools(tools: Sequence[Tool], names: Sequence[str]) -> tuple[Tool, ...]:
+    """Return the tools of a saved run by their names."""
+    known = {tool.name: tool for tool in tools}
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise AcornError(
+            f"The saved run had the tools {', '.join(f'`{name}`' for name in missing)}, added by `on_step`, which are "
+            f"not declared on the module. Declare them to resume the run."
+        )
+    return tuple(known[name] for name in names)
+
+
+def _new_thread_message() -> ThreadMessage:
+    from acorn._history.thread_message import ThreadMessage  # The event classes, which most runs do not need.
 
     return ThreadMessage()

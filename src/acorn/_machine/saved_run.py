@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 
 from acorn._formats.json import copy_json
 from acorn._formats.schema.shape import RESULT
-from acorn._history import messages
-from acorn._history.history import history_of
+from acorn._history.history import assistant_message, history_of
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.state import State
@@ -31,10 +30,10 @@ from acorn._record.saved_form import (
     read_entries,
     read_error,
     read_fork,
+    read_instance,
     read_output,
     read_record,
     read_result,
-    restored,
     written_entry,
     written_record,
     written_result,
@@ -152,8 +151,8 @@ def save_new(
     What comes last is for the next time.
     """
     if not loop.is_over:
-        loop.transcript.notice_all()
-    new, state, turn = loop.journal.entries[since:], loop.state, loop.whereabouts()
+        loop.transcript.edits.note_all()
+    new, state, turn = loop.journal.entries[since:], loop.state, loop.transcript.turn_index
     if before is not None and not loop.is_over:
         after = continue_progress(before, new, state, turn)
         if after is not None:
@@ -175,7 +174,7 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
     """The run as it was saved, ready for its next asks. `plan` is of a branch if the run is one."""
     check_format(saved)
     kept = saved["run"]
-    given = restored(plan.spec.input.schema, kept["input"], "input")
+    given = read_instance(plan.spec.input.schema, kept["input"], "input")
     memory = dict(saved["state"])
     length = memory.pop(LENGTH, None)
     state = State.from_json(memory)
@@ -194,23 +193,23 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
     )
     fill_journal(run, read_entries(saved["journal"]))
     run.journal.now = kept["seconds"]
-    run._book.begin(history_of(run.journal.entries))
+    run._book.start(history_of(run.journal.entries))
     loop = Machine(plan, run, state)
     _count_again(loop)
     if state.phase == "done":
         _close(run, plan, kept)
-        loop.is_counted = True
+        loop.branches.are_counted = True
     turn = None if state.turn is None else run._book.messages[state.turn]
     if turn is None and state.response is not None:
         # The user has removed the turn where it is not in the history, or may yet put it back.
         called = [CalledTool(call.id, call.name, call.raw_arguments) for call in state.calls]
-        turn = messages.assistant(state.response.content, called, state.response.extra)
+        turn = assistant_message(state.response.content, called, state.response.extra)
     if turn is not None:
         is_open = state.phase in ("tools", "branches", "step") or (
             state.phase == "judge" and state.answered_by is not None
         )
-        loop.transcript.resume(turn, state.calls if is_open else [])
-    loop.recover()
+        loop.transcript.resume_turn(turn, state.calls if is_open else [])
+    loop.restore()
     return loop
 
 
@@ -239,7 +238,7 @@ def _close(run: Run, plan: Plan, kept: Mapping[str, Any]) -> None:
     may_differ = plan.on_finish is not None  # which may return anything instead
     run.output = read_output(kept, shape, may_differ=may_differ)
     if not may_differ and plain is not None and not shape.is_empty:
-        restored(shape.schema, {RESULT: plain} if shape.wrapped else plain, "output")
+        read_instance(shape.schema, {RESULT: plain} if shape.wrapped else plain, "output")
 
 
 def hang_records(run: Run, saved: Iterable[Mapping[str, Any]]) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from acorn._formats.blobs import to_saved_data
 from acorn._formats.json import to_json_data
 from acorn._formats.redact import find_secrets, redact
-from acorn._machine.limits import Limits, Meter, Spent
+from acorn._machine.limits import Limits, Meter, Spent, StepDigest
 from acorn._record.saved_form import fields_of, read_request, read_result, written_request, written_result
 from acorn.errors import AcornError
 from acorn.models.port import ModelResponse, RawCall
@@ -128,6 +128,8 @@ def branch_id(parent_id: str, place: str) -> str:
 
 
 Phase = Literal["new", "prompt", "start", "compact", "model", "tools", "branches", "step", "judge", "done"]
+StopReason = Literal["finish", "forced", "limit", "loop", "step", "unfinished"]
+"""Why a run ended with an output."""
 
 _OF_CALLS = frozenset(("response", "calls", "results", "branches", "under_way"))
 
@@ -148,7 +150,7 @@ class State:
     """Whether the answer is asked for in XML."""
     was_forced: bool = False
     """Whether the request under way forces `__finish__`."""
-    reason: str = "finish"
+    reason: StopReason = "finish"
     """What `stop_reason` will be when an answer comes."""
     settings: dict[str, Any] = field(default_factory=JsonObject)
     """`model`, `temperature` and `max_tokens` as a hook set them; what it left alone is not here."""
@@ -178,8 +180,10 @@ class State:
     """What was wrong with the answers before it in the same response, by their calls."""
     compacted: int = -1
     """How many responses there were when a summary was last asked for; once is enough."""
-    marks: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    noticed: bool = False
+    digests: list[StepDigest] = field(default_factory=list[StepDigest])
+    """The digests of the last steps, to detect repetition."""
+    was_warned: bool = False
+    """Whether the model was warned that it repeats its steps."""
     meter: Meter = field(default_factory=Meter)
 
     def to_json(self, turn: int | None) -> JsonObject:
@@ -230,7 +234,7 @@ class State:
         fields["branches"] = {str(context.call_id): context for context in born}
         asked = fields.get("requests", {})
         fields["requests"] = {call_id: read_request(each) for call_id, each in asked.items()}
-        fields["marks"] = [tuple(mark) for mark in fields["marks"]]
+        fields["digests"] = [tuple(digest) for digest in fields["digests"]]
         meter = dict(fields["meter"])
         meter["last"] = Usage(**meter["last"]) if meter["last"] else None
         meter["spent"] = Spent(**meter["spent"])

@@ -129,7 +129,7 @@ def written_record(run: Any) -> JsonObject:
 def read_record(make: Callable[..., Any], saved: Mapping[str, Any], shapes: Shapes | None) -> Any:
     """The record as it was written, and those of its branches if they were written with it."""
     kept, entries = saved["run"], read_entries(saved["journal"])
-    given = kept["input"] if shapes is None else restored(shapes.input.schema, kept["input"], "input")
+    given = kept["input"] if shapes is None else read_instance(shapes.input.schema, kept["input"], "input")
     run = make(
         _a(str, kept["id"]),
         given,
@@ -175,18 +175,18 @@ def _a(kinds: Any, value: Any) -> Any:
     return value
 
 
-def restored(schema: type[BaseModel], plain: Any, what: str) -> BaseModel:
+def read_instance(schema: type[BaseModel], plain: Any, what: str) -> BaseModel:
     """An instance from its plain data as it was saved; its class may have changed since."""
     try:
         try:
-            return restored_text(schema, to_json(plain, inf_nan_mode="constants"), what)
+            return read_instance_json(schema, to_json(plain, inf_nan_mode="constants"), what)
         except PydanticSerializationError:  # half a surrogate pair in it
             return schema.model_validate(plain, by_alias=True, by_name=True)
     except ValidationError as error:
         raise _misfit(what, error) from error
 
 
-def restored_text(schema: type[BaseModel], text: str | bytes, what: str) -> BaseModel:
+def read_instance_json(schema: type[BaseModel], text: str | bytes, what: str) -> BaseModel:
     """The same from JSON."""
     try:
         return schema.model_validate_json(text, by_alias=True, by_name=True)

@@ -129,7 +129,7 @@ class Trace:
         attributes: Attributes = {
             conventions.OPERATION: conventions.INVOKE_AGENT,
             conventions.AGENT: owner,
-            conventions.MODEL: conventions.provider_and_model(loop.model.name)[1],
+            conventions.MODEL: conventions.provider_and_model(loop.builder.model.name)[1],
             conventions.CONVERSATION: self._root,
             conventions.RUN: run_id,
         }
@@ -308,7 +308,7 @@ class Trace:
     def _sum_up(self, entry: Compacted, above: Span) -> None:
         """A summary was asked for aside, and is heard of when it is there."""
         seconds, ended = entry.at - entry.asked, time.time_ns()
-        provider, model = conventions.provider_and_model(self._loops[entry.run_id].model.name)
+        provider, model = conventions.provider_and_model(self._loops[entry.run_id].builder.model.name)
         counted: Attributes = {
             conventions.OPERATION: conventions.CHAT,
             conventions.PROVIDER: provider,

@@ -1,4 +1,4 @@
-"""A support desk that asks before it pays, a chatty one, and one that is slow."""
+"""A support desk that asks before it pays, a chatty agent, and a slow one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
 
 def turns(request: ModelRequest) -> int:
-    """How often the model has answered since it was last spoken to."""
+    """Return how often the model has answered since the last input."""
     roles = [message["role"] for message in request.messages]
     return roles[::-1].index("user")
 

@@ -1,4 +1,4 @@
-"""Modules that give back the input they were given: one for each form of input."""
+"""Modules that return their input: one for each form of input."""
 
 from __future__ import annotations
 
@@ -116,13 +116,13 @@ class Needs(Echo):
 
 
 class Clash(Echo):
-    """Its fields have the names of our options."""
+    """Fields with the names of acorn's options."""
 
     initial_input = [("model", str), ("json", bool, False), ("input", str, ""), ("help", str, ""), ("save", str, "")]
 
 
 class Prefixed(Echo):
-    """A field as our options are spelled where they clash."""
+    """A field spelled like acorn's options after a clash."""
 
     initial_input = [("model", str, ""), ("acorn_model", str, ""), ("save", bool, False), ("no_save", bool, False)]
 

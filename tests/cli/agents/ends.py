@@ -1,4 +1,4 @@
-"""Runs that end in other ways than with an output."""
+"""Runs that end without an output."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SingleTurn(Base):
 
 
 class WrongCalls(Base):
-    """The model calls what is not there, and with what does not fit."""
+    """The model calls an unknown tool, and one with unfitting arguments."""
 
     tools = [search]
     max_steps = 3

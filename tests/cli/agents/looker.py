@@ -1,4 +1,4 @@
-"""Takes media, and says what it was given."""
+"""An agent that takes media and describes it."""
 
 from pydantic import BaseModel
 

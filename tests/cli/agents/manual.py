@@ -1,4 +1,4 @@
-"""Branches that the user's code begins: in a hook, in a tool, several at the same time."""
+"""Branches started from code: in a hook, in a tool, and concurrently."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class SideBySide(Base):
 
 
 class Failing(Base):
-    """A branch that fails is no failure of the run's."""
+    """A failing branch that does not fail the run."""
 
     tools = [work]
 

@@ -1,4 +1,4 @@
-"""A run with everything in it: text, tools, a branch, an answer that is corrected."""
+"""A run with everything: text, tools, a branch, a corrected answer."""
 
 from __future__ import annotations
 

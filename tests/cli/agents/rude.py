@@ -1,4 +1,4 @@
-"""User code that does what a command had better survive: it ends the program, prints, and tells keys."""
+"""User code that a command must survive: it exits, prints, and reveals keys."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Leaves(Base):
 
 
 class LeavesBeside(Base):
-    """Two tools at the same time, each in a thread of its own."""
+    """Two concurrent tools, each in its own thread."""
 
     tools = [leaves, rests]
     model = ScriptedModel([call("leaves") & call("rests")])
@@ -116,7 +116,7 @@ class Parent(Base):
 
 
 class Late(Base):
-    """A thread prints when the run is long over."""
+    """A thread that prints after the run has ended."""
 
     model = ScriptedModel([finish(result="fine")])
 
@@ -164,14 +164,14 @@ class Checking(Base):
 
 
 class Talks(Base):
-    """Text where an answer was wanted: corrected twice."""
+    """Text instead of an answer: corrected twice."""
 
     max_steps = None
     model = ScriptedModel([Reply("first"), Reply("second"), finish(result="fine")])
 
 
 class Forced(Base):
-    """The last answer comes when there are no more steps."""
+    """The last answer comes after the last step."""
 
     max_steps = 1
     tools = [starts_child]
@@ -179,7 +179,7 @@ class Forced(Base):
 
 
 class Wanders(Base):
-    """A turn of text alone is a step of the loop, too."""
+    """A turn of text alone, which is a step of the loop."""
 
     tools = [rests]
     model = ScriptedModel(
@@ -188,7 +188,7 @@ class Wanders(Base):
 
 
 class Skips(Base):
-    """A call beside the answer is not executed."""
+    """A call beside the answer, which is not executed."""
 
     tools = [rests]
     model = ScriptedModel([finish(result="fine") & call("rests")])

@@ -1,4 +1,4 @@
-"""An agent whose model answers by what it reads, so that a fork of its runs goes on."""
+"""An agent whose model answers by the conversation, so that a fork of its runs continues."""
 
 from __future__ import annotations
 

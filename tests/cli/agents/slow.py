@@ -1,4 +1,4 @@
-"""Runs that take their time: to watch, to interrupt."""
+"""Slow runs, to watch and to interrupt."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from acorn.testing import Reply, ScriptedModel, call, finish
 
 
 class Dripping(ScriptedModel):
-    """It pauses between pieces."""
+    """A model that pauses between pieces."""
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
         for delta in super().stream(request):
@@ -74,7 +74,7 @@ def sleep() -> None:
 
 
 class Asleep(Stuck):
-    """Two tools at the same time that take very long."""
+    """Two concurrent tools that take very long."""
 
     tools = [sleep]
     model = ScriptedModel([call("sleep") & call("sleep")])

@@ -1,4 +1,4 @@
-"""Two branches of one name at the same time, each with a tool and a branch of its own."""
+"""Two concurrent branches of one name, each with its own tool and branch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A browser for each file and one server for all; and what holds after every one of them.
+"""One browser per file and one server for all, and checks after every test.
 
-The server has the agent at its root, and saved runs mounted below `/files`. After each test: no error in the console,
-and nothing was asked of anybody else.
+The server has the agent at its root, and saved runs mounted below `/files`. After each test, the console has no error,
+and no request went to another host.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if os.environ.get("ACORN_TORTURE") == "1":
     LOOKS += [(320, False), (1280, True)]
 
 
-@pytest.fixture(scope="module")  # while its driver is open, no other test of this process can have an event loop
+@pytest.fixture(scope="module")  # While its driver is open, no other test of this process can have an event loop.
 def chromium() -> Iterator[Any]:
     path = browser()
     if path is None:
@@ -69,7 +69,7 @@ def home(store: MemoryStore, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @contextmanager
 def served(app: Any) -> Iterator[str]:
-    """An application on a port of its own."""
+    """Start an application on a free port."""
     on = bind_socket("127.0.0.1", 0, is_exact=True)
     server = Server(app, lambda: None)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [on]}, daemon=True)
@@ -82,7 +82,7 @@ def served(app: Any) -> Iterator[str]:
 
 
 class Told:
-    """What the browser complained of, and what a test says is to be expected."""
+    """The errors of the browser, and those that a test expects."""
 
     def __init__(self) -> None:
         self.errors: list[str] = []
@@ -101,7 +101,7 @@ def told() -> Told:
 
 @pytest.fixture
 def open_page(chromium: Any, home: str, told: Told) -> Iterator[Callable[..., Any]]:
-    """`open_page("/runs/", width=320, dark=True)` is a page in a browser of its own that has the key."""
+    """Open a page such as `open_page("/runs/", width=320, dark=True)` in a browser that has the key."""
     contexts: list[Any] = []
     ours = {home}
 
@@ -135,7 +135,7 @@ def open_page(chromium: Any, home: str, told: Told) -> Iterator[Callable[..., An
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say at the end that the browser was missing, where it is easily overlooked."""
+    """Report at the end that the browser was missing."""
     skipped = [each for each in terminalreporter.stats.get("skipped", []) if "tests/web/browser/" in each.nodeid]
     if skipped and browser() is None:
         terminalreporter.write_line(

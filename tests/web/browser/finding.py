@@ -1,4 +1,4 @@
-"""Which browser the tests drive: the system's own Chromium."""
+"""The browser of the tests: the system's Chromium."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PLACES = (
 
 
 def browser() -> str | None:
-    """The path of a Chromium; None where there is none."""
+    """Return the path of a Chromium, or None."""
     wanted = os.environ.get("ACORN_BROWSER", "")
     if wanted and wanted != REQUIRED:
         return wanted

@@ -1,4 +1,4 @@
-"""Runs that other processes drive, seen and answered on the page: a fleet's, a command's, and one that was killed."""
+"""Runs of other processes, viewed and answered on the page: of a fleet, of a command, and of a killed process."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Quick(Lingering):
 
 
 def named(cls: type[module[Any, Any]], name: str, store: str) -> Any:
-    """An agent by the name that other processes know it by."""
+    """Return an agent with the name that other processes know."""
     same: Any = type(name, (cls,), {"__module__": "crew", "__qualname__": name})
     return same(store=store)
 
@@ -66,7 +66,7 @@ def test_fleet_page_shows_workers_and_answers_requests(open_page: Open, postgres
 
 @pytest.fixture
 def lingering(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that drives a run, whose tool waits for a file."""
+    """A process that drives a run whose tool waits for a file."""
     path = os.pathsep.join([str(SOURCE), *sys.path])
     command = [sys.executable, "-m", "acorn", "run", f"{CREW}:Lingering", "--question", "wait", "--store", "runs.db"]
     process = subprocess.Popen(

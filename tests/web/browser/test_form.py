@@ -1,4 +1,4 @@
-"""The form: what is put into it is what the agent is given, neither less nor something else."""
+"""The form: the agent receives exactly what was entered."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def form(open_page: Open, taker: str) -> Any:
 
 
 def run(page: Any, store: MemoryStore) -> dict[str, Any]:
-    """Runs what is in the form; what the agent was given."""
+    """Run the form and return what the agent received."""
     with page.expect_response("**/api/runs") as begun:
         page.get_by_role("button", name="Run", exact=True).click()
     page.wait_for_url(f"**/?run={begun.value.json()['id']}")
@@ -166,7 +166,7 @@ def test_chosen_file_is_never_dropped(form: Any, store: MemoryStore, told: Any, 
         file.write_bytes(bytes(size))
     paper = page.locator("input[type=file]").last
     paper.set_input_files(large)
-    for _ in range(2):  # it is said again whenever somebody tries
+    for _ in range(2):  # It is repeated at every attempt.
         page.get_by_role("button", name="Run", exact=True).click()
         expect(page.locator(".field.is-wrong")).to_contain_text("The file may have at most 20 MB.")
     expect(page.locator(".run-head")).to_be_hidden()

@@ -1,4 +1,4 @@
-"""Two runs compared, a run forked, and a run as Python, as somebody does it."""
+"""Comparing two runs, forking a run, and a run as Python, as a user does it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ expect.set_options(timeout=PATIENCE * 1000)
 
 @pytest.fixture(scope="session")
 def two(store: MemoryStore) -> None:
-    """Two runs that differ, one of them hostile."""
+    """Two different runs, one of them hostile."""
     agent = Desk(store=store)
     agent.using(run_id="oaks").run(question="search oaks", limit=3)
     agent.using(run_id="beeches").run(question="search beeches", limit=3)

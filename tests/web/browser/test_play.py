@@ -1,4 +1,4 @@
-"""The playground, as somebody uses it."""
+"""The playground, as a user uses it."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ def test_play_page_is_accessible_and_fits(open_page: Open, width: int, dark: boo
 
 
 def assert_good(page: Any) -> None:
-    """No violation that axe knows of, and nothing wider than the page."""
+    """Check that axe finds no violation and nothing is wider than the page."""
     found = Axe().run(page)
     assert found.violations_count == 0, found.generate_report()
     wide = page.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")

@@ -1,4 +1,4 @@
-"""The list of runs and the viewer, as somebody uses them."""
+"""The list of runs and the viewer, as a user uses them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ expect.set_options(timeout=PATIENCE * 1000)
 
 @pytest.fixture(scope="session")
 def kept(store: MemoryStore) -> dict[str, str]:
-    """Runs that are there, by their ids."""
+    """Stored runs by their ids."""
     agent = Desk(store=store)
     ids = ("search", "broken", "branches", "hostile", "many", "question")
     return {each: agent.using(run_id=each).run(question=f"{each} kept").id for each in ids}
@@ -55,7 +55,7 @@ def test_run_list_is_searched_filtered_and_opened_by_keyboard(open_page: Open, k
 
 
 class SlowStore(MemoryStore):
-    """Takes longer for a list than the page waits before it asks again."""
+    """A store whose list takes longer than the page waits before it asks again."""
 
     def list(self, **wanted: Any) -> Any:
         time.sleep(2.5)
@@ -73,7 +73,7 @@ def test_slow_run_list_is_shown(open_page: Open) -> None:
 def test_full_text_search_is_announced(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/?q=no%20such%20thing%20at%20all")
     expect(page.get_by_role("status")).to_contain_text("0 of the ")
-    page.get_by_label("Search runs").fill("found KEPT")  # what a tool returned
+    page.get_by_label("Search runs").fill("found KEPT")  # The result of a tool.
     expect(page.locator(".run-line", has_text="search kept")).to_be_visible()
     expect(page.locator(".run-line", has_text="branches kept")).to_have_count(0)
     expect(page.get_by_role("status")).to_contain_text("contain “found KEPT” in inputs, messages, calls or results")
@@ -201,7 +201,7 @@ def test_run_pausing_while_viewed_is_answered(open_page: Open, store: MemoryStor
     expect(page.locator(".view-head .status")).to_have_text("running")
     GATES["seen"].set()
     expect(page.locator(".view-head .status")).to_have_text("waiting for input")
-    page.get_by_label("Your answer").fill("gre")  # what is typed stays, whatever else is told of the run
+    page.get_by_label("Your answer").fill("gre")  # Typed text stays, whatever else arrives about the run.
     page.get_by_label("Your answer").press_sequentially("en")
     expect(page.get_by_label("Your answer")).to_have_value("green")
     page.get_by_role("button", name="Answer", exact=True).click()

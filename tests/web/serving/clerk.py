@@ -1,4 +1,4 @@
-"""An agent to be served, whose model does what the question says. `TRACES` is where it leaves word of its runs."""
+"""A served agent whose model does what the question says. It logs its runs to `TRACES`."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def refund(amount: float) -> str:
 
 
 def said(request: ModelRequest) -> tuple[str, int]:
-    """The question of the last input, and how many turns stand behind it."""
+    """Return the question of the last input, and the number of turns since it."""
     turns = 0
     for message in reversed(request.messages):
         content = str(message["content"])

@@ -1,4 +1,4 @@
-"""`acorn serve` as a process of its own, and the service without a network."""
+"""`acorn serve` as a separate process, and the service without a network."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class Served:
         (self.traces / f"{name}.go").touch()
 
     def ends(self) -> tuple[int, str]:
-        """Its exit code, and all that it printed."""
+        """Return the exit code and all output."""
         out, err = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, "".join(self.printed) + err + out
 
 
 @contextmanager
 def serving(folder: Path, *words: object, target: str = CLERK, **environment: str) -> Iterator[Served]:
-    """A server on a port of its own; with the key of the tests, unless the words say otherwise."""
+    """Start a server on a free port, with the key of the tests unless the arguments say otherwise."""
     keys = [] if {"--key", "--no-key"} & set(words) or "ACORN_SERVE_KEYS" in environment else ["--key", KEY]
     search = os.pathsep.join([str(Path(acorn.__file__).parents[1]), str(ROOT)])
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("ACORN_")}
@@ -83,12 +83,12 @@ def serving(folder: Path, *words: object, target: str = CLERK, **environment: st
 
 
 def app(agent: Any, **options: Any) -> Any:
-    """The service as an application."""
+    """Return the service as an application."""
     return acorn.web.service(agent, **{"keys": [KEY], **options})
 
 
 async def asked(service: Any, method: str, path: str, *, headers: Any = None, **options: Any) -> httpx.Response:
-    """One request to it, with the key; a header that is None is left out."""
+    """Send one request with the key; a header that is None is left out."""
     usual = {"authorization": f"Bearer {KEY}"} | ({"content-type": "application/json"} if method == "POST" else {})
     sent = {name: value for name, value in (usual | (headers or {})).items() if value is not None}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=service), base_url=HOME) as client:
@@ -105,7 +105,7 @@ def post(service: Any, path: str, body: Any = None, **options: Any) -> httpx.Res
 
 
 def events(answer: httpx.Response) -> list[Any]:
-    """The events of a stream."""
+    """Return the events of a stream."""
     assert answer.status_code == 200, answer.text
     lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith("data: ")]
     return [line if line == "[DONE]" else json.loads(line) for line in lines]

@@ -1,4 +1,4 @@
-"""What the service answers: outputs, streams, failures and their statuses, runs that wait, and its description."""
+"""Responses of the service: outputs, streams, failures and their statuses, paused runs, and OpenAPI."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_no_stream_piece_has_secret(clerk: Any) -> None:
         json.dumps([event.get("partial") for event in events_of(texts[1])]),
     ):
         assert "***" in text
-        assert "canary" not in text  # no beginning of one either
+        assert "canary" not in text  # Nor the start of one.
 
 
 def events_of(text: str) -> list[Any]:
@@ -174,7 +174,7 @@ def test_text_like_key_stays_in_answer() -> None:
     assert post(app(Echo()), "/run", "use sk-learning-tools").json() == "use sk-learning-tools"
 
 
-# Runs that wait for people
+# Paused runs
 
 
 def test_paused_run_is_answered_and_resumes(clerk: Any) -> None:
@@ -197,7 +197,7 @@ def test_unknown_run_cannot_be_answered(clerk: Any) -> None:
 
 
 def test_uncallable_agent_is_rejected_at_start() -> None:
-    with pytest.raises(DeclarationError, match="nobody can answer"):
+    with pytest.raises(DeclarationError, match="no one can answer"):
         app(Clerk())
     with pytest.raises(DeclarationError, match="needs an instance"):
         app(Clerk)

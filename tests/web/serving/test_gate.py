@@ -1,4 +1,4 @@
-"""Who may use the service: keys, Host, Origin, methods, kinds and lengths of bodies."""
+"""Access to the service: keys, Host, Origin, methods, kinds and lengths of bodies."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_browser_visitor_is_told_what_to_do(service: Any) -> None:
         assert page.headers["x-content-type-options"] == "nosniff"
         for words in ("Authorization: Bearer", f"curl {HOME}/openapi.json", "`acorn serve` printed", "`acorn web"):
             assert words in page.text
-    assert "Echo" not in page.text  # whoever has no key need not know what is served
+    assert "Echo" not in page.text  # A client without a key need not know what is served.
     assert get(service, "/", headers=browser | {"host": "evil.example"}).status_code == 403
     assert get(service, "/", headers={"authorization": None}).json()["error"]["type"] == "key"
 

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: what a request is taken for, and what comes back, whole and in pieces."""
+"""OpenAI's chat completions: how requests are read, and the responses, whole and streamed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on the service: its agent is served, and its `curl` lines are run as they are written."""
+"""The documentation page about the service: its agent is served, and its `curl` lines are run as written."""
 
 from __future__ import annotations
 

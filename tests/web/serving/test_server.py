@@ -1,4 +1,4 @@
-"""`acorn serve` as a process: the official client, many at once, clients that leave, and the end of the server."""
+"""`acorn serve` as a process: the official client, concurrency, disconnects, and shutdown."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_two_hundred_concurrent_requests_are_answered(served: Served) -> None:
     asyncio.run(main())
 
 
-# Clients that leave
+# Disconnects
 
 
 @pytest.mark.parametrize("path", ["/run", "/stream", "/v1/chat/completions"])
@@ -178,7 +178,7 @@ def test_too_long_body_is_rejected_over_http(served: Served) -> None:
         assert b" 413 " in line.recv(65536).splitlines()[0]
 
 
-# The end of the server
+# Shutdown
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
@@ -223,7 +223,7 @@ def is_listening(address: str) -> bool:
     return True
 
 
-# What is printed, and what is refused
+# Output and rejections
 
 
 def test_keys_are_given_generated_or_disabled(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_keys_are_given_generated_or_disabled(tmp_path: Path) -> None:
         ((ECHO, "--port", "TAKEN"), "cannot listen on 127.0.0.1"),
         ((ECHO, "--model", ""), "model"),
         (("nowhere.py",), "there is no file"),
-        ((CLERK,), "nobody can answer"),
+        ((CLERK,), "no one can answer"),
     ],
 )
 def test_unservable_agent_is_reported_immediately(

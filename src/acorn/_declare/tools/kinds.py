@@ -117,7 +117,7 @@ class AgentTool:
     """A tool that starts another agent."""
 
     name: str
-    function: Callable[..., Any] = field(repr=False)
+    function: Any = field(repr=False)
     """The class, which each call instantiates, or the instance itself."""
     options: ToolOptions
     where: str

@@ -284,7 +284,7 @@ class Shapes(NamedTuple):
     """The class, or instance, that is a branch or a tool of this name; None where there is none."""
 
 
-SHAPES = "_acorn_shapes"
+SHAPES = "__acorn_shapes__"
 """Where a module class has them."""
 
 

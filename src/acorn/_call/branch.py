@@ -1,0 +1,165 @@
+"""Branches that the user's code starts from a tool or a hook: `self.branch(...)` and `self.branch_all(...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+from acorn._base.interrupts import StopSignal
+from acorn._call.plan import plan_for
+from acorn._declare.agent import AgentBase
+from acorn._declare.spec_cache import Branch, check_branch, current_overrides, instance_of
+from acorn._drive.async_driver import adrive
+from acorn._drive.bridge import run_concurrently
+from acorn._drive.sync_driver import drive
+from acorn._drive.tree import Tree, current_machine, tree_of
+from acorn._formats.json import describe_error, excerpt
+from acorn._machine.branches import unfinished_message
+from acorn._machine.state import BranchContext
+from acorn.errors import AcornError, BranchError, DeclarationError
+from acorn.record import CallSite, call_site_of
+from acorn.types import JsonObject, Unfinished
+
+
+def branch(agent: AgentBase, which: Branch, inputs: JsonObject) -> Any:
+    """Run a branch and return its output."""
+    return _run_branch(_branch_site(agent), which, inputs)
+
+
+async def abranch(agent: AgentBase, which: Branch, inputs: JsonObject) -> Any:
+    """Run a branch on the event loop and return its output."""
+    site = _branch_site(agent)
+    with _started_branch(site, which, inputs) as (tree, run_id):
+        if not tree.machines[run_id].is_over:
+            await adrive(tree, run_id)
+            if not tree.machines[run_id].is_over:
+                await tree.siblings.wait_for_others(site.place, run_id)
+            _raise_if_paused(tree, run_id)
+    return tree.machines[run_id].run.output
+
+
+def branch_all(
+    agent: AgentBase, branches: Sequence[tuple[Branch, Mapping[str, Any]]], concurrency: int | None
+) -> list[Any]:
+    """Run branches concurrently, and return their outputs in order. A failure is a `BranchError` in the list."""
+    _check_branches(branches, concurrency)
+    # Every branch gets its id before the first one starts: threads start in any order.
+    sites = [_branch_site(agent) for _ in branches]
+
+    def attempt(site: _BranchSite, which: Branch, inputs: Mapping[str, Any]) -> Any:
+        try:
+            return _run_branch(site, which, dict(inputs))
+        except (BranchError, StopSignal) as error:
+            if isinstance(error, StopSignal) and error.reason != "paused":
+                raise
+            return error
+
+    attempts = [partial(attempt, site, which, inputs) for (which, inputs), site in zip(branches, sites, strict=True)]
+    outcomes = run_concurrently(attempts, concurrency)
+    for outcome in outcomes:
+        if isinstance(outcome, StopSignal):  # Pause only after every branch has come as far as it can.
+            raise outcome
+    return outcomes
+
+
+class _BranchSite(NamedTuple):
+    """The place in the user's code that starts a branch."""
+
+    tree: Tree
+    parent_id: str
+    """The run that the branch belongs to."""
+    place: CallSite
+    """The call that contains the code: in that run, or in a branch of it."""
+    id: str
+
+
+def _branch_site(agent: AgentBase) -> _BranchSite:
+    """Return the site of a new branch of the agent's run. Raise if the calling code is not inside such a run."""
+    site_and_run = call_site_of(agent)
+    if site_and_run is not None and site_and_run[1].stop_reason is None:
+        place, run = site_and_run
+        # Concurrent branches may call the same tool of their parent, so the id names the branch that calls it.
+        site_id = place.next() if place.run_id == run.id else f"{place.run_id}/{place.next()}"
+        return _BranchSite(tree_of(place), run.id, place, site_id)
+    machine, name = current_machine(), type(agent).__name__
+    if machine is not None and not machine.is_over:
+        running = type(machine.plan.agent).__name__
+        raise AcornError(
+            f"This `{name}` has no run to branch from: the calling code is inside a run of another instance, a "
+            f"`{running}`. Call `branch` on that instance."
+        )
+    raise AcornError(
+        "There is no run to branch from. Call `self.branch(...)` in a hook or a tool, while its module is running."
+    )
+
+
+def _check_branches(branches: object, concurrency: object) -> None:
+    """Check the arguments of `branch_all` before any branch starts."""
+    if not isinstance(branches, list | tuple):
+        raise DeclarationError(
+            f"`branch_all` takes a list of pairs, each a module class and a dict of its inputs, "
+            f"got {excerpt(branches)}."
+        )
+    for index, pair in enumerate(branches):
+        is_pair = isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[1], Mapping)
+        if not is_pair:
+            raise DeclarationError(
+                f"`branches[{index}]` of `branch_all` must be a pair of a module class and a dict of its inputs, such "
+                f"as `(Review, {{}})`, got {excerpt(pair)}."
+            )
+        check_branch(pair[0], f"`branches[{index}][0]` of `branch_all`")
+    is_count = isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency >= 1
+    if concurrency is not None and not is_count:
+        raise DeclarationError(
+            f"`concurrency` of `branch_all` must be a whole number of at least 1, or None for all at once, "
+            f"got {excerpt(concurrency)}."
+        )
+
+
+def _run_branch(site: _BranchSite, which: Branch, inputs: JsonObject) -> Any:
+    with _started_branch(site, which, inputs) as (tree, run_id):
+        if not tree.machines[run_id].is_over:  # A stored branch may have finished before.
+            drive(tree, run_id)
+            _raise_if_paused(tree, run_id)
+    return tree.machines[run_id].run.output
+
+
+def _raise_if_paused(tree: Tree, run_id: str) -> None:
+    """Stop the calling code if a branch waits for a person: it has no output, and its code is called again later."""
+    if not tree.machines[run_id].is_over:
+        raise StopSignal("paused")
+
+
+@contextmanager
+def _started_branch(site: _BranchSite, which: Branch, inputs: JsonObject) -> Generator[tuple[Tree, str]]:
+    """Start a branch for the block that drives it, and turn its failure into a `BranchError`."""
+    check_branch(which, "A branch")
+    name = (which if isinstance(which, type) else type(which)).__name__
+    tree = site.tree
+    context: BranchContext | None = None
+    failure: BaseException | None = None
+    try:
+        plan = plan_for(instance_of(which), current_overrides())
+        input = plan.spec.input.from_call(name, (), inputs)
+        context = tree.new_branch(site.place, site.parent_id, site.id, name, plan, input)
+        tree.siblings.start(site.place, context.run_id)
+        yield tree, context.run_id
+    except BaseException as error:
+        failure = error
+        if (
+            not isinstance(error, Exception) or error is tree.fatal_error
+        ):  # The whole tree is interrupted or has failed.
+            raise
+        path = name if context is None else context.path
+        raise BranchError(f"The branch `{path}` failed: {describe_error(error)}") from error
+    finally:
+        if context is not None:
+            tree.siblings.end(site.place, context.run_id)
+        is_interrupted = failure is not None and not isinstance(failure, Exception)
+        if context is not None and not is_interrupted:  # An interrupted branch may be resumed, and ends then.
+            tree.finish_branch(context, failure)
+    assert context is not None
+    if isinstance(tree.machines[context.run_id].run.output, Unfinished):
+        raise BranchError(f"The branch failed: {unfinished_message(context.path)}")

@@ -1,0 +1,59 @@
+"""The conversation as one XML document, for `history_format = "thread"`.
+
+The document is made from the repaired messages of a request, so the user's edits of the history apply here too.
+"""
+
+from __future__ import annotations
+
+from acorn._history.history import user_message
+from acorn.record import Message
+from acorn.thread.messages import events_of
+from acorn.thread.xml import Names, document, lines_of
+from acorn.types import Content, JsonObject
+
+
+class ThreadMessage:
+    """The document of one run. Lines that were written for an earlier request are reused."""
+
+    def __init__(self) -> None:
+        self._start()
+
+    def _start(self) -> None:
+        self._messages: list[Message] = []
+        """The messages that are in the document."""
+        self._lines: list[str] = []
+        self._parts: list[JsonObject] = []
+        self._names: Names = {}
+        self._iteration = 0
+
+    def wrap(self, messages: list[Message]) -> list[Message]:
+        """Return the system messages, and one user message that holds all other messages."""
+        first = next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))
+        conversation = messages[first:]
+        if not _starts_with(conversation, self._messages):
+            self._start()
+        for message in conversation[len(self._messages) :]:
+            self._iteration += message["role"] == "assistant"
+            self._parts += _media_parts(message, len(self._lines))
+            self._lines += lines_of(events_of(message, self._iteration), len(self._lines), self._names)
+        self._messages = conversation
+        text = document(self._lines)
+        content: Content = [{"type": "text", "text": text}, *self._parts] if self._parts else text
+        return [*messages[:first], user_message(content)]
+
+
+def _starts_with(messages: list[Message], known: list[Message]) -> bool:
+    """Whether the list starts with the same objects. A message that was sent never changes."""
+    return len(messages) >= len(known) and all(one is other for one, other in zip(messages, known, strict=False))
+
+
+def _media_parts(message: Message, event: int) -> list[JsonObject]:
+    """Return the parts that XML cannot hold, each after a line with the number of its event."""
+    content = message.get("content")
+    if not isinstance(content, list):
+        return []
+    media = (part for part in content if not isinstance(part.get("text"), str))
+    labelled: list[JsonObject] = []
+    for number, part in enumerate(media, start=1):
+        labelled += [{"type": "text", "text": f"Media {number} of event {event}:"}, part]
+    return labelled

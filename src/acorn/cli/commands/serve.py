@@ -292,12 +292,12 @@ def mcp(
     Each is a tool named by its class. Over standard input and output, as clients start servers: the command to give
     them is "acorn mcp agent.py". It ends when the client closes its side, or with Ctrl-C.
     """
-    from acorn.mcp.server import serve_apart
+    from acorn.mcp.server import serve_to
 
     out = context.obj.set_aside()  # a file may print while it is imported, and from then on
     agents = [load(target, debug=debug, once=True) for target in targets]
     try:
-        serve_apart(agents, http, out)
+        serve_to(agents, http, out)
     except AcornError as error:
         raise CommandError(message_of(error), FAILED, debug=debug) from error
     return FINE

@@ -25,9 +25,9 @@ from stored_steps import (
 
 from acorn.stores import rules
 from acorn.stores.lease import this_process
-from acorn.stores.postgres.claims import TURN
 from acorn.stores.postgres.store import PostgresStore
-from acorn.stores.postgres.writes import _GO_ON
+from acorn.stores.postgres.writer import WRITE_NUMBER
+from acorn.stores.postgres.writes import UPDATE_RUNNING_ROOT
 
 
 def raw(
@@ -44,10 +44,10 @@ def raw(
         for entries, state in step_rows:
             with connection.pipeline():
                 connection.execute("BEGIN", prepare=False)
-                connection.execute(TURN, ("raw", since))
+                connection.execute(WRITE_NUMBER, ("raw", since))
                 facts = ("running", "openai/gpt-4o", since, 10, 20, 0, 0, 1, 0, 0.25, 1.5, None, None)
                 kept = (since + len(entries), None, state, entries, run_id, since, holder)
-                went = connection.execute(_GO_ON, (*facts, *kept))
+                went = connection.execute(UPDATE_RUNNING_ROOT, (*facts, *kept))
                 assert went.fetchone() is not None
                 connection.execute("COMMIT", prepare=False)
             since += len(entries)
@@ -56,7 +56,7 @@ def raw(
 
 
 def lines() -> list[Line]:
-    assert len(rules.CHANGED.split(", ")) == 14, "the same columns"
+    assert len(rules.CHANGE_COLUMNS.split(", ")) == 14, "the same columns"
     with database() as url, tempfile.TemporaryDirectory() as folder:
         if url is None:
             return []

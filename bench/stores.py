@@ -44,14 +44,14 @@ def raw(path: Path, rows: tuple[Rows, Rows] = PLAIN) -> Callable[[], None]:
         for entries, state in rows:
             now = time.time()
             connection.execute("BEGIN IMMEDIATE")
-            connection.execute("SELECT number, holder FROM runs WHERE id = ?", ("r",)).fetchone()
+            connection.execute("SELECT number, process FROM runs WHERE id = ?", ("r",)).fetchone()
             connection.execute(
                 "UPDATE runs SET status = ?, model = ?, steps = ?, input_tokens = ?, output_tokens = ?, "
                 "cached_tokens = ?, reasoning_tokens = ?, requests = ?, cost = ?, updated = ?, seconds = ?, "
-                "length = ? WHERE number = 1",
+                "entry_count = ? WHERE number = 1",
                 ("running", "openai/gpt-4o", since, 10, 20, 0, 0, 1, 0.25, now, 1.5, since),
             )
-            connection.execute("UPDATE states SET state = ? WHERE run = 1", (state,))
+            connection.execute("UPDATE run_states SET state = ? WHERE run = 1", (state,))
             for entry in entries:
                 connection.execute("INSERT INTO entries (root, run, entry) VALUES (1, 1, ?)", (entry,))
             connection.execute("COMMIT")

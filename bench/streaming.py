@@ -12,8 +12,7 @@ from measure import Line, cpu
 from pydantic import BaseModel, create_model
 from pydantic_core import from_json
 
-from acorn._formats.partial.compile import expectation_of
-from acorn._formats.partial.parser import PushParser
+from acorn._formats.partial.parser import PushParser, expectation_of
 from acorn._formats.schema.shape import shape_of
 from acorn.chunk import Streamer
 from acorn.models.assemble import Assembly

@@ -43,7 +43,7 @@ def change(
         **known,
     }
     return Change(
-        run_id=run_id, birth=born, since=since, entries=list(entries), status=status, steps=steps, **facts
+        run_id=run_id, header=born, offset=since, entries=list(entries), status=status, steps=steps, **facts
     )  # fmt: skip
 
 

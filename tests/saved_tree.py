@@ -71,7 +71,7 @@ class SavedTree(Tree):
             plan = self._plans[run_id]
             if context is not None:
                 parent = self.machines[context.parent_id]
-                plan = parent.branch_plan(context, plan)
+                plan = parent.branches.plan_for(context, plan)
                 if any(
                     isinstance(entry, BranchFinished) and entry.child_id == run_id for entry in parent.journal.entries
                 ):
@@ -80,7 +80,7 @@ class SavedTree(Tree):
             under_way = saved["state"]["under_way"]
             saved["state"]["under_way"] = {each: at for each, at in under_way.items() if not each.startswith(TOOL)}
             new = load(plan, saved, old.run.deps)
-            was, made = old.run._book.messages, new.run._book.messages  # Not `history`, which would hand it out.
+            was, made = old.run._history.messages, new.run._history.messages  # Not `history`, which would hand it out.
             assert old.run.error is not None or made == json.loads(json.dumps(to_json_data(was)))
             self._keep_the_record(old, new)
             self.machines[run_id] = new
@@ -96,12 +96,12 @@ class SavedTree(Tree):
 
     def _keep_the_record(self, old: Machine, new: Machine) -> None:
         """Keep the record, which user code may hold; another process would get a new one."""
-        kept = {name: getattr(old.run, name) for name in ("output", "error", "stop_reason", "_book", "seconds")}
+        kept = {name: getattr(old.run, name) for name in ("output", "error", "stop_reason", "_history", "seconds")}
         fresh = vars(new.run)
         fresh["branches"] = [record for record in old.run.branches if record.id not in self.machines]  # Ended long ago.
         if old.is_over:
             fresh.update(kept)
         vars(old.run).clear()
         vars(old.run).update(fresh)
-        for part in (new, new.transcript, new.builder, new.branches, new.calls, new.answers):
+        for part in (new, new.transcript, new.builder, new.hook, new.branches, new.calls, new.answers):
             part.run = old.run

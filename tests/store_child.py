@@ -14,7 +14,7 @@ from typing import Any
 from tests.commits import begin, go_on
 
 from acorn import StoreError
-from acorn.stores.lease import claim_process, this_process
+from acorn.stores.lease import start_heartbeat, this_process
 from acorn.stores.open import open_store
 from acorn.stores.port import Store
 
@@ -40,7 +40,7 @@ def act(store: Store, word: str, *arguments: Any) -> Any:
             kept = store.claim(arguments[0], this_process())
             return None if kept is None else [one.facts.status for one in kept]
         case "hold":
-            claim_process(store, *arguments)
+            start_heartbeat(store, *arguments)
         case "status":
             return store.follow(*arguments)[0]
         case "work":

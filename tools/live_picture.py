@@ -95,9 +95,9 @@ def picture() -> str:
     console = Console(file=StringIO(), record=True, width=92, height=40, force_terminal=True, color_system="truecolor")
     view = LiveView("Researcher", "scripted", console)
     agent = Researcher(model=ScriptedModel(REPLIES, chunk_size=6))
-    with capture() as runs, listen(view.hear):
+    with capture() as runs, listen(view.add_entry):
         for chunk in agent.stream(question="Who made Python, and when?"):
-            view.feed(chunk, runs[0])
+            view.add_chunk(chunk, runs[0])
             partial = chunk.partial if chunk.branch is None else None
             if partial and len(partial.answer or "") > 30:
                 break

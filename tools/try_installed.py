@@ -74,7 +74,7 @@ def missing_modules() -> list[str]:
 
     missing: list[str] = []
     for found in pkgutil.walk_packages(acorn.__path__, "acorn.", onerror=lambda name: None):
-        if found.name.endswith("__main__") or ".scenes." in found.name:
+        if found.name.endswith("__main__"):
             continue  # Programs.
         try:
             importlib.import_module(found.name)

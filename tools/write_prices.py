@@ -1,8 +1,8 @@
 """Write `src/acorn/models/prices.json` from LiteLLM's table: `make prices`.
 
-For each model of a native lane, dollars per million tokens: input, output, input read from a cache, input written to
-one (and for an hour), and the same for prompts beyond a length. Anthropic requires the maximum length of an answer, so
-its models also have that length.
+The table has the models of the native lanes, in dollars per million tokens: input, output, input read from a cache,
+input written to a cache (and to one that lasts an hour), and the prices for long prompts. Requests to Anthropic must
+limit the length of the response, so its models also have the longest length that they support.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def litellm_table() -> dict[str, Any]:
 def row(known: dict[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {ours: _million(known[key]) for ours, key in KEYS.items() if known.get(key) is not None}
     if known.get("litellm_provider") == "anthropic" and known.get("max_output_tokens"):
-        made["longest"] = known["max_output_tokens"]
+        made["max_output"] = known["max_output_tokens"]
     for key in known:
-        if beyond := re.fullmatch(r"input_cost_per_token_above_(\d+)k_tokens", key):
-            size = f"_above_{beyond[1]}k_tokens"
+        if tier_key := re.fullmatch(r"input_cost_per_token_above_(\d+)k_tokens", key):
+            size = f"_above_{tier_key[1]}k_tokens"
             tier = {o: _million(known[k + size]) for o, k in KEYS.items() if known.get(k + size) is not None}
-            made["beyond"] = {"tokens": int(beyond[1]) * 1000, **tier}
+            made["long_prompt"] = {"tokens": int(tier_key[1]) * 1000, **tier}
     return made
 
 

@@ -2,13 +2,13 @@
 
     from acorn import module, tool
 
-`module` is the class to derive from, `tool` marks functions that a model may call; the errors say whose
-turn it is to act.
+Derive agents from the class `module`, and mark functions that a model may call with `tool`.
 """
 
 from acorn._base import startup as startup
 
 # isort: split
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from acorn._declare.tools.decorator import tool
@@ -70,7 +70,7 @@ __all__ = [
     "StoreError",
 ]
 
-# Names that bring the loop with them are loaded when they are first used, so that `import acorn` stays light.
+# These names load the machine. They are loaded when they are first used, so that `import acorn` stays fast.
 _LATE = {
     "runs": "acorn._call.runs",
     "Partial": "acorn.partial",
@@ -83,7 +83,5 @@ _LATE = {
 def __getattr__(name: str) -> Any:
     if name not in _LATE:
         raise AttributeError(f"module 'acorn' has no attribute {name!r}")
-    from importlib import import_module
-
-    found = globals()[name] = getattr(import_module(_LATE[name]), name)
-    return found
+    value = globals()[name] = getattr(import_module(_LATE[name]), name)
+    return value

@@ -1,4 +1,4 @@
-"""`python -m acorn`: the command line without its script."""
+"""The command line as a module: `python -m acorn`."""
 
 import sys
 

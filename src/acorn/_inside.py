@@ -22,7 +22,7 @@ from acorn import Run, module
 from acorn._base.interrupts import StopSignal
 from acorn._base.startup import raise_on_interrupt
 from acorn._call.batch import Batch, Item
-from acorn._call.call import Caller as _Caller
+from acorn._call.call import AgentCaller as _AgentCaller
 from acorn._call.call import adrive_tree as _adrive_tree
 from acorn._call.call import aresume_stream, resume_stream, stored_settings
 from acorn._call.call import drive_tree as _drive_tree
@@ -59,7 +59,7 @@ from acorn._formats.json import (
     to_json_text,
 )
 from acorn._formats.redact import find_secrets, redact
-from acorn._formats.schema.example_values import example_value
+from acorn._formats.schema.examples import example_value
 from acorn._formats.schema.generate import JsonSchema, follow_refs
 from acorn._formats.schema.generate import schema_of as _schema_of
 from acorn._formats.schema.problems import Problem, describe_errors, describe_schema
@@ -77,8 +77,8 @@ from acorn._machine.machine import TOO_LATE as _TOO_LATE
 from acorn._record.saved_form import MisfitError, RecordedError, fields_of
 from acorn._record.saved_form import module_in as class_in_journal
 from acorn._record.saved_form import read_entries as _read_entries
-from acorn._record.saved_form import written_entry as entry_to_json
-from acorn._record.saved_form import written_request as request_to_json
+from acorn._record.saved_form import write_entry as entry_to_json
+from acorn._record.saved_form import write_request as request_to_json
 from acorn.errors import InputError
 from acorn.journal import Entry
 from acorn.stores.port import Status, Store, StoredRun
@@ -98,7 +98,7 @@ __all__ = [
     "MisfitError",
     "OwnerLoop",
     "Problem",
-    "QueuedRun",
+    "ClaimedRun",
     "RecordedError",
     "Shape",
     "Tool",
@@ -290,10 +290,10 @@ def in_batch(agent: AgentT, batch: str, index: int) -> AgentT:
 
 async def aresume(agent: Agent, run_id: str, answers: object, *, is_one: bool) -> Run:
     """Resume a stored run on the event loop. `answers` is one answer if `is_one`, else answers by request id."""
-    return await _Caller[Any, Any](agent).aresume(run_id, answers, is_single=is_one)
+    return await _AgentCaller[Any, Any](agent).aresume(run_id, answers, is_single=is_one)
 
 
-class QueuedRun:
+class ClaimedRun:
     """A run that a queue delivered and that this process has claimed."""
 
     def __init__(self, agent: Agent, stored: Sequence[StoredRun], store: Store, stop: Event | None) -> None:
@@ -303,9 +303,9 @@ class QueuedRun:
         self._tree.stop_event = stop
 
     @classmethod
-    async def build(cls, build: Callable[[], QueuedRun]) -> QueuedRun:
+    async def build(cls, build: Callable[[], ClaimedRun]) -> ClaimedRun:
         """Load a run in a thread. If the caller is cancelled meanwhile, the claim is released."""
-        loaded: list[QueuedRun] = []
+        loaded: list[ClaimedRun] = []
 
         def load() -> tuple[Any, str]:
             loaded.append(build())
@@ -342,7 +342,7 @@ def read_stored_entries(texts: Iterable[str]) -> list[Entry]:
 
 def stored_file(stored: StoredRun) -> str | None:
     """Return the file that the class of a stored run was defined in, if the store has it."""
-    overrides = stored.birth.overrides
+    overrides = stored.header.overrides
     return json.loads(overrides).get("file") if overrides else None
 
 

@@ -30,7 +30,7 @@ from acorn.types import JsonObject, Request
 
 if TYPE_CHECKING:
     from acorn._call.batch import AsyncBatch, Batch
-    from acorn._call.call import Caller
+    from acorn._call.call import AgentCaller
     from acorn._call.submit import AsyncHandle, Handle
     from acorn.chunk import StreamChunk
     from acorn.step import Step
@@ -41,11 +41,11 @@ _UNSET: Any = object()
 Branched = TypeVar("Branched")
 
 
-def _caller(agent: module[Any, Out, Deps]) -> Caller[Out, Deps]:
+def _caller(agent: module[Any, Out, Deps]) -> AgentCaller[Out, Deps]:
     """Return the ways to call an agent. A program that only declares classes never loads them, nor asyncio."""
-    from acorn._call.call import Caller
+    from acorn._call.call import AgentCaller
 
-    return Caller(agent)
+    return AgentCaller(agent)
 
 
 class module(AgentBase, Generic[In, Out, Deps]):
@@ -408,7 +408,7 @@ class module(AgentBase, Generic[In, Out, Deps]):
     # Hooks, for subclasses to define
 
     def on_start(self, step: Step[Deps]) -> Step[Deps] | None:
-        """Called once per run, before the first model request. `step.counter` is 0 and there are no tool calls yet.
+        """Called once per run, before the first model request. `step.counter` is 0 and the step has no tool calls yet.
 
         def on_start(self, step):
             step.add_to_context({"today": "Monday"})

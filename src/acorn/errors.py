@@ -1,17 +1,16 @@
-"""Every exception of acorn, named by whose turn it is to act.
+"""The exceptions of acorn. The name of each shows who must act.
 
     AcornError
       DeclarationError      the class is wrong; raised when the class is created
         ToolConflictError   two tools claim one name
       InputError            the caller's arguments are wrong; raised before any model call
-      ParseError            the model never gave a valid answer
-      BranchError           a child run failed; the cause is chained
+      ParseError            the model did not give a valid output
+      BranchError           a branch failed; the cause is chained
       ModelError            the provider failed
       LimitError            a budget is used up
-      StoreError            a run could not be kept or found
+      StoreError            a run could not be stored or found
 
-A message says what happened, where, and what to do. All of them survive pickling: the words are the
-only positional argument, everything else is an attribute with a default.
+All exceptions can be pickled: the message is the only positional argument, and every other attribute has a default.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from acorn.types import JsonObject
 
 
 class AcornError(Exception):
-    """Base of all errors that acorn raises."""
+    """The base class of all errors that acorn raises."""
 
     run: Any = None
-    """The record of the run that failed, where there was one."""
+    """The record of the run that failed, or None."""
 
 
 class DeclarationError(AcornError):
-    """A module or a tool is declared wrongly."""
+    """The declaration of a module or a tool is wrong."""
 
 
 class ToolConflictError(DeclarationError):
@@ -41,7 +40,7 @@ class InputError(AcornError, ValueError):
     """The arguments of a call do not fit the module's `initial_input`."""
 
     problems: list[JsonObject]
-    """One entry a wrong field: `path`, `expected`, `received` as in `ParseError.errors`, and the `message`."""
+    """One entry for each wrong field: `path`, `expected` and `received` as in `ParseError.errors`, and `message`."""
 
     def __init__(self, message: str, *, problems: Sequence[JsonObject] = ()) -> None:
         super().__init__(message)
@@ -49,14 +48,14 @@ class InputError(AcornError, ValueError):
 
 
 class ParseError(AcornError):
-    """The model's output does not fit the schema, after every correction that was allowed."""
+    """The output of the model does not fit the schema, even after `parse_retries` corrections."""
 
     raw_output: str
-    """The output as the model wrote it."""
+    """The last output, as the model wrote it."""
     errors: list[JsonObject]
-    """One entry a wrong field: `path`, `expected`, `received`."""
+    """One entry for each wrong field: `path`, `expected` and `received`."""
     attempts: int
-    """How many outputs the model gave."""
+    """The number of outputs that the model wrote."""
 
     def __init__(
         self,
@@ -73,19 +72,20 @@ class ParseError(AcornError):
 
 
 class BranchError(AcornError):
-    """A branch failed; `__cause__` is the original error."""
+    """A branch failed. `__cause__` is the original error."""
 
 
 class ModelError(AcornError):
-    """The provider refused, failed or could not be reached."""
+    """The provider rejected the request, failed or could not be reached."""
 
     provider: str | None
+    """The name of the provider, if known."""
     status: int | None
-    """The HTTP status, where there was one."""
+    """The HTTP status of the response, or None."""
     retryable: bool
     """Whether the same request may succeed later."""
     retry_after: float | None
-    """Seconds the provider asked to wait."""
+    """The seconds to wait, if the provider named them."""
 
     def __init__(
         self,
@@ -104,8 +104,8 @@ class ModelError(AcornError):
 
 
 class LimitError(AcornError):
-    """A limit of the run left no room for an answer."""
+    """A limit of the run was reached before it had an output."""
 
 
 class StoreError(AcornError):
-    """A run could not be kept, found or read."""
+    """A run could not be stored, found or read."""

@@ -1,7 +1,7 @@
-"""The journal of a run: what happened, entry by entry, each with the run, the step and the time.
+"""The entries of a run's journal. Each has the run, the step and the time.
 
-The loop alone writes it, beside the history, and nobody changes an entry afterwards: what could be edited
-is in it as a copy. The thread, the stores, telemetry and the views are made from it.
+Only the machine appends entries, and an entry never changes: it contains copies of everything that can be edited. The
+thread, the stores, telemetry and the views are created from the journal.
 
     with acorn.listen(print):
         agent(question="...")
@@ -16,63 +16,64 @@ from acorn.types import Content, Fallback, ForkedFrom, JsonObject, Usage
 
 Message = JsonObject
 Form = Literal["text", "json", "error", "skipped", "stopped"]
-"""What the text of a result is; a skipped call was never begun, a stopped one never returned."""
+"""The form of the text of a result. A skipped call was never started, and a stopped call never returned."""
 
 
 class CalledTool(NamedTuple):
-    """A call as the model made it."""
+    """A tool call as the model wrote it."""
 
     id: str
     name: str
     arguments: str
+    """The arguments as JSON text."""
 
 
 class ResultMessage(NamedTuple):
-    """What the model reads of one call."""
+    """The result of one call, as the model reads it."""
 
     call_id: str
     content: Content
     form: Form
     seconds: float | None
-    """How long the function or branch took; None where none was called."""
+    """The duration of the function or branch, or None if it was not called."""
 
 
 class RunStarted(NamedTuple):
-    """A run has begun; nothing is asked yet."""
+    """The run has started. No request was sent yet."""
 
     run_id: str
     step: int
     at: float
-    """Seconds into the run."""
+    """Seconds since the start of the run."""
     module: str
-    """`package.file:Class`."""
+    """The class of the module, `package.file:Class`."""
     input: Any
-    """The input model."""
+    """The input, an instance of the input class."""
     parent_id: str | None = None
-    """The run that this is a branch of."""
+    """The id of the parent run, if this run is a branch."""
     branch: str | None = None
-    """Its path, `outer/inner`."""
+    """The path of the branch, `outer/inner`."""
     call_id: str | None = None
-    """The call that began it; None for a branch begun by the user's code."""
+    """The tool call that started the branch, or None if the user's code started it."""
     forked_from: ForkedFrom | None = None
-    """The run whose steps, up to one, stand at the beginning of this journal: they were told, not done again."""
+    """The run that this run was forked from. Its first steps are copied into this journal, but not repeated."""
 
 
 class MessagesAdded(NamedTuple):
-    """Messages that acorn has put into the history: the first ones, a reminder, a correction."""
+    """acorn has added messages to the history: the first messages, a reminder or a correction."""
 
     run_id: str
     step: int
     at: float
     messages: tuple[Message, ...]
     where: int | None = None
-    """Before which message they stand; None is the end."""
+    """The index of the message that they are inserted before, or None for the end."""
     inherited: int = 0
-    """How many of the first messages a branch has from its parent."""
+    """The number of messages at the start that a branch inherits from its parent."""
 
 
 class ModelRequested(NamedTuple):
-    """A request is on its way to the model."""
+    """A request is sent to the model."""
 
     run_id: str
     step: int
@@ -80,40 +81,40 @@ class ModelRequested(NamedTuple):
     ask_id: str
     model: str
     messages: int
-    """How many messages are in it."""
+    """The number of messages in the request."""
     forced: str | None
-    """Why it must end in an answer: `forced` (max_steps), `limit` or `loop`."""
+    """Why the model must finish now: `forced` (max_steps), `limit` or `loop`. None if it need not."""
 
 
 class ModelResponded(NamedTuple):
-    """The model's turn, and what it cost."""
+    """The model has responded."""
 
     run_id: str
     step: int
     at: float
     asked: float
-    """When the request was begun."""
+    """The time when the request started."""
     model: str
     content: str
     reasoning: str | None
     calls: tuple[CalledTool, ...]
     extra: Message
-    """Further keys of the assistant message, such as signed thinking blocks."""
+    """Further keys of the assistant message, such as signed reasoning blocks."""
     stop_reason: str
     refusal: str | None
-    """Why the model would not answer; such a turn is not in the history."""
+    """Why the model refused to answer. Such a response is not in the history."""
     usage: Usage
     cost: float | None
     attempts: int
-    """How many requests it took; 0 for a turn that was kept from another run, which has no usage either."""
+    """The number of requests that were needed. 0 for a response that a fork copied, which has no usage either."""
     waits: tuple[float, ...]
-    """Seconds waited before each further one."""
+    """The seconds of waiting before each retry."""
     fallbacks: tuple[Fallback, ...] = ()
-    """Which models of a list did not answer before this one did; `attempts` and `waits` are of this one alone."""
+    """The models of a list that failed before this one answered. `attempts` and `waits` count only this model."""
 
 
 class ToolStarted(NamedTuple):
-    """A function is called."""
+    """The function of a tool is called."""
 
     run_id: str
     step: int
@@ -124,7 +125,7 @@ class ToolStarted(NamedTuple):
 
 
 class ToolFinished(NamedTuple):
-    """A call has its result, before `on_step` may change it."""
+    """A tool call has its result, before `on_step` may change it."""
 
     run_id: str
     step: int
@@ -132,14 +133,14 @@ class ToolFinished(NamedTuple):
     call_id: str
     name: str
     began: float | None
-    """When the function was called; None where it was not: an unknown tool, wrong arguments."""
+    """The time when the function was called, or None if it was not called: an unknown tool or wrong arguments."""
     content: Content
-    """What a model would read of it."""
+    """The result as the model reads it."""
     error: str | None
 
 
 class InputRequested(NamedTuple):
-    """A call waits for a person: a question, or a call that needs a yes."""
+    """A call needs human input: an answer to a question, or an approval."""
 
     run_id: str
     step: int
@@ -155,7 +156,7 @@ class InputRequested(NamedTuple):
 
 
 class InputReceived(NamedTuple):
-    """A person has answered."""
+    """A person has answered a request."""
 
     run_id: str
     step: int
@@ -163,26 +164,26 @@ class InputReceived(NamedTuple):
     request_id: str
     call_id: str
     answer: str
-    """Text as it is, anything else as JSON."""
+    """The answer: text as it is, any other value as JSON."""
 
 
 class BranchStarted(NamedTuple):
-    """A run below this one has begun: a branch, or an agent that is a tool."""
+    """The run has started a branch, or an agent that is a tool."""
 
     run_id: str
     step: int
     at: float
     child_id: str
     branch: str
-    """Its path, `outer/inner`."""
+    """The path of the branch, `outer/inner`."""
     call_id: str | None
-    """The call that began it; None where the user's code did."""
+    """The tool call that started the branch, or None if the user's code started it."""
     inside: str | None = None
-    """The call whose function began it; None for a called branch, and for one begun in a hook."""
+    """The tool call whose function started the branch. None if the model or a hook started it."""
 
 
 class BranchFinished(NamedTuple):
-    """A run below this one has ended, well or not."""
+    """A branch, or an agent that is a tool, has finished or failed."""
 
     run_id: str
     step: int
@@ -193,27 +194,27 @@ class BranchFinished(NamedTuple):
     stop_reason: str | None
     seconds: float
     content: Content
-    """What a model would read of it."""
+    """The result as the model reads it."""
     error: str | None
     usage: Usage
     cost: float | None
 
 
 class ToolResultsAdded(NamedTuple):
-    """The results of a turn, as the model reads them, have entered the history."""
+    """The tool results of a step were added to the history."""
 
     run_id: str
     step: int
     at: float
     results: tuple[ResultMessage, ...]
     context: Content | None
-    """What `add_to_context` shows beside them."""
+    """The data of `add_to_context`."""
     where: int | None
-    """Where in the history they stand; None where their turn was removed."""
+    """The index of the results in the history, or None if their response was removed."""
 
 
 class HistoryEdited(NamedTuple):
-    """The user has changed the history: `history[where : where + removed]` is now `messages`."""
+    """The user has edited the history: `history[where : where + removed]` is now `messages`."""
 
     run_id: str
     step: int
@@ -222,56 +223,56 @@ class HistoryEdited(NamedTuple):
     removed: int
     messages: tuple[Message, ...]
     added: tuple[int, ...]
-    """Which of them were nowhere before; the others were moved, copied or edited."""
+    """The indexes of the new messages. The others were moved, copied or edited."""
 
 
 class Compacted(NamedTuple):
-    """Older steps were summed up by the model: `history[where : where + removed]` is now `messages`."""
+    """The model has summarized older steps: `history[where : where + removed]` is now `messages`."""
 
     run_id: str
     step: int
     at: float
     asked: float
-    """When the request was begun."""
+    """The time when the request started."""
     model: str
     summary: str
-    """What stands in the history; empty where the model gave none, and then nothing has changed."""
+    """The summary in the history. If the model wrote none, it is empty and the history has not changed."""
     where: int
     removed: int
     messages: tuple[Message, ...]
-    """The summary, and what stays as it was: the inputs."""
+    """The summary, and the inputs, which are kept."""
     steps: tuple[int, ...]
-    """The steps that the summary stands for; 0 is what was there before the first."""
+    """The steps that the summary replaces. 0 stands for the messages before the first step."""
     usage: Usage
     cost: float | None
 
 
 class RunFinished(NamedTuple):
-    """The run has its output."""
+    """The run has finished with an output."""
 
     run_id: str
     step: int
     at: float
     stop_reason: str
     content: str
-    """The output as text, or as JSON; of an unfinished single turn, what it lacks."""
+    """The output as text or JSON. For an unfinished single turn, the reason."""
     form: Form
 
 
 class RunFailed(NamedTuple):
-    """The run is over without an output."""
+    """The run has failed."""
 
     run_id: str
     step: int
     at: float
     error: str
-    """`ValueError: what it said`, without secrets."""
+    """The class and the message of the error, with secrets redacted."""
     results: tuple[ResultMessage, ...]
-    """What the calls that were open are answered with in the record."""
+    """The results that the history has for the tool calls that were in progress."""
 
 
 class RunInterrupted(NamedTuple):
-    """The run was stopped by Ctrl-C, cancellation, a limit or a provider in trouble, and can go on from before it."""
+    """The run was stopped by Ctrl-C, a cancellation, a limit or a failed provider. It can be resumed."""
 
     run_id: str
     step: int
@@ -281,13 +282,13 @@ class RunInterrupted(NamedTuple):
 
 
 class RunPaused(NamedTuple):
-    """The run waits for people and nothing else, and goes on from before this when they have answered."""
+    """The run waits only for human input. It can be resumed with the answers."""
 
     run_id: str
     step: int
     at: float
     results: tuple[ResultMessage, ...]
-    """What the calls that were open are answered with in the record."""
+    """The results that the history has for the tool calls that were in progress."""
 
 
 Entry = (

@@ -1,9 +1,9 @@
-"""Pictures, sounds and files as values: for fields of an input, and for tools to return.
+"""Images, audio and files as values, for the fields of an input and the results of tools.
 
     agent(question="What is it?", photo=acorn.Image.from_path("cat.png"))
 
-Each is data with its type, or an address on the web that the provider reads; nothing is fetched here. A field also
-takes bytes, a data URL and an http(s) URL, but no path: a model or a web form could name any file.
+A value contains data with a media type, or a URL that the provider reads. acorn does not fetch URLs. A field also
+accepts bytes, a data URL and an http(s) URL, but no path: a model or a web form could name any file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from acorn._formats.schema.shape import MEDIA_FORMAT
 from acorn.types import JsonObject
 
 _TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
-_BEGINNINGS = (
+_SIGNATURES = (
     (b"\x89PNG\r\n\x1a\n", "image/png"),
     (b"\xff\xd8\xff", "image/jpeg"),
     (b"GIF8", "image/gif"),
@@ -56,14 +56,14 @@ _SUFFIXES = {
     ".csv": "text/csv",
     ".json": "application/json",
 }
-"""What does not depend on the tables of a system; those are asked for others."""
+"""Common file types. Others are looked up in the tables of the operating system."""
 _AUDIO_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav"}
 _FIELDS = ("data", "url", "media_type", "name")
 _KEYS = {*_FIELDS, "kind", "sha256", "bytes"}
 
 
 class Media(ContentPart):
-    """What pictures, sounds and files have in common."""
+    """The base class of images, audio and files."""
 
     __slots__ = ("_data", "_media_type", "_name", "_url")
 
@@ -76,89 +76,89 @@ class Media(ContentPart):
     """`image`, `audio` or `file`."""
     _word: ClassVar[str]
     _family: ClassVar[str] = ""
-    """How its media types begin."""
+    """The start of its media types."""
 
     def __init__(self, *_: object, **__: object) -> None:
         name = type(self).__name__
-        raise TypeError(f"`acorn.{name}` is made by `{name}.from_path`, `{name}.from_bytes` or `{name}.from_url`.")
+        raise TypeError(f"Create `acorn.{name}` with `{name}.from_path`, `{name}.from_bytes` or `{name}.from_url`.")
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], media_type: str | None = None, name: str | None = None) -> Self:
-        """What is in a file; its type is told by how it begins, or by its name."""
+        """Read a file. By default, its first bytes or its name determine the media type."""
         raw, name = Path(path).read_bytes(), name or Path(path).name
         suffix = Path(path).suffix.lower()
         by_name = _SUFFIXES.get(suffix) or mimetypes.guess_type(f"x{suffix}")[0]
         where = f"`{os.fspath(path)}`"
-        return cls._of(raw, media_type or cls._guessed(raw, by_name, where), name, where)
+        return cls._from_data(raw, media_type or cls._guess_type(raw, by_name, where), name, where)
 
     @classmethod
     def from_bytes(cls, data: bytes, media_type: str | None = None, name: str | None = None) -> Self:
-        """Bytes and what they are, which may be left out where it can be told from how they begin."""
-        if not isinstance(data, bytes | bytearray | memoryview):  # `bytes(5)` would be five of them
-            raise cls._no("bytes", data)
+        """Use bytes. By default, the first bytes determine the media type."""
+        if not isinstance(data, bytes | bytearray | memoryview):  # `bytes(5)` would be five zero bytes.
+            raise cls._wrong_argument("bytes", data)
         raw, where = bytes(data), "the data"
-        return cls._of(raw, media_type or cls._guessed(raw, None, where), name, where)
+        return cls._from_data(raw, media_type or cls._guess_type(raw, None, where), name, where)
 
     @classmethod
     def from_url(cls, url: str, media_type: str | None = None, name: str | None = None) -> Self:
-        """An http(s) URL, for a provider to read, or a data URL."""
+        """Use an http(s) URL, which the provider reads, or a data URL."""
         if not isinstance(url, str):
-            raise cls._no("url", url)
+            raise cls._wrong_argument("url", url)
         if url[:5].lower() == "data:":
-            found, raw = _data_url(url)
-            return cls._of(raw, media_type or found, name, "the data URL")
+            url_type, raw = _read_data_url(url)
+            return cls._from_data(raw, media_type or url_type, name, "the data URL")
         try:
             is_web = urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
         except ValueError:
             is_web = False
         if not is_web or re.search(r"[\s\x00-\x1f]", url):
-            raise ValueError(f"an http(s) URL or a data URL is wanted, got {_short(url)}")
-        checked = None if media_type is None else cls._checked_type(media_type, "the URL")
-        return cls._made(None, url, checked, name)
+            raise ValueError(f"expected an http(s) URL or a data URL, got {_short(url)}")
+        checked = None if media_type is None else cls._check_type(media_type, "the URL")
+        return cls._create(None, url, checked, name)
 
     @classmethod
-    def _of(cls, raw: bytes, media_type: str, name: str | None, where: str) -> Self:
-        media_type = cls._checked_type(media_type, where)
+    def _from_data(cls, raw: bytes, media_type: str, name: str | None, where: str) -> Self:
+        media_type = cls._check_type(media_type, where)
         if not raw:
             raise ValueError(f"{where} is empty")
-        return cls._made(Blob.of(raw, cls._head(media_type)), None, media_type, name)
+        return cls._create(Blob.from_bytes(raw, cls._head(media_type)), None, media_type, name)
 
     @classmethod
-    def _made(cls, data: Blob | None, url: str | None, media_type: str | None, name: str | None) -> Self:
+    def _create(cls, data: Blob | None, url: str | None, media_type: str | None, name: str | None) -> Self:
         if name is not None and not isinstance(name, str):
-            raise TypeError(f"the name of {cls._word} must be a text, got a `{type(name).__name__}`")
-        made = cls.__new__(cls)
+            raise TypeError(f"the name of {cls._word} must be a string, got a `{type(name).__name__}`")
+        media = cls.__new__(cls)
         for field, value in (("_data", data), ("_url", url), ("_media_type", media_type), ("_name", name)):
-            object.__setattr__(made, field, value)
-        return made
+            object.__setattr__(media, field, value)
+        return media
 
     @classmethod
-    def _guessed(cls, raw: bytes, by_name: str | None, where: str) -> str:
+    def _guess_type(cls, raw: bytes, by_name: str | None, where: str) -> str:
         if not raw:
             raise ValueError(f"{where} is empty")
-        for found in (_beginning(raw), by_name):
-            if found is not None and found.startswith(cls._family):
-                return found
-        known = _beginning(raw) or by_name
-        if known is not None:
-            raise ValueError(f"{where} is {known}, and {cls._word} is wanted")
-        raise ValueError(f"of what type {where} is cannot be told; give `media_type`, as `{cls._example()}`")
+        for media_type in (_signature_type(raw), by_name):
+            if media_type is not None and media_type.startswith(cls._family):
+                return media_type
+        other_type = _signature_type(raw) or by_name
+        if other_type is not None:
+            raise ValueError(f"{where} is {other_type}, but must be {cls._word}")
+        raise ValueError(f"the type of {where} is unknown. Set `media_type`, such as `{cls._example()}`")
 
     @classmethod
-    def _checked_type(cls, media_type: Any, where: str) -> str:
-        # As a server's header may have it: `Text/Plain; charset=utf-8`.
-        found = media_type.partition(";")[0].strip().lower() if isinstance(media_type, str) else ""
-        if not _TYPE.fullmatch(found):
+    def _check_type(cls, media_type: Any, where: str) -> str:
+        # The header of a server may contain `Text/Plain; charset=utf-8`.
+        name = media_type.partition(";")[0].strip().lower() if isinstance(media_type, str) else ""
+        if not _TYPE.fullmatch(name):
             raise ValueError(f"the media type of {where} must be like `{cls._example()}`, got {media_type!r}")
-        if not found.startswith(cls._family):
-            raise ValueError(f"{where} is {found}, and {cls._word} is wanted")
-        return found
+        if not name.startswith(cls._family):
+            raise ValueError(f"{where} is {name}, but must be {cls._word}")
+        return name
 
     @classmethod
-    def _no(cls, wanted: str, given: object) -> TypeError:
+    def _wrong_argument(cls, source: str, value: object) -> TypeError:
         name = cls.__name__
-        ways = "`from_bytes` takes bytes, `from_url` an http(s) URL or a data URL, `from_path` the path of a file"
-        return TypeError(f"`{name}.from_{wanted}` was given a `{type(given).__name__}`: {ways}.")
+        methods = "Pass bytes to `from_bytes`, an http(s) URL or a data URL to `from_url`, or a path to `from_path`."
+        return TypeError(f"`{name}.from_{source}` got a `{type(value).__name__}`. {methods}")
 
     @classmethod
     def _example(cls) -> str:
@@ -166,34 +166,34 @@ class Media(ContentPart):
 
     @classmethod
     def _head(cls, media_type: str) -> str:
-        """What stands before the base64 where it is sent."""
+        """Return the text before the base64 data in a request."""
         return f"data:{media_type};base64,"
 
-    # What it is
+    # Attributes
 
     @property
     def data(self) -> bytes | None:
-        """The bytes; None where there is only a URL."""
+        """The bytes, or None if there is only a URL."""
         return None if self._data is None else self._data.raw()
 
     @property
     def url(self) -> str | None:
-        """Where it is on the web; None where the data is here."""
+        """The URL, or None if there are bytes."""
         return self._url
 
     @property
     def media_type(self) -> str | None:
-        """`image/png`; of a URL, None where nobody has said."""
+        """The media type, such as `image/png`. For a URL it may be None."""
         return self._media_type
 
     @property
     def name(self) -> str | None:
-        """The name of its file, if known."""
+        """The name of the file, if known."""
         return self._name
 
     @property
     def size(self) -> int:
-        """How many bytes there are; of a URL, 0."""
+        """The number of bytes, or 0 for a URL."""
         return 0 if self._data is None else self._data.size
 
     def __repr__(self) -> str:
@@ -203,10 +203,10 @@ class Media(ContentPart):
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"`{type(self).__name__}` cannot be changed; make another one.")
+        raise AttributeError(f"`{type(self).__name__}` cannot be changed. Create another one.")
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"`{type(self).__name__}` cannot be changed; make another one.")
+        raise AttributeError(f"`{type(self).__name__}` cannot be changed. Create another one.")
 
     def _all(self) -> tuple[Any, ...]:
         return (self._data, self._url, self._media_type, self._name)
@@ -224,13 +224,13 @@ class Media(ContentPart):
         return self
 
     def __reduce__(self) -> Any:
-        return _again, (type(self), *self._all())
+        return _unpickle, (type(self), *self._all())
 
     # In messages
 
     def __acorn_label__(self) -> dict[str, str]:
-        given = {"type": self._media_type or self.kind, "name": self._name}
-        return {key: value for key, value in given.items() if value is not None}
+        label = {"type": self._media_type or self.kind, "name": self._name}
+        return {key: value for key, value in label.items() if value is not None}
 
     def __acorn_part__(self) -> JsonObject:
         return {"type": "image_url", "image_url": {"url": self._data or self._url}}
@@ -239,7 +239,7 @@ class Media(ContentPart):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        serialization = core_schema.plain_serializer_function_ser_schema(_plain, when_used="json")
+        serialization = core_schema.plain_serializer_function_ser_schema(_to_json, when_used="json")
         return part_schema(cls, core_schema.no_info_plain_validator_function(cls._read, serialization=serialization))
 
     @classmethod
@@ -248,7 +248,7 @@ class Media(ContentPart):
 
     @classmethod
     def _read(cls, value: Any) -> Self:
-        """What a field takes."""
+        """Validate the value of a field."""
         if isinstance(value, cls):
             return value
         if isinstance(value, bytes | bytearray | memoryview):
@@ -257,49 +257,49 @@ class Media(ContentPart):
             return cls._read_text(value)
         if isinstance(value, Mapping) and value.keys() <= _KEYS and value.get("kind", cls.kind) == cls.kind:
             return cls._read_saved(value)
-        hint = f"; for a file use `acorn.{cls.__name__}.from_path(...)`" if isinstance(value, os.PathLike) else ""
-        raise ValueError(f"{cls._word} is wanted: `acorn.{cls.__name__}`, bytes, a data URL or an http(s) URL{hint}")
+        hint = f". For a file, use `acorn.{cls.__name__}.from_path(...)`" if isinstance(value, os.PathLike) else ""
+        raise ValueError(f"expected {cls._word}: `acorn.{cls.__name__}`, bytes, a data URL or an http(s) URL{hint}")
 
     @classmethod
     def _read_text(cls, text: str) -> Self:
         if re.match(r"(?i)(data:|https?://)", text):
             return cls.from_url(text)
-        hint = f"for a file use `acorn.{cls.__name__}.from_path(...)`"
-        raise ValueError(f"{cls._word} is wanted: bytes, a data URL or an http(s) URL; {hint}")
+        hint = f"For a file, use `acorn.{cls.__name__}.from_path(...)`"
+        raise ValueError(f"expected {cls._word}: bytes, a data URL or an http(s) URL. {hint}")
 
     @classmethod
     def _read_saved(cls, saved: Mapping[str, Any]) -> Self:
         data, url, media_type, name = map(saved.get, _FIELDS)
         if not all(isinstance(value, str | None) for value in (data, url, media_type, name)):
-            raise ValueError(f"the fields of {cls._word} are texts: {', '.join(_FIELDS)}")
+            raise ValueError(f"the fields of {cls._word} must be strings: {', '.join(_FIELDS)}")
         if isinstance(data, Blob) and isinstance(media_type, str) and data.head == cls._head(media_type):
-            return cls._made(data, None, cls._checked_type(media_type, "the data"), name)
+            return cls._create(data, None, cls._check_type(media_type, "the data"), name)
         if isinstance(data, str):
             if data[:5].lower() == "data:":
                 return cls.from_url(data, media_type, name)
-            return cls.from_bytes(_decoded(data), media_type, name)
+            return cls.from_bytes(_decode_base64(data), media_type, name)
         if isinstance(url, str):
             return cls.from_url(url, media_type, name)
-        raise ValueError("the data is not in it: this only says which data it was")
+        raise ValueError("the data is missing: the value has only its hash and size")
 
 
-def _again(kind: type[Media], data: Any, url: Any, media_type: Any, name: Any) -> Media:
-    return kind._made(data, url, media_type, name)
+def _unpickle(kind: type[Media], data: Any, url: Any, media_type: Any, name: Any) -> Media:
+    return kind._create(data, url, media_type, name)
 
 
-def _plain(media: Media) -> JsonObject:
-    """All of it where it is saved; elsewhere, in a log say, what it is."""
-    made: JsonObject = {"url": media._url} if media._data is None else {}
+def _to_json(media: Media) -> JsonObject:
+    """Return the JSON form: with the data if a run is saved, else only a description, for example in a log."""
+    content: JsonObject = {"url": media._url} if media._data is None else {}
     if media._data is not None and is_saving():
-        made = {"data": media._data}
+        content = {"data": media._data}
     elif media._data is not None:
-        made = {"sha256": media._data.sha256, "bytes": media.size}
-    also = {"media_type": media._media_type, "name": media._name}
-    return {"kind": media.kind} | made | {key: value for key, value in also.items() if value is not None}
+        content = {"sha256": media._data.sha256, "bytes": media.size}
+    description = {"media_type": media._media_type, "name": media._name}
+    return {"kind": media.kind} | content | {key: value for key, value in description.items() if value is not None}
 
 
 class Image(Media):
-    """A picture."""
+    """An image, such as a PNG or a JPEG."""
 
     __slots__ = ()
     kind = "image"
@@ -308,7 +308,7 @@ class Image(Media):
 
 
 class Audio(Media):
-    """A sound."""
+    """Audio, such as a WAV or an MP3 file."""
 
     __slots__ = ()
     kind = "audio"
@@ -322,8 +322,11 @@ class Audio(Media):
     def __acorn_part__(self) -> JsonObject:
         if self._data is None:
             return {"type": "input_audio", "input_audio": {"url": self._url}}
-        given = (self._media_type or "").removeprefix(self._family)
-        return {"type": "input_audio", "input_audio": {"data": self._data, "format": _AUDIO_FORMATS.get(given, given)}}
+        subtype = (self._media_type or "").removeprefix(self._family)
+        return {
+            "type": "input_audio",
+            "input_audio": {"data": self._data, "format": _AUDIO_FORMATS.get(subtype, subtype)},
+        }
 
 
 class File(Media):
@@ -335,35 +338,35 @@ class File(Media):
 
     def __acorn_part__(self) -> JsonObject:
         if self._data is None:
-            held: JsonObject = {"file_url": self._url}
+            content: JsonObject = {"file_url": self._url}
         else:
-            # Without a name OpenAI refuses it.
+            # OpenAI rejects a file without a name.
             ending = mimetypes.guess_extension(self._media_type or "") or ""
-            held = {"file_data": self._data, "filename": self._name or f"file{ending}"}
-        return {"type": "file", "file": held}
+            content = {"file_data": self._data, "filename": self._name or f"file{ending}"}
+        return {"type": "file", "file": content}
 
 
-def _beginning(raw: bytes) -> str | None:
-    """The type of data, where it says so itself."""
+def _signature_type(raw: bytes) -> str | None:
+    """Return the media type of data by its first bytes, or None."""
     if raw[:4] == b"RIFF":
         return _RIFF.get(raw[8:12])
-    return next((found for beginning, found in _BEGINNINGS if raw.startswith(beginning)), None)
+    return next((media_type for start, media_type in _SIGNATURES if raw.startswith(start)), None)
 
 
-def _data_url(url: str) -> tuple[str, bytes]:
-    head, comma, rest = url[5:].partition(",")
+def _read_data_url(url: str) -> tuple[str, bytes]:
+    head, comma, body = url[5:].partition(",")
     media_type, *more = head.split(";")
     if not comma:
-        raise ValueError("the data URL has no data: it is `data:TYPE;base64,DATA`")
-    raw = _decoded(rest) if more and more[-1].lower() == "base64" else unquote_to_bytes(rest)
+        raise ValueError("the data URL has no data. Its form is `data:TYPE;base64,DATA`")
+    raw = _decode_base64(body) if more and more[-1].lower() == "base64" else unquote_to_bytes(body)
     return media_type.strip().lower() or "text/plain", raw
 
 
-def _decoded(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     try:
-        return base64.b64decode(text.strip(), validate=True)  # as files end with a line end
+        return base64.b64decode(text.strip(), validate=True)  # The text may end with a newline.
     except (binascii.Error, ValueError) as error:
-        raise ValueError("the data is no base64") from error
+        raise ValueError("the data is not valid base64") from error
 
 
 def _short(url: str) -> str:

@@ -1,11 +1,11 @@
-"""`Partial[T]`: a model in the middle of being written.
+"""`Partial[T]`: an output that the model has not completed yet.
 
     def on_stream(self, chunk):
         partial: Partial[CityInfo] | None = chunk.partial
         if partial and partial.city_name:
             print(partial.city_name)
 
-To a type checker it is `T`. At run time it is a Pydantic class in which every field may be None.
+For a type checker it is `T`. At run time it is a Pydantic class in which every field may be None.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 else:
 
     class Partial:
-        """`Partial[T]` is `T` with every field optional, nested models too."""
+        """The class `T` with all fields optional, also in nested classes: `Partial[T]`."""
 
         def __class_getitem__(cls, kind: Any) -> Any:
             return partial_type(kind)

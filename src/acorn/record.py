@@ -1,7 +1,7 @@
-"""The record of a run: what it was given, what it did and what became of it.
+"""The record of a run, and the functions that find, capture and listen to runs.
 
-While a run goes on, its record is the window through which tools and hooks see it; afterwards it is what
-is left. Only the loop writes it, but for `history`, which is also the user's.
+Tools and hooks read the record while the run is in progress, and callers read it afterwards. Only the machine writes
+it, except for `history`, which users may edit too.
 """
 
 from __future__ import annotations
@@ -20,38 +20,38 @@ from pydantic import BaseModel
 from typing_extensions import TypeVar
 
 from acorn._formats.json import describe_error, excerpt, to_json_data
-from acorn._history.history import HistoryOwnership
+from acorn._history.history import HistoryOwnership, own_messages
 from acorn.errors import AcornError
+from acorn.journal import Entry, Listener, RunStarted
 from acorn.types import ForkedFrom, JsonObject, Usage
 
 if TYPE_CHECKING:
-    from acorn.journal import Entry, Listener
     from acorn.thread.events import AgentEvent
 
 Out = TypeVar("Out", default=Any)
 Deps = TypeVar("Deps", default=Any)
 
-Made = TypeVar("Made")
-Given_co = TypeVar("Given_co", covariant=True)
+Returned = TypeVar("Returned")
+Returned_co = TypeVar("Returned_co", covariant=True)
 
 Message = JsonObject
 TOOL = "tool "
-"""How the id of an ask begins that is a call of a tool; the step and the call's own id follow."""
+"""The start of the id of an ask that calls a tool. The step and the id of the call follow."""
 
 
 def call_key(run_id: str, step: int, call_id: str) -> str:
-    """One call of all that were ever made."""
+    """Return a key that identifies one tool call among those of all runs."""
     return f"{run_id}:{step}:{call_id}"
 
 
-class _BranchRuns(Protocol[Given_co]):
-    """A module, as far as a type checker needs to know it here."""
+class _ModuleType(Protocol[Returned_co]):
+    """A module, as far as the type of `from_json` needs it."""
 
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Given_co: ...
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Returned_co: ...
 
 
 class Journal:
-    """What happened in one run: entries (`acorn.journal`) in the order in which they were made."""
+    """The entries (`acorn.journal`) of one run, in the order in which they happened."""
 
     __slots__ = ("entries", "now", "step")
 
@@ -60,88 +60,92 @@ class Journal:
         self.step = 0
         """The step that the next entry belongs to."""
         self.now = 0.0
+        """The seconds since the start of the run."""
 
 
-class _History:
-    """The field `history` of a run: who reads it has it from then on, and may change it."""
+class _HistoryField:
+    """The field `history` of a run. Code that reads it gets the list itself, and may change it."""
 
     def __get__(self, run: Any, owner: object = None) -> Any:
-        return self if run is None else run._book.hand_out()
+        return self if run is None else run._history.hand_out()
 
     def __set__(self, run: Any, value: Any) -> None:
-        book = vars(run).setdefault("_book", HistoryOwnership())
-        if value is not self:  # as it is where a new record is given none
-            book.replace(value)
+        history = vars(run).setdefault("_history", HistoryOwnership())
+        if value is not self:  # A dataclass sets its default, this descriptor, if `history` is not passed.
+            history.replace(value)
 
 
-class _CachedThread:
-    """What a record has beside its fields."""
+class _RunState:
+    """The attribute of a record that is not a field of the dataclass."""
 
-    _book: HistoryOwnership
+    _history: HistoryOwnership
 
 
 @dataclass(eq=False)
-class Run(_CachedThread, Generic[Out, Deps]):
-    """One run of a module: its record, and, while it goes on, the window through which tools and hooks see it.
+class Run(_RunState, Generic[Out, Deps]):
+    """The record of one run of a module. Tools and hooks can read it while the run is in progress.
 
         run = agent.run(question="What are acorns?")
         print(run.output.answer, run.stop_reason, run.steps, run.usage.requests)
 
-    A parameter of a tool that is annotated `Run` receives the run, and is not in the tool's schema.
+    A tool parameter with the annotation `Run` receives the current run. The model does not see this parameter.
     """
 
     id: str
+    """The id of the run."""
     input: BaseModel
-    """The input, as an instance of the module's `initial_input`."""
+    """The input, an instance of the module's `initial_input`."""
     output: Out | None = None
-    """What the call returned."""
-    history: list[Message] = field(default=cast(Any, _History()), repr=False)
-    """The conversation, in OpenAI's format."""
+    """The output, as the call returns it."""
+    history: list[Message] = field(default=cast(Any, _HistoryField()), repr=False)
+    """The conversation: a list of messages in the format of OpenAI."""
     usage: Usage = field(default_factory=Usage)
+    """The tokens and requests of the run and its branches."""
     cost: float | None = None
-    """Dollars, where the prices are known."""
+    """The cost in dollars, or None if the prices are unknown."""
     model: str | None = None
-    """Which model answered."""
+    """The model that answered last."""
     steps: int = 0
+    """The number of steps so far."""
     stop_reason: str | None = None
-    """`finish`, `forced` (max_steps), `limit`, `loop`, `step` (step.finish), `unfinished`, `paused`, `cancelled`,
-    `error`; None while the run goes on."""
+    """Why the run ended: `finish`, `forced` (max_steps), `limit`, `loop`, `step` (step.finish), `unfinished`, `paused`,
+    `cancelled` or `error`. None while the run is in progress."""
     started: datetime | None = None
+    """The start of the run, in UTC."""
     seconds: float = 0.0
+    """The duration of the run."""
     branches: list[Run] = field(default_factory=list["Run"], repr=False)
+    """The records of the branches."""
     error: BaseException | None = None
+    """The error that ended the run, or None."""
     deps: Deps = field(default=cast(Any, None), repr=False)
-    """What `using(deps=...)` brought along."""
+    """The object of `using(deps=...)`."""
     branch: str | None = None
-    """The path of the branch that this is, `outer/inner`; None for a run of its own."""
+    """The path of the branch, `outer/inner`, or None if the run is not a branch."""
     journal: Journal = field(default_factory=Journal, repr=False)
-    """What happened, entry by entry (`acorn.journal`)."""
+    """The entries of the run (`acorn.journal`)."""
     forked_from: ForkedFrom | None = None
-    """The run and the step that this one was forked from by `using(thread=..., before=...)`."""
+    """The run and the step that `using(thread=..., before=...)` forked."""
 
     @property
     def thread(self) -> list[AgentEvent]:
-        """What happened, as events: the lossless account of the run, its branches included."""
-        from acorn.thread.from_journal import (
-            events_of_journal,  # the events' classes cost more than a run that nobody looks at
-        )
+        """The events of the run and its branches, without any loss."""
+        from acorn.thread.from_journal import events_of_journal  # The event classes are slow to load.
 
         return events_of_journal(self)
 
     def new_messages(self) -> list[Message]:
-        """The messages of this run that are in its history: without the system message and what it began with.
+        """Return the messages that this run added: its history without the system message and the earlier conversation.
 
         conversation = []
         run = agent.using(history=conversation).run(question="And in 1990?")
         conversation += run.new_messages()
         """
-        from acorn._history.history import own_messages  # with the entries' classes, as below
-
         return own_messages(self.history, self.journal.entries)
 
     def to_json(self) -> str:
-        """All of this as JSON text, its branches included, but for `deps` and the error's traceback."""
-        from acorn._record.saved_form import write_run  # as above
+        """Return the record and its branches as JSON text, without `deps` and the traceback of the error."""
+        from acorn._record.saved_form import write_run
 
         return write_run(self)
 
@@ -150,64 +154,65 @@ class Run(_CachedThread, Generic[Out, Deps]):
     def from_json(text: str) -> Run: ...
     @overload
     @staticmethod
-    def from_json(text: str, agent: type[_BranchRuns[Made]]) -> Run[Made]: ...
+    def from_json(text: str, agent: type[_ModuleType[Returned]]) -> Run[Returned]: ...
     @staticmethod
     def from_json(text: str, agent: Any = None) -> Run:
-        """The record that `to_json` wrote; the class of the module gives the types of its input and output.
+        """Read a record from the text of `to_json`. Pass the module class to get typed input and output.
 
-            kept = run.to_json()
-            again = Run.from_json(kept, Researcher)
+            text = run.to_json()
+            same_run = Run.from_json(text, Researcher)
 
-        Without the class they are plain data. An error that was none of acorn's is an `AcornError` that says its class.
+        Without the class, input and output are JSON data. An error whose class does not belong to acorn is read as an
+        `AcornError` with the same message.
         """
-        from acorn._record.saved_form import read_run  # as above
+        from acorn._record.saved_form import read_run
 
-        found: Run = read_run(Run, text, agent)
-        return found
+        run: Run = read_run(Run, text, agent)
+        return run
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the output, and what happened behind a fold. Nothing in it becomes markup."""
-        from acorn._record.html import write_html  # as above
+        """Return the HTML that a notebook shows: the output, and the events in a closed section."""
+        from acorn._record.html import write_html
 
         return write_html(self)
 
     @property
     def step(self) -> int:
-        """The step the run is in, counted from 1."""
+        """The current step, counted from 1."""
         return self.steps
 
     @property
     def idempotency_key(self) -> str:
-        """Names the tool call that the calling code is inside of: each has its own, the same over all resumes.
+        """A key for the tool call that the calling code is in. It is unique, and stays the same if the run is resumed.
 
         @tool
         def charge(amount: float) -> str:
             key = acorn.current_run().idempotency_key
             return f"charged {amount} under {key}"
         """
-        for place in reversed(_current.get()):
-            if place.run_id == self.id and place.ask_id.startswith(TOOL):
-                step, call_id = place.ask_id.removeprefix(TOOL).split(" ", 1)
+        for site in reversed(_current.get()):
+            if site.run_id == self.id and site.ask_id.startswith(TOOL):
+                step, call_id = site.ask_id.removeprefix(TOOL).split(" ", 1)
                 return call_key(self.id, int(step), call_id)
         raise AcornError(
-            "There is no tool call here: `current_run().idempotency_key` names the call whose function asks for it."
+            "This code is not inside a tool call. Read `current_run().idempotency_key` in the function of a tool."
         )
 
     def __copy__(self) -> Run[Out, Deps]:
         return replace(self)
 
     def __getstate__(self) -> JsonObject:
-        # The record hangs on the error of a run, which must reach another process whatever the run was about.
+        # The error of a run has the record as `error.run`, and must be picklable whatever the run contains.
         journal = Journal()
-        journal.entries = [_portable_entry(entry) for entry in self.journal.entries]
-        kept = {name: value for name, value in vars(self).items() if name != "_book"}
+        journal.entries = [_picklable_entry(entry) for entry in self.journal.entries]
+        fields = {name: value for name, value in vars(self).items() if name != "_history"}
         return {
-            **kept,
+            **fields,
             "deps": None,
-            "input": _portable(self.input),
-            "output": _portable(self.output),
-            "history": _portable(self._book.messages),
-            "error": _portable_error(self.error),
+            "input": _picklable(self.input),
+            "output": _picklable(self.output),
+            "history": _picklable(self._history.messages),
+            "error": _picklable_error(self.error),
             "journal": journal,
         }
 
@@ -217,31 +222,29 @@ class Run(_CachedThread, Generic[Out, Deps]):
         self.history = history
 
 
-def _portable_entry(entry: Entry) -> Entry:
-    from acorn.journal import RunStarted  # the entries' classes, which a program that only declares does not need
-
-    return entry._replace(input=_portable(entry.input)) if isinstance(entry, RunStarted) else entry
+def _picklable_entry(entry: Entry) -> Entry:
+    return entry._replace(input=_picklable(entry.input)) if isinstance(entry, RunStarted) else entry
 
 
-def _portable_error(error: BaseException | None) -> BaseException | None:
-    """The error, or its words where it cannot be pickled or made again; its record, which holds it, left aside."""
+def _picklable_error(error: BaseException | None) -> BaseException | None:
+    """Return the error, or an `AcornError` with its message if it cannot be pickled. Its record is not checked."""
     if error is None:
         return None
     try:
-        made: Any = error.__reduce_ex__(4)
-        kept = {name: value for name, value in vars(error).items() if name != "run"}
-        make, args, _ = pickle.loads(pickle.dumps((*made[:2], kept)))
+        reduced: Any = error.__reduce_ex__(4)
+        attributes = {name: value for name, value in vars(error).items() if name != "run"}
+        make, args, _ = pickle.loads(pickle.dumps((*reduced[:2], attributes)))
         make(*args)
-    except Exception:  # whatever a user's class raises
+    except Exception:  # A user's class may raise anything.
         return AcornError(describe_error(error))
     return error
 
 
-def _portable(value: Any) -> Any:
-    """The value, or its plain data where it cannot be pickled."""
+def _picklable(value: Any) -> Any:
+    """Return the value, or its JSON data if it cannot be pickled."""
     try:
         pickle.dumps(value)
-    except Exception:  # whatever a user's class raises
+    except Exception:  # A user's class may raise anything.
         return to_json_data(value)
     return value
 
@@ -276,7 +279,7 @@ class LiveTree(Protocol):
 
 
 class CallSite:
-    """Where code of the user's is: in a run, inside of one ask. Code in its block belongs to the run."""
+    """The run and the ask that the user's code in a block belongs to."""
 
     __slots__ = ("_counter", "_span", "_token", "ask_id", "run_id", "tree")
 
@@ -291,7 +294,7 @@ class CallSite:
         return self.tree.machines[self.run_id].run
 
     def next(self) -> str:
-        """An id for what is begun here: the same, in the same order, when the code is called again."""
+        """Return an id for the next branch of this code. If the code is called again, the ids are the same."""
         return f"{self.run.steps}/{self.ask_id}#{next(self._counter)}"
 
     def __enter__(self) -> None:
@@ -308,53 +311,53 @@ class CallSite:
 
 
 _current: ContextVar[tuple[CallSite, ...]] = ContextVar("acorn_current_runs", default=())
-"""Where the calling code is, innermost last."""
+"""The call sites that the calling code is in, the innermost last."""
 _captures: ContextVar[tuple[list[Run], ...]] = ContextVar("acorn_captures", default=())
 
 
 def current_run() -> Run:
-    """The run that called this tool, hook or prompt method.
+    """Return the run that called this tool, hook or prompt method.
 
         @tool
         def remaining() -> str:
-            \"\"\"How many steps are left.\"\"\"
+            \"\"\"Return the current step.\"\"\"
             return f"this is step {acorn.current_run().step}"
 
-    Outside of a run it is an `AcornError`.
+    Outside of a run, `AcornError` is raised.
     """
-    place = current_call_site()
-    if place is None:
+    site = current_call_site()
+    if site is None:
         raise AcornError(
-            "There is no run here: `acorn.current_run()` works inside tools, hooks and prompt methods while their "
-            "module is being called."
+            "This code is not inside a run. Call `acorn.current_run()` in a tool, a hook or a prompt method, while "
+            "its module is running."
         )
-    return place.run
+    return site.run
 
 
 def current_call_site() -> CallSite | None:
-    """Where the calling code is, in the innermost run; None outside of all runs."""
-    places = _current.get()
-    return places[-1] if places else None
+    """Return the call site of the calling code in the innermost run, or None outside of all runs."""
+    sites = _current.get()
+    return sites[-1] if sites else None
 
 
 def call_site_of(agent: object) -> tuple[CallSite, Run] | None:
-    """The innermost run of this very instance that the calling code is inside of, and where in it or below it."""
-    for place in reversed(_current.get()):
-        for other, run in place.tree.lineage(place.run_id):
+    """Return the innermost run of this instance that the calling code is in, with the call site of the code."""
+    for site in reversed(_current.get()):
+        for other, run in site.tree.lineage(site.run_id):
             if other is agent:
-                return place, run
+                return site, run
     return None
 
 
 def run_of(agent: object) -> Run | None:
-    """The innermost run of this very instance that the calling code is inside of, if any."""
-    found = call_site_of(agent)
-    return None if found is None else found[1]
+    """Return the innermost run of this instance that the calling code is in, or None."""
+    site_and_run = call_site_of(agent)
+    return None if site_and_run is None else site_and_run[1]
 
 
 @contextmanager
 def capture() -> Generator[list[Run]]:
-    """Collect the records of every run started in the current context.
+    """Collect the records of all runs that start in the current context.
 
     with acorn.capture() as runs:
         agent(question="...")
@@ -369,17 +372,17 @@ def capture() -> Generator[list[Run]]:
 
 
 def announce(run: Run) -> None:
-    """Tell those who capture that a run has begun."""
+    """Add a new run to the lists of all `capture` blocks."""
     for runs in _captures.get():
         runs.append(run)
 
 
 class Subscriber(NamedTuple):
-    """Somebody who listens to runs."""
+    """A listener of journal entries."""
 
     callback: Listener
     is_vital: bool = False
-    """Whether its failure stops the run: what it keeps must not be lost."""
+    """Whether its failure stops the run, because it stores the entries."""
 
 
 _listeners: ContextVar[tuple[Subscriber, ...]] = ContextVar("acorn_listeners", default=())
@@ -387,46 +390,46 @@ _listeners: ContextVar[tuple[Subscriber, ...]] = ContextVar("acorn_listeners", d
 
 @contextmanager
 def listen(callback: Listener) -> Generator[None]:
-    """Hear every entry (`acorn.journal`) of every run begun in the current context, as it is made.
+    """Call a function with every journal entry (`acorn.journal`) of all runs that start in the current context.
 
         with acorn.listen(print):
             agent(question="...")
 
-    The callback is called in place, while the run waits: it should be quick, and must not wait for a thread of the
-    same run. What it raises is logged and changes nothing. Entries are to be read, not changed. Runs that the callback
-    begins itself are not heard by it.
+    The run waits for the callback, so the callback should be fast and must not wait for a thread of the same run. It
+    must not change the entries. If it raises an exception, acorn logs it and the run continues. The callback does not
+    receive entries of runs that it starts itself.
     """
     anything: Any = callback
     if not callable(anything) or iscoroutinefunction(anything):
-        raise AcornError(f"`acorn.listen` takes a plain function of one entry, got {excerpt(callback)}.")
-    with _listening(Subscriber(callback)):
+        raise AcornError(f"`acorn.listen` takes a sync function of one entry, got {excerpt(callback)}.")
+    with _subscribe(Subscriber(callback)):
         yield
 
 
 @contextmanager
-def _listening(heard: Subscriber) -> Generator[None]:
-    token = _listeners.set((*_listeners.get(), heard))
+def _subscribe(subscriber: Subscriber) -> Generator[None]:
+    token = _listeners.set((*_listeners.get(), subscriber))
     try:
         yield
     finally:
         _listeners.reset(token)
 
 
-class unheard:
-    """What a listener begins itself, it does not hear: it would never come to an end."""
+class without_subscriber:
+    """A block in which new runs do not notify a subscriber: a callback that starts runs would never end."""
 
-    __slots__ = ("_heard", "_token")
+    __slots__ = ("_subscriber", "_token")
 
-    def __init__(self, heard: Subscriber) -> None:
-        self._heard = heard
+    def __init__(self, subscriber: Subscriber) -> None:
+        self._subscriber = subscriber
 
     def __enter__(self) -> None:
-        self._token = _listeners.set(tuple([each for each in _listeners.get() if each is not self._heard]))
+        self._token = _listeners.set(tuple([other for other in _listeners.get() if other is not self._subscriber]))
 
     def __exit__(self, *_: object) -> None:
         _listeners.reset(self._token)
 
 
 def listeners() -> tuple[Subscriber, ...]:
-    """Who listens to a run that begins here."""
+    """Return the subscribers of a run that starts here."""
     return _listeners.get()

@@ -1,4 +1,4 @@
-"""Plain data that users hold in their hands: calls, results, usage, requests to people, answers that never came."""
+"""Data classes of the public API: tool calls, results, usage, requests for human input, and missing outputs."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ JsonObject = dict[str, Any]
 """A JSON object: a message part, a schema, the arguments of a call, or the body of a request."""
 
 Content = str | list[JsonObject]
-"""What a message holds: text, or parts in OpenAI's format where there is more than text."""
+"""The content of a message: text, or a list of parts in the format of OpenAI."""
 
 TOOL_ERROR = "Tool error: "
-"""What the model reads before the error of a tool."""
+"""The text before the error of a tool in a tool result."""
 
 
 class ForkedFrom(NamedTuple):
-    """Which run a run was forked from, and where."""
+    """The origin of a forked run."""
 
     run: str | None
-    """Its id; None where the events did not say whose they are."""
+    """The id of the original run, or None if the events do not contain it."""
     before: int
-    """The first step that is the fork's own."""
+    """The first step that the fork does not share with the original run."""
 
 
 @dataclass(slots=True)
 class ToolCall:
-    """A call that the model made.
+    """A tool call of the model.
 
     calls = ScriptedModel(call("search", query="acorns"))
     unfinished = Researcher(model=calls, max_steps=None)(question="...")
@@ -36,56 +36,64 @@ class ToolCall:
     """
 
     id: str
+    """The id of the call, from the provider."""
     name: str
+    """The name of the tool."""
     arguments: JsonObject = field(default_factory=JsonObject)
-    """As the model gave them; `{}` where they are not a JSON object."""
+    """The arguments, or `{}` if the model did not write a JSON object."""
     raw_arguments: str = "{}"
-    """The text as it came."""
+    """The text of the arguments, as the model wrote it."""
 
 
 @dataclass(slots=True)
 class ToolResult:
-    """What came of a call. Change `output` or `error` in `on_step` to change what the model reads.
+    """The result of a tool call. If you change `output` or `error` in `on_step`, the model reads your value.
 
     print(unfinished.tool_results[0].output, unfinished.tool_results[0].error)
     """
 
     id: str
+    """The id of the call."""
     name: str
+    """The name of the tool."""
     output: Any = None
-    """What the function returned; None where it failed."""
+    """The return value of the function, or None if it failed."""
     error: str | None = None
-    """`ValueError: x must be positive`, or None."""
+    """The error, such as `ValueError: x must be positive`, or None."""
     seconds: float | None = field(default=None, compare=False)
-    """How long the function or branch took; None where none was called."""
+    """The duration of the function or branch, or None if it was not called."""
 
 
 @dataclass(slots=True)
 class Usage:
-    """Tokens and requests, added up.
+    """The number of tokens and requests.
 
     with acorn.capture() as records:
         agent(question="...")
         agent(question="...")
-    print(sum((each.usage for each in records), Usage()).requests)
+    print(sum((record.usage for record in records), Usage()).requests)
     """
 
     input_tokens: int = 0
+    """Tokens in requests, including cached ones."""
     output_tokens: int = 0
+    """Tokens in responses, including reasoning."""
     cached_tokens: int = 0
-    """Input tokens that the provider had in its cache."""
+    """Input tokens that the provider read from its cache."""
     reasoning_tokens: int = 0
-    """Output tokens spent on thinking."""
+    """Output tokens of the model's reasoning."""
     requests: int = 0
+    """Requests to the model."""
     cache_write_tokens: int = 0
-    """Input tokens that the provider wrote into its cache."""
+    """Input tokens that the provider wrote to its cache."""
 
     @property
     def total_tokens(self) -> int:
+        """Input and output tokens."""
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        """Both together, as a new one: `sum((run.usage for run in runs), Usage())`."""
+        """Return the sum of both: `sum((run.usage for run in runs), Usage())`."""
         if not isinstance(other, Usage):
             return NotImplemented
         both = self.copy()
@@ -93,7 +101,7 @@ class Usage:
         return both
 
     def copy(self) -> Usage:
-        """The same counts, to be added to or kept."""
+        """Return a copy."""
         return Usage(
             self.input_tokens,
             self.output_tokens,
@@ -104,7 +112,7 @@ class Usage:
         )
 
     def add(self, other: Usage) -> None:
-        """Count the other's in, in place."""
+        """Add the numbers of another usage to this one."""
         self.input_tokens += other.input_tokens
         self.output_tokens += other.output_tokens
         self.cached_tokens += other.cached_tokens
@@ -114,19 +122,19 @@ class Usage:
 
 
 class Fallback(NamedTuple):
-    """A model that answered in the place of another one of its list."""
+    """A fallback from one model of a list to the next."""
 
     failed: str
-    """The one that should have answered."""
+    """The model that failed."""
     to: str
-    """The one that was asked instead."""
+    """The model that was asked instead."""
     cause: str
-    """What the first failed of, or that it was not asked."""
+    """The error of the failed model, or the reason why it was not asked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Something that a run wants to know of people: `on_human` is called with it, `Paused` has it.
+    """A request for human input: a question or an approval. `on_human` receives it, and `Paused` contains it.
 
         class Asking(Researcher):
             tools = [ask_human]
@@ -134,33 +142,36 @@ class Request:
             def on_human(self, request: Request) -> str:
                 return f"I was asked: {request.question}"
 
-    A question is answered with anything, an approval with True, False, or a reason for refusing.
+    Answer a question with any value. Answer an approval with True, False, or the reason for a rejection.
     """
 
     id: str
+    """The id of the request."""
     run_id: str
-    """The run that asks, which may be a branch."""
+    """The id of the run that made the request, which may be a branch."""
     kind: Literal["question", "approval"]
     question: str
-    """What `ask_human` was called with; for an approval, what is to be approved, in words."""
+    """The question for `ask_human`, or a description of the call that needs approval."""
     tool: str
     """The tool that the model called."""
     arguments: JsonObject
+    """The arguments of the call."""
     branch: str | None
-    """The path of the branch that asks; None for the run itself."""
+    """The path of the branch that made the request, or None for the run itself."""
     asked: datetime
+    """The time of the request."""
     choices: tuple[str, ...] | None = None
-    """What `ask_human` offers, if anything."""
+    """The choices that `ask_human` offers, if any."""
 
 
 class Unfinished:
-    """What a single-turn call returns when the model called a tool instead of finishing. It is falsy.
+    """The output of a single-turn run in which the model called a tool instead of finishing. It is falsy.
 
         unfinished = Researcher(model=ScriptedModel(call("search", query="acorns")), max_steps=None)(question="...")
         if not unfinished:
             print(unfinished.content, unfinished.tool_calls, unfinished.tool_results)
 
-    Any other attribute raises an error that says why.
+    Any other attribute raises an `AttributeError` with the reason.
     """
 
     __slots__ = ("_owner", "content", "tool_calls", "tool_results")
@@ -178,17 +189,17 @@ class Unfinished:
         return f"Unfinished(tool_calls={[call.name for call in self.tool_calls]})"
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # copy, pickle and the like probe for these
+        if name.startswith("__"):  # `copy` and `pickle` look for optional methods.
             raise AttributeError(name)
         called = ", ".join(f"`{call.name}`" for call in self.tool_calls)
         raise AttributeError(
-            f"`{self._owner}` did not finish: in a single turn the model called {called}, so there is no `{name}`. "
-            f"Set `max_steps` on `{self._owner}` to let it go on with what its tools returned."
+            f"`{self._owner}` did not finish, so `{name}` is missing: the model called {called} in a single turn. Set "
+            f"`max_steps` on `{self._owner}`, so that the model reads the results of its tools."
         )
 
 
 class Paused:
-    """What a call returns when the run waits for people. It is falsy.
+    """The output of a run that waits for human input. It is falsy.
 
         asks = ScriptedModel([call("ask_human", question="Which one?"), finish(answer="The blue one.")], by_turn=True)
         patient = Researcher(model=asks, tools=[ask_human], store="memory")
@@ -197,14 +208,15 @@ class Paused:
             print(paused.request.question)
             print(patient.resume(paused.run_id, answer="the blue one").answer)
 
-    Any other attribute raises an error that says why.
+    Any other attribute raises an `AttributeError` with the reason.
     """
 
     __slots__ = ("requests", "run_id")
 
     run_id: str
+    """The id of the run, for `resume`."""
     requests: tuple[Request, ...]
-    """All that it waits for, the run's own before those of its branches."""
+    """The open requests: first those of the run, then those of its branches."""
 
     def __init__(self, run_id: str, requests: Iterable[Request]) -> None:
         self.run_id = run_id
@@ -212,7 +224,7 @@ class Paused:
 
     @property
     def request(self) -> Request:
-        """The first of them."""
+        """The first request."""
         return self.requests[0]
 
     def __bool__(self) -> bool:
@@ -222,10 +234,10 @@ class Paused:
         return f"Paused(run_id={self.run_id!r}, requests={[request.question for request in self.requests]})"
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # copy, pickle and the like probe for these
+        if name.startswith("__"):  # `copy` and `pickle` look for optional methods.
             raise AttributeError(name)
         asked = "; ".join(request.question for request in self.requests)
         raise AttributeError(
-            f"The run `{self.run_id}` waits for people ({asked}), so there is no `{name}` yet. Go on with "
-            f"`agent.resume(paused.run_id, answer=...)`."
+            f"The run `{self.run_id}` waits for human input ({asked}), so `{name}` is not available yet. Resume it "
+            f"with `agent.resume(paused.run_id, answer=...)`."
         )

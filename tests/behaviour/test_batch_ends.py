@@ -296,7 +296,7 @@ def test_map_does_not_report_failure_of_other_row_or_class(store: Any) -> None:
             Other(model=ScriptedModel(echoed), store=store).map([1], id="a", retry_failed=retry_failed).results()
         )
         assert isinstance(foreign, StoreError)
-        assert "not of" in str(foreign)
+        assert "not to" in str(foreign)
     assert echo(store).map([1], id="a", retry_failed=True).results() == [1]
 
 

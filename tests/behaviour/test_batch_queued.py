@@ -176,5 +176,5 @@ def test_queued_batch_wrong_arguments_raise_immediately(store: Store) -> None:
         queued(store).using(deps=3).map(["a"], queue=True)
     with pytest.raises(DeclarationError, match="applies only to queued runs"):
         queued(store).map(["a"])
-    with pytest.raises(StoreError, match="has no workers"):
+    with pytest.raises(StoreError, match="cannot deliver runs to workers"):
         Desk(store=store).map(["a"], queue=True).results()

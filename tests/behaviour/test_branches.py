@@ -1146,11 +1146,11 @@ def test_self_branch_beyond_max_depth_raises_branch_error(call: Call, script: Sc
 
 def test_self_branch_outside_run_raises() -> None:
     agent = Main(model=ScriptedModel([]))
-    with pytest.raises(AcornError, match=r"There is no run to branch from\. Call `self\.branch\(\.\.\.\)`"):
+    with pytest.raises(AcornError, match=r"cannot start a branch\. Call `self\.branch\(\.\.\.\)`"):
         agent.branch(Checker)
-    with pytest.raises(AcornError, match="There is no run to branch from"):
+    with pytest.raises(AcornError, match="cannot start a branch"):
         asyncio.run(agent.abranch(Checker))
-    with pytest.raises(AcornError, match="There is no run to branch from"):
+    with pytest.raises(AcornError, match="cannot start a branch"):
         agent.branch_all([(Checker, {})])
 
 

@@ -134,7 +134,7 @@ def cancelled(agent: Any, store: Store, scene: Scene, way: Way) -> RunCancelledE
 
     other = threading.Thread(target=cancel)
     other.start()
-    with waiting_for_nothing(), pytest.raises(RunCancelledError, match="The run a was cancelled") as caught:
+    with waiting_for_nothing(), pytest.raises(RunCancelledError, match="Run a was cancelled") as caught:
         way(agent.using(run_id="a", store=store))
     other.join()
     return caught.value
@@ -148,7 +148,7 @@ def check(error: RunCancelledError, store: Store) -> Run[Any]:
     assert facts.status == "cancelled"
     kept = acorn.runs(store).get("a")
     assert kept.stop_reason == "cancelled"
-    assert "The run a was cancelled" in str(kept.error)
+    assert "Run a was cancelled" in str(kept.error)
     assert len(kept.journal.entries) == len(run.journal.entries)
     return run
 

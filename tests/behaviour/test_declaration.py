@@ -1055,12 +1055,12 @@ def test_field_list_keeps_order_descriptions_and_limits() -> None:
         ([{"n": int}], "[0]", f"must be {FIELD}, got {{'n': <class 'int'>}}."),
         ([(5, int)], "[0]", f"must be {FIELD}, got (5, <class 'int'>)."),
         (["a", ("n", int, 1, 2)], "[1]", f"must be {FIELD}, got ('n', <class 'int'>, 1, 2)."),
-        (["a", "1st"], "[1]", "is named '1st'; a field needs a Python name that does not begin with `_`."),
-        (["my field"], "[0]", "is named 'my field'; a field needs a Python name that does not begin with `_`."),
-        (["_private"], "[0]", "is named '_private'; a field needs a Python name that does not begin with `_`."),
-        ([("", int)], "[0]", "is named ''; a field needs a Python name that does not begin with `_`."),
-        (["a", "a"], "", "names the field `a` twice; keep one."),
-        (["a", "b", ("a", int)], "", "names the field `a` twice; keep one."),
+        (["a", "1st"], "[1]", "is named '1st', but a field must have a Python name that does not begin with `_`."),
+        (["my field"], "[0]", "is named 'my field', but a field must have a Python name that does not begin with `_`."),
+        (["_private"], "[0]", "is named '_private', but a field must have a Python name that does not begin with `_`."),
+        ([("", int)], "[0]", "is named '', but a field must have a Python name that does not begin with `_`."),
+        (["a", "a"], "", "names the field `a` twice. Keep one."),
+        (["a", "b", ("a", int)], "", "names the field `a` twice. Keep one."),
     ],
 )
 def test_invalid_field_list_is_rejected_with_message(declared: Any, place: str, words: str, attribute: str) -> None:
@@ -1082,7 +1082,7 @@ def test_field_with_invalid_type_is_rejected_by_name(kind: Any, attribute: str) 
 def test_type_unknown_to_pydantic_is_rejected(declared: Any, attribute: str) -> None:
     words = refusal(lambda: declare(**{attribute: declared}))
     assert words.startswith(
-        (f"`Agent.{attribute}` must be {SCHEMA}; Pydantic says: ", f"`Agent.{attribute}` cannot be ")
+        (f"`Agent.{attribute}` must be {SCHEMA}. Pydantic reports: ", f"`Agent.{attribute}` cannot be ")
     )
 
 

@@ -82,7 +82,7 @@ def test_slow_stream_ends_when_time_is_up(way: str) -> None:
         return (model, caught.value, seconds) if model.given else None
 
     model, error, seconds = given_time(drip)
-    assert f"`{kind.__name__}` used up its `max_seconds` of {seconds:g} while the model was asked" in str(error)
+    assert f"`{kind.__name__}` used up its `max_seconds` of {seconds:g} during a request to the model" in str(error)
     assert model.given < DROPS
     assert model.is_closed
     assert error.run.stop_reason == "error"

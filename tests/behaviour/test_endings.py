@@ -14,7 +14,7 @@ from tests.patience import AGES, PATIENCE
 from acorn import capture, listen, module
 from acorn.journal import Entry, RunFailed, RunInterrupted, RunStarted
 from acorn.models.port import ModelRequest
-from acorn.record import Subscriber, _listening
+from acorn.record import Subscriber, _subscribe
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
 
@@ -170,7 +170,7 @@ def test_branch_whose_start_cannot_be_stored_fails(way: str) -> None:
             raise error
 
     agent = nested([])
-    with _listening(Subscriber(keep, is_vital=True)), capture() as runs, pytest.raises(ValueError) as caught:
+    with _subscribe(Subscriber(keep, is_vital=True)), capture() as runs, pytest.raises(ValueError) as caught:
         agent() if way == "sync" else asyncio.run(agent.acall())
     assert caught.value is error
     assert [run.error for run in runs] == [error, error]

@@ -22,8 +22,8 @@ from acorn._machine.asks import AskHook
 from acorn._machine.saved_run import load, save
 from acorn.journal import Fallback, ModelRequested, ModelResponded
 from acorn.models import Delta, ModelRequest, ModelResponse, Price
-from acorn.models.circuit_breaker import FAILURES, OPEN_FOR, Circuits, Pass
-from acorn.models.fallback import Chain
+from acorn.models.circuit_breaker import FAILURES, OPEN_SECONDS, CircuitPass, CircuitRegistry
+from acorn.models.fallback import FallbackChain
 from acorn.models.port import can_stream, is_model
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as call_of
@@ -90,12 +90,14 @@ def test_model_that_cannot_take_media_is_skipped(call: Call, script: Script) -> 
     assert run.output == Answer(text="done")
     (fallback,) = answered(run)[0].fallbacks
     assert (fallback.failed, fallback.to) == ("anthropic/claude-sonnet-4-5", "b")
-    assert "It takes no audio, and there is audio in `song`" in fallback.cause
+    assert "It does not support audio, and there is audio in `song`" in fallback.cause
 
 
 def test_media_that_no_model_takes_names_all_models(call: Call) -> None:
     other = {**CLAUDE, "model": "anthropic/claude-haiku-4-5"}
-    with pytest.raises(ModelError, match=r"claude-haiku-4-5.*takes no audio.*claude-sonnet-4-5.*takes no audio") as no:
+    with pytest.raises(
+        ModelError, match=r"claude-haiku-4-5.*does not support audio.*claude-sonnet-4-5.*does not support audio"
+    ) as no:
         call(Listener(model=[CLAUDE, other]), song=SONG)
     assert not no.value.retryable
 
@@ -415,7 +417,7 @@ def test_leaving_stream_closes_models_stream(way: str) -> None:
         await anext(deltas)
         await deltas.aclose()
 
-    chain = Chain.of([Watched(BUSY, name="first"), Watched("Let me see.", name="second")], Circuits())
+    chain = FallbackChain.of([Watched(BUSY, name="first"), Watched("Let me see.", name="second")], CircuitRegistry())
     if way == "async":
         asyncio.run(leave())
     else:
@@ -444,23 +446,23 @@ class Switch(ScriptedModel):
         return DONE if self.is_up else BUSY
 
 
-Ask = Callable[[Chain], ModelResponse]
+Ask = Callable[[FallbackChain], ModelResponse]
 
 
-def whole(chain: Chain) -> ModelResponse:
+def whole(chain: FallbackChain) -> ModelResponse:
     return chain.complete(request_of())
 
 
-def awhole(chain: Chain) -> ModelResponse:
+def awhole(chain: FallbackChain) -> ModelResponse:
     return asyncio.run(chain.acomplete(request_of()))
 
 
-def pieces(chain: Chain) -> ModelResponse:
+def pieces(chain: FallbackChain) -> ModelResponse:
     found = list(chain.stream(request_of()))
     return ModelResponse(model=next(delta.model for delta in reversed(found) if delta.model))
 
 
-def apieces(chain: Chain) -> ModelResponse:
+def apieces(chain: FallbackChain) -> ModelResponse:
     async def main() -> list[Delta]:
         return [delta async for delta in chain.astream(request_of())]
 
@@ -476,7 +478,7 @@ def ask(request: pytest.FixtureRequest) -> Ask:
 
 def test_circuit_opens_after_three_failures_and_is_tried_after_thirty_seconds(ask: Ask) -> None:
     clock, a, b = Clock(), Switch("a", is_up=False), Switch("b")
-    chain = Chain.of([a, b], Circuits(clock))
+    chain = FallbackChain.of([a, b], CircuitRegistry(clock))
     for count in range(1, FAILURES + 1):
         assert ask(chain).model == "b"
         assert len(a.requests) == count
@@ -484,18 +486,18 @@ def test_circuit_opens_after_three_failures_and_is_tried_after_thirty_seconds(as
         assert ask(chain).model == "b"
     assert len(a.requests) == FAILURES == 3
 
-    clock.now += OPEN_FOR - 0.001
+    clock.now += OPEN_SECONDS - 0.001
     ask(chain)
     assert len(a.requests) == 3
 
     clock.now += 0.001
-    assert OPEN_FOR == 30
+    assert OPEN_SECONDS == 30
     ask(chain)  # One request tries it, and it is still down.
     assert len(a.requests) == 4
     ask(chain)
     assert len(a.requests) == 4
 
-    clock.now += OPEN_FOR
+    clock.now += OPEN_SECONDS
     a.is_up = True
     assert ask(chain).model == "a"
     assert ask(chain).model == "a"
@@ -511,7 +513,7 @@ def test_circuit_opens_after_three_failures_and_is_tried_after_thirty_seconds(as
 
 def test_success_between_failures_resets_count(ask: Ask) -> None:
     a, b = Switch("a"), Switch("b")
-    chain = Chain.of([a, b], Circuits(Clock()))
+    chain = FallbackChain.of([a, b], CircuitRegistry(Clock()))
     for is_up in (False, False, True, False, False, True, False, False):
         a.is_up = is_up
         assert ask(chain).model == ("a" if is_up else "b")
@@ -521,7 +523,7 @@ def test_success_between_failures_resets_count(ask: Ask) -> None:
 @pytest.mark.parametrize("status", [400, 401])
 def test_permanent_failure_opens_no_circuit(ask: Ask, status: int) -> None:
     a, b = ScriptedModel([Failure(status)] * 5, name="a"), Switch("b")
-    chain = Chain.of([a, b], Circuits(Clock()))
+    chain = FallbackChain.of([a, b], CircuitRegistry(Clock()))
     for _ in range(5):
         with pytest.raises(ModelError):
             ask(chain)
@@ -530,11 +532,11 @@ def test_permanent_failure_opens_no_circuit(ask: Ask, status: int) -> None:
 
 def test_all_circuits_open_asks_first_model(ask: Ask) -> None:
     clock, a, b = Clock(), Switch("a", is_up=False), Switch("b", is_up=False)
-    chain = Chain.of([a, b], Circuits(clock))
+    chain = FallbackChain.of([a, b], CircuitRegistry(clock))
     for _ in range(3):
         with pytest.raises(ModelError, match=r"^`b` failed.*`a` failed"):
             ask(chain)
-    with pytest.raises(ModelError, match=r"^`a` failed.*`b` was not asked: its circuit is open"):
+    with pytest.raises(ModelError, match=r"^`a` failed.*`b` was skipped: its circuit is open"):
         ask(chain)
     assert (len(a.requests), len(b.requests)) == (4, 3)
     a.is_up = True
@@ -547,7 +549,7 @@ def test_all_circuits_open_asks_first_model(ask: Ask) -> None:
 
 def test_model_skipped_for_open_circuit_is_reported() -> None:
     a, b = Switch("a", is_up=False), Switch("b")
-    chain = Chain.of([a, b], Circuits(Clock()))
+    chain = FallbackChain.of([a, b], CircuitRegistry(Clock()))
     runs = [Asker(model=chain).run() for _ in range(4)]
     (fallback,) = answered(runs[-1])[0].fallbacks
     assert fallback == Fallback("a", "b", "its circuit is open")
@@ -556,7 +558,7 @@ def test_model_skipped_for_open_circuit_is_reported() -> None:
 
 def test_stream_broken_after_first_delta_counts_as_failure(way: str) -> None:
     a, b = ScriptedModel([Failure(503, after=Reply("Let"))] * 3, name="a"), Switch("b")
-    chain = Chain.of([a, b], Circuits(Clock()))
+    chain = FallbackChain.of([a, b], CircuitRegistry(Clock()))
     asking = apieces if way == "async" else pieces
     for _ in range(3):
         with pytest.raises(ModelError):
@@ -578,11 +580,11 @@ def test_open_circuit_is_tried_by_one_request_at_a_time() -> None:
         return DONE
 
     a = ScriptedModel(reply, name="a")
-    chain = Chain.of([a, b], Circuits(clock))
+    chain = FallbackChain.of([a, b], CircuitRegistry(clock))
     for _ in range(3):
         whole(chain)
     is_down = False
-    clock.now += OPEN_FOR
+    clock.now += OPEN_SECONDS
     answers: list[str] = []
     probing = threading.Thread(target=lambda: answers.append(whole(chain).model))
     probing.start()
@@ -603,41 +605,41 @@ def test_open_circuit_is_tried_by_one_request_at_a_time() -> None:
 
 def test_late_trial_result_does_not_change_closed_circuit() -> None:
     clock = Clock()
-    circuit = Circuits(clock).of("openai/gpt-4o")
+    circuit = CircuitRegistry(clock).of("openai/gpt-4o")
 
-    def enter() -> Pass:
-        passed = circuit.enter(anyhow=True)
+    def enter() -> CircuitPass:
+        passed = circuit.enter(is_forced=True)
         assert passed is not None
         return passed
 
     early = enter()
     for _ in range(FAILURES):
-        enter().failed("m")
+        enter().report_failure("m")
     assert circuit.enter() is None
-    clock.now += OPEN_FOR
+    clock.now += OPEN_SECONDS
     first = enter()
     assert circuit.enter() is None
-    early.succeeded("m")
+    early.report_success("m")
     for _ in range(FAILURES):
-        enter().failed("m")
-    clock.now += OPEN_FOR
+        enter().report_failure("m")
+    clock.now += OPEN_SECONDS
     second = enter()
-    assert not circuit.is_passable
-    first.failed("m")
-    first.left()
-    assert not circuit.is_passable
-    second.refused()
-    assert circuit.is_passable
-    interrupted: Pass | None = enter()
-    assert not circuit.is_passable
+    assert not circuit.lets_through
+    first.report_failure("m")
+    first.release()
+    assert not circuit.lets_through
+    second.report_rejection()
+    assert circuit.lets_through
+    interrupted: CircuitPass | None = enter()
+    assert not circuit.lets_through
     del interrupted
-    assert circuit.is_passable
+    assert circuit.lets_through
 
 
 def test_concurrent_failures_open_circuit_once() -> None:
     a, b = Switch("a", is_up=False), Switch("b")
     clock = Clock()
-    chain = Chain.of([a, b], Circuits(clock))
+    chain = FallbackChain.of([a, b], CircuitRegistry(clock))
     crowd = [threading.Thread(target=whole, args=(chain,)) for _ in range(32)]
     for each in crowd:
         each.start()
@@ -647,7 +649,7 @@ def test_concurrent_failures_open_circuit_once() -> None:
     assert 3 <= seen <= 32
     assert whole(chain).model == "b"
     assert len(a.requests) == seen
-    clock.now += OPEN_FOR
+    clock.now += OPEN_SECONDS
     a.is_up = True
     assert whole(chain).model == "a"
 
@@ -669,7 +671,7 @@ def test_circuits_are_shared_in_process_by_model_object() -> None:
 
 
 def test_circuit_ends_with_its_model_object() -> None:
-    circuits = Circuits()
+    circuits = CircuitRegistry()
     one = ScriptedModel("")
     kept = circuits.of(one)
     assert circuits.of(one) is kept
@@ -698,7 +700,7 @@ def test_circuit_ends_with_its_model_object() -> None:
     ],
 )
 def test_circuit_is_keyed_by_model_and_endpoint(one: Any, other: Any, is_same: bool) -> None:
-    circuits = Circuits()
+    circuits = CircuitRegistry()
     assert (circuits.of(one) is circuits.of(other)) == is_same
 
 
@@ -716,10 +718,10 @@ def test_cancelled_trial_does_not_count_for_circuit(streams: bool) -> None:
         return BUSY if is_down else replace(DONE, delay=4 * PATIENCE)
 
     a = ScriptedModel(reply, name="a")
-    chain = Chain.of([a, b], Circuits(clock))
+    chain = FallbackChain.of([a, b], CircuitRegistry(clock))
     for _ in range(3):
         whole(chain)
-    clock.now += OPEN_FOR
+    clock.now += OPEN_SECONDS
     is_down = False
 
     async def give_up() -> None:
@@ -924,21 +926,21 @@ def test_reasoning_of_unknown_author_belongs_to_first_model() -> None:
 
 def test_log_reports_fallback_and_open_circuit(call: Call, caplog: pytest.LogCaptureFixture) -> None:
     clock, a, b = Clock(), Switch("a", is_up=False), Switch("b")
-    chain = Chain.of([a, b], Circuits(clock))
+    chain = FallbackChain.of([a, b], CircuitRegistry(clock))
     with caplog.at_level(logging.INFO, logger="acorn"):
         for _ in range(4):
             call(Asker(model=chain))
-        clock.now += OPEN_FOR
+        clock.now += OPEN_SECONDS
         a.is_up = True
         call(Asker(model=chain))
     said = [record.getMessage() for record in caplog.records if not record.getMessage().startswith("Run ")]
-    handed = "`a` failed (HTTP 503); `b` is asked instead."
+    handed = "`a` failed (HTTP 503). The request goes to `b`."
     assert said == [
         handed,
         handed,
         "The circuit of `a` is open for 30 s: it failed 3 times in a row.",
         handed,
-        "`a` is not asked (its circuit is open); `b` is asked instead.",
+        "`a` is skipped (its circuit is open). The request goes to `b`.",
         "The circuit of `a` is closed again.",
     ]
     assert {record.levelno for record in caplog.records} == {logging.INFO}
@@ -977,7 +979,7 @@ def test_saved_run_keeps_answering_model_and_list_without_secrets() -> None:
 
 
 def test_model_chain_implements_port() -> None:
-    chain = Chain.of([Switch("a"), Switch("b")], Circuits())
+    chain = FallbackChain.of([Switch("a"), Switch("b")], CircuitRegistry())
     assert is_model(chain)
     assert can_stream(chain)
     assert chain.name == "a"

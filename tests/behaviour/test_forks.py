@@ -390,7 +390,9 @@ def test_fork_keeps_result_of_branch() -> None:
     assert fork.branches == []
     assert script.requests[0].messages[-1]["content"] == "fine"
     of_branch = [event for event in run.thread if event.branch]
-    with pytest.raises(InputError, match=r"branch `check`.*Fork the run that began it: before the step that called"):
+    with pytest.raises(
+        InputError, match=r"branch `check`.*Fork the run that started the branch: before the step that called"
+    ):
         Above(model=script).using(thread=of_branch, before=1)
 
 
@@ -470,7 +472,7 @@ class Other(module[int, int]):
 @pytest.mark.parametrize(
     ("step", "words"),
     [
-        (0, "`before` of `Researcher.using` must be a step from 1 to 4.*got 0"),
+        (0, "`before` of `Researcher.using` must be a step from 1 to 4.*Got 0"),
         (5, "from 1 to 4: the run ended in step 4"),
         (-1, "from 1 to 4"),
         (True, "from 1 to 4"),
@@ -553,5 +555,5 @@ def test_fork_stopped_before_start_is_not_started_as_other_run(tmp_path: Path) -
     with pytest.raises(KeyboardInterrupt):
         agent.run()
     for facts in acorn.runs(store).list():
-        with pytest.raises(StoreError, match="had not begun"):
+        with pytest.raises(StoreError, match="stopped before it started"):
             Researcher(model=ScriptedModel([finish(answer="x")]), store=store).resume(facts.id)

@@ -255,7 +255,7 @@ class Watch:
 
     def answer(self, request: ModelRequest) -> ModelResponse:
         # Not `history`, which would hand it out: a run may skip work while no code has it.
-        part = RequestMessages().prepare(self.runs[0]._book.messages, [self.opening])
+        part = RequestMessages().prepare(self.runs[0]._history.messages, [self.opening])
         messages = part.messages()
         if self.is_threaded:
             messages = ThreadMessage().wrap(messages)

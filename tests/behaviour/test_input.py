@@ -374,61 +374,60 @@ WORDS: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
         Question,
         ("Why?",),
         {},
-        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance; "
-        "it was given the positional `str`.",
+        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance, "
+        "but got the positional `str`.",
     ),
     (
         Question,
         ({"question": "Why?"},),
         {},
-        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance; "
-        "it was given the positional `dict`.",
+        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance, "
+        "but got the positional `dict`.",
     ),
     (
         Question,
         (Lookalike(question="Why?"),),
         {},
-        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance; "
-        "it was given the positional `Lookalike`.",
+        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance, "
+        "but got the positional `Lookalike`.",
     ),
     (
         Question,
         (None,),
         {},
-        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance; "
-        "it was given the positional `NoneType`.",
+        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance, "
+        "but got the positional `NoneType`.",
     ),
     (
         Question,
         (Question(question="a"), Question(question="b")),
         {},
-        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance; "
-        "it was given the positional "
+        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance, "
+        "but got the positional "
         "`Question`, `Question`.",
     ),
     (
         Question,
         (Question(question="a"),),
         {"limit": 3},
-        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance; "
-        "it was given the positional `Question` "
+        "`Agent` takes keyword arguments, such as `question=...`, or one `Question` instance, "
+        "but got the positional `Question` "
         "and keyword arguments `limit`.",
     ),
     (
         ["q"],
         ("a",),
         {},
-        "`Agent` takes keyword arguments, such as `q=...`, or one `AgentInput` instance; "
-        "it was given the positional `str`.",
+        "`Agent` takes keyword arguments, such as `q=...`, or one `AgentInput` instance, but got the positional `str`.",
     ),
-    ([], ("a",), {}, "`Agent` takes no arguments; it was given the positional `str`."),
-    ([], (None,), {}, "`Agent` takes no arguments; it was given the positional `NoneType`."),
-    (str, ("a", "b"), {}, "`Agent` takes one value or `result=...`; it was given the positional `str`, `str`."),
+    ([], ("a",), {}, "`Agent` takes no arguments, but got the positional `str`."),
+    ([], (None,), {}, "`Agent` takes no arguments, but got the positional `NoneType`."),
+    (str, ("a", "b"), {}, "`Agent` takes one value or `result=...`, but got the positional `str`, `str`."),
     (
         str,
         ("a",),
         {"result": "b"},
-        "`Agent` takes one value or `result=...`; it was given the positional `str` and keyword arguments `result`.",
+        "`Agent` takes one value or `result=...`, but got the positional `str` and keyword arguments `result`.",
     ),
 ]
 
@@ -537,7 +536,7 @@ def test_object_without_useful_repr_is_rejected(given: dict[str, Any], path: str
     model = ScriptedModel([])
     with pytest.raises(InputError) as caught:
         Agent(model=model).run(**given)
-    assert f"`{path}` is of the class `{kind}`" in str(caught.value)
+    assert f"`{path}` is an instance of `{kind}`" in str(caught.value)
     assert [wrong["path"] for wrong in caught.value.problems] == [path]
     assert model.requests == []
 

@@ -171,7 +171,7 @@ def test_one_instance_serves_concurrent_threads() -> None:
         assert agent.last is run
         assert agent.history is run.history
         assert agent.sights[run.id].deps[0] == "None"
-        with pytest.raises(AcornError, match="There is no run here"):
+        with pytest.raises(AcornError, match="This code is not inside a run"):
             current_run()
         return run
 

@@ -216,7 +216,7 @@ def test_resumed_run_of_renamed_class_raises_clear_error(store: Any) -> None:
         """Other."""
 
     run_id = interrupted(store, CALLS, tools=[fails])
-    with pytest.raises(StoreError, match=r"is one of `.*:Desk`, not of `.*Office`"):
+    with pytest.raises(StoreError, match=r"belongs to `.*:Desk`, not to `.*Office`"):
         Office(model=by_turn(*CALLS), store=store).resume(run_id)
     assert declared()(model=by_turn(*CALLS), store=store).resume(run_id) == Answer(answer="x")
 

@@ -147,7 +147,7 @@ def test_several_requests_are_answered_one_by_one(store: Any) -> None:
     still: Any = desk(store, script).resume(paused.run_id, answers={one.id: "the blue one"})
     assert [each.id for each in still.requests] == [two.id]
     assert [each.id for each in acorn.runs(store).requests()] == [two.id]
-    with pytest.raises(StoreError, match="answered already"):
+    with pytest.raises(StoreError, match="already answered"):
         desk(store, script).resume(paused.run_id, answers={one.id: "the red one"})
     agent = desk(store, script)
     assert agent.resume(paused.run_id, answer=["because"]) == "done"

@@ -165,9 +165,9 @@ def test_run_id_belongs_to_one_input_and_class(store: Any) -> None:
 
     agent = Desk(model=ScriptedModel([finish(answer="once")]), store=store).using(run_id="a")
     agent(question="why?")
-    with pytest.raises(StoreError, match="begun with another input"):
+    with pytest.raises(StoreError, match="started with another input"):
         agent(question="how?")
-    with pytest.raises(StoreError, match=r"one of `.*Desk`, not of `.*Other`"):
+    with pytest.raises(StoreError, match=r"belongs to `.*Desk`, not to `.*Other`"):
         Other(model=ScriptedModel([]), store=store).using(run_id="a")(question="why?")
     assert agent(question="why?") == Answer(answer="once")
 
@@ -219,7 +219,7 @@ def test_failed_run_that_cannot_resume_says_so(store: Any) -> None:
     agent = Desk(model=ScriptedModel([Failure(status=400)]), store=store)
     with pytest.raises(ModelError) as caught:
         agent(question="why?")
-    with pytest.raises(StoreError, match="failed and cannot go on") as again:
+    with pytest.raises(StoreError, match="cannot be resumed: it failed") as again:
         agent.resume(caught.value.run.id)
     assert isinstance(again.value.__cause__, ModelError)
 
@@ -234,7 +234,7 @@ def test_run_ended_at_limit_resumes_with_higher_limit(store: Any) -> None:
 
 def test_unknown_run_cannot_be_resumed(store: Any) -> None:
     agent = Desk(model=ScriptedModel([]), store=store)
-    with pytest.raises(StoreError, match="There is no run 'x'"):
+    with pytest.raises(StoreError, match="Run 'x' is not in"):
         agent.resume("x")
     with pytest.raises(DeclarationError, match="has no store"):
         Desk(model=ScriptedModel([])).resume("x")
@@ -243,7 +243,7 @@ def test_unknown_run_cannot_be_resumed(store: Any) -> None:
     with pytest.raises(DeclarationError, match="`run_id`"):
         agent.using(run_id="")
     Desk(model=ScriptedModel([finish(answer="x")]), store=store).using(run_id="y")(question="?")
-    with pytest.raises(StoreError, match="waits for no answer"):
+    with pytest.raises(StoreError, match="does not wait for an answer"):
         agent.resume("y", answer=True)
 
 

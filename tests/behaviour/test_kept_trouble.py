@@ -263,7 +263,7 @@ def test_full_disk_is_reported_and_file_stays_intact(tmp_path: Path) -> None:
 
     said = run("1000000")
     assert said.startswith("StoreError a ")
-    assert "disk is full" in said
+    assert "Check that the disk is not full" in said
     (facts,) = acorn.runs(tmp_path / "runs.db").list()
     assert facts.status == "stopped"
     assert 0 < facts.steps < 20
@@ -368,11 +368,11 @@ def test_run_stays_claimed_during_slow_hook(monkeypatch: pytest.MonkeyPatch, err
     class Beating(MemoryStore):
         beats = 0
 
-        def beat(self, holder: Process, seconds: float) -> Sequence[str]:
+        def renew_lease(self, holder: Process, seconds: float) -> Sequence[str]:
             self.beats += 1
             if error is not None and self.beats == 1:
                 raise error
-            return super().beat(holder, seconds)
+            return super().renew_lease(holder, seconds)
 
     class Hooked(Desk):
         """Answer."""
@@ -396,16 +396,16 @@ def test_unreadable_stored_run_is_reported_and_unchanged(tmp_path: Path) -> None
     with pytest.raises(ModelError):
         agent(question="why?")
     with closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute("UPDATE states SET state = '{}'")
-    with pytest.raises(StoreError, match=r"run a in .*runs.db cannot be read"):
+        connection.execute("UPDATE run_states SET state = '{}'")
+    with pytest.raises(StoreError, match=r"Cannot read run a in .*runs.db"):
         agent.resume("a")
-    with pytest.raises(StoreError, match=r"run a in .*runs.db cannot be read"):
+    with pytest.raises(StoreError, match=r"Cannot read run a in .*runs.db"):
         agent(question="why?")
     (facts,) = acorn.runs(file).list()
     assert facts.status == "failed"
     with closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute("UPDATE states SET record = 'x'")
-    with pytest.raises(StoreError, match=r"run a in .*runs.db cannot be read"):
+        connection.execute("UPDATE run_states SET record = 'x'")
+    with pytest.raises(StoreError, match=r"Cannot read run a in .*runs.db"):
         acorn.runs(file).get("a")
     acorn.runs(file).delete("a")
 

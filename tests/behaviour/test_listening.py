@@ -33,8 +33,8 @@ from acorn.journal import (
     ToolStarted,
 )
 from acorn.models import ModelRequest
-from acorn.models.retry import Retries, Retrying
-from acorn.record import Subscriber, _listening
+from acorn.models.retry import RetryingModel, RetryPolicy
+from acorn.record import Subscriber, _subscribe
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
 PATIENCE = 120.0
@@ -242,7 +242,7 @@ def lines(entries: list[Entry]) -> list[str]:
 @pytest.mark.parametrize("way", WAYS)
 def test_listener_receives_entries_of_run(way: str) -> None:
     ear = Ear()
-    model = Retrying(ScriptedModel(replies()), Retries(count=1, delay=0.001))
+    model = RetryingModel(ScriptedModel(replies()), RetryPolicy(count=1, delay=0.001))
     with listen(ear):
         run = start(Main(model=model), way)
     assert (run.output, run.stop_reason) == ("done", "forced")
@@ -292,7 +292,7 @@ def test_failing_listener_is_logged_and_changes_nothing(way: str, caplog: pytest
     ear, broken = Ear(), Broken(object, ValueError(SAID), times=-1)
     caplog.set_level(logging.DEBUG, "acorn")
     with listen(broken), listen(ear):
-        run = start(Main(model=Retrying(ScriptedModel(replies()), Retries(delay=0.001))), way)
+        run = start(Main(model=RetryingModel(ScriptedModel(replies()), RetryPolicy(delay=0.001))), way)
     assert run.output == "done"
     assert {path: lines(entries) for path, entries in ear.per_run().items()} == EXPECTED
     failures = [each for each in caplog.records if each.levelno == logging.ERROR]
@@ -321,8 +321,8 @@ def test_every_failing_listener_is_logged(caplog: pytest.LogCaptureFixture) -> N
 def test_second_vital_listener_failure_does_not_replace_first() -> None:
     first, second, model = ValueError("the disk is full"), LookupError("the network is gone"), a_look()
     with (
-        _listening(Subscriber(Broken(ModelResponded, first), is_vital=True)),
-        _listening(Subscriber(Broken(RunFailed, second), is_vital=True)),
+        _subscribe(Subscriber(Broken(ModelResponded, first), is_vital=True)),
+        _subscribe(Subscriber(Broken(RunFailed, second), is_vital=True)),
         pytest.raises(ValueError) as caught,
     ):
         start(Main(model=model), "sync")
@@ -354,7 +354,7 @@ def test_ctrl_c_in_listener_propagates(way: str, kind: type[Any]) -> None:
 @pytest.mark.parametrize("kind", [*OWN, RunFinished])
 def test_vital_listener_failure_stops_run(way: str, kind: type[Any], times: int) -> None:
     error, model = ValueError("the disk is full"), a_look()
-    with _listening(Subscriber(Broken(kind, error, times=times), is_vital=True)), pytest.raises(ValueError) as caught:
+    with _subscribe(Subscriber(Broken(kind, error, times=times), is_vital=True)), pytest.raises(ValueError) as caught:
         start(Main(model=model), way)
     assert caught.value is error
     run: Run[Any] = error.run  # type: ignore[attr-defined]
@@ -376,8 +376,8 @@ def test_vital_listener_failure_in_branch_stops_run(way: str, kind: type[Any], t
         if entry.run_id in ids:
             broken(entry)
 
-    model = Retrying(ScriptedModel(replies()), Retries(delay=0.001))
-    with _listening(Subscriber(keep, is_vital=True)), capture() as runs, pytest.raises(ValueError) as caught:
+    model = RetryingModel(ScriptedModel(replies()), RetryPolicy(delay=0.001))
+    with _subscribe(Subscriber(keep, is_vital=True)), capture() as runs, pytest.raises(ValueError) as caught:
         start(Main(model=model), way)
     assert caught.value is error
     assert (runs[0].stop_reason, runs[0].error) == ("error", error)
@@ -392,7 +392,7 @@ def test_vital_listener_failure_in_self_branch_stops_run(way: str) -> None:
         if isinstance(entry, RunStarted) and entry.branch == "Note":
             raise error
 
-    with _listening(Subscriber(keep, is_vital=True)), pytest.raises(ValueError) as caught:
+    with _subscribe(Subscriber(keep, is_vital=True)), pytest.raises(ValueError) as caught:
         start(Main(model=ScriptedModel([call("look", "l1")])), way)
     assert caught.value is error
     run: Run[Any] = error.run  # type: ignore[attr-defined]
@@ -451,7 +451,7 @@ async def awaited(entry: Entry) -> None:
 
 @pytest.mark.parametrize("wrong", [awaited, None, "print"])
 def test_listener_is_plain_function(wrong: Any) -> None:
-    with pytest.raises(AcornError, match=r"`acorn\.listen` takes a plain function of one entry, got "), listen(wrong):
+    with pytest.raises(AcornError, match=r"`acorn\.listen` takes a sync function of one entry, got "), listen(wrong):
         pass
 
 

@@ -897,7 +897,9 @@ def test_single_turn_with_tool_call_is_unfinished(call: Call, script: Script) ->
 
 def test_unfinished_attribute_error_says_why(call: Call, script: Script) -> None:
     found = call(Picky(model=script(calling("search", query="a"))), question="?")
-    with pytest.raises(AttributeError, match=r"`Picky` did not finish.*`search`.*no `answer`.*Set `max_steps`"):
+    with pytest.raises(
+        AttributeError, match=r"`Picky` did not finish, so `answer` is missing.*`search`.*Set `max_steps`"
+    ):
         found.answer  # noqa: B018
     assert not hasattr(found, "confidence")
 

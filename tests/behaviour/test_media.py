@@ -101,15 +101,15 @@ def by_path_url(raw: bytes) -> str:
 
 
 WRONG_VALUES = [
-    (lambda: Image.from_bytes(PDF), "is application/pdf, and an image is wanted"),
-    (lambda: Image.from_bytes(b"?"), "of what type the data is cannot be told; give `media_type`, as `image/png`"),
+    (lambda: Image.from_bytes(PDF), "is application/pdf, but must be an image"),
+    (lambda: Image.from_bytes(b"?"), "the type of the data is unknown. Set `media_type`, such as `image/png`"),
     (lambda: Image.from_bytes(b"", "image/png"), "is empty"),
     (lambda: Image.from_bytes(b""), "is empty"),
     (lambda: Image.from_bytes(PNG, "png"), "must be like `image/png`"),
-    (lambda: Audio.from_bytes(WAV, "image/png"), "is image/png, and audio is wanted"),
+    (lambda: Audio.from_bytes(WAV, "image/png"), "is image/png, but must be audio"),
     (lambda: Image.from_url("cat.png"), "an http"),
     (lambda: Image.from_url("file:///etc/passwd"), "an http"),
-    (lambda: Image.from_url("data:image/png;base64,***"), "no base64"),
+    (lambda: Image.from_url("data:image/png;base64,***"), "not valid base64"),
     (lambda: Image.from_url("data:image/png"), "has no data"),
 ]
 
@@ -141,7 +141,7 @@ def test_media_is_immutable_and_repr_has_no_data() -> None:
     assert pickle.loads(pickle.dumps(photo)) == photo
     assert len({photo, Image.from_bytes(PNG, name="oak.png"), Image.from_bytes(PNG)}) == 2
     assert SECRET not in Question(photo=photo).model_dump_json()
-    with pytest.raises(ValidationError, match="only says which data it was"):
+    with pytest.raises(ValidationError, match="has only its hash and size"):
         Question.model_validate_json(Question(photo=photo).model_dump_json())
 
 
@@ -289,7 +289,7 @@ def test_store_keeps_media_data_once_until_unused(store: Any, tmp_path: Path) ->
     raw = {Image.from_bytes(each).__acorn_part__()["image_url"]["url"].sha256: each for each in (PNG, ELM)}
     assert store.media([*raw, "unknown"]) == raw
     (kept,) = store.read("a")
-    for text in (*kept.entries, kept.record, kept.state, kept.birth.input):
+    for text in (*kept.entries, kept.record, kept.state, kept.header.input):
         assert SECRET not in text
     if isinstance(store, SQLiteStore):
         with closing(sqlite3.connect(tmp_path / "runs.db")) as connection:
@@ -414,18 +414,18 @@ def test_embedded_model_rejects_media_before_start(tmp_path: Path) -> None:
     class Local(module[Question, Answer]):
         model = f"local/{tmp_path}/none.gguf"
 
-    with pytest.raises(ModelError, match="reads text only, and there is an image in `photo`"):
+    with pytest.raises(ModelError, match="supports text only, and there is an image in `photo`"):
         Local()(photo=PNG)
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: Image(b"x"), "`acorn.Image` is made by `Image.from_path`"),
-        (lambda: Image.from_bytes("x"), "`Image.from_bytes` was given a `str`: .*`from_path` the path of a file"),  # type: ignore[arg-type]
-        (lambda: Image.from_bytes(5), "`Image.from_bytes` was given a `int`"),  # type: ignore[arg-type]
-        (lambda: Image.from_url(b"x"), "`Image.from_url` was given a `bytes`"),  # type: ignore[arg-type]
-        (lambda: Image.from_bytes(b"x", "image/png", b"x"), "the name of an image must be a text, got a `bytes`"),  # type: ignore[arg-type]
+        (lambda: Image(b"x"), "Create `acorn.Image` with `Image.from_path`"),
+        (lambda: Image.from_bytes("x"), "`Image.from_bytes` got a `str`.* a path to `from_path`"),  # type: ignore[arg-type]
+        (lambda: Image.from_bytes(5), "`Image.from_bytes` got a `int`"),  # type: ignore[arg-type]
+        (lambda: Image.from_url(b"x"), "`Image.from_url` got a `bytes`"),  # type: ignore[arg-type]
+        (lambda: Image.from_bytes(b"x", "image/png", b"x"), "the name of an image must be a string, got a `bytes`"),  # type: ignore[arg-type]
     ],
 )
 def test_media_from_wrong_value_raises_with_advice(make: Callable[[], Any], words: str) -> None:
@@ -434,5 +434,5 @@ def test_media_from_wrong_value_raises_with_advice(make: Callable[[], Any], word
 
 
 def test_path_given_to_media_field_raises_with_advice() -> None:
-    with pytest.raises(ValidationError, match=r"for a file use `acorn.Image.from_path\(...\)`"):
+    with pytest.raises(ValidationError, match=r"For a file, use `acorn.Image.from_path\(...\)`"):
         TypeAdapter(Image).validate_python(Path("cat.png"))

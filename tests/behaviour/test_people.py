@@ -1129,7 +1129,9 @@ def test_listener_receives_requests_and_answers() -> None:
 def test_paused_attribute_error_says_what_is_missing() -> None:
     office = Office(Desk(model=ScriptedModel([calling("ask_human", question="Who?")])), "sync")
     paused = office.output
-    with pytest.raises(AttributeError, match=r"waits for people \(Who\?\), so there is no `answer` yet.*resume"):
+    with pytest.raises(
+        AttributeError, match=r"waits for human input \(Who\?\), so `answer` is not available yet.*resume"
+    ):
         _ = paused.answer
     assert repr(paused) == f"Paused(run_id={paused.run_id!r}, requests=['Who?'])"
     for other in (copy.copy(paused), copy.deepcopy(paused), pickle.loads(pickle.dumps(paused))):
@@ -1224,7 +1226,7 @@ def test_idempotency_key_is_permanent_per_call(way: str) -> None:
     walk_on(Tree(last, None, {request.id: True}), last.run.id, way)
     assert last.run.output == "ok"
     assert keys == [f"{loop.run.id}:1:n", f"{loop.run.id}:1:n", f"{loop.run.id}:2:p"]
-    with pytest.raises(AcornError, match="no tool call here"):
+    with pytest.raises(AcornError, match="not inside a tool call"):
         _ = last.run.idempotency_key
 
 

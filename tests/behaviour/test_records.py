@@ -401,7 +401,7 @@ def test_current_run_is_visible_in_tools_hooks_and_prompts(call: Call, script: S
 
 def test_current_run_outside_run_is_none(call: Call, script: Script) -> None:
     def check() -> None:
-        with pytest.raises(AcornError, match=r"`acorn\.current_run\(\)` works inside tools, hooks and prompt methods"):
+        with pytest.raises(AcornError, match=r"Call `acorn\.current_run\(\)` in a tool, a hook or a prompt method"):
             current_run()
 
     check()

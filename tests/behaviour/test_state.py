@@ -724,14 +724,14 @@ def test_loading_run_with_model_object_from_hook_raises() -> None:
 
     plan, loop = paused(setup(Swapper, call("look")), "model", 2)
     saved = json.loads(json.dumps(save(loop)))
-    with pytest.raises(AcornError, match=r"a model that `on_step` gave as an object.*`step\.model`"):
+    with pytest.raises(AcornError, match=r"`on_step` set its model to an object.*`step\.model`"):
         load(plan, saved)
 
 
 def test_loading_run_with_unfitting_input_raises() -> None:
     _, loop = paused(setup(Looker, call("look"), DONE), "tools")
     changed, _ = paused(replace(setup(Words, finish(result=["a"])), given={"result": "a"}), "model")
-    with pytest.raises(AcornError, match="The input of the saved run does not fit its class any more"):
+    with pytest.raises(AcornError, match="The input of the saved run no longer fits its class"):
         load(changed, json.loads(json.dumps(save(loop))))
 
 

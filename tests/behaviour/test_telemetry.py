@@ -21,7 +21,7 @@ from tests.telemetry import Spans, attributes, set_up
 
 from acorn import DeclarationError, ModelError, Step, module, tool
 from acorn._telemetry import conventions
-from acorn.models.retry import Retries, Retrying
+from acorn.models.retry import RetryingModel, RetryPolicy
 from acorn.testing import Failure, Reply, ScriptedModel, call, finish
 
 WAYS = ["call", "acall", "stream", "astream"]
@@ -263,7 +263,7 @@ def test_call_not_executed_is_span_event(spans: Spans) -> None:
 def test_retries_and_fallbacks_are_span_events(spans: Spans, way: str) -> None:
     first = ScriptedModel([Failure(503), Failure(503)], name="anthropic/claude")
     second = ScriptedModel([finish(answer="at last")], name="openai/gpt-4o")
-    drive(Researcher(model=[Retrying(first, Retries(1, 0.0)), second]), way, question="?")
+    drive(Researcher(model=[RetryingModel(first, RetryPolicy(1, 0.0)), second]), way, question="?")
     chat = spans.named("chat gpt-4o")
     events = [(event.name, dict(event.attributes or {})) for event in chat.events]
     assert [name for name, _ in events] == ["acorn.retry", "acorn.fallback"]
@@ -275,7 +275,7 @@ def test_retries_and_fallbacks_are_span_events(spans: Spans, way: str) -> None:
 
 
 def test_retries_are_recorded_when_all_fail(spans: Spans) -> None:
-    model = Retrying(ScriptedModel([Failure(503), Failure(503), Failure(503)]), Retries(2, 0.0))
+    model = RetryingModel(ScriptedModel([Failure(503), Failure(503), Failure(503)]), RetryPolicy(2, 0.0))
     with pytest.raises(ModelError):
         Researcher(model=model)(question="?")
     assert [event.name for event in spans.named("chat scripted").events] == ["acorn.retry"] * 2
@@ -437,7 +437,7 @@ def test_telemetry_can_be_turned_off(spans: Spans, monkeypatch: pytest.MonkeyPat
 def test_unknown_telemetry_setting_raises_before_model_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_TELEMETRY", "contents")
     model = ScriptedModel([finish(answer="x")])
-    with pytest.raises(DeclarationError, match=r"`ACORN_TELEMETRY` may be `off` .* or `content` .* got 'contents'"):
+    with pytest.raises(DeclarationError, match=r"`ACORN_TELEMETRY` has the unknown value 'contents'.* `off`"):
         Critic(model=model)(question="?")
     assert not model.requests
 

@@ -24,7 +24,7 @@ from tests.patience import AGES, PATIENCE, comes_true, waiting_for_nothing
 
 from acorn import DeclarationError, LimitError, ModelError, module
 from acorn.models import Delta, ModelRequest, ModelResponse
-from acorn.models.retry import LONGEST_WAIT, Retries, Retrying
+from acorn.models.retry import LONGEST_WAIT, RetryingModel, RetryPolicy
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
 from acorn.types import Usage
@@ -351,7 +351,7 @@ def test_every_attempt_counts_and_none_holds_slot_during_retry_delay() -> None:
         max_concurrency = 1
 
     model = Watched([Failure(503), finish(2)])
-    patient = Retrying(model, Retries(1, delay=LONGEST_WAIT))
+    patient = RetryingModel(model, RetryPolicy(1, delay=LONGEST_WAIT))
 
     async def main() -> None:
         waiting = asyncio.ensure_future(Limited(model=patient).acall(number=1))
@@ -370,7 +370,7 @@ def test_retries_never_exceed_rate_limit() -> None:
         rate_limit = {"requests": 2, "per": 1.0}
 
     model = Watched([Failure(503), Failure(503), Failure(503), finish(1)])
-    assert Limited(model=Retrying(model, Retries(3, delay=0.0)))(number=1) == 1
+    assert Limited(model=RetryingModel(model, RetryPolicy(3, delay=0.0)))(number=1) == 1
     assert len(model.moments) == 4
     assert_never_over(model.moments, 2, 1.0)
 

@@ -55,5 +55,5 @@ def test_unanswered_request_prints_how_to_resume(tmp_path: Path, is_interrupted:
     assert terminal.end() == (130 if is_interrupted else 3)
     (facts,) = acorn.runs(store).list()
     assert facts.status == "waiting"
-    assert f"answer with: acorn resume {facts.id[:8]} --store {store} --yes" in terminal.screen.text.replace("\n", "")
+    assert f"To answer: acorn resume {facts.id[:8]} --store {store} --yes" in terminal.screen.text.replace("\n", "")
     assert "Traceback" not in terminal.screen.text

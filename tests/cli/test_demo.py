@@ -14,11 +14,11 @@ import pytest
 from tests.cli.screen import Terminal
 
 import acorn.cli
-from acorn.cli.commands.demo import SCENES
+from acorn.cli.commands.demo import PROGRAMS as TITLES
 from acorn.models.local.download import KNOWN, fetch
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = Path(acorn.cli.__file__).parent / "scenes"
+PROGRAMS = Path(acorn.cli.__file__).parent / "programs"
 DEMO = ["-m", "acorn", "demo"]
 
 
@@ -43,17 +43,17 @@ def test_demo_shows_and_runs_every_program() -> None:
     assert (done.returncode, done.stderr) == (0, "")
     shown = [line.rstrip() for line in done.stdout.splitlines()]
     at = 0
-    for name in SCENES:
-        for line in (PROGRAMS / f"{name}.py").read_text(encoding="utf-8").strip().splitlines():
+    for name in TITLES:
+        for line in (PROGRAMS / f"{name}.py.txt").read_text(encoding="utf-8").strip().splitlines():
             at = shown.index(line, at) + 1
-        assert shown[at].startswith("and it says")
+        assert shown[at].startswith("its output")
     assert re.search(r"^positive - I love this film", done.stdout, flags=re.MULTILINE)
     assert re.search(r"^Person\(name='Maria Lopez', age=34\)$", done.stdout, flags=re.MULTILINE)
     assert re.search(r"^\d+ tokens: Story\(title=", done.stdout, flags=re.MULTILINE)
 
 
 def test_demo_includes_all_programs() -> None:
-    assert {path.stem for path in PROGRAMS.glob("[!_]*.py")} == set(SCENES)
+    assert {path.name.partition(".")[0] for path in PROGRAMS.iterdir()} == set(TITLES)
 
 
 def test_demo_with_closed_output_is_not_an_error() -> None:
@@ -66,7 +66,7 @@ def test_demo_with_closed_output_is_not_an_error() -> None:
 @pytest.mark.usefixtures("ctrl_c")
 def test_demo_ctrl_c_ends_line() -> None:
     terminal = Terminal(["demo"])
-    terminal.until(lambda screen: re.search(r"and it says", screen.text))
+    terminal.until(lambda screen: re.search(r"its output", screen.text))
     terminal.until(lambda screen: screen.column, 60)
     terminal.interrupt()
     assert terminal.end() == 130

@@ -150,7 +150,7 @@ def test_run_warns_of_model_too_small_for_tools(
 def test_explain_calls_opens_and_stores_nothing(acorn: Acorn, agent: Path, tmp_path: Path) -> None:
     ended = acorn("explain", f"{agent}:Researcher", "--question", "x")
     assert ended.code == 0, ended.err
-    assert "no source was opened; `--open` opens them" in ended.out
+    assert "no tool source was opened; `--open` opens them" in ended.out
     assert "`on_start` was not called" in ended.out
     assert acorn("explain", f"{agent}:Quiet", "x").code == 0
     assert {path.name for path in tmp_path.iterdir()} <= {"explained.py", "__pycache__"}

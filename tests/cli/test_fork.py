@@ -42,8 +42,8 @@ def test_fork_of_stored_run_says_what_may_be_called_again(acorn: Acorn, store: P
     assert (ended.code, ended.output) == (0, {"report": "Look around. seen place 0; seen place 1; 3"})
     begin = ended.err.index("Scout on")
     said = ended.err[:begin]
-    assert f"fork of {run_id[:8]}: step 1 is kept, and it goes on at step 2" in said
-    assert "really called again if the model asks" in said
+    assert f"fork of {run_id[:8]}: keeps step 1 and continues at step 2" in said
+    assert "tools that the model may call again" in said
     assert "`look` (1 time), `count` (1 time)" in said
     facts = library.runs(store).list()
     assert len(facts) == 2
@@ -119,8 +119,8 @@ def test_fork_at_wrong_step_is_one_line(acorn: Acorn, store: Path, run_id: str, 
 def test_fork_wrong_arguments_are_one_line(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
     for words, told in (
         (["fork", run_id, "--store", store], "--before"),
-        (["fork", "zzz", "--before", 2, "--store", store], "there is no run `zzz`"),
-        (["fork", "missing.json", "--before", 2], "there is no store here, and no file `missing.json`"),
+        (["fork", "zzz", "--before", 2, "--store", store], "There is no run `zzz`"),
+        (["fork", "missing.json", "--before", 2], "There is no file `missing.json`, and there is no store here"),
         (["fork", run_id, "--before", "x", "--store", store], "--before"),
         (["fork", run_id, "--before", 2, "--prompt", "none.md", "--store", store], "none.md"),
         (["fork", run_id, "--before", 2, "--agent", f"{SCOUT}:Nobody", "--store", store], "Nobody"),
@@ -153,8 +153,8 @@ def test_show_python_prints_passing_test(
     (tmp_path / "events.json").write_text(acorn("show", run_id, "--json", "--store", store).out, encoding="utf-8")
     ended = acorn("show", "events.json", "--python")
     assert (ended.code, ended.out) == (2, "")
-    assert "`--python` needs a record" in ended.err
-    assert "exclude each other" in acorn("show", run_id, "--python", "--xml", "--store", store).err
+    assert "`--python` needs a whole run" in ended.err
+    assert "cannot be combined" in acorn("show", run_id, "--python", "--xml", "--store", store).err
 
 
 def test_show_python_has_no_key(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,7 +109,7 @@ def test_version_is_printed(acorn: Acorn) -> None:
         (["nope"], "no such command 'nope'"),
         (["--nope"], "no such option: --nope"),
         (["run"], "missing argument"),
-        (["run", "--nope", "x.py"], "no such option: --nope; `acorn run --help` tells more"),
+        (["run", "--nope", "x.py"], "No such option: --nope. `acorn run --help` shows the usage."),
         (["run", "--jsn", "x.py"], "no such option: --jsn (Possible options: --json)"),
         (["new"], "missing argument 'NAME'"),
         (["show", "a", "b"], "unexpected extra argument"),

@@ -55,7 +55,7 @@ def test_live_view_shows_model_text_without_markup_or_escapes() -> None:
     assert not screen.has_colour
     assert "✗ broken()" in screen.text
     assert "→ ValueError: x must be positive" in screen.text
-    assert screen.text.count("the answer did not validate; asked again") == 1
+    assert screen.text.count("the answer did not validate, requested again") == 1
     assert "a tool that prints" in screen.text
 
 

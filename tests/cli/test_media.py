@@ -46,12 +46,12 @@ def test_media_option_accepts_path_and_url(acorn: Acorn) -> None:
 
 
 WRONG = [
-    (["--photo", "none.png"], "`--photo none.png` cannot be read: No such file or directory"),
-    (["--photo", "."], "`--photo .` cannot be read: Is a directory"),
-    (["--photo", "receipt.pdf"], "`--photo`: `receipt.pdf` is application/pdf, and an image is wanted"),
-    (["--photo", "odd.thing"], "`--photo`: of what type `odd.thing` is cannot be told"),
-    (["--photo", "data:image/png;base64,*"], "`--photo` is refused: the data is no base64"),
-    (["--photo", "cat.png", "--papers", "odd.thing"], "`--papers`: of what type `odd.thing` is cannot be told"),
+    (["--photo", "none.png"], "Cannot read `--photo none.png`: No such file or directory"),
+    (["--photo", "."], "Cannot read `--photo .`: Is a directory"),
+    (["--photo", "receipt.pdf"], "`--photo`: `receipt.pdf` is application/pdf, but must be an image"),
+    (["--photo", "odd.thing"], "`--photo`: the type of `odd.thing` is unknown"),
+    (["--photo", "data:image/png;base64,*"], "`--photo` is not valid: the data is not valid base64"),
+    (["--photo", "cat.png", "--papers", "odd.thing"], "`--papers`: the type of `odd.thing` is unknown"),
     ([], "`--photo` is missing (image)"),
 ]
 
@@ -67,7 +67,7 @@ def test_media_path_in_json_is_rejected(acorn: Acorn) -> None:
     Path("input.json").write_text(json.dumps({"photo": "cat.png"}))
     ended = acorn("run", LOOKER, "--input", "input.json")
     assert ended.code == 2
-    assert "`photo` in `input.json` is refused: an image is wanted" in ended.err
+    assert "`photo` in `input.json` is refused: expected an image" in ended.err
 
 
 def test_media_help_says_what_is_expected(acorn: Acorn) -> None:

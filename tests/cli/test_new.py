@@ -90,7 +90,7 @@ def test_new_with_bad_name_is_rejected(
     monkeypatch.chdir(tmp_path)
     ended = acorn("new", "--", name)
     assert ended.code == 2
-    assert "is no name for a project" in ended.err
+    assert "is not a valid project name" in ended.err
     assert "at most 64" in ended.err
     assert list(tmp_path.iterdir()) == []
 
@@ -99,9 +99,9 @@ def test_new_leaves_existing_files(acorn: Acorn, tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "agent.py").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    for name, what in (("taken", "there already and not empty"), ("file", "a file")):
+    for name, what in (("taken", "already exists and is not empty"), ("file", "is a file")):
         ended = acorn("new", tmp_path / name)
         assert ended.code == 2
-        assert ended.err == f"error: `{tmp_path / name}` is {what}; choose another name\n"
+        assert ended.err == f"error: `{tmp_path / name}` {what}. Choose another name.\n"
     assert (tmp_path / "taken" / "agent.py").read_text() == "mine"
     assert [path.name for path in (tmp_path / "taken").iterdir()] == ["agent.py"]

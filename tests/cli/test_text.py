@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acorn.cli.output import call_text, clean, ending, one_line, seconds_text
+from acorn.cli.output import call_text, clean, end_of, one_line, seconds_text
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_cleaned_text_has_no_terminal_codes(text: str, cleaned: str) -> None:
 
 @given(st.text(st.characters(codec=None) | st.sampled_from("\x1b[]0;m\x07\x9b\x9c\\")))
 def test_cleaned_text_has_no_control_characters(text: str) -> None:
-    for made in (clean(text), one_line(text, 40), ending(text, 40), call_text("f", text, 40)):
+    for made in (clean(text), one_line(text, 40), end_of(text, 40), call_text("f", text, 40)):
         assert not [c for c in made if (ord(c) < 32 and c != "\n") or 127 <= ord(c) < 160]
         made.encode()
 
@@ -38,7 +38,7 @@ def test_cleaned_text_has_no_control_characters(text: str) -> None:
 @given(st.text(), st.integers(8, 100))
 def test_shortened_text_fits_width(text: str, limit: int) -> None:
     assert len(one_line(text, limit)) <= limit
-    assert len(ending(text, limit)) <= limit
+    assert len(end_of(text, limit)) <= limit
     assert "\n" not in one_line(text, limit)
 
 

@@ -50,17 +50,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 WRONG: list[tuple[list[str], str]] = [
-    (["nothing.py"], "there is no file `nothing.py`"),
-    (["nothing.json"], "there is no file `nothing.json`"),
+    (["nothing.py"], "There is no file `nothing.py`"),
+    (["nothing.json"], "There is no file `nothing.json`"),
     (["bad.json"], "`bad.json` is not a saved run"),
-    (["empty"], "there is no `.json` in `empty`"),
+    (["empty"], "There is no `.json` file in `empty`"),
     (["agent.py", "bad.json"], "not both"),
-    (["agent.py", "agent.py"], "one agent at a time"),
-    (["agent.py", "--store", "x.db", "--no-store"], "exclude each other"),
-    (["agent.py", "--store", "redis://x"], "`--store` must be the path of a file"),
+    (["agent.py", "agent.py"], "The page shows one agent"),
+    (["agent.py", "--store", "x.db", "--no-store"], "cannot be combined"),
+    (["agent.py", "--store", "redis://x"], "`--store` must be a file path"),
     (["agent.py", "--store", "bad.json"], "bad.json is not a store of acorn"),
-    (["agent.py", "--store", "nowhere/x.db"], "there is no directory"),
-    (["--store", "nothing.db"], "there is no store `nothing.db`"),
+    (["agent.py", "--store", "nowhere/x.db"], "does not exist. Create it."),
+    (["--store", "nothing.db"], "There is no store `nothing.db`"),
     (["agent.py", "--port", "99999"], "65535"),
     (["agent.py", "--host", "256.1.1.1", "--no-open"], "cannot listen on 256.1.1.1"),
 ]
@@ -77,7 +77,7 @@ def test_web_wrong_usage_is_one_line(folder: Path, words: list[str], said: str) 
 
 
 @pytest.mark.parametrize(
-    ("store", "said"), [("redis://x", "`--store` must be the path of a file"), ("bad.json", "is not a store of acorn")]
+    ("store", "said"), [("redis://x", "`--store` must be a file path"), ("bad.json", "is not a store of acorn")]
 )
 def test_serve_without_usable_store_does_not_start(folder: Path, store: str, said: str) -> None:
     done = web("agent.py", "--store", store, "--port", "0", cwd=folder, command="serve")

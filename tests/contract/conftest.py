@@ -19,7 +19,7 @@ from tests.patience import comes_true
 
 from acorn import ModelError, Run, module
 from acorn.models.circuit_breaker import CIRCUITS
-from acorn.models.failures import forget_refusals
+from acorn.models.failures import forget_rejections
 from acorn.models.litellm.library import library
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
@@ -190,8 +190,8 @@ def litellm_is_loaded() -> None:
 @pytest.fixture(autouse=True)
 def every_server_is_a_stranger() -> None:
     """Forget what was learned about a port: a new server may get the port of an earlier one."""
-    forget_refusals()
-    CIRCUITS.forget()
+    forget_rejections()
+    CIRCUITS.clear()
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from acorn import File, Image, Run, runs
-from acorn._record.saved_form import read_entries, written_entry
+from acorn._record.saved_form import read_entries, write_entry
 from acorn.stores.memory import MemoryStore
 from acorn.testing.as_python import as_python
 
@@ -256,7 +256,7 @@ def test_as_python_text_never_becomes_code(agents: Any, text: str) -> None:
 def test_as_python_of_hostile_record_imports_nothing(agents: Any) -> None:
     run = agents.Plain(model=agents.ScriptedModel([agents.finish(3)])).run("x")
     for module in ("os\nimport shutil:Evil", "a.b:C; import os", "os:class", "__main__:Main", ":", "x:<locals>.Y"):
-        entries = [written_entry(entry) for entry in run.journal.entries]
+        entries = [write_entry(entry) for entry in run.journal.entries]
         entries[0]["module"] = module
         run.journal.entries[:] = read_entries(entries)
         made = as_python(run)

@@ -39,7 +39,7 @@ PASSING: dict[str, tuple[Fault, dict[str, Any]]] = {
     "500": (Fault(status=500), {}),
     "503": (Fault(status=503), {}),
     "529": (Fault(status=529), {}),
-    "no answer in time": (Fault(delay=AGES), {"timeout": 0.2}),
+    "no response in time": (Fault(delay=AGES), {"timeout": 0.2}),
     "reset before the headers": (Fault(reset="before"), {}),
     "reset inside the answer": (Fault(reset="inside"), {}),
 }

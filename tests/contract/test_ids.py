@@ -9,7 +9,7 @@ import pytest
 from tests.contract.conftest import Wire
 
 from acorn import ModelError, module
-from acorn.models.litellm.library import is_unknown, library, words_for_unknown
+from acorn.models.litellm.library import is_unknown, library, unknown_model_message
 from acorn.testing import finish
 
 SCRIPT = """
@@ -39,7 +39,7 @@ def told(model: object) -> str:
 @pytest.mark.parametrize("model", ["gpt4", {"model": "gpt4", "api_key": "sk-secret"}])
 def test_id_without_provider_raises_before_litellm_loads(model: object) -> None:
     words = told(model)
-    assert words.startswith("DeclarationError `Agent.model` cannot be used: `gpt4` names no provider. Check the")
+    assert words.startswith("DeclarationError `Agent.model` cannot be used: `gpt4` does not name a provider. Check the")
     assert "Did you mean `openai/gpt-4`" in words
     assert words.endswith("\nnot loaded\n")
     assert "sk-secret" not in words
@@ -56,17 +56,17 @@ def test_id_without_provider_raises_before_litellm_loads(model: object) -> None:
     ],
 )
 def test_similar_ids_are_suggested_with_provider(wrong: str, near: str) -> None:
-    assert near in words_for_unknown(wrong)
+    assert near in unknown_model_message(wrong)
 
 
 def test_unknown_provider_is_reported_separately() -> None:
-    words = words_for_unknown("opnai/gpt-4o")
+    words = unknown_model_message("opnai/gpt-4o")
     assert words.startswith("`opnai/gpt-4o` names a provider that LiteLLM does not know.")
     assert "`openai/gpt-4o`" in words
 
 
 def test_unlike_id_gets_no_suggestion() -> None:
-    assert "Did you mean" not in words_for_unknown("zzzzqqqq")
+    assert "Did you mean" not in unknown_model_message("zzzzqqqq")
 
 
 def test_bare_ids_known_to_litellm_are_accepted() -> None:
@@ -99,5 +99,7 @@ def test_bare_ids_known_to_litellm_work(wire: Wire) -> None:
 def test_loaded_litellm_is_asked_and_message_is_acorns(gpt: Wire, name: str) -> None:
     with pytest.raises(ModelError) as caught:
         gpt.run(Agent(model=name))
-    assert str(caught.value).startswith(f"`{name}` failed: `{name}` names no provider. Check the model id `{name}`")
+    assert str(caught.value).startswith(
+        f"`{name}` failed: `{name}` does not name a provider. Check the model id `{name}`"
+    )
     assert "NOT provided" not in str(caught.value)

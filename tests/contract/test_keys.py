@@ -47,7 +47,7 @@ class Looping(Plain):
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     for known in _PROVIDERS.values():
-        for name in (*known.keys, *known.addresses):
+        for name in (*known.keys, *known.address_variables):
             monkeypatch.delenv(name, raising=False)
 
 
@@ -62,7 +62,7 @@ def test_missing_key_names_variable(name: str, variable: str, provider: str, lan
     ):
         with pytest.raises(ModelError) as caught:
             act()
-        assert str(caught.value).startswith(f"{variable} is not set; {name} needs it")
+        assert str(caught.value).startswith(f"`{variable}` is not set, but `{name}` needs it")
         assert (caught.value.provider, caught.value.status, caught.value.retryable) == (provider, None, False)
 
 
@@ -82,7 +82,7 @@ for steps in (3, None):
         print(error)
 print([heavy for heavy in ("litellm", "openai", "httpx", "aiohttp") if heavy in sys.modules])
 """
-    known = {name for each in _PROVIDERS.values() for name in each.keys + each.addresses}
+    known = {name for each in _PROVIDERS.values() for name in each.keys + each.address_variables}
     environment = {key: value for key, value in os.environ.items() if key not in known}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True, env=environment
@@ -111,7 +111,7 @@ def test_given_credential_is_enough(case: str, provider: str) -> None:
 
 @pytest.mark.parametrize("provider", _PROVIDERS)
 def test_each_key_variable_is_enough(provider: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in (*_PROVIDERS[provider].keys, *_PROVIDERS[provider].addresses):
+    for name in (*_PROVIDERS[provider].keys, *_PROVIDERS[provider].address_variables):
         with monkeypatch.context() as patch:
             patch.setenv(name, "http://127.0.0.1:9")
             check_key(f"{provider}/m", provider, {})
@@ -124,12 +124,12 @@ def test_whitespace_key_is_missing(
 ) -> None:
     monkeypatch.setenv(variable, " ")
     for given in ({}, {"api_key": " \n"}):
-        with pytest.raises(ModelError, match=f"{variable} is not set; {name} needs it"):
+        with pytest.raises(ModelError, match=f"`{variable}` is not set, but `{name}` needs it"):
             Plain(model={"model": name, "lane": lane, **given})()
 
 
 def test_providers_own_address_needs_key() -> None:
-    with pytest.raises(ModelError, match="OPENAI_API_KEY is not set"):
+    with pytest.raises(ModelError, match="`OPENAI_API_KEY` is not set"):
         Plain(model={"model": "openai/gpt-4o", "base_url": "https://api.openai.com/v1/"})()
 
 
@@ -161,7 +161,7 @@ def test_anthropic_auth_token_variable_is_used(monkeypatch: pytest.MonkeyPatch) 
 def test_provider_outside_table_is_left_to_litellm() -> None:
     with pytest.raises(ModelError) as caught:
         Plain(model={"model": "replicate/meta/m", "num_retries": 0})()
-    assert "is not set; " not in str(caught.value)
+    assert "is not set, but" not in str(caught.value)
 
 
 def test_missing_key_later_in_list_matters_only_when_needed() -> None:

@@ -21,7 +21,7 @@ from tools.write_prices import TABLE, prices
 
 from acorn import ModelError
 from acorn.models.assemble import Assembly
-from acorn.models.failures import forget_refusals
+from acorn.models.failures import forget_rejections
 from acorn.models.port import Model, ModelRequest
 from acorn.models.providers import prices_of
 from acorn.models.resolve import resolve
@@ -264,7 +264,7 @@ def request_of(case: Case) -> ModelRequest:
 
 def sent(server: Loopback, act: Callable[[], Any]) -> Request | str:
     before = len(server.requests)
-    forget_refusals()  # This server never does what it is forced to.
+    forget_rejections()  # This server never does what it is forced to.
     try:
         act()
     except ModelError as error:

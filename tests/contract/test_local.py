@@ -334,7 +334,7 @@ def test_abandoned_local_prompt_frees_engine() -> None:
     pieces: SimpleQueue[Any] = SimpleQueue()
     body = {"messages": [{"role": "user", "content": "hello " * 6000}], "stream": True, "return_progress": True}
     job = Watched(body, pieces.put)
-    LocalModel({"model": MODEL}).engine.ask(job)
+    LocalModel({"model": MODEL}).engine.submit(job)
     assert "prompt_progress" in pieces.get()
     job.stop()
     while pieces.get() is not None:
@@ -408,7 +408,7 @@ def failing(model: Any, text: str = "Tom is 5.") -> ModelError:
 
 def test_too_long_local_prompt_says_length_and_fix() -> None:
     for model, words in (
-        (MODEL, ("at most 6000 characters", "given 54", "'max_prompt': 54")),
+        (MODEL, ("at most 6000 characters", "the tools have 54", "'max_prompt': 54")),
         ({"model": MODEL, "max_prompt": 10**6}, ("8192", "n_ctx")),
     ):
         message = str(failing(model, "hello " * 9000))
@@ -425,7 +425,9 @@ def test_local_prompt_length_is_checked_before_load(tmp_path: Path, monkeypatch:
 def test_local_prompt_length_includes_history_and_tools() -> None:
     request = asked("Tom", {**NUMBER, "description": "x" * 100}, WORD)
     request.messages.insert(1, {"role": "user", "content": "y" * 300})
-    with pytest.raises(ModelError, match=r"at most 300 characters, and it was given \d{3}:"):
+    with pytest.raises(
+        ModelError, match=r"at most 300 characters, but the input, the history and the tools have \d{3}\."
+    ):
         LocalModel({"model": MODEL, "max_prompt": 300}).complete(request)
 
 
@@ -458,7 +460,7 @@ def test_missing_and_broken_local_files_are_distinguished(tmp_path: Path, weight
     cut.write_bytes(weights.read_bytes()[:3_000_000])
     assert "no file" in str(failing(f"local/{missing}"))
     assert "no file" in str(failing("local/~nobody-of-that-name/x.gguf"))
-    assert "no GGUF file" in str(failing(f"local/{text}"))
+    assert "not a GGUF file" in str(failing(f"local/{text}"))
     assert "could not be loaded" in str(failing({"model": f"local/{cut}"}))
 
 
@@ -481,8 +483,8 @@ def test_local_path_is_same_model(tmp_path: Path, weights: Path, monkeypatch: py
         ({"model": MODEL, "api_key": "secret-1"}, "n_ctx"),
         ({"model": MODEL, "n_ctx": 0}, "at least 1"),
         ({"model": MODEL, "n_threads": "two"}, "at least 1"),
-        ({"model": MODEL, "timeout": 0}, "above 0"),
-        ({"model": MODEL, "timeout": "soon"}, "above 0"),
+        ({"model": MODEL, "timeout": 0}, "greater than 0"),
+        ({"model": MODEL, "timeout": "soon"}, "greater than 0"),
         ("local/a\0b.gguf", "smollm2"),
     ],
 )
@@ -500,7 +502,7 @@ def test_loaded_local_file_keeps_its_settings() -> None:
 def test_local_model_rejects_images() -> None:
     request = asked("", WORD)
     request.messages[1]["content"] = [{"type": "image_url", "image_url": {"url": "data:,"}}]
-    with pytest.raises(ModelError, match="reads text only, and there is an image in"):
+    with pytest.raises(ModelError, match="supports text only, and there is an image in"):
         LocalModel({"model": MODEL}).complete(request)
 
 

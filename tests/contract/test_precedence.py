@@ -8,7 +8,7 @@ import pytest
 from tests.contract.conftest import Wire
 
 from acorn import DeclarationError, Step, module, tool
-from acorn._machine.state import read_settings, written_settings
+from acorn._machine.state import settings_from_json, settings_to_json
 from acorn.testing import call, finish
 
 NAMES = {"temperature": (0.1, 0.2, 0.3), "max_tokens": (11, 22, 33)}
@@ -333,4 +333,4 @@ def test_agent_tool_keeps_own_values_with_callers_model(gpt: Wire, name: str) ->
 def test_step_dict_settings_are_saved_with_run() -> None:
     given = {"model": "openai/gpt-4o", "temperature": 0.3, "max_completion_tokens": 9, "api_key": "sk-secret"}
     kept = {"model": "openai/gpt-4o", "temperature": 0.3, "max_completion_tokens": 9}
-    assert read_settings(written_settings({"model": given})) == {"model": kept}
+    assert settings_from_json(settings_to_json({"model": given})) == {"model": kept}

@@ -241,7 +241,7 @@ def test_failed_response_is_reported() -> None:
 def test_interrupted_responses_stream_is_reported() -> None:
     events = responses_stream(DONE, {}, 1, 8).split(b"\n\n")
     cut = Fault(body=b"\n\n".join(events[:-2]) + b"\n\n", content_type=EVENTS)
-    with Loopback([cut]) as server, pytest.raises(ModelError, match="broke off"):
+    with Loopback([cut]) as server, pytest.raises(ModelError, match="ended before the response was complete"):
         list(Looking(model=server.responses(num_retries=0)).stream())
 
 
@@ -252,7 +252,7 @@ def test_refused_max_tokens_set_by_user_is_named() -> None:
     words = "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16, but got 5 instead."
     with Loopback([Fault(status=400, message=words)]) as server, pytest.raises(ModelError) as caught:
         Looking(model=server.responses(), max_tokens=5)()
-    assert "The model does not take the `max_tokens` that was set" in str(caught.value)
+    assert "The model does not support the `max_tokens` that was set" in str(caught.value)
 
 
 def test_refused_default_max_tokens_is_left_out() -> None:

@@ -17,7 +17,7 @@ from tests.patience import AGES, PATIENCE, comes_true, given_time, waiting_for_n
 from tests.ports import free_port
 
 from acorn import AcornError, LimitError, ModelError, module
-from acorn.models.retry import LONGEST_WAIT, Retries, retry_after
+from acorn.models.retry import LONGEST_WAIT, RetryPolicy, parse_retry_after
 from acorn.testing import Reply, call, finish
 
 
@@ -40,7 +40,7 @@ PASSING: dict[str, tuple[Any, int | None, dict[str, Any]]] = {
     "503": (Fault(status=503), 503, {}),
     "503 without a word": (Fault(status=503, body=b""), 503, {}),
     "529": (Fault(status=529), 529, {}),
-    "no answer in time": (Fault(delay=AGES), None, {"timeout": 0.2}),
+    "no response in time": (Fault(delay=AGES), None, {"timeout": 0.2}),
     "reset before the answer": (Fault(reset="before"), None, {}),
     "reset inside the answer": (Fault(reset="inside"), None, {}),
     "closed inside the answer": (Fault(cut=10), None, {}),
@@ -116,7 +116,7 @@ def test_default_number_of_retries_is_two(wire: Wire) -> None:
     wire.serve(lambda request: Fault(status=503))
     wire.fails(Plain(model=wire.model()))
     assert wire.count() == 3
-    assert Retries.of({"model": "x"}) == Retries(count=2, delay=0.5)
+    assert RetryPolicy.of({"model": "x"}) == RetryPolicy(count=2, delay=0.5)
 
 
 @pytest.mark.parametrize("theirs", [{"max_retries": 5}, {"max_retries": 5, "num_retries": 0}])
@@ -176,7 +176,7 @@ def test_retry_delay_doubles(wire: Wire) -> None:
 
 def test_retry_delay_has_jitter_and_maximum() -> None:
     error = ModelError("busy", retryable=True)
-    retries = Retries(count=2000, delay=1.0)
+    retries = RetryPolicy(count=2000, delay=1.0)
     waits = [[retries.wait(error, failed, None) for _ in range(50)] for failed in (1, 2, 3)]
     for expected, found in zip((1.0, 2.0, 4.0), waits, strict=True):
         assert all(wait is not None and 0.75 * expected <= wait <= 1.25 * expected for wait in found)
@@ -236,7 +236,7 @@ def test_retry_after_over_a_minute_is_not_waited_for(wire: Wire, asked: str) -> 
     ],
 )
 def test_retry_after_header_forms_are_read(header: str | None, seconds: float | None) -> None:
-    assert retry_after(header) == seconds
+    assert parse_retry_after(header) == seconds
 
 
 def test_wait_longer_than_remaining_time_is_skipped(wire: Wire) -> None:
@@ -333,7 +333,7 @@ def test_concurrent_requests_are_all_sent_at_once() -> None:
 def test_timeout_error_says_what_to_do(wire: Wire, asked: Any) -> None:
     wire.serve(lambda request: Fault(delay=AGES))
     error = wire.fails(Plain(model=wire.model(timeout=asked, num_retries=0)))
-    assert "no answer in time" in str(error)
+    assert "no response in time" in str(error)
     assert "`timeout`" in str(error)
     assert error.status is None
 
@@ -353,7 +353,7 @@ OPENAI_SAYS: dict[str, tuple[Fault, str]] = {
             code="context_length_exceeded",
             message="This model's maximum context length is 128000 tokens. However, your messages resulted in 200000.",
         ),
-        "shorten it in `on_step`",
+        "Shorten it in `on_step`",
     ),
     "content filter": (
         Fault(
@@ -361,13 +361,13 @@ OPENAI_SAYS: dict[str, tuple[Fault, str]] = {
             code="content_policy_violation",
             message="Your request was rejected as a result of our safety system.",
         ),
-        "change the input or the prompt",
+        "Change the input or the prompt",
     ),
     "no money": (
         Fault(status=429, code="insufficient_quota", message="You exceeded your current quota."),
-        "check its plan and billing",
+        "Check its plan and billing",
     ),
-    "too fast": (Fault(status=429, code="rate_limit_exceeded", message="Slow down."), "wait, or ask less often"),
+    "too fast": (Fault(status=429, code="rate_limit_exceeded", message="Slow down."), "Wait, or send fewer requests"),
 }
 ANTHROPIC_SAYS: dict[str, tuple[Fault, str]] = {
     "wrong key": (
@@ -380,17 +380,17 @@ ANTHROPIC_SAYS: dict[str, tuple[Fault, str]] = {
     ),
     "context too long": (
         Fault(status=400, code="invalid_request_error", message="prompt is too long: 208310 tokens > 200000 maximum"),
-        "shorten it in `on_step`",
+        "Shorten it in `on_step`",
     ),
     "content filter": (
         Fault(status=400, code="invalid_request_error", message="Output blocked by content filtering policy"),
-        "change the input or the prompt",
+        "Change the input or the prompt",
     ),
     "no money": (
         Fault(status=400, code="invalid_request_error", message="Your credit balance is too low."),
-        "check its plan and billing",
+        "Check its plan and billing",
     ),
-    "too fast": (Fault(status=429, code="rate_limit_error", message="Slow down."), "wait, or ask less often"),
+    "too fast": (Fault(status=429, code="rate_limit_error", message="Slow down."), "Wait, or send fewer requests"),
 }
 
 
@@ -405,7 +405,7 @@ def test_model_error_has_providers_text_and_advice(wire: Wire, case: str) -> Non
     assert f"HTTP {fault.status}" in text
     assert fault.message.rstrip(".") in text
     assert advice in text
-    assert "litellm" not in text.lower().replace("as litellm lists them", "")
+    assert "litellm" not in text.lower().replace("as in litellm's list", "")
     assert "Exception" not in text
     assert (error.status, error.provider) == (fault.status, wire.protocol)
 
@@ -415,7 +415,7 @@ def test_context_length_error_is_not_taken_for_refused_default(claude: Wire) -> 
     claude.serve([Fault(status=400, code="invalid_request_error", message=words), DONE])
     agent = Plain(model=claude.model())
     error = claude.fails(agent)
-    assert "shorten it in `on_step`" in str(error)
+    assert "Shorten it in `on_step`" in str(error)
     assert claude.count() == 1
     claude.run(agent)
     assert claude.bodies()[1]["max_tokens"] == 4096

@@ -386,7 +386,7 @@ def test_first_close_error_is_raised_and_others_noted(driver: Driver, kind: Any)
     assert diary[-3:] == ["close c", "close b", "close a"]
     assert "c cannot close" in repr(caught.value)
     (note,) = caught.value.__notes__
-    assert note.startswith("Closing a source of tools failed as well")
+    assert note.startswith("A tool source could not be closed either")
     assert "a cannot close" in note
 
 
@@ -471,7 +471,7 @@ def test_source_cancelling_its_opening_does_not_cancel_run(driver: Driver) -> No
         async def __aenter__(self) -> Entered:
             raise asyncio.CancelledError
 
-    with pytest.raises(AcornError, match="`Quitting` was broken off while it opened"):
+    with pytest.raises(AcornError, match="`Quitting` was cancelled while it opened"):
         driver.open(Quitting())
     driver.close()
 
@@ -816,8 +816,8 @@ def test_source_call_interrupted_elsewhere_is_error() -> None:
 def test_sync_run_on_blocked_owner_loop_raises() -> None:
     async def main() -> None:
         sources = OpenSources()
-        held = await sources.ahold(Entered())
-        with pytest.raises(AcornError, match=r"`Entered` is held open by the event loop that this call would block"):
+        held = await sources.aadd(Entered())
+        with pytest.raises(AcornError, match=r"`Entered` belongs to the event loop that this call would block"):
             held.list_tools()
         await sources.aclose()
 

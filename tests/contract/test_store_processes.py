@@ -18,7 +18,7 @@ from tests.commits import begin, birth, change, elsewhere, go_on
 from tests.patience import PATIENCE, comes_true
 
 from acorn import StoreError
-from acorn.stores.lease import claim_of, claim_process, release_process, take_claim, this_process
+from acorn.stores.lease import claim_of, claim_run, start_heartbeat, stop_heartbeat, this_process
 from acorn.stores.port import Commit, Store
 from acorn.stores.postgres.store import PostgresStore
 from acorn.stores.sqlite.store import SQLiteStore
@@ -112,7 +112,7 @@ def test_one_of_two_claiming_processes_wins(store: Store, start: Callable[..., C
         losers = [answer for answer in answers if isinstance(answer, dict)]
         assert (len(winners), len(losers)) == (1, 1)
         winner = children[answers.index(winners[0])]
-        assert f"is being driven by process {winner.process.pid} on" in losers[0]["error"]
+        assert f"is driven by process {winner.process.pid} on" in losers[0]["error"]
 
 
 def test_run_of_killed_process_is_claimed_immediately(store: Store, start: Callable[..., Child]) -> None:
@@ -140,7 +140,7 @@ def test_frozen_process_that_was_replaced_cannot_commit(store: Store, start: Cal
     child.process.send_signal(signal.SIGCONT)
     answer = child.do("go on", "r", 1)
     assert f"r was taken over by process {this_process().pid} on" in answer["error"]
-    assert "while this process was silent for" in answer["error"]
+    assert "because this process sent no heartbeat for" in answer["error"]
     assert child.do("go on", "kept", 1) == child.process.pid  # It was not claimed.
     go_on(store, "r", 1)
     assert list(store.read("r")[0].entries) == ["0", "1"]
@@ -158,11 +158,11 @@ def test_driving_process_renews_its_lease(store: Store, start: Callable[..., Chi
 def heard(store: Store, holder: str = "%") -> list[Any]:
     """Return the last heartbeat of processes, by any clock."""
     if isinstance(store, PostgresStore):
-        sql = b"SELECT heard FROM acorn.holders WHERE id LIKE $1"
+        sql = b"SELECT last_heartbeat FROM acorn.processes WHERE id LIKE $1"
         return [when for (when,) in store.transact(lambda transaction: transaction.execute(sql, [holder]).fetchall())]
     assert isinstance(store, SQLiteStore)
-    sql_of_file = "SELECT heard FROM holders WHERE id LIKE ?"
-    found = store._reading.use(lambda opened: opened().execute(sql_of_file, (holder,)).fetchall())
+    sql_of_file = "SELECT last_heartbeat FROM processes WHERE id LIKE ?"
+    found = store._read_connection.use(lambda opened: opened().execute(sql_of_file, (holder,)).fetchall())
     return [when for (when,) in found]
 
 
@@ -211,7 +211,7 @@ def test_forked_child_can_claim_during_parents_claim(store: Store) -> None:
 
         def in_child() -> None:
             signal.alarm(int(PATIENCE))
-            assert take_claim(store, "r") is not None
+            assert claim_run(store, "r") is not None
 
         assert forked(in_child) == 0
 
@@ -261,16 +261,16 @@ def test_forks_during_commits_lose_nothing(store: Store) -> None:
 def test_forked_child_renews_its_own_lease(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_LEASE", "2")
     begin(store, "r")
-    claim_process(store, "r")
+    start_heartbeat(store, "r")
 
     def in_child() -> None:
         begin(store, "child")
-        claim_process(store, "child")
+        start_heartbeat(store, "child")
         (before,) = heard(store, this_process().id)
         assert comes_true(lambda: heard(store, this_process().id) > [before])
 
     assert forked(in_child) == 0
-    release_process(store, "r")
+    stop_heartbeat(store, "r")
 
 
 # The end of a process
@@ -278,12 +278,12 @@ def test_forked_child_renews_its_own_lease(store: Store, monkeypatch: pytest.Mon
 ENDING = """
 import sys
 from tests.commits import begin, change
-from acorn.stores.lease import claim_process, this_process
+from acorn.stores.lease import start_heartbeat, this_process
 from acorn.stores.port import Commit
 from acorn.stores.open import open_store
 store = open_store(sys.argv[1], "the child")
 begin(store, "r")
-claim_process(store, "r")
+start_heartbeat(store, "r")
 store.list()
 for since in range(1, 300):
     store.commit(Commit("r", this_process(), [change("r", [str(since)], since=since)]))
@@ -306,7 +306,7 @@ def test_process_of_other_machine_is_alive_while_lease_lasts(store: Store) -> No
     begin(store, "r", elsewhere())
     with pytest.raises(StoreError, match="driven by process 812 on host-a"):
         store.claim("r", this_process())
-    store.beat(elsewhere(), 0)
+    store.renew_lease(elsewhere(), 0)
     assert store.claim("r", this_process())
     late = store.commit(Commit("r", elsewhere(), [change("b", [], born=birth("r"))]))
     assert isinstance(late.exception(), StoreError)

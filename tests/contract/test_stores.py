@@ -14,9 +14,9 @@ from tests.commits import NOON, begin, birth, change, dead_here, elsewhere, go_o
 from tests.patience import PATIENCE, comes_true
 
 from acorn import StoreError, Usage
-from acorn.stores.lease import claim_process, release_process, this_process
+from acorn.stores.lease import start_heartbeat, stop_heartbeat, this_process
 from acorn.stores.memory import MemoryStore
-from acorn.stores.port import Commit, Medium, Process, QueuedRun, RunCancelledError, RunClaimedError, Status, Store
+from acorn.stores.port import Commit, MediaBlob, Process, QueuedRun, RunCancelledError, RunClaimedError, Status, Store
 from acorn.stores.postgres.store import PostgresStore
 from acorn.stores.sqlite.store import SQLiteStore
 
@@ -58,7 +58,7 @@ def test_committed_run_is_read_back(store: Store) -> None:
     store.commit(Commit("r", this_process(), [first])).result()
 
     (kept,) = store.read("r")
-    assert kept.birth == born
+    assert kept.header == born
     assert list(kept.entries) == ['{"a": 1}', '{"b": "\\ud800"}']
     assert (kept.record, kept.state) == ('{"record": 1}', '{"state": 1}')
     facts = kept.facts
@@ -118,7 +118,7 @@ def test_tree_is_one_commit_and_one_read(store: Store) -> None:
     assert [kept.facts.id for kept in tree] == ["r", "b", "c", "d"]
     assert [list(kept.entries) for kept in tree] == [["r0"], ["b0"], ["c0", "c1"], ["d0"]]
     assert [(kept.facts.root, kept.facts.parent) for kept in tree] == [("r", None), ("r", "r"), ("r", "b"), ("r", "r")]
-    assert [kept.birth.branch for kept in tree] == [None, *['{"place": "1/a"}'] * 3]
+    assert [kept.header.branch for kept in tree] == [None, *['{"place": "1/a"}'] * 3]
     assert [kept.facts.id for kept in store.read("b")] == ["b", "c"]
     assert store.read("nobody") == []
 
@@ -133,14 +133,16 @@ def test_root_changes_with_its_branches(store: Store) -> None:
 
 def with_media(store: Store, run_id: str, *names: str) -> None:
     """Create a run with data: bytes whose name is their content, including NUL."""
-    media = [Medium(name, f"{name}\0\xff".encode("latin-1")) for name in names]
+    media = [MediaBlob(name, f"{name}\0\xff".encode("latin-1")) for name in names]
     store.commit(Commit(run_id, this_process(), [change(run_id, ["0"], born=birth())], (), media)).result()
 
 
 def test_media_is_stored_once_while_used(store: Store) -> None:
     with_media(store, "r", "one", "two", "two")
     with_media(store, "s", "two")
-    more = Commit("s", this_process(), [change("s", ["1"], since=1)], (), [Medium("three", b"3"), Medium("one", b"?")])
+    more = Commit(
+        "s", this_process(), [change("s", ["1"], since=1)], (), [MediaBlob("three", b"3"), MediaBlob("one", b"?")]
+    )
     store.commit(more).result()
     assert store.media(["one", "three", "none"]) == {"one": b"one\0\xff", "three": b"3"}, "what is there stays"
     assert store.media([]) == {}
@@ -152,7 +154,7 @@ def test_media_is_stored_once_while_used(store: Store) -> None:
 
 def test_media_of_rejected_commit_is_not_stored(store: Store) -> None:
     begin(store, "r")
-    torn = Commit("r", this_process(), [change("r", ["1"], since=5)], (), [Medium("one", b"1")])
+    torn = Commit("r", this_process(), [change("r", ["1"], since=5)], (), [MediaBlob("one", b"1")])
     assert "entries" in str(refusal(store, torn))
     assert store.media(["one"]) == {}
 
@@ -189,9 +191,9 @@ def refusal(store: Store, commit: Commit) -> StoreError:
 def test_run_is_created_once(store: Store) -> None:
     begin(store, "r")
     twice = Commit("r", elsewhere(), [change("r", ["x"], born=birth())])
-    assert f"is being driven by process {this_process().pid} on" in str(refusal(store, twice))
+    assert f"is driven by process {this_process().pid} on" in str(refusal(store, twice))
     go_on(store, "r", 1, status="done")
-    assert "already (it is `done`)" in str(refusal(store, twice))
+    assert "(status `done`)" in str(refusal(store, twice))
     assert list(store.read("r")[0].entries) == ["0", "1"]
 
 
@@ -199,7 +201,7 @@ def test_entries_continue_where_they_ended(store: Store) -> None:
     begin(store, "r")
     for since in (0, 2):
         torn = Commit("r", this_process(), [change("r", ["x"], since=since)])
-        assert f"has 1 entries, and what was to be added begins behind {since}" in str(refusal(store, torn))
+        assert f"has 1 entries, but the change starts after {since}" in str(refusal(store, torn))
     assert list(store.read("r")[0].entries) == ["0"]
 
 
@@ -221,17 +223,17 @@ def test_commit_is_atomic(store: Store) -> None:
     assert store.read("r")[0].facts.steps == 0
     assert store.requests() == []
     below = Commit("s", this_process(), [change("s", ["x"], born=birth("r"))])
-    assert "The run s cannot be born below 'r'" in str(refusal(store, below))
+    assert "Cannot create run s: its parent 'r' does not belong" in str(refusal(store, below))
 
 
 def test_commit_without_claim_is_rejected(store: Store) -> None:
     begin(store, "r")
-    for root, words in (("r", "was taken over by process"), ("gone", "is not in")):
+    for root, words in (("r", "was taken over by process"), ("gone", "is no longer in")):
         strange = Commit(root, elsewhere(), [change(root, ["1"], since=1)])
         assert words in str(refusal(store, strange))
     go_on(store, "r", 1, status="waiting")
     late = Commit("r", this_process(), [change("r", ["2"], since=2)])
-    assert "is not driven by this process any more (it is `waiting` by now)" in str(refusal(store, late))
+    assert "is no longer driven by this process (its status is `waiting`)" in str(refusal(store, late))
 
 
 # Claims
@@ -277,7 +279,7 @@ def test_claim_of_live_process_is_rejected(store: Store) -> None:
     begin(store, "theirs", elsewhere())
     for run_id, pid in (("mine", this_process().pid), ("theirs", 812)):
         for who in (this_process(), elsewhere("b")):
-            with pytest.raises(StoreError, match=rf"{run_id} is being driven by process {pid} on .* \(last heard of"):
+            with pytest.raises(StoreError, match=rf"{run_id} is driven by process {pid} on .* \(last heartbeat"):
                 store.claim(run_id, who)
 
 
@@ -290,7 +292,7 @@ def test_branch_cannot_be_claimed(store: Store) -> None:
         lambda: store.delete("b"),
     ]
     for act in acts:
-        with pytest.raises(StoreError, match="b is a branch of r; use that id"):
+        with pytest.raises(StoreError, match="b is a branch of run r"):
             act()
 
 
@@ -322,14 +324,14 @@ def test_expired_lease_allows_claim(store: Store) -> None:
     assert comes_true(lambda: status_of(store, "r") == "stopped")
     go_on(store, "r", 1, elsewhere())  # It was not claimed.
     assert comes_true(lambda: store.list(status=["stopped"]))
-    store.beat(elsewhere(), PATIENCE)
+    store.renew_lease(elsewhere(), PATIENCE)
     assert status_of(store, "r") == "running"
-    store.beat(elsewhere(), 0)
+    store.renew_lease(elsewhere(), 0)
     assert store.claim("r", elsewhere("b"))
     late = Commit("r", elsewhere(), [change("r", ["2"], since=2)])
     text = str(refusal(store, late))
-    assert "r was taken over by process 812 on host-b while this process was silent for" in text
-    assert text.endswith("nothing more is written from here.")
+    assert "r was taken over by process 812 on host-b, because this process sent no heartbeat for" in text
+    assert text.endswith("This process writes nothing more to the run.")
 
 
 def test_release_by_other_process_does_nothing(store: Store) -> None:
@@ -355,12 +357,12 @@ def test_run_that_kills_five_processes_fails(store: Store) -> None:
     for turn in range(4):
         assert store.claim("r", dead_here(str(turn)))
     for _ in range(2):
-        with pytest.raises(StoreError, match="The run r took five processes with it"):
+        with pytest.raises(StoreError, match="Run r failed: five processes died"):
             store.claim("r", this_process())
         (facts,) = store.list()
         assert facts.status == "failed"
         assert facts.error is not None
-        assert "took five processes" in facts.error
+        assert "five processes died" in facts.error
         # A caller may still try once more.
         assert store.claim("r", dead_here("again"))
 
@@ -396,17 +398,17 @@ def test_cancel_of_paused_run_is_immediate(store: Store) -> None:
 def test_cancel_of_driven_run_takes_effect_at_next_commit(store: Store) -> None:
     begin(store, "r")
     begin(store, "other")
-    assert store.beat(this_process(), 20) == []
+    assert store.renew_lease(this_process(), 20) == []
     store.cancel("r")
     assert status_of(store, "r") == "running"
-    assert store.beat(this_process(), 20) == ["r"]
+    assert store.renew_lease(this_process(), 20) == ["r"]
     more = Commit("r", this_process(), [change("r", ["1"], since=1)])
     assert isinstance(refusal(store, more), RunCancelledError)
     below = Commit("r", this_process(), [change("b", ["1"], born=birth("r"))])
     assert isinstance(refusal(store, below), RunCancelledError)
     store.release("r", this_process(), "stopped")
     assert status_of(store, "r") == "cancelled"
-    assert store.beat(this_process(), 20) == []
+    assert store.renew_lease(this_process(), 20) == []
 
 
 @pytest.mark.parametrize(
@@ -430,10 +432,10 @@ def test_cancel_of_abandoned_run_is_immediate(store: Store) -> None:
 
 def test_cancel_of_finished_or_unknown_run_is_rejected(store: Store) -> None:
     begin(store, "r", status="done")
-    with pytest.raises(StoreError, match=r"The run r is over \(`done`\)"):
+    with pytest.raises(StoreError, match=r"Cannot cancel run r: it is already finished \(status `done`\)"):
         store.cancel("r")
     for act in (store.cancel, store.delete):
-        with pytest.raises(StoreError, match=r"There is no run 'nobody' in .*; `acorn runs --store"):
+        with pytest.raises(StoreError, match=r"Run 'nobody' is not in .*`acorn runs --store"):
             act("nobody")
 
 
@@ -449,7 +451,7 @@ def test_delete_removes_run_and_branches(store: Store) -> None:
     assert [facts.id for facts in store.list()] == ["other"]
     assert len(store.read("other")) == 2
     begin(store, "r")
-    with pytest.raises(StoreError, match="is being driven by"):
+    with pytest.raises(StoreError, match="is driven by"):
         store.delete("r")
 
 
@@ -571,12 +573,12 @@ def test_requests_are_stored_and_answered(store: Store) -> None:
 def test_request_can_be_answered_once(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, status="waiting", requests=[request("q", "r")])
-    with pytest.raises(StoreError, match="There is no open request 'x' in"):
+    with pytest.raises(StoreError, match="Request 'x' is not open in"):
         store.answer("x", 1)
-    with pytest.raises(StoreError, match="is not plain data"):
+    with pytest.raises(StoreError, match="cannot be stored as JSON"):
         store.answer("q", object())
     store.answer("q", None)
-    with pytest.raises(StoreError, match=r"The request q was answered already, at 20\d\d-\d\d-\d\d \d\d:\d\d UTC"):
+    with pytest.raises(StoreError, match=r"Request q was already answered at 20\d\d-\d\d-\d\d \d\d:\d\d UTC"):
         store.answer("q", 2)
     assert [one.value for one in store.answers("r")] == [None]
 
@@ -590,7 +592,7 @@ def test_each_commit_sets_open_requests(store: Store) -> None:
     assert [one.value for one in store.answers("r")] == [1]
     go_on(store, "r", 3)
     assert store.requests("r") == []
-    with pytest.raises(StoreError, match="no open request"):
+    with pytest.raises(StoreError, match="is not open"):
         store.answer("b", 1)
     assert [one.value for one in store.answers("r")] == [1]
 
@@ -677,14 +679,14 @@ def test_process_lease_is_renewed_while_driving(store: Store, monkeypatch: pytes
     assert comes_true(lambda: status_of(store, "r") == "stopped")
     monkeypatch.setenv("ACORN_LEASE", "8")
     told = threading.Event()
-    claim_process(store, "s")
-    claim_process(store, "r", told.set)
+    start_heartbeat(store, "s")
+    start_heartbeat(store, "r", told.set)
     assert comes_true(lambda: status_of(store, "r") == "running")
     store.cancel("s")
     store.cancel("r")
     assert told.wait(PATIENCE)
-    release_process(store, "r")
-    release_process(store, "s")
+    stop_heartbeat(store, "r")
+    stop_heartbeat(store, "s")
     assert comes_true(lambda: not any(thread.name == "acorn-heartbeat" for thread in threading.enumerate()))
 
 
@@ -694,11 +696,11 @@ def test_process_lease_is_renewed_while_driving(store: Store, monkeypatch: pytes
 def test_run_can_be_queued_before_start(store: Store) -> None:
     born = birth(agent="shop.desk:Desk", input='{"question": "é\\u0000"}', overrides='{"settings": {}}')
     born = born._replace(batch="nightly", item=4)
-    assert store.put([QueuedRun("r", born, 3, NOON)]) == ["r"]
+    assert store.enqueue([QueuedRun("r", born, 3, NOON)]) == ["r"]
 
     (kept,) = store.read("r")
-    assert kept.birth == born
-    assert not kept.has_begun
+    assert kept.header == born
+    assert not kept.has_started
     assert list(kept.entries) == []
     facts = kept.facts
     assert (facts.id, facts.root, facts.parent, facts.status) == ("r", "r", None, "queued")
@@ -711,28 +713,28 @@ def test_run_can_be_queued_before_start(store: Store) -> None:
 def test_known_run_id_is_not_queued_again(store: Store) -> None:
     begin(store, "known")
     runs = [QueuedRun(name, birth(input=f'"{at}"')) for at, name in enumerate(["known", "a", "b", "a"])]
-    assert sorted(store.put(runs)) == ["a", "b"]
-    assert store.put(runs) == []
-    assert store.put([]) == []
+    assert sorted(store.enqueue(runs)) == ["a", "b"]
+    assert store.enqueue(runs) == []
+    assert store.enqueue([]) == []
     assert status_of(store, "known") == "running"
-    assert [store.read(name)[0].birth.input for name in ("a", "b")] == ['"1"', '"2"']
+    assert [store.read(name)[0].header.input for name in ("a", "b")] == ['"1"', '"2"']
 
 
 def test_claim_of_queued_run_starts_it(store: Store) -> None:
-    store.put([QueuedRun("r", birth())])
+    store.enqueue([QueuedRun("r", birth())])
     kept = store.claim("r", this_process())
     assert kept is not None
-    assert (kept[0].facts.status, kept[0].has_begun) == ("queued", False)
+    assert (kept[0].facts.status, kept[0].has_started) == ("queued", False)
     assert status_of(store, "r") == "running"
-    with pytest.raises(RunClaimedError, match="is being driven by process"):
+    with pytest.raises(RunClaimedError, match="is driven by process"):
         store.claim("r", elsewhere())
     store.commit(Commit("r", this_process(), [change("r", ["0"], born=None)])).result()
     (begun,) = store.read("r")
-    assert (begun.has_begun, list(begun.entries), begun.record) == (True, ["0"], '{"record": 1}')
+    assert (begun.has_started, list(begun.entries), begun.record) == (True, ["0"], '{"record": 1}')
 
 
 def test_run_can_return_to_queue(store: Store) -> None:
-    store.put([QueuedRun("r", birth())])
+    store.enqueue([QueuedRun("r", birth())])
     store.claim("r", this_process())
     store.release("r", this_process(), "queued")
     assert status_of(store, "r") == "queued"
@@ -743,7 +745,7 @@ def test_run_can_return_to_queue(store: Store) -> None:
 
 
 def test_queued_run_can_be_cancelled_and_deleted(store: Store) -> None:
-    store.put([QueuedRun("r", birth()), QueuedRun("s", birth())])
+    store.enqueue([QueuedRun("r", birth()), QueuedRun("s", birth())])
     store.cancel("r")
     assert status_of(store, "r") == "cancelled"
     store.delete("s")
@@ -752,19 +754,19 @@ def test_queued_run_can_be_cancelled_and_deleted(store: Store) -> None:
 
 @pytest.mark.usefixtures("short_lease")
 def test_queued_run_of_dead_process_is_taken_over_four_times(store: Store) -> None:
-    store.put([QueuedRun("r", birth())])
+    store.enqueue([QueuedRun("r", birth())])
     assert store.claim("r", dead_here("first")) is not None
     for at in range(4):
         kept = store.claim("r", dead_here(str(at)))
         assert kept is not None
-        assert not kept[0].has_begun
-    with pytest.raises(StoreError, match="took five processes with it"):
+        assert not kept[0].has_started
+    with pytest.raises(StoreError, match="five processes died"):
         store.claim("r", this_process())
     assert status_of(store, "r") == "failed"
 
 
 def test_many_statuses_are_read_at_once(store: Store) -> None:
-    store.put([QueuedRun(f"q{at}", birth()) for at in range(1500)])
+    store.enqueue([QueuedRun(f"q{at}", birth()) for at in range(1500)])
     begin(store, "running")
     begin(store, "gone", dead_here())
     begin(store, "done", status="done")
@@ -779,6 +781,6 @@ def test_many_statuses_are_read_at_once(store: Store) -> None:
 def test_store_without_workers_says_so(store: Store) -> None:
     if store.name.startswith("postgres"):
         pytest.skip("it has workers")
-    with pytest.raises(StoreError, match="has no workers that could drive a run: those need a PostgreSQL store"):
-        store.put([QueuedRun("r", birth())], deliver=True)
+    with pytest.raises(StoreError, match=r"cannot deliver runs to workers. Workers need a PostgreSQL store"):
+        store.enqueue([QueuedRun("r", birth())], deliver=True)
     assert store.read("r") == []

@@ -107,7 +107,7 @@ def other_acts(draw: st.DrawFn) -> Act:
         lambda store: store.cancel(run_id),
         lambda store: store.delete(run_id),
         lambda store: store.answer(f"{run_id}-{number}", value),
-        lambda store: sorted(store.beat(holder, 20)),
+        lambda store: sorted(store.renew_lease(holder, 20)),
     ]
     return draw(st.sampled_from(acts))
 
@@ -190,5 +190,5 @@ def postgres_store(postgres: str) -> Iterator[PostgresStore]:
 
 
 def empty(transaction: Transaction) -> None:
-    for table in ("runs", "births", "states", "entries", "requests", "holders"):
+    for table in ("runs", "run_headers", "run_states", "entries", "requests", "processes"):
         transaction.execute(f"DELETE FROM acorn.{table}".encode())

@@ -253,7 +253,7 @@ def test_azure_refusing_strict_is_asked_without_for_whole_run(litellm_is_loaded:
 def test_refused_strict_set_by_user_raises(wire: Wire) -> None:
     wire.serve(lambda request: Fault(status=400, message=REFUSED))
     error = wire.fails(Casual(model=wire.model(), strict=True))
-    assert "The model does not take the `strict` that was set: change or remove it." in str(error)
+    assert "The model does not support the `strict` that was set. Change or remove it." in str(error)
     assert (error.status, wire.count()) == (400, 1)
 
 

@@ -202,7 +202,9 @@ def test_compressed_stream_is_read_incrementally() -> None:
 @pytest.mark.parametrize("timeout", ["soon", -1, 0, float("nan"), float("inf"), [5]])
 def test_invalid_timeout_is_rejected_before_call(timeout: Any, lane: str) -> None:
     with Loopback([]) as server:
-        with pytest.raises(DeclarationError, match="`timeout` must be a number of seconds above 0, or None for no end"):
+        with pytest.raises(
+            DeclarationError, match="`timeout` must be a number of seconds greater than 0, or None for no limit"
+        ):
             Plain(model=server.openai(timeout=timeout, lane=lane))()
         assert server.requests == []
 

@@ -1172,7 +1172,7 @@ def test_value_set_by_user_is_never_dropped(wire: Wire, name: str, how: str) -> 
         agent = Single(model=wire.model(), **{name: value})
     error = wire.fails(agent, question="Why?")
     assert name in str(error)
-    assert "change or remove it" in str(error)
+    assert "Change or remove it" in str(error)
     assert (error.status, error.retryable) == (400, False)
     assert wire.bodies()[-1][name] == value
     assert wire.count() == (2 if how == "by step" else 1)

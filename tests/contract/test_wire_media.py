@@ -116,7 +116,7 @@ def test_image_url_is_passed_on_without_fetch(wire: Wire) -> None:
 def test_audio_is_sent_to_models_that_support_it(gpt: Wire) -> None:
     if gpt.is_responses:
         gpt.serve([])
-        assert "It takes no audio" in str(gpt.fails(Botanist(model=gpt.model()), song=WAV))
+        assert "It does not support audio" in str(gpt.fails(Botanist(model=gpt.model()), song=WAV))
         return
     gpt.serve([DONE])
     gpt.run(Botanist(model=gpt.model()), song=WAV)
@@ -126,7 +126,7 @@ def test_audio_is_sent_to_models_that_support_it(gpt: Wire) -> None:
 def test_unsupported_audio_is_rejected(claude: Wire) -> None:
     claude.serve([])
     words = str(claude.fails(Botanist(model=claude.model()), song=WAV))
-    assert "It takes no audio, and there is audio in `song`" in words
+    assert "It does not support audio, and there is audio in `song`" in words
     assert claude.count() == 0
     claude.serve([call("record")])
     words = str(claude.fails(Botanist(model=claude.model())))
@@ -138,7 +138,7 @@ def test_unsupported_audio_is_rejected(claude: Wire) -> None:
 def test_unsupported_url_is_rejected_by_name(gpt: Wire) -> None:
     gpt.serve([])
     words = str(gpt.fails(Botanist(model=gpt.model()), song="https://example.org/song.wav"))
-    assert "It takes no URL of audio, and there is one in `song`" in words
+    assert "It does not support URLs of audio, and there is one in `song`" in words
     assert "acorn.Audio.from_bytes" in words
     assert gpt.count() == 0
 
@@ -177,7 +177,7 @@ def test_url_in_place_of_file_id_is_not_fetched(lane: str, litellm_is_loaded: No
     part = {"type": "file", "file": {"file_id": "https://example.org/a.pdf"}}
     with Loopback([DONE]) as server:
         agent = Botanist(model=server.openai(lane=lane)).using(history=[{"role": "user", "content": [part]}])
-        with pytest.raises(ModelError, match="It takes no URL of files"):
+        with pytest.raises(ModelError, match="It does not support URLs of files"):
             agent()
         assert not server.requests
 
@@ -223,18 +223,22 @@ def test_line_before_tool_media_shows_no_signature(litellm_is_loaded: None) -> N
 
 
 LOST: list[tuple[str, Json, str]] = [
-    ("gemini/gemini-2.5-flash", {"photo": URL}, "LiteLLM would fetch the URL of an image from this machine"),
-    ("mistral/mistral-large-latest", {"song": WAV}, "It takes no audio, and there is audio in `song`"),
-    ("deepseek/deepseek-chat", {"photo": PNG}, "It takes no images, and there is an image in `photo`"),
-    (BEDROCK, {"song": WAV}, "It takes no audio, and there is audio in `song`"),
-    (BEDROCK, {"photo": URL}, "LiteLLM would fetch the URL of an image from this machine"),
-    ("gemini/gemini-2.5-flash", {"paper": "https://example.org/a.pdf"}, "It takes no URL of files"),
-    ("azure_ai/claude-sonnet-4-5", {"photo": "http://example.org/elm.png"}, "LiteLLM would fetch the URL of an image"),
+    ("gemini/gemini-2.5-flash", {"photo": URL}, "LiteLLM would download the URL of an image to this machine"),
+    ("mistral/mistral-large-latest", {"song": WAV}, "It does not support audio, and there is audio in `song`"),
+    ("deepseek/deepseek-chat", {"photo": PNG}, "It does not support images, and there is an image in `photo`"),
+    (BEDROCK, {"song": WAV}, "It does not support audio, and there is audio in `song`"),
+    (BEDROCK, {"photo": URL}, "LiteLLM would download the URL of an image to this machine"),
+    ("gemini/gemini-2.5-flash", {"paper": "https://example.org/a.pdf"}, "It does not support URLs of files"),
+    (
+        "azure_ai/claude-sonnet-4-5",
+        {"photo": "http://example.org/elm.png"},
+        "LiteLLM would download the URL of an image",
+    ),
 ]
 
 
 def test_litellm_does_not_fetch_image_for_anthropic(litellm_is_loaded: None) -> None:
-    with Loopback([DONE]) as server, pytest.raises(ModelError, match="LiteLLM would fetch the URL of an image"):
+    with Loopback([DONE]) as server, pytest.raises(ModelError, match="LiteLLM would download the URL of an image"):
         Botanist(model=server.anthropic(lane="litellm"))(photo="http://example.org/elm.png")
     assert not server.requests
 

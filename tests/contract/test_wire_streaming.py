@@ -979,7 +979,7 @@ def test_stalled_stream_fails_after_timeout(wire: Wire, stalled: Callable[[Wire]
         stalled(wire)
         heard: list[Chunk] = []
         agent = listening(Asker, heard.append)(model=wire.model(timeout=seconds))
-        with waiting_for_nothing(), pytest.raises(ModelError, match="no answer in time") as caught:
+        with waiting_for_nothing(), pytest.raises(ModelError, match="no response in time") as caught:
             iterate(wire, agent, question="?")
         return caught.value if heard and wire.count() == 1 else None
 
@@ -1012,7 +1012,7 @@ def check_left(wire: Wire, fault: Fault) -> None:
             iterate(wire, agent, question="?")
         return caught.value if wire.count() == 1 else None
 
-    assert "while the model was asked" in str(given_time(hurry, 0.4))
+    assert "during a request to the model" in str(given_time(hurry, 0.4))
     assert comes_true(lambda: wire.server.closed_early == 1)  # The server notices at its next write.
     assert wire.count() == 1
 

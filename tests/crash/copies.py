@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-_TABLES = ("holders", "runs", "births", "states", "entries", "requests", "media", "media_of_runs")
+_TABLES = ("processes", "runs", "run_headers", "run_states", "entries", "requests", "media", "run_media")
 
 
 def copy(store: str, to: Path) -> None:

@@ -15,7 +15,7 @@ from acorn import Step, current_run, module, tool
 from acorn.journal import ModelResponded, ToolFinished
 from acorn.models import ModelRequest
 from acorn.stores.open import open_store
-from acorn.stores.port import NOT_BEGUN
+from acorn.stores.port import NOT_STARTED
 from acorn.testing import Reply, ScriptedModel, call, finish
 
 LOG = os.environ.get("CREW_LOG", os.devnull)
@@ -35,7 +35,7 @@ def committed(run_id: str, kind: type, call_id: str = "") -> int:
     if not STORE:
         return 0
     kept = open_store(STORE, "crew").read(run_id)
-    if not kept or kept[0].state == NOT_BEGUN:
+    if not kept or kept[0].state == NOT_STARTED:
         return 0
     name = {ModelResponded: "model_answered", ToolFinished: "tool_returned"}[kind]
     return sum(f'"{name}"' in entry and call_id in entry for entry in kept[0].entries)

@@ -222,7 +222,7 @@ def test_worker_leaves_unknown_and_unfitting_runs(fleet: Fleet, tmp_path: Path) 
     worker = fleet.start("Desk", file=older)
     scout = named(Scout, fleet.store).using(run_id="run-b").submit(question="run-b")
     desk = named(Desk, fleet.store).using(run_id="run-a").submit(question="run-a")
-    assert comes_true(lambda: "does not fit its class any more" in worker.said())
+    assert comes_true(lambda: "no longer fits its class" in worker.said())
     assert desk.status() in ("queued", "running")
     assert scout.status() == "queued"
     fleet.start("Desk", "Scout")
@@ -293,7 +293,7 @@ def test_run_that_exits_worker_fails_and_worker_continues(postgres: str) -> None
     with pytest.raises(AcornError, match="SystemExit: 3"):
         ending.result()
     (facts,) = acorn.runs(postgres).list(status="failed")
-    assert str(facts.error).endswith("was to end the worker that drove it (SystemExit: 3).")
+    assert str(facts.error).endswith("tried to exit its worker (SystemExit: 3).")
     assert any(words[0] == ending.run_id and words[2] == "failed" and words[4] == "SystemExit: 3" for words in told)
 
 
@@ -317,7 +317,7 @@ def test_requeued_run_belongs_to_workers(postgres: str, status: Any) -> None:
     begin(store, "run-a", status=status, agent="crew:Desk")
     begin(store, "run-b", status=status, agent="crew:Scout")
     again = [QueuedRun(name, birth(agent="crew:Desk")) for name in ("run-a", "run-b")]
-    assert store.put(again, deliver=True) == []
+    assert store.enqueue(again, deliver=True) == []
     assert jobs(postgres) == (["run-a"] if status == "stopped" else [])
 
 
@@ -355,7 +355,7 @@ def test_worker_reports_health(fleet: Fleet) -> None:
     assert comes_true(lambda: fleet.begun("linger"))
     assert ask() == (200, {**facts, "running": 1})
     fleet_facts = PostgresStore(fleet.store).fleet()
-    assert [(each.pid, each.places, each.running) for each in fleet_facts.workers] == [(worker.pid, 4, 1)]
+    assert [(each.pid, each.concurrency, each.running) for each in fleet_facts.workers] == [(worker.pid, 4, 1)]
     worker.send(signal.SIGTERM)
     assert comes_true(lambda: ask() == (503, {**facts, "status": "stopping", "running": 1}))
     Path(f"{fleet.log}.go").touch()
@@ -427,12 +427,12 @@ def test_run_in_delivery_is_not_lost(postgres: str) -> None:
     store = PostgresStore(postgres)
     with psycopg.connect(postgres, options="-c search_path=acorn_jobs", autocommit=True) as connection:
         connection.execute("UPDATE acorn.runs SET updated = now() - interval '1 hour'")
-        assert store.find_lost(["crew:Desk"], 60.0) == []
+        assert store.requeue_lost(["crew:Desk"], 60.0) == []
         connection.execute("INSERT INTO procrastinate_workers DEFAULT VALUES")
         connection.execute("SELECT procrastinate_fetch_job_v2(NULL, (SELECT id FROM procrastinate_workers))")
-        assert store.find_lost(["crew:Desk"], 60.0) == []  # A worker has just received it.
+        assert store.requeue_lost(["crew:Desk"], 60.0) == []  # A worker has just received it.
         connection.execute("UPDATE procrastinate_events SET at = now() - interval '1 hour'")
-        assert store.find_lost(["crew:Desk"], 60.0) == [handle.run_id]
+        assert store.requeue_lost(["crew:Desk"], 60.0) == [handle.run_id]
 
 
 def test_returned_run_keeps_its_job(postgres: str) -> None:
@@ -448,7 +448,7 @@ def test_retried_run_has_job_immediately(postgres: str) -> None:
     store = PostgresStore(postgres)
     with psycopg.connect(postgres, options="-c search_path=acorn_jobs", autocommit=True) as connection:
         connection.execute("DELETE FROM procrastinate_jobs")
-    assert store.give_up(handle.run_id, "It fits nobody.")
+    assert store.fail_undriven(handle.run_id, "It fits nobody.")
     for _ in range(2):
         assert store.claim(handle.run_id, this_process())
         store.release(handle.run_id, this_process(), "queued")
@@ -476,7 +476,7 @@ def test_run_that_kills_five_workers_fails(fleet: Fleet) -> None:
     while handle.status() not in ("failed", "done"):
         worker = fleet.start("Deadly")
         assert comes_true(partial(_is_over, worker, handle))
-    with pytest.raises(StoreError, match="took five processes with it"):
+    with pytest.raises(StoreError, match="five processes died"):
         handle.result()
     assert len([line for line in fleet.log.read_text().splitlines() if "die" in line]) == 5
 

@@ -75,7 +75,7 @@ def test_make_reports_installation_and_progress(tmp_path: Path) -> None:
 
 def test_make_demo_runs_programs_on_real_model(clone: Path) -> None:
     said = typed(["make demo"], clone)
-    for program in sorted((clone / "src" / "acorn" / "cli" / "scenes").glob("[!_]*.py")):
+    for program in sorted((clone / "src" / "acorn" / "cli" / "programs").iterdir()):
         longest = max(program.read_text(encoding="utf-8").splitlines(), key=lambda line: (len(line) < 79, len(line)))
         assert longest in said
     assert re.search(r"^(positive|negative) - ", said, flags=re.MULTILINE)

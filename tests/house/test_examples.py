@@ -20,7 +20,7 @@ from tests.loopback import Loopback
 
 from acorn import module
 from acorn.cli import main
-from acorn.cli.targets import load
+from acorn.cli.targets import load_agent
 from acorn.testing import ScriptedModel, call, finish
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +87,7 @@ def test_notebook_runs() -> None:
 
 def asked(name: str, calls: list[Any], last: Any, **given: Any) -> list[str]:
     """Return what an example's tools answer to calls of a hostile model."""
-    agent: module[Any, Any] = load(str(ROOT / "examples" / f"{name}.py"))
+    agent: module[Any, Any] = load_agent(str(ROOT / "examples" / f"{name}.py"))
     run = agent.using(model=ScriptedModel([*calls, last]), loop_guard=None, max_steps=len(calls)).run(**given)
     return [message["content"] for message in run.history if message["role"] == "tool"][:-1]
 
@@ -221,7 +221,7 @@ def test_reviewer_example_reads_only_changes(tmp_path: Path) -> None:
     assert [text for text in wrong if not text.startswith("Tool error: ")] == []
     assert "+two" in right
     assert not trap.exists()
-    agent: module[Any, Any] = load(str(ROOT / "examples" / "reviewer.py"))
+    agent: module[Any, Any] = load_agent(str(ROOT / "examples" / "reviewer.py"))
     with pytest.raises(ValueError, match="base"):
         agent.using(model=ScriptedModel([]))(repository=tmp_path, base="--output=trap")
 

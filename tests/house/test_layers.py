@@ -51,7 +51,6 @@ LATE_IMPORTS = {
     ("_declare/tools/signatures", "docstring_parser"),
     ("_declare/tools/schemas", "jsonschema"),
     ("_declare/tools/schemas", "referencing"),
-    ("__init__", "importlib"),
     ("_base/startup", "signal"),
     ("_module", "acorn"),  # The code of a call loads asyncio, which a program that only declares classes does not need.
     ("_call/call", "acorn"),  # The event classes, for forked runs.

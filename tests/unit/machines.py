@@ -19,7 +19,7 @@ from acorn._declare.settings import RateLimit
 from acorn.models.limits.gates import Waiter, WaitingLine
 from acorn.models.limits.shared import SharedWindow
 from acorn.stores.port import WindowOrder, WindowSlice
-from acorn.stores.rules import share
+from acorn.stores.rules import grant_slice
 
 
 class Sent(NamedTuple):
@@ -71,7 +71,7 @@ class Book:
                 self._slices[number] = (requests, tokens, now + seconds)
         self._slices = {number: each for number, each in self._slices.items() if each[2] > now and each[0]}
         soonest_first = sorted(self._slices.values(), key=itemgetter(2))
-        came = share(order, [(requests, tokens, until - now) for requests, tokens, until in soonest_first])
+        came = grant_slice(order, [(requests, tokens, until - now) for requests, tokens, until in soonest_first])
         if not came.requests:
             return came
         number = next(self._number)
@@ -118,12 +118,12 @@ class Machine:
             self._see(turn)
             self._clock.later(self._chance.uniform(0.0, 2 * pause), lambda: self._ask(request, pause))
 
-        turn.tell = told
+        turn.notify = told
         self._see(turn)
 
     def _see(self, turn: Waiter) -> None:
         self._desk.pass_time(self._clock.now)
-        self._desk.see(turn, self._clock.now)
+        self._desk.update(turn, self._clock.now)
         self._set_alarm()
 
     # The way to the store and back
@@ -138,7 +138,7 @@ class Machine:
     def _hear(self, came: WindowSlice) -> None:
         now = self._clock.now
         self._desk.pass_time(now)
-        self._desk.hear(self._gate, self._gate.hear(came, now), now)
+        self._desk.on_answer(self._gate, self._gate.on_answer(came, now), now)
         self._set_alarm()
 
     def _set_alarm(self) -> None:

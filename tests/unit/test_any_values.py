@@ -8,8 +8,7 @@ import jsonschema
 import pytest
 from tests.unit.random_schemas import schema
 
-from acorn._formats.schema.example_texts import example_texts, matches_pattern
-from acorn._formats.schema.example_values import example_value
+from acorn._formats.schema.examples import example_texts, example_value, matches_pattern
 
 
 @pytest.mark.parametrize("seed", range(0, 300, 20))

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, RootModel, TypeAdapter, computed_field, f
 from tests.photo import Photo, Sketch, Sound, image
 from typing_extensions import TypedDict
 
-from acorn._formats.content import PartCollector, _collecting, restore_parts, save_parts, text_of, to_content
+from acorn._formats.content import PartCollector, _active_collector, restore_parts, save_parts, text_of, to_content
 from acorn._formats.json import to_json_data, to_json_text
 from acorn._formats.xml.encode import XmlStyle, encode_xml
 
@@ -88,7 +88,7 @@ class Broken(BaseModel):
 
 def written(value: Any, style: XmlStyle | None = None) -> tuple[str, list[Any]]:
     parts = PartCollector()
-    return encode_xml(value, "input", style or XmlStyle(), parts), [part for part, _ in parts.found]
+    return encode_xml(value, "input", style or XmlStyle(), parts), [part for part, _ in parts.parts]
 
 
 def test_media_part_is_empty_element_with_number() -> None:
@@ -256,8 +256,8 @@ def test_part_collection_ends_with_block() -> None:
             raise ZeroDivisionError
         assert to_json_data([B]) == [{"media": 1, "kind": "image"}]
     assert to_json_data(A) == {"url": "a"}
-    assert outer.found == [(image("b"), {"kind": "image"})]
-    assert inner.found == [(image("a"), {"kind": "image"})]
+    assert outer.parts == [(image("b"), {"kind": "image"})]
+    assert inner.parts == [(image("a"), {"kind": "image"})]
 
 
 class Either(BaseModel):
@@ -315,7 +315,7 @@ def test_value_without_parts_is_saved_unchanged() -> None:
     assert save_parts({"__part__": 1}) == ('{"__part__":1}', None)
 
 
-def test_ctrl_c_while_collection_starts_leaves_nothing_collecting() -> None:
+def test_ctrl_c_while_collection_starts_leaves_nothing_active_collector() -> None:
     def strike(at: int) -> bool:
         """Raise Ctrl-C before an instruction of `__enter__`; return whether there is one."""
         count = 0
@@ -352,5 +352,5 @@ def test_ctrl_c_while_collection_starts_leaves_nothing_collecting() -> None:
 
 def strike_and_look(strike: Callable[[int], bool], at: int) -> bool:
     is_inside = strike(at)
-    assert _collecting.get() is None, at
+    assert _active_collector.get() is None, at
     return is_inside

@@ -50,14 +50,14 @@ class World:
                 self.gone_through.append(sender)
                 sender.estimate = sum(gate.estimate(sender.turn) for gate in self.gates if isinstance(gate, Window))
 
-        sender.turn.tell = tell
+        sender.turn.notify = tell
         self.senders.append(sender)
-        self.desk.see(sender.turn, self.now)
+        self.desk.update(sender.turn, self.now)
         return sender
 
     def send(self, sender: Sender) -> None:
         sender.turn.sent = self.now
-        self.desk.see(sender.turn, self.now)
+        self.desk.update(sender.turn, self.now)
 
     def end(self, sender: Sender, used: tuple[int, int] | None = None) -> None:
         if sender.turn.sent is not None:
@@ -65,7 +65,7 @@ class World:
             sender.turn.used = used
             sender.used = sender.estimate if used is None else sum(used)
         sender.turn.is_over = True
-        self.desk.see(sender.turn, self.now)
+        self.desk.update(sender.turn, self.now)
 
     def pass_time(self, seconds: float) -> None:
         until = self.now + seconds
@@ -177,8 +177,8 @@ def test_unreachable_waiter_leaves_queue() -> None:
     holder = world.come()
     lost = Waiter(world.gates)
     loop = asyncio.new_event_loop()
-    lost.tell = lambda seconds: loop.call_soon_threadsafe(print, seconds)
-    world.desk.see(lost, world.now)
+    lost.notify = lambda seconds: loop.call_soon_threadsafe(print, seconds)
+    world.desk.update(lost, world.now)
     loop.close()
     behind = world.come()
     all_at_once(world, holder)
@@ -190,7 +190,7 @@ def test_waiter_ended_before_admission_takes_nothing() -> None:
     world = World(Slots(1))
     turn = Waiter(world.gates)
     turn.is_over = True
-    world.desk.see(turn, 0.0)
+    world.desk.update(turn, 0.0)
     assert world.come().may_go
 
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from acorn.models.lanes.http_response import Chunks, Response, read_headers
+from acorn.models.lanes.http_response import ChunkParser, FastHTTPResponse, read_headers
 
 
 class Line:
@@ -45,7 +45,7 @@ HEADS = {
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
 def test_head_is_read_like_standard_library(head: bytes) -> None:
-    ours = Response(cast(Any, Line(head + BODY)), method="POST")
+    ours = FastHTTPResponse(cast(Any, Line(head + BODY)), method="POST")
     theirs = http.client.HTTPResponse(cast(Any, Line(head + BODY)), method="POST")
     for response in (ours, theirs):
         response.begin()
@@ -58,7 +58,7 @@ def test_head_is_read_like_standard_library(head: bytes) -> None:
 
 def test_interim_responses_are_skipped() -> None:
     head = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
-    response = Response(cast(Any, Line(head + BODY)), method="POST")
+    response = FastHTTPResponse(cast(Any, Line(head + BODY)), method="POST")
     response.begin()
     assert (response.status, dict(response.headers)) == (200, {"content-length": "5"})
 
@@ -66,7 +66,7 @@ def test_interim_responses_are_skipped() -> None:
 @pytest.mark.parametrize("head", [b"HTTP/2 200\r\n\r\n", b"hello\r\n\r\n", b"", b"HTTP/1.1 abc\r\n\r\n"])
 def test_invalid_response_raises(head: bytes) -> None:
     with pytest.raises((http.client.HTTPException, OSError)):
-        Response(cast(Any, Line(head)), method="POST").begin()
+        FastHTTPResponse(cast(Any, Line(head)), method="POST").begin()
 
 
 def test_endless_headers_raise() -> None:
@@ -83,14 +83,14 @@ WHOLE = b"hello, and \r\n12345\n\r\n"
 
 @pytest.mark.parametrize("size", range(1, len(CHUNKED) + 1))
 def test_chunks_split_anywhere_give_same_data(size: int) -> None:
-    chunks = Chunks()
+    chunks = ChunkParser()
     found = b"".join(chunks.feed(CHUNKED[at : at + size]) for at in range(0, len(CHUNKED), size))
-    assert (found, chunks.is_over, chunks.has_more) == (WHOLE, True, False)
+    assert (found, chunks.is_finished, chunks.has_excess) == (WHOLE, True, False)
 
 
 def test_chunked_response_is_read_exactly_to_end() -> None:
     head = HEADS["chunked"]
-    response = Response(cast(Any, Line(head + CHUNKED)), method="POST")
+    response = FastHTTPResponse(cast(Any, Line(head + CHUNKED)), method="POST")
     response.begin()
     assert response.read1(1000) + response.read1(1000) == WHOLE
     assert response.read1(1000) == b""
@@ -98,7 +98,7 @@ def test_chunked_response_is_read_exactly_to_end() -> None:
 
 
 def test_connection_with_trailing_data_is_not_reused() -> None:
-    response = Response(cast(Any, Line(HEADS["chunked"] + CHUNKED + b"HTTP/1.1 200 OK\r\n\r\n")), method="POST")
+    response = FastHTTPResponse(cast(Any, Line(HEADS["chunked"] + CHUNKED + b"HTTP/1.1 200 OK\r\n\r\n")), method="POST")
     response.begin()
     assert response.read1(1000) == WHOLE
     assert response.read1(1000) == b""
@@ -107,7 +107,7 @@ def test_connection_with_trailing_data_is_not_reused() -> None:
 
 @pytest.mark.parametrize("data", [b"5\r\nhel", b"5\r\nhello\r\n", b"0\r\n", b"x\r\nhello\r\n", b"-1\r\nhello\r\n", b""])
 def test_broken_or_invalid_chunks_raise(data: bytes) -> None:
-    response = Response(cast(Any, Line(HEADS["chunked"] + data)), method="POST")
+    response = FastHTTPResponse(cast(Any, Line(HEADS["chunked"] + data)), method="POST")
     response.begin()
     with pytest.raises(http.client.HTTPException):
         list(iter(lambda: response.read1(1000), b""))

@@ -9,7 +9,7 @@ from tests.unit.random_threads import some_event
 
 from acorn._history.history import history_of
 from acorn.thread import AgentEvent, dump_events, to_messages
-from acorn.thread.to_journal import close_calls, entries_of_fork
+from acorn.thread.to_journal import discard_outdated_extras, fork_entries
 
 
 def some_steps(seed: int) -> list[AgentEvent]:
@@ -19,20 +19,20 @@ def some_steps(seed: int) -> list[AgentEvent]:
     for event in events:
         event.branch = event.run_id = None
     events.sort(key=lambda event: event.iteration)
-    close_calls(events)
+    discard_outdated_extras(events)
     return events
 
 
 def test_history_of_any_forked_thread_is_its_conversation() -> None:
     for seed in range(600):
         events = some_steps(seed)
-        assert history_of(entries_of_fork(events, "id", 0.0)) == to_messages(events), seed
+        assert history_of(fork_entries(events, "id", 0.0)) == to_messages(events), seed
 
 
 def test_closing_calls_twice_changes_nothing() -> None:
     for seed in range(300):
         events = [some_event(random.Random(seed + at)) for at in range(4)]
-        close_calls(events)
+        discard_outdated_extras(events)
         before: Any = dump_events(events)
-        close_calls(events)
+        discard_outdated_extras(events)
         assert dump_events(events) == before

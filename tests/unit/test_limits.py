@@ -22,7 +22,8 @@ class Nothing(BaseModel):
 def meter(*responses: tuple[int, int], seconds: float = 0.0) -> Meter:
     made = Meter()
     for tokens_in, tokens_out in responses:
-        made.count(Usage(tokens_in, tokens_out), PRICE.of(Usage(tokens_in, tokens_out)), seconds)
+        made.count(Usage(tokens_in, tokens_out), seconds)
+        made.spent.add(tokens_in + tokens_out, PRICE.of(Usage(tokens_in, tokens_out)))
     return made
 
 
@@ -85,7 +86,7 @@ def test_estimate_before_first_response_does_not_end_run() -> None:
 
 def test_time_limit_boundaries() -> None:
     made = meter((1, 1), seconds=3.0)
-    made.count(Usage(1, 1), None, 2.0)
+    made.count(Usage(1, 1), 2.0)
     assert made.longest_call == 3.0
     made.longest_step = 4.0
     assert room(made, seconds=20.0, now=13.0) == ("step", "")

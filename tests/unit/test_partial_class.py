@@ -15,8 +15,7 @@ from pydantic.errors import PydanticUndefinedAnnotation
 from tests.unit.json_documents import Aliased, Cat, City, Dog, Item, Open, Page, Ping, Pong, Report, Tree, Zoo
 
 from acorn._formats.partial.classes import PartialModel
-from acorn._formats.partial.compile import expectation_of
-from acorn._formats.partial.parser import PushParser
+from acorn._formats.partial.parser import PushParser, expectation_of
 from acorn._formats.schema.shape import shape_of
 from acorn.partial import Partial
 

@@ -48,9 +48,8 @@ from tests.unit.json_documents import (
 )
 from typing_extensions import TypedDict, is_typeddict
 
-from acorn._formats.partial.compile import expectation_of
 from acorn._formats.partial.frames import NOT_READY, resolve_lazy
-from acorn._formats.partial.parser import PushParser
+from acorn._formats.partial.parser import PushParser, expectation_of
 from acorn._formats.schema.shape import aliases_of
 from acorn.partial import Partial
 

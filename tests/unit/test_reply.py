@@ -6,7 +6,8 @@ import pytest
 
 from acorn import LimitError, ModelError, ParseError
 from acorn._history.transcript import read_calls
-from acorn._machine.machine import can_resume_after, refusal_error
+from acorn._machine.finish import refusal_error
+from acorn._machine.machine import can_resume_after
 from acorn.models import ModelResponse
 from acorn.models.port import RawCall
 from acorn.testing import ScriptedModel

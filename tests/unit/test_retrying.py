@@ -15,29 +15,29 @@ from acorn import ModelError, module
 from acorn.models import Delta, ModelRequest, ModelResponse, Price
 from acorn.models.assemble import Assembly
 from acorn.models.port import can_stream, is_model, thinks
-from acorn.models.retry import LONGEST_WAIT, Retries, Retrying
+from acorn.models.retry import LONGEST_WAIT, RetryingModel, RetryPolicy
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing.scripted import Scripted
 
-Ask = Callable[[Retrying, ModelRequest], ModelResponse]
+Ask = Callable[[RetryingModel, ModelRequest], ModelResponse]
 
 
-def whole(retrying: Retrying, request: ModelRequest) -> ModelResponse:
+def whole(retrying: RetryingModel, request: ModelRequest) -> ModelResponse:
     return retrying.complete(request)
 
 
-def awhole(retrying: Retrying, request: ModelRequest) -> ModelResponse:
+def awhole(retrying: RetryingModel, request: ModelRequest) -> ModelResponse:
     return asyncio.run(retrying.acomplete(request))
 
 
-def streamed(retrying: Retrying, request: ModelRequest) -> ModelResponse:
+def streamed(retrying: RetryingModel, request: ModelRequest) -> ModelResponse:
     assembly = Assembly()
     for delta in retrying.stream(request):
         assembly.add(delta)
     return assembly.response()
 
 
-def astreamed(retrying: Retrying, request: ModelRequest) -> ModelResponse:
+def astreamed(retrying: RetryingModel, request: ModelRequest) -> ModelResponse:
     async def main() -> ModelResponse:
         assembly = Assembly()
         async for delta in retrying.astream(request):
@@ -57,8 +57,8 @@ def request(**fields: Any) -> ModelRequest:
     return ModelRequest([{"role": "user", "content": "Where?"}], [], temperature=0.7, max_tokens=100, **fields)
 
 
-def retried(model: Any, count: int = 2) -> Retrying:
-    return Retrying(model, Retries(count, delay=0.0))
+def retried(model: Any, count: int = 2) -> RetryingModel:
+    return RetryingModel(model, RetryPolicy(count, delay=0.0))
 
 
 def busy(retry_after: float | None = None) -> ModelError:
@@ -115,7 +115,7 @@ def test_failure_is_not_cause_of_next(ask: Ask) -> None:
 # Streams
 
 
-def hear(retrying: Retrying, heard: list[Delta], way: str) -> None:
+def hear(retrying: RetryingModel, heard: list[Delta], way: str) -> None:
     """Collect every piece up to the break of the stream."""
 
     async def main() -> None:
@@ -319,8 +319,8 @@ def test_each_retry_is_logged_without_content(ask: Ask, caplog: pytest.LogCaptur
     script: list[Scripted] = [Failure(503, "you said: Where?"), Failure(None, "sk-secret"), "Here."]
     ask(retried(ScriptedModel(script, name="acme/large")), request())
     assert [(record.name, record.levelname, record.getMessage()) for record in caplog.records] == [
-        ("acorn", "INFO", "`acme/large` failed (HTTP 503); attempt 2 of 3 follows in 0.00 s."),
-        ("acorn", "INFO", "`acme/large` failed (no answer); attempt 3 of 3 follows in 0.00 s."),
+        ("acorn", "INFO", "`acme/large` failed (HTTP 503). Attempt 2 of 3 follows in 0.00 s."),
+        ("acorn", "INFO", "`acme/large` failed (no response). Attempt 3 of 3 follows in 0.00 s."),
     ]
 
 

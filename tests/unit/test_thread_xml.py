@@ -743,7 +743,7 @@ def test_plain_dicts_are_accepted() -> None:
 
 
 def test_bytes_and_one_line_thread_are_rejected_with_advice() -> None:
-    with pytest.raises(InputError, match="is text, got b'<thread>"):
+    with pytest.raises(InputError, match="must be a string, got b'<thread>"):
         parse_thread_xml(b"<thread>\n</thread>")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="Line 1 of the thread is not `<thread>` alone on its line"):
         parse_thread_xml("<thread></thread>")

@@ -122,8 +122,8 @@ def test_store_with_damaged_runs_shows_others(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "runs.db") as connection:
         number = connection.execute("SELECT number FROM runs WHERE id = ?", (bad,)).fetchone()[0]
         connection.execute("UPDATE entries SET entry = ? WHERE root = ?", ('{"entry": "Odd"}', number))
-        connection.execute("UPDATE births SET input = ? WHERE run = ?", ("{", number))
-        connection.execute("UPDATE states SET record = ? WHERE run = ?", ("[" * 5000, number))
+        connection.execute("UPDATE run_headers SET input = ? WHERE run = ?", ("{", number))
+        connection.execute("UPDATE run_states SET record = ? WHERE run = ?", ("[" * 5000, number))
     connection.close()
     app = site(Desk(), store=SQLiteStore(tmp_path / "runs.db"))
     assert {run["id"] for run in get(app, "/api/runs").json()["runs"]} == {good, bad}

@@ -12,7 +12,7 @@ from tests.web.desk import Desk, ended, get, site
 
 from acorn.stores.memory import MemoryStore
 from acorn.stores.open import open_store
-from acorn.stores.port import SearchesRuns, Store
+from acorn.stores.port import SearchableStore, Store
 from acorn.web.page.routes import page_app
 from acorn.web.page.run_index import StoreRunIndex
 from acorn.web.page.site import Site
@@ -97,14 +97,14 @@ def test_full_search_page_continues_where_it_ended() -> None:
 
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"], indirect=True)
 def test_store_search_misses_no_run(store: Store) -> None:
-    assert isinstance(store, SearchesRuns)
+    assert isinstance(store, SearchableStore)
     ids = [Desk(store=store).run(question=f"search {text}").id for text in SAID]
     for run_id, text in zip(ids, SAID, strict=True):
-        assert run_id in store.holding(ids, text.upper())
-    assert store.holding(ids, "no such words anywhere") == []
-    assert store.holding([], "search") == []
-    assert set(store.holding(ids, "SEARCH")) == set(ids)
-    assert store.holding([*ids, "nothing", "\0"], "100% of_it") == [ids[3]]
+        assert run_id in store.search(ids, text.upper())
+    assert store.search(ids, "no such words anywhere") == []
+    assert store.search([], "search") == []
+    assert set(store.search(ids, "SEARCH")) == set(ids)
+    assert store.search([*ids, "nothing", "\0"], "100% of_it") == [ids[3]]
 
 
 def test_search_finds_no_hidden_text(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

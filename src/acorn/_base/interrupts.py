@@ -40,7 +40,7 @@ class StopSignal(BaseException):
 
     def __init__(self, reason: SignalReason) -> None:
         super().__init__(reason)
-        self.reason = reason
+        self.reason: SignalReason = reason
 
     def __str__(self) -> str:
         return _MESSAGES[self.reason]

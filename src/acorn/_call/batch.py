@@ -94,7 +94,7 @@ class Progress:
 class RowJob(NamedTuple):
     """A row whose run has not started yet. A row with an `error` will not start."""
 
-    at: int
+    row_index: int
     row: Any
     key: str | None
     run_id: str | None
@@ -153,7 +153,7 @@ class BatchProgress(Generic[Out]):
         record = run if run is not None else getattr(error, "run", None)
         failure = error if isinstance(error, Exception) else None
         output = None if record is None or failure is not None else record.output
-        item: Item[Out] = Item(job.at, job.row, output, failure, record, job.key)
+        item: Item[Out] = Item(job.row_index, job.row, output, failure, record, job.key)
         progress = self.progress
         if failure is not None:
             progress.failed += 1
@@ -165,7 +165,7 @@ class BatchProgress(Generic[Out]):
             progress.usage.add(record.usage)
             if record.cost is not None:
                 progress.cost = (progress.cost or 0.0) + record.cost
-        self._outcomes[job.at] = output if failure is None else failure
+        self._outcomes[job.row_index] = output if failure is None else failure
         self.snapshot()
         return item
 
@@ -184,7 +184,7 @@ class BatchProgress(Generic[Out]):
         return replace(progress, usage=progress.usage.copy())
 
     def results(self) -> list[Any]:
-        return [self._outcomes[at] for at in sorted(self._outcomes)]
+        return [self._outcomes[index] for index in sorted(self._outcomes)]
 
 
 class Batch(Generic[Out]):
@@ -235,7 +235,7 @@ class ThreadedBatch(Generic[Out]):
                         yield batch.end(job, None, job.error)
                     else:
                         progress.running += 1
-                        self._starting.add(job.at)
+                        self._starting.add(job.row_index)
                         start_thread(self._work, job)
                 if not progress.running:
                     return
@@ -260,20 +260,20 @@ class ThreadedBatch(Generic[Out]):
             failure = error
         finally:
             with self._lock:
-                self._trees.pop(job.at, None)
+                self._trees.pop(job.row_index, None)
             self._ended.put((job, run, failure))
 
     def _start(self, job: RowJob) -> tuple[Tree, str]:
         try:
-            tree, run_id = self._start_row(job.row, job.at, job.run_id)
+            tree, run_id = self._start_row(job.row, job.row_index, job.run_id)
             if self._progress.is_over:  # The run is new, or stays as it is stored.
                 tree.release()
                 raise GeneratorExit("the batch has ended")
             with self._lock:
-                self._trees[job.at] = tree, run_id
+                self._trees[job.row_index] = tree, run_id
             return tree, run_id
         finally:
-            self._starting.discard(job.at)
+            self._starting.discard(job.row_index)
 
     def _stop(self, error: BaseException) -> None:
         """Stop the runs in progress. Stored runs can be resumed."""
@@ -360,7 +360,9 @@ class TaskBatch(Generic[Out]):
         run: Run | None = None
         failure: BaseException | None = None
         try:
-            run = await self._drive(*await build_in_thread(partial(self._start_row, job.row, job.at, job.run_id)))
+            run = await self._drive(
+                *await build_in_thread(partial(self._start_row, job.row, job.row_index, job.run_id))
+            )
         except BaseException as error:
             failure = error
         ended.put_nowait((job, run, failure))

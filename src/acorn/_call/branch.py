@@ -91,7 +91,8 @@ def _branch_site(agent: AgentBase) -> _BranchSite:
             f"`{running}`. Call `branch` on that instance."
         )
     raise AcornError(
-        "There is no run to branch from. Call `self.branch(...)` in a hook or a tool, while its module is running."
+        "This code is not inside a run, so it cannot start a branch. Call `self.branch(...)` in a hook or a tool, "
+        "while its module is running."
     )
 
 
@@ -148,9 +149,8 @@ def _started_branch(site: _BranchSite, which: Branch, inputs: JsonObject) -> Gen
         yield tree, context.run_id
     except BaseException as error:
         failure = error
-        if (
-            not isinstance(error, Exception) or error is tree.fatal_error
-        ):  # The whole tree is interrupted or has failed.
+        # The whole tree is interrupted or has failed.
+        if not isinstance(error, Exception) or error is tree.fatal_error:
             raise
         path = name if context is None else context.path
         raise BranchError(f"The branch `{path}` failed: {describe_error(error)}") from error

@@ -51,7 +51,7 @@ from acorn._drive.tree import Tree
 from acorn._formats.json import excerpt
 from acorn._history.first_messages import prior_messages
 from acorn._machine.machine import Machine
-from acorn._machine.state import OBJECT
+from acorn._machine.state import MODEL_OBJECT
 from acorn._record.last_run import current_places, remember_run
 from acorn.chunk import StreamChunk
 from acorn.errors import DeclarationError, InputError
@@ -61,7 +61,7 @@ from acorn.stores.port import Store, StoredRun
 from acorn.types import JsonObject
 
 
-class Caller(Generic[Out, Deps]):
+class AgentCaller(Generic[Out, Deps]):
     """The ways to call one agent."""
 
     __slots__ = ("_agent",)
@@ -229,7 +229,7 @@ def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool
     store, origin = store_of(plan.spec), origin_of(agent)
     stored_runs = claim(store, run_id, origin.agent, may_have_moved=True)
     if stored_runs is None:
-        raise messages.no_run(run_id, store.name)
+        raise messages.run_not_found(run_id, store.name)
     return load_tree(stored_runs, plan, store, origin, answers, is_one=is_single), run_id
 
 
@@ -243,10 +243,10 @@ def load_queued(agent: AgentBase, stored_runs: Sequence[StoredRun], store: Store
 
 def stored_settings(stored_run: StoredRun) -> JsonObject:
     """Return those settings of a run's instance that were stored with the run."""
-    notes = json.loads(stored_run.birth.overrides) if stored_run.birth.overrides else {}
+    notes = json.loads(stored_run.header.overrides) if stored_run.header.overrides else {}
     settings = dict(notes.get("settings", {}))
     model = settings.get("model")
-    if OBJECT in (model if isinstance(model, list) else [model]):
+    if MODEL_OBJECT in (model if isinstance(model, list) else [model]):
         del settings["model"]
     return settings
 

@@ -1,6 +1,7 @@
-"""What a module would send: the first request for an input, how long each part of it is, and what is odd about it.
+"""The first request that an agent would send for an input, with the sizes of its parts and warnings.
 
-A run is begun with a model that takes the request and answers nothing, so that what is told here is what is sent.
+`explain` starts a run with a model that captures the request instead of sending it. The explanation therefore shows
+exactly what a real run would send.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from pydantic import ValidationError
 
 from acorn._declare.settings import SETTINGS, setting_in
 from acorn._declare.spec import Spec
-from acorn._declare.spec_cache import spec_of, user_hooks
+from acorn._declare.spec_cache import HOOKS, spec_of, user_hooks
 from acorn._declare.tools.collect import FINISH
 from acorn._declare.tools.kinds import hosted_tool_name, may_ask_human
 from acorn._formats.content import text_of
 from acorn._formats.json import to_compact_json, to_json_data
 from acorn._formats.redact import find_secrets, redact
-from acorn._formats.schema.example_values import example_value
+from acorn._formats.schema.examples import example_value
 from acorn._formats.schema.generate import JsonSchema, inline_refs
 from acorn._module import module
 from acorn.errors import AcornError, DeclarationError, InputError
@@ -32,22 +33,22 @@ from acorn.models.port import ModelRequest, ModelResponse, Price, thinks
 from acorn.models.resolve import model_name, resolve
 from acorn.types import JsonObject
 
-_HOOKS = ("on_start", "on_step", "on_stream", "on_finish", "on_human", "system_prompt")
+_METHODS = (*HOOKS, "system_prompt")
 
 
 @dataclass(frozen=True)
 class RequestPart:
-    """A message or a tool of the request, and how long it is."""
+    """A message or a tool of the request, with its size."""
 
     name: str
     characters: int
     tokens: int
-    """About: a quarter of its bytes."""
+    """An estimate: a quarter of the bytes."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What a module would send for an input."""
+    """The first request of an agent for an input."""
 
     agent: str
     model: str | None
@@ -59,10 +60,11 @@ class Explanation:
     max_tokens: int
     parts: list[RequestPart]
     inherits: dict[str, list[str]]
-    """What comes from each class above, by its name."""
+    """The inherited attributes, hooks and tools, by the name of the class that defines them."""
     odd: list[str]
+    """Warnings about the declaration."""
     notes: list[str]
-    """What is not told here."""
+    """The parts of the request that are not shown here."""
 
     @property
     def characters(self) -> int:
@@ -81,14 +83,14 @@ class Explanation:
         }
 
 
-class _CapturedRequest(Exception):  # noqa: N818 - no error: the request is there
-    """The model was asked, which is all that is wanted."""
+class _CapturedRequest(Exception):  # noqa: N818 - not an error: the request was captured
+    """Ends the run after the first request."""
 
 
 def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bool = False) -> Explanation:
-    """The first request of a call with these arguments; `opens` lets sources of tools be opened for it.
+    """Return the first request of a call with these arguments. `opens` allows to open the tool sources for it.
 
-    The prompt method is called, if there is one; `on_start` is not, and neither is any tool or model.
+    The prompt method is called, if there is one. `on_start`, tools and models are not called.
     """
     spec = spec_of(agent)
     probe, notes = _probe(agent, spec, opens)
@@ -96,7 +98,7 @@ def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bo
     with suppress(_CapturedRequest):
         probe.run(*arguments)
     if not model.requests:
-        raise AcornError(f"`{spec.owner}` ended without asking its model, so there is nothing to explain.")
+        raise AcornError(f"There is nothing to explain: `{spec.owner}` ended without a request to its model.")
     request, run = model.requests[0], probe.last
     first = spec.model[0] if isinstance(spec.model, list | tuple) else spec.model
     return Explanation(
@@ -116,35 +118,35 @@ def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bo
 
 
 def example_input(spec: Spec) -> Any:
-    """An input that fits, for who gives none; None where a module takes none."""
+    """Return an example of an input, or None if the agent takes no input."""
     if spec.input.is_empty:
         return None
     try:
-        made = example_value(spec.input.json_schema, spec.owner)
-        return spec.input.unwrap(spec.input.schema.model_validate(made, by_alias=True, by_name=True))
+        example = example_value(spec.input.json_schema, spec.owner)
+        return spec.input.unwrap(spec.input.schema.model_validate(example, by_alias=True, by_name=True))
     except (AcornError, ValidationError) as error:
         raise InputError(
-            f"No example of an input of `{spec.owner}` can be made up; give one, as for `acorn run`."
+            f"Cannot create an example input for `{spec.owner}`. Pass an input, as for `acorn run`."
         ) from error
 
 
 def _probe(agent: module[Any, Any], spec: Spec, opens: bool) -> tuple[Any, list[str]]:
-    """A copy that asks nobody, and what is left out of it."""
+    """Return a copy of the agent that sends nothing, and notes about what is missing in it."""
     notes: list[str] = []
     changes: JsonObject = {"model": _capturing_model(spec)}
     if spec.store is not None:
         changes["store"] = "memory"
     if spec.sources and not opens:
-        changes["tools"] = [each for each in agent.tools if all(each is not source for source in spec.sources)]
+        changes["tools"] = [tool for tool in agent.tools if all(tool is not source for source in spec.sources)]
         names = ", ".join(f"`{type(source).__name__}`" for source in spec.sources)
-        notes.append(f"the tools of {names} are not here, since no source was opened; `--open` opens them")
+        notes.append(f"the tools of {names} are not shown, because no tool source was opened; `--open` opens them")
     probe = copy.copy(agent).using(**changes)
     hooks = user_hooks(agent)
     if "on_start" in hooks:
         vars(probe)["on_start"] = _pass
         notes.append("`on_start` was not called, and may change the request")
     if "on_human" not in hooks:
-        vars(probe)["on_human"] = _pass  # whoever lacks one is told so as something odd
+        vars(probe)["on_human"] = _pass  # Without it the call would raise. `_warnings` reports it instead.
     return probe, notes
 
 
@@ -199,46 +201,46 @@ def _tool_parts(tools: Sequence[Mapping[str, Any]]) -> list[RequestPart]:
 
 
 def tool_name(tool: Mapping[str, Any]) -> str:
-    """The name of a tool of a request, ours or the provider's own."""
+    """Return the name of a tool in a request, which may be a hosted tool of the provider."""
     return str(tool["function"]["name"] if "function" in tool else hosted_tool_name(tool))
 
 
 def _without_secrets(tool: JsonObject) -> JsonObject:
-    """A tool of the provider's may hold a key for a server that it is to ask."""
+    """Redact a hosted tool, which may contain a key for a server."""
     if "function" in tool:
         return tool
-    shown: dict[str, Any] = json.loads(redact(json.dumps(tool), find_secrets(tool)))
-    return shown
+    redacted: JsonObject = json.loads(redact(json.dumps(tool), find_secrets(tool)))
+    return redacted
 
 
 def _part(name: str, text: str) -> RequestPart:
     return RequestPart(name, len(text), len(text.encode(errors="replace")) // 4)
 
 
-# What comes from above
+# Inherited attributes
 
 
 def _inherited(cls: type) -> dict[str, list[str]]:
-    """Attributes, hooks and tools of the classes above that count here, by class."""
-    found, seen = dict[str, list[str]](), set[str]()
-    for above in cls.__mro__:
-        if above is module:
+    """Return the attributes, hooks and tools that a class inherits, by the name of the class that defines them."""
+    inherited, seen = dict[str, list[str]](), set[str]()
+    for parent in cls.__mro__:
+        if parent is module:
             break
-        own = [name for name in vars(above) if _is_declared(name, vars(above)[name]) and name not in seen]
-        seen.update(own)
-        if "system_prompt" not in seen and vars(above).get("__doc__"):
+        names = [name for name in vars(parent) if _is_declared(name, vars(parent)[name]) and name not in seen]
+        seen.update(names)
+        if "system_prompt" not in seen and vars(parent).get("__doc__"):
             seen.add("system_prompt")
-            own.append("the docstring, as prompt")
-        if above is not cls and own:
-            found[above.__name__] = own
-    return found
+            names.append("the docstring, as prompt")
+        if parent is not cls and names:
+            inherited[parent.__name__] = names
+    return inherited
 
 
 def _is_declared(name: str, value: Any) -> bool:
-    return name in SETTINGS or name in _HOOKS or (inspect.isfunction(value) and not name.startswith("_"))
+    return name in SETTINGS or name in _METHODS or (inspect.isfunction(value) and not name.startswith("_"))
 
 
-# What is odd
+# Warnings
 
 
 def _warnings(
@@ -275,10 +277,10 @@ def _warnings(
 
 
 def _undescribed(schema: JsonSchema, what: str) -> Iterator[str]:
-    # A constant, such as the mark by which two classes are told apart, says all there is to say.
-    told = ("description", "const")
-    if lacking := [path for path, (own, *_) in _fields(schema, schema) if not any(own.get(key) for key in told)]:
-        yield f"{what} without a description: {_quoted(lacking)}"
+    # A constant, such as the discriminator of a union, needs no description.
+    described = ("description", "const")
+    if missing := [path for path, (own, *_) in _fields(schema, schema) if not any(own.get(key) for key in described)]:
+        yield f"{what} without a description: {_quoted(missing)}"
 
 
 def _quoted(paths: Iterable[str]) -> str:
@@ -286,7 +288,7 @@ def _quoted(paths: Iterable[str]) -> str:
 
 
 def _is_unbounded(value: JsonSchema) -> bool:
-    """Whether a model may write as much as it likes; what has a format or a pattern, as a number has, is no prose."""
+    """Return whether a string has no maximum length. A format or a pattern is a limit too."""
     bounds = ("maxLength", "enum", "const", "format", "pattern")
     return value.get("type") == "string" and not any(key in value for key in bounds)
 
@@ -294,23 +296,23 @@ def _is_unbounded(value: JsonSchema) -> bool:
 def _fields(
     node: JsonSchema, top: JsonSchema, path: str = "", above: frozenset[str] = frozenset()
 ) -> Iterator[tuple[str, list[JsonSchema]]]:
-    """Each field, those of nested classes too, by its path: its own schema, then those of the values that it holds."""
+    """Iterate over all fields by their paths, with the schema of the field and those of the values in it."""
     for value, seen in _values(node, top, above):
         for name, field in value.get("properties", {}).items():
             at = f"{path}.{name}" if path else name
-            if values := [each for each, _ in _values(field, top, seen)]:
+            if values := [schema for schema, _ in _values(field, top, seen)]:
                 yield at, values
                 yield from _fields(field, top, at, seen)
 
 
 def _values(node: Any, top: JsonSchema, above: frozenset[str]) -> Iterator[tuple[JsonSchema, frozenset[str]]]:
-    """A schema and those in it, of a list, a dict or a union. A class inside of itself was told of already."""
+    """Iterate over a schema and those of its list items, dict values and union members. A recursive class ends it."""
     if not isinstance(node, dict) or node.get("$ref") in above:
         return
     if "$ref" in node:
         above |= {node["$ref"]}
     node = inline_refs(node, top)
     yield node, above
-    several = [each for key in ("prefixItems", "anyOf", "oneOf") for each in node.get(key, ())]
-    for inner in (node.get("items"), node.get("additionalProperties"), *several):
+    members = [member for key in ("prefixItems", "anyOf", "oneOf") for member in node.get(key, ())]
+    for inner in (node.get("items"), node.get("additionalProperties"), *members):
         yield from _values(inner, top, above)

@@ -33,7 +33,7 @@ from acorn._drive.commit import Origin
 from acorn._formats.json import to_json_data
 from acorn._machine.machine import Machine
 from acorn._machine.plan import BranchTool, Plan
-from acorn._machine.state import written_settings
+from acorn._machine.state import settings_to_json
 from acorn.errors import DeclarationError
 from acorn.models.limits.throttle import throttle
 from acorn.models.port import Model
@@ -54,7 +54,7 @@ Arguments = tuple[Any, ...]
 def new_machine(agent: AgentBase, args: Arguments, kwargs: JsonObject) -> Machine:
     """Check a call and return the machine of its run."""
     options = call_options(agent)
-    plan = plan_call(agent)
+    plan = plan_call(agent, options)
     run_id = options.run_id or os.urandom(16).hex()
     if options.fork is not None:
         return _forked_machine(agent, plan, options.fork, run_id, args, kwargs)
@@ -83,20 +83,22 @@ def _forked_machine(
     return Machine(replace(plan, fork=fork), Run(run_id, input, deps=plan.deps, forked_from=fork.origin))
 
 
-def plan_call(agent: AgentBase) -> Plan:
+def plan_call(agent: AgentBase, options: CallOptions | None = None) -> Plan:
     """Return the plan of a call that starts here, and check everything that could fail later."""
-    plan = plan_for(agent, current_overrides())
-    refuse_queueing(call_options(agent), plan.spec.owner)
+    options = options or call_options(agent)
+    plan = plan_for(agent, current_overrides(), options)
+    refuse_queueing(options, plan.spec.owner)
     check_plan(plan)
     if plan.spec.store is None:
         _check_human_input(agent, plan.spec, [])
     return plan
 
 
-def plan_for(agent: AgentBase, overrides: Overrides = ()) -> Plan:
+def plan_for(agent: AgentBase, overrides: Overrides = (), options: CallOptions | None = None) -> Plan:
     """Bind the spec of an instance to the instance, for one run."""
     spec = spec_within(overrides, agent) if overrides else spec_of(agent)
-    hooks, name, options = user_hooks(agent), module_name(type(agent)), call_options(agent)
+    hooks, name = user_hooks(agent), module_name(type(agent))
+    options = options or call_options(agent)
     if spec.input.is_empty or spec.output.is_empty:
         check_type_arguments(agent, spec.owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
     return Plan(
@@ -134,7 +136,7 @@ def _bind_tools(agent: AgentBase, spec: Spec, overrides: Overrides) -> tuple[Too
     )
 
 
-def _input_schema(overrides: Overrides, agent: Branch) -> JsonObject:
+def _input_schema(overrides: Overrides, agent: Any) -> JsonObject:
     return spec_within(overrides, agent).input.json_schema
 
 
@@ -176,8 +178,10 @@ def check_plan(plan: Plan) -> None:
     spec = plan.spec
     if plan.deps_type is not Any:
         check_deps(spec.owner, plan.deps_type, plan.deps)
-    check_started_deps(spec, plan.deps, [])
-    _check_shared_limits(spec, spec.store, [])
+    if spec.agent_tools or spec.branches:
+        check_started_deps(spec, plan.deps, [])
+    if spec.agent_tools or spec.branches or spec.rate_limit is not None:
+        _check_shared_limits(spec, spec.store, [])
 
 
 def check_started_deps(spec: Spec, deps: Any, seen: list[Branch]) -> None:
@@ -219,7 +223,8 @@ def _limit_store(owner: str, declared: Any) -> SharedLimits:
 
 def _check_human_input(which: Branch, spec: Spec, seen: list[Branch]) -> None:
     """Check that an agent without a store has `on_human` if it, or an agent that it may start, needs human input."""
-    if not (spec.human_tools or spec.sources or spec.startable) or has_user_hook(which, "on_human"):
+    needs_no_check = not (spec.human_tools or spec.sources or spec.agent_tools or spec.branches)
+    if needs_no_check or has_user_hook(which, "on_human"):
         return
     for tool in spec.human_tools:
         need = "asks a person" if is_ask_human(tool) else "needs a person's approval"
@@ -258,7 +263,7 @@ def origin_of(agent: AgentBase) -> Origin:
     settings = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS and name != "store"}
     overrides = {
         name: value
-        for name, value in written_settings(settings).items()
+        for name, value in settings_to_json(settings).items()
         if isinstance(value, str | int | float | dict | list | None) and to_json_data(value) == value
     }
     file = getattr(sys.modules.get(type(agent).__module__), "__file__", None)

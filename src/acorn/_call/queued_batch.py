@@ -17,7 +17,7 @@ from acorn._call.submit import Submission, read_outcome
 from acorn._declare.agent import AgentBase, BatchItem
 from acorn._drive.load import is_final
 from acorn.record import Run
-from acorn.stores.lease import take_claim, this_process
+from acorn.stores.lease import claim_run, this_process
 from acorn.stores.port import QueuedRun, Status
 
 _SLICE_SIZE = 500
@@ -99,7 +99,7 @@ class QueuedBatch(Generic[Out]):
         if job.error is not None:
             raise job.error
         arguments = arguments_of(job.row, self._submission.shape)
-        return self._submission.new_run(*arguments, job.run_id, BatchItem(self._batch, job.at))
+        return self._submission.new_run(*arguments, job.run_id, BatchItem(self._batch, job.row_index))
 
     def _check_existing(self, runs: Sequence[QueuedRun]) -> Iterator[Item[Out]]:
         """Check runs that an earlier call submitted, and retry those that failed if `retry_failed` is set."""
@@ -119,7 +119,7 @@ class QueuedBatch(Generic[Out]):
         if is_final(stored_runs[0]):
             store.delete(run_id)
             self._submission.put([queued])
-        elif take_claim(store, run_id):
+        elif claim_run(store, run_id):
             store.release(run_id, this_process(), "queued")
 
     # Taking results

@@ -9,10 +9,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
 
-from acorn._drive.commit import read_whole, saved_of
+from acorn._drive.commit import to_saved_run, translate_read_errors
 from acorn._formats.blobs import BlobReader
 from acorn._formats.json import excerpt, to_json_data
-from acorn._machine.saved_run import hang_records
+from acorn._machine.saved_run import attach_branch_records
 from acorn._machine.tool_calls import check_answer
 from acorn._record.saved_form import read_entries, read_record
 from acorn.errors import StoreError
@@ -20,7 +20,7 @@ from acorn.journal import Entry
 from acorn.record import Run
 from acorn.stores import messages
 from acorn.stores.open import open_store
-from acorn.stores.port import RunFacts, Status, Store, WakesWatchers
+from acorn.stores.port import NotifyingStore, RunFacts, Status, Store
 from acorn.types import Request
 
 _POLL_SECONDS = 0.1
@@ -69,12 +69,12 @@ class Runs:
         """Return the record of a run and its branches, up to the last commit if the run has not ended."""
         stored_runs = self._store.read(run_id)
         if not stored_runs:
-            raise messages.no_run(run_id, self._store.name)
+            raise messages.run_not_found(run_id, self._store.name)
         root, *branches = stored_runs
-        with read_whole(run_id, self._store):
+        with translate_read_errors(run_id, self._store):
             blobs = BlobReader(self._store.media)
-            run: Run = read_record(Run, saved_of(root, blobs), None)
-            hang_records(run, [saved_of(branch, blobs) for branch in branches])
+            run: Run = read_record(Run, to_saved_run(root, blobs), None)
+            attach_branch_records(run, [to_saved_run(branch, blobs) for branch in branches])
         return run
 
     def follow(self, run_id: str) -> Generator[Entry]:
@@ -118,7 +118,7 @@ def follow_run(store: Store, run_id: str, continues: Sequence[Status]) -> Genera
 @contextmanager
 def _watch(store: Store, run_id: str) -> Generator[Callable[[], None]]:
     """Provide a function that waits until a run may have new entries."""
-    if not isinstance(store, WakesWatchers):
+    if not isinstance(store, NotifyingStore):
         yield lambda: time.sleep(_POLL_SECONDS)
         return
     watch = store.watch(run_id)
@@ -134,7 +134,7 @@ def read_new_entries(
     """Return whether a run is over, the position of its last entry, and the entries after a position."""
     status, rows = store.follow(run_id, position)
     if status is None:
-        raise messages.no_run(run_id, store.name)
+        raise messages.run_not_found(run_id, store.name)
     blobs = BlobReader(store.media)
     entries = read_entries([blobs.read(row.entry) for row in rows])
     return not rows and status not in continues, rows[-1].position if rows else position, entries

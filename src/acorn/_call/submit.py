@@ -20,19 +20,19 @@ from acorn._declare.agent import AgentBase, BatchItem, Queueing, call_options
 from acorn._declare.generics import ORIG_CLASS, check_type_arguments
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec_cache import agent_name, current_overrides, spec_within
-from acorn._drive.commit import read_whole, saved_of
+from acorn._drive.commit import to_saved_run, translate_read_errors
 from acorn._drive.load import check_fit, stored_failure
 from acorn._formats.blobs import BlobReader, save_text, to_saved_data
 from acorn._formats.json import excerpt
 from acorn._formats.schema.shape import Shape
-from acorn._machine.saved_run import hang_records, load
-from acorn._machine.state import OBJECT
+from acorn._machine.saved_run import attach_branch_records, load
+from acorn._machine.state import MODEL_OBJECT
 from acorn._record.saved_form import read_instance
 from acorn.errors import DeclarationError
 from acorn.journal import Entry
 from acorn.record import Run
 from acorn.stores import messages
-from acorn.stores.port import Medium, QueuedRun, RunCancelledError, RunHeader, Status, Store
+from acorn.stores.port import MediaBlob, QueuedRun, RunCancelledError, RunHeader, Status, Store
 from acorn.types import JsonObject, Paused
 
 Out = TypeVar("Out", default=Any)
@@ -80,19 +80,19 @@ class Submission:
         text, blobs = save_text(to_saved_data(input))
         header = RunHeader(self._name, None, None, text, now, self._settings, batch, index)
         priority, not_before, _ = self._queueing
-        media = [Medium(blob.sha256, blob.raw()) for blob in blobs]
+        media = [MediaBlob(blob.sha256, blob.raw()) for blob in blobs]
         return QueuedRun(run_id or os.urandom(16).hex(), header, priority, _start_time(not_before, now), media)
 
     def put(self, runs: Iterable[QueuedRun]) -> set[str]:
         """Store the runs. Return the ids of those that were not in the store before."""
-        return set(self.store.put(list(runs), deliver=self._queueing.deliver))
+        return set(self.store.enqueue(list(runs), deliver=self._queueing.deliver))
 
     def check_existing(self, queued: QueuedRun) -> None:
         """Check that a stored run with the same id has the same class and the same input."""
         stored_runs = self.store.read(queued.run_id)
         if stored_runs:
             blobs = BlobReader(lambda _: dict(queued.media))
-            input = read_instance(self._spec.input.schema, blobs.read(queued.birth.input), "input")
+            input = read_instance(self._spec.input.schema, blobs.read(queued.header.input), "input")
             check_fit(stored_runs[0], self.store, self._name, input)
 
     def _check(self) -> None:
@@ -144,7 +144,7 @@ class Submission:
 
 
 def _has_object(model: object) -> bool:
-    return OBJECT in (model if isinstance(model, list) else [model])
+    return MODEL_OBJECT in (model if isinstance(model, list) else [model])
 
 
 def _start_time(not_before: datetime | timedelta | float | None, now: datetime) -> datetime | None:
@@ -291,7 +291,7 @@ def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) ->
         return None
     stored_runs = store.read(run_id)
     if not stored_runs:
-        raise messages.no_run(run_id, store.name)
+        raise messages.run_not_found(run_id, store.name)
     root, *branches = stored_runs
     if root.facts.status != status:  # It was resumed since the status was read.
         return None
@@ -300,10 +300,10 @@ def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) ->
     plan = plan_for(agent, current_overrides())
     if status == "failed":
         raise stored_failure(stored_runs, plan, store)
-    with read_whole(run_id, store):
+    with translate_read_errors(run_id, store):
         blobs = BlobReader(store.media)
-        run = load(plan, saved_of(root, blobs)).run
-        hang_records(run, [saved_of(branch, blobs) for branch in branches])
+        run = load(plan, to_saved_run(root, blobs)).run
+        attach_branch_records(run, [to_saved_run(branch, blobs) for branch in branches])
     if status == "waiting":
         requests = store.requests(run_id)
         run.output = Paused(run_id, requests)
@@ -314,7 +314,7 @@ def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) ->
 def _status(store: Store, run_id: str) -> Status:
     statuses = store.statuses([run_id])
     if run_id not in statuses:
-        raise messages.no_run(run_id, store.name)
+        raise messages.run_not_found(run_id, store.name)
     return statuses[run_id]
 
 

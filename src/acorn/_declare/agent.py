@@ -99,6 +99,8 @@ class OpenAgentSources(Protocol):
 class AgentBase:
     """The private state of module classes and their instances."""
 
+    system_prompt: Any
+    """The prompt setting, which has no default. `module` documents it."""
     __acorn_module__: ClassVar[type[AgentBase]]
     """The class `module` itself."""
     __acorn_locals__: ClassVar[Mapping[str, object]] = {}

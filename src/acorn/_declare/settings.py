@@ -25,7 +25,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 from acorn._formats.json import excerpt
 from acorn._formats.xml.parse import is_xml_name
 from acorn.errors import DeclarationError
-from acorn.models.port import is_meant_as_model, is_model, lacks
+from acorn.models.port import is_model, missing_members, resembles_model
 from acorn.types import JsonObject
 
 Limit = TypeVar("Limit")
@@ -258,10 +258,10 @@ def _describe_model(value: object) -> str:
         return f"a dict with the keys {', '.join(sorted(map(str, value))) or '(none)'}"
     if isinstance(value, list | tuple):
         return f"a {type(value).__name__} of {', '.join(map(_describe_model, value)) or 'nothing'}"
-    if isinstance(value, type) and is_meant_as_model(value):
+    if isinstance(value, type) and resembles_model(value):
         return f"the class `{value.__name__}` instead of an instance of it"
-    if is_meant_as_model(value):
-        missing = " and ".join(f"`{name}`" for name in lacks(value))
+    if resembles_model(value):
+        missing = " and ".join(f"`{name}`" for name in missing_members(value))
         return f"an object of `{type(value).__name__}`, which lacks {missing}"
     return excerpt(value)
 

@@ -10,7 +10,6 @@ import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +61,12 @@ class Spec:
     input: Shape
     output: Shape
     tools: tuple[Tool, ...]
+    agent_tools: tuple[Any, ...]
+    """The agents that are tools: module classes and instances."""
+    human_tools: tuple[Tool, ...]
+    """The tools whose calls may wait for a person."""
+    has_tool_methods: bool
+    """Whether a tool is a method, which must be bound to the instance."""
     sources: tuple[ToolSource, ...]
     branches: Mapping[str, Any]
     cache: tuple[Mapping[str, Any], ...]
@@ -88,22 +93,11 @@ class Spec:
     def xml(self) -> XmlStyle:
         return XmlStyle(self.xml_include_descriptions, self.xml_description_format, self.xml_include_none)
 
-    @cached_property
+    @property
     def startable(self) -> tuple[Any, ...]:
         """The modules that a run may start: agents that are tools, and branches."""
-        agents = [tool.function for tool in self.tools if isinstance(tool, AgentTool)]
         branches = [entry["module"] if isinstance(entry, Mapping) else entry for entry in self.branches.values()]
-        return (*agents, *branches)
-
-    @cached_property
-    def human_tools(self) -> tuple[Tool, ...]:
-        """The tools whose calls may wait for a person."""
-        return tuple(filter(may_ask_human, self.tools))
-
-    @cached_property
-    def has_tool_methods(self) -> bool:
-        """Whether a tool is a method, which must be bound to the instance."""
-        return any(isinstance(tool, FunctionTool) and tool.method is not None for tool in self.tools)
+        return (*self.agent_tools, *branches)
 
 
 CACHE_DEFAULT = ({"location": "message", "role": "system"}, {"location": "message", "index": 0})
@@ -169,7 +163,11 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, obje
         check_setting(owner, attribute, value)
         if attribute == "tools":
             listed, sources = collect_tools(value, owner, local_names)
-            frozen["tools"] = merge_tools(listed, collect_methods(cls, owner, local_names), owner)
+            tools = merge_tools(listed, collect_methods(cls, owner, local_names), owner)
+            frozen["tools"] = tools
+            frozen["agent_tools"] = tuple([tool.function for tool in tools if isinstance(tool, AgentTool)])
+            frozen["human_tools"] = tuple(filter(may_ask_human, tools))
+            frozen["has_tool_methods"] = any(isinstance(tool, FunctionTool) and bool(tool.method) for tool in tools)
             frozen["sources"] = tuple(sources)
         elif attribute in ("initial_input", "final_output"):
             frozen[_SHAPE_FIELDS[attribute]] = shape_of(value, owner, attribute)

@@ -1,1 +1,1 @@
-"""The drivers: they do the waiting that the machine asks for. Two kinds, one machine."""
+"""The drivers: they perform the asks of the machines, in a blocking call or on the event loop."""

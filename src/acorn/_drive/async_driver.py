@@ -106,7 +106,7 @@ class AsyncDriver:
         self.root = run_id
         self.iterates = iterates
         """Whether the caller iterates over the chunks."""
-        self.schedule: Schedule[_RunningTask] = Schedule(tree, run_id)
+        self.schedule: Schedule[_RunningTask] = Schedule(tree, run_id, [run_id], {run_id: None})
         self._events: asyncio.Queue[_Outcome | StreamChunk] = asyncio.Queue()
         self._sources: dict[str, OpenSources] = {}
         """By run id, the tool sources that the run has opened."""

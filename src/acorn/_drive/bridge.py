@@ -34,7 +34,7 @@ NOT_AWAITABLE = frozenset((type(None), str, int, float, bool, list, dict))
 class LoopBoundCall:
     """A call that must run on a particular event loop, and that sync code can wait for.
 
-    A function that returns one has the attribute `gives_elsewhere`, and counts as async.
+    A function that returns one has the attribute `is_loop_bound`, and counts as async.
     """
 
     __slots__ = ()
@@ -55,7 +55,7 @@ def is_async(function: Callable[..., object]) -> bool:
     return (
         inspect.iscoroutinefunction(inner)
         or inspect.iscoroutinefunction(type(inner).__call__)
-        or hasattr(inner, "gives_elsewhere")
+        or hasattr(inner, "is_loop_bound")
     )
 
 
@@ -255,7 +255,7 @@ def _work(jobs: queue.SimpleQueue[_ThreadJob | None], events: queue.SimpleQueue[
 # Private event loops
 
 # An async tool that calls a module in the sync way blocks the loop that it runs on. Whatever that module awaits, here
-# or in the threads of its own tools, needs the next loop: code on a loop only ever waits for deeper loops. A thread
+# or in the threads of its tools, needs the next loop: code on a loop only ever waits for deeper loops. A thread
 # that a tool has started by itself does not know its depth. It notices that the loop does not respond.
 _depth: contextvars.ContextVar[int] = contextvars.ContextVar("acorn_loop_depth", default=0)
 _SECONDS_TO_RESPOND = 2.0

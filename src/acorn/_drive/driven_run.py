@@ -1,51 +1,64 @@
-"""One run while it is driven: its clock and its listeners."""
+"""One run while it is driven: its clock, and the listeners that receive its journal entries.
+
+The logger `acorn` is one of the listeners. It reports the start, the end and the limits of a run at INFO, and each step
+at DEBUG. The lines contain names, counts and times only: message content never reaches a log. The model code logs
+retries and fallbacks itself.
+"""
 
 from __future__ import annotations
 
 import threading
-import time
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
+from traceback import format_tb
+from typing import TYPE_CHECKING, assert_never
 
-from acorn._record.last_run import RunOwner, current_places, remember_run
-from acorn.record import Run, Subscriber
+from acorn._base.log import logger
+from acorn.journal import (
+    BranchFinished,
+    BranchStarted,
+    Compacted,
+    Entry,
+    HistoryEdited,
+    InputReceived,
+    InputRequested,
+    MessagesAdded,
+    ModelRequested,
+    ModelResponded,
+    RunFailed,
+    RunFinished,
+    RunInterrupted,
+    RunPaused,
+    RunStarted,
+    ToolFinished,
+    ToolResultsAdded,
+    ToolStarted,
+)
+from acorn.record import Run, Subscriber, without_subscriber
+
+if TYPE_CHECKING:
+    from acorn._record.last_run import Place
 
 _attach_lock = threading.Lock()
 
 
+@dataclass(eq=False, slots=True)
 class DrivenRun:
     """The state of a run while it is driven, apart from its machine."""
 
-    __slots__ = (
-        "clock_start",
-        "failed_subscribers",
-        "is_closed",
-        "is_observed",
-        "places",
-        "published",
-        "subscribers",
-    )
-
-    def __init__(self, run: Run, clock_start: float, subscribers: tuple[Subscriber, ...], *, is_stored: bool) -> None:
-        self.clock_start = clock_start
-        """The reading of the monotonic clock at second 0 of the run."""
-        self.places = current_places()
-        """The task and the thread that started the run. A dropped iterator may be closed in another one."""
-        self.subscribers = subscribers
-        self.is_observed = bool(subscribers) or is_stored
-        """Whether a listener or a store must hear of new entries."""
-        self.published = len(run.journal.entries)
-        """The number of entries that the subscribers have received."""
-        self.failed_subscribers: list[Subscriber] = []
-        """The subscribers whose failure was logged."""
-        self.is_closed = False
-
-    def close(self, run: Run, agent: RunOwner) -> None:
-        """Complete the record, attach it to its error, and remember it as the last run of the agent."""
-        self.is_closed = True
-        run.seconds = time.monotonic() - self.clock_start
-        if run.error is not None:
-            attach_run(run.error, run)
-        remember_run(run, agent, self.places)
+    clock_start: float
+    """The reading of the monotonic clock at second 0 of the run."""
+    places: tuple[Place, ...]
+    """The task and the thread that started the run. A dropped iterator may be closed in another one."""
+    subscribers: tuple[Subscriber, ...]
+    published: int
+    """The number of entries that the subscribers have received."""
+    is_observed: bool
+    """Whether a listener or a store must hear of new entries."""
+    failed_subscribers: list[Subscriber] = field(default_factory=list[Subscriber])
+    """The subscribers whose failure was logged."""
+    is_closed: bool = False
 
 
 def attach_run(error: BaseException, run: Run) -> None:
@@ -58,3 +71,76 @@ def attach_run(error: BaseException, run: Run) -> None:
         if run.branch is None or getattr(error, "run", None) is None:
             with suppress(AttributeError, TypeError):  # An exception with `__slots__` cannot hold it.
                 error.run = run  # type: ignore[attr-defined]
+
+
+def publish(driven: DrivenRun, entries: Sequence[Entry], *, is_aborted: bool) -> None:
+    """Call the subscribers of a run with its new entries, in order. Log what they raise.
+
+    The error of a vital subscriber is raised, unless the tree is aborted anyway.
+    """
+    while driven.published < len(entries):
+        entry = entries[driven.published]
+        driven.published += 1
+        for subscriber in driven.subscribers:
+            try:
+                with without_subscriber(subscriber):
+                    subscriber.callback(entry)
+            except Exception as error:
+                if subscriber.is_vital and not is_aborted:
+                    raise
+                if not any(other is subscriber for other in driven.failed_subscribers):
+                    driven.failed_subscribers.append(subscriber)
+                    _log_failure(entry.run_id, subscriber, error)
+
+
+def _log_failure(run_id: str, subscriber: Subscriber, error: Exception) -> None:
+    """Log once that a listener fails. Its message may contain message content, so it is logged at DEBUG only."""
+    name = getattr(subscriber.callback, "__qualname__", type(subscriber.callback).__qualname__)
+    trace = "".join(format_tb(error.__traceback__ and error.__traceback__.tb_next)).rstrip()
+    logger.error("A listener of run %s, `%s`, failed with %s:\n%s", run_id, name, type(error).__name__, trace)
+    logger.debug("The error of the listener:", exc_info=error)
+
+
+def log_entry(entry: Entry) -> None:
+    """Log what a journal entry reports."""
+    run, step = entry.run_id, entry.step
+    match entry:
+        case RunStarted():
+            branch = f", branch {entry.branch} of {entry.parent_id}" if entry.branch else ""
+            logger.info("Run %s of %s started%s.", run, entry.module, branch)
+        case RunFinished():
+            logger.info("Run %s ended after %.2f s: %s.", run, entry.at, entry.stop_reason)
+        case RunFailed():
+            logger.info("Run %s failed after %.2f s: %s.", run, entry.at, _error_type(entry.error))
+        case RunInterrupted():
+            logger.info("Run %s was interrupted after %.2f s: %s.", run, entry.at, _error_type(entry.error))
+        case ModelRequested():
+            if entry.forced == "limit":
+                logger.info("Run %s is near a limit and must answer in step %d.", run, step)
+            logger.debug("Run %s, step %d: request to %s, %d messages.", run, step, entry.model, entry.messages)
+        case ModelResponded():
+            tokens, calls = entry.usage.total_tokens, ", ".join(call.name for call in entry.calls) or "no calls"
+            logger.debug("Run %s, step %d: response of %s, %d tokens, %s.", run, step, entry.model, tokens, calls)
+        case ToolStarted():
+            logger.debug("Run %s, step %d: the tool %s is called.", run, step, entry.name)
+        case ToolFinished():
+            verb = "returned" if entry.error is None else "failed"
+            logger.debug("Run %s, step %d: the tool %s %s.", run, step, entry.name, verb)
+        case Compacted():
+            tokens = entry.usage.total_tokens
+            logger.info("Run %s, step %d: %d messages were summarized, %d tokens.", run, step, entry.removed, tokens)
+        case InputRequested():
+            logger.info("Run %s, step %d: human input is requested, request %s.", run, step, entry.request_id)
+        case InputReceived():
+            logger.info("Run %s, step %d: request %s is answered.", run, step, entry.request_id)
+        case RunPaused():
+            logger.info("Run %s paused for human input after %.2f s.", run, entry.at)
+        case BranchStarted() | BranchFinished() | MessagesAdded() | ToolResultsAdded() | HistoryEdited():
+            pass
+        case _:
+            assert_never(entry)
+
+
+def _error_type(error: str) -> str:
+    """Return the type of an error without its message."""
+    return error.partition(":")[0]

@@ -1,4 +1,4 @@
-"""A run as it was kept, on its way again: claimed from its store, checked against its class, and loaded."""
+"""Loading a stored run: claim it from its store, check it against its class, and build its tree."""
 
 from __future__ import annotations
 
@@ -9,172 +9,173 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from acorn._drive.commit import Origin, RunCommitter, read_whole, saved_of
+from acorn._drive.commit import Origin, RunCommitter, to_saved_run, translate_read_errors
 from acorn._drive.tree import Tree
 from acorn._formats.blobs import BlobReader, read_without_blobs, save_text, to_saved_data
 from acorn._formats.json import to_json_data
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
-from acorn._machine.saved_run import hang_records, load
+from acorn._machine.saved_run import attach_branch_records, load
 from acorn._record.saved_form import read_instance, read_record
 from acorn.errors import StoreError
 from acorn.record import Run
-from acorn.stores.lease import take_claim, this_process
+from acorn.stores.lease import claim_run, this_process
 from acorn.stores.port import Store, StoredRun
 from acorn.types import JsonObject, Request
 
-_SOON = 5.0
-"""Seconds in which a run is claimed and given back, where its store is well."""
+_SECONDS_TO_RELEASE = 5.0
+"""Seconds in which a run is claimed and released if its store is healthy."""
 
 
 def claim(
-    store: Store, run_id: str, agent: str, given: BaseModel | None = None, *, may_have_moved: bool = False
+    store: Store, run_id: str, agent: str, value: BaseModel | None = None, *, may_have_moved: bool = False
 ) -> Sequence[StoredRun] | None:
-    """The run of that class, and of that input if one is given, held by this process from now on; None: there is none.
+    """Claim a run for this process, after a check of its class and input. Return None if it does not exist.
 
-    Whoever resumes a run says that it is one of the class, whose file may have moved since.
+    `may_have_moved` allows another module with the same class name, for a caller that resumes a run by its id.
     """
-    found = take_claim(store, run_id)
-    if found is not None:
+    stored = claim_run(store, run_id)
+    if stored is not None:
         try:
-            check_fit(found[0], store, agent, given, may_have_moved=may_have_moved)
+            check_fit(stored[0], store, agent, value, may_have_moved=may_have_moved)
         except BaseException:
-            _release(store, found)
+            _release(store, stored)
             raise
-    return found
+    return stored
 
 
 def check_fit(
-    kept: StoredRun, store: Store, agent: str, given: BaseModel | None, *, may_have_moved: bool = False
+    stored: StoredRun, store: Store, agent: str, value: BaseModel | None, *, may_have_moved: bool = False
 ) -> None:
-    """A name stands for one class and one input; the class of the input may have got further fields since."""
-    run_id, known = kept.facts.id, kept.birth.agent
-    is_its_class = known.partition(":")[2] == agent.partition(":")[2] if may_have_moved else known == agent
-    if not is_its_class:
+    """Raise a `StoreError` if a stored run has another class or input. The input class may have new fields."""
+    run_id, stored_agent = stored.facts.id, stored.header.agent
+    is_same_class = stored_agent == agent
+    if may_have_moved:
+        is_same_class = stored_agent.partition(":")[2] == agent.partition(":")[2]
+    if not is_same_class:
         raise StoreError(
-            f"The run {run_id} in {store.name} is one of `{known}`, not of `{agent}`; go on with it by that class."
+            f"Run {run_id} in {store.name} belongs to `{stored_agent}`, not to `{agent}`. Resume it with that class."
         )
-    if given is None:
+    if value is None:
         return
-    before, now = BlobReader(store.media).read(kept.birth.input), _plain(given)
-    if before != now and _plain(read_instance(type(given), before, "input")) != now:
+    before, now = BlobReader(store.media).read(stored.header.input), _saved_form(value)
+    if before != now and _saved_form(read_instance(type(value), before, "input")) != now:
         raise StoreError(
-            f"The run {run_id} in {store.name} was begun with another input; call it with that one, or give another "
+            f"Run {run_id} in {store.name} was started with another input. Call it with that input, or use another "
             f"`run_id`."
         )
 
 
-def _plain(given: BaseModel) -> Any:
-    text, data = save_text(to_saved_data(given))
-    return BlobReader(lambda _: {each.sha256: each.raw() for each in data}).read(text)
+def _saved_form(value: BaseModel) -> Any:
+    text, blobs = save_text(to_saved_data(value))
+    return BlobReader(lambda _: {blob.sha256: blob.raw() for blob in blobs}).read(text)
 
 
 def load_tree(
-    found: Sequence[StoredRun], plan: Plan, store: Store, origin: Origin, given: Any = None, *, is_one: bool = False
+    stored: Sequence[StoredRun], plan: Plan, store: Store, origin: Origin, answers: Any = None, *, is_one: bool = False
 ) -> Tree:
-    """The machines of a kept run, ready to go on with what people have answered; `given` are further answers.
+    """Build the tree of a stored run, with the human answers that its store has, and with further `answers`.
 
-    A run that had ended well is ready to be looked at; one that cannot go on is an error.
+    The tree of a run that has finished only shows its result. A run that cannot be resumed is an error.
     """
-    root, *below = found
+    root, *below = stored
     run_id, facts = root.facts.id, root.facts
     try:
-        with read_whole(run_id, store):
-            shelf = BlobReader(store.media)
-            loop = load(plan, saved_of(root, shelf), plan.deps) if root.has_begun else _new_loop(root, shelf, plan)
-            saved = {each.facts.id: saved_of(each, shelf) for each in below}
-        if loop.is_over and loop.run.error is not None:
+        with translate_read_errors(run_id, store):
+            blobs = BlobReader(store.media)
+            if root.has_started:
+                machine = load(plan, to_saved_run(root, blobs), plan.deps)
+            else:  # The run was queued and starts here.
+                value = read_instance(plan.spec.input.schema, blobs.read(root.header.input), "input")
+                machine = Machine(plan, Run(run_id, value, deps=plan.deps))
+            saved = {each.facts.id: to_saved_run(each, blobs) for each in below}
+        if machine.is_over and machine.run.error is not None:
             raise StoreError(
-                f"The run {run_id} has failed and cannot go on ({facts.error}); begin another one, or delete this one "
-                f"to use its id again."
-            ) from loop.run.error
+                f"Run {run_id} cannot be resumed: it failed ({facts.error}). Start another run, or delete this one to "
+                f"use its id again."
+            ) from machine.run.error
         if facts.status == "cancelled":
-            raise StoreError(f"The run {run_id} was cancelled, so it does not go on; begin another one.")
-        said = _answers(store, run_id, given, is_one=is_one)
-        if loop.is_over:
-            return Tree(loop, saved)
-        answers = {each.request.id: each.value for each in store.answers(run_id)}
-        # What was kept is not judged again, since nobody could mend it: where it does not fit, the model is told.
-        tree = Tree(loop, saved, said, RunCommitter(store, run_id, origin, found), answers)
-        for request_id, value in said.items():  # they were judged, and are kept before anything comes of them
-            store.answer(request_id, value)
+            raise StoreError(f"Run {run_id} cannot be resumed: it was cancelled. Start another run.")
+        new_answers = _answers_by_request(store, run_id, answers, is_one=is_one)
+        if machine.is_over:
+            return Tree(machine, saved)
+        stored_answers = {each.request.id: each.value for each in store.answers(run_id)}
+        # Stored answers are not checked again, because they cannot be corrected. The model sees an error instead.
+        committer = RunCommitter(store, run_id, origin, stored)
+        tree = Tree(machine, saved, new_answers, committer, stored_answers)
+        for request_id, answer in new_answers.items():  # `Tree` has checked them. Store them before they are used.
+            store.answer(request_id, answer)
         return tree
     except BaseException:
-        _release(store, found)
+        _release(store, stored)
         raise
 
 
-def _new_loop(kept: StoredRun, shelf: BlobReader, plan: Plan) -> Machine:
-    """A run that was put into its store, and that begins here."""
-    given = read_instance(plan.spec.input.schema, shelf.read(kept.birth.input), "input")
-    return Machine(plan, Run(kept.facts.id, given, deps=plan.deps))
+async def build_in_thread(build: Callable[[], tuple[Tree, str]]) -> tuple[Tree, str]:
+    """Build a tree in a thread, since its store may be slow. Release it if the caller is cancelled."""
+    lock, built, is_abandoned = threading.Lock(), list[tuple[Tree, str]](), False
 
-
-async def build_in_thread(make: Callable[[], tuple[Tree, str]]) -> tuple[Tree, str]:
-    """Make a tree in a thread, since its store may take a while; where nobody waits any more, it is given back."""
-    guard, made, is_left = threading.Lock(), list[tuple[Tree, str]](), False
-
-    def act() -> None:
-        if is_left:  # before its turn came
+    def work() -> None:
+        if is_abandoned:  # Before the thread started.
             return
-        found = make()
-        with guard:
-            made.append(found)
-            if not is_left:
+        result = build()
+        with lock:
+            built.append(result)
+            if not is_abandoned:
                 return
-        found[0].release()
+        result[0].release()
 
-    making = asyncio.ensure_future(asyncio.to_thread(act))
-    making.add_done_callback(lambda task: task.cancelled() or task.exception())  # or the event loop complains of it
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # Or asyncio logs an unseen exception.
     try:
-        await asyncio.shield(making)
+        await asyncio.shield(task)
     except asyncio.CancelledError:
-        with guard:
-            is_left = True
-        for tree, _ in made:
+        with lock:
+            is_abandoned = True
+        for tree, _ in built:
             tree.release()
-        await asyncio.wait([making], timeout=_SOON)  # or the next call would find it held
+        await asyncio.wait([task], timeout=_SECONDS_TO_RELEASE)  # Or the next call would find the run claimed.
         raise
-    return made[0]
+    return built[0]
 
 
-def is_final(kept: StoredRun) -> bool:
-    """Whether a run is over for good."""
-    return kept.has_begun and bool(read_without_blobs(kept.state)["phase"] == "done")
+def is_final(stored: StoredRun) -> bool:
+    """Return whether a run has ended and cannot be resumed."""
+    return stored.has_started and bool(read_without_blobs(stored.state)["phase"] == "done")
 
 
-def stored_failure(found: Sequence[StoredRun], plan: Plan, store: Store) -> Exception:
-    """What a run failed of, with its record."""
-    shelf = BlobReader(store.media)
-    run: Run = read_record(Run, saved_of(found[0], shelf), None)
-    hang_records(run, [saved_of(each, shelf) for each in found[1:]])
+def stored_failure(stored: Sequence[StoredRun], plan: Plan, store: Store) -> Exception:
+    """Return the error of a failed run, with its record."""
+    blobs = BlobReader(store.media)
+    run: Run = read_record(Run, to_saved_run(stored[0], blobs), None)
+    attach_branch_records(run, [to_saved_run(each, blobs) for each in stored[1:]])
     error = run.error
     if not isinstance(error, Exception):
-        # The store has given it up: nobody was there to write it down.
-        return StoreError(found[0].facts.error or f"The run {run.id} of `{plan.spec.owner}` has failed.")
+        # The store failed the run itself, so the record does not contain the error.
+        return StoreError(stored[0].facts.error or f"Run {run.id} of `{plan.spec.owner}` failed.")
     error.run = run  # type: ignore[attr-defined]
     return error
 
 
-def _answers(store: Store, run_id: str, given: Any, *, is_one: bool) -> JsonObject:
-    """What `resume` was given, by request."""
-    if not is_one and not given:
+def _answers_by_request(store: Store, run_id: str, answers: Any, *, is_one: bool) -> JsonObject:
+    """Return the answers that `resume` received, by request id."""
+    if not is_one and not answers:
         return {}
     requests = store.requests(run_id)
     if is_one:
         if len(requests) != 1:
-            raise StoreError(_not_one(run_id, requests))
-        return {requests[0].id: to_json_data(given)}
-    return {request_id: to_json_data(value) for request_id, value in given.items()}
+            raise StoreError(_not_one_request(run_id, requests))
+        return {requests[0].id: to_json_data(answers)}
+    return {request_id: to_json_data(answer) for request_id, answer in answers.items()}
 
 
-def _not_one(run_id: str, requests: Sequence[Request]) -> str:
+def _not_one_request(run_id: str, requests: Sequence[Request]) -> str:
     if not requests:
-        return f"The run {run_id} waits for no answer; resume it without one."
-    listed = "; ".join(f"{each.id}: {each.question}" for each in requests)
-    return f"The run {run_id} waits for {len(requests)} answers ({listed}); give `answers={{id: ...}}`."
+        return f"Run {run_id} does not wait for an answer. Resume it without one."
+    listed = "; ".join(f"{request.id}: {request.question}" for request in requests)
+    return f"Run {run_id} waits for {len(requests)} answers ({listed}). Pass `answers={{id: ...}}`."
 
 
-def _release(store: Store, found: Sequence[StoredRun]) -> None:
-    status = found[0].facts.status
-    store.release(found[0].facts.id, this_process(), "stopped" if status == "running" else status)
+def _release(store: Store, stored: Sequence[StoredRun]) -> None:
+    status = stored[0].facts.status
+    store.release(stored[0].facts.id, this_process(), "stopped" if status == "running" else status)

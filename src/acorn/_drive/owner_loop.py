@@ -1,7 +1,6 @@
-"""An event loop on which something must run, wherever it is called from: another loop, or sync code in any thread.
+"""The event loop that an object belongs to, usable from any other loop and from sync code in any thread.
 
-What is async about a source of tools lives on one loop. `open_source` chooses it and runs everything there through
-this room.
+The async parts of a tool source run on one loop. `sources.py` chooses the loop and runs them there.
 """
 
 from __future__ import annotations
@@ -11,80 +10,86 @@ import contextvars
 import queue
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any
+from typing import Generic, TypeVar, cast
 
 from acorn._base.interrupts import next_item
 from acorn._drive.bridge import private_loop
 from acorn.errors import AcornError
 
-Work = Callable[[], Awaitable[Any]]
-Outcome = tuple[Any, BaseException | None]
+T = TypeVar("T")
+Outcome = tuple[T | None, BaseException | None]
+"""The result or the error of a call, as a value: futures handle some exceptions themselves."""
 
-_PATIENCE = 2.0
-"""Seconds in which what was broken off may clean up before whoever pressed Ctrl-C is heard."""
+_SECONDS_TO_CLEAN_UP = 2.0
+"""Seconds in which cancelled work may clean up before Ctrl-C is raised."""
 
-_WENT_AWAY = "The source of tools is not open any more: its event loop, or what ran on it, has ended."
+_CLOSED = "The tool source is not open any more: its event loop or its task has ended. Open it again."
 
-# An async tool of a source may call a module in the sync way, and so block the loop that it runs on. What that module
-# opens needs the next one.
+# An async tool of a source may call a module in the sync way, and so block the loop that it runs on. The sources of
+# that module need the next loop.
 _level: contextvars.ContextVar[int] = contextvars.ContextVar("acorn_source_level", default=0)
 
 
 class OwnerLoop:
-    """The event loop that a source lives on."""
+    """The event loop that owns an object."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, level: int | None = None, *, is_private: bool = False) -> None:
         self.loop = loop
         self.is_private = is_private or level is not None
         self.level = level
-        """Of a private loop: which one it is; what runs on it opens sources on the next."""
+        """The number of a private loop for sources. Code that runs on it opens sources on the next one."""
 
     @classmethod
     def here(cls) -> OwnerLoop:
-        """The caller's loop."""
+        """Return the running loop."""
         return cls(asyncio.get_running_loop())
 
     @classmethod
-    def apart(cls) -> OwnerLoop:
-        """A private loop; those of sources count down from -1, beside the ones on which functions are awaited."""
+    def for_sources(cls) -> OwnerLoop:
+        """Return a private loop for the sources of sync runs. Its key is negative, unlike those of async functions."""
         level = _level.get()
         return cls(private_loop(-1 - level), level)
 
     @classmethod
-    def of_servers(cls) -> OwnerLoop:
-        """A private loop on which no code of the user's ever runs, so that nothing blocks it."""
+    def for_servers(cls) -> OwnerLoop:
+        """Return a private loop that never runs user code, so that nothing blocks it."""
         return cls(private_loop("servers"), is_private=True)
 
     @property
     def is_here(self) -> bool:
+        """Whether the calling code runs on this loop."""
         with suppress(RuntimeError):
             return asyncio.get_running_loop() is self.loop
         return False
 
-    async def hop(self, work: Work) -> Any:
-        """Await something on this loop, from any; who is cancelled cancels it."""
+    async def run(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Await something on this loop, from any loop. Cancelling the caller cancels it."""
         if self.is_here:
             return await work()
         loop = asyncio.get_running_loop()
-        waiting: asyncio.Future[Outcome] = loop.create_future()
+        waiting: asyncio.Future[Outcome[T]] = loop.create_future()
 
-        def ended(outcome: Outcome) -> None:
-            with suppress(RuntimeError):  # the loop of whoever waited has been closed
-                loop.call_soon_threadsafe(_settle, waiting, outcome)
+        def resolve(outcome: Outcome[T]) -> None:
+            if not waiting.done():
+                waiting.set_result(outcome)
 
-        call = _Call(self, work, ended)
+        def on_end(outcome: Outcome[T]) -> None:
+            with suppress(RuntimeError):  # The loop of the caller has been closed.
+                loop.call_soon_threadsafe(resolve, outcome)
+
+        call = _LoopCall(self, work, on_end)
         call.begin()
         try:
             outcome = await waiting
         except BaseException:
             call.cancel()
             raise
-        return _unpacked(outcome)
+        return _unpack(outcome)
 
-    def wait(self, work: Work) -> Any:
-        """Await something on this loop from sync code; who is interrupted cancels it."""
-        done: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-        call = _Call(self, work, done.put)
+    def wait(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Await something on this loop, from sync code. Interrupting the caller cancels it."""
+        done: queue.SimpleQueue[Outcome[T]] = queue.SimpleQueue()
+        call = _LoopCall(self, work, done.put)
         try:
             call.begin()
             outcome = next_item(done)
@@ -92,75 +97,73 @@ class OwnerLoop:
             if call.is_begun:
                 call.cancel()
                 with suppress(queue.Empty):
-                    next_item(done, _PATIENCE)
+                    next_item(done, _SECONDS_TO_CLEAN_UP)
             raise
-        return _unpacked(outcome)
+        return _unpack(outcome)
 
 
-class _Call:
-    """Something that is awaited on the loop for somebody elsewhere, with the context of whoever asks."""
+class _LoopCall(Generic[T]):
+    """Work that is awaited on an owner loop for a caller in another thread, with the context of the caller."""
 
-    __slots__ = ("_ended", "_has_ended", "_home", "_task", "_work", "is_begun")
+    __slots__ = ("_has_ended", "_on_end", "_owner", "_task", "_work", "is_begun")
 
-    def __init__(self, home: OwnerLoop, work: Work, ended: Callable[[Outcome], None]) -> None:
-        self._home = home
+    def __init__(
+        self, owner: OwnerLoop, work: Callable[[], Awaitable[T]], on_end: Callable[[Outcome[T]], None]
+    ) -> None:
+        self._owner = owner
         self._work = work
-        self._ended = ended
-        """Is told the outcome as a value, on the loop: futures take some exceptions for their own."""
+        self._on_end = on_end
+        """Receives the outcome, on the owner loop."""
         self._task: asyncio.Task[None] | None = None
         self._has_ended = False
         self.is_begun = False
 
     def begin(self) -> None:
-        loop = self._home.loop
-        if loop.is_closed() or not (self._home.is_private or loop.is_running()):
-            raise AcornError(_WENT_AWAY)
+        loop = self._owner.loop
+        if loop.is_closed() or not (self._owner.is_private or loop.is_running()):
+            raise AcornError(_CLOSED)
         self.is_begun = True
         try:
             loop.call_soon_threadsafe(self._start, context=contextvars.copy_context())
-        except RuntimeError as error:  # closed just now
-            raise AcornError(_WENT_AWAY) from error
+        except RuntimeError as error:  # The loop was closed just now.
+            raise AcornError(_CLOSED) from error
 
     def cancel(self) -> None:
-        with suppress(RuntimeError):  # the loop has been closed, and everything on it with it
-            self._home.loop.call_soon_threadsafe(self._cancel)
+        with suppress(RuntimeError):  # The loop has been closed, and its tasks with it.
+            self._owner.loop.call_soon_threadsafe(self._cancel)
 
     def _start(self) -> None:
-        self._task = self._home.loop.create_task(self._attempt())
+        self._task = self._owner.loop.create_task(self._attempt())
         self._task.add_done_callback(self._end)
 
     def _cancel(self) -> None:
         if self._task is not None:
             self._task.cancel()
-        else:  # Ctrl-C came while it was begun; in the order of the calls it would have been started by now
-            self._ended((None, AcornError(_WENT_AWAY)))
+        else:  # Ctrl-C came during `begin`. Calls run in order, so `_start` was never scheduled.
+            self._on_end((None, AcornError(_CLOSED)))
 
     async def _attempt(self) -> None:
-        if self._home.level is not None:
-            _level.set(self._home.level + 1)
-        outcome: Outcome
+        if self._owner.level is not None:
+            _level.set(self._owner.level + 1)
+        outcome: Outcome[T]
         try:
             outcome = await self._work(), None
         except asyncio.CancelledError:
             raise
-        except BaseException as error:  # KeyboardInterrupt would take the loop's thread with it
+        except BaseException as error:  # A KeyboardInterrupt would end the thread of the loop.
             outcome = None, error
         self._has_ended = True
-        self._ended(outcome)  # by this task, for its callbacks come a turn of the loop later
+        self._on_end(outcome)  # From this task, because its callbacks run one iteration of the loop later.
 
     def _end(self, _: asyncio.Task[None]) -> None:
-        # Whoever has cancelled it waits no more; to anybody else it must not look as if the run had been.
+        # A caller that cancelled the task does not wait any more. For any other caller, a cancelled task means that
+        # the source was closed, and must not look like a cancelled run.
         if not self._has_ended:
-            self._ended((None, AcornError(_WENT_AWAY)))
+            self._on_end((None, AcornError(_CLOSED)))
 
 
-def _settle(waiting: asyncio.Future[Outcome], outcome: Outcome) -> None:
-    if not waiting.done():
-        waiting.set_result(outcome)
-
-
-def _unpacked(outcome: Outcome) -> Any:
+def _unpack(outcome: Outcome[T]) -> T:
     returned, error = outcome
     if error is not None:
         raise error
-    return returned
+    return cast(T, returned)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from acorn._base.interrupts import StopSignal, is_signal
@@ -32,29 +33,30 @@ class _RunningAsk(Protocol):
 R = TypeVar("R", bound=_RunningAsk)
 
 
+@dataclass(eq=False, slots=True)
 class Schedule(Generic[R]):
     """The state of one drive: its active runs, and the asks that are running, paused or finished."""
 
-    def __init__(self, tree: Tree, run_id: str) -> None:
-        self.tree = tree
-        self.root = run_id
-        self.active = [run_id]
-        """The runs that have not ended, each before its branches."""
-        self.running: dict[AskKey, R] = {}
-        """The asks that are performed in other threads or tasks."""
-        self.paused: set[AskKey] = set()
-        """The asks that wait for human input. They are performed again when the run is resumed."""
-        self.ended: list[tuple[str, Exception | None]] = []
-        """The branches that have ended, each with its error. Their parents do not know it yet."""
-        self.is_over = False
-        self._calls: dict[str, tuple[str, AskBranch]] = {}
-        """By the id of a branch, its parent and the parent's ask."""
-        self._failed: list[str] = []
-        """The run whose error ends the drive, and its parents."""
-        self._unchecked: dict[str, None] = {run_id: None}
-        """The runs that may have new asks, in order."""
-        self._checked: dict[str, Mapping[str, Ask]] = {}
-        """By run, the asks that were all handed out."""
+    tree: Tree
+    root: str
+    """The id of the run that is driven."""
+    active: list[str]
+    """The runs that have not ended, each before its branches. At first, the root only."""
+    unchecked: dict[str, None]
+    """The runs that may have new asks, in order. At first, the root only."""
+    running: dict[AskKey, R] = field(default_factory=dict[AskKey, R])
+    """The asks that are performed in other threads or tasks."""
+    paused: set[AskKey] = field(default_factory=set[AskKey])
+    """The asks that wait for human input. They are performed again when the run is resumed."""
+    ended: list[tuple[str, Exception | None]] = field(default_factory=list[tuple[str, Exception | None]])
+    """The branches that have ended, each with its error. Their parents do not know it yet."""
+    is_over: bool = False
+    _calls: dict[str, tuple[str, AskBranch]] = field(default_factory=dict[str, tuple[str, AskBranch]])
+    """By the id of a branch, its parent and the parent's ask."""
+    _failed: list[str] = field(default_factory=list[str])
+    """The run whose error ends the drive, and its parents."""
+    _checked: dict[str, Mapping[str, Ask]] = field(default_factory=dict[str, Mapping[str, Ask]])
+    """By run, the asks that were all handed out."""
 
     def collect_asks(self) -> list[tuple[Machine, Ask]]:
         """Return the asks that can be performed now. Branches are started here, and their first asks are included."""
@@ -63,7 +65,7 @@ class Schedule(Generic[R]):
             self._hand_back()
             return []
         ready: list[tuple[Machine, Ask]] = []
-        unchecked, self._unchecked = list(self._unchecked), {}
+        unchecked, self.unchecked = list(self.unchecked), {}
         checked: dict[str, Mapping[str, Ask]] = {}
         for run_id in unchecked:  # The list grows while it is iterated.
             asks = tree.asks(run_id)
@@ -79,20 +81,16 @@ class Schedule(Generic[R]):
                 for ask in asks.values()
                 if not isinstance(ask, AskBranch) and (run_id, ask.id) not in running
             ]
-            self._unchecked.pop(run_id, None)
-            unchecked += self._unchecked
-            self._unchecked = {}
+            self.unchecked.pop(run_id, None)
+            unchecked += self.unchecked
+            self.unchecked = {}
             if self.ended:  # Their parents must be told first.
-                self._unchecked = dict.fromkeys(unchecked)
+                self.unchecked = dict.fromkeys(unchecked)
                 return []
         self._checked |= checked
         if self.paused:
             ready = [(machine, ask) for machine, ask in ready if (machine.run.id, ask.id) not in self.paused]
         return ready
-
-    def recheck(self, run_id: str) -> None:
-        """Note that a run may have new asks."""
-        self._unchecked[run_id] = None
 
     def _hand_back(self) -> None:
         """Begin nothing more. When the running asks have ended, hand the rest of the run back."""
@@ -116,7 +114,7 @@ class Schedule(Generic[R]):
             error_before = child.run.error
             self.ended.append((child_id, error_before if isinstance(error_before, Exception) else None))
             return
-        self._unchecked[child_id] = None
+        self.unchecked[child_id] = None
         try:
             tree.open(child_id)
         except Exception as error:
@@ -129,7 +127,7 @@ class Schedule(Generic[R]):
         if root.is_over:
             return True
         started = [run_id for run_id in self.active if tree.start_held_branches(run_id)]
-        self._unchecked.update(dict.fromkeys(started))
+        self.unchecked.update(dict.fromkeys(started))
         if started:
             return False
         if root.context is None:  # Otherwise the user code that started this branch pauses too.
@@ -145,7 +143,7 @@ class Schedule(Generic[R]):
         except Exception as error:
             self.fail(run_id, error)
         else:
-            self._unchecked[run_id] = None
+            self.unchecked[run_id] = None
             if run_id != self.root and self.tree.machines[run_id].is_over:
                 self.ended.append((run_id, None))
 
@@ -195,7 +193,7 @@ class Schedule(Generic[R]):
         Return None if the parent ended before.
         """
         self.active.remove(run_id)
-        self._unchecked.pop(run_id, None)
+        self.unchecked.pop(run_id, None)
         self._checked.pop(run_id, None)
         self.tree.close(run_id)
         parent_id, ask = self._calls.pop(run_id)

@@ -1,13 +1,11 @@
-"""One source of tools, held open: by one task on one event loop, or by nothing where it is all sync.
+"""Open tool sources: those of one run, and those that an agent keeps open for several runs.
 
-The task that enters an async source is the task that leaves it, since cancel scopes (anyio's, and so MCP's) demand
-that. In an async run it lives on the caller's loop, in a sync run on a private one; what the source lists and is
-async runs on the same loop, wherever it is called from. `tool_sources` decides when to open and to close.
+A driver makes an `OpenSources` for each run, opens the sources of the spec and closes them at the end. `with agent:`
+opens them once, and the runs inside the block only list their tools.
 
-The sources of tools that are open: those of a run, and those that an agent keeps open over many.
-
-Whoever drives a run makes an `OpenSources` for it, opens each source of the spec and closes them all in the end.
-`with agent:` opens them once; the runs in the block find them open and list their tools only.
+One task on one event loop enters and leaves an async source, because cancel scopes (of anyio, and so of MCP) require
+that. In an async run, this is the caller's loop. In a sync run, it is a private one. The async functions of the source
+run on the same loop, from wherever they are called. A sync source needs no task.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from acorn._declare.agent import AgentBase
 from acorn._declare.spec_cache import current_overrides, spec_within
@@ -28,60 +26,76 @@ from acorn._drive.bridge import call_async, call_sync, is_async, start_thread
 from acorn._drive.owner_loop import OwnerLoop
 from acorn.errors import AcornError
 
+Method = Callable[[], Any]
+"""A method of a source. Its result may be an awaitable."""
+
+
+class AnySource(Protocol):
+    """A tool source whose `tools` may be async."""
+
+    @property
+    def tools(self) -> Method: ...
+
+
+OnCloseError = Callable[[BaseException], object]
+"""Receives each error of closing, and may raise it."""
+
 
 class OpenSource:
-    """A source that is open, from `open` or `aopen` until `close` or `aclose`."""
+    """A source from `open` or `aopen` until `close` or `aclose`."""
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: AnySource) -> None:
         self.source = source
-        self._home: OwnerLoop | None = None
+        self._owner: OwnerLoop | None = None
+        """The loop of an async source."""
         self._task: asyncio.Task[None] | None = None
-        self._leaving = asyncio.Event()
-        self._escaped: BaseException | None = None
-        self._leave: Callable[[], Any] | None = None
-        """How to close what no task holds."""
+        """The task that has entered an async source."""
+        self._should_close = asyncio.Event()
+        self._interrupt: BaseException | None = None
+        self._close: Method | None = None
+        """Closes a source that no task has entered."""
         self._process = os.getpid()
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is open here: not in a process that was forked since, and not if the task that held it died."""
+        """Whether the source is open in this process: not after a fork, and not if its task has ended."""
         return self._process == os.getpid() and not (self._task is not None and self._task.done())
 
     # Opening
 
     def open(self) -> None:
         if _is_async(self.source):
-            self._home = OwnerLoop.apart()
-            if (manager := _manager(self.source)) is not None:
-                self._home.wait(functools.partial(self._enter, manager))
+            self._owner = OwnerLoop.for_sources()
+            if (manager := _as_manager(self.source)) is not None:
+                self._owner.wait(functools.partial(self._enter, manager))
             return
-        enter, leave = _ways(self.source)
+        enter, leave = _open_and_close(self.source)
         returned = enter() if enter is not None else None
-        if inspect.isawaitable(returned):  # async all the same, though it does not look so
-            self._home = OwnerLoop.apart()
-            self._home.wait(functools.partial(self._enter, _opened(lambda: returned, leave)))
+        if inspect.isawaitable(returned):  # A plain function that returns an awaitable.
+            self._owner = OwnerLoop.for_sources()
+            self._owner.wait(functools.partial(self._enter, _manager(lambda: returned, leave)))
         else:
-            self._leave = leave
+            self._close = leave
 
     async def aopen(self) -> None:
         if _is_async(self.source):
-            self._home = OwnerLoop.here()
-            if (manager := _manager(self.source)) is not None:
+            self._owner = OwnerLoop.here()
+            if (manager := _as_manager(self.source)) is not None:
                 await self._enter(manager)
             return
-        enter, leave = _ways(self.source)
+        enter, leave = _open_and_close(self.source)
         (returned,) = await call_async(lambda: (enter() if enter is not None else None,))
         if inspect.isawaitable(returned):
-            self._home = OwnerLoop.here()
-            await self._enter(_opened(lambda: returned, leave))
+            self._owner = OwnerLoop.here()
+            await self._enter(_manager(lambda: returned, leave))
         else:
-            self._leave = leave
+            self._close = leave
 
     async def _enter(self, manager: AbstractAsyncContextManager[Any]) -> None:
-        """Start the task that holds the source, and wait until it is open."""
+        """Start the task that enters the source, and wait until it is open."""
         opened = asyncio.get_running_loop().create_future()
-        task = self._task = asyncio.create_task(self._hold(manager, opened))
-        task.add_done_callback(_seen)
+        task = self._task = asyncio.create_task(self._stay_open(manager, opened))
+        task.add_done_callback(_retrieve_error)
         try:
             await asyncio.wait({task, opened}, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
@@ -89,284 +103,279 @@ class OpenSource:
             await asyncio.wait({task})
             raise
         if not opened.done():
-            await self._ended()
-            raise AcornError(f"The source of tools `{type(self.source).__name__}` was broken off while it opened.")
+            await self._wait_for_task()
+            raise AcornError(f"The tool source `{type(self.source).__name__}` was cancelled while it opened.")
 
-    async def _hold(self, manager: AbstractAsyncContextManager[Any], opened: asyncio.Future[None]) -> None:
+    async def _stay_open(self, manager: AbstractAsyncContextManager[Any], opened: asyncio.Future[None]) -> None:
         try:
             async with manager:
                 opened.set_result(None)
-                await self._leaving.wait()
-        except (KeyboardInterrupt, SystemExit) as error:  # in a task they would stop the loop; whoever waits gets them
-            self._escaped = error
+                await self._should_close.wait()
+        except (KeyboardInterrupt, SystemExit) as error:  # In a task, they would stop the loop. The caller raises them.
+            self._interrupt = error
 
     # Listing
 
     def list_tools(self) -> Any:
-        """What `tools()` gives; its async functions hop to the loop of the source."""
-        tools, home = self.source.tools, self._home
-        if home is None:
+        """Return what `tools()` lists. Its async functions run on the loop of the source."""
+        tools, owner = self.source.tools, self._owner
+        if owner is None:
             return call_sync(tools)
-        if home.is_here:
+        if owner.is_here:
             raise AcornError(
-                f"`{type(self.source).__name__}` is held open by the event loop that this call would block; "
-                f"`await agent.acall(...)` here, or keep it open by `with agent:` instead of `async with`."
+                f"`{type(self.source).__name__}` belongs to the event loop that this call would block. Use "
+                f"`await agent.acall(...)` here, or open the source with `with agent:` instead of `async with agent:`."
             )
-        listed = home.wait(tools) if is_async(tools) else tools()
-        return self._at_home(home.wait(lambda: listed) if inspect.isawaitable(listed) else listed)
+        listed: Any = owner.wait(tools) if is_async(tools) else tools()
+        if inspect.isawaitable(listed):
+            listed = owner.wait(lambda: listed)
+        return self._bind_to_loop(listed)
 
     async def alist_tools(self) -> Any:
-        """The same on the event loop."""
-        tools, home = self.source.tools, self._home
-        if home is None or not is_async(tools):
-            return self._at_home(await call_async(tools))
-        return self._at_home(await home.hop(tools))
+        """Return what `tools()` lists, on the event loop."""
+        tools, owner = self.source.tools, self._owner
+        if owner is None or not is_async(tools):
+            return self._bind_to_loop(await call_async(tools))
+        return self._bind_to_loop(await owner.run(tools))
 
-    def _at_home(self, listed: Any) -> Any:
-        if self._home is None or not isinstance(listed, list | tuple):
+    def _bind_to_loop(self, listed: object) -> object:
+        if self._owner is None or not isinstance(listed, list | tuple):
             return listed
-        return [_on_owner_loop(function, self._home) for function in listed]
+        return [_on_loop(function, self._owner) for function in listed]
 
     # Closing
 
     def close(self) -> None:
-        if self._process != os.getpid():  # a forked child has neither the loop nor what it holds
+        if self._process != os.getpid():  # A forked child has neither the loop nor the task.
             return
-        if self._home is None or self._task is None:
-            call_sync(self._leave or _nothing)
+        if self._owner is None or self._task is None:
+            call_sync(self._close or _do_nothing)
         elif self._task.done():
-            self._report()
-        elif self._home.is_here:
-            self._leaving.set()  # a dropped iterator, say, whose end Python has brought here: nobody can wait
+            self._raise_error()
+        elif self._owner.is_here:
+            self._should_close.set()  # The garbage collector closes an iterator on the loop itself: nothing can wait.
         else:
-            self._home.wait(self._exit)
+            self._owner.wait(self._exit)
 
     async def aclose(self) -> None:
         if self._process != os.getpid():
             return
-        if self._home is None or self._task is None:
-            await call_async(self._leave or _nothing)
+        if self._owner is None or self._task is None:
+            await call_async(self._close or _do_nothing)
         elif self._task.done():
-            self._report()
+            self._raise_error()
         else:
-            await self._home.hop(self._exit)
+            await self._owner.run(self._exit)
 
     async def _exit(self) -> None:
-        self._leaving.set()
-        await self._ended()
+        self._should_close.set()
+        await self._wait_for_task()
 
-    async def _ended(self) -> None:
-        """Wait for the end of the task; cancelling this cancels it, but its own cancellation is not ours."""
+    async def _wait_for_task(self) -> None:
+        """Wait for the end of the task. Cancelling this call cancels the task, but not the other way round."""
         assert self._task is not None
         try:
             await self._task
         except asyncio.CancelledError:
-            us = asyncio.current_task()
-            if us is not None and us.cancelling():
+            current = asyncio.current_task()
+            if current is not None and current.cancelling():
                 raise
-        self._report()
+        self._raise_error()
 
-    def _report(self) -> None:
-        """What went wrong while the source was open or closed."""
+    def _raise_error(self) -> None:
+        """Raise the error of the task, if it has one."""
         assert self._task is not None
-        error = self._escaped or (None if self._task.cancelled() else self._task.exception())
+        error = self._interrupt or (None if self._task.cancelled() else self._task.exception())
         if error is not None:
             raise error
 
 
-def _is_async(source: Any) -> bool:
+def _is_async(source: AnySource) -> bool:
     if _is_manager(source, "a"):
         return True
-    return any(way is not None and is_async(way) for way in (*_ways(source), source.tools))
+    return any(method is not None and is_async(method) for method in (*_open_and_close(source), source.tools))
 
 
-def _is_manager(source: Any, prefix: str) -> bool:
+def _is_manager(source: object, prefix: str) -> bool:
     return all(hasattr(type(source), f"__{prefix}{end}__") for end in ("enter", "exit"))
 
 
-def _ways(source: Any) -> tuple[Callable[[], Any] | None, Callable[[], Any] | None]:
-    """How to open and to close a source.
+def _open_and_close(source: Any) -> tuple[Method | None, Method | None]:
+    """Return the methods that open and close a source.
 
-    A context manager that has `open` and `close` as well is entered and left: that is the whole of what it does
-    around a block, of which the two may be only a part.
+    If a context manager also has `open` and `close`, it is entered and left, because these two may do only a part of
+    the work.
     """
     if _is_manager(source, ""):
         return source.__enter__, functools.partial(source.__exit__, None, None, None)
     return getattr(source, "open", None), getattr(source, "close", None)
 
 
-def _manager(source: Any) -> AbstractAsyncContextManager[Any] | None:
-    """What the task enters; an async context manager comes before a sync one, which may only say so."""
+def _as_manager(source: Any) -> AbstractAsyncContextManager[Any] | None:
+    """Return the context manager that the task enters. Async methods take precedence: sync ones may only raise."""
     if _is_manager(source, "a"):
         return source  # type: ignore[no-any-return]
-    enter, leave = _ways(source)
-    return None if enter is None and leave is None else _opened(enter, leave)
+    enter, leave = _open_and_close(source)
+    return None if enter is None and leave is None else _manager(enter, leave)
 
 
 @asynccontextmanager
-async def _opened(enter: Callable[[], Any] | None, leave: Callable[[], Any] | None) -> AsyncGenerator[None]:
-    awaits = await _call(enter, here=is_async(enter or _nothing))
+async def _manager(enter: Method | None, leave: Method | None) -> AsyncGenerator[None]:
+    is_awaitable = await _call(enter, here=is_async(enter or _do_nothing))
     try:
         yield
     finally:
-        # Of a pair, both await or none: a thread for one that does would be cut off by a scope that is cancelled.
-        await _call(leave, here=awaits or is_async(leave or _nothing))
+        # If `enter` returned an awaitable, so does `leave`. A cancelled scope would interrupt a thread for it.
+        await _call(leave, here=is_awaitable or is_async(leave or _do_nothing))
 
 
-async def _call(function: Callable[[], Any] | None, *, here: bool) -> bool:
-    """Call a function here or in a thread, and await what it gives; whether it gave something to await."""
-    if function is None:
+async def _call(method: Method | None, *, here: bool) -> bool:
+    """Call a method here or in a thread, and await its result. Return whether the result was awaitable."""
+    if method is None:
         return False
-    (returned,) = (function(),) if here else await call_async(lambda: (function(),))
+    (returned,) = (method(),) if here else await call_async(lambda: (method(),))
     if inspect.isawaitable(returned):
         await returned
     return inspect.isawaitable(returned)
 
 
-def _on_owner_loop(function: Any, home: OwnerLoop) -> Any:
-    """The function as it is if it is sync; else one that looks the same and runs on the loop of its source."""
+def _on_loop(function: Any, owner: OwnerLoop) -> Any:
+    """Return a function that runs on the loop of its source. A sync function is returned unchanged."""
     if not is_async(function) and not _yields_items(function):
         return function
 
     @functools.wraps(function)
     async def call(*args: Any, **kwargs: Any) -> Any:
-        return await home.hop(functools.partial(_result, function, args, kwargs))
+        return await owner.run(functools.partial(_call_and_collect_items, function, args, kwargs))
 
-    # A partial or an object has no name to copy, and their words are those of their class.
+    # `wraps` finds no name on a partial or an object, and the docstring of its class.
     call.__name__, call.__doc__ = callable_name(function), callable_docstring(function)
     call.__qualname__ = getattr(function, "__qualname__", call.__name__)
     return call
 
 
-async def _result(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+async def _call_and_collect_items(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     returned = function(*args, **kwargs)
     return [item async for item in returned] if inspect.isasyncgen(returned) else await returned
 
 
-def _yields_items(function: Any) -> bool:
+def _yields_items(function: object) -> bool:
     return inspect.isasyncgenfunction(function) or inspect.isasyncgenfunction(type(function).__call__)
 
 
-def _seen(task: asyncio.Task[None]) -> None:
-    """Python complains of an error that nobody has looked at, and a source that died may never be closed."""
+def _retrieve_error(task: asyncio.Task[None]) -> None:
+    """Read the error of a task, so that asyncio does not log it. A source whose task died may never be closed."""
     if not task.cancelled():
         task.exception()
 
 
-def _nothing() -> None:
-    """Stands where a source has nothing to open or close."""
-
-
-Failed = Callable[[BaseException], object]
-"""Is told of each error of closing, and may raise it."""
+def _do_nothing() -> None:
+    """Stand for a missing `open` or `close`."""
 
 
 class OpenSources:
-    """The sources of one run, or of one block, closed in the reverse of the order in which they were opened."""
+    """The sources of one run or of one `with` block. They are closed in reverse order."""
 
     def __init__(self, agent: AgentBase | None = None) -> None:
         self._agent = agent
-        """Whose sources may be open already."""
-        self._held: list[OpenSource] = []
+        """The agent that may have opened the sources already."""
+        self._open: list[OpenSource] = []
 
-    def open(self, source: Any) -> Any:
-        """Open a source and return what its `tools()` lists; one that its agent keeps open is only asked."""
-        kept = open_sources_of(self._agent, source)
-        return (kept or self.hold(source)).list_tools()
+    def open(self, source: AnySource) -> Any:
+        """Open a source unless the agent has opened it, and return what its `tools()` lists."""
+        shared = open_sources_of(self._agent, source)
+        return (shared or self.add(source)).list_tools()
 
-    async def aopen(self, source: Any) -> Any:
-        """The same on the event loop."""
-        kept = open_sources_of(self._agent, source)
-        return await (kept or await self.ahold(source)).alist_tools()
+    async def aopen(self, source: AnySource) -> Any:
+        """Open a source on the event loop, unless the agent has opened it, and return what its `tools()` lists."""
+        shared = open_sources_of(self._agent, source)
+        return await (shared or await self.aadd(source)).alist_tools()
 
-    def hold(self, source: Any) -> OpenSource:
-        """Open a source; one that fails leaves nothing open."""
-        current_overrides = OpenSource(source)
-        current_overrides.open()
-        self._held.append(current_overrides)
-        return current_overrides
+    def add(self, source: AnySource) -> OpenSource:
+        """Open a source. If that fails, nothing stays open."""
+        opened = OpenSource(source)
+        opened.open()
+        self._open.append(opened)
+        return opened
 
-    async def ahold(self, source: Any) -> OpenSource:
-        """The same on the event loop."""
-        current_overrides = OpenSource(source)
-        await current_overrides.aopen()
-        self._held.append(current_overrides)
-        return current_overrides
+    async def aadd(self, source: AnySource) -> OpenSource:
+        """Open a source on the event loop. If that fails, nothing stays open."""
+        opened = OpenSource(source)
+        await opened.aopen()
+        self._open.append(opened)
+        return opened
 
-    def find(self, source: Any) -> OpenSource | None:
-        """The source as it is open here."""
-        return next(
-            (
-                current_overrides
-                for current_overrides in self._held
-                if current_overrides.source is source and current_overrides.is_usable
-            ),
-            None,
-        )
+    def find(self, source: AnySource) -> OpenSource | None:
+        """Return the source if it is open here."""
+        return next((opened for opened in self._open if opened.source is source and opened.is_usable), None)
 
-    def close(self, failed: Failed | None = None) -> None:
-        """Close all; without `failed`, the first error is raised and the others are noted on it."""
-        current_overrides, self._held = self._held, []
-        failed = failed or _noting(None)
-        with ExitStack() as ends:
-            for one in current_overrides:
-                ends.callback(_close, one, failed)
+    def close(self, on_error: OnCloseError | None = None) -> None:
+        """Close all sources. Without `on_error`, raise the first error, with notes about the others."""
+        opened, self._open = self._open, []
+        on_error = on_error or _raise_first(None)
+        with ExitStack() as stack:
+            for one in opened:
+                stack.callback(_close, one, on_error)
 
-    async def aclose(self, failed: Failed | None = None) -> None:
-        """The same on the event loop."""
-        current_overrides, self._held = self._held, []
-        failed = failed or _noting(None)
-        async with AsyncExitStack() as ends:
-            for one in current_overrides:
-                ends.push_async_callback(_aclose, one, failed)
+    async def aclose(self, on_error: OnCloseError | None = None) -> None:
+        """Close all sources on the event loop."""
+        opened, self._open = self._open, []
+        on_error = on_error or _raise_first(None)
+        async with AsyncExitStack() as stack:
+            for one in opened:
+                stack.push_async_callback(_aclose, one, on_error)
 
 
-def _close(current_overrides: OpenSource, failed: Failed) -> None:
+def _close(opened: OpenSource, on_error: OnCloseError) -> None:
     try:
-        current_overrides.close()
+        opened.close()
     except BaseException as error:
-        failed(error)
+        on_error(error)
 
 
-async def _aclose(current_overrides: OpenSource, failed: Failed) -> None:
+async def _aclose(opened: OpenSource, on_error: OnCloseError) -> None:
     try:
-        await current_overrides.aclose()
+        await opened.aclose()
     except BaseException as error:
-        failed(error)
+        on_error(error)
 
 
-def _noting(first: BaseException | None) -> Failed:
-    """Errors of closing hide nothing that went wrong before."""
+def _raise_first(first: BaseException | None) -> OnCloseError:
+    """Return a handler that raises the first error, and adds the later ones to it as notes."""
 
-    def failed(error: BaseException) -> None:
+    def on_error(error: BaseException) -> None:
         nonlocal first
         if first is None:
             first = error
         elif isinstance(error, Exception):
-            first.add_note(f"Closing a source of tools failed as well: {error!r}")
+            first.add_note(f"A tool source could not be closed either: {error!r}")
             return
         raise error
 
-    return failed
+    return on_error
 
 
-_creating = threading.Lock()
+# The sources of an agent
 
 
 class AgentSources:
-    """What an agent keeps open while code is inside of `with agent:`."""
+    """The sources that an agent keeps open inside `with agent:`."""
 
     def __init__(self, outer: AgentSources | None = None) -> None:
         self.outer = outer
-        """What the agent that this one was made from keeps open."""
+        """The open sources of the agent that this one was copied from."""
         self.sources = OpenSources()
-        self.entered = 0
-        self.turn = threading.Lock()
+        self.depth = 0
+        """The number of nested blocks."""
+        self.lock = threading.Lock()
         """Held while sources are opened or closed."""
 
     def for_copy(self) -> AgentSources:
-        """What `agent.using(...)` begins with."""
+        """Return what the copy of `agent.using(...)` starts with."""
         return AgentSources(outer=self)
+
+
+_create_lock = threading.Lock()
 
 
 def _sources_of(agent: AgentBase) -> AgentSources | None:
@@ -375,87 +384,86 @@ def _sources_of(agent: AgentBase) -> AgentSources | None:
 
 
 def _new_sources(agent: AgentBase) -> AgentSources:
-    with _creating:
+    with _create_lock:
         sources = agent.__acorn_open_sources__ = _sources_of(agent) or AgentSources()
     return sources
 
 
-def open_sources_of(agent: AgentBase | None, source: Any) -> OpenSource | None:
-    """The source as the agent, or the one that it was made from, keeps it open; None where it does not."""
-    kept = None if agent is None else _sources_of(agent)
-    while kept is not None:
-        if (current_overrides := kept.sources.find(source)) is not None:
-            return current_overrides
-        kept = kept.outer
+def open_sources_of(agent: AgentBase | None, source: AnySource) -> OpenSource | None:
+    """Return the source if the agent, or the one that it was copied from, keeps it open."""
+    agent_sources = None if agent is None else _sources_of(agent)
+    while agent_sources is not None:
+        if (opened := agent_sources.sources.find(source)) is not None:
+            return opened
+        agent_sources = agent_sources.outer
     return None
 
 
 def open_sources(agent: AgentBase) -> None:
-    """Enter `with agent:`; the outermost block opens the sources."""
-    kept = _sources_of(agent) or _new_sources(agent)
-    with kept.turn:
+    """Enter `with agent:`. The outermost block opens the sources."""
+    agent_sources = _sources_of(agent) or _new_sources(agent)
+    with agent_sources.lock:
         try:
-            for source in _to_open(agent, kept):
-                kept.sources.hold(source)
+            for source in _sources_to_open(agent, agent_sources):
+                agent_sources.sources.add(source)
         except BaseException as error:
-            kept.sources.close(_noting(error))
+            agent_sources.sources.close(_raise_first(error))
             raise
-        kept.entered += 1
+        agent_sources.depth += 1
 
 
 def close_sources(agent: AgentBase, error: BaseException | None) -> None:
-    """Leave it, with the error of the block if there is one; the outermost block closes the sources."""
-    kept = _sources_of(agent)
-    assert kept is not None
-    with kept.turn:
-        kept.entered -= 1
-        if not kept.entered:
-            kept.sources.close(_noting(error))
+    """Leave `with agent:`, with the error of the block if there is one. The outermost block closes the sources."""
+    agent_sources = _sources_of(agent)
+    assert agent_sources is not None
+    with agent_sources.lock:
+        agent_sources.depth -= 1
+        if not agent_sources.depth:
+            agent_sources.sources.close(_raise_first(error))
 
 
 async def aopen_sources(agent: AgentBase) -> None:
-    """`keep_open` on the event loop."""
-    kept = _sources_of(agent) or _new_sources(agent)
-    await _take(kept.turn)
+    """Enter `async with agent:`. The outermost block opens the sources."""
+    agent_sources = _sources_of(agent) or _new_sources(agent)
+    await _acquire(agent_sources.lock)
     try:
-        for source in _to_open(agent, kept):
-            await kept.sources.ahold(source)
-        kept.entered += 1
+        for source in _sources_to_open(agent, agent_sources):
+            await agent_sources.sources.aadd(source)
+        agent_sources.depth += 1
     except BaseException as error:
-        await kept.sources.aclose(_noting(error))
+        await agent_sources.sources.aclose(_raise_first(error))
         raise
     finally:
-        kept.turn.release()
+        agent_sources.lock.release()
 
 
 async def aclose_sources(agent: AgentBase, error: BaseException | None) -> None:
-    """`let_go` on the event loop."""
-    kept = _sources_of(agent)
-    assert kept is not None
-    await _take(kept.turn)
+    """Leave `async with agent:`. The outermost block closes the sources."""
+    agent_sources = _sources_of(agent)
+    assert agent_sources is not None
+    await _acquire(agent_sources.lock)
     try:
-        kept.entered -= 1
-        if not kept.entered:
-            await kept.sources.aclose(_noting(error))
+        agent_sources.depth -= 1
+        if not agent_sources.depth:
+            await agent_sources.sources.aclose(_raise_first(error))
     finally:
-        kept.turn.release()
+        agent_sources.lock.release()
 
 
-def _to_open(agent: AgentBase, kept: AgentSources) -> list[Any]:
-    if kept.entered:
+def _sources_to_open(agent: AgentBase, agent_sources: AgentSources) -> list[AnySource]:
+    if agent_sources.depth:
         return []
-    return [
-        source for source in spec_within(current_overrides(), agent).sources if open_sources_of(agent, source) is None
-    ]
+    sources = spec_within(current_overrides(), agent).sources
+    return [source for source in sources if open_sources_of(agent, source) is None]
 
 
-async def _take(turn: threading.Lock) -> None:
+async def _acquire(lock: threading.Lock) -> None:
     """Acquire a lock that threads use too, without blocking the event loop."""
-    if turn.acquire(blocking=False):
+    if lock.acquire(blocking=False):
         return
-    taken = start_thread(turn.acquire)
+    acquired = start_thread(lock.acquire)
     try:
-        await asyncio.shield(asyncio.wrap_future(taken))
+        await asyncio.shield(asyncio.wrap_future(acquired))
     except asyncio.CancelledError:
-        taken.add_done_callback(lambda _: turn.release())
+        acquired.add_done_callback(lambda _: lock.release())
         raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import aclosing, closing
 from typing import Any
 
@@ -39,7 +39,7 @@ async def ashow_chunk(tree: Tree, machine: Machine, ask_id: str, chunk: StreamCh
     if listener is not None:
         with CallSite(tree, machine.run.id, ask_id):
             returned = listener(chunk)
-            if hasattr(returned, "__await__"):
+            if isinstance(returned, Awaitable):
                 await returned
     return chunk
 

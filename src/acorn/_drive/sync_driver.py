@@ -11,7 +11,7 @@ import heapq
 import math
 import queue
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future
 from contextlib import closing
 from dataclasses import replace
@@ -83,20 +83,23 @@ class _Returned:
 class _RunningCall:
     """An ask that another thread performs."""
 
-    __slots__ = ("ask", "cancel", "returned", "started", "token")
+    __slots__ = ("ask", "future", "returned", "started", "token")
 
     def __init__(self, ask: Ask) -> None:
         self.ask = ask
         self.started = time.monotonic()
         self.token = CancelToken() if isinstance(ask, AskModel) else None
         """Stops a request that is not sent yet."""
-        self.cancel: Callable[[], object] = _ignore if self.token is None else self.token.cancel
+        self.future: Future[ToolResult] | None = None
+        """The future of an async tool. A thread cannot be ended."""
         self.returned: _Returned | None = None
         """The outcome, until the machine knows it."""
 
-
-def _ignore() -> None:
-    """Do nothing: a thread cannot be ended."""
+    def cancel(self) -> None:
+        if self.token is not None:
+            self.token.cancel()
+        if self.future is not None:
+            self.future.cancel()
 
 
 _LONG: tuple[type[Ask], ...] = (AskModel, AskTool)
@@ -122,7 +125,7 @@ class SyncDriver:
         """Performs long asks, if another process may cancel the run meanwhile."""
         if tree.committer is not None and run_id == tree.root:
             self._allow_waking()
-        self.schedule: Schedule[_RunningCall] = Schedule(tree, run_id)
+        self.schedule: Schedule[_RunningCall] = Schedule(tree, run_id, [run_id], {run_id: None})
 
     def _allow_waking(self) -> None:
         """Let another thread end the wait of this driver."""
@@ -148,7 +151,7 @@ class SyncDriver:
                 run = tree.machines[self.root].run
                 if run.stop_reason is not None and run.error is None:
                     return
-                schedule.recheck(self.root)
+                schedule.unchecked[self.root] = None
             ready = [] if schedule.ended else schedule.collect_asks()
             if schedule.ended:
                 continue
@@ -285,7 +288,7 @@ class SyncDriver:
         ask = running.ask
         if isinstance(ask, AskTool) and is_async(ask.tool.function):
             future: Future[ToolResult] = Future()
-            running.cancel = future.cancel
+            running.future = future
             future.add_done_callback(partial(self._receive, key, running))
             with CallSite(self.tree, *key):
                 start_on_loop(acall_tool(replace(ask, seconds=math.inf)), future)
@@ -425,7 +428,8 @@ class SyncDriver:
         finally:
             if self._worker is not None:
                 self._worker.close()
-            self.schedule.release()
+            if self.tree.committer is not None or self.tree.trace is not None:
+                self.schedule.release()
 
 
 def call_tool(tree: Tree, run_id: str, ask: AskTool) -> ToolResult:

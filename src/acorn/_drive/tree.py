@@ -6,6 +6,9 @@ same tree as the branches that the model calls.
 
 from __future__ import annotations
 
+import logging
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -18,20 +21,21 @@ from typing import TYPE_CHECKING
 from pydantic import BaseModel
 
 from acorn._base.interrupts import StopSignal, is_signal
+from acorn._base.log import logger
 from acorn._drive.commit import RunCommitter
-from acorn._drive.driven_run import DrivenRun
-from acorn._drive.listeners import all_subscribers, publish
+from acorn._drive.driven_run import DrivenRun, attach_run, log_entry, publish
 from acorn._drive.pause import SiblingBranches, check_answers, check_pause
 from acorn._formats.blobs import to_saved_data
 from acorn._machine.asks import Ask, AskTool, BranchEnd
 from acorn._machine.branches import branch_result
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
-from acorn._machine.saved_run import hang_records, load
+from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import BranchContext
-from acorn._telemetry.setup import begin_trace, check_setting
+from acorn._record.last_run import current_places, remember_run
+from acorn._telemetry.setup import OTEL_API, VARIABLE, check_setting, start_trace
 from acorn.errors import ModelError, StoreError
-from acorn.record import CallSite, Run, Subscriber, announce, current_call_site
+from acorn.record import CallSite, Run, Subscriber, announce, current_call_site, listeners
 from acorn.stores.messages import cancelled_by_request
 from acorn.stores.port import RunCancelledError
 from acorn.types import JsonObject, ToolCall
@@ -40,10 +44,6 @@ if TYPE_CHECKING:
     from acorn._telemetry.trace import Trace
 
 _NO_SPAN = nullcontext()
-_SECONDS_TO_NOTICE = 0.5
-"""Seconds in which the driver of a cancelled tree notices the cancellation."""
-_SECONDS_TO_END = 15.0
-"""Seconds in which it then ends the tree: tools clean up and tool sources are closed."""
 
 
 class Tree:
@@ -57,7 +57,8 @@ class Tree:
         committer: RunCommitter | None = None,
         stored_answers: Mapping[str, object] | None = None,
     ) -> None:
-        check_setting()
+        if VARIABLE in os.environ:
+            check_setting()
         self.trace: Trace | None = None
         """Creates telemetry spans, if the program has set up OpenTelemetry."""
         self._saved = dict(saved or {})
@@ -68,7 +69,7 @@ class Tree:
         """The human answers that arrived during the pause, by request id. Each run takes its own when it continues."""
         self.can_pause = getattr(root.spec, "store", None) is not None
         if self._saved:
-            hang_records(root.run, self._saved.values())
+            attach_branch_records(root.run, self._saved.values())
         self.machines: dict[str, Machine] = {root.run.id: root}
         self._driven: dict[str, DrivenRun] = {}
         self._branches: dict[str, list[str]] = {}
@@ -105,18 +106,27 @@ class Tree:
             run.started = run.started or datetime.now(UTC)
             clock_start = monotonic() - run.seconds
             announce(run)
-            subscribers = all_subscribers()
+            subscribers = listeners()
+            if logger.isEnabledFor(logging.INFO):
+                subscribers = (*subscribers, Subscriber(log_entry))
             if run_id == self.root:
                 if committer is not None:
                     committer.begin(self._cancel)
-                self.trace = begin_trace(self.machines, self.root, None if committer is None else committer.first_span)
+                if OTEL_API in sys.modules:
+                    first_span = None if committer is None else committer.first_span
+                    self.trace = start_trace(self.machines, self.root, first_span)
             if self.trace is not None:
                 self.trace.open(run_id)
                 if run_id == self.root and committer is not None and committer.first_span is None:
                     committer.first_span = self.trace.span_of_root()
                 subscribers = (*subscribers, Subscriber(self.trace.hear))
-            driven = DrivenRun(run, clock_start, subscribers, is_stored=committer is not None)
-            self._driven[run_id] = driven
+            driven = self._driven[run_id] = DrivenRun(
+                clock_start,
+                current_places(),
+                subscribers,
+                len(run.journal.entries),
+                is_observed=bool(subscribers) or committer is not None,
+            )
             now = monotonic() - clock_start
             try:
                 machine.start(now, datetime.now(UTC))
@@ -217,10 +227,14 @@ class Tree:
             self._publish(run_id)
 
     def close(self, run_id: str) -> None:
-        """Complete the record of a run that has ended."""
+        """Complete the record of a run that has ended, and remember it as the last run of its agent."""
         driven, machine = self._driven.get(run_id), self.machines[run_id]
         if driven is not None and not driven.is_closed:
-            driven.close(machine.run, machine.plan.agent)
+            driven.is_closed, run = True, machine.run
+            run.seconds = monotonic() - driven.clock_start
+            if run.error is not None:
+                attach_run(run.error, run)
+            remember_run(run, machine.plan.agent, driven.places)
             if self.trace is not None and run_id != self.root:  # That of the root ends after its last commit.
                 self.trace.close(run_id)
 
@@ -284,7 +298,7 @@ class Tree:
                 child = parent.branch(context, plan)
                 parent.run.branches.append(child.run)
             else:
-                branch_plan = parent.branch_plan(context, plan)
+                branch_plan = parent.branches.plan_for(context, plan)
                 try:
                     child = load(branch_plan, saved, branch_plan.deps)
                 except StoreError as error:  # It does not fit its class. It stays as it is for a class that fits.
@@ -303,8 +317,8 @@ class Tree:
             call_id, depth = self._enclosing_call(site, parent_id)
             while True:
                 has_input = not plan.spec.input.is_empty
-                context = parent.new_branch(
-                    name, value, place_id, now, has_input=has_input, inside=call_id, depth=depth
+                context = parent.branches.new_context(
+                    name, value, place_id, now, has_input=has_input, inside=call_id, caller_depth=depth
                 )
                 saved = self._saved.get(context.run_id)
                 if saved is None or _is_same_branch(saved, context, plan):
@@ -392,15 +406,8 @@ class Tree:
         self.abort(cancelled_by_request(self.root))
         if self.wake is not None:
             self.wake()
-        _call_later(_SECONDS_TO_NOTICE, self._cancel_unnoticed)
-
-    def _cancel_unnoticed(self) -> None:
-        if self.committer is None:
-            return
-        if self.is_ending:  # The driver will store the end itself.
-            _call_later(_SECONDS_TO_END, self.committer.cancel)
-        else:
-            self.committer.cancel()
+        if self.committer is not None:
+            self.committer.cancel_soon(lambda: self.is_ending)
 
     def abort(self, error: Exception) -> None:
         """Let no run of the tree continue. What is stored stays as it is."""
@@ -439,12 +446,6 @@ def current_machine() -> Machine | None:
     """Return the machine of the innermost run that the calling code is inside of, or None."""
     site = current_call_site()
     return None if site is None else tree_of(site).machines[site.run_id]
-
-
-def _call_later(seconds: float, function: Callable[[], None]) -> None:
-    timer = threading.Timer(seconds, function)
-    timer.daemon = True
-    timer.start()
 
 
 def _is_same_branch(saved: JsonObject, context: BranchContext, plan: Plan) -> bool:

@@ -1,8 +1,8 @@
-"""The data of a picture, a sound or a file as the text that is sent, and how it is saved: once, by its hash.
+"""Binary data of images, audio and files: the base64 text that is sent, and how it is saved once by its hash.
 
-Such a text is long, is no text for anybody to read, and is the same in many places: in an input, in messages, in
-entries. So it is one object that they share, it shows itself in a few words, and in what is saved a short name stands
-for it. The data itself goes into a table beside, where the same data is kept once.
+The base64 text is long, unreadable, and the same in many places: in an input, in messages, in journal entries. So all
+places share one `Blob` object, which has a short `repr`. In saved text, a placeholder stands for it, and the data
+goes into a separate table that stores the same data once.
 """
 
 from __future__ import annotations
@@ -22,43 +22,45 @@ from acorn._formats.json import to_json_data
 from acorn.errors import StoreError
 
 _MEDIA = "__media__"
-"""The key by which a text that was saved is known to have names in it that stand for data."""
-_OF = "of"
-_HEAD = re.compile(r"data:[^,;\s]+;base64,")
+"""The key that marks saved text with placeholders."""
+_CONTENT = "of"
+"""The key of the data with the placeholders in such text."""
+_DATA_URL = re.compile(r"data:[^,;\s]+;base64,")
 
 
-def _write(data: Blob) -> str:
-    found = _finding.get()
-    return str.__str__(data) if found is None else found.name_of(data)
+def _serialize(blob: Blob) -> str:
+    collector = _active_collector.get()
+    return str.__str__(blob) if collector is None else collector.placeholder(blob)
 
 
 class Blob(str):
-    """Base64, perhaps with `data:image/png;base64,` before it."""
+    """Base64 text, with an optional head such as `data:image/png;base64,`."""
 
     __slots__ = ("_sha256",)
     _sha256: str
 
     __pydantic_serializer__: ClassVar[SchemaSerializer] = SchemaSerializer(
-        core_schema.any_schema(serialization=core_schema.plain_serializer_function_ser_schema(_write))
+        core_schema.any_schema(serialization=core_schema.plain_serializer_function_ser_schema(_serialize))
     )
 
     @classmethod
-    def of(cls, raw: bytes, head: str = "") -> Blob:
+    def from_bytes(cls, raw: bytes, head: str = "") -> Blob:
+        """Encode bytes."""
         return cls(head + base64.b64encode(raw).decode())
 
     @property
     def head(self) -> str:
-        """What stands before the base64."""
+        """The text before the base64."""
         return self[: self.find(",", 0, 256) + 1] if self.startswith("data:") else ""
 
     @property
     def size(self) -> int:
-        """How many bytes it stands for."""
+        """The number of bytes that it encodes."""
         return (len(self) - len(self.head)) // 4 * 3 - self.count("=", -2)
 
     @property
     def sha256(self) -> str:
-        """Of the bytes."""
+        """The SHA-256 of the bytes."""
         try:
             return self._sha256
         except AttributeError:
@@ -66,6 +68,7 @@ class Blob(str):
             return self._sha256
 
     def raw(self) -> bytes:
+        """Decode the bytes."""
         return base64.b64decode(memoryview(self.encode())[len(self.head) :])
 
     def __repr__(self) -> str:
@@ -75,197 +78,202 @@ class Blob(str):
     def __copy__(self) -> Blob:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Blob:
+    def __deepcopy__(self, memo: object) -> Blob:
         return self
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[type[Blob], tuple[str]]:
         return Blob, (str.__str__(self),)
 
 
 def format_size(size: int) -> str:
-    """`3 bytes`, `1.2 kB`, `10.0 MB`."""
+    """Format a number of bytes: `3 bytes`, `1.2 kB`, `10.0 MB`."""
     if size < 1000:
         return f"{size} bytes"
     return f"{size / 1000:.1f} kB" if size < 1_000_000 else f"{size / 1_000_000:.1f} MB"
 
 
-# Taken out, and put back
+# Replacing blobs by placeholders, and back.
 
 
 class BlobCollector:
-    """Takes the data out of what is written in its block, and lets names stand for it."""
+    """Context manager that replaces the blobs in serialized values by placeholders, and collects them."""
 
-    __slots__ = ("_mark", "_token", "data")
+    __slots__ = ("_prefix", "_token", "blobs")
 
     def __init__(self) -> None:
-        self.data: list[Blob] = []
-        self._mark = ""
+        self.blobs: list[Blob] = []
+        self._prefix = ""
 
     def __enter__(self) -> BlobCollector:
-        before = _finding.get()
+        outer = _active_collector.get()
         try:
-            self._token: Token[BlobCollector | None] = _finding.set(self)
+            self._token: Token[BlobCollector | None] = _active_collector.set(self)
             return self
-        except BaseException:  # Ctrl-C, which may come when it is set already
-            _finding.set(before)
+        except BaseException:  # Ctrl-C may arrive after the variable is set.
+            _active_collector.set(outer)
             raise
 
     def __exit__(self, *_: object) -> None:
-        _finding.reset(self._token)
+        _active_collector.reset(self._token)
 
     @property
-    def mark(self) -> str:
-        """How every name begins; nobody can know it before, so that nothing else is taken for one."""
-        self._mark = self._mark or f"media-{os.urandom(8).hex()}-"
-        return self._mark
+    def prefix(self) -> str:
+        """The prefix of all placeholders. It is random, so that no other text is mistaken for one."""
+        self._prefix = self._prefix or f"media-{os.urandom(8).hex()}-"
+        return self._prefix
 
-    def name_of(self, data: Blob) -> str:
-        at = next((at for at, known in enumerate(self.data) if known is data), None)
-        if at is None:
-            at = len(self.data)
-            self.data.append(data)
-        return f"{self.mark}{at}"
+    def placeholder(self, blob: Blob) -> str:
+        """Return the placeholder of a blob."""
+        index = next((index for index, known in enumerate(self.blobs) if known is blob), None)
+        if index is None:
+            index = len(self.blobs)
+            self.blobs.append(blob)
+        return f"{self.prefix}{index}"
 
-    def taken_out(self, plain: Any) -> Any:
-        """The same for plain data, without writing it."""
-        if isinstance(plain, Blob):
-            return self.name_of(plain)
-        if isinstance(plain, dict):
-            return {key: self.taken_out(item) for key, item in plain.items()}
-        return [self.taken_out(item) for item in plain] if isinstance(plain, list | tuple) else plain
+    def replace(self, data: object) -> object:
+        """Replace the blobs in JSON data without serializing it."""
+        if isinstance(data, Blob):
+            return self.placeholder(data)
+        if isinstance(data, dict):
+            return {key: self.replace(item) for key, item in data.items()}
+        return [self.replace(item) for item in data] if isinstance(data, list | tuple) else data
 
 
-_finding: ContextVar[BlobCollector | None] = ContextVar("acorn_data", default=None)
+_active_collector: ContextVar[BlobCollector | None] = ContextVar("acorn_data", default=None)
 
 
 def is_saving() -> bool:
-    """Whether what is written now is to be read again, so that nothing of it may be left out."""
-    return _finding.get() is not None
+    """Return whether the text that is being written will be read again, so that it must be complete."""
+    return _active_collector.get() is not None
 
 
-def to_saved_data(value: Any) -> Any:
-    """The value as plain data to save, `to_plain` with all that it holds; data is shared, not copied."""
+def to_saved_data(value: object) -> Any:
+    """Convert a value to JSON data to save, like `to_json_data`, but share its blobs instead of copying them."""
     if is_saving():
         return to_json_data(value)
-    with BlobCollector() as found:
-        plain = to_json_data(value)
-    return _put_back(plain, found.mark, found.data) if found.data else plain
+    with BlobCollector() as collector:
+        data = to_json_data(value)
+    return _restore(data, collector.prefix, collector.blobs) if collector.blobs else data
 
 
-def describe_blobs(plain: Any) -> Any:
-    """Plain data to look at: a few words where the data of a part of a message is."""
-    if isinstance(plain, dict):
-        is_sound = plain.keys() == {"data", "format"}
-        return {key: describe_blobs(Blob(item) if is_sound and key == "data" else item) for key, item in plain.items()}
-    if isinstance(plain, list):
-        return [describe_blobs(item) for item in plain]
-    is_data = isinstance(plain, str) and (isinstance(plain, Blob) or _HEAD.match(plain))
-    return _words(plain) if is_data else plain
+def describe_blobs(data: Any) -> Any:
+    """Return JSON data for display, with a short description in place of each blob."""
+    if isinstance(data, dict):
+        is_audio = data.keys() == {"data", "format"}
+        return {key: describe_blobs(Blob(item) if is_audio and key == "data" else item) for key, item in data.items()}
+    if isinstance(data, list):
+        return [describe_blobs(item) for item in data]
+    if isinstance(data, str) and (isinstance(data, Blob) or _DATA_URL.match(data)):
+        try:
+            return repr(Blob(data))
+        except ValueError:  # It only looks like base64.
+            return data
+    return data
 
 
-def _words(text: str) -> str:
-    try:
-        return repr(Blob(text))
-    except ValueError:  # it only looks like base64
-        return text
+def _restore(data: object, prefix: str, blobs: Sequence[str]) -> object:
+    if isinstance(data, str):
+        return blobs[int(data[len(prefix) :])] if data.startswith(prefix) else data
+    if isinstance(data, dict):
+        return {key: _restore(item, prefix, blobs) for key, item in data.items()}
+    return [_restore(item, prefix, blobs) for item in data] if isinstance(data, list) else data
 
 
-def _put_back(plain: Any, mark: str, data: Sequence[str]) -> Any:
-    if isinstance(plain, str):
-        return data[int(plain[len(mark) :])] if plain.startswith(mark) else plain
-    if isinstance(plain, dict):
-        return {key: _put_back(item, mark, data) for key, item in plain.items()}
-    return [_put_back(item, mark, data) for item in plain] if isinstance(plain, list) else plain
-
-
-# Saved texts
+# Saved text, with the blobs in a separate table.
 
 
 class SavedText(NamedTuple):
-    """What is saved of something."""
+    """The saved form of a value."""
 
     text: str
-    """JSON, without the data that was in it."""
-    data: Sequence[Blob]
+    """JSON with placeholders."""
+    blobs: Sequence[Blob]
 
 
-def save_texts(plain: Sequence[Any]) -> list[SavedText]:
-    """Several of them: most hold no data, and then it is looked for once."""
-    with BlobCollector() as found:
-        texts = [_json_text(each, found) for each in plain]
-    if found.data or any(type(each) is dict and _MEDIA in each for each in plain):
-        return [save_text(each) for each in plain]
+def save_texts(values: Sequence[object]) -> list[SavedText]:
+    """Save several values. Most have no blobs, so they are first searched together."""
+    with BlobCollector() as collector:
+        texts = [_json_text(value, collector) for value in values]
+    if collector.blobs or any(type(value) is dict and _MEDIA in value for value in values):
+        return [save_text(value) for value in values]
     return [SavedText(text, ()) for text in texts]
 
 
-def save_text(plain: Any) -> SavedText:
-    """Plain data as JSON text, for `Shelf.read`."""
-    with BlobCollector() as found:
-        text = _json_text(plain, found)
-    if not found.data and not (isinstance(plain, dict) and _MEDIA in plain):
+def save_text(data: object) -> SavedText:
+    """Return JSON data as text that `BlobReader.read` can read."""
+    with BlobCollector() as collector:
+        text = _json_text(data, collector)
+    if not collector.blobs and not (isinstance(data, dict) and _MEDIA in data):
         return SavedText(text, ())
-    held = [[data.sha256, data.head] for data in found.data]
-    return SavedText(f'{{"{_MEDIA}":{json.dumps([found.mark, held])},"{_OF}":{text}}}', found.data)
+    index = json.dumps([collector.prefix, _index(collector.blobs)])
+    return SavedText(f'{{"{_MEDIA}":{index},"{_CONTENT}":{text}}}', collector.blobs)
 
 
-def _json_text(plain: Any, found: BlobCollector) -> str:
+def _index(blobs: Sequence[Blob]) -> list[list[str]]:
+    return [[blob.sha256, blob.head] for blob in blobs]
+
+
+def _json_text(data: object, collector: BlobCollector) -> str:
     try:
-        return to_json(plain, inf_nan_mode="constants").decode()
-    except PydanticSerializationError:  # half a surrogate pair, which a model may have written
-        return json.dumps(found.taken_out(plain), separators=(",", ":"))
+        return to_json(data, inf_nan_mode="constants").decode()
+    except PydanticSerializationError:  # A lone surrogate, which a model may have written.
+        return json.dumps(collector.replace(data), separators=(",", ":"))
 
 
 class BlobReader:
-    """Reads texts that were saved; data that stands in several of them is one object."""
+    """Reads saved text. A blob that occurs in several texts is one object."""
 
     def __init__(self, fetch: Callable[[Sequence[str]], Mapping[str, bytes]]) -> None:
         self._fetch = fetch
         self._known: dict[tuple[str, str], Blob] = {}
 
     def read(self, text: str) -> Any:
-        found = json.loads(text)
-        if not isinstance(found, dict) or _MEDIA not in found:
-            return found
-        mark, held = found[_MEDIA]
-        return _put_back(found[_OF], mark, list(self._data(held)))
+        """Return the JSON data of a saved text, with its blobs."""
+        data = json.loads(text)
+        if not isinstance(data, dict) or _MEDIA not in data:
+            return data
+        prefix, index = data[_MEDIA]
+        return _restore(data[_CONTENT], prefix, list(self._load(index)))
 
-    def _data(self, held: Sequence[Sequence[str]]) -> Iterator[Blob]:
-        wanted = [sha256 for sha256, head in held if (sha256, head) not in self._known]
-        raw = self._fetch(wanted) if wanted else {}
-        for sha256, head in held:
+    def _load(self, index: Sequence[Sequence[str]]) -> Iterator[Blob]:
+        unknown = [sha256 for sha256, head in index if (sha256, head) not in self._known]
+        raw = self._fetch(unknown) if unknown else {}
+        for sha256, head in index:
             if (sha256, head) not in self._known:
                 if sha256 not in raw:
-                    raise StoreError(f"The data of a picture or file is missing (SHA-256 {sha256}).")
-                self._known[sha256, head] = Blob.of(raw[sha256], head)
+                    raise StoreError(f"The data of an image or file is missing (SHA-256 {sha256}).")
+                self._known[sha256, head] = Blob.from_bytes(raw[sha256], head)
             yield self._known[sha256, head]
 
 
 def read_without_blobs(text: str) -> Any:
-    """What a saved text says, names standing for its data."""
-    found = json.loads(text)
-    return found[_OF] if isinstance(found, dict) and _MEDIA in found else found
+    """Return the JSON data of a saved text, with placeholders in place of its blobs."""
+    data = json.loads(text)
+    return data[_CONTENT] if isinstance(data, dict) and _MEDIA in data else data
 
 
-def to_single_text(make: Callable[[], Any]) -> str:
-    """What is made, as one JSON text with all data once at its beginning; `from_one_text` reads it."""
-    with BlobCollector() as found:
-        plain = make()
-    if found.data:
-        held = [[data.sha256, data.head] for data in found.data]
-        inside = {data.sha256: data[len(data.head) :] for data in found.data}
-        plain = {_MEDIA: [found.mark, held, inside], _OF: plain}
-    text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+# Saved text that contains its blobs.
+
+
+def to_single_text(build: Callable[[], object]) -> str:
+    """Return the data that `build` returns as one JSON text, with each blob once at the beginning."""
+    with BlobCollector() as collector:
+        data = build()
+    if collector.blobs:
+        contents = {blob.sha256: blob[len(blob.head) :] for blob in collector.blobs}
+        data = {_MEDIA: [collector.prefix, _index(collector.blobs), contents], _CONTENT: data}
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     try:
         text.encode()
-    except UnicodeEncodeError:  # half a surrogate pair, which a model may have written
-        text = json.dumps(plain, separators=(",", ":"))
+    except UnicodeEncodeError:  # A lone surrogate, which a model may have written.
+        text = json.dumps(data, separators=(",", ":"))
     return text
 
 
 def from_single_text(text: str) -> Any:
-    """What `as_one_text` was given."""
-    found = json.loads(text)
-    if not isinstance(found, dict) or _MEDIA not in found:
-        return found
-    mark, held, inside = found[_MEDIA]
-    return _put_back(found[_OF], mark, [Blob(head + inside[sha256]) for sha256, head in held])
+    """Return the data of a text from `to_single_text`."""
+    data = json.loads(text)
+    if not isinstance(data, dict) or _MEDIA not in data:
+        return data
+    prefix, index, contents = data[_MEDIA]
+    return _restore(data[_CONTENT], prefix, [Blob(head + contents[sha256]) for sha256, head in index])

@@ -1,12 +1,12 @@
-"""From a value to the content of a message: text, or parts where something in it is no text.
+"""Conversion of values to message content: text, or text with content parts such as images.
 
-A `Part` is what a user puts into an input, or returns from a tool, beside text: a picture, say. In the text of a
-message a placeholder stands for it, and the part itself follows the text:
+A `ContentPart` is a value that a user puts into an input, or returns from a tool, beside text. In the text of a
+message, a placeholder stands for it. The part itself follows the text:
 
     <photo media="1" kind="image" />             in the XML of an input
     {"photo": {"media": 1, "kind": "image"}}     in the JSON of a result
 
-Pydantic comes upon the parts as it writes, wherever they stand; a value without any costs next to nothing more.
+Pydantic finds the parts while it serializes a value, wherever they are. A value without parts costs almost nothing.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from acorn._formats.json import to_json_text
 from acorn.types import Content, JsonObject
 
 PLACEHOLDER_KEY = "media"
-"""Under which a placeholder has the number of its part."""
+"""The key of a placeholder that holds the number of its part."""
 
 
-def _write(part: ContentPart) -> Any:
-    """A placeholder in what the model reads; anywhere else what its class writes."""
+def _serialize(part: ContentPart) -> object:
+    """Return a placeholder while a message is written, and otherwise the JSON data of the part."""
+    collector = _active_collector.get()
     kind: Any = type(part)
-    parts = _collecting.get()
-    return _adapter(kind).dump_python(part, mode="json") if parts is None else parts.placeholder(part)
+    return _adapter(kind).dump_python(part, mode="json") if collector is None else collector.placeholder(part)
 
 
 @lru_cache(maxsize=64)
@@ -41,99 +41,104 @@ def _adapter(kind: type[ContentPart]) -> TypeAdapter[Any]:
 
 
 class ContentPart:
-    """Something that travels beside the text of a message: a picture, a sound, a file.
+    """A value that is sent beside the text of a message: an image, audio or a file.
 
-    A subclass is a dataclass, a Pydantic model (`class Photo(Part, BaseModel)`), or a class with a core schema of its
-    own, which it passes through `part_schema`. What it writes as JSON, it must be able to read: a run may be saved.
+    A subclass is a dataclass, a Pydantic model (`class Photo(ContentPart, BaseModel)`), or a class with its own core
+    schema, which it passes through `part_schema`. It must be able to read the JSON that it writes, because runs are
+    saved.
     """
 
     __slots__ = ()
 
-    # For places without a type, such as what a tool returned.
+    # For places without a type, such as the result of a tool.
     __pydantic_serializer__: ClassVar[SchemaSerializer] = SchemaSerializer(
-        core_schema.any_schema(serialization=core_schema.plain_serializer_function_ser_schema(_write, when_used="json"))
+        core_schema.any_schema(
+            serialization=core_schema.plain_serializer_function_ser_schema(_serialize, when_used="json")
+        )
     )
 
     def __acorn_part__(self) -> JsonObject:
-        """The content part in OpenAI's format, in dicts that nobody else holds."""
+        """Return a new content part in the format of OpenAI."""
         raise NotImplementedError
 
     def __acorn_label__(self) -> dict[str, str]:
-        """What the placeholder says of it: `{"kind": "image"}`, perhaps with a name; each key an XML name."""
+        """Return the attributes of the placeholder, such as `{"kind": "image"}`; each key must be an XML name."""
         raise NotImplementedError
 
     @classmethod
-    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(cls, source: object, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         return part_schema(cls, handler(source))
 
 
 def part_schema(kind: type[ContentPart], schema: core_schema.CoreSchema) -> core_schema.CoreSchema:
-    """The schema of a class of parts, from one that says how it is validated and, perhaps, written elsewhere."""
+    """Return the schema of a class of parts, given one for validation and for serialization outside of messages."""
 
-    def write(part: Any, handler: Callable[[Any], Any]) -> Any:
-        if not isinstance(part, kind):  # Pydantic tries the members of a union one after the other
+    def serialize(part: object, handler: Callable[[object], object]) -> object:
+        if not isinstance(part, kind):  # Pydantic tries the members of a union one after the other.
             raise PydanticSerializationUnexpectedValue(f"no {kind.__name__}")
-        parts = _collecting.get()
-        return handler(part) if parts is None else parts.placeholder(part)
+        collector = _active_collector.get()
+        return handler(part) if collector is None else collector.placeholder(part)
 
     changed: Any = dict(schema)
-    # A schema may be known by its `ref` only once.
-    own: Any = {key: value for key, value in schema.items() if key != "ref"} if "serialization" in schema else None
-    changed["serialization"] = core_schema.wrap_serializer_function_ser_schema(write, schema=own, when_used="json")
-    found: core_schema.CoreSchema = changed
-    return found
+    # A `ref` may occur only once in a schema.
+    inner: Any = {key: value for key, value in schema.items() if key != "ref"} if "serialization" in schema else None
+    changed["serialization"] = core_schema.wrap_serializer_function_ser_schema(
+        serialize, schema=inner, when_used="json"
+    )
+    result: core_schema.CoreSchema = changed
+    return result
 
 
 class PartCollector:
-    """Collects and numbers, in the order of their appearance, the parts of what is written in its block."""
+    """Context manager that collects and numbers the parts of the values that are serialized in its block."""
 
-    __slots__ = ("_mark", "_token", "found")
+    __slots__ = ("_key", "_token", "parts")
 
-    def __init__(self, mark: str = PLACEHOLDER_KEY) -> None:
-        self.found: list[tuple[JsonObject, dict[str, str]]] = []
-        """Each as it is sent, and its label."""
-        self._mark = mark
+    def __init__(self, key: str = PLACEHOLDER_KEY) -> None:
+        self.parts: list[tuple[JsonObject, dict[str, str]]] = []
+        """Each part as it is sent, with its label, in the order of appearance."""
+        self._key = key
 
     def __enter__(self) -> PartCollector:
-        before = _collecting.get()
+        outer = _active_collector.get()
         try:
-            self._token: Token[PartCollector | None] = _collecting.set(self)
+            self._token: Token[PartCollector | None] = _active_collector.set(self)
             return self
-        except BaseException:  # Ctrl-C, which may come when it is set already: nobody would call `__exit__`
-            _collecting.set(before)
+        except BaseException:  # Ctrl-C may arrive after the variable is set. Python would not call `__exit__`.
+            _active_collector.set(outer)
             raise
 
     def __exit__(self, *_: object) -> None:
-        _collecting.reset(self._token)
+        _active_collector.reset(self._token)
 
     def placeholder(self, part: ContentPart) -> JsonObject:
-        """What stands for a part; one that stands in several places has one number, and is sent once."""
+        """Return the placeholder of a part; a part that occurs several times has one number and is sent once."""
         label = part.__acorn_label__()
-        made = (part.__acorn_part__(), label)
-        if made not in self.found:
-            self.found.append(made)
-        return {self._mark: self.found.index(made) + 1, **label}
+        entry = (part.__acorn_part__(), label)
+        if entry not in self.parts:
+            self.parts.append(entry)
+        return {self._key: self.parts.index(entry) + 1, **label}
 
     def content(self, text: str) -> Content:
-        """The text, and behind it the parts that its placeholders stand for."""
-        if not self.found:
+        """Return the text, followed by the parts of its placeholders."""
+        if not self.parts:
             return text
-        return [{"type": "text", "text": text}, *(part for part, _ in self.found)]
+        return [{"type": "text", "text": text}, *(part for part, _ in self.parts)]
 
 
-_collecting: ContextVar[PartCollector | None] = ContextVar("acorn_parts", default=None)
-"""Who collects the parts of what is being written; None where no message is made of it."""
+_active_collector: ContextVar[PartCollector | None] = ContextVar("acorn_parts", default=None)
+"""The collector of the message that is being written, or None."""
 
 
-def to_content(value: Any) -> Content:
-    """What a model reads of a value that is no text: JSON, and behind it the parts that were in it."""
-    with PartCollector() as parts:
+def to_content(value: object) -> Content:
+    """Convert a value other than text to message content: JSON, followed by its parts."""
+    with PartCollector() as collector:
         text = to_json_text(value)
-    return parts.content(text)
+    return collector.content(text)
 
 
-def text_of(content: Any) -> str:
-    """The text of a content, also of one in parts."""
+def text_of(content: object) -> str:
+    """Return the text of message content, also of content in parts."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -142,12 +147,12 @@ def text_of(content: Any) -> str:
     return "" if content is None else to_json_text(content)
 
 
-# Values with parts in a saved run
+# Values with parts in a saved run.
 
 
 @dataclass(frozen=True)
 class SavedPart(ContentPart):
-    """A part whose class is not known any more: what a tool returned may have been anything."""
+    """A part of a saved run whose class is not known: a tool may return any class."""
 
     part: JsonObject
     label: dict[str, str]
@@ -159,28 +164,28 @@ class SavedPart(ContentPart):
         return self.label
 
 
-def save_parts(value: Any) -> tuple[str, JsonObject | None]:
-    """A value as JSON text, and what `restore_parts` needs to put its parts back; None where there are none."""
-    with PartCollector() as parts:
+def save_parts(value: object) -> tuple[str, JsonObject | None]:
+    """Return a value as JSON text, and the data that `restore_parts` needs, or None if it has no parts."""
+    with PartCollector() as collector:
         text = to_json_text(value)
-    if not parts.found:
+    if not collector.parts:
         return text, None
-    mark = f"__{PLACEHOLDER_KEY}__"
-    while mark in text:  # nothing that a tool returned must be taken for a placeholder
-        mark += "_"
-    with PartCollector(mark) as parts:
+    key = f"__{PLACEHOLDER_KEY}__"
+    while key in text:  # The result of a tool must not be mistaken for a placeholder.
+        key += "_"
+    with PartCollector(key) as collector:
         text = to_json_text(value)
-    return text, {"mark": mark, "found": parts.found}
+    return text, {"mark": key, "found": collector.parts}
 
 
-def restore_parts(plain: Any, saved: Mapping[str, Any]) -> Any:
-    """The value again, each part in its place, so that a model reads the same of it."""
-    return _restored(plain, saved["mark"], [SavedPart(*each) for each in saved["found"]])
+def restore_parts(data: object, saved: Mapping[str, Any]) -> Any:
+    """Return the value with each part in its place, so that a model reads the same text again."""
+    return _restore(data, saved["mark"], [SavedPart(*entry) for entry in saved["found"]])
 
 
-def _restored(plain: Any, mark: str, parts: list[SavedPart]) -> Any:
-    if isinstance(plain, dict):
-        if mark in plain:
-            return parts[plain[mark] - 1]
-        return {key: _restored(item, mark, parts) for key, item in plain.items()}
-    return [_restored(item, mark, parts) for item in plain] if isinstance(plain, list) else plain
+def _restore(data: object, key: str, parts: list[SavedPart]) -> object:
+    if isinstance(data, dict):
+        if key in data:
+            return parts[data[key] - 1]
+        return {name: _restore(item, key, parts) for name, item in data.items()}
+    return [_restore(item, key, parts) for item in data] if isinstance(data, list) else data

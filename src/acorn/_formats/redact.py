@@ -1,4 +1,11 @@
-"""Keeping keys out of everything that is shown: which names mean a secret, and how a text is cleaned of them."""
+"""Redaction: removing API keys and other secrets from every text and value that acorn shows.
+
+There are three steps, which callers combine:
+
+- `find_secrets` collects the secrets that a model dict and the environment contain.
+- `redact` replaces known secrets in a text, and everything that looks like an API key.
+- `redact_by_name` replaces values in nested data whose key names a secret, such as `api_key`.
+"""
 
 from __future__ import annotations
 
@@ -9,75 +16,81 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-_NAMES = ("key", "token", "secret", "password", "credential", "authorization", "cookie", "x-auth", "signature")
-_IN_ADDRESSES = ("auth", "code", "pass", "pwd", "sig")
-"""Names that mean a secret in the query of an address, where the usual ones are shortened."""
-_NOT_SECRET = ("max_tokens", "max_completion_tokens", "cost_per_token", "budget_tokens", "key_path")
-_PLAIN_HEADERS = (
+_SECRET_WORDS = ("key", "token", "secret", "password", "credential", "authorization", "cookie", "x-auth", "signature")
+_SECRET_QUERY_NAMES = ("auth", "code", "pass", "pwd", "sig")
+"""Names of secrets in the query of a URL, where the usual words are shortened."""
+_PUBLIC_WORDS = ("max_tokens", "max_completion_tokens", "cost_per_token", "budget_tokens", "key_path")
+_PUBLIC_HEADERS = (
     *("accept", "accept-encoding", "anthropic-beta", "anthropic-version", "content-type", "http-referer"),
     *("openai-beta", "openai-organization", "openai-project", "user-agent", "x-title"),
 )
-# What keys look like, for those that nobody told us of: OpenAI, Anthropic, Google, AWS, GitHub and bearer tokens.
-_SHAPES = re.compile(
+# The forms of keys that are not known by value: OpenAI, Anthropic, Google, AWS, GitHub and bearer tokens.
+_KEY_FORMS = re.compile(
     r"\b(?:(?:sk|pk|rk|xai|gsk|hf|ghp|glpat)(?:-|_(?=[-_A-Za-z]*[0-9]))|AIza|AKIA|ASIA)[-_A-Za-z0-9]{8,}"
     r"|(?<=[Bb]earer )[^\s\"',}]{6,}"
 )
-_HIDDEN = "***"
+_MIN_LENGTH = 6
+"""Shorter values are not treated as secrets: they would also occur in ordinary text."""
+_REDACTED = "***"
 
 
 def is_secret_name(name: object) -> bool:
-    """Whether a value of this name is not to be shown."""
+    """Return whether a value under this name is a secret."""
     text = str(name).lower()
-    return any(word in text for word in _NAMES) and not any(word in text for word in _NOT_SECRET)
+    return any(word in text for word in _SECRET_WORDS) and not any(word in text for word in _PUBLIC_WORDS)
 
 
 def redact_by_name(value: Any) -> Any:
-    """The value with what its keys call secret hidden."""
+    """Return nested data in which the values under secret names are replaced."""
     if isinstance(value, Mapping):
-        return {key: _HIDDEN if is_secret_name(key) else redact_by_name(item) for key, item in value.items()}
+        return {key: _REDACTED if is_secret_name(key) else redact_by_name(item) for key, item in value.items()}
     if type(value) in (list, tuple):
         return type(value)(map(redact_by_name, value))
     return value
 
 
-def find_secrets(config: Mapping[str, Any]) -> set[str]:
-    """Every string in a model dict, its addresses and the environment that is a secret."""
-    found = set(_strings_called_secret(config))
+def find_secrets(config: Mapping[str, object]) -> set[str]:
+    """Return the secrets in a model dict, in the URLs of the dict, and in the environment."""
+    secrets = set(_strings_under_secret_names(config))
     for value in _all_strings(config):
         if "://" in value:
-            found |= _in_address(value)
+            secrets |= _secrets_in_url(value)
     for name, value in os.environ.items():
-        found |= {value} if is_secret_name(name) else set()
-        found |= _in_address(value) if name.lower().endswith("_proxy") else set()
-    return {secret for secret in found if len(secret) >= 6}
+        if is_secret_name(name):
+            secrets.add(value)
+        if name.lower().endswith("_proxy"):
+            secrets |= _secrets_in_url(value)
+    return {secret for secret in secrets if len(secret) >= _MIN_LENGTH}
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """The text without the secrets, and without anything that looks like one."""
+    """Return the text without these secrets, and without anything that has the form of an API key."""
     for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, _HIDDEN)
-    return _SHAPES.sub(_HIDDEN, text)
+        text = text.replace(secret, _REDACTED)
+    return _KEY_FORMS.sub(_REDACTED, text)
 
 
-def _strings_called_secret(value: Any, is_secret: bool = False) -> Iterable[str]:
+def _strings_under_secret_names(value: object, is_secret: bool = False) -> Iterable[str]:
     if isinstance(value, str) and is_secret:
         yield value
-        yield value.rpartition(" ")[2]  # without `Bearer` or `Basic`
+        yield value.rpartition(" ")[2]  # Without `Bearer` or `Basic`.
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            own = _keys_of(item) if str(key).lower().endswith("headers") and isinstance(item, Mapping) else item
-            yield from _strings_called_secret(own, is_secret or own is not item or is_secret_name(key))
+            if str(key).lower().endswith("headers") and isinstance(item, Mapping):
+                yield from _strings_under_secret_names(_private_headers(item), is_secret=True)
+            else:
+                yield from _strings_under_secret_names(item, is_secret or is_secret_name(key))
     elif isinstance(value, list | tuple):
         for item in value:
-            yield from _strings_called_secret(item, is_secret)
+            yield from _strings_under_secret_names(item, is_secret)
 
 
-def _keys_of(headers: Mapping[Any, Any]) -> list[Any]:
-    """Any header may be a key, whatever it is called, but for those that everybody knows."""
-    return [value for name, value in headers.items() if str(name).lower() not in _PLAIN_HEADERS]
+def _private_headers(headers: Mapping[object, object]) -> list[object]:
+    """Return the values of all headers but the well-known ones: a header with any name may contain a key."""
+    return [value for name, value in headers.items() if str(name).lower() not in _PUBLIC_HEADERS]
 
 
-def _all_strings(value: Any) -> Iterable[str]:
+def _all_strings(value: object) -> Iterable[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -88,14 +101,17 @@ def _all_strings(value: Any) -> Iterable[str]:
             yield from _all_strings(item)
 
 
-def _in_address(address: str) -> set[str]:
+def _secrets_in_url(url: str) -> set[str]:
     try:
-        parts = urlsplit(address)
-        who, secret = parts.username or "", parts.password or ""
+        parts = urlsplit(url)
+        user, password = parts.username or "", parts.password or ""
     except ValueError:
         return set()
-    found = {secret, f"{who}:{secret}", b64encode(f"{unquote(who)}:{unquote(secret)}".encode()).decode()}
-    found = found if secret else {who}  # alone, a name is a token
+    if password:
+        basic = b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
+        secrets = {password, f"{user}:{password}", basic}
+    else:
+        secrets = {user}  # A user name without a password is a token.
     pairs = (pair.partition("=") for pair in parts.query.split("&"))
-    found |= {value for name, _, value in pairs if name in _IN_ADDRESSES or is_secret_name(name)}
-    return found | {unquote(each) for each in found}
+    secrets |= {value for name, _, value in pairs if name in _SECRET_QUERY_NAMES or is_secret_name(name)}
+    return secrets | {unquote(secret) for secret in secrets}

@@ -20,7 +20,7 @@ class HistoryEdits:
     def __init__(self, run: Run) -> None:
         self._run_id = run.id
         self._journal = run.journal
-        self._history = run._book
+        self._history = run._history
         self._rebuilt: list[Message] = []
         """The history as the journal describes it, as far as the entries were read."""
         self._entries_read = 0

@@ -28,7 +28,7 @@ def input_message(spec: Spec, run_input: BaseModel) -> Message:
     if unserializable:
         raise _unserializable_input(spec.owner, run_input, unserializable)
     message: Message = {"role": "user", "content": parts.content(text)}
-    if parts.found:
+    if parts.parts:
         check_media(spec, media_of(message), InputError)
     return message
 
@@ -42,7 +42,7 @@ def check_media(spec: Spec, media: Sequence[SentMedium], kind: type[AcornError] 
     count = "it is" if len(media) == 1 else f"the {len(media)} media of a request are"
     raise kind(
         f"`{spec.owner}` may send {format_size(limit)} of media at once, and {count} {format_size(size)} in all, the "
-        f"largest in {largest.place} ({format_size(largest.size)}). Make them smaller, or raise `max_media_bytes` if "
+        f"largest in {largest.source} ({format_size(largest.size)}). Make them smaller, or raise `max_media_bytes` if "
         f"the model accepts more."
     )
 

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from acorn._formats.json import to_json_text
 from acorn._history.history import call_ids, tool_message, user_message
-from acorn.models.request_body import unsigned_id
+from acorn.models.request_body import strip_signature
 from acorn.record import Message
 from acorn.types import Content, JsonObject
 
@@ -121,7 +121,7 @@ def split_media(content: Content, name: str, call_id: str) -> tuple[Content, lis
     is_one_text = len(texts) == 1 and texts[0].keys() == {"type", "text"} and isinstance(texts[0]["text"], str)
     labelled: list[JsonObject] = []
     for number, part in enumerate(others, start=1):
-        label = f"Media {number} of the result of `{name}` (call `{unsigned_id(call_id)}`):"
+        label = f"Media {number} of the result of `{name}` (call `{strip_signature(call_id)}`):"
         labelled += [{"type": "text", "text": label}, part]
     return (texts[0]["text"] if is_one_text else texts or _RESULT_FOLLOWS), labelled
 
@@ -152,7 +152,7 @@ def _object_json(arguments: object) -> str:
 
 
 def repair_content(content: object) -> Content | None:
-    """Return text or content parts, or None if there is no content."""
+    """Return text or content parts, or None if the content is empty."""
     if isinstance(content, str):
         return content if content.strip() else None
     if isinstance(content, list):

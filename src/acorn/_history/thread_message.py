@@ -8,7 +8,7 @@ from __future__ import annotations
 from acorn._history.history import user_message
 from acorn.record import Message
 from acorn.thread.messages import events_of
-from acorn.thread.xml import Names, document, lines_of
+from acorn.thread.xml import Names, event_lines, thread_document
 from acorn.types import Content, JsonObject
 
 
@@ -35,9 +35,9 @@ class ThreadMessage:
         for message in conversation[len(self._messages) :]:
             self._iteration += message["role"] == "assistant"
             self._parts += _media_parts(message, len(self._lines))
-            self._lines += lines_of(events_of(message, self._iteration), len(self._lines), self._names)
+            self._lines += event_lines(events_of(message, self._iteration), len(self._lines), self._names)
         self._messages = conversation
-        text = document(self._lines)
+        text = thread_document(self._lines)
         content: Content = [{"type": "text", "text": text}, *self._parts] if self._parts else text
         return [*messages[:first], user_message(content)]
 

@@ -7,6 +7,7 @@ Everything that enters the history has an entry with its index, so the journal a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from pydantic_core import from_json
@@ -49,8 +50,7 @@ class Transcript:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.journal = run.journal
-        self.history = run._book
-        self.edits = HistoryEdits(run)
+        self.history = run._history
         self.turn: Message | None = None
         """The last response of the model, as the message that was added to the history."""
         self.written: list[Message] | None = None
@@ -61,17 +61,22 @@ class Transcript:
         self._last_result: tuple[ToolResult, Content] | None = None
         """The last tool result, and the text that the model reads for it."""
 
+    @cached_property
+    def edits(self) -> HistoryEdits:
+        """The detection of the user's edits. Most runs need none, because no user code asks for the history."""
+        return HistoryEdits(self.run)
+
     @property
     def turn_index(self) -> int | None:
-        """The index of the last response in the history, or None if there is none or the user removed it."""
+        """The index of the last response in the history. None if there is no response or the user removed it."""
         return None if self.turn is None else find_turn(self.history.messages, self.turn)
 
     # The first messages, and messages of acorn
 
     def start(self, history: list[Message], inherited: Sequence[Message]) -> None:
         """Add the first messages. `inherited` are copies of the messages that a branch has from its parent."""
-        self.history.start(history, len(inherited))
         self.written = None if inherited else [message.copy() for message in history]
+        self.history.start(history, len(inherited))
         own = map(copy_json, history[len(inherited) :])
         journal = self.journal
         journal.entries.append(

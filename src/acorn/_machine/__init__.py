@@ -1,1 +1,1 @@
-"""The loop itself: pure, without I/O, clock or chance. It asks, and is told."""
+"""The agent loop: a pure state machine, and the parts that it holds."""

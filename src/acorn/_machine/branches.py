@@ -7,7 +7,7 @@ agent that is used as a tool is a branch that inherits nothing but the model.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -25,12 +25,12 @@ from acorn._history.transcript import Transcript, result_content
 from acorn._machine.asks import BranchEnd
 from acorn._machine.limits import Budget, Budgets, Limits
 from acorn._machine.plan import Plan
-from acorn._machine.requests import RequestBuilder, named_tools
+from acorn._machine.requests import RequestBuilder, StepHook, named_tools
 from acorn._machine.state import BranchContext, State, branch_id
 from acorn.errors import BranchError, InputError
 from acorn.journal import BranchFinished, BranchStarted, RunFailed, RunInterrupted
 from acorn.record import Message, Run
-from acorn.step import Step, changes_of
+from acorn.step import changes_of
 from acorn.types import Content, JsonObject, ToolCall, ToolResult, Unfinished
 
 _NO_RESULT_YET = "This call has not returned yet."
@@ -55,22 +55,19 @@ _INHERITED = (
 _RATE_LIMITS = ("rate_limit", "max_concurrency")
 
 
+@dataclass(eq=False)
 class Branches:
     """The branches of one run."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        run: Run,
-        state: State,
-        transcript: Transcript,
-        builder: RequestBuilder,
-        budgets: Budgets,
-    ) -> None:
-        self._plan, self.run, self._state = plan, run, state
-        self._transcript, self._builder, self._budgets = transcript, builder, budgets
-        self.are_counted = False
-        """Whether the usage of branches that were open at the end of the run is part of the run's usage."""
+    plan: Plan
+    run: Run
+    state: State
+    transcript: Transcript
+    builder: RequestBuilder
+    budgets: Budgets
+    hook: StepHook
+    are_counted: bool = False
+    """Whether the usage of branches that were open at the end of the run is part of the run's usage."""
 
     def new_context(
         self,
@@ -80,8 +77,6 @@ class Branches:
         now: float,
         *,
         has_input: bool,
-        step: Step | None = None,
-        results: Iterable[ToolResult] = (),
         started: Mapping[str, str] = {},
         call_id: str | None = None,
         inside: str | None = None,
@@ -90,11 +85,10 @@ class Branches:
     ) -> BranchContext:
         """Return what a branch that starts now takes from this run.
 
-        `results` are those of the current step, and `started` the names of the branches that start with it, by the id
-        of their call. `step` is the step that a hook changes at the moment. Code in a branch of this run may start a
-        branch of this run too. It is deeper than the run itself, so `caller_depth` counts.
+        `started` are the names of the branches that start together, by the id of their call. Code in a branch of this
+        run may start a branch of this run too. It is deeper than the run itself, so `caller_depth` counts.
         """
-        spec, above = self._plan.spec, self._plan.context
+        spec, above = self.plan.spec, self.plan.context
         depth, path = (above.depth + 1, f"{above.path}/{name}") if above else (1, name)
         depth = max(depth, caller_depth + 1)
         if depth > spec.max_depth:
@@ -102,14 +96,14 @@ class Branches:
                 f"`{name}` would be branch {depth} levels deep, and `max_depth` of `{spec.owner}` is "
                 f"{spec.max_depth}; finish without it, or raise `max_depth`."
             )
-        settings, tools = self._changed(step)
+        settings, tools = self._changed()
         history: list[Message] = []
         if inherits:
-            is_in_step = self._state.phase in ("tools", "branches", "step", "judge")
-            turn_index = self._transcript.turn_index if is_in_step else None
-            messages = self._transcript.history
-            copies = self._builder.messages.copies_of(messages.messages, is_private=messages.noted is None)
-            history = _close_turn(copies, turn_index, results, started)
+            is_in_step = self.state.phase in ("tools", "branches", "step", "judge")
+            turn_index = self.transcript.turn_index if is_in_step else None
+            messages = self.transcript.history
+            copies = self.builder.messages.copies_of(messages.messages, is_private=messages.noted is None)
+            history = _close_turn(copies, turn_index, self.hook.results(), started)
         return BranchContext(
             branch_id(self.run.id, place),
             self.run.id,
@@ -123,43 +117,44 @@ class Branches:
             has_input=has_input,
             inherits=inherits,
             history=tuple(history),
-            openings=self._builder.openings if inherits else (),
+            openings=self.builder.openings if inherits else (),
             settings=dict(settings),
             tools=tuple([tool.name for tool in tools]) if inherits else (),
-            limits=self._state.meter.limits_for_branches(self._budgets.limits, self._builder.model.price(), now),
+            limits=self.state.meter.limits_for_branches(self.budgets.limits, self.builder.model.price(), now),
         )
 
-    def plan_for(self, context: BranchContext, plan: Plan, step: Step | None) -> Plan:
+    def plan_for(self, context: BranchContext, plan: Plan) -> Plan:
         """Return the plan of a branch's instance, with everything that it inherits from this run."""
         spec = inherited_spec(
             plan.spec,
-            self._plan.spec,
+            self.plan.spec,
             context.settings,
             context.depth,
             context.limits.seconds,
             inherits=context.inherits,
         )
         limits = Limits(context.limits.tokens, context.limits.cost)
-        budget = Budget(self._plan.spec.owner, limits, self._state.meter.spent)
-        known = {tool.name: tool for tool in (*self._builder.toolset.tools, *self._changed(step)[1])}
+        budget = Budget(self.plan.spec.owner, limits, self.state.meter.spent)
+        known = {tool.name: tool for tool in (*self.builder.toolset.tools, *self._changed()[1])}
         deps = self.run.deps if plan.deps is None else plan.deps
         check_deps(plan.spec.owner, plan.deps_type, deps)
         return replace(
             plan,
             spec=spec,
             context=context,
-            above=(budget, *self._budgets.all[1:]),
+            above=(budget, *self.budgets.all[1:]),
             inherited=named_tools(tuple(known.values()), context.tools) if context.inherits else (),
             deps=deps,
-            on_human=plan.on_human or self._plan.on_human,
+            on_human=plan.on_human or self.plan.on_human,
         )
 
-    def _changed(self, step: Step | None) -> tuple[JsonObject, tuple[Tool, ...]]:
+    def _changed(self) -> tuple[JsonObject, tuple[Tool, ...]]:
         """Return the settings that were changed during the run, and the tools, as a hook has left them so far."""
+        step = self.hook.step
         if step is None:
-            return self._state.settings, self._builder.toolset.tools
+            return self.state.settings, self.builder.toolset.tools
         changes = changes_of(step)
-        return merge_settings(self._state.settings, changes.settings), changes.tools
+        return merge_settings(self.state.settings, changes.settings), changes.tools
 
     def start(self, context: BranchContext, now: float) -> None:
         """Note that a branch starts."""

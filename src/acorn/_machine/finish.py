@@ -15,16 +15,16 @@ from pydantic_core import from_json, to_json
 
 from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.json import safe_repr, shorten, to_json_text
+from acorn._formats.json import safe_repr, shorten
 from acorn._formats.schema.generate import close_objects, is_strict
 from acorn._formats.schema.problems import Problem, find_problems, public_problems
-from acorn._formats.schema.shape import Shape, _part
+from acorn._formats.schema.shape import Shape, describe_problem
 from acorn._formats.xml.decode import read_xml
 from acorn._formats.xml.encode import error_document, skeleton
 from acorn._machine.state import State
 from acorn._record.saved_form import read_instance_json
-from acorn.errors import ParseError
-from acorn.models.port import ModelResponse
+from acorn.errors import ModelError, ParseError
+from acorn.models.port import Model, ModelResponse
 from acorn.record import Run
 from acorn.types import JsonObject, ToolCall
 
@@ -56,25 +56,27 @@ class FinishResult:
         return self.message if self.was_cut or not self.problems else f"{_describe(self.problems)}."
 
 
+@dataclass(eq=False)
 class Answers:
     """The answers of one run: their validation, the retries, and the candidate that `on_finish` judges."""
 
-    def __init__(self, spec: Spec, run: Run, state: State) -> None:
-        self._spec, self.run, self._state = spec, run, state
-        self.candidate: BaseModel | None = None
-        """The last valid answer."""
+    spec: Spec
+    run: Run
+    state: State
+    candidate: BaseModel | None = None
+    """The last valid answer."""
 
     def judge_calls(
         self, response: ModelResponse, calls: Sequence[ToolCall], max_tokens: int
     ) -> tuple[FinishResult, str | None]:
         """Return the first valid answer of the `__finish__` calls and the id of its call, or the first failure."""
-        faults = self._state.faults = {}
+        faults = self.state.faults = {}
         failure: FinishResult | None = None
         for call in calls:
             if call.name != FINISH:
                 continue
             cut_off = response.stop_reason == "length"
-            result = judge_arguments(self._spec.output, call.raw_arguments, cut_off=cut_off, max_tokens=max_tokens)
+            result = judge_arguments(self.spec.output, call.raw_arguments, cut_off=cut_off, max_tokens=max_tokens)
             if result.instance is not None:
                 return result, call.id
             faults[call.id] = result.document
@@ -85,41 +87,30 @@ class Answers:
     def judge_xml(self, response: ModelResponse, max_tokens: int) -> FinishResult:
         """Validate a response that should hold the answer as XML."""
         cut_off = response.stop_reason == "length"
-        root = self._spec.xml_output_root
-        return judge_xml(self._spec.output, response.content, root, cut_off=cut_off, max_tokens=max_tokens)
+        root = self.spec.xml_output_root
+        return judge_xml(self.spec.output, response.content, root, cut_off=cut_off, max_tokens=max_tokens)
 
     def spend_retry(self, result: FinishResult) -> None:
         """Count a correction. Raise `ParseError` if `parse_retries` are used up."""
-        attempts = self._state.corrections + 1
-        if attempts > self._spec.parse_retries:
-            raise out_of_retries(result, self._spec.owner, self.run.model, attempts) from result.cause
-        self._state.corrections = attempts
-
-    def propose(self, instance: BaseModel, call_id: str | None, *, is_judged: bool) -> None:
-        """Store a valid answer and the call that gave it. `is_judged` says that the class has `on_finish`."""
-        self.candidate, self._state.answered_by = instance, call_id
-        if is_judged:
-            self._state.answer = to_json_text(instance)
+        attempts = self.state.corrections + 1
+        if attempts > self.spec.parse_retries:
+            raise out_of_retries(result, self.spec.owner, self.run.model, attempts) from result.cause
+        self.state.corrections = attempts
 
     def reject(self, error: ValueError) -> FinishResult:
         """Return the problem of the candidate, which `on_finish` rejected."""
-        return reject(error, self._state.answer or "", self._raw_text())
-
-    def replies(self, text: str) -> dict[str, str]:
-        """Return the tool results for the `__finish__` calls: the faults of earlier ones, and `text` for the last."""
-        state = self._state
-        return state.faults if state.answered_by is None else {**state.faults, state.answered_by: text}
+        return reject(error, self.state.answer or "", self._raw_text())
 
     def restore(self) -> None:
         """Rebuild the candidate of a saved run, because its instance was not saved."""
-        if self._state.answer is not None and self._state.phase == "judge":
+        if self.state.answer is not None and self.state.phase == "judge":
             arguments = self._finish_arguments()
-            text = self._state.answer if arguments is None else arguments
-            self.candidate = read_instance_json(self._spec.output.schema, text, "answer")
+            text = self.state.answer if arguments is None else arguments
+            self.candidate = read_instance_json(self.spec.output.schema, text, "answer")
 
     def _raw_text(self) -> str:
         """Return the candidate as it came: as arguments, as XML, or as the value of `step.finish`."""
-        state, arguments = self._state, self._finish_arguments()
+        state, arguments = self.state, self._finish_arguments()
         if arguments is not None:
             return arguments
         if state.fallback and state.response is not None:
@@ -127,8 +118,8 @@ class Answers:
         return state.answer or ""
 
     def _finish_arguments(self) -> str | None:
-        calls = self._state.calls
-        return next((call.raw_arguments for call in calls if call.id == self._state.answered_by), None)
+        calls = self.state.calls
+        return next((call.raw_arguments for call in calls if call.id == self.state.answered_by), None)
 
 
 def judge_arguments(shape: Shape, arguments: str, *, cut_off: bool, max_tokens: int) -> FinishResult:
@@ -198,6 +189,14 @@ def reject(error: ValueError, answer: str, raw: str) -> FinishResult:
     return FinishResult(raw, None, [problem], text, cause=error)
 
 
+def refusal_error(response: ModelResponse, model: Model) -> ModelError:
+    """Return the error for a response that is a refusal."""
+    text = response.refusal or response.content or "(no text)"
+    event = "refused to answer" if response.refusal is not None else "stopped at its content filter"
+    name = response.fallbacks[-1].to if response.fallbacks else model.name
+    return ModelError(f"`{name}` {event}: {text[:500]} Change the input or the prompt, or use another model.")
+
+
 def xml_request(shape: Shape, root: str) -> str:
     """Return the message that asks for the answer in XML."""
     return f"{_INSTRUCTION}\n{skeleton(shape.xml_schema, root)}\n\n{_CLOSING}"
@@ -240,7 +239,7 @@ def _cut_off_message(max_tokens: int) -> str:
 
 
 def _describe(found: Sequence[Problem]) -> str:
-    return "; ".join(_part({**problem, "path": problem["path"] or "output"}) for problem in found)
+    return "; ".join(describe_problem({**problem, "path": problem["path"] or "output"}) for problem in found)
 
 
 def _unknown_field(name: str, shape: Shape, fields: JsonObject) -> Problem:

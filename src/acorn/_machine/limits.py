@@ -74,8 +74,8 @@ class Meter:
     step_began: float = 0.0
     spent: Spent = field(default_factory=Spent)
 
-    def count(self, usage: Usage, cost: float | None, seconds: float) -> None:
-        """Count a response."""
+    def count(self, usage: Usage, seconds: float) -> None:
+        """Measure a response."""
         if self.last is not None:
             self.growth = max(0, usage.input_tokens - self.last.input_tokens)
         self.last = usage
@@ -83,7 +83,6 @@ class Meter:
             self.largest_output = usage.output_tokens
         if seconds > self.longest_call:
             self.longest_call = seconds
-        self.spent.add(usage.input_tokens + usage.output_tokens, cost or 0.0)
 
     def count_step(self, now: float) -> None:
         """Count the duration of a step that ends now."""
@@ -99,7 +98,7 @@ class Meter:
         answer = Usage(next_input, self.largest_output)
         # After one more step, the answer has a longer conversation as its input.
         later = Usage(next_input + answer.output_tokens + self.growth, answer.output_tokens)
-        # Before the first response this is only a guess, which is no reason to end the run.
+        # Before the first response this is only a guess, which must not end the run.
         least = Usage(next_input if self.last else 0)
         needs: list[tuple[str, float, float, float]] = []
         if limits.tokens is not None:
@@ -197,16 +196,16 @@ class Budgets:
     def pay(self, response: ModelResponse, model: Model, run: Run, seconds: float, *, is_summary: bool = False) -> None:
         """Count a response in the record and in every budget. A summary says nothing about the next request."""
         usage = response.usage
+        if not is_summary:
+            self.meter.count(usage, seconds)
         if response.cost is None and (price := model.price()) is not None:
             response.cost = price.of(usage)
         usage.requests = usage.requests or 1  # A model object of the user need not count requests.
-        cost = response.cost
-        if is_summary:
-            self.meter.spent.add(usage.total_tokens, cost or 0.0)
-        else:
-            self.meter.count(usage, cost, seconds)
-        for budget in self.all[1:]:
-            budget.spent.add(usage.total_tokens, cost or 0.0)
+        cost, tokens = response.cost, usage.total_tokens
+        for budget in self.all:
+            spent = budget.spent  # Branches count from several threads, so each sum is one statement.
+            spent.tokens += tokens
+            spent.cost += cost or 0.0
         run.usage.add(usage)
         if cost is not None:
             run.cost = (run.cost or 0.0) + cost
@@ -248,6 +247,19 @@ def digest_step(
             if result.error is not None:
                 errors.append(str(result.error))
     return _digest(texts), _digest(errors) if errors and len(errors) == count else ""
+
+
+def add_step(
+    digests: list[StepDigest],
+    calls: Sequence[ToolCall],
+    results: Sequence[ToolResult],
+    messages: Sequence[ResultMessage],
+    repeatable: Collection[str],
+) -> bool:
+    """Add the digest of a step, and return whether the last steps repeat each other."""
+    digest = digest_step(calls, results, messages, repeatable)
+    digests[:] = [*digests[-5:], digest]
+    return digest != NO_DIGEST and is_repeating(digests)
 
 
 def is_repeating(digests: Sequence[StepDigest]) -> bool:

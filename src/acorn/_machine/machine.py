@@ -4,7 +4,7 @@
 
 The machine lists the operations that it needs (`listed`), notes which are in progress (`begin`) and takes their
 outcomes (`tell`), one at a time. A single turn, corrections and the forced finish use the same phases. An outcome is
-part of the state as soon as it is told, so a run can be saved between any two calls of `tell`. The machine does no I/O
+part of the state as soon as `tell` returns, so a run can be saved between any two calls. The machine does no I/O
 and reads no clock: drivers perform the asks and pass the time.
 
 The methods are in the order in which a run passes through them. The parts of the machine hold everything else.
@@ -15,41 +15,38 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar, assert_never
+from typing import Any, assert_never
 
 from pydantic import BaseModel
 
 from acorn._declare.spec import read_prompt_file
 from acorn._declare.tools.collect import FINISH
-from acorn._formats.json import copy_json, safe_repr, to_json_text
-from acorn._history.compaction import CompactedRange, range_to_compact, summary_text
+from acorn._formats.json import copy_json, to_json_text
 from acorn._history.first_messages import first_messages, prompt_text
 from acorn._history.request_messages import REMINDER, RequestMessages
 from acorn._history.transcript import Transcript, check_is_list
 from acorn._machine import limits
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool, BranchEnd
 from acorn._machine.branches import Branches, branch_result, first_branch_messages
-from acorn._machine.finish import Answers, FinishResult, no_answer, xml_request
+from acorn._machine.finish import Answers, FinishResult, no_answer, refusal_error, xml_request
 from acorn._machine.limits import Budgets, Limits
 from acorn._machine.plan import Plan
-from acorn._machine.requests import RequestBuilder
+from acorn._machine.requests import RequestBuilder, StepHook
 from acorn._machine.state import BranchContext, State, StopReason
 from acorn._machine.tool_calls import PendingCalls
 from acorn._record.saved_form import read_instance
-from acorn.errors import AcornError, DeclarationError, LimitError, ModelError, StoreError
-from acorn.journal import ModelRequested, ModelResponded, ResultMessage, RunStarted, ToolStarted
-from acorn.models.port import Model, ModelResponse, thinks
+from acorn.errors import AcornError, LimitError, ModelError, StoreError
+from acorn.journal import ModelRequested, ModelResponded, RunStarted, ToolStarted
+from acorn.models.port import ModelResponse, thinks
 from acorn.record import Run
-from acorn.step import Step, changes_of
+from acorn.step import changes_of
 from acorn.stores.port import RunCancelledError
-from acorn.types import Content, Paused, Request, ToolCall, ToolResult, Unfinished, Usage
+from acorn.types import Content, Paused, Request, ToolCall, ToolResult, Unfinished
 
 REMINDER_CUT_OFF = f"Your reply was cut off at the token limit. {REMINDER} A shorter reply fits."
 FINISHED = "Finished."
 SKIPPED = f"Skipped: `{FINISH}` was called in the same response, so this call was not executed."
 TOO_LATE = "Skipped: the final answer is due now, so this call was not executed."
-
-T = TypeVar("T")
 
 
 class Machine:
@@ -69,13 +66,12 @@ class Machine:
         own_limits = Limits(spec.max_total_tokens, spec.max_cost, spec.max_seconds)
         self.budgets = budgets = Budgets(spec.owner, own_limits, state.meter, plan.above)
         self.builder = builder = RequestBuilder(plan, run, state, transcript, budgets, messages)
-        self.branches = branches = Branches(plan, run, state, transcript, builder, budgets)
+        self.hook = StepHook(spec, run, state, builder)
+        self.branches = branches = Branches(plan, run, state, transcript, builder, budgets, self.hook)
         self.calls = PendingCalls(plan, run, state, transcript, builder, branches, budgets)
         self.answers = Answers(spec, run, state)
         self._asks: dict[str, Ask] | None = None
         """The current asks by their ids. None if they must be listed again."""
-        self._step: Step | None = None
-        """The step that a hook sees at the moment."""
         self._is_single_turn = spec.max_steps is None
         self._is_mid_update = False
         """Whether `start` or `tell` is in progress, or was interrupted."""
@@ -209,7 +205,7 @@ class Machine:
                 return {call.id: call for call in (*self.calls.list_branches(), *self.calls.list_asks(now))}
             case "step":
                 assert plan.on_step is not None
-                ask = AskHook(f"on_step {run.steps}", plan.on_step, (self._hook_step(),))
+                ask = AskHook(f"on_step {run.steps}", plan.on_step, (self.hook.open(),))
             case "compact":
                 request = builder.build_summary(now)
                 id = f"compact {state.turns + 1}"
@@ -223,7 +219,7 @@ class Machine:
                 ask = AskHook("prompt", self._prompt_reader())
             case "start":
                 assert plan.on_start is not None
-                ask = AskHook("on_start", plan.on_start, (self._hook_step(),))
+                ask = AskHook("on_start", plan.on_start, (self.hook.open(),))
             case "new" | "done":
                 return {}
             case _:
@@ -274,7 +270,7 @@ class Machine:
         elif state.phase == "step" and plan.on_step is None:
             self._take_step(None, now)
         elif state.phase == "judge" and plan.on_finish is None and self.answers.candidate is not None:
-            self._accept(self.spec.output.unwrap(self.answers.candidate))
+            self._accept(self.answers.candidate)
 
     def _prompt_reader(self) -> Callable[[], object]:
         if self.plan.prompt is not None:
@@ -319,7 +315,7 @@ class Machine:
 
     def _take_start(self, returned: object, now: float) -> None:
         """Adopt the changes that `on_start` made."""
-        step = self._close_hook("on_start", returned)
+        step = self.hook.close("on_start", returned)
         assert step is not None
         if step.tool_results or step.tool_calls:
             raise AcornError(
@@ -381,33 +377,19 @@ class Machine:
         if self.spec.max_steps is not None and self.run.steps >= self.spec.max_steps and not self.state.forced:
             self.state.forced, self.state.reason = True, "forced"
 
-    def _take_summary(self, response: ModelResponse, asked: float, now: float) -> None:
-        """Replace older steps by a summary. They stay if the model gave none."""
-        state, builder = self.state, self.builder
-        builder.request, state.compacted = None, state.turns
-        self.budgets.pay(response, builder.model, self.run, now - asked, is_summary=True)
-        self.transcript.edits.note_all()
-        history = self.transcript.history.messages
-        compacted = range_to_compact(history, builder.openings, self.spec.compact_at or 1)
-        text = "" if _is_refused(response) else summary_text(response.content, was_cut=response.stop_reason == "length")
-        if compacted is None:  # User code changed the history meanwhile.
-            compacted, text = CompactedRange(0, 0, (), 0), ""
-        self.transcript.compact(compacted, text, asked, response)
-        if text:
-            builder.reset_after_summary()
-        self._prepare_request(now)
-
     # The response
 
     def _take_response(self, ask: AskModel, response: ModelResponse, asked: float, now: float) -> None:
         if ask.is_summary:
-            self._take_summary(response, asked, now)
+            self.builder.take_summary(response, asked, now)
+            self._prepare_request(now)
             return
         state, model = self.state, self.builder.model
         self.builder.request = None
         state.turns += 1
         self.budgets.pay(response, model, self.run, now - asked)
-        error = refusal_error(response, model) if _is_refused(response) else None
+        is_refusal = response.refusal is not None or response.stop_reason == "content_filter"
+        error = refusal_error(response, model) if is_refusal else None
         calls = self.transcript.add_response(response, asked, None if error is None else response.refusal or "")
         if error is not None:
             raise error
@@ -513,42 +495,16 @@ class Machine:
         if self.plan.on_step is None:
             self._take_step(None, now)
 
-    def _hook_step(self) -> Step:
-        """Return the step that `on_start` and `on_step` see and change."""
-        state, toolset = self.state, self.builder.toolset
-        if self._step is None:
-            self._step = Step(
-                self.spec,
-                self.run,
-                state.response or ModelResponse(usage=Usage()),  # `on_start` runs before the first response.
-                list(state.calls),  # A copy, because the hook may change the list.
-                [state.results[call.id] for call in state.calls],
-                toolset.tools,
-                toolset.branches,
-                state.settings,
-            )
-        return self._step
-
-    def _close_hook(self, name: str, returned: object) -> Step | None:
-        """Return the step as the hook left it."""
-        step, self._step = self._step, None
-        if returned is not None and returned is not step:
-            raise DeclarationError(
-                f"`{self.spec.owner}.{name}` must return the step or nothing, got {safe_repr(returned)[:120]}."
-            )
-        return step
-
     def _take_step(self, returned: object, now: float) -> None:
         """Write the results to the history as the hook left them, and decide what follows."""
         state = self.state
-        step = None if self._step is returned is None else self._close_hook("on_step", returned)
+        step = None if self.hook.step is returned is None else self.hook.close("on_step", returned)
         context: Content | None = None
         output: BaseModel | None = None
         if step is None:
             results = [state.results[call.id] for call in state.calls]
         else:
-            results = _check_items(step.tool_results, ToolResult, "tool_results")
-            state.calls = _check_items(step.tool_calls, ToolCall, "tool_calls")
+            results = self.hook.take_results(step)
             changes = changes_of(step)
             context, output = changes.context, changes.output
             self.builder.apply(changes)
@@ -561,21 +517,20 @@ class Machine:
             assert state.response is not None
             self._finish(Unfinished(self.spec.owner, state.response.content, state.calls, results), "unfinished")
         else:
-            if self.spec.loop_guard is not None:
-                self._check_repetition(results, messages)
+            repeatable = self.builder.toolset.repeatable
+            if self.spec.loop_guard is not None and limits.add_step(
+                state.digests, state.calls, results, messages, repeatable
+            ):
+                self._stop_repetition()
             if not state.calls:
                 was_cut = state.response is not None and state.response.stop_reason == "length"
                 self.transcript.add_user_message(REMINDER_CUT_OFF if was_cut else REMINDER)
             self._force_at_last_step()
             self._prepare_request(now)
 
-    def _check_repetition(self, results: Sequence[ToolResult], messages: Sequence[ResultMessage]) -> None:
-        """Warn the model if it repeats its steps. If it continues and `loop_guard` is "force", force an answer."""
+    def _stop_repetition(self) -> None:
+        """Warn the model that it repeats its steps. The next time, force an answer if `loop_guard` is "force"."""
         state = self.state
-        digest = limits.digest_step(state.calls, results, messages, self.builder.toolset.repeatable)
-        state.digests = [*state.digests[-5:], digest]
-        if digest == limits.NO_DIGEST or not limits.is_repeating(state.digests):
-            return
         if not state.was_warned:
             state.was_warned = True
             self.transcript.add_user_message(limits.REPEATED)
@@ -586,29 +541,32 @@ class Machine:
 
     def _propose(self, instance: BaseModel, call_id: str | None) -> None:
         """Pass a valid answer to `on_finish`, or accept it."""
-        is_judged = self.plan.on_finish is not None
-        self.answers.propose(instance, call_id, is_judged=is_judged)
-        self.state.phase = "judge"
-        if not is_judged:
-            self._accept(self.spec.output.unwrap(instance))
+        state = self.state
+        self.answers.candidate, state.answered_by = instance, call_id
+        state.phase = "judge"
+        if self.plan.on_finish is None:
+            self._accept(instance)
+        else:
+            state.answer = to_json_text(instance)
 
     def _take_judgement(self, outcome: object, now: float) -> None:
-        candidate = self.answers.candidate
+        candidate, state = self.answers.candidate, self.state
         assert candidate is not None
         if not isinstance(outcome, ValueError):
-            self._accept(self.spec.output.unwrap(candidate) if outcome is None else outcome)
+            self._accept(candidate, outcome)
             return
         result = self.answers.reject(outcome)
-        has_call = self.state.answered_by is not None
-        if has_call:
-            self.transcript.answer_calls(self.answers.replies(result.document), SKIPPED)
-        self._correct(result, now, is_user_message=not has_call)
+        if state.answered_by is not None:
+            self.transcript.answer_calls({**state.faults, state.answered_by: result.document}, SKIPPED)
+        self._correct(result, now, is_user_message=state.answered_by is None)
 
-    def _accept(self, output: object) -> None:
+    def _accept(self, candidate: BaseModel, replacement: object = None) -> None:
+        """End the run with the candidate, or with the value that `on_finish` returned instead."""
         state = self.state
         reason: StopReason = state.reason
+        output = self.spec.output.unwrap(candidate) if replacement is None else replacement
         if state.answered_by is not None:
-            self.transcript.answer_calls(self.answers.replies(FINISHED), SKIPPED)
+            self.transcript.answer_calls({**state.faults, state.answered_by: FINISHED}, SKIPPED)
         elif not state.fallback:
             reason = "step"  # The output comes from `step.finish`.
         self._finish(output, reason)
@@ -640,7 +598,7 @@ class Machine:
     def _stop(self, error: BaseException, now: float, *, is_final: bool) -> None:
         self.journal.now = now
         self._asks = None
-        self.transcript.stop(error, self._current_results(), self.setting("model"), is_final=is_final)
+        self.transcript.stop(error, self.hook.valid_results(), self.setting("model"), is_final=is_final)
         self.run.error = error
         is_failure = isinstance(error, Exception) and not isinstance(error, RunCancelledError)
         self.run.stop_reason = "error" if is_failure else "cancelled"
@@ -663,7 +621,7 @@ class Machine:
     def pause(self, requests: Sequence[Request], now: float) -> None:
         """Pause the run, which needs human input to continue, and complete its history."""
         self._asks, self.journal.now = None, now
-        self.transcript.pause(self._current_results())
+        self.transcript.pause(self.hook.valid_results())
         self.run.output, self.run.stop_reason = Paused(self.run.id, requests), "paused"
 
     def answer(self, request_id: str, value: object, now: float) -> None:
@@ -679,37 +637,9 @@ class Machine:
 
     # Branches and saved runs
 
-    def new_branch(
-        self,
-        name: str,
-        branch_input: BaseModel,
-        place: str,
-        now: float,
-        *,
-        has_input: bool,
-        inside: str | None,
-        depth: int,
-    ) -> BranchContext:
-        """Return the context of a branch that user code starts. `depth` is the depth of that code."""
-        return self.branches.new_context(
-            name,
-            branch_input,
-            place,
-            now,
-            has_input=has_input,
-            step=self._step,
-            results=self._step_results(),
-            inside=inside,
-            caller_depth=depth,
-        )
-
-    def branch_plan(self, context: BranchContext, plan: Plan) -> Plan:
-        """Return the plan of a branch's instance, with everything that it inherits from this run."""
-        return self.branches.plan_for(context, plan, self._step)
-
     def branch(self, context: BranchContext, plan: Plan) -> Machine:
         """Return the machine of a branch that was created here."""
-        branch_plan, branch_input = self.branch_plan(context, plan), context.input
+        branch_plan, branch_input = self.branches.plan_for(context, plan), context.input
         if not isinstance(branch_input, BaseModel):  # The context was saved.
             branch_input = read_instance(plan.spec.input.schema, branch_input, "input of a branch")
         run: Run = Run(context.run_id, branch_input, deps=branch_plan.deps, branch=context.path)
@@ -727,45 +657,9 @@ class Machine:
         """Return a setting as a hook changed it, or as it was declared."""
         return self.builder.setting(name)
 
-    def _step_results(self) -> list[ToolResult]:
-        """Return the results of the current step, as `on_step` has left them so far."""
-        if self._step is not None:
-            return _check_items(self._step.tool_results, ToolResult, "tool_results")
-        return list(self.state.results.values())
-
-    def _current_results(self) -> list[ToolResult]:
-        """Return the results of the current step, even if a hook has made them invalid."""
-        try:
-            return self._step_results()
-        except AcornError:
-            return list(self.state.results.values())
-
-
-def _is_refused(response: ModelResponse) -> bool:
-    return response.refusal is not None or response.stop_reason == "content_filter"
-
-
-def refusal_error(response: ModelResponse, model: Model) -> ModelError:
-    """Return the error for a response that is a refusal."""
-    text = response.refusal or response.content or "(no text)"
-    event = "refused to answer" if response.refusal is not None else "stopped at its content filter"
-    name = response.fallbacks[-1].to if response.fallbacks else model.name
-    return ModelError(f"`{name}` {event}: {text[:500]} Change the input or the prompt, or use another model.")
-
 
 def can_resume_after(error: BaseException) -> bool:
     """Whether the error only interrupts the run: Ctrl-C, a limit, or a temporary failure of the provider."""
     if isinstance(error, ModelError):
         return error.retryable
     return isinstance(error, LimitError) or not isinstance(error, Exception)
-
-
-def _check_items(values: object, kind: type[T], name: str) -> list[T]:
-    """Raise an error if a hook replaced the list of a step by another value."""
-    if isinstance(values, list):
-        for value in values:
-            if not isinstance(value, kind):
-                break
-        else:
-            return values
-    raise AcornError(f"`step.{name}` must stay a list of {kind.__name__}, got {to_json_text(values)[:120]}.")

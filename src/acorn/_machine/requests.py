@@ -1,19 +1,23 @@
-"""The request builder: the current settings, model and tools of a run, and the requests made from them."""
+"""The request builder: the current settings, model and tools of a run, and the requests made from them.
+
+Hooks change the settings and tools through the step that `StepHook` gives them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic_core import to_json
 
 from acorn._declare.settings import effective_setting, explicit_settings, merge_settings
+from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH, collect_tools, merge_tools
 from acorn._declare.tools.kinds import HostedTool, Tool, may_ask_human
-from acorn._formats.json import safe_repr
-from acorn._history.compaction import estimate_tokens, range_to_compact, summary_messages
+from acorn._formats.json import safe_repr, to_json_text
+from acorn._history.compaction import CompactedRange, estimate_tokens, range_to_compact, summary_messages, summary_text
 from acorn._history.first_messages import check_media, input_message
 from acorn._history.request_messages import RequestMessages
 from acorn._history.transcript import Transcript
@@ -22,13 +26,15 @@ from acorn._machine.limits import Budgets
 from acorn._machine.plan import BranchTool, Plan
 from acorn._machine.state import State
 from acorn.errors import AcornError, DeclarationError, ToolConflictError
-from acorn.models.port import ModelRequest, models_of, takes_strict, takes_tool, thinks
+from acorn.models.port import ModelRequest, ModelResponse, models_of, takes_strict, takes_tool, thinks
 from acorn.record import Message, Run
-from acorn.step import StepChanges
-from acorn.types import JsonObject, Usage
+from acorn.step import Step, StepChanges
+from acorn.types import JsonObject, ToolCall, ToolResult, Usage
 
 if TYPE_CHECKING:
     from acorn._history.thread_message import ThreadMessage
+
+T = TypeVar("T")
 
 
 @dataclass(eq=False)
@@ -121,34 +127,32 @@ class RequestBuilder:
         budgets: Budgets,
         messages: RequestMessages | None,
     ) -> None:
+        self.run = run
+        self._plan, self._state, self._spec = plan, state, plan.spec
+        self._transcript, self._budgets = transcript, budgets
+        self._read_settings()
+        self.is_timed = budgets.limits.seconds is not None
+        """Whether the timeout of a request depends on the time when it is sent."""
         self.request: ModelRequest | None = None
         """The next request, if it is built."""
         self.message_count = 0
         """The number of messages in the next request."""
-        self.messages = messages or RequestMessages()
-        self.is_timed = budgets.limits.seconds is not None
-        """Whether the timeout of a request depends on the time when it is sent."""
-        self._plan, self.run, self._state = plan, run, state
-        self._spec = plan.spec
-        self._transcript, self._budgets = transcript, budgets
         self.source_tools: list[tuple[Tool, ...]] = []
         """The tools of each source that is open."""
         self._thread = _new_thread_message() if plan.spec.history_format == "thread" else None
-        self.openings = self._openings()
+        self.messages = messages or RequestMessages()
+        context = plan.context
+        self.openings: tuple[Message, ...] = (input_message(plan.spec, run.input),)
         """The input messages of this run and the runs above it, its own first."""
-        self._read_settings()
-        self._use_model()
+        if context is not None and context.inherits:
+            self.openings = (self.openings if context.has_input else ()) + context.openings
+        self.model = plan.resolve(self._model_setting, plan.spec)
+        if budgets.has_cost_limit:
+            budgets.check_price(self.model)
         tools = inherited_tools(plan.inherited, plan.tools, plan.branches) if plan.inherited else plan.tools
         self.toolset = Toolset(tools, self._remaining_branches(), self._finish_definition())
         if self.toolset.hosted:
             self._check_hosted()
-
-    def _openings(self) -> tuple[Message, ...]:
-        context = self._plan.context
-        own = (input_message(self._spec, self.run.input),)
-        if context is None or not context.inherits:
-            return own
-        return (own if context.has_input else ()) + context.openings
 
     # Settings and the model
 
@@ -166,11 +170,6 @@ class RequestBuilder:
             self._declared -= {"strict"}
         self._model_setting = effective_setting("model", changed, spec)
 
-    def _use_model(self) -> None:
-        self.model = self._plan.resolve(self._model_setting, self._spec)
-        if self._budgets.has_cost_limit:
-            self._budgets.check_price(self.model)
-
     def apply(self, changes: StepChanges) -> None:
         """Adopt the settings and tools that a hook changed."""
         state, is_other_model = self._state, False
@@ -179,7 +178,9 @@ class RequestBuilder:
             self._read_settings()
             # The models of a list may have settings of their own, which other settings override.
             if "model" in changes.settings or isinstance(self._model_setting, list | tuple):
-                self._use_model()
+                self.model = self._plan.resolve(self._model_setting, self._spec)
+                if self._budgets.has_cost_limit:
+                    self._budgets.check_price(self.model)
                 is_other_model = True
         if changes.tools != self.toolset.tools:
             state.tools = [tool.name for tool in changes.tools]
@@ -246,10 +247,6 @@ class RequestBuilder:
 
     # Requests
 
-    def discard(self) -> None:
-        """Build the next request again."""
-        self.request = None
-
     def build(self, now: float) -> ModelRequest:
         """Return the next request, with the time that is left."""
         if self.request is None:
@@ -310,10 +307,78 @@ class RequestBuilder:
         self._transcript.edits.note_all()
         return range_to_compact(history.messages, self.openings, max_size) is not None
 
-    def reset_after_summary(self) -> None:
-        """Read the compacted history again, and estimate its size until the next response reports it."""
-        self.messages.reset()
-        self._state.meter.last = Usage(estimate_tokens(self._transcript.history.messages))
+    def take_summary(self, response: ModelResponse, asked: float, now: float) -> None:
+        """Replace older steps by a summary. They stay if the model gave none."""
+        state, transcript, history = self._state, self._transcript, self._transcript.history
+        self.request, state.compacted = None, state.turns
+        self._budgets.pay(response, self.model, self.run, now - asked, is_summary=True)
+        transcript.edits.note_all()
+        compacted = range_to_compact(history.messages, self.openings, self._spec.compact_at or 1)
+        is_refusal = response.refusal is not None or response.stop_reason == "content_filter"
+        text = "" if is_refusal else summary_text(response.content, was_cut=response.stop_reason == "length")
+        if compacted is None:  # User code changed the history meanwhile.
+            compacted, text = CompactedRange(0, 0, (), 0), ""
+        transcript.compact(compacted, text, asked, response)
+        if text:
+            self.messages.reset()
+            # An estimate, until the next response reports the size.
+            state.meter.last = Usage(estimate_tokens(history.messages))
+
+
+@dataclass(eq=False)
+class StepHook:
+    """The step that `on_start` or `on_step` sees and changes at the moment."""
+
+    spec: Spec
+    run: Run
+    state: State
+    builder: RequestBuilder
+    step: Step | None = None
+    """The step, while a hook has it."""
+
+    def open(self) -> Step:
+        """Return the step for the hook."""
+        state, toolset = self.state, self.builder.toolset
+        if self.step is None:
+            self.step = Step(
+                self.spec,
+                self.run,
+                state.response or ModelResponse(usage=Usage()),  # `on_start` runs before the first response.
+                list(state.calls),  # A copy, because the hook may change the list.
+                [state.results[call.id] for call in state.calls],
+                toolset.tools,
+                toolset.branches,
+                state.settings,
+            )
+        return self.step
+
+    def close(self, name: str, returned: object) -> Step | None:
+        """Return the step as the hook left it. Raise an error if the hook returned another value."""
+        step, self.step = self.step, None
+        if returned is not None and returned is not step:
+            raise DeclarationError(
+                f"`{self.spec.owner}.{name}` must return the step or nothing, got {safe_repr(returned)[:120]}."
+            )
+        return step
+
+    def take_results(self, step: Step) -> list[ToolResult]:
+        """Adopt the calls of a closed step, and return its results."""
+        results = _check_items(step.tool_results, ToolResult, "tool_results")
+        self.state.calls = _check_items(step.tool_calls, ToolCall, "tool_calls")
+        return results
+
+    def results(self) -> list[ToolResult]:
+        """Return the results of the current step, as the hook has left them so far."""
+        if self.step is not None:
+            return _check_items(self.step.tool_results, ToolResult, "tool_results")
+        return list(self.state.results.values())
+
+    def valid_results(self) -> list[ToolResult]:
+        """Return the results of the current step. Ignore the hook's changes if they are invalid."""
+        try:
+            return self.results()
+        except AcornError:
+            return list(self.state.results.values())
 
 
 def inherited_tools(
@@ -340,3 +405,14 @@ def _new_thread_message() -> ThreadMessage:
     from acorn._history.thread_message import ThreadMessage  # The event classes, which most runs do not need.
 
     return ThreadMessage()
+
+
+def _check_items(values: object, kind: type[T], name: str) -> list[T]:
+    """Raise an error if a hook replaced the list of a step by another value."""
+    if isinstance(values, list):
+        for value in values:
+            if not isinstance(value, kind):
+                break
+        else:
+            return values
+    raise AcornError(f"`step.{name}` must stay a list of {kind.__name__}, got {to_json_text(values)[:120]}.")

@@ -1,14 +1,11 @@
-"""What the entries of a step tell of the machine's memory, so that it is not written whole with each of many results.
+"""Saved runs: a run between two calls of `tell` as plain JSON data, and back.
 
-A memory holds the calls of its step and what has come of them. Where there are many, it is written when they have
-begun, and again when the step is over; in between the entries tell what has begun and returned since. Whoever loads
-the run adds that to the memory.
+The journal and the state of the machine are saved. Of the journal, only the new entries are written each time, and the
+state is small. The history is rebuilt from the journal. Hooks change values in place, so a run continues from the saved
+state and is never replayed.
 
-A run between two tells as plain JSON data, and as a run again, here or elsewhere.
-
-What is saved is the journal, of which only the new entries need to be written, and the machine's memory,
-which is small. The history is made again from the journal. Hooks change things in place, so a run is
-continued from what was saved, never replayed.
+In a step with many calls, the state is written when the calls have started and again when the step is over. In between,
+only the entries are written, each with its result. `load` applies these entries to the state.
 """
 
 from __future__ import annotations
@@ -34,9 +31,9 @@ from acorn._record.saved_form import (
     read_output,
     read_record,
     read_result,
-    written_entry,
-    written_record,
-    written_result,
+    write_entry,
+    write_record,
+    write_result,
 )
 from acorn.journal import (
     BranchFinished,
@@ -51,37 +48,36 @@ from acorn.journal import (
 from acorn.record import TOOL, Run
 from acorn.types import JsonObject, ToolCall, Usage
 
-MANY = 8
-"""Calls in a step from which on it is worth it."""
-LENGTH = "entries"
-"""Under which a memory says how many entries there were when it was written."""
+MIN_CALLS = 8
+"""The number of calls in a step from which the state is not written after each result."""
+ENTRY_COUNT = "entries"
+"""The key of a saved state for the number of entries when it was written."""
 _RESULT = "result"
 
 
 class StepProgress(NamedTuple):
-    """What is known of a memory that was written whole, and of what came since."""
+    """The state that was written last, and the counts that later entries must explain."""
 
     calls: list[ToolCall]
-    rest: Mapping[str, Any]
-    """All that must be as it was."""
+    other_fields: JsonObject
+    """The fields that must not have changed."""
     under_way: int
     results: int
     branches: int
 
 
 def start_progress(state: State, turn: int | None) -> StepProgress | None:
-    """From a memory that is written now; None where the next one is written whole as well."""
-    if len(state.calls) < MANY or state.phase not in ("tools", "branches"):
+    """Return the progress of a state that is written now. None if the next state must be written too."""
+    if len(state.calls) < MIN_CALLS or state.phase not in ("tools", "branches"):
         return None
-    return StepProgress(
-        state.calls, copy_json(_rest(state, turn)), len(state.under_way), len(state.results), len(state.branches)
-    )
+    fields = copy_json(_comparable_fields(state, turn))
+    return StepProgress(state.calls, fields, len(state.under_way), len(state.results), len(state.branches))
 
 
 def continue_progress(
     before: StepProgress, new: Iterable[Entry], state: State, turn: int | None
 ) -> StepProgress | None:
-    """Where these entries tell all that has happened to the memory; None where it has to be written."""
+    """Return the progress after these entries. None if they do not explain the state, so that it must be written."""
     under_way, results, branches = before.under_way, before.results, before.branches
     for entry in new:
         if isinstance(entry, ToolStarted):
@@ -95,28 +91,30 @@ def continue_progress(
             return None
         elif entry.call_id is not None:
             under_way, results, branches = under_way - 1, results + 1, branches - 1
-    now = (len(state.under_way), len(state.results), len(state.branches))
-    if state.calls is not before.calls or now != (under_way, results, branches) or before.rest != _rest(state, turn):
+    counts = (len(state.under_way), len(state.results), len(state.branches))
+    if state.calls is not before.calls or counts != (under_way, results, branches):
         return None
-    return StepProgress(before.calls, before.rest, *now)
+    if before.other_fields != _comparable_fields(state, turn):
+        return None
+    return StepProgress(before.calls, before.other_fields, *counts)
 
 
-def _rest(state: State, turn: int | None) -> JsonObject:
-    # What was spent is counted anew by whoever loads it.
+def _comparable_fields(state: State, turn: int | None) -> JsonObject:
+    # `load` counts the usage again, so it need not be equal.
     meter = {name: value for name, value in vars(state.meter).items() if name != "spent"}
-    return {**state.small(), "meter": meter, "turn": turn}
+    return {**state.without_calls(), "meter": meter, "turn": turn}
 
 
-def written_with_result(entry: Entry, state: State) -> JsonObject:
-    """An entry as plain data; one of a result has with it what the memory would have of it."""
-    plain = written_entry(entry)
+def _entry_with_result(entry: Entry, state: State) -> JsonObject:
+    """Return an entry as plain data, with the tool result that the state holds for it."""
+    plain = write_entry(entry)
     if isinstance(entry, ToolFinished | BranchFinished) and entry.call_id is not None:
-        plain[_RESULT] = written_result(state.results[entry.call_id])
+        plain[_RESULT] = write_result(state.results[entry.call_id])
     return plain
 
 
-def replay_step(state: State, entries: Iterable[Mapping[str, Any]]) -> None:
-    """Add to a memory what the entries tell that were written since."""
+def _apply_entries(state: State, entries: Iterable[Mapping[str, Any]]) -> None:
+    """Apply the entries that were written after the state."""
     for plain in entries:
         kind, call_id = plain["entry"], plain.get("call_id")
         ask_id = f"{TOOL if kind.startswith('Tool') else 'branch '}{plain['step']} {call_id}"
@@ -130,12 +128,15 @@ def replay_step(state: State, entries: Iterable[Mapping[str, Any]]) -> None:
             state.results[call_id] = read_result(plain[_RESULT])
 
 
-def save(loop: Machine, since: int = 0) -> JsonObject:
-    """Everything that is needed to go on, but for functions and keys; of the journal the entries from `since` on."""
-    context = loop.context
-    entries, state = save_new(loop, since)[:2]
+def save(machine: Machine, since: int = 0) -> JsonObject:
+    """Return everything that is needed to resume a run, except functions and keys.
+
+    The journal starts with the entry number `since`.
+    """
+    context = machine.context
+    entries, state, _ = save_new(machine, since)
     return {
-        **save_record(loop),
+        **save_record(machine),
         "branch": None if context is None else context.to_json(),
         "since": since,
         "journal": entries,
@@ -144,116 +145,114 @@ def save(loop: Machine, since: int = 0) -> JsonObject:
 
 
 def save_new(
-    loop: Machine, since: int, before: StepProgress | None = None
+    machine: Machine, since: int, before: StepProgress | None = None
 ) -> tuple[list[JsonObject], JsonObject | None, StepProgress | None]:
-    """Of this, what is new at each step: entries, and the machine's memory; None where the entries tell all of it.
-
-    What comes last is for the next time.
-    """
-    if not loop.is_over:
-        loop.transcript.edits.note_all()
-    new, state, turn = loop.journal.entries[since:], loop.state, loop.transcript.turn_index
-    if before is not None and not loop.is_over:
-        after = continue_progress(before, new, state, turn)
-        if after is not None:
-            return [written_with_result(entry, state) for entry in new], None, after
-    after = start_progress(state, turn)
-    memory = state.to_json(turn)
-    if after is not None:
-        memory[LENGTH] = len(loop.journal.entries)
-    return [written_entry(entry) for entry in new], memory, after
+    """Return the new entries, and the state unless the entries explain it. The progress is for the next call."""
+    if not machine.is_over:
+        machine.transcript.edits.note_all()
+    new, state, turn = machine.journal.entries[since:], machine.state, machine.transcript.turn_index
+    if before is not None and not machine.is_over:
+        progress = continue_progress(before, new, state, turn)
+        if progress is not None:
+            return [_entry_with_result(entry, state) for entry in new], None, progress
+    progress = start_progress(state, turn)
+    plain_state = state.to_json(turn)
+    if progress is not None:
+        plain_state[ENTRY_COUNT] = len(machine.journal.entries)
+    return [write_entry(entry) for entry in new], plain_state, progress
 
 
-def save_record(loop: Machine) -> JsonObject:
-    """And the rest, which is small."""
-    record = {**written_record(loop.run), "seconds": loop.journal.now}
-    return {"format": FORMAT, "module": loop.plan.module, "run": record}
+def save_record(machine: Machine) -> JsonObject:
+    """Return the record of a run as plain data."""
+    record = {**write_record(machine.run), "seconds": machine.journal.now}
+    return {"format": FORMAT, "module": machine.plan.module, "run": record}
 
 
 def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
-    """The run as it was saved, ready for its next asks. `plan` is of a branch if the run is one."""
+    """Return the machine of a saved run, ready for its next asks. For a branch, `plan` is that of the branch."""
     check_format(saved)
-    kept = saved["run"]
-    given = read_instance(plan.spec.input.schema, kept["input"], "input")
-    memory = dict(saved["state"])
-    length = memory.pop(LENGTH, None)
-    state = State.from_json(memory)
-    if length is not None:
-        replay_step(state, saved["journal"][length:])
+    record = saved["run"]
+    run_input = read_instance(plan.spec.input.schema, record["input"], "input")
+    plain_state = dict(saved["state"])
+    entry_count = plain_state.pop(ENTRY_COUNT, None)
+    state = State.from_json(plain_state)
+    if entry_count is not None:
+        _apply_entries(state, saved["journal"][entry_count:])
     run: Run = Run(
-        kept["id"],
-        given,
-        model=kept["model"],
-        steps=kept["steps"],
-        started=None if kept["started"] is None else datetime.fromisoformat(kept["started"]),
-        seconds=kept["seconds"],
+        record["id"],
+        run_input,
+        model=record["model"],
+        steps=record["steps"],
+        started=None if record["started"] is None else datetime.fromisoformat(record["started"]),
+        seconds=record["seconds"],
         deps=deps,
         branch=None if plan.context is None else plan.context.path,
-        forked_from=read_fork(kept),
+        forked_from=read_fork(record),
     )
     fill_journal(run, read_entries(saved["journal"]))
-    run.journal.now = kept["seconds"]
-    run._book.start(history_of(run.journal.entries))
-    loop = Machine(plan, run, state)
-    _count_again(loop)
+    run.journal.now = record["seconds"]
+    run._history.start(history_of(run.journal.entries))
+    machine = Machine(plan, run, state)
+    _count_usage(machine)
     if state.phase == "done":
-        _close(run, plan, kept)
-        loop.branches.are_counted = True
-    turn = None if state.turn is None else run._book.messages[state.turn]
+        _restore_end(run, plan, record)
+        machine.branches.are_counted = True
+    turn = None if state.turn is None else run._history.messages[state.turn]
     if turn is None and state.response is not None:
-        # The user has removed the turn where it is not in the history, or may yet put it back.
+        # The user has removed the response from the history, and may put it back.
         called = [CalledTool(call.id, call.name, call.raw_arguments) for call in state.calls]
         turn = assistant_message(state.response.content, called, state.response.extra)
     if turn is not None:
         is_open = state.phase in ("tools", "branches", "step") or (
             state.phase == "judge" and state.answered_by is not None
         )
-        loop.transcript.resume_turn(turn, state.calls if is_open else [])
-    loop.restore()
-    return loop
+        machine.transcript.resume_turn(turn, state.calls if is_open else [])
+    machine.restore()
+    return machine
 
 
-def _count_again(loop: Machine) -> None:
-    """What the run has used and spent, by its journal; an open branch is counted when it goes on, or never will."""
-    run = loop.run
-    for entry in loop.journal.entries:
+def _count_usage(machine: Machine) -> None:
+    """Count the usage of a loaded run from its journal. An open branch counts when it is loaded."""
+    run = machine.run
+    for entry in machine.journal.entries:
         if isinstance(entry, ModelResponded | BranchFinished | Compacted):
             run.usage.add(entry.usage)
             if entry.cost is not None:
                 run.cost = (run.cost or 0.0) + entry.cost
     tokens, cost = run.usage.total_tokens, run.cost or 0.0
-    loop.state.meter.spent.tokens, loop.state.meter.spent.cost = tokens, cost
-    for budget in loop.plan.above:
+    spent = machine.state.meter.spent
+    spent.tokens, spent.cost = tokens, cost
+    for budget in machine.plan.above:
         budget.spent.add(tokens, cost)
 
 
-def _close(run: Run, plan: Plan, kept: Mapping[str, Any]) -> None:
-    """What became of a run that was over."""
-    run.usage, run.cost = Usage(**kept["usage"]), kept["cost"]
-    run.stop_reason = kept["stop_reason"]
-    if kept["error"] is not None:
-        run.error = read_error(kept["error"])
+def _restore_end(run: Run, plan: Plan, record: Mapping[str, Any]) -> None:
+    """Restore the output or the error of a run that has ended."""
+    run.usage, run.cost = Usage(**record["usage"]), record["cost"]
+    run.stop_reason = record["stop_reason"]
+    if record["error"] is not None:
+        run.error = read_error(record["error"])
         return
-    shape, plain = plan.spec.output, kept["output"]
-    may_differ = plan.on_finish is not None  # which may return anything instead
-    run.output = read_output(kept, shape, may_differ=may_differ)
+    shape, plain = plan.spec.output, record["output"]
+    may_differ = plan.on_finish is not None  # `on_finish` may return any value.
+    run.output = read_output(record, shape, may_differ=may_differ)
     if not may_differ and plain is not None and not shape.is_empty:
         read_instance(shape.schema, {RESULT: plain} if shape.wrapped else plain, "output")
 
 
-def hang_records(run: Run, saved: Iterable[Mapping[str, Any]]) -> None:
-    """Put the records of saved branches below the run, as plain data, in the order in which they were begun."""
-    below: dict[str, list[Run]] = {}
-    for each in saved:
-        context = each["branch"]
-        check_format(each)
-        record: Run = read_record(Run, each, None)
+def attach_branch_records(run: Run, saved: Iterable[Mapping[str, Any]]) -> None:
+    """Add the records of saved branches to a run, in the order in which they started. Their data stays plain."""
+    by_parent: dict[str, list[Run]] = {}
+    for saved_branch in saved:
+        context = saved_branch["branch"]
+        check_format(saved_branch)
+        record: Run = read_record(Run, saved_branch, None)
         record.branch = context["path"]
-        below.setdefault(context["parent_id"], []).append(record)
+        by_parent.setdefault(context["parent_id"], []).append(record)
     parents = [run]
     for parent in parents:
-        begun = [entry.child_id for entry in parent.journal.entries if isinstance(entry, BranchStarted)]
-        order = {child_id: at for at, child_id in enumerate(begun)}
-        children = below.get(parent.id, [])
-        parent.branches += sorted(children, key=lambda child: order.get(child.id, len(order)))
-        parents += children
+        started = [entry.child_id for entry in parent.journal.entries if isinstance(entry, BranchStarted)]
+        order = {child_id: index for index, child_id in enumerate(started)}
+        branches = by_parent.get(parent.id, [])
+        parent.branches += sorted(branches, key=lambda branch: order.get(branch.id, len(order)))
+        parents += branches

@@ -1,13 +1,7 @@
-"""Settings as a hook has changed them, in a form that can be saved: a model without its secrets.
+"""The state of a run: everything that the machine remembers between two asks, besides the record (`Run`).
 
-What a branch is born with: one frozen record, which can be written as JSON and read back elsewhere.
-
-Functions, budgets and the run above are not in it; they are found again by whoever loads it.
-
-What changes during a run, in a form that can be written as JSON and read back elsewhere.
-
-Beside the record (`Run`), this is everything the machine remembers between two asks. Functions and keys are
-not in it: tools are kept by name, and a model dict without its secrets.
+The state can be written as JSON and read back in another process. It holds no functions and no keys: tools are saved by
+their names, and a model dict without its secrets.
 """
 
 from __future__ import annotations
@@ -21,85 +15,90 @@ from acorn._formats.blobs import to_saved_data
 from acorn._formats.json import to_json_data
 from acorn._formats.redact import find_secrets, redact
 from acorn._machine.limits import Limits, Meter, Spent, StepDigest
-from acorn._record.saved_form import fields_of, read_request, read_result, written_request, written_result
+from acorn._record.saved_form import fields_of, read_request, read_result, write_request, write_result
 from acorn.errors import AcornError
 from acorn.models.port import ModelResponse, RawCall
 from acorn.record import Message
 from acorn.types import Fallback, JsonObject, Request, ToolCall, ToolResult, Usage
 
-_HARMLESS = (
+_SAVED_MODEL_KEYS = (
     "model", "id", "base_url", "api_base", "api_version", "custom_llm_provider", "num_retries", "retry_delay",
     "timeout", "thinking", "reasoning_effort", "temperature", "max_tokens", "max_completion_tokens",
     "top_p", "top_k", "seed", "stop", "presence_penalty",
     "frequency_penalty", "parallel_tool_calls", "service_tier", "drop_params", "input_cost_per_token",
     "output_cost_per_token", "cache_read_input_token_cost", "cache_creation_input_token_cost",
 )  # fmt: skip
-OBJECT = "(an object)"
-"""What is written of a model that is neither an id nor a dict."""
+MODEL_OBJECT = "(an object)"
+"""Saved in place of a model that is neither an id nor a dict."""
 
 
-def written_settings(settings: Mapping[str, Any]) -> JsonObject:
-    """Settings as plain data, without a key."""
-    written = dict(settings)
-    if "model" in written:
-        written["model"] = _without_secrets(written["model"])
-    return written
+def settings_to_json(settings: Mapping[str, Any]) -> JsonObject:
+    """Return changed settings as plain data, without secrets."""
+    plain = dict(settings)
+    if "model" in plain:
+        plain["model"] = _without_secrets(plain["model"])
+    return plain
 
 
-def read_settings(settings: Mapping[str, Any]) -> JsonObject:
-    """Settings as they were written; a model that was an object is not among them."""
+def settings_from_json(settings: Mapping[str, Any]) -> JsonObject:
+    """Read saved settings. Raise an error if a model was an object, because objects are not saved."""
     model = settings.get("model")
-    if OBJECT in (model if isinstance(model, list) else [model]):
+    if MODEL_OBJECT in (model if isinstance(model, list) else [model]):
         raise AcornError(
-            "The saved run had a model that `on_step` gave as an object, and objects are not saved; "
-            "set `step.model` to an id or a dict, so that a run can go on elsewhere."
+            "Cannot load the saved run: `on_step` set its model to an object, and objects are not saved. "
+            "Set `step.model` to an id or a dict, so that another process can resume the run."
         )
     return dict(settings)
 
 
 def _without_secrets(model: Any) -> Any:
-    """A model dict by the keys that are known to be harmless, and an address without its password."""
+    """Return the keys of a model dict that hold no secrets, and its URLs without a password."""
     if isinstance(model, dict):
-        kept = {key: value for key, value in model.items() if key in _HARMLESS and to_json_data(value) == value}
-        addresses = {key: value for key, value in kept.items() if isinstance(value, str) and "://" in value}
-        return kept | {key: redact(value, find_secrets(model)) for key, value in addresses.items()}
+        plain = {
+            key: value for key, value in model.items() if key in _SAVED_MODEL_KEYS and to_json_data(value) == value
+        }
+        urls = {key: value for key, value in plain.items() if isinstance(value, str) and "://" in value}
+        return plain | {key: redact(value, find_secrets(model)) for key, value in urls.items()}
     if isinstance(model, list | tuple):
         return [_without_secrets(each) for each in model]
-    return model if isinstance(model, str) else OBJECT
+    return model if isinstance(model, str) else MODEL_OBJECT
 
 
 @dataclass(frozen=True, eq=False)
 class BranchContext:
-    """The birth of a branch, or of an agent that is a tool."""
+    """The start of a branch, or of an agent that is used as a tool.
+
+    Functions, budgets and the parent run are not part of it. The process that loads it provides them.
+    """
 
     run_id: str
     parent_id: str
     name: str
     path: str
-    """`outer/inner`"""
+    """The names of the branches from the outermost, such as `outer/inner`."""
     depth: int
     place: str
-    """Where in its parent it began: the step, and the call or the hook."""
+    """The place in the parent where it started: the step, and the call or the hook."""
     call_id: str | None
-    """The call that began it; None where the user's code did."""
+    """The call that started it. None if user code did."""
     inside: str | None
-    """The call whose function began it; None for a called branch, and for one begun in a hook."""
+    """The call whose function started it. None for a branch that the model called or that a hook started."""
     input: Any
-    """The input model, or its plain data in a record that was read back."""
+    """The instance of the input schema, or its plain data after the context was loaded."""
     has_input: bool
-    """Whether it has an input of its own."""
+    """Whether the class declares an input."""
     inherits: bool = True
-    """Whether it goes on with its parent's conversation, tools and settings; an agent that is a tool does not."""
+    """Whether it continues the parent's conversation with its tools and settings. An agent that is a tool does not."""
     history: tuple[Message, ...] = ()
-    """The parent's conversation at birth, its pending calls answered."""
+    """The parent's conversation at the start, with results for its pending calls."""
     openings: tuple[Message, ...] = ()
-    """The inputs of the runs above, the nearest first."""
+    """The input messages of the runs above, the nearest first."""
     settings: Mapping[str, Any] = field(default_factory=JsonObject)
-    """What was changed of the parent's settings by then."""
+    """The settings of the parent that hooks had changed."""
     tools: tuple[str, ...] = ()
-    """The names of the parent's tools by then."""
+    """The names of the parent's tools."""
     limits: Limits = field(default_factory=Limits)
-    """What was left for it."""
+    """What the parent had left for it."""
 
     def to_json(self) -> JsonObject:
         return {
@@ -107,23 +106,23 @@ class BranchContext:
             "input": to_saved_data(self.input),
             "history": list(self.history),
             "openings": list(self.openings),
-            "settings": written_settings(self.settings),
+            "settings": settings_to_json(self.settings),
             "tools": list(self.tools),
             "limits": vars(self.limits),
         }
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> BranchContext:
-        fields: dict[str, Any] = dict(plain)
+        fields: JsonObject = dict(plain)
         for name in ("history", "openings", "tools"):
             fields[name] = tuple(fields[name])
-        fields["settings"] = read_settings(fields["settings"])
+        fields["settings"] = settings_from_json(fields["settings"])
         fields["limits"] = Limits(**fields["limits"])
         return cls(**fields)
 
 
 def branch_id(parent_id: str, place: str) -> str:
-    """The id of a run that begins at a place of another: the same whenever it is made."""
+    """Return the id of a branch that starts at this place of its parent. It is the same every time."""
     return hashlib.sha256(f"{parent_id}/{place}".encode()).hexdigest()[:32]
 
 
@@ -131,55 +130,64 @@ Phase = Literal["new", "prompt", "start", "compact", "model", "tools", "branches
 StopReason = Literal["finish", "forced", "limit", "loop", "step", "unfinished"]
 """Why a run ended with an output."""
 
-_OF_CALLS = frozenset(("response", "calls", "results", "branches", "under_way"))
+_GROWS_WITH_CALLS = frozenset(("response", "calls", "results", "branches", "under_way"))
 
 
 @dataclass
 class State:
-    """The machine's memory."""
+    """The saved memory of the machine. Each part of the machine reads and writes its own fields."""
 
     phase: Phase = "new"
     turns: int = 0
-    """How many responses the model has given."""
+    """The number of responses so far."""
     under_way: dict[str, float] = field(default_factory=dict[str, float])
-    """The asks that were begun and are not answered yet, and when each was begun."""
-    corrections: int = 0
+    """The asks in progress, and when each began."""
     forced: bool = False
     """Whether every further request must end in an answer."""
     fallback: bool = False
-    """Whether the answer is asked for in XML."""
+    """Whether the answer is requested as XML."""
     was_forced: bool = False
-    """Whether the request under way forces `__finish__`."""
+    """Whether the current request forces `__finish__`."""
     reason: StopReason = "finish"
-    """What `stop_reason` will be when an answer comes."""
-    settings: dict[str, Any] = field(default_factory=JsonObject)
-    """`model`, `temperature` and `max_tokens` as a hook set them; what it left alone is not here."""
+    """The `stop_reason` of the run when an answer comes."""
+    compacted: int = -1
+    """The value of `turns` at the last request for a summary."""
+
+    # The request builder
+    settings: JsonObject = field(default_factory=JsonObject)
+    """The settings that hooks have changed: `model`, `temperature` and `max_tokens`."""
     tools: list[str] | None = None
-    """The names of the tools as a hook left them."""
+    """The names of the tools, if a hook has changed them."""
     removed: list[str] = field(default_factory=list[str])
     """The branches that a hook removed."""
+
+    # The calls of the current step
     response: ModelResponse | None = None
     calls: list[ToolCall] = field(default_factory=list[ToolCall])
     results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])
-    """What has returned in this step, by the id of its call."""
+    """The results so far, by the id of the call."""
     branches: dict[str, BranchContext] = field(default_factory=dict[str, BranchContext])
-    """The branches that were born in this step and have not ended, by the id of their call."""
+    """The branches that have started and not ended, by the id of the call."""
     requests: dict[str, Request] = field(default_factory=dict[str, Request])
-    """What people are asked in this step, by the id of the call that waits."""
+    """The requests for human input, by the id of the waiting call."""
     answers: JsonObject = field(default_factory=JsonObject)
-    """What they have said, as plain data."""
+    """The answers to them as plain data, by the id of the waiting call."""
     passed: list[str] = field(default_factory=list[str])
-    """The calls that `on_human` had no answer to."""
+    """The calls for which `on_human` had no answer."""
     turn: int | None = None
-    """Where in the history the response stands, in a saved run; the user may move it."""
+    """The index of the response in the history of a saved run. The user may have moved it."""
+
+    # The answer
+    corrections: int = 0
+    """The number of retries after invalid answers."""
     answer: str | None = None
-    """The candidate output as JSON, while `on_finish` judges it."""
+    """The candidate as JSON, while `on_finish` judges it."""
     answered_by: str | None = None
-    """The call that gave it; None where it came as XML or from `step.finish`."""
+    """The call that gave the candidate. None if it came as XML or from `step.finish`."""
     faults: dict[str, str] = field(default_factory=dict[str, str])
-    """What was wrong with the answers before it in the same response, by their calls."""
-    compacted: int = -1
-    """How many responses there were when a summary was last asked for; once is enough."""
+    """The problems of invalid answers in the same response, by their calls."""
+
+    # The limits
     digests: list[StepDigest] = field(default_factory=list[StepDigest])
     """The digests of the last steps, to detect repetition."""
     was_warned: bool = False
@@ -187,23 +195,23 @@ class State:
     meter: Meter = field(default_factory=Meter)
 
     def to_json(self, turn: int | None) -> JsonObject:
-        """As plain data; what the model would read of a tool's output is the same afterwards.
+        """Return the state as plain data. The model reads the same for a tool's output after it is loaded.
 
-        `turn` is where the last response stands in the history: when the model is asked again, that tells all of it.
+        `turn` is the index of the last response in the history. Before the next request, the history holds all of it.
         """
         plain = dict(vars(self))
         plain["turn"] = turn
         if self.phase == "model" and turn is not None:
             plain["response"], plain["calls"], plain["results"] = None, [], []
         else:
-            plain["response"] = None if self.response is None else _response(self.response)
+            plain["response"] = None if self.response is None else _response_to_json(self.response)
             plain["calls"] = to_json_data(
                 [fields_of(call) for call in self.calls]
-            )  # a hook may have made anything of them
-            plain["results"] = [written_result(result) for result in self.results.values()]
+            )  # A hook may have put any value there.
+            plain["results"] = [write_result(result) for result in self.results.values()]
         plain["branches"] = [context.to_json() for context in self.branches.values()]
-        plain["requests"] = {call_id: written_request(each) for call_id, each in self.requests.items()}
-        plain["settings"] = written_settings(self.settings)
+        plain["requests"] = {call_id: write_request(request) for call_id, request in self.requests.items()}
+        plain["settings"] = settings_to_json(self.settings)
         last = self.meter.last
         plain["meter"] = {
             **vars(self.meter),
@@ -212,28 +220,27 @@ class State:
         }
         return plain
 
-    def small(self) -> JsonObject:
-        """What does not grow with the calls of the step, to compare."""
-        plain = {name: value for name, value in vars(self).items() if name not in _OF_CALLS}
-        return {**plain, "requests": {call_id: each.id for call_id, each in self.requests.items()}}
+    def without_calls(self) -> JsonObject:
+        """Return the fields that do not grow with the calls of the step, to compare two states."""
+        plain = {name: value for name, value in vars(self).items() if name not in _GROWS_WITH_CALLS}
+        return {**plain, "requests": {call_id: request.id for call_id, request in self.requests.items()}}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> State:
-        """The memory as it was written."""
-        fields: dict[str, Any] = {**plain, "settings": read_settings(plain["settings"])}
+        """Read a saved state."""
+        fields: JsonObject = {**plain, "settings": settings_from_json(plain["settings"])}
         if fields["response"] is not None:
-            reply = dict(fields["response"])
-            reply["tool_calls"] = [RawCall(**call) for call in reply["tool_calls"]]
-            reply["usage"] = Usage(**reply["usage"])
-            reply["waits"] = tuple(reply["waits"])
-            reply["fallbacks"] = tuple([Fallback(*each) for each in reply.get("fallbacks", ())])
-            fields["response"] = ModelResponse(**reply)
+            response = dict(fields["response"])
+            response["tool_calls"] = [RawCall(**call) for call in response["tool_calls"]]
+            response["usage"] = Usage(**response["usage"])
+            response["waits"] = tuple(response["waits"])
+            response["fallbacks"] = tuple([Fallback(*each) for each in response.get("fallbacks", ())])
+            fields["response"] = ModelResponse(**response)
         fields["calls"] = [ToolCall(**call) for call in fields["calls"]]
         fields["results"] = {result["id"]: read_result(result) for result in fields["results"]}
-        born = map(BranchContext.from_json, fields["branches"])
-        fields["branches"] = {str(context.call_id): context for context in born}
-        asked = fields.get("requests", {})
-        fields["requests"] = {call_id: read_request(each) for call_id, each in asked.items()}
+        contexts = map(BranchContext.from_json, fields["branches"])
+        fields["branches"] = {str(context.call_id): context for context in contexts}
+        fields["requests"] = {call_id: read_request(plain) for call_id, plain in fields["requests"].items()}
         fields["digests"] = [tuple(digest) for digest in fields["digests"]]
         meter = dict(fields["meter"])
         meter["last"] = Usage(**meter["last"]) if meter["last"] else None
@@ -242,6 +249,6 @@ class State:
         return cls(**fields)
 
 
-def _response(response: ModelResponse) -> JsonObject:
+def _response_to_json(response: ModelResponse) -> JsonObject:
     calls = [fields_of(call) for call in response.tool_calls]
     return {**vars(response), "tool_calls": calls, "usage": fields_of(response.usage)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from acorn._declare.tools.collect import FINISH
@@ -36,33 +36,28 @@ _LONG_AGO = datetime.fromtimestamp(0, UTC)
 """The time of a request if the driver did not pass the current time."""
 
 
+@dataclass(eq=False)
 class PendingCalls:
     """The tool calls of the current step."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        run: Run,
-        state: State,
-        transcript: Transcript,
-        builder: RequestBuilder,
-        branches: Branches,
-        budgets: Budgets,
-    ) -> None:
-        self._plan, self.run, self._state = plan, run, state
-        self._transcript, self._builder, self._branches, self._budgets = transcript, builder, branches, budgets
-        self._is_timed = budgets.limits.seconds is not None
-        self.prepared: dict[str, AskTool | BranchTool] = {}
-        """The calls that can be performed, by their ids."""
-        self.open: dict[str, None] = {}
-        """The ids of prepared calls without a result, in the order of the response.
+    plan: Plan
+    run: Run
+    state: State
+    transcript: Transcript
+    builder: RequestBuilder
+    branches: Branches
+    budgets: Budgets
+    prepared: dict[str, AskTool | BranchTool] = field(default_factory=dict[str, AskTool | BranchTool])
+    """The calls that can be performed, by their ids."""
+    open: dict[str, None] = field(default_factory=dict[str, None])
+    """The ids of prepared calls without a result, in the order of the response.
 
-        Branches that inherit the conversation are not among them, because they start after all other calls.
-        """
-        self._calls: dict[str, ToolCall] = {}
-        """All calls of the step, by their ids."""
-        self.started: datetime | None = None
-        """The time from which the seconds of the run count in this process."""
+    Branches that inherit the conversation are not among them, because they start after all other calls.
+    """
+    calls: dict[str, ToolCall] = field(default_factory=dict[str, ToolCall])
+    """All calls of the step, by their ids."""
+    started: datetime | None = None
+    """The time from which the seconds of the run count in this process."""
 
     # Preparation
 
@@ -71,18 +66,18 @@ class PendingCalls:
 
         A call that cannot be performed gets its result at once.
         """
-        state, finished = self._state, self._state.results
+        state, finished = self.state, self.state.results
         was_cut = state.response is not None and state.response.stop_reason == "length"
-        self.prepared, self.open, self._calls = {}, {}, {}
-        toolset, has_tools = self._builder.toolset, False
+        self.prepared, self.open, self.calls = {}, {}, {}
+        toolset, has_tools = self.builder.toolset, False
         for call in state.calls:
-            self._calls[call.id] = call
+            self.calls[call.id] = call
             if call.id in finished:
                 continue
             if call.id in state.branches:
                 self._check_declared(state.branches[call.id])
             is_cut = was_cut and call is state.calls[-1] and not call.arguments
-            prepared = prepare_call(call, toolset, self.run, is_cut, self._plan.start)
+            prepared = prepare_call(call, toolset, self.run, is_cut, self.plan.start)
             if isinstance(prepared, AskTool):
                 has_tools = True
                 self.prepared[call.id], self.open[call.id] = prepared, None
@@ -102,29 +97,29 @@ class PendingCalls:
 
     def _check_declared(self, context: BranchContext) -> None:
         """Raise an error if the class of a saved run no longer declares a branch that was in progress."""
-        toolset = self._builder.toolset
+        toolset = self.builder.toolset
         tool = toolset.named.get(context.name) or toolset.branches.get(context.name)
         if not isinstance(tool, BranchTool | AgentTool):
             raise StoreError(
-                f"The branch `{context.name}` of the saved run is no longer declared on `{self._plan.spec.owner}`. "
+                f"The branch `{context.name}` of the saved run is no longer declared on `{self.plan.spec.owner}`. "
                 f"Declare it to resume the run."
             )
 
     def give_up_calls_made_once(self) -> None:
         """Give a result to calls of a saved run that were in progress and must not be repeated."""
-        state = self._state
+        state = self.state
         for call in state.calls:
-            ask_id, tool = f"{TOOL}{self.run.steps} {call.id}", self._builder.toolset.named.get(call.name)
+            ask_id, tool = f"{TOOL}{self.run.steps} {call.id}", self.builder.toolset.named.get(call.name)
             if ask_id in state.under_way and tool is not None and tool.options.once and call.id not in state.results:
                 self.add_result(ToolResult(call.id, call.name, error=_UNKNOWN), state.under_way.pop(ask_id))
 
     def restore_outputs(self) -> None:
         """Rebuild the outputs of finished branches in a saved run, because their instances were not saved."""
-        for call in self._state.calls:
-            branch, result = self._plan.branches.get(call.name), self._state.results.get(call.id)
-            tool = self._builder.toolset.named.get(call.name)
-            if isinstance(tool, AgentTool) and self._plan.start is not None:
-                branch = self._plan.start(tool)
+        for call in self.state.calls:
+            branch, result = self.plan.branches.get(call.name), self.state.results.get(call.id)
+            tool = self.builder.toolset.named.get(call.name)
+            if isinstance(tool, AgentTool) and self.plan.start is not None:
+                branch = self.plan.start(tool)
             if branch is not None and result is not None and result.error is None:
                 result.output = branch.spec.output.revive(result.output)
 
@@ -135,8 +130,8 @@ class PendingCalls:
 
         A tool with `parallel=False` runs alone.
         """
-        state = self._state
-        if len(self.prepared) == 1 and not self._is_timed and not state.requests:
+        state = self.state
+        if len(self.prepared) == 1 and not self.builder.is_timed and not state.requests:
             (only,) = self.prepared.values()  # It has no result yet, or the step would be over.
             if isinstance(only, AskTool):
                 return [only]
@@ -147,13 +142,13 @@ class PendingCalls:
             prepared = self.prepared[call_id]
             if state.phase == "branches" and isinstance(prepared, BranchTool):
                 continue  # `list_branches` returns it.
-            tool = prepared.tool if isinstance(prepared, AskTool) else self._builder.toolset.named[prepared.name]
+            tool = prepared.tool if isinstance(prepared, AskTool) else self.builder.toolset.named[prepared.name]
             runs_alone = not tool.options.parallel
             if runs_alone and asks:
                 break
             if isinstance(prepared, BranchTool):
                 asks.append(self._branch_ask(call_id, state.branches[call_id], prepared))
-            elif self._is_timed:
+            elif self.builder.is_timed:
                 asks.append(replace(prepared, seconds=self.seconds_for(prepared.tool, now)))
             else:
                 asks.append(prepared)
@@ -163,17 +158,17 @@ class PendingCalls:
 
     def list_branches(self) -> Iterator[Ask]:
         """Return the branches that the model called and that have not ended."""
-        for call_id, context in self._state.branches.items():
+        for call_id, context in self.state.branches.items():
             branch = self.prepared[call_id]
             assert isinstance(branch, BranchTool)
             yield self._branch_ask(call_id, context, branch)
 
     def _branch_ask(self, call_id: str, context: BranchContext, branch: BranchTool) -> AskBranch:
-        return AskBranch(f"branch {self.run.steps} {call_id}", self._calls[call_id], context, branch.make)
+        return AskBranch(f"branch {self.run.steps} {call_id}", self.calls[call_id], context, branch.make)
 
     def _list_input_hooks(self) -> Iterator[Ask]:
         """Return a call of `on_human` for each request that it has not seen."""
-        state, on_human = self._state, self._plan.on_human
+        state, on_human = self.state, self.plan.on_human
         if on_human is None:
             return
         for call_id, request in state.requests.items():
@@ -182,7 +177,7 @@ class PendingCalls:
 
     def seconds_for(self, tool: Tool, now: float) -> float:
         """Return the time limit of a call that starts now."""
-        left = self._state.meter.seconds_for_tools(self._budgets.limits, now)
+        left = self.state.meter.seconds_for_tools(self.budgets.limits, now)
         timeout = tool.options.timeout or math.inf
         return timeout if left is None else min(timeout, left)
 
@@ -191,19 +186,19 @@ class PendingCalls:
     def add_result(self, result: ToolResult, began: float | None) -> None:
         """Store a result and note it in the journal."""
         self.store_result(result)
-        self._transcript.add_result(result, began)
+        self.transcript.add_result(result, began)
 
     def store_result(self, result: ToolResult) -> None:
         """Store a result without a note in the journal."""
-        self._state.results[result.id] = result
+        self.state.results[result.id] = result
         self.open.pop(result.id, None)
 
     # Branches that the model called
 
     def waiting_branches(self) -> list[tuple[ToolCall, BranchTool]]:
         """Return the branches that start when the other calls of the response have their results."""
-        results = self._state.results
-        calls = [(call, self.prepared.get(call.id)) for call in self._state.calls if call.id not in results]
+        results = self.state.results
+        calls = [(call, self.prepared.get(call.id)) for call in self.state.calls if call.id not in results]
         return [(call, tool) for call, tool in calls if isinstance(tool, BranchTool) and tool.inherits]
 
     def start_branches(self, now: float) -> None:
@@ -216,13 +211,12 @@ class PendingCalls:
     def _start_branch(self, branch: BranchTool, call: ToolCall, started: Mapping[str, str], now: float) -> None:
         """Create the context of a branch. If that fails, the error is the result of the call."""
         try:
-            context = self._branches.new_context(
+            context = self.branches.new_context(
                 branch.name,
                 read_branch_input(branch.spec.input, branch.name, call),
                 f"{self.run.steps}/{call.id}",
                 now,
                 has_input=not branch.spec.input.is_empty,
-                results=self._state.results.values(),
                 started=started,
                 call_id=call.id,
                 inherits=branch.inherits,
@@ -230,13 +224,13 @@ class PendingCalls:
         except Exception as error:  # The user's validators may raise any exception.
             self.add_result(ToolResult(call.id, call.name, error=describe_error(error)), None)
         else:
-            self._state.branches[call.id] = context
+            self.state.branches[call.id] = context
 
     # Human input
 
     def open_requests(self) -> list[Request]:
         """Return the requests for human input that have no answer."""
-        state = self._state
+        state = self.state
         if state.phase not in ("tools", "branches"):
             return []
         return [
@@ -247,12 +241,12 @@ class PendingCalls:
 
     def call_waiting_for(self, request_id: str) -> str | None:
         """Return the id of the call that a request belongs to."""
-        requests = self._state.requests
+        requests = self.state.requests
         return next((call_id for call_id, request in requests.items() if request.id == request_id), None)
 
     def check_answer(self, request_id: str, value: object) -> str:
         """Raise an error if a value does not answer a request. Return the id of the call that waits for it."""
-        state = self._state
+        state = self.state
         call_id = self.call_waiting_for(request_id)
         if call_id is None:
             raise StoreError(f"The run {self.run.id} has no request `{request_id}`.")
@@ -260,7 +254,7 @@ class PendingCalls:
         if call_id in state.answers or call_id in state.results:
             raise StoreError(f"The request `{request_id}` ({request.question}) is already answered.")
         check_answer(request, value)
-        if request.kind == "approval" and request.tool in self._builder.toolset.named:
+        if request.kind == "approval" and request.tool in self.builder.toolset.named:
             changed = self._approved_call(call_id, decision_of(request, value))
             if isinstance(changed, ToolResult):
                 raise InputError(f"The approved arguments for `{request.tool}` do not fit: {changed.error}")
@@ -268,7 +262,7 @@ class PendingCalls:
 
     def add_answer(self, call_id: str, value: object) -> None:
         """Store an answer, note it in the journal, and act on it."""
-        state, journal = self._state, self.run.journal
+        state, journal = self.state, self.run.journal
         answer = state.answers[call_id] = to_json_data(value)
         text = answer if isinstance(answer, str) else to_json_text(answer)
         request_id = state.requests[call_id].id
@@ -278,20 +272,20 @@ class PendingCalls:
     def _request_input(self, ask: AskTool, now: float) -> None:
         """Create a request for human input, if the call needs one."""
         run, call = self.run, ask.call
-        if call.id in self._state.requests:  # The run was saved with this request.
+        if call.id in self.state.requests:  # The run was saved with this request.
             return
         asked = (self.started or run.started or _LONG_AGO) + timedelta(seconds=now)
-        branch = None if self._plan.context is None else self._plan.context.path
+        branch = None if self.plan.context is None else self.plan.context.path
         request = request_for(ask, run.id, run.steps, branch or None, asked)
         if request is None:
             return
-        self._state.requests[call.id] = request
+        self.state.requests[call.id] = request
         asked_for = (request.id, call.id, request.kind, request.question, call.name, call.raw_arguments)
         run.journal.entries.append(InputRequested(run.id, run.journal.step, now, *asked_for, request.choices))
 
     def _use_answer(self, call_id: str) -> None:
         """Act on an answer: it is the result, or it approves, changes or rejects the call."""
-        state = self._state
+        state = self.state
         if call_id not in self.prepared or call_id in state.results:
             return
         request, value = state.requests[call_id], state.answers[call_id]
@@ -313,9 +307,9 @@ class PendingCalls:
         if isinstance(decision, Rejected) or decision.arguments is None:
             return None
         arguments = dict(decision.arguments)
-        call = next(call for call in self._state.calls if call.id == call_id)
+        call = next(call for call in self.state.calls if call.id == call_id)
         changed = replace(call, arguments=arguments, raw_arguments=to_compact_json(arguments))
-        return prepare_call(changed, self._builder.toolset, self.run, False, self._plan.start)
+        return prepare_call(changed, self.builder.toolset, self.run, False, self.plan.start)
 
 
 def prepare_call(

@@ -1,7 +1,7 @@
-"""The record of a run as HTML, for notebooks: `Run._repr_html_`.
+"""The HTML form of a record, for notebooks: `Run._repr_html_`.
 
-Whatever anybody wrote, a user, a model or a tool, is text here and never markup. There is no script and no style sheet,
-so a page that shows it is as it was before.
+All text of users, models and tools is escaped. The HTML contains no script and no style sheet, so the rest of the
+page does not change.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from acorn.thread.events import (
 )
 from acorn.types import Paused
 
-_LONGEST = 2000
-_LEFT = "text-align: left; vertical-align: top"
-_TEXT = "white-space: pre-wrap; overflow-wrap: anywhere; margin: 0"
+_MOST_CHARACTERS = 2000
+_CELL_STYLE = "text-align: left; vertical-align: top"
+_TEXT_STYLE = "white-space: pre-wrap; overflow-wrap: anywhere; margin: 0"
 
 Row = tuple[str, str, str]
 
 
 def write_html(run: Any) -> str:
-    """What became of a run, and what happened in it behind a fold."""
+    """Return the output of a run, and its events in a section that is closed at first."""
     facts = _table((name, "", text) for name, text in _ending(run))
     steps = _table(map(_row, run.thread))
-    head = f"<p><b>{_escaped(_name(run))}</b> {_escaped(' · '.join(_summary(run)))}</p>"
+    head = f"<p><b>{_escape(_name(run))}</b> {_escape(' · '.join(_summary(run)))}</p>"
     return f"<div>{head}{facts}<details><summary>What happened</summary>{steps}</details></div>"
 
 
-def _escaped(text: str) -> str:
-    cut = shorten(text, _LONGEST)
-    return escape(cut.encode("utf-8", "replace").decode())  # half a surrogate pair, which a model may have written
+def _escape(text: str) -> str:
+    cut = shorten(text, _MOST_CHARACTERS)
+    return escape(cut.encode("utf-8", "replace").decode())  # A model may write a lone surrogate.
 
 
 def _table(rows: Iterable[Row]) -> str:
-    made = [
-        f'<tr><th style="{_LEFT}">{_escaped(first)}</th><td style="{_LEFT}">{_escaped(second)}</td>'
-        f'<td style="{_LEFT}"><pre style="{_TEXT}">{_escaped(text)}</pre></td></tr>'
+    cells = [
+        f'<tr><th style="{_CELL_STYLE}">{_escape(first)}</th><td style="{_CELL_STYLE}">{_escape(second)}</td>'
+        f'<td style="{_CELL_STYLE}"><pre style="{_TEXT_STYLE}">{_escape(text)}</pre></td></tr>'
         for first, second, text in rows
     ]
-    return f"<table>{''.join(made)}</table>" if made else ""
+    return f"<table>{''.join(cells)}</table>" if cells else ""
 
 
 def _name(run: Any) -> str:
@@ -62,9 +62,9 @@ def _name(run: Any) -> str:
 
 def _summary(run: Any) -> Iterator[str]:
     yield run.stop_reason or "running"
-    yield _counted(run.steps, "step")
-    yield _counted(run.usage.requests, "request")
-    yield _counted(run.usage.total_tokens, "token")
+    yield _count_text(run.steps, "step")
+    yield _count_text(run.usage.requests, "request")
+    yield _count_text(run.usage.total_tokens, "token")
     if run.cost is not None:
         yield f"${run.cost:.4f}"
     yield f"{run.seconds:.1f} s"
@@ -72,12 +72,12 @@ def _summary(run: Any) -> Iterator[str]:
         yield run.model
 
 
-def _counted(count: int, noun: str) -> str:
+def _count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def _ending(run: Any) -> Iterator[tuple[str, str]]:
-    """The fields of the output, or why there is none."""
+    """Iterate over the fields of the output, or over the reason for its absence."""
     if run.error is not None:
         yield "error", redact(describe_error(run.error), find_secrets({}))
     elif isinstance(run.output, Paused):
@@ -85,15 +85,13 @@ def _ending(run: Any) -> Iterator[tuple[str, str]]:
     elif run.stop_reason == "unfinished":
         yield "unfinished", repr(run.output)
     elif run.output is not None:
-        plain = to_json_data(run.output)
-        yield from (
-            (name, _text(value)) for name, value in (plain.items() if isinstance(plain, dict) else [("", plain)])
-        )
+        data = to_json_data(run.output)
+        yield from ((name, _text(value)) for name, value in (data.items() if isinstance(data, dict) else [("", data)]))
 
 
-def _text(value: Any) -> str:
-    plain = to_json_data(value)
-    return plain if isinstance(plain, str) else json.dumps(plain, ensure_ascii=False, indent=2)
+def _text(value: object) -> str:
+    data = to_json_data(value)
+    return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, indent=2)
 
 
 def _row(event: AgentEvent) -> Row:

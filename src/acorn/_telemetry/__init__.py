@@ -1,1 +1,1 @@
-"""OpenTelemetry: what a run did as spans and metrics, made from its journal."""
+"""OpenTelemetry spans and metrics, made from the journal of a run."""

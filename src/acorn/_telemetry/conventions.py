@@ -1,8 +1,9 @@
-"""The names of OpenTelemetry's conventions for generative AI, as of version 1.41, and our own beside them.
+"""The names of the OpenTelemetry conventions for generative AI, version 1.41, with message content and metrics.
 
-The conventions are still being developed. Whoever renames something there renames it here, and nowhere else.
+The conventions are still in development. A name that changes there changes only here.
 
-What was said, in the shape of OpenTelemetry's messages: veiled, and without the data of pictures and files.
+`ContentWriter` writes messages in the format of OpenTelemetry, with secrets redacted and without the data of images and
+files. `Meters` records the duration and the tokens of requests.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from acorn._formats.json import to_json_data
 from acorn._formats.redact import find_secrets, redact, redact_by_name
 from acorn.journal import ModelResponded
-from acorn.models.request_body import unsigned_id
-from acorn.types import Content, JsonObject
+from acorn.models.request_body import strip_signature
+from acorn.types import Content, JsonObject, Usage
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import MeterProvider
+    from opentelemetry.trace import Tracer, TracerProvider
 
 # Spans
 INVOKE_AGENT = "invoke_agent"
@@ -46,14 +51,14 @@ CALL = "gen_ai.tool.call.id"
 ERROR = "error.type"
 STATUS = "http.response.status_code"
 
-# Attributes that tell what was said
+# Attributes with message content
 INSTRUCTIONS = "gen_ai.system_instructions"
 INPUT = "gen_ai.input.messages"
 OUTPUT = "gen_ai.output.messages"
 ARGUMENTS = "gen_ai.tool.call.arguments"
 RESULT = "gen_ai.tool.call.result"
 
-# Totals of a run stand under names of their own, or who adds up all spans would count them twice.
+# The totals of a run have separate names. Otherwise, a sum over all spans would count them twice.
 TOTAL_INPUT_TOKENS = "gen_ai.aggregated_usage.input_tokens"
 TOTAL_OUTPUT_TOKENS = "gen_ai.aggregated_usage.output_tokens"
 
@@ -64,7 +69,7 @@ TOKEN_TYPE = "gen_ai.token.type"
 DURATIONS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 COUNTS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
 
-# Our own
+# Names of acorn
 RUN = "acorn.run.id"
 BRANCH = "acorn.branch"
 STOP_REASON = "acorn.stop_reason"
@@ -80,7 +85,7 @@ HUMAN_ANSWERED = "acorn.human_answered"
 REQUEST = "acorn.request.id"
 
 OTHER = "_OTHER"
-"""What stands where no name is known."""
+"""The value for an unknown name."""
 
 _PROVIDERS = {
     "azure": "azure.ai.openai",
@@ -94,10 +99,10 @@ _PROVIDERS = {
     "watsonx": "ibm.watsonx.ai",
     "xai": "x_ai",
 }
-"""Those that are called otherwise in a model's id."""
+"""The providers whose name in the conventions differs from the prefix of a model id."""
 _ROUTES = ("responses/", "converse/", "invoke/", "chat/")
-"""What may stand between the provider and the model, and says how it is asked."""
-_BEGINNINGS = {
+"""Parts of a model id between the provider and the model that select an API."""
+_MODEL_PREFIXES = {
     "gpt-": "openai",
     "chatgpt-": "openai",
     "o1": "openai",
@@ -106,63 +111,68 @@ _BEGINNINGS = {
     "claude-": "anthropic",
     "gemini-": "gcp.gemini",
 }
-"""Models that need no provider in their id."""
+"""The providers of models whose id has no provider."""
 
 
 @lru_cache(maxsize=256)
 def provider_and_model(name: str) -> tuple[str, str]:
-    """`openai/responses/gpt-5` as `openai` and `gpt-5`."""
-    name = name.partition(" (model[")[0]  # where a list has it twice
+    """Split a model id: `openai/responses/gpt-5` becomes `openai` and `gpt-5`."""
+    name = name.partition(" (model[")[0]  # The suffix of a model that a list contains twice.
     provider, slash, model = name.partition("/")
     if not slash:
-        known = next((whose for beginning, whose in _BEGINNINGS.items() if name.startswith(beginning)), OTHER)
-        return known, name
+        provider = next((owner for prefix, owner in _MODEL_PREFIXES.items() if name.startswith(prefix)), OTHER)
+        return provider, name
     for route in _ROUTES:
         model = model.removeprefix(route)
     return _PROVIDERS.get(provider, provider), model
 
 
 def finish_reason(stop_reason: str) -> str:
-    """As the conventions have it: the call of a tool in the singular."""
+    """Return the finish reason in the spelling of the conventions, which use the singular `tool_call`."""
     return "tool_call" if stop_reason == "tool_calls" else stop_reason
 
 
 Part = JsonObject
 _DATA = re.compile(r"(data:[\w.+-]+/[\w.+-]+(?:;[\w.=+-]+)*;base64,)[A-Za-z0-9+/_=-]+")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{256,}={0,2}")
-"""Nobody writes so long a word."""
-_GONE = "(base64)"
+"""No natural word is that long."""
+_OMITTED = "(base64)"
 
 
 class ContentWriter:
-    """Writes the content of one run's spans."""
+    """Writes the message content of the spans of a run."""
 
     def __init__(self) -> None:
         self._secrets: set[str] = set()
-        self._model: Any = None
+        self._model: object = None
 
-    def veil_for(self, model: Any) -> None:
-        """Which secrets there are: those of the model dict as it is now, and of the environment."""
+    def use_secrets_of(self, model: object) -> None:
+        """Redact the secrets of the current model dict and of the environment from now on."""
         if model is not self._model or not self._secrets:
             self._model = model
             self._secrets |= find_secrets({"model": model} if isinstance(model, dict | list | tuple) else {})
 
     def text(self, text: str) -> str:
-        """A text without secrets and base64."""
-        return redact(_BASE64.sub(_GONE, _DATA.sub(rf"\g<1>{_GONE}", sendable(text))), self._secrets)
+        """Return a text without secrets and base64."""
+        return redact(_BASE64.sub(_OMITTED, _DATA.sub(rf"\g<1>{_OMITTED}", sendable(text))), self._secrets)
 
-    def instructions(self, messages: Iterable[Any]) -> str | None:
-        """The system message, if there is one."""
-        found = [part for message in messages if _role(message) == "system" for part in self._parts(message)]
-        return _json(found) if found else None
+    def instructions(self, messages: Iterable[object]) -> str | None:
+        """Return the system messages as JSON, or None."""
+        parts = [
+            part
+            for message in messages
+            if isinstance(message, Mapping) and _role(message) == "system"
+            for part in self._parts(message)
+        ]
+        return _json(parts) if parts else None
 
-    def messages(self, messages: Iterable[Any]) -> str:
-        """All others."""
-        told = (message for message in messages if isinstance(message, Mapping) and _role(message) != "system")
-        return _json([{"role": str(_role(message)), "parts": self._parts(message)} for message in told])
+    def messages(self, messages: Iterable[object]) -> str:
+        """Return all messages but the system messages as JSON."""
+        others = (message for message in messages if isinstance(message, Mapping) and _role(message) != "system")
+        return _json([{"role": str(_role(message)), "parts": self._parts(message)} for message in others])
 
     def answer(self, entry: ModelResponded) -> str:
-        """The model's turn."""
+        """Return the response of the model as JSON."""
         parts: list[Part] = []
         if entry.reasoning:
             parts.append({"type": "reasoning", "content": self.text(entry.reasoning)})
@@ -172,42 +182,42 @@ class ContentWriter:
         return _json([{"role": "assistant", "parts": parts, "finish_reason": finish_reason(entry.stop_reason)}])
 
     def output(self, text: str) -> str:
-        """The output of a run."""
+        """Return the output of a run as JSON."""
         part = {"type": "text", "content": self._json_text(text)}
         return _json([{"role": "assistant", "parts": [part], "finish_reason": "stop"}])
 
     def arguments(self, text: str) -> str:
-        """The arguments of a call, as JSON where they are."""
+        """Return the arguments of a call."""
         return self._json_text(text)
 
     def result(self, content: Content) -> str:
-        """What a model would read of a result."""
+        """Return a tool result as the model reads it."""
         return self._json_text(content) if isinstance(content, str) else _json(self._content(content))
 
     def _json_text(self, text: str) -> str:
-        """JSON is veiled by its keys too; any other text as it is."""
-        found = self._loaded(text)
-        return found if isinstance(found, str) else _json(found)
+        """Return redacted text; JSON is also redacted by its keys."""
+        data = self._load(text)
+        return data if isinstance(data, str) else _json(data)
 
-    def _loaded(self, text: str) -> Any:
+    def _load(self, text: str) -> object:
         if text[:1] in ("{", "["):
             try:
-                return self._veiled(redact_by_name(json.loads(text)))
+                return self._redact_data(redact_by_name(json.loads(text)))
             except (ValueError, RecursionError):
                 pass
         return self.text(text)
 
-    def _veiled(self, value: Any) -> Any:
+    def _redact_data(self, value: object) -> object:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {self.text(str(key)): self._veiled(item) for key, item in value.items()}
-        return [self._veiled(item) for item in value] if isinstance(value, list) else value
+            return {self.text(str(key)): self._redact_data(item) for key, item in value.items()}
+        return [self._redact_data(item) for item in value] if isinstance(value, list) else value
 
     def _parts(self, message: Mapping[str, Any]) -> list[Part]:
         content = message.get("content")
         if message.get("role") == "tool":
-            response = self._loaded(content) if isinstance(content, str) else self._content(content)
+            response = self._load(content) if isinstance(content, str) else self._content(content)
             return [{"type": "tool_call_response", "id": call_id(message.get("tool_call_id")), "response": response}]
         parts = self._content(content)
         for call in message.get("tool_calls") or ():
@@ -215,12 +225,12 @@ class ContentWriter:
             parts.append(self._call(call.get("id"), function.get("name"), function.get("arguments")))
         return parts
 
-    def _content(self, content: Any) -> list[Part]:
+    def _content(self, content: object) -> list[Part]:
         if isinstance(content, str):
             return [{"type": "text", "content": self.text(content)}] if content else []
         return [self._part(part) for part in content] if isinstance(content, Sequence) else []
 
-    def _part(self, part: Any) -> Part:
+    def _part(self, part: object) -> Part:
         if not isinstance(part, Mapping):
             return {"type": "text", "content": self.text(str(part))}
         kind = str(part.get("type"))
@@ -235,43 +245,106 @@ class ContentWriter:
         if kind == "file":
             data = str(source.get("file_data") or source.get("file_url") or "")
             return self._media("document", data, source.get("filename"))
-        return {"type": self.text(kind), "content": self._veiled(redact_by_name(to_json_data(dict(part))))}
+        return {"type": self.text(kind), "content": self._redact_data(redact_by_name(to_json_data(dict(part))))}
 
-    def _media(self, modality: str, url: str, name: Any) -> Part:
-        named = {"name": self.text(str(name))} if name else {}
+    def _media(self, modality: str, url: str, name: object) -> Part:
+        names = {"name": self.text(str(name))} if name else {}
         if url.startswith(("http://", "https://")):
             return {
                 "type": "uri",
                 "modality": modality,
                 "uri": redact(self.text(url), find_secrets({"": url})),
-                **named,
+                **names,
             }
         media_type = url.removeprefix("data:").partition(";")[0] if url.startswith("data:") else None
-        return _blob(modality, media_type) | named
+        return _blob(modality, media_type) | names
 
-    def _call(self, id: Any, name: Any, arguments: Any) -> Part:
-        given = self._loaded(arguments) if isinstance(arguments, str) else None
-        return {"type": "tool_call", "id": call_id(id), "name": self.text(str(name)), "arguments": given}
+    def _call(self, id: object, name: object, arguments: object) -> Part:
+        data = self._load(arguments) if isinstance(arguments, str) else None
+        return {"type": "tool_call", "id": call_id(id), "name": self.text(str(name)), "arguments": data}
 
 
-def call_id(id: Any) -> str:
-    """The id of a call; Gemini's carry a signature, which is for nobody else."""
-    return sendable(unsigned_id(str(id or ""))[:200])
+def call_id(id: object) -> str:
+    """Return the id of a call without the signature that Gemini adds, which only Gemini may read."""
+    return sendable(strip_signature(str(id or ""))[:200])
 
 
 def sendable(text: str) -> str:
-    """The text without half surrogate pairs, of which an exporter could send nothing."""
+    """Replace lone surrogates, with which an exporter could not send a text."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def _blob(modality: str, media_type: str | None) -> Part:
-    """Something that is there, without its data."""
+    """Return a blob part without its data."""
     return {"type": "blob", "modality": modality, "mime_type": media_type, "content": ""}
 
 
-def _role(message: Any) -> Any:
+def _role(message: object) -> object:
     return message.get("role") if isinstance(message, Mapping) else None
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+# The tracer and the metrics, which all runs share.
+
+
+class _ByIdentity:
+    """A provider as a cache key, compared by identity: some providers define `==` and have no hash."""
+
+    __slots__ = ("provider",)
+
+    def __init__(self, provider: Any) -> None:
+        self.provider = provider
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ByIdentity) and other.provider is self.provider
+
+    def __hash__(self) -> int:
+        return id(self.provider)
+
+
+def tracer_of(provider: TracerProvider) -> Tracer:
+    """Return the tracer of a provider, which all runs share."""
+    return _tracer_of(_ByIdentity(provider))
+
+
+@lru_cache(maxsize=1)
+def _tracer_of(key: _ByIdentity) -> Tracer:
+    tracer: Tracer = key.provider.get_tracer("acorn")
+    return tracer
+
+
+class Meters:
+    """The metrics of requests to models: their duration and their tokens. Without a provider, it records nothing."""
+
+    def __init__(self, provider: MeterProvider | None) -> None:
+        meter = None if provider is None else provider.get_meter("acorn")
+        if meter is None:
+            self._duration = self._tokens = None
+            return
+        description = "How long a request to a model took."
+        buckets: Any = {"explicit_bucket_boundaries_advisory": DURATIONS}
+        self._duration = meter.create_histogram(DURATION, "s", description, **buckets)
+        description = "How many tokens a request to a model used."
+        buckets = {"explicit_bucket_boundaries_advisory": COUNTS}
+        self._tokens = meter.create_histogram(TOKENS, "{token}", description, **buckets)
+
+    def record(self, attributes: JsonObject, seconds: float, usage: Usage | None) -> None:
+        """Record a request that ended; the usage of a failed one is not known."""
+        if self._duration is not None:
+            self._duration.record(seconds, attributes)
+        if self._tokens is not None and usage is not None:
+            self._tokens.record(usage.input_tokens, {**attributes, TOKEN_TYPE: "input"})
+            self._tokens.record(usage.output_tokens, {**attributes, TOKEN_TYPE: "output"})
+
+
+def meters_of(provider: MeterProvider | None) -> Meters:
+    """Return the metrics of a provider, which all runs share."""
+    return _meters_of(_ByIdentity(provider))
+
+
+@lru_cache(maxsize=1)
+def _meters_of(key: _ByIdentity) -> Meters:
+    return Meters(key.provider)

@@ -1,6 +1,7 @@
-"""Whether a run is traced: where the program has set up OpenTelemetry, and nobody has said no.
+"""The decision whether a run is traced.
 
-Nothing of OpenTelemetry is imported here. A program that never did so pays for a look at what is loaded.
+A run is traced if the program has set up OpenTelemetry and has not disabled it. This file does not import
+OpenTelemetry: a program without it pays only for a look at the loaded modules.
 """
 
 from __future__ import annotations
@@ -18,25 +19,31 @@ if TYPE_CHECKING:
     from acorn._telemetry.trace import Trace
 
 VARIABLE = "ACORN_TELEMETRY"
+OTEL_API = "opentelemetry.trace"
+"""The module that a program with OpenTelemetry has loaded."""
 STANDARD = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _WITH_CONTENT = ("span_only", "span_and_event", "true", "1")
 _WITHOUT_CONTENT = ("", "no_content", "false", "0", "event_only")
 _UNSET = ("ProxyTracerProvider", "NoOpTracerProvider", "_ProxyMeterProvider", "NoOpMeterProvider")
-"""The providers of a program that has set up none; others have called theirs the same."""
+"""The classes of providers that are not set up. Other packages use the same names."""
 
 
 def check_setting() -> None:
-    """Complain of a value that means nothing, before anything is asked."""
-    said = os.environ.get(VARIABLE)
-    if said is not None and said not in ("", "off", "content"):
+    """Raise `DeclarationError` if the environment variable has an unknown value."""
+    value = os.environ.get(VARIABLE)
+    if value is not None and value not in ("", "off", "content"):
         raise DeclarationError(
-            f"`{VARIABLE}` may be `off` (no spans) or `content` (spans with what was said), got {said[:40]!r}."
+            f"`{VARIABLE}` has the unknown value {value[:40]!r}. Use `off` (no spans) or `content` (spans with message "
+            f"content)."
         )
 
 
-def begin_trace(loops: Mapping[str, Machine], root: str, first_part: str | None) -> Trace | None:
-    """What follows a tree of runs; None where nobody looks. `first_part` is the span that a resumed run began with."""
-    api = sys.modules.get("opentelemetry.trace")
+def start_trace(loops: Mapping[str, Machine], root: str, first_part: str | None) -> Trace | None:
+    """Start the trace of a tree of runs, or return None if it is not traced.
+
+    `first_part` is the first span of a run that resumes here.
+    """
+    api = sys.modules.get(OTEL_API)
     if api is None or os.environ.get(VARIABLE) == "off" or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
     metrics = sys.modules.get("opentelemetry.metrics")
@@ -47,11 +54,11 @@ def begin_trace(loops: Mapping[str, Machine], root: str, first_part: str | None)
             meter_provider = None
             if not _is_set(tracer_provider):
                 return None
-        from acorn._telemetry.trace import Trace  # with the API, which the program has loaded by now
+        from acorn._telemetry.trace import Trace  # It imports the API, which the program has already loaded.
 
         return Trace(loops, root, tracer_provider, meter_provider, first_part, has_content=_wants_content())
-    except Exception as error:  # a provider of the user's, or half an API
-        logger.error("Telemetry could not begin and is left out of run %s: %s", root, type(error).__name__)
+    except Exception as error:  # A provider of the user, or an incomplete API.
+        logger.error("Telemetry could not start. Run %s is not traced: %s", root, type(error).__name__)
         logger.debug("The error:", exc_info=error)
         return None
 
@@ -64,9 +71,9 @@ def _is_set(provider: object) -> bool:
 def _wants_content() -> bool:
     if os.environ.get(VARIABLE) == "content":
         return True
-    said = os.environ.get(STANDARD, "").strip().lower()
-    if said not in _WITH_CONTENT and said not in _WITHOUT_CONTENT:
-        logger.warning("`%s` is not known here; spans are without content.", STANDARD)
-    elif said == "event_only":
-        logger.warning("`%s`: acorn writes no events with content, only spans; they are without it.", STANDARD)
-    return said in _WITH_CONTENT
+    value = os.environ.get(STANDARD, "").strip().lower()
+    if value not in _WITH_CONTENT and value not in _WITHOUT_CONTENT:
+        logger.warning("`%s` has an unknown value. Spans have no content.", STANDARD)
+    elif value == "event_only":
+        logger.warning("`%s`: acorn does not write events with content. Spans have no content either.", STANDARD)
+    return value in _WITH_CONTENT

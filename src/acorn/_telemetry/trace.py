@@ -1,13 +1,13 @@
-"""The spans of a tree of runs: a listener of its journal, and the span that code of the user's is inside of.
+"""The spans of a tree of runs, made from its journal.
 
     invoke_agent Researcher
       chat gpt-4o
-      execute_tool search        what the function does hangs below it
-      invoke_agent FactChecker   a branch, or an agent that is a tool
+      execute_tool search        spans of the function are below it
+      invoke_agent FactChecker   a branch, or an agent as a tool
 
-Spans are begun and ended as entries are heard. None is current but while code runs that is not ours: a tool, a hook, a
-model that is being asked. So none is left behind between two chunks of a stream. What fails here is logged, and harms
-no run. Only `switch.py` loads this, where the program has set up OpenTelemetry.
+Spans start and end when journal entries arrive. A span is the current one only while code outside of acorn runs: a
+tool, a hook, or a request to a model. So no span stays current between two chunks of a stream. Errors here are logged
+and do not affect the run. Only `setup.py` imports this file, after the program has set up OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ from acorn._base.log import logger
 from acorn._machine.asks import AskModel
 from acorn._machine.machine import Machine
 from acorn._telemetry import conventions
-from acorn._telemetry.conventions import ContentWriter, call_id
-from acorn._telemetry.meters import meters_of, tracer_of
+from acorn._telemetry.conventions import ContentWriter, call_id, meters_of, tracer_of
 from acorn.journal import (
     Compacted,
     Entry,
@@ -49,7 +48,7 @@ from acorn.journal import (
     ToolFinished,
     ToolStarted,
 )
-from acorn.models.port import RetryEvent, setbacks
+from acorn.models.port import RetryEvent, retry_listener
 from acorn.record import TOOL
 from acorn.types import JsonObject, Usage
 
@@ -57,43 +56,43 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
 Key = tuple[str, str]
-"""A run and one of its asks."""
+"""The ids of a run and of one of its asks."""
 Attributes = JsonObject
 
 
 class _OpenRequest(NamedTuple):
-    """A request that is under way."""
+    """A request in progress."""
 
     span: Span
-    began: float
+    started: float
     attributes: Attributes
-    """What its metrics are counted by."""
+    """The attributes of its metrics."""
 
 
-class _OpenSpan:
-    """Enters and leaves."""
+class _SpanBlock:
+    """Context manager that makes the span of an ask the current one."""
 
-    __slots__ = ("_ask_id", "_inside", "_run_id", "_trace")
+    __slots__ = ("_ask_id", "_run_id", "_tokens", "_trace")
 
     def __init__(self, trace: Trace, run_id: str, ask_id: str) -> None:
         self._trace, self._run_id, self._ask_id = trace, run_id, ask_id
 
     def __enter__(self) -> None:
-        self._inside = self._trace.enter(self._run_id, self._ask_id)
+        self._tokens = self._trace.enter(self._run_id, self._ask_id)
 
     def __exit__(self, *_: object) -> None:
-        self._trace.leave(self._inside)
+        self._trace.leave(self._tokens)
 
 
-class Inside(NamedTuple):
-    """What is current while code runs that is not ours, and what was before it."""
+class ContextTokens(NamedTuple):
+    """The tokens that restore the span and the retry listener that were current before."""
 
     context: Token[otel.Context]
-    setbacks: Token[Any] | None
+    retry_listener: Token[Any] | None
 
 
 class Trace:
-    """Follows the runs of one tree."""
+    """Traces the runs of one tree."""
 
     def __init__(
         self,
@@ -114,14 +113,14 @@ class Trace:
         self._requests: dict[Key, _OpenRequest] = {}
         self._has_failed = False
 
-    # The ends of a run
+    # Start and end of a run.
 
     def open(self, run_id: str) -> None:
-        """A run begins, or goes on."""
+        """Start the span of a run that starts or resumes."""
         try:
             self._open(run_id)
         except Exception as error:
-            self._tell_of(error)
+            self._log_error(error)
 
     def _open(self, run_id: str) -> None:
         loop = self._loops[run_id]
@@ -135,18 +134,18 @@ class Trace:
         }
         if context is not None:
             attributes[conventions.BRANCH] = context.path
-        # A branch that was called is begun outside of all code; any other inside of what has begun it.
-        above = None if context is None else self._runs.get(context.parent_id)
+        # A branch that the model called starts outside of user code. Any other starts inside the code that started it.
+        parent_span = None if context is None else self._runs.get(context.parent_id)
         is_called = context is not None and context.call_id is not None
         parent = None
-        if above is not None and (is_called or not get_current_span().get_span_context().is_valid):
-            parent = set_span_in_context(above)
-        links = [Link(_read(self._first_part))] if self._first_part and run_id == self._root else None
+        if parent_span is not None and (is_called or not get_current_span().get_span_context().is_valid):
+            parent = set_span_in_context(parent_span)
+        links = [Link(_parse_traceparent(self._first_part))] if self._first_part and run_id == self._root else None
         name = f"{conventions.INVOKE_AGENT} {owner}"
         self._runs[run_id] = self._tracer.start_span(name, parent, SpanKind.INTERNAL, attributes, links)
 
     def span_of_root(self) -> str | None:
-        """The span that the root has begun with, as W3C's `traceparent`, to be linked when it goes on elsewhere."""
+        """Return the first span of the root as a W3C `traceparent`, for a link when another process resumes the run."""
         span = self._runs.get(self._root)
         context = None if span is None else span.get_span_context()
         if context is None or not context.is_valid:
@@ -154,13 +153,13 @@ class Trace:
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
     def close(self, run_id: str) -> None:
-        """A run is over; what was under way in it ends with it."""
+        """End the span of a run, and the spans in progress in it."""
         span = self._runs.pop(run_id, None)
         if span is not None:
             try:
                 self._close(run_id, span)
             except Exception as error:
-                self._tell_of(error)
+                self._log_error(error)
 
     def _close(self, run_id: str, span: Span) -> None:
         run = self._loops[run_id].run
@@ -168,8 +167,8 @@ class Trace:
         for key in [key for key in self._tools if key[0] == run_id]:
             self._tools.pop(key).end()
         for key in [key for key in self._requests if key[0] == run_id]:
-            self._end_request(self._requests.pop(key), error)
-        span.set_attribute(conventions.STOP_REASON, run.stop_reason or "paused")  # code that waits for a branch is left
+            self._abort_request(self._requests.pop(key), error)
+        span.set_attribute(conventions.STOP_REASON, run.stop_reason or "paused")  # A paused run has no stop reason.
         span.set_attribute(conventions.TOTAL_INPUT_TOKENS, run.usage.input_tokens)
         span.set_attribute(conventions.TOTAL_OUTPUT_TOKENS, run.usage.output_tokens)
         if run.cost is not None:
@@ -178,80 +177,80 @@ class Trace:
             self._fail(span, type(error).__qualname__, str(error))
         span.end()
 
-    # Where code is that is not ours
+    # Code outside of acorn.
 
-    def enter(self, run_id: str, ask_id: str) -> Inside | None:
-        """What happens from here to `leave` hangs below the span of this ask, else of the run."""
+    def enter(self, run_id: str, ask_id: str) -> ContextTokens | None:
+        """Make the span of this ask, or else of the run, the current one until `leave`."""
         try:
             key = (run_id, ask_id)
             asked = self._requests.get(key)
             span = self._tools.get(key) or self._runs.get(run_id) if asked is None else asked.span
             if span is None:
                 return None
-            heard = None if asked is None else setbacks.set(lambda setback: self._hear_setback(asked, setback))
-            return Inside(otel.attach(set_span_in_context(span)), heard)
+            listener = None if asked is None else retry_listener.set(lambda retry: self._record_retry(asked, retry))
+            return ContextTokens(otel.attach(set_span_in_context(span)), listener)
         except Exception as error:
-            self._tell_of(error)
+            self._log_error(error)
             return None
 
-    def leave(self, inside: Inside | None) -> None:
-        """Back to what was current before."""
-        if inside is not None:
-            otel.detach(inside.context)
-            if inside.setbacks is not None:
-                setbacks.reset(inside.setbacks)
+    def leave(self, tokens: ContextTokens | None) -> None:
+        """Restore the span that was current before `enter`."""
+        if tokens is not None:
+            otel.detach(tokens.context)
+            if tokens.retry_listener is not None:
+                retry_listener.reset(tokens.retry_listener)
 
-    def inside(self, run_id: str, ask_id: str) -> _OpenSpan:
-        """Both, as a block."""
-        return _OpenSpan(self, run_id, ask_id)
+    def inside(self, run_id: str, ask_id: str) -> _SpanBlock:
+        """Return a context manager that calls `enter` and `leave`."""
+        return _SpanBlock(self, run_id, ask_id)
 
     def first_chunk(self, run_id: str, ask_id: str) -> None:
-        """Something of an answer has come."""
+        """Record the time of the first chunk of a response."""
         asked = self._requests.get((run_id, ask_id))
         if asked is not None:
-            asked.span.set_attribute(conventions.FIRST_CHUNK, time.monotonic() - asked.began)
+            asked.span.set_attribute(conventions.FIRST_CHUNK, time.monotonic() - asked.started)
 
-    def _hear_setback(self, asked: _OpenRequest, setback: RetryEvent) -> None:
+    def _record_retry(self, asked: _OpenRequest, retry: RetryEvent) -> None:
         try:
-            attributes: Attributes = {conventions.FAILED: setback.model}
-            if setback.status is not None:
-                attributes[conventions.STATUS] = setback.status
-            if setback.to is None:
-                asked.span.add_event(conventions.RETRY, attributes | {conventions.WAIT: setback.wait})
+            attributes: Attributes = {conventions.FAILED: retry.model}
+            if retry.status is not None:
+                attributes[conventions.STATUS] = retry.status
+            if retry.to is None:
+                asked.span.add_event(conventions.RETRY, attributes | {conventions.WAIT: retry.wait})
                 return
-            asked.span.add_event(conventions.FALLBACK, attributes | {conventions.TO: setback.to})
-            # The one that answers is the one that is paid.
-            provider, model = conventions.provider_and_model(setback.to)
+            asked.span.add_event(conventions.FALLBACK, attributes | {conventions.TO: retry.to})
+            # Costs belong to the model that responds.
+            provider, model = conventions.provider_and_model(retry.to)
             asked.attributes.update({conventions.PROVIDER: provider, conventions.MODEL: model})
             asked.span.update_name(f"{conventions.CHAT} {model}")
             asked.span.set_attributes({conventions.PROVIDER: provider, conventions.MODEL: model})
         except Exception as error:
-            self._tell_of(error)
+            self._log_error(error)
 
-    # The journal
+    # Journal entries.
 
     def hear(self, entry: Entry) -> None:
-        """Make of an entry what it means here."""
+        """Update the spans for a journal entry."""
         run_id = entry.run_id
         span = self._runs.get(run_id)
         if span is None:
             return
-        # Not `match`, which takes twice as long and is on the way of every entry.
+        # `match` takes twice as long, and this runs for every entry.
         if isinstance(entry, ModelRequested):
-            self._ask(entry, span)
+            self._start_request(entry, span)
         elif isinstance(entry, ModelResponded):
-            asked = self._asked(run_id)
+            asked = self._take_request(run_id)
             if asked is not None:
-                self._answer(asked, entry)
+                self._finish_request(asked, entry)
         elif isinstance(entry, ToolStarted):
-            self._begin_tool(entry, span)
+            self._start_tool(entry, span)
         elif isinstance(entry, ToolFinished):
-            self._end_tool(entry, span)
+            self._finish_tool(entry, span)
         elif isinstance(entry, Compacted):
-            self._sum_up(entry, span)
+            self._record_summary(entry, span)
         elif isinstance(entry, MessagesAdded):
             if self._writer is not None and entry.step == 0:
-                self._begin_content(entry, span)
+                self._record_input(entry, span)
         elif isinstance(entry, RunFinished):
             if self._writer is not None:
                 span.set_attribute(conventions.OUTPUT, self._writer.output(entry.content))
@@ -262,34 +261,34 @@ class Trace:
         elif isinstance(entry, InputReceived):
             span.add_event(conventions.HUMAN_ANSWERED, {conventions.REQUEST: entry.request_id})
 
-    def _ask(self, entry: ModelRequested, above: Span) -> None:
+    def _start_request(self, entry: ModelRequested, run_span: Span) -> None:
         loop = self._loops[entry.run_id]
         provider, model = conventions.provider_and_model(entry.model)
-        counted: Attributes = {
+        metric_attributes: Attributes = {
             conventions.OPERATION: conventions.CHAT,
             conventions.PROVIDER: provider,
             conventions.MODEL: model,
         }
-        attributes: Attributes = {**counted, conventions.CONVERSATION: self._root}
+        attributes: Attributes = {**metric_attributes, conventions.CONVERSATION: self._root}
         request = next((ask.request for ask in loop.asks(entry.at) if isinstance(ask, AskModel)), None)
         if request is not None:
             attributes[conventions.TEMPERATURE] = request.temperature
             attributes[conventions.MAX_TOKENS] = request.max_tokens
             if self._writer is not None:
-                self._writer.veil_for(loop.setting("model"))
+                self._writer.use_secrets_of(loop.setting("model"))
                 attributes[conventions.INPUT] = self._writer.messages(request.messages)
                 if instructions := self._writer.instructions(request.messages):
                     attributes[conventions.INSTRUCTIONS] = instructions
-        parent = set_span_in_context(above)
+        parent = set_span_in_context(run_span)
         span = self._tracer.start_span(f"{conventions.CHAT} {model}", parent, SpanKind.CLIENT, attributes)
-        self._requests[entry.run_id, entry.ask_id] = _OpenRequest(span, time.monotonic(), counted)
+        self._requests[entry.run_id, entry.ask_id] = _OpenRequest(span, time.monotonic(), metric_attributes)
 
-    def _asked(self, run_id: str) -> _OpenRequest | None:
-        """The request of a run that is under way, which is one at most."""
+    def _take_request(self, run_id: str) -> _OpenRequest | None:
+        """Remove and return the request in progress of a run, of which there is at most one."""
         key = next((key for key in self._requests if key[0] == run_id), None)
         return None if key is None else self._requests.pop(key)
 
-    def _answer(self, asked: _OpenRequest, entry: ModelResponded) -> None:
+    def _finish_request(self, asked: _OpenRequest, entry: ModelResponded) -> None:
         span = asked.span
         model = conventions.provider_and_model(entry.model)[1]
         asked.attributes[conventions.ANSWERED_BY] = model
@@ -297,46 +296,46 @@ class Trace:
             {
                 conventions.ANSWERED_BY: model,
                 conventions.FINISH_REASONS: (conventions.finish_reason(entry.stop_reason),),
-                **_used(entry.usage),
+                **_usage_attributes(entry.usage),
             }
         )
         if self._writer is not None:
             span.set_attribute(conventions.OUTPUT, self._writer.answer(entry))
         span.end()
-        self._meters.record(asked.attributes, time.monotonic() - asked.began, entry.usage)
+        self._meters.record(asked.attributes, time.monotonic() - asked.started, entry.usage)
 
-    def _sum_up(self, entry: Compacted, above: Span) -> None:
-        """A summary was asked for aside, and is heard of when it is there."""
+    def _record_summary(self, entry: Compacted, run_span: Span) -> None:
+        """Record the request for a summary, which the journal has only once it is complete."""
         seconds, ended = entry.at - entry.asked, time.time_ns()
         provider, model = conventions.provider_and_model(self._loops[entry.run_id].builder.model.name)
-        counted: Attributes = {
+        metric_attributes: Attributes = {
             conventions.OPERATION: conventions.CHAT,
             conventions.PROVIDER: provider,
             conventions.MODEL: model,
             conventions.ANSWERED_BY: conventions.provider_and_model(entry.model)[1],
         }
-        attributes = {**counted, conventions.CONVERSATION: self._root, **_used(entry.usage)}
+        attributes = {**metric_attributes, conventions.CONVERSATION: self._root, **_usage_attributes(entry.usage)}
         self._tracer.start_span(
             f"{conventions.CHAT} {model}",
-            set_span_in_context(above),
+            set_span_in_context(run_span),
             SpanKind.CLIENT,
             attributes,
             start_time=ended - int(seconds * 1e9),
         ).end(ended)
-        self._meters.record(counted, seconds, entry.usage)
+        self._meters.record(metric_attributes, seconds, entry.usage)
 
-    def _end_request(self, asked: _OpenRequest, error: BaseException | None) -> None:
-        """A request that brought no answer; with an error, it failed of that."""
+    def _abort_request(self, asked: _OpenRequest, error: BaseException | None) -> None:
+        """End the span of a request without a response; `error` is the cause, if it failed."""
         if error is not None:
             kind = type(error).__qualname__
             self._fail(asked.span, kind, str(error))
             status = getattr(error, "status", None)
             if isinstance(status, int):
                 asked.span.set_attribute(conventions.STATUS, status)
-            self._meters.record({**asked.attributes, conventions.ERROR: kind}, time.monotonic() - asked.began, None)
+            self._meters.record({**asked.attributes, conventions.ERROR: kind}, time.monotonic() - asked.started, None)
         asked.span.end()
 
-    def _begin_tool(self, entry: ToolStarted, above: Span) -> None:
+    def _start_tool(self, entry: ToolStarted, run_span: Span) -> None:
         attributes: Attributes = {
             conventions.OPERATION: conventions.EXECUTE_TOOL,
             conventions.TOOL: entry.name,
@@ -345,17 +344,19 @@ class Trace:
         }
         if self._writer is not None:
             attributes[conventions.ARGUMENTS] = self._writer.arguments(entry.arguments)
-        parent = set_span_in_context(above)
+        parent = set_span_in_context(run_span)
         span = self._tracer.start_span(
             f"{conventions.EXECUTE_TOOL} {entry.name}", parent, SpanKind.INTERNAL, attributes
         )
         self._tools[entry.run_id, f"{TOOL}{entry.step} {entry.call_id}"] = span
 
-    def _end_tool(self, entry: ToolFinished, above: Span) -> None:
+    def _finish_tool(self, entry: ToolFinished, run_span: Span) -> None:
         span = self._tools.pop((entry.run_id, f"{TOOL}{entry.step} {entry.call_id}"), None)
         if span is None:
-            if entry.error is not None:  # unknown, or with arguments that do not fit; its name is the model's word
-                above.add_event(conventions.NOT_CALLED, {conventions.CALL: call_id(entry.call_id)})
+            if (
+                entry.error is not None
+            ):  # An unknown tool or invalid arguments. The name is chosen by the model, so it is not recorded.
+                run_span.add_event(conventions.NOT_CALLED, {conventions.CALL: call_id(entry.call_id)})
             return
         if self._writer is not None:
             span.set_attribute(conventions.RESULT, self._writer.result(entry.content))
@@ -364,39 +365,42 @@ class Trace:
             self._fail(span, kind if kind.replace(".", "_").isidentifier() else conventions.OTHER, entry.error)
         span.end()
 
-    def _begin_content(self, entry: MessagesAdded, span: Span) -> None:
+    def _record_input(self, entry: MessagesAdded, span: Span) -> None:
         writer = self._writer
         if writer is not None:
-            writer.veil_for(self._loops[entry.run_id].setting("model"))
+            writer.use_secrets_of(self._loops[entry.run_id].setting("model"))
             span.set_attribute(conventions.INPUT, writer.messages(entry.messages))
             if instructions := writer.instructions(entry.messages):
                 span.set_attribute(conventions.INSTRUCTIONS, instructions)
 
-    # What goes wrong
+    # Errors.
 
-    def _fail(self, span: Span, kind: str, words: str) -> None:
-        """The words of an error may tell of the conversation."""
+    def _fail(self, span: Span, kind: str, message: str) -> None:
+        """Set the status of a failed span. The message may contain parts of the conversation."""
         span.set_attribute(conventions.ERROR, kind)
-        span.set_status(Status(StatusCode.ERROR, None if self._writer is None else self._writer.text(words)))
+        span.set_status(Status(StatusCode.ERROR, None if self._writer is None else self._writer.text(message)))
 
-    def _tell_of(self, error: Exception) -> None:
+    def _log_error(self, error: Exception) -> None:
         if not self._has_failed:
             self._has_failed = True
             logger.error("Telemetry of run %s failed with %s.", self._root, type(error).__name__)
             logger.debug("The error:", exc_info=error)
 
 
-def _used(usage: Usage) -> Attributes:
-    used: Attributes = {conventions.INPUT_TOKENS: usage.input_tokens, conventions.OUTPUT_TOKENS: usage.output_tokens}
+def _usage_attributes(usage: Usage) -> Attributes:
+    attributes: Attributes = {
+        conventions.INPUT_TOKENS: usage.input_tokens,
+        conventions.OUTPUT_TOKENS: usage.output_tokens,
+    }
     if usage.cached_tokens:
-        used[conventions.CACHED_TOKENS] = usage.cached_tokens
+        attributes[conventions.CACHED_TOKENS] = usage.cached_tokens
     if usage.cache_write_tokens:
-        used[conventions.CACHE_WRITE_TOKENS] = usage.cache_write_tokens
+        attributes[conventions.CACHE_WRITE_TOKENS] = usage.cache_write_tokens
     if usage.reasoning_tokens:
-        used[conventions.REASONING_TOKENS] = usage.reasoning_tokens
-    return used
+        attributes[conventions.REASONING_TOKENS] = usage.reasoning_tokens
+    return attributes
 
 
-def _read(traceparent: str) -> SpanContext:
+def _parse_traceparent(traceparent: str) -> SpanContext:
     _, trace_id, span_id, flags = traceparent.split("-")
     return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=TraceFlags(int(flags, 16)))

@@ -1,6 +1,6 @@
-"""The command line: `acorn run`, `acorn new` and the others.
+"""The command line: `acorn run`, `acorn new` and the other commands.
 
-It uses the library as any user would. A command is a file in `commands/` and a row in `app.COMMANDS`.
+A command is a function in `commands/` and a row in `app.COMMANDS`.
 """
 
 from acorn.cli.app import main

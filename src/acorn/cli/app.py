@@ -1,4 +1,4 @@
-"""The table of commands, and the way in and out of them."""
+"""The entry point of the command line and the table of its commands."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from acorn.cli.commands.serve import mcp, serve, web
 from acorn.cli.commands.work import work
 from acorn.cli.output import (
     FAILED,
-    FINE,
     INTERRUPTED,
-    USAGE,
+    SUCCESS,
+    USAGE_ERROR,
     CommandError,
     OutputClosedError,
     error_text,
+    format_traceback,
     print_error,
-    trace_of,
-    unwritten,
     write,
+    write_error_text,
     write_line,
 )
-from acorn.cli.streams import Streams, quieten
+from acorn.cli.streams import Streams, flush_or_discard
 
 _HELP = ["-h", "--help"]
-_BEHIND: Mapping[str, Any] = {"allow_extra_args": True, "allow_interspersed_args": False}
-"""What stands behind the first argument is the command's own to read."""
+_FREE_ARGUMENTS: Mapping[str, Any] = {"allow_extra_args": True, "allow_interspersed_args": False}
+"""The command itself parses everything after the first argument."""
 
 COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "demo": (demo, {}),
-    "run": (run, _BEHIND),
-    "explain": (explain, _BEHIND),
+    "run": (run, _FREE_ARGUMENTS),
+    "explain": (explain, _FREE_ARGUMENTS),
     "chat": (chat, {}),
     "web": (web, {}),
     "serve": (serve, {}),
@@ -60,68 +60,68 @@ COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "pull": (pull, {}),
     "new": (new, {}),
 }
-"""Every command by name: the function, and settings of its parser."""
+"""Every command by name: its function and the settings of its parser."""
 
-# What typer raises for wrong usage; its base class has no public name of its own.
-_Complaint = cast(type[Exception], typer.BadParameter.__mro__[2])
-_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""What a full or broken disk says; help and the tour are written by others, who pass it on."""
+# The base class of typer's usage errors, which has no public name.
+_UsageError = cast(type[Exception], typer.BadParameter.__mro__[2])
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""The errors of a full or broken disk. typer and rich pass them on when they write the help and the demo."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command; the exit code."""
+    """Run one command and return its exit code."""
     streams = Streams()
     try:
         raise_on_interrupt()
         return _perform((sys.argv[1:] if words is None else list(words)) or ["--help"], streams)
     except OutputClosedError:
-        return FINE
+        return SUCCESS
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
-        quieten(streams.out, sys.stdout, sys.stderr)
+        flush_or_discard(streams.out, sys.stdout, sys.stderr)
         if words is not None:
-            # Otherwise the process ends here, and a thread of the user's may print until the very end.
+            # Otherwise the process ends here, and a thread of the user's may print until then.
             streams.restore()
 
 
 def _perform(words: Sequence[str], streams: Streams) -> int:
     try:
         code = _app(words)(args=list(words), prog_name="acorn", standalone_mode=False, obj=streams)
-        return code if isinstance(code, int) else FINE
+        return code if isinstance(code, int) else SUCCESS
     except CommandError as error:
         return print_error(error)
-    except _Complaint as error:
-        return print_error(CommandError(_usage(error, words), USAGE))
+    except _UsageError as error:
+        return print_error(CommandError(_usage_text(error, words), USAGE_ERROR))
     except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):  # rich's way to say so
-            return FINE
-        return print_error(CommandError(f"the agent's code ended the program: {error_text(error)}", FAILED))
+        if isinstance(error.__context__, BrokenPipeError):  # rich reports a closed output this way.
+            return SUCCESS
+        return print_error(CommandError(f"The agent's code ended the program: {error_text(error)}", FAILED))
     except (OutputClosedError, KeyboardInterrupt):
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in _UNWRITTEN:
-            return print_error(CommandError(unwritten(error), FAILED))
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+            return print_error(CommandError(write_error_text(error), FAILED))
         if "--debug" in words:
-            write_line(trace_of(error))
-        write_line(f"error: {error_text(error)} (a fault of acorn's own; `--debug` shows where)")
+            write_line(format_traceback(error))
+        write_line(f"error: {error_text(error)} (a bug in acorn; `--debug` shows the traceback)")
         return FAILED
 
 
-def _usage(error: Exception, words: Sequence[str]) -> str:
-    """What is wrong with the words, and where to read on."""
+def _usage_text(error: Exception, words: Sequence[str]) -> str:
+    """Describe a usage error and name the help."""
     if isinstance(error, typer.BadParameter.__mro__[1]) and getattr(error, "possibilities", None):
-        # Without the dashes, which make any two options look alike.
+        # Compare without the dashes, which make all options similar.
         name = str(getattr(error, "option_name", "")).lstrip("-")
-        near: Any = [each for each in vars(error)["possibilities"] if get_close_matches(name, [each.lstrip("-")])]
-        vars(error)["possibilities"] = near
-    message = str(getattr(error, "format_message", error.__str__)()).rstrip(".")
-    asked = f"acorn {words[0]}" if words and words[0] in COMMANDS else "acorn"
-    return f"{message[:1].lower()}{message[1:]}; `{asked} --help` tells more"
+        options: list[str] = vars(error)["possibilities"]
+        vars(error)["possibilities"] = [flag for flag in options if get_close_matches(name, [flag.lstrip("-")])]
+    message = str(getattr(error, "format_message", error.__str__)())
+    command = f"acorn {words[0]}" if words and words[0] in COMMANDS else "acorn"
+    return f"{message}{'' if message[-1:] in '.?!' else '.'} `{command} --help` shows the usage."
 
 
 def _app(words: Sequence[str]) -> typer.Typer:
-    """The parser; where a command stands in front, it need not read the signatures of all the others."""
+    """Build the parser; if the first word is a command, only for that command, which is faster."""
     app = typer.Typer(
         add_completion=False,
         rich_markup_mode="markdown",

@@ -1,14 +1,13 @@
-"""Pictures, sounds and files on the command line: what is written there is a path, unless it is a URL.
+"""The input of a module, made of the texts of its options, a file and a pipe.
 
-Text that is piped in: it fills the one text field of the input that nothing else has given a value.
+This module decides only what JSON distinguishes: a choice, an object, a list, a number or text. Pydantic decides
+whether a value fits its field and what `5` or `2024-05-01` becomes there. An error names the wrong option.
 
-A terminal is never read. A pipe is waited for where the input lacks the field; otherwise only what has come already
-is taken, since a pipe that was inherited and stays silent must not hold up a run. What cannot be used is an error.
+The value of an image, audio or file field is a path, unless it is a URL.
 
-The input of a module, made of the texts of its options, a file and a pipe; an error names the option that is wrong.
-
-Only what JSON tells apart is decided here: a choice, an object, a list, a number beside text. Whether a
-value fits its field, and what `5` or `2024-05-01` becomes there, is Pydantic's to say.
+Text that is piped in fills the only text field that has no value yet. A terminal is never read. The command waits for
+a pipe only if the field is required. Otherwise it takes only what has already arrived, because an inherited pipe that
+stays silent must not block a run. Text that cannot be used is an error.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import re
 import select
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
@@ -29,188 +28,90 @@ from pydantic.fields import FieldInfo
 
 from acorn import Audio, File, Image
 from acorn._inside import RESULT, Problem, aliases_of, input_problems, shorten
-from acorn.cli.field_options import Node
 from acorn.cli.options import Option, Options, ParsedArguments, ValuePath
-from acorn.cli.output import CommandError, error_text, line_reached, write_line
+from acorn.cli.output import CommandError, error_text, user_code_line, write_line
+from acorn.cli.schema_node import SchemaNode
 from acorn.cli.streams import descriptor_of
 from acorn.types import JsonObject
 
-_CLASSES: dict[str, type[Image | Audio | File]] = {"image": Image, "audio": Audio, "file": File}
+_MISSING: Any = object()
 
 
-def read_media(text: str, node: Node, option: str) -> Image | Audio | File | str | None:
-    """The value that an option names; a URL is the field's to judge."""
-    if re.match(r"(?i)(data:|https?://)", text):
-        return text
-    if text == "null" and "null" in node.kinds and not Path(text).exists():
-        return None
-    found: list[str] = []
-    for kind in node.media:
-        try:
-            return _CLASSES[kind].from_path(text)
-        except OSError as error:
-            raise CommandError(f"`{option} {text}` cannot be read: {error.strerror or error}") from error
-        except ValueError as error:
-            found.append(str(error).partition(";")[0])  # what else it says is for programs
-    raise CommandError(f"`{option}`: {found[0]}")
-
-
-def take_piped(values: Mapping[str, Any], options: Options) -> tuple[Option, str] | None:
-    """The field and its text; None where nothing was piped in."""
-    if options.shape.is_empty or not _is_piped():
-        return None
-    fields = [option for option in options.listed if options.is_field(option) and is_text(option)]
-    left = [option for option in fields if not _has_value(values, option)]
-    if any(option.is_required for option in fields):  # one with a default is not what a pipe is for then
-        left = [option for option in left if option.is_required]
-    if len(left) != 1:
-        _refuse(left, options)
-        return None
-    (option,) = left
-    if not _has_come():
-        if not option.is_required:
-            write_line(
-                f"standard input is a pipe in which nothing has come; {options.spelled(option)} does not wait for it"
-            )
-            return None
-        write_line(f"waiting for {options.spelled(option)} on standard input")
-    text = _read()
-    return (option, text) if text else None
-
-
-def _refuse(left: list[Option], options: Options) -> None:
-    buffer: Any = sys.stdin.buffer
-    if not _has_come() or not buffer.peek(1).strip(b"\r\n"):
-        return
-    whole = "`--input -` reads the input as JSON, `</dev/null` pipes nothing in"
-    if not left:
-        raise CommandError(f"something was piped in, and no text field of the input is left for it; {whole}")
-    names = " or ".join(options.spelled(option) for option in left)
-    raise CommandError(f"something was piped in for {names}; give all but one of them as options; {whole}")
-
-
-def is_text(option: Option) -> bool:
-    """Whether a field takes any text."""
-    node = option.node
-    return "string" in node.kinds and node.kinds <= {"string", "null"} and node.takes_text
-
-
-def _has_value(values: Mapping[str, Any], option: Option) -> bool:
-    here: Any = values
-    for part in option.path:
-        if not isinstance(here, dict):
-            return True  # the whole is something else
-        if part not in here:
-            return False
-        here = here[part]
-    return True
-
-
-def _is_piped() -> bool:
-    """Whether standard input is a pipe or a file: no terminal, no device, and not a test's or a notebook's own."""
-    descriptor = descriptor_of(sys.stdin)
-    if descriptor is None or not hasattr(sys.stdin, "buffer"):
-        return False
-    mode = os.fstat(descriptor).st_mode
-    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
-
-
-def _has_come() -> bool:
-    """Whether a read would return at once, be it with the end."""
-    try:
-        return bool(select.select([sys.stdin], [], [], 0)[0])
-    except OSError:  # where pipes cannot be asked, they are read
-        return True
-
-
-def _read() -> str:
-    """Everything, without the line breaks at its end."""
-    encoding = sys.stdin.encoding or "utf-8"
-    try:
-        return sys.stdin.buffer.read().decode(encoding).rstrip("\r\n")
-    except OSError as error:
-        raise CommandError(f"standard input cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise CommandError(
-            f"what was piped in is no text in {encoding}: {error.reason} at byte {error.start}"
-        ) from error
-
-
-_NOTHING: Any = object()
-
-
-def make_input(written: ParsedArguments, options: Options) -> BaseModel:
-    """The input as the module's schema; `CommandError` names each option that is wrong."""
-    source = written.own.input
-    values = {} if source is None else _named(_read_input(source, options), options)
-    from_file = set(values)
-    others: dict[ValuePath, Any] = {}
-    for path, (option, texts) in _in_order(written.options):
-        value, *other = read_value(texts, option.node, option.flag)
+def make_input(arguments: ParsedArguments, options: Options) -> BaseModel:
+    """Make the input as an instance of the module's schema; a `CommandError` names each wrong option."""
+    source = arguments.own.input
+    values = {} if source is None else _rename_aliases(_read_input_file(source, options), options)
+    names_in_file = set(values)
+    alternatives: dict[ValuePath, Any] = {}
+    for path, (option, texts) in _sort_by_path(arguments.options):
+        value, *alternative = read_value(texts, option.node, option.flag)
         put(values, path, value, option.flag)
-        if other:
-            others[path] = other[0]
-    if source != "-" and (piped := take_piped(values, options)) is not None:
+        if alternative:
+            alternatives[path] = alternative[0]
+    if source != "-" and (piped := take_piped_text(values, options)) is not None:
         put(values, piped[0].path, piped[1], piped[0].flag)
     schema = options.shape.schema
     aliases = {alias for info in schema.model_fields.values() for alias in aliases_of(info)}
     unknown = [name for name in values if name not in schema.model_fields and name not in aliases]
     if unknown and not options.shape.allows_extra:
-        raise CommandError(
-            f"{_listed(unknown)} in {_source(source)} is no input; there are {_listed(schema.model_fields)}"
-        )
+        known = _quote_all(schema.model_fields)
+        raise CommandError(f"{_quote_all(unknown)} in {_source_name(source)} is not an input. The inputs are: {known}.")
     try:
-        return _validated(schema, values, others)
+        return _validate(schema, values, alternatives)
     except ValidationError as error:
-        found = input_problems(options.shape, error, values)
-        typed = {str(path[0]) for path in written.options}
-        complaints = [_complaint(problem, from_file - typed, source, options) for problem in found]
-        raise CommandError("; ".join(complaints)) from error
-    except (Exception, SystemExit) as error:  # a validator's, which is the user's
-        where = _culprit(schema, values, type(error), options)
+        names_in_options = {str(path[0]) for path in arguments.options}
+        texts_of_problems = [
+            _describe_problem(problem, names_in_file - names_in_options, source, options)
+            for problem in input_problems(options.shape, error, values)
+        ]
+        raise CommandError(" ".join(texts_of_problems)) from error
+    except (Exception, SystemExit) as error:  # A validator of the user's can raise anything.
+        where = _find_culprit(schema, values, type(error), options)
         raise CommandError(
-            f"{line_reached(error)}{where} could not be checked: {error_text(error)}", debug=written.own.debug
+            f"{user_code_line(error)}{where} could not be checked: {error_text(error)}", debug=arguments.own.debug
         ) from error
 
 
-def _in_order(
+def _sort_by_path(
     options: Mapping[ValuePath, tuple[Option, list[str | bool]]],
 ) -> list[tuple[ValuePath, tuple[Option, list[str | bool]]]]:
-    """The whole before its parts, items by their number, everything else as it was written."""
+    """Sort options: a value before its parts, items by their index, everything else as it was written."""
     ranks: dict[str, int] = {}
     for path in options:
         for part in path:
             if isinstance(part, str):
                 ranks.setdefault(part, len(ranks))
     return sorted(
-        options.items(), key=lambda entry: [ranks[part] if isinstance(part, str) else part for part in entry[0]]
+        options.items(), key=lambda item: [ranks[part] if isinstance(part, str) else part for part in item[0]]
     )
 
 
-def _validated(schema: type[BaseModel], values: dict[str, Any], others: Mapping[ValuePath, Any]) -> BaseModel:
-    """The input; where a value was refused that can be read in another way, that way."""
+def _validate(schema: type[BaseModel], values: JsonObject, alternatives: Mapping[ValuePath, Any]) -> BaseModel:
+    """Validate the input; if a value is rejected that can be read in another way, try that way."""
     try:
         return schema.model_validate(values, by_alias=True, by_name=True)
     except ValidationError as error:
-        wrong = [detail["loc"] for detail in error.errors(include_url=False)]
-        again = {path: value for path, value in others.items() if any(loc[: len(path)] == path for loc in wrong)}
-        if not again:
+        rejected = [detail["loc"] for detail in error.errors(include_url=False)]
+        retried = {
+            path: value for path, value in alternatives.items() if any(loc[: len(path)] == path for loc in rejected)
+        }
+        if not retried:
             raise
-        for path, value in again.items():
+        for path, value in retried.items():
             put(values, path, value, "")
         return schema.model_validate(values, by_alias=True, by_name=True)
 
 
-def _culprit(schema: type[BaseModel], values: dict[str, Any], kind: type[BaseException], options: Options) -> str:
-    """Whose validator it was, if it fails on one field alone."""
+def _find_culprit(schema: type[BaseModel], values: JsonObject, kind: type[BaseException], options: Options) -> str:
+    """Name the field whose validator raised, if it fails for that field alone."""
     if _raises(schema, {}, kind):
         return "the input"
     return next(
-        (_option([name], options) for name in values if _raises(schema, {name: values[name]}, kind)), "the input"
+        (_name_option([name], options) for name in values if _raises(schema, {name: values[name]}, kind)), "the input"
     )
 
 
-def _raises(schema: type[BaseModel], values: dict[str, Any], kind: type[BaseException]) -> bool:
+def _raises(schema: type[BaseModel], values: JsonObject, kind: type[BaseException]) -> bool:
     try:
         schema.model_validate(values, by_alias=True, by_name=True)
     except ValidationError:
@@ -220,188 +121,293 @@ def _raises(schema: type[BaseModel], values: dict[str, Any], kind: type[BaseExce
     return False
 
 
-def _read_input(source: str, options: Options) -> JsonObject:
+# Files
+
+
+def _read_input_file(source: str, options: Options) -> JsonObject:
     try:
-        found = json.loads(_standard_input() if source == "-" else Path(source).read_bytes())
+        values = json.loads(_read_stdin() if source == "-" else Path(source).read_bytes())
     except OSError as error:
-        raise CommandError(f"`--input {source}` cannot be read: {error.strerror or error}") from error
+        raise CommandError(f"Cannot read `--input {source}`: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise CommandError(f"{_source(source)} is not JSON: {error}") from error
-    if options.shape.wrapped and not (isinstance(found, dict) and set(found) == {RESULT}):
-        return {RESULT: found}
-    if not isinstance(found, dict):
-        raise CommandError(f"{_source(source)} must hold a JSON object, got {shorten(json.dumps(found), 80)}")
-    return found
+        raise CommandError(f"{_source_name(source)} is not valid JSON: {error}") from error
+    if options.shape.wrapped and not (isinstance(values, dict) and set(values) == {RESULT}):
+        return {RESULT: values}
+    if not isinstance(values, dict):
+        raise CommandError(f"{_source_name(source)} must contain a JSON object, got {shorten(json.dumps(values), 80)}.")
+    return values
 
 
-def _standard_input() -> str | bytes:
-    """As bytes, so that JSON decides how they are read, and not the terminal."""
+def _read_stdin() -> str | bytes:
+    """Read standard input as bytes, so that JSON and not the terminal determines the encoding."""
     if sys.stdin is None:
         return ""
-    buffer: Any = getattr(sys.stdin, "buffer", sys.stdin)
-    found: str | bytes = buffer.read()
-    return found
+    buffer = getattr(sys.stdin, "buffer", sys.stdin)
+    data: str | bytes = buffer.read()
+    return data
 
 
-def _named(values: dict[str, Any], options: Options) -> JsonObject:
-    """Every field under its own name, so that an option can win over it."""
+def _rename_aliases(values: JsonObject, options: Options) -> JsonObject:
+    """Put every value under the name of its field, so that an option can override it."""
     fields = options.shape.schema.model_fields
-    names = {alias: name for name, info in fields.items() for alias in _other_names(info)}
+    names = {alias: name for name, info in fields.items() for alias in _text_aliases(info)}
     return {key if key in fields else names.get(key, key): value for key, value in values.items()}
 
 
-def _other_names(info: FieldInfo) -> list[str]:
-    """The aliases that hold the whole value; a path into another one is none."""
+def _text_aliases(info: FieldInfo) -> list[str]:
+    """Return the aliases of a field that stand for its whole value; a path into another value does not."""
     alias = info.validation_alias if info.validation_alias is not None else info.alias
     choices = [alias] if isinstance(alias, str) else getattr(alias, "choices", [])
     return [choice for choice in choices if isinstance(choice, str)]
 
 
-def _complaint(problem: Problem, from_file: set[str], source: str | None, options: Options) -> str:
+# Error messages
+
+
+def _describe_problem(problem: Problem, names_in_file: set[str], source: str | None, options: Options) -> str:
     path = problem["path"].split(".") if problem["path"] else []
-    where = f"`{problem['path']}` in {_source(source)}" if path and path[0] in from_file else _option(path, options)
+    is_in_file = bool(path) and path[0] in names_in_file
+    where = f"`{problem['path']}` in {_source_name(source)}" if is_in_file else _name_option(path, options)
     if problem["received"] == "missing":
-        return f"{where} is missing ({problem['expected']})"
+        return f"{where} is missing ({problem['expected']})."
     if problem["ruled"]:
-        return f"{where} is refused: {problem['expected']} (got {problem['excerpt']})"
-    return f"{where} must be {problem['expected']}, got {problem['excerpt']}"
+        return f"{where} is not valid: {problem['expected']} (got {problem['excerpt']})."
+    return f"{where} must be {problem['expected']}, got {problem['excerpt']}."
 
 
-def _option(path: list[str], options: Options) -> str:
-    """The option that a wrong part of the input belongs to."""
+def _name_option(path: list[str], options: Options) -> str:
+    """Name the option that a wrong part of the input belongs to."""
     if not path:
         return "the input"
-    known = [option for option in options.listed if list(map(str, option.path)) == path[: len(option.path)]]
-    if not known:
-        positional = options.positional
-        return "the argument" if positional is not None else f"`--{'.'.join(path)}`"
-    option = max(known, key=lambda option: len(option.path))
+    matching = [option for option in options.all if list(map(str, option.path)) == path[: len(option.path)]]
+    if not matching:
+        return "the argument" if options.positional is not None else f"`--{'.'.join(path)}`"
+    option = max(matching, key=lambda option: len(option.path))
     if options.is_positional:
         return "the argument"
-    rest = path[len(option.path) :]
-    return f"`{option.flag}`" if not rest else f"`{'.'.join(rest)}` of `{option.flag}`"
+    part = path[len(option.path) :]
+    return f"`{option.flag}`" if not part else f"`{'.'.join(part)}` of `{option.flag}`"
 
 
-def _source(source: str | None) -> str:
+def _source_name(source: str | None) -> str:
     return "standard input" if source == "-" else f"`{source}`"
 
 
-def _listed(names: Any) -> str:
+def _quote_all(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+# Piped text
+
+
+def take_piped_text(values: Mapping[str, Any], options: Options) -> tuple[Option, str] | None:
+    """Return the field for the piped text and the text; None if nothing was piped in."""
+    if options.shape.is_empty or not _is_piped():
+        return None
+    fields = [option for option in options.all if options.is_field(option) and is_text(option)]
+    candidates = [option for option in fields if not _has_value(values, option)]
+    if any(option.is_required for option in fields):  # Then a pipe is not meant for a field with a default.
+        candidates = [option for option in candidates if option.is_required]
+    if len(candidates) != 1:
+        _reject_piped_text(candidates, options)
+        return None
+    (option,) = candidates
+    if not _has_arrived():
+        if not option.is_required:
+            write_line(f"Standard input is an empty pipe. The run does not wait for {options.display_name(option)}.")
+            return None
+        write_line(f"Waiting for {options.display_name(option)} on standard input.")
+    text = _read_text()
+    return (option, text) if text else None
+
+
+def _reject_piped_text(candidates: list[Option], options: Options) -> None:
+    buffer: Any = sys.stdin.buffer
+    if not _has_arrived() or not buffer.peek(1).strip(b"\r\n"):
+        return
+    hint = "`--input -` reads the input as JSON. `</dev/null` pipes nothing in."
+    if not candidates:
+        raise CommandError(f"Text was piped in, but every text field of the input has a value. {hint}")
+    names = " or ".join(options.display_name(option) for option in candidates)
+    raise CommandError(f"Text was piped in for {names}. Give all but one of them as options. {hint}")
+
+
+def is_text(option: Option) -> bool:
+    """Return whether a field takes any text."""
+    node = option.node
+    return "string" in node.kinds and node.kinds <= {"string", "null"} and node.accepts_any_text
+
+
+def _has_value(values: Mapping[str, Any], option: Option) -> bool:
+    value: Any = values
+    for part in option.path:
+        if not isinstance(value, dict):
+            return True  # The whole value is something else.
+        if part not in value:
+            return False
+        value = value[part]
+    return True
+
+
+def _is_piped() -> bool:
+    """Return whether standard input is a pipe or a file, and not a terminal, a device, or a stream of a notebook."""
+    descriptor = descriptor_of(sys.stdin)
+    if descriptor is None or not hasattr(sys.stdin, "buffer"):
+        return False
+    mode = os.fstat(descriptor).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
+
+
+def _has_arrived() -> bool:
+    """Return whether a read would return immediately, with data or with the end."""
+    try:
+        return bool(select.select([sys.stdin], [], [], 0)[0])
+    except OSError:  # The platform cannot poll pipes, so read it.
+        return True
+
+
+def _read_text() -> str:
+    """Read all of standard input without the line breaks at its end."""
+    encoding = sys.stdin.encoding or "utf-8"
+    try:
+        return sys.stdin.buffer.read().decode(encoding).rstrip("\r\n")
+    except OSError as error:
+        raise CommandError(f"Cannot read standard input: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise CommandError(f"Standard input is not {encoding} text: {error.reason} at byte {error.start}") from error
 
 
 # From the texts of an option to its value
 
 
-def read_value(texts: Sequence[str | bool], node: Node, option: str) -> list[Any]:
-    """The value of an option, written once or several times; where it can be read in two ways, both."""
-    if node.takes_several and (len(texts) > 1 or node.is_only_list):
-        return [_read_list(texts, node, option)]
+def read_value(texts: Sequence[str | bool], node: SchemaNode, flag: str) -> list[Any]:
+    """Read the value of an option that is given once or several times; return both readings if there are two."""
+    if node.is_repeatable and (len(texts) > 1 or node.is_only_list):
+        return [_read_list(texts, node, flag)]
     text = texts[0]
     if isinstance(text, bool):
         return [text]
-    value = _read_one(text, node, option)
-    if not node.takes_several or not isinstance(value, str):
+    value = _read_one(text, node, flag)
+    if not node.is_repeatable or not isinstance(value, str):
         return [value]
-    # `5` for `int | list[str]`: a number, if Pydantic takes it for one, and otherwise a list of one.
-    return [value, [_read_one(text, node.item(0), option)]]
+    # `5` for `int | list[str]`: a number if Pydantic accepts it as one, otherwise a list with one item.
+    return [value, [_read_one(text, node.item(0), flag)]]
 
 
-def _read_list(texts: Sequence[str | bool], node: Node, option: str) -> list[Any] | None:
+def _read_list(texts: Sequence[str | bool], node: SchemaNode, flag: str) -> list[Any] | None:
     if len(texts) == 1:
-        if texts[0] == "null" and "null" in node.kinds and not node.item(0).takes_text:
+        if texts[0] == "null" and "null" in node.kinds and not node.item(0).accepts_any_text:
             return None
-        whole = _json(str(texts[0]), "[")
+        value = _parse_json(str(texts[0]), "[")
         holds_lists = "array" in node.item(0).kinds
-        if isinstance(whole, list) and (not holds_lists or all(isinstance(item, list) for item in whole)):
-            return whole
-    return [_read_one(str(text), node.item(at), option) for at, text in enumerate(texts)]
+        if isinstance(value, list) and (not holds_lists or all(isinstance(item, list) for item in value)):
+            return value
+    return [_read_one(str(text), node.item(index), flag) for index, text in enumerate(texts)]
 
 
-def _read_one(text: str, node: Node, option: str) -> Any:
+def _read_one(text: str, node: SchemaNode, flag: str) -> Any:
     if node.media:
-        return read_media(text, node, option)
-    choice = _choice(text, node)
-    if choice is not _NOTHING:
+        return read_media(text, node, flag)
+    choice = _read_choice(text, node)
+    if choice is not _MISSING:
         return choice
     for kind, opening in (("object", "{"), ("array", "[")):
         if kind in node.kinds or not node.kinds:
-            found = _json(text, opening)
-            if found is not _NOTHING:
-                return found
+            value = _parse_json(text, opening)
+            if value is not _MISSING:
+                return value
     if node.kinds and node.kinds <= {"object", "array", "null"}:
-        return _structure(text, node, option)
-    scalar = _scalar(text, node)
-    return text if scalar is _NOTHING else scalar
+        return _read_structure(text, node, flag)
+    scalar = _read_scalar(text, node)
+    return text if scalar is _MISSING else scalar
 
 
-def _choice(text: str, node: Node) -> Any:
-    """`2` for `Literal[1, 2]`, which would refuse the text."""
+_MEDIA_CLASSES: dict[str, type[Image | Audio | File]] = {"image": Image, "audio": Audio, "file": File}
+
+
+def read_media(text: str, node: SchemaNode, flag: str) -> Image | Audio | File | str | None:
+    """Read the file that an option names; a URL is left to the validation of the field."""
+    if re.match(r"(?i)(data:|https?://)", text):
+        return text
+    if text == "null" and "null" in node.kinds and not Path(text).exists():
+        return None
+    reasons: list[str] = []
+    for kind in node.media:
+        try:
+            return _MEDIA_CLASSES[kind].from_path(text)
+        except OSError as error:
+            raise CommandError(f"Cannot read `{flag} {text}`: {error.strerror or error}") from error
+        except ValueError as error:
+            reasons.append(str(error).partition(";")[0])  # The second part is advice for Python code.
+    raise CommandError(f"`{flag}`: {reasons[0]}")
+
+
+def _read_choice(text: str, node: SchemaNode) -> Any:
+    """Return `2` for `Literal[1, 2]`, which would reject the text."""
     for value in node.choices or ():
         if text == (value if isinstance(value, str) else json.dumps(value)):
             return value
-    return _NOTHING
+    return _MISSING
 
 
-def _scalar(text: str, node: Node) -> Any:
-    """A number, a truth value or null, where the field makes a difference between these and text."""
-    found = _json(text)
-    if found is None:
-        return None if "null" in node.kinds and not node.takes_text else _NOTHING
+def _read_scalar(text: str, node: SchemaNode) -> Any:
+    """Read a number, a boolean or null if the field distinguishes them from text."""
+    value = _parse_json(text)
+    if value is None:
+        return None if "null" in node.kinds and not node.accepts_any_text else _MISSING
     if not node.kinds:
-        return found
-    if isinstance(found, bool):
-        return found if "boolean" in node.kinds else _NOTHING
-    # A number that would not be written the same way again, `2.10`, may be a Decimal's or really text.
-    is_number = isinstance(found, int | float) and node.takes_text and json.dumps(found) == text
-    fits = "number" in node.kinds or ("integer" in node.kinds and isinstance(found, int))
-    return found if is_number and fits else _NOTHING
+        return value
+    if isinstance(value, bool):
+        return value if "boolean" in node.kinds else _MISSING
+    # A number that JSON would write differently, such as `2.10`, may be a Decimal or text.
+    is_number = isinstance(value, int | float) and node.accepts_any_text and json.dumps(value) == text
+    fits = "number" in node.kinds or ("integer" in node.kinds and isinstance(value, int))
+    return value if is_number and fits else _MISSING
 
 
-def _structure(text: str, node: Node, option: str) -> Any:
-    """What can only be JSON."""
+def _read_structure(text: str, node: SchemaNode, flag: str) -> Any:
+    """Read a value that can only be JSON."""
     try:
-        found = json.loads(text)
+        return json.loads(text)
     except ValueError as error:
-        parts = [f"`{option}.{name.replace('_', '-')} ...`" for name in list(node.fields)[:2]]
+        parts = [f"`{flag}.{name.replace('_', '-')} ...`" for name in list(node.fields)[:2]]
         hint = f" or its parts ({', '.join(parts)})" if parts else ""
         reason = f": {error}" if text.lstrip()[:1] in ("{", "[") else ""
-        what = node.words.removesuffix(" or null")
-        raise CommandError(f"`{option}` takes JSON ({what}){hint}, got {shorten(repr(text), 80)}{reason}") from error
-    return found
+        expected = node.type_text.removesuffix(" or null")
+        raise CommandError(f"`{flag}` takes JSON ({expected}){hint}, got {shorten(repr(text), 80)}{reason}") from error
 
 
-def _json(text: str, opening: str = "") -> Any:
+def _parse_json(text: str, opening: str = "") -> Any:
     if not text.lstrip().startswith(opening):
-        return _NOTHING
+        return _MISSING
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
-        return _NOTHING
+        return _MISSING
 
 
-def put(values: dict[str, Any], path: Sequence[str | int], value: Any, option: str) -> None:
-    """Set a part of the input, making room for it on the way."""
-    here: Any = values
-    for part, following in pairwise(path):
-        inner = _inside(here, part)
-        if not isinstance(inner, list if isinstance(following, int) else dict):
-            inner = [] if isinstance(following, int) else {}
-            _set(here, part, inner, option)
-        here = inner
-    _set(here, path[-1], value, option)
+def put(values: JsonObject, path: Sequence[str | int], value: object, flag: str) -> None:
+    """Set a part of the input and create the dicts and lists on the way."""
+    container: Any = values
+    for part, next_part in pairwise(path):
+        inner = _get(container, part)
+        if not isinstance(inner, list if isinstance(next_part, int) else dict):
+            inner = [] if isinstance(next_part, int) else {}
+            _set(container, part, inner, flag)
+        container = inner
+    _set(container, path[-1], value, flag)
 
 
-def _inside(here: Any, part: str | int) -> Any:
-    if isinstance(here, dict):
-        return here.get(part)
-    return here[part] if isinstance(part, int) and part < len(here) else None
+def _get(container: Any, part: str | int) -> Any:
+    if isinstance(container, dict):
+        return container.get(part)
+    return container[part] if isinstance(part, int) and part < len(container) else None
 
 
-def _set(here: Any, part: str | int, value: Any, option: str) -> None:
-    if isinstance(here, list) and isinstance(part, int) and part >= len(here):
-        if part > len(here):
-            raise CommandError(f"`{option}` leaves out item {len(here)}; items are counted from 0, without gaps")
-        here.append(value)
+def _set(container: object, part: str | int, value: object, flag: str) -> None:
+    if isinstance(container, list) and isinstance(part, int) and part >= len(container):
+        if part > len(container):
+            raise CommandError(f"`{flag}` skips item {len(container)}. Items are counted from 0, without gaps.")
+        container.append(value)
     else:
-        cast(Any, here)[part] = value
+        cast(Any, container)[part] = value

@@ -1,9 +1,7 @@
-"""Text and JSON of models and users, made safe for a terminal, and short enough for a line.
+"""The output of a command: safe text, JSON, exit codes, and the line that explains an error.
 
-A model may write anything: escape sequences that move the cursor, marks that turn the reading direction.
-Nothing of the kind reaches a terminal from here.
-
-How a command ends: its output as JSON, its exit code, and the one line that says what went wrong and where.
+A model can write anything, such as escape sequences that move the cursor and marks that change the reading direction.
+The functions of this module remove them, so that they never reach a terminal.
 """
 
 from __future__ import annotations
@@ -31,44 +29,46 @@ from acorn._inside import (
     to_compact_json,
     to_json_data,
 )
-from acorn.cli.streams import quieten
+from acorn.cli.streams import flush_or_discard
 
-# An escape sequence as a whole, where it can be recognized; otherwise its first character alone.
-_SEQUENCE = re.compile(
+# Text for a terminal
+
+# A whole escape sequence if it can be recognized, otherwise its first character alone.
+_ESCAPE_SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)|\x1b[@-Z\\^_]"
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
-_BLANKS = re.compile(r"\s+")
-_UNSEEN = re.compile("[\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
-"""What JSON may hold and a terminal would act upon."""
+_WHITESPACE = re.compile(r"\s+")
+_CONTROL_IN_JSON = re.compile("[\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+"""Characters that JSON allows and a terminal interprets."""
 
 
 def clean(text: str) -> str:
-    """The text without anything that a terminal would act upon; line breaks stay."""
-    text = _SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
+    """Remove everything that a terminal would interpret; line breaks stay."""
+    text = _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
     return _CONTROL.sub("", text.replace("\t", "    ").replace("\u2028", "\n").replace("\u2029", "\n"))
 
 
 def one_line(text: str, limit: int = 200) -> str:
-    """The text on one line, its middle left out where it is too long."""
-    # The middle of a very long text is never seen; cleaning it would only cost time.
+    """Put a text on one line and cut out its middle if it is too long."""
+    # The middle of a very long text is never shown, so it is not worth cleaning.
     if len(text) > 20 * limit:
         text = f"{text[: 10 * limit]}{text[-10 * limit :]}"
-    text = _BLANKS.sub(" ", clean(text)).strip()
+    text = _WHITESPACE.sub(" ", clean(text)).strip()
     if len(text) <= limit:
         return text
     tail = max(0, limit // 4)
     return f"{text[: limit - tail - 1].rstrip()}…{text[len(text) - tail :].lstrip()}"
 
 
-def ending(text: str, limit: int) -> str:
-    """The end of a growing text on one line."""
-    text = _BLANKS.sub(" ", clean(text[-2 * limit :])).strip()
+def end_of(text: str, limit: int) -> str:
+    """Put the end of a growing text on one line."""
+    text = _WHITESPACE.sub(" ", clean(text[-2 * limit :])).strip()
     return text if len(text) <= limit else f"…{text[len(text) - limit + 1 :]}"
 
 
 def call_text(name: str, arguments: str, limit: int = 160) -> str:
-    """A call the way Python writes it: `search(query="acorns", limit=3)`."""
+    """Write a tool call as Python does: `search(query="acorns", limit=3)`."""
     try:
         values = from_json(replace_surrogates(arguments) or "{}", allow_partial="trailing-strings")
     except ValueError:
@@ -79,165 +79,166 @@ def call_text(name: str, arguments: str, limit: int = 160) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """A time that a reader takes in at a glance."""
+    """Write a duration: `0.21 s`, `3.1 s`, `2 min 5 s`."""
     if seconds < 10:
         return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    minutes, remainder = divmod(round(seconds), 60)
+    return f"{minutes} min {remainder} s" if minutes else f"{remainder} s"
 
 
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def totals_text(steps: int, tokens: int, cost: float | None, seconds: float, between: str = " · ") -> str:
-    """What a run has come to: `2 steps · 1,234 tokens · $0.0012 · 3.1 s`."""
-    parts = [plural(steps, "step")] if steps else []  # an answer at once is no step
+def totals_text(steps: int, tokens: int, cost: float | None, seconds: float, separator: str = " · ") -> str:
+    """Write the totals of a run: `2 steps · 1,234 tokens · $0.0012 · 3.1 s`."""
+    parts = [plural(steps, "step")] if steps else []  # An immediate answer takes no step.
     parts.append(plural(tokens, "token"))
     if cost is not None:
         parts.append(f"${cost:.4f}")
-    return between.join([*parts, seconds_text(seconds)])
+    return separator.join([*parts, seconds_text(seconds)])
 
 
-def json_text(value: Any, *, indent: int | None = None, encoding: str = "utf-8") -> str:
-    """JSON in which every character is one that a terminal shows, and the encoding has."""
-    plain = replace_surrogates(_finite(to_json_data(value)))
+def json_text(value: object, *, indent: int | None = None, encoding: str = "utf-8") -> str:
+    """Write JSON with only those characters that a terminal shows and the encoding contains."""
+    data = replace_surrogates(_replace_non_finite(to_json_data(value)))
     separators = (",", ": ") if indent else (",", ":")
-    text = json.dumps(plain, ensure_ascii=False, indent=indent, separators=separators)
-    text = _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    text = json.dumps(data, ensure_ascii=False, indent=indent, separators=separators)
+    text = _CONTROL_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     try:
         text.encode(encoding)
     except (UnicodeEncodeError, LookupError):
-        return json.dumps(plain, indent=indent, separators=separators)
+        return json.dumps(data, indent=indent, separators=separators)
     return text
 
 
-def _finite(plain: Any) -> Any:
-    """NaN and the infinities are no JSON."""
-    if isinstance(plain, float) and (plain != plain or plain in (float("inf"), float("-inf"))):
+def _replace_non_finite(data: Any) -> Any:
+    """Replace NaN and the infinities, which JSON does not have, by None."""
+    if isinstance(data, float) and (data != data or data in (float("inf"), float("-inf"))):
         return None
-    if isinstance(plain, dict):
-        return {key: _finite(item) for key, item in plain.items()}
-    return [_finite(item) for item in plain] if isinstance(plain, list) else plain
+    if isinstance(data, dict):
+        return {key: _replace_non_finite(item) for key, item in data.items()}
+    return [_replace_non_finite(item) for item in data] if isinstance(data, list) else data
 
 
-FINE = 0
+# Exit codes and errors
+
+SUCCESS = 0
 FAILED = 1
-"""The run went wrong."""
-USAGE = 2
-"""The command was used wrongly; nothing was run."""
+"""The run failed."""
+USAGE_ERROR = 2
+"""The command was used wrongly. Nothing was run."""
 WAITING = 3
-"""The run rests, and waits for a person."""
+"""The run has paused and waits for human input."""
 INTERRUPTED = 130
-"""Ctrl-C ended the run, as shells say it."""
+"""Ctrl-C ended the command."""
 TERMINATED = 143
+"""SIGTERM ended the command."""
 
 
 class CommandError(Exception):
-    """A command that cannot go on; its text is the line that the user reads."""
+    """A command that cannot continue; its text is the line that the user reads."""
 
-    def __init__(self, message: str, code: int = USAGE, *, debug: bool = False, secrets: Iterable[str] = ()) -> None:
+    def __init__(
+        self, message: str, code: int = USAGE_ERROR, *, debug: bool = False, secrets: Iterable[str] = ()
+    ) -> None:
         super().__init__(message)
         self.code = code
         self.debug = debug
-        """Whether the traceback of the cause is shown as well."""
+        """Whether to show the traceback of the cause, too."""
         self.secrets = frozenset(secrets)
-        """What may not be seen in that traceback."""
+        """Texts to redact in that traceback."""
 
 
 class OutputClosedError(Exception):
-    """Whoever read our output has left, as `| head -1` does."""
+    """The reader of our output has closed it, as `| head -1` does."""
 
 
-def write(stream: Any, text: str) -> None:
-    """Text to one of the standard streams, at once."""
+def write(stream: TextIO, text: str) -> None:
+    """Write text to a standard stream and flush it."""
     try:
         print(text, end="", file=stream, flush=True)
     except BrokenPipeError as error:
-        quieten(stream)
+        flush_or_discard(stream)
         raise OutputClosedError from error
     except OSError as error:
-        quieten(stream)
-        raise CommandError(unwritten(error), FAILED) from error
+        flush_or_discard(stream)
+        raise CommandError(write_error_text(error), FAILED) from error
 
 
 def write_line(line: str) -> None:
-    """A line on standard error."""
+    """Write a line to standard error."""
     write(sys.stderr, f"{line}\n")
 
 
-def print_json(value: Any, out: TextIO) -> None:
-    """Indented and coloured on a terminal, one line otherwise."""
+def print_json(value: object, out: TextIO) -> None:
+    """Print JSON, indented and colored on a terminal and on one line otherwise."""
     is_terminal = out.isatty()
     text = json_text(value, indent=2 if is_terminal else None, encoding=out.encoding or "utf-8")
     if not is_terminal:
         write(out, f"{text}\n")
         return
-    shown = Text(text, overflow="fold")
-    JSONHighlighter().highlight(shown)
+    highlighted = Text(text, overflow="fold")
+    JSONHighlighter().highlight(highlighted)
     console = Console(file=out, soft_wrap=True)
-    with console.capture() as drawn:
-        console.print(shown, soft_wrap=True)
-    write(out, drawn.get())
+    with console.capture() as captured:
+        console.print(highlighted, soft_wrap=True)
+    write(out, captured.get())
 
 
-def unwritten(error: OSError) -> str:
+def write_error_text(error: OSError) -> str:
     return f"cannot write the output: {error.strerror or error}"
 
 
 def print_error(error: CommandError) -> int:
-    """Say why a command ended, and give its exit code."""
+    """Print why a command ended and return its exit code."""
     if error.debug and error.__cause__ is not None:
-        write_line(trace_of(error.__cause__, error.secrets))
-    write_line(f"error: {_on_one_line(str(error))}")
+        write_line(format_traceback(error.__cause__, error.secrets))
+    write_line(f"error: {shorten(' '.join(clean(str(error)).split()), 2000)}")
     return error.code
 
 
-def _on_one_line(message: str) -> str:
-    return shorten(" ".join(clean(message).split()), 2000)
+# The text of an exception, which may contain a key
 
 
-# What an exception says; its text may be anybody's and hold a key
-
-
-def trace_of(error: BaseException, secrets: Iterable[str] = ()) -> str:
-    """The traceback of an exception."""
-    return without_keys("".join(traceback.format_exception(error)).rstrip("\n"), secrets)
+def format_traceback(error: BaseException, secrets: Iterable[str] = ()) -> str:
+    """Return the traceback of an exception, redacted."""
+    return redact_text("".join(traceback.format_exception(error)).rstrip("\n"), secrets)
 
 
 def error_text(error: BaseException, secrets: Iterable[str] = ()) -> str:
-    """A foreign exception in words, with its type."""
+    """Return the type and the message of an exception, redacted."""
     text = describe_error(error)
-    # This one names a module, and `skimage_tools` looks like a key.
-    return text if isinstance(error, ModuleNotFoundError) else without_keys(text, secrets)
+    # The message names a module, and a name such as `skimage_tools` looks like a key.
+    return text if isinstance(error, ModuleNotFoundError) else redact_text(text, secrets)
 
 
-def message_of(error: BaseException, secrets: Iterable[str] = ()) -> str:
-    """What an exception says, without its type."""
+def error_message(error: BaseException, secrets: Iterable[str] = ()) -> str:
+    """Return the message of an exception without its type, redacted."""
     return error_text(error, secrets).removeprefix(type(error).__name__).removeprefix(": ")
 
 
-def without_keys(text: str, secrets: Iterable[str] = ()) -> str:
-    """A text without keys: these, those of the environment, and what looks like one."""
+def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
+    """Redact the given secrets, those of the environment, and everything that looks like a key."""
     return redact(text, {*secrets, *find_secrets({})})
 
 
-# Where it happened
+# The place of an exception
 
 
-def line_reached(error: BaseException, loaded: ModuleType | None = None) -> str:
-    """`agent.py:12: `, the deepest line of the user's own code that was reached."""
+def user_code_line(error: BaseException, loaded: ModuleType | None = None) -> str:
+    """Return the deepest line of the user's code in a traceback as `agent.py:12: `, or ""."""
     if isinstance(error, SyntaxError) and error.filename and error.lineno is not None:
-        return f"{_shown(error.filename)}:{error.lineno}: "
+        return f"{_relative(error.filename)}:{error.lineno}: "
     file = getattr(loaded, "__file__", None)
     frames = traceback.extract_tb(error.__traceback__)
-    near = [frame for frame in frames if file is not None and _is_near(frame.filename, Path(file).parent)]
-    own = near or [frame for frame in frames if _is_near(frame.filename, Path.cwd())]
-    return f"{_shown(own[-1].filename)}:{own[-1].lineno}: " if own else ""
+    beside_module = [frame for frame in frames if file is not None and _is_user_file(frame.filename, Path(file).parent)]
+    user_frames = beside_module or [frame for frame in frames if _is_user_file(frame.filename, Path.cwd())]
+    return f"{_relative(user_frames[-1].filename)}:{user_frames[-1].lineno}: " if user_frames else ""
 
 
-def _is_near(filename: str, directory: Path) -> bool:
-    """Whether a file lies in the user's project, and not in what is installed inside it."""
+def _is_user_file(filename: str, directory: Path) -> bool:
+    """Return whether a file is part of the user's project and not of a package that is installed inside it."""
     path = Path(filename)
     acorn = Path(__file__).parents[1]
     return (
@@ -248,6 +249,6 @@ def _is_near(filename: str, directory: Path) -> bool:
     )
 
 
-def _shown(filename: str) -> str:
+def _relative(filename: str) -> str:
     path = Path(filename)
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

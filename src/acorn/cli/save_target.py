@@ -1,9 +1,8 @@
-"""`--save`: the events of a run as a JSON array, written while it goes on, and the file, pipe or device they go to.
+"""`--save`: write the events of a run as a JSON array to a file, a pipe or a device.
 
-Written anew when something has happened, by a thread of its own, so that a run which waits for long is kept
-all the same. It takes a small part of the time at most, however long the run becomes; the last version is
-written by whoever ends. The target is found and tried before the run begins, so that one which cannot be written
-costs no run.
+A thread rewrites the file during the run when there are new entries, so that a run that waits for long is saved, too.
+The thread uses only a small part of the time, however long the run becomes. The main thread writes the last version.
+The target is checked before the run starts, so that no run is lost because its file cannot be written.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from acorn.cli.output import FAILED, CommandError
 from acorn.journal import Entry
 from acorn.thread import dump_events
 
-_PAUSE = 0.5
+_MIN_PAUSE = 0.5
 """Seconds between two versions."""
-_PATIENCE = 10
-"""How many times as long as it took to write one must pass before the next."""
+_PAUSE_FACTOR = 10
+"""The pause before the next version, as a multiple of the time that it took to write the last one."""
 _DESCRIPTOR = re.compile(r"/dev/(?:fd/(?P<dev>\d+)|(?P<name>stdout|stderr))|/proc/self/fd/(?P<proc>\d+)")
 
 
@@ -40,156 +39,156 @@ class Saver:
         self._target = target
         self._file = file
         self._run = run
-        self._is_behind = False
-        """Whether something has happened that is not in the file."""
+        self._has_new_entries = False
+        """Whether there are entries that are not in the file."""
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="acorn-save", daemon=True)
 
-    def begin(self) -> None:
+    def start(self) -> None:
         if self._target.can_change:
             self._thread.start()
 
-    def hear(self, entry: Entry) -> None:
-        self._is_behind = True
+    def on_entry(self, entry: Entry) -> None:
+        self._has_new_entries = True
 
-    def end(self) -> CommandError | None:
-        """Write the last version; why it could not be."""
+    def finish(self) -> CommandError | None:
+        """Write the last version and return the error, if any."""
         self._is_over.set()
         if self._thread.is_alive():
             self._thread.join()
         try:
-            self._put(is_last=True)
+            self._write(is_last=True)
         except OSError as error:
-            return CommandError(f"`{self._file}` cannot be written: {error.strerror or error}", FAILED)
+            return CommandError(f"Cannot write `{self._file}`: {error.strerror or error}", FAILED)
         return None
 
     def _watch(self) -> None:
-        pause = _PAUSE
+        pause = _MIN_PAUSE
         while not self._is_over.wait(pause):
-            if not self._is_behind:
+            if not self._has_new_entries:
                 continue
-            self._is_behind = False  # what happens from here on may or may not be in it
-            began = time.monotonic()
+            self._has_new_entries = False  # Entries from here on may or may not be in the file.
+            started = time.monotonic()
             try:
-                self._put(is_last=False)
+                self._write(is_last=False)
             except OSError:
-                self._is_behind = True  # said at the end, if it is still so
+                self._has_new_entries = True  # Reported at the end, if it still fails then.
                 continue
-            pause = max(_PAUSE, _PATIENCE * (time.monotonic() - began))
+            pause = max(_MIN_PAUSE, _PAUSE_FACTOR * (time.monotonic() - started))
 
-    def _put(self, *, is_last: bool) -> None:
+    def _write(self, *, is_last: bool) -> None:
         run = self._run()
         events = [] if run is None else dump_events(run.thread)
         text = json.dumps(replace_surrogates(events), ensure_ascii=False, indent=1)
-        self._target.put(f"{text}\n".encode(), is_last=is_last)
+        self._target.write(f"{text}\n".encode(), is_last=is_last)
 
 
 class SaveTarget(Protocol):
-    """Somewhere to keep a run."""
+    """A place to save a run to."""
 
     can_change: bool
-    """Whether what is there can be replaced by a later version."""
+    """Whether a later version can replace an earlier one."""
 
-    def put(self, text: bytes, *, is_last: bool) -> None: ...
+    def write(self, text: bytes, *, is_last: bool) -> None: ...
 
 
-def save_target(file: str, stdout: int | None = None) -> SaveTarget:
-    """Where a run is to be kept; `CommandError` says why it cannot be. `stdout` is where standard output leads."""
+def find_save_target(file: str, stdout: int | None = None) -> SaveTarget:
+    """Find the target of `--save` and check it; `stdout` is the descriptor of the real standard output."""
     try:
         return _find(file, stdout)
     except OSError as error:
-        raise CommandError(f"`--save {file}` cannot be written: {error.strerror or error}") from error
+        raise CommandError(f"Cannot write `--save {file}`: {error.strerror or error}") from error
 
 
 def _find(file: str, stdout: int | None) -> SaveTarget:
-    if named := _DESCRIPTOR.fullmatch(file):
-        number = named["dev"] or named["proc"] or {"stdout": "1", "stderr": "2"}[named["name"]]
-        return _Descriptor(stdout if number == "1" and stdout is not None else int(number))
+    if match := _DESCRIPTOR.fullmatch(file):
+        number = match["dev"] or match["proc"] or {"stdout": "1", "stderr": "2"}[match["name"]]
+        return _DescriptorTarget(stdout if number == "1" and stdout is not None else int(number))
     try:
-        found = os.stat(file)
+        status = os.stat(file)
     except FileNotFoundError:
         if not os.path.basename(file):
             raise
-        return _File(Path(os.path.realpath(file)))
-    if stat.S_ISDIR(found.st_mode):
-        raise CommandError(f"`--save {file}` names a directory")
-    if not stat.S_ISREG(found.st_mode):
+        return _FileTarget(Path(os.path.realpath(file)))
+    if stat.S_ISDIR(status.st_mode):
+        raise CommandError(f"`--save {file}` is a directory. Name a file.")
+    if not stat.S_ISREG(status.st_mode):
         if not os.access(file, os.W_OK):
             raise PermissionError(13, "Permission denied")
-        return _Stream(file)
-    os.close(os.open(file, os.O_WRONLY))  # a file that may not be written is not replaced either
-    if found.st_nlink > 1:
-        return _Stream(file)  # it has other names, which a new file would not have
+        return _DirectTarget(file)
+    os.close(os.open(file, os.O_WRONLY))  # Do not replace a file that may not be written.
+    if status.st_nlink > 1:
+        return _DirectTarget(file)  # A new file would not have the other names of this one.
     try:
-        return _File(Path(os.path.realpath(file)))
-    except PermissionError:  # the file may be written, but nothing beside it
-        return _Stream(file)
+        return _FileTarget(Path(os.path.realpath(file)))
+    except PermissionError:  # The file may be written, but no other file in its directory.
+        return _DirectTarget(file)
 
 
-class _File:
-    """An ordinary file, always whole: each version is written beside it and then takes its place."""
+class _FileTarget:
+    """An ordinary file. Each version is written to a temporary file that then replaces it, so it is always complete."""
 
     can_change = True
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        descriptor, beside = self._begin()
+        descriptor, temporary = self._create_temporary()
         os.close(descriptor)
-        beside.unlink()
+        temporary.unlink()
 
-    def put(self, text: bytes, *, is_last: bool) -> None:
-        descriptor, beside = self._begin()
+    def write(self, text: bytes, *, is_last: bool) -> None:
+        descriptor, temporary = self._create_temporary()
         try:
             with open(descriptor, "wb") as file:
-                self._keep_mode(file.fileno())
+                self._copy_mode(file.fileno())
                 file.write(text)
                 file.flush()
                 if is_last:
                     os.fsync(file.fileno())
-            os.replace(beside, self._path)
-        except BaseException:  # Ctrl-C too: nothing half-written stays behind
-            beside.unlink(missing_ok=True)
+            os.replace(temporary, self._path)
+        except BaseException:  # Also after Ctrl-C, leave no incomplete file.
+            temporary.unlink(missing_ok=True)
             raise
 
-    def _begin(self) -> tuple[int, Path]:
-        """A new file beside it; its name is short, since the one it stands for may be as long as names can be."""
+    def _create_temporary(self) -> tuple[int, Path]:
+        """Create a file in the same directory, with a short name: the name of the target may be of maximum length."""
         while True:
-            beside = self._path.parent / f".acorn-{secrets.token_hex(4)}"
+            temporary = self._path.parent / f".acorn-{secrets.token_hex(4)}"
             with suppress(FileExistsError):
-                return os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), beside
+                return os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), temporary
 
-    def _keep_mode(self, descriptor: int) -> None:
-        """Whose file it was and who may read it; a new one is as the user's mask has it."""
+    def _copy_mode(self, descriptor: int) -> None:
+        """Copy the owner and the mode of the old file; a new file gets the defaults of the user."""
         try:
-            before = os.stat(self._path)
+            old = os.stat(self._path)
         except FileNotFoundError:
             return
-        with suppress(OSError):  # only the owner himself may do without
-            os.fchown(descriptor, before.st_uid, before.st_gid)
-        os.fchmod(descriptor, stat.S_IMODE(before.st_mode))
+        with suppress(OSError):  # Only root may change the owner.
+            os.fchown(descriptor, old.st_uid, old.st_gid)
+        os.fchmod(descriptor, stat.S_IMODE(old.st_mode))
 
 
-class _Stream:
-    """What is written as it stands, and once: a pipe, a device, a file that has other names."""
+class _DirectTarget:
+    """A target that is written once, in place: a pipe, a device, a file with several names."""
 
     can_change = False
 
     def __init__(self, file: str) -> None:
         self._file = file
 
-    def put(self, text: bytes, *, is_last: bool) -> None:
+    def write(self, text: bytes, *, is_last: bool) -> None:
         with open(os.open(self._file, os.O_WRONLY | os.O_TRUNC), "wb") as file:
             file.write(text)
 
 
-class _Descriptor:
-    """What the caller has opened for us, `/dev/fd/63`."""
+class _DescriptorTarget:
+    """A descriptor that the caller has opened, such as `/dev/fd/63`."""
 
     can_change = False
 
     def __init__(self, number: int) -> None:
         self._descriptor = os.dup(number)
 
-    def put(self, text: bytes, *, is_last: bool) -> None:
+    def write(self, text: bytes, *, is_last: bool) -> None:
         with open(self._descriptor, "wb", closefd=False) as file:
             file.write(text)

@@ -1,7 +1,7 @@
-"""The views that follow a run while it goes on: a live tree on a terminal, plain lines for logs and pipes.
+"""The views of a run in progress: a live tree on a terminal, plain lines for logs and pipes.
 
-The live view is drawn several times a second, whatever the speed of entries and chunks. While the run goes on it is
-never taller than the terminal, so that it can be drawn over without a trace; at the end it is shown whole.
+The live view is drawn several times a second, independent of the rate of entries and chunks. During the run it is never
+taller than the terminal, so that the next frame replaces it completely. At the end it is drawn in full.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, TextIO
+from typing import Protocol, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -19,11 +19,11 @@ from rich.segment import Segment
 from rich.text import Text
 from rich.tree import Tree
 
-from acorn import Run, StreamChunk, listen, module
-from acorn._inside import AgentDescription
-from acorn.cli.drawing import Pen, draw
+from acorn import Run, StreamChunk, listen
+from acorn.cli.drawing import Pen, draw_run
 from acorn.cli.output import call_text, clean, one_line, seconds_text, totals_text, write_line
-from acorn.cli.streams import Capture
+from acorn.cli.streams import StreamCapture
+from acorn.cli.targets import Agent
 from acorn.cli.view_tree import BranchRow, CallRow, RunTree, TaskRow, TurnRow
 from acorn.journal import Entry
 from acorn.models.resolve import model_name
@@ -32,35 +32,33 @@ _PER_SECOND = 10
 
 
 class View(Protocol):
-    """Where a run is seen while it goes on; it listens to what happens, and is fed what is still coming in."""
+    """A view of a run in progress. It listens to journal entries and receives the chunks of incomplete responses."""
 
-    def recall(self, entries: Sequence[Entry], *, were_shown: bool) -> None:
-        """What happened before, in a run that goes on."""
+    def add_past(self, entries: Sequence[Entry], *, were_shown: bool) -> None:
+        """Add the earlier entries of a resumed run."""
         ...
 
-    def feed(self, chunk: StreamChunk, run: Run | None) -> None: ...
-    def end(self, how: str, run: Run | None) -> None: ...
+    def add_chunk(self, chunk: StreamChunk, run: Run | None) -> None: ...
+    def end(self, outcome: str, run: Run | None) -> None: ...
 
 
 @contextmanager
-def view_of(
-    agent: module[Any, Any], spec: AgentDescription, out: TextIO, hide: Callable[[str], str]
-) -> Generator[View]:
-    """The view of one run, as long as the run goes on."""
-    name, model = type(agent).__name__, model_name(agent.model) or ""
+def open_view(agent: Agent, max_steps: int | None, out: TextIO, redact: Callable[[str], str]) -> Generator[View]:
+    """Show a run until the block ends."""
+    name, model, is_single = type(agent).__name__, model_name(agent.model) or "", max_steps is None
     if not (sys.stderr.isatty() and Console(file=sys.stderr).is_interactive):
-        with PlainView(name, model, is_single=spec.max_steps is None, hide=hide) as view, listen(view.hear):
+        with PlainView(name, model, is_single=is_single, redact=redact) as view, listen(view.add_entry):
             yield view
         return
-    capture = Capture(sys.stderr.encoding)
+    capture = StreamCapture(sys.stderr.encoding)
     console = Console(file=capture.terminal)
-    with LiveView(name, model, console, is_single=spec.max_steps is None, hides_answer=out.isatty(), hide=hide) as live:
-        capture.begin(live.show_above)
+    with LiveView(name, model, console, is_single=is_single, hides_answer=out.isatty(), redact=redact) as live:
+        capture.start(live.show_above)
         try:
-            with listen(live.hear):
+            with listen(live.add_entry):
                 yield live
         finally:
-            capture.end()
+            capture.stop()
 
 
 class LiveView:
@@ -74,20 +72,20 @@ class LiveView:
         *,
         is_single: bool = False,
         hides_answer: bool = False,
-        hide: Callable[[str], str] = str,
+        redact: Callable[[str], str] = str,
     ) -> None:
-        self._tree = RunTree(hide)
-        self._hide = hide
+        self._tree = RunTree(redact)
+        self._redact = redact
         self._name, self._model = name, model
         self._is_single = is_single
-        """Whether it is a single turn, which has no steps."""
+        """Whether the agent has a single turn, which has no steps."""
         self._hides_answer = hides_answer
-        """Whether the output will be printed below, on the same terminal."""
-        self._lock = threading.Lock()  # rich draws in a thread of its own, and so may branches run
-        self._began = time.monotonic()
-        """The reading of the clock from which the run's seconds count."""
+        """Whether the output is printed below the view, on the same terminal."""
+        self._lock = threading.Lock()  # rich draws in another thread, and branches may run in threads, too.
+        self._started = time.monotonic()
+        """The clock at second 0 of the run."""
         self._run: Run | None = None
-        self._end: str | None = None
+        self._outcome: str | None = None
         self._live = Live(self, console=console, refresh_per_second=_PER_SECOND, vertical_overflow="crop")
 
     def __enter__(self) -> LiveView:
@@ -95,73 +93,73 @@ class LiveView:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._end = self._end or "interrupted"
+        self._outcome = self._outcome or "interrupted"
         self._live.stop()
 
-    def hear(self, entry: Entry) -> None:
+    def add_entry(self, entry: Entry) -> None:
         with self._lock:
             if self._tree.root.run_id is None:
-                self._began = time.monotonic() - entry.at
-            self._tree.hear(entry)
+                self._started = time.monotonic() - entry.at
+            self._tree.add_entry(entry)
 
-    def recall(self, entries: Sequence[Entry], *, were_shown: bool) -> None:
+    def add_past(self, entries: Sequence[Entry], *, were_shown: bool) -> None:
         with self._lock:
             for entry in entries:
-                self._tree.hear(entry)
-                self._began = time.monotonic() - entry.at
+                self._tree.add_entry(entry)
+                self._started = time.monotonic() - entry.at
             if were_shown:
                 self._tree.root.parts.clear()
                 self._tree.root.was_interrupted = False
 
-    def feed(self, chunk: StreamChunk, run: Run | None) -> None:
+    def add_chunk(self, chunk: StreamChunk, run: Run | None) -> None:
         with self._lock:
             self._run = run
-            self._tree.grow(chunk)
+            self._tree.add_chunk(chunk)
 
-    def end(self, how: str, run: Run | None) -> None:
+    def end(self, outcome: str, run: Run | None) -> None:
         with self._lock:
-            self._run, self._end = run, how
+            self._run, self._outcome = run, outcome
 
     def show_above(self, line: str) -> None:
-        """A line of somebody else's, which must not get into the drawing."""
+        """Print a captured line above the view, so that it does not damage the drawing."""
         self._live.console.print(Text(clean(line)), soft_wrap=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         with self._lock:
             tree, status = self._draw(options)
         lines = console.render_lines(tree, options, pad=False)
-        below = console.render_lines(status, options, pad=False)
-        if self._end is None:
-            room = max(1, options.size.height - len(below) - 1)
-            lines = lines[-room:]
-        for line in (*lines, *below):
+        status_lines = console.render_lines(status, options, pad=False)
+        if self._outcome is None:
+            height = max(1, options.size.height - len(status_lines) - 1)
+            lines = lines[-height:]
+        for line in (*lines, *status_lines):
             yield from line
             yield Segment.line()
 
     def _draw(self, options: ConsoleOptions) -> tuple[Tree, Text]:
-        is_over = self._end is not None
-        now, width = time.monotonic() - self._began, max(20, options.max_width - 8)
-        pen = Pen(now, width, options.ascii_only, is_over, hide=self._hide)
-        head = Text.assemble((one_line(self._name), "bold"), (f" on {one_line(self._model)}", "dim"))
-        head.no_wrap, head.overflow = True, "ellipsis"
-        tree = Tree(head, guide_style="dim")
-        hides_answer = self._hides_answer and self._end == "finished"
-        draw(self._tree.root, tree, pen, last=None if is_over else options.size.height, answers=not hides_answer)
+        is_over = self._outcome is not None
+        now, width = time.monotonic() - self._started, max(20, options.max_width - 8)
+        pen = Pen(now, width, options.ascii_only, is_over, redact=self._redact)
+        heading = Text.assemble((one_line(self._name), "bold"), (f" on {one_line(self._model)}", "dim"))
+        heading.no_wrap, heading.overflow = True, "ellipsis"
+        tree = Tree(heading, guide_style="dim")
+        hides_answer = self._hides_answer and self._outcome == "finished"
+        draw_run(self._tree.root, tree, pen, last=None if is_over else options.size.height, answers=not hides_answer)
         return tree, self._status(pen)
 
     def _status(self, pen: Pen) -> Text:
         run, tree = self._run, self._tree
-        seconds = run.seconds if self._end and run is not None else pen.now
-        mark = f"{pen.frame} " if self._end is None else f"{self._end}: "
+        seconds = run.seconds if self._outcome and run is not None else pen.now
+        mark = f"{pen.frame} " if self._outcome is None else f"{self._outcome}: "
         steps = 0 if run is None or self._is_single else run.steps
         text = f"{mark}{totals_text(steps, tree.tokens, tree.cost, seconds)}"
         return Text(
-            text, style="dim" if self._end in (None, "finished") else "yellow", no_wrap=True, overflow="ellipsis"
+            text, style="dim" if self._outcome in (None, "finished") else "yellow", no_wrap=True, overflow="ellipsis"
         )
 
 
 class PlainView:
-    """Says what has happened when it has happened."""
+    """Prints a line for each completed part of the run."""
 
     def __init__(
         self,
@@ -169,56 +167,56 @@ class PlainView:
         model: str,
         *,
         is_single: bool = False,
-        hide: Callable[[str], str] = str,
-        say: Callable[[str], None] = write_line,
+        redact: Callable[[str], str] = str,
+        print_line: Callable[[str], None] = write_line,
     ) -> None:
-        self._tree = RunTree(hide)
+        self._tree = RunTree(redact)
         self._name, self._model = name, model
         self._is_single = is_single
-        self._say = say
+        self._print_line = print_line
 
     def __enter__(self) -> PlainView:
-        self._say(f"{one_line(self._name)} on {one_line(self._model)}")
+        self._print_line(f"{one_line(self._name)} on {one_line(self._model)}")
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
 
-    def hear(self, entry: Entry) -> None:
-        for branch, complete in self._tree.hear(entry):
+    def add_entry(self, entry: Entry) -> None:
+        for branch, row in self._tree.add_entry(entry):
             where = f"[{one_line(branch.label)}] " if branch.label else ""
-            for line in self._lines(branch, complete):
-                self._say(f"{where}{line}")
+            for line in self._lines(branch, row):
+                self._print_line(f"{where}{line}")
 
-    def recall(self, entries: Sequence[Entry], *, were_shown: bool) -> None:
+    def add_past(self, entries: Sequence[Entry], *, were_shown: bool) -> None:
         for entry in entries:
-            self._tree.hear(entry)
+            self._tree.add_entry(entry)
 
-    def feed(self, chunk: StreamChunk, run: Run | None) -> None:
-        """What is still coming in is no line yet."""
+    def add_chunk(self, chunk: StreamChunk, run: Run | None) -> None:
+        """Ignore the chunk: an incomplete response is not printed."""
 
-    def end(self, how: str, run: Run | None) -> None:
+    def end(self, outcome: str, run: Run | None) -> None:
         if run is None:
-            self._say(how)
+            self._print_line(outcome)
             return
         steps = 0 if self._is_single else run.steps
-        self._say(f"{how}: {totals_text(steps, self._tree.tokens, self._tree.cost, run.seconds, ', ')}")
+        self._print_line(f"{outcome}: {totals_text(steps, self._tree.tokens, self._tree.cost, run.seconds, ', ')}")
 
-    def _lines(self, branch: BranchRow, complete: TurnRow | CallRow | BranchRow) -> list[str]:
-        match complete:
-            case TurnRow(was_refused=True):
-                return ["answer: it did not validate; asked again"]
+    def _lines(self, branch: BranchRow, row: TurnRow | CallRow | BranchRow) -> list[str]:
+        match row:
+            case TurnRow(was_rejected=True):
+                return ["answer: did not validate, requested again"]
             case TurnRow():
-                text = one_line(complete.text)
-                return [f"{self._label(branch, complete)}{text}"] if text else []
+                text = one_line(row.text)
+                return [f"{self._label(branch, row)}{text}"] if text else []
             case CallRow():
-                label = self._label(branch, branch.turn)
-                return [f"{label}{call_text(complete.name, complete.arguments)}{_outcome(complete)}"]
+                label = self._label(branch, branch.last_turn)
+                return [f"{label}{call_text(row.name, row.arguments)}{_result_text(row)}"]
             case BranchRow():
-                return [f"{self._label(branch, branch.turn)}branch {one_line(complete.title)}{_outcome(complete)}"]
+                return [f"{self._label(branch, branch.last_turn)}branch {one_line(row.title)}{_result_text(row)}"]
 
     def _label(self, branch: BranchRow, turn: TurnRow | None) -> str:
-        """The step that a turn began, as the run counts them; an answer is none."""
+        """Return the step that a turn started, as the run counts them; an answer starts none."""
         if turn is None:
             return ""
         if not turn.is_step:
@@ -226,7 +224,7 @@ class PlainView:
         return "" if self._is_single and branch is self._tree.root else f"step {turn.step}: "
 
 
-def _outcome(task: TaskRow) -> str:
-    """` -> [...] (0.21 s)`."""
-    came = f" -> {one_line(task.said or '', 160)}" if task.error is None else f" failed: {one_line(task.error)}"
-    return f"{came}{f' ({seconds_text(task.took)})' if task.took is not None else ''}"
+def _result_text(task: TaskRow) -> str:
+    """Return the result and the time of a task: ` -> [...] (0.21 s)`."""
+    result = f" -> {one_line(task.result or '', 160)}" if task.error is None else f" failed: {one_line(task.error)}"
+    return f"{result}{f' ({seconds_text(task.seconds)})' if task.seconds is not None else ''}"

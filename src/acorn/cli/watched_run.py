@@ -1,6 +1,6 @@
-"""One run that a command is about: watched, saved, judged, and ended with an exit code.
+"""A run that a command performs: shown, saved, reported, and ended with an exit code.
 
-A run that waits for people asks them there and then where there is a terminal, and says otherwise how to go on.
+If the run pauses for human input, the command asks on the terminal. Without a terminal it prints how to resume the run.
 """
 
 from __future__ import annotations
@@ -15,60 +15,78 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, TextIO
 
-from acorn import AcornError, ModelError, ParseError, Paused, Request, Run, Unfinished, capture, listen
+from acorn import (
+    AcornError,
+    ModelError,
+    ParseError,
+    Paused,
+    Request,
+    Run,
+    StreamChunk,
+    Unfinished,
+    capture,
+    listen,
+)
 from acorn._inside import AgentDescription, resume_stream, secrets_of_model, to_json_data
-from acorn.cli.options import OwnOptions
+from acorn.cli.options import AcornOptions
 from acorn.cli.output import (
     FAILED,
-    FINE,
     INTERRUPTED,
+    SUCCESS,
     TERMINATED,
-    USAGE,
+    USAGE_ERROR,
     WAITING,
     CommandError,
     OutputClosedError,
     clean,
+    error_message,
     error_text,
-    line_reached,
-    message_of,
     print_error,
     print_json,
-    without_keys,
+    redact_text,
+    user_code_line,
     write,
     write_line,
 )
-from acorn.cli.save_target import Saver, save_target
+from acorn.cli.save_target import Saver, find_save_target
 from acorn.cli.streams import descriptor_of
-from acorn.cli.targets import Agent, named_store, short
-from acorn.cli.views import View, view_of
+from acorn.cli.targets import Agent, choose_store, short_id
+from acorn.cli.views import View, open_view
 from acorn.journal import Entry
 from acorn.types import JsonObject
 
-Start = Callable[[], Any]
-"""Begins the run, or goes on with it; the chunks."""
+Chunks = Generator[StreamChunk, None, None]
+Start = Callable[[], Chunks]
+"""Starts or resumes the run and returns its chunks."""
 
 
 class TerminatedError(BaseException):
-    """A request to end came, as `kill` sends it."""
+    """SIGTERM arrived, as `kill` sends it."""
 
 
 class WatchedRun:
-    """The run that a command is about."""
+    """The run that a command performs."""
 
     def __init__(
-        self, agent: Agent, spec: AgentDescription, own: OwnOptions, out: TextIO, *, prints_text: bool = False
+        self,
+        agent: Agent,
+        description: AgentDescription,
+        own: AcornOptions,
+        out: TextIO,
+        *,
+        prints_text: bool = False,
     ) -> None:
         self.agent = agent
-        self.spec = spec
+        self.description = description
         self.own = own
         self.out = out
         self.prints_text = prints_text
-        """Whether an output that is text is printed as it is, for people."""
+        """Whether an output that is text is printed as text and not as JSON."""
         self.secrets = secrets_of_model(agent.model)
         self.runs: Sequence[Run] = ()
         self.saver: Saver | None = None
         if own.save is not None:
-            target = save_target(own.save, descriptor_of(out))
+            target = find_save_target(own.save, descriptor_of(out))
             self.saver = Saver(target, own.save, lambda: self.run)
 
     @property
@@ -76,65 +94,65 @@ class WatchedRun:
         return self.runs[0] if self.runs else None
 
     def perform(self, start: Start, past: Sequence[Entry] = ()) -> int:
-        """Run it and print what came of it; the exit code. `past` is what happened in it before."""
+        """Perform the run, print its result and return the exit code; `past` are the entries of a resumed run."""
         were_shown = False
         while True:
-            code = self._go(start, past, were_shown=were_shown)
+            code = self._perform_once(start, past, were_shown=were_shown)
             paused = None if self.run is None else self.run.output
-            if code != WAITING or not isinstance(paused, Paused) or not _can_ask():
+            if code != WAITING or not isinstance(paused, Paused) or not _has_terminal():
                 return code
             try:
-                answers = {request.id: self._asked(request) for request in paused.requests}
+                answers = {request.id: self._ask(request) for request in paused.requests}
             except (EOFError, KeyboardInterrupt) as error:
                 write(sys.stderr, "\n")
-                self._say_what_is_asked(paused)
+                self._print_requests(paused)
                 return WAITING if isinstance(error, EOFError) else INTERRUPTED
             start = partial(resume_stream, self.agent, paused.run_id, answers)
-            past, were_shown = _entries_of(self.run), True
+            past, were_shown = _all_entries(self.run), True
 
-    def _go(self, start: Start, past: Sequence[Entry], *, were_shown: bool) -> int:
-        stream = self._start(start)
+    def _perform_once(self, start: Start, past: Sequence[Entry], *, were_shown: bool) -> int:
+        chunks = self._start(start)
         failure: BaseException | None = None
         try:
             with (
                 capture() as self.runs,
-                _ended_in_order(),
-                nullcontext() if self.saver is None else listen(self.saver.hear),
-                view_of(self.agent, self.spec, self.out, self._hide) as view,
+                _handle_sigterm(),
+                nullcontext() if self.saver is None else listen(self.saver.on_entry),
+                open_view(self.agent, self.description.max_steps, self.out, self._redact) as view,
             ):
-                view.recall(past, were_shown=were_shown)
-                self._watch(stream, view)
-        except BaseException as error:  # the provider's, the model's, the user's own, or an end from outside
+                view.add_past(past, were_shown=were_shown)
+                self._watch(chunks, view)
+        except BaseException as error:  # From the provider, the model, the user's code, or an interruption.
             failure = error
-        return self._ended(failure, self._save())
+        return self._report(failure, self._finish_saving())
 
-    def _save(self) -> CommandError | None:
-        """Keep the run as it ended; why it could not be. Its output is printed all the same."""
+    def _finish_saving(self) -> CommandError | None:
+        """Save the run as it ended and return the error, if any; the output is printed in any case."""
         try:
-            return None if self.saver is None else self.saver.end()
-        except KeyboardInterrupt:  # a pipe that nobody reads, say
+            return None if self.saver is None else self.saver.finish()
+        except KeyboardInterrupt:  # The reader of a pipe may not read, for example.
             return CommandError(f"`{self.own.save}` was not written: interrupted", INTERRUPTED)
 
-    def _start(self, start: Start) -> Any:
+    def _start(self, start: Start) -> Chunks:
         try:
             return start()
-        except AcornError as error:  # nothing was asked yet: the declaration or the model's name is wrong
-            hint = " On the command line it is `--model`." if self.agent.model is None else ""
-            raise self._error(f"{message_of(error, self.secrets)}{hint}", USAGE) from error
-        except (Exception, SystemExit) as error:  # a property of the user's
-            raise self._error(f"{line_reached(error)}{error_text(error, self.secrets)}", FAILED) from error
+        except AcornError as error:  # No request was sent yet: the declaration or the model name is wrong.
+            hint = " On the command line, use `--model`." if self.agent.model is None else ""
+            raise self._error(f"{error_message(error, self.secrets)}{hint}", USAGE_ERROR) from error
+        except (Exception, SystemExit) as error:  # A property of the user's class can raise anything.
+            raise self._error(f"{user_code_line(error)}{error_text(error, self.secrets)}", FAILED) from error
 
-    def _watch(self, stream: Any, view: View) -> None:
-        how = "failed"
+    def _watch(self, chunks: Chunks, view: View) -> None:
+        outcome = "failed"
         if self.saver is not None:
-            self.saver.begin()
+            self.saver.start()
         try:
-            for chunk in stream:
-                if chunk.run is not None and not self.runs:  # it had ended before
+            for chunk in chunks:
+                if chunk.run is not None and not self.runs:  # The run had already ended.
                     self.runs = [chunk.run]
-                view.feed(chunk, self.run)
+                view.add_chunk(chunk, self.run)
             output = None if self.run is None else self.run.output
-            how = (
+            outcome = (
                 "unfinished"
                 if isinstance(output, Unfinished)
                 else "waiting"
@@ -142,151 +160,154 @@ class WatchedRun:
                 else "finished"
             )
         except (KeyboardInterrupt, TerminatedError):
-            how = "interrupted"
+            outcome = "interrupted"
             raise
         finally:
             try:
-                stream.close()  # ends the run, so that its record and what is saved are complete
+                chunks.close()  # Ends the run, so that its record and the saved file are complete.
             finally:
-                view.end(how, self.run)
+                view.end(outcome, self.run)
 
-    def _ended(self, failure: BaseException | None, unsaved: CommandError | None) -> int:
-        """Print the output or say what went wrong; that it could not be saved is said in any case."""
+    def _report(self, failure: BaseException | None, save_error: CommandError | None) -> int:
+        """Print the output or the error, then the error of `--save`, and return the exit code."""
         code = FAILED
         try:
-            code = self._finished() if failure is None else self._failed(failure)
+            code = self._report_output() if failure is None else self._report_failure(failure)
         except CommandError as error:
             code = print_error(error)
         except OutputClosedError:
-            code = FINE
-        if unsaved is not None:
-            print_error(unsaved)
-        return code or (FINE if unsaved is None else unsaved.code)
+            code = SUCCESS
+        if save_error is not None:
+            print_error(save_error)
+        return code or (SUCCESS if save_error is None else save_error.code)
 
-    def _failed(self, error: BaseException) -> int:
+    def _report_failure(self, error: BaseException) -> int:
         if isinstance(error, KeyboardInterrupt):
-            self._print_error({"type": "KeyboardInterrupt", "message": "The run was interrupted."})
-            self._say_how_to_go_on()
+            self._print_json_error({"type": "KeyboardInterrupt", "message": "The run was interrupted."})
+            self._print_resume_hint()
             return INTERRUPTED
         if isinstance(error, TerminatedError):
-            self._print_error({"type": "Terminated", "message": "The run was ended by a signal."})
-            self._say_how_to_go_on()
+            self._print_json_error({"type": "Terminated", "message": "A signal ended the run."})
+            self._print_resume_hint()
             return TERMINATED
-        words = message_of(error, self.secrets) if isinstance(error, AcornError) else error_text(error, self.secrets)
-        message = message_of(error, self.secrets)
+        is_ours = isinstance(error, AcornError)
+        line = error_message(error, self.secrets) if is_ours else error_text(error, self.secrets)
+        message = error_message(error, self.secrets)
         if not isinstance(error, Exception):
-            # Neither a failure nor from outside: `sys.exit()` in a tool, say, which means us as little as the model.
-            words = message = f"the agent's code ended the program: {words}"
-        self._print_error(described(error, message, self._hide))
+            # The agent's code called `sys.exit()`, for example in a tool.
+            line = message = f"The agent's code ended the program: {line}"
+        self._print_json_error(failure_report(error, message, self._redact))
         if isinstance(error, ModelError) and error.retryable:
-            self._say_how_to_go_on()
-        raise self._error(words, FAILED) from error
+            self._print_resume_hint()
+        raise self._error(line, FAILED) from error
 
-    def _finished(self) -> int:
+    def _report_output(self) -> int:
         run = self.run
         assert run is not None
         if isinstance(run.output, Unfinished):
-            called = ", ".join(f"`{call.name}`" for call in run.output.tool_calls)
+            name = self.description.name
+            tools = ", ".join(f"`{call.name}`" for call in run.output.tool_calls)
             message = (
-                f"`{self.spec.name}` did not finish: in a single turn the model called {called}. Set `max_steps` on "
-                f"`{self.spec.name}` to let it go on."
+                f"`{name}` did not finish: in its single turn, the model called {tools}. "
+                f"Set `max_steps` on `{name}` to allow more turns."
             )
-            self._print_error({"type": "Unfinished", "message": message, "content": run.output.content})
+            self._print_json_error({"type": "Unfinished", "message": message, "content": run.output.content})
             raise CommandError(message, FAILED)
         if isinstance(run.output, Paused):
             if self.own.json:
-                print_json(report(run), self.out)
-            if not _can_ask():
-                self._say_what_is_asked(run.output)
+                print_json(run_report(run), self.out)
+            if not _has_terminal():
+                self._print_requests(run.output)
             return WAITING
-        text = text_in(run.output) if self.prints_text else None
+        text = single_text(run.output) if self.prints_text else None
         if text is None:
-            print_json(report(run) if self.own.json else run.output, self.out)
+            print_json(run_report(run) if self.own.json else run.output, self.out)
         else:
             write(self.out, f"{clean(text)}\n")
-        return FINE
+        return SUCCESS
 
-    # Runs that can go on
+    # Runs that can be resumed
 
     @property
-    def _command(self) -> str:
+    def _resume_command(self) -> str:
         assert self.run is not None
-        named = self.own.store or (self.agent.store if self.agent.store != named_store(None) else None)
-        where = f" --store {quote(str(named))}" if isinstance(named, str | Path) else ""
-        return f"acorn resume {quote(short(self.run.id))}{where}"
+        store = self.own.store or (self.agent.store if self.agent.store != choose_store(None) else None)
+        option = f" --store {quote(str(store))}" if isinstance(store, str | Path) else ""
+        return f"acorn resume {quote(short_id(self.run.id))}{option}"
 
-    def _say_how_to_go_on(self) -> None:
+    def _print_resume_hint(self) -> None:
         if self.agent.store is not None and self.run is not None:
-            write_line(f"stopped at step {self.run.steps}; go on with: {self._command}")
+            write_line(f"Stopped at step {self.run.steps}. To resume: {self._resume_command}")
 
-    def _say_what_is_asked(self, paused: Paused) -> None:
+    def _print_requests(self, paused: Paused) -> None:
         for request in paused.requests:
-            write_line(f"? {request.id[:8]}  {clean(self._hide(request.question))}")
+            write_line(f"? {request.id[:8]}  {clean(self._redact(request.question))}")
         if len(paused.requests) == 1:
-            how = "--yes" if paused.request.kind == "approval" else "--answer VALUE"
-            write_line(f"answer with: {self._command} {how}")
+            option = "--yes" if paused.request.kind == "approval" else "--answer VALUE"
+            write_line(f"To answer: {self._resume_command} {option}")
         else:
-            write_line(f"answer each with `acorn answer REQUEST VALUE`, then: {self._command}")
+            write_line(f"Answer each with `acorn answer REQUEST VALUE`, then: {self._resume_command}")
 
-    def _asked(self, request: Request) -> Any:
-        """What somebody at the terminal says."""
-        question = clean(self._hide(request.question))
+    def _ask(self, request: Request) -> str | bool:
+        """Ask on the terminal and return the answer."""
+        question = clean(self._redact(request.question))
         if request.kind == "approval":
-            write(sys.stderr, f"{question} [y/N, or why not] ")
-            said = _line().strip()
-            return True if said.lower() in ("y", "yes") else False if said.lower() in ("", "n", "no") else said
+            write(sys.stderr, f"{question} [y/N, or a reason to reject] ")
+            answer = _read_line().strip()
+            return True if answer.lower() in ("y", "yes") else False if answer.lower() in ("", "n", "no") else answer
         choices = f" ({', '.join(request.choices)})" if request.choices else ""
         write(sys.stderr, f"{question}{clean(choices)} ")
-        return _line()
+        return _read_line()
 
-    def _print_error(self, error: JsonObject) -> None:
-        """For machines; if it cannot be written, the line for people still comes."""
+    # Errors
+
+    def _print_json_error(self, error: JsonObject) -> None:
+        """Print the error for `--json`; if that fails, the line for people is still printed."""
         if not self.own.json:
             return
         try:
-            print_json(report(self.run, error), self.out)
-        except CommandError as unwritten:
-            print_error(unwritten)
+            print_json(run_report(self.run, error), self.out)
+        except CommandError as write_error:
+            print_error(write_error)
         except OutputClosedError:
             pass
 
     def _error(self, message: str, code: int) -> CommandError:
         return CommandError(message, code, debug=self.own.debug, secrets=self.secrets)
 
-    def _hide(self, text: str) -> str:
-        return without_keys(text, self.secrets)
+    def _redact(self, text: str) -> str:
+        return redact_text(text, self.secrets)
 
 
-def _entries_of(run: Run | None) -> list[Entry]:
-    """What has happened in a run and its branches, each behind its parent's."""
+def _all_entries(run: Run | None) -> list[Entry]:
+    """Return the entries of a run and its branches, each run after its parent."""
     if run is None:
         return []
-    return [*run.journal.entries, *(entry for branch in run.branches for entry in _entries_of(branch))]
+    return [*run.journal.entries, *(entry for branch in run.branches for entry in _all_entries(branch))]
 
 
-def text_in(output: Any) -> str | None:
-    """The text that an output is, or that its one field holds."""
-    plain = to_json_data(output)
-    if isinstance(plain, dict) and len(plain) == 1:
-        (plain,) = plain.values()
-    return plain if isinstance(plain, str) else None
+def single_text(output: object) -> str | None:
+    """Return an output that is text, or the text in its only field."""
+    data: object = to_json_data(output)
+    if isinstance(data, dict) and len(data) == 1:
+        (data,) = data.values()
+    return data if isinstance(data, str) else None
 
 
-def _can_ask() -> bool:
-    """Whether somebody sits at a terminal."""
+def _has_terminal() -> bool:
     return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _line() -> str:
+def _read_line() -> str:
     line = sys.stdin.readline()
-    if not line:  # the end of what is typed
+    if not line:
         raise EOFError
     return line.rstrip("\n")
 
 
 @contextmanager
-def _ended_in_order() -> Generator[None]:
-    """A request to end, as `kill` sends it, ends the run like Ctrl-C: saved, and the terminal as it was."""
+def _handle_sigterm() -> Generator[None]:
+    """Let SIGTERM end the run as Ctrl-C does: the run is saved and the terminal is restored."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -294,15 +315,18 @@ def _ended_in_order() -> Generator[None]:
     def end(*_: object) -> None:
         raise TerminatedError
 
-    before = signal.signal(signal.SIGTERM, end)
+    previous = signal.signal(signal.SIGTERM, end)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, previous)
 
 
-def report(run: Run | None, error: JsonObject | None = None) -> JsonObject:
-    """Everything about a run, for `--json`."""
+# Reports for `--json`
+
+
+def run_report(run: Run | None, error: JsonObject | None = None) -> JsonObject:
+    """Return the object that `--json` prints."""
     usage = {} if run is None else {name: getattr(run.usage, name) for name in run.usage.__slots__}
     return {
         "output": None if run is None or error is not None or isinstance(run.output, Paused) else run.output,
@@ -317,20 +341,20 @@ def report(run: Run | None, error: JsonObject | None = None) -> JsonObject:
     }
 
 
-def described(error: BaseException, message: str, hide: Callable[[str], str]) -> JsonObject:
-    """A failure for machines."""
-    found: JsonObject = {"type": type(error).__name__, "message": message}
+def failure_report(error: BaseException, message: str, redact: Callable[[str], str]) -> JsonObject:
+    """Return the error for `--json`."""
+    report: JsonObject = {"type": type(error).__name__, "message": message}
     if isinstance(error, ModelError):
-        found |= {"provider": error.provider, "status": error.status, "retryable": error.retryable}
+        report |= {"provider": error.provider, "status": error.status, "retryable": error.retryable}
     if isinstance(error, ParseError):
-        found |= {"attempts": error.attempts, "errors": error.errors, "raw_output": error.raw_output}
-    return {key: veiled(hide, value) for key, value in found.items()}
+        report |= {"attempts": error.attempts, "errors": error.errors, "raw_output": error.raw_output}
+    return {key: redact_data(redact, value) for key, value in report.items()}
 
 
-def veiled(hide: Callable[[str], str], value: Any) -> Any:
-    """Plain data with every text in it cleaned of keys."""
+def redact_data(redact: Callable[[str], str], value: Any) -> Any:
+    """Redact every text in JSON data."""
     if isinstance(value, str):
-        return hide(value)
+        return redact(value)
     if isinstance(value, dict):
-        return {key: veiled(hide, item) for key, item in value.items()}
-    return [veiled(hide, item) for item in value] if isinstance(value, list) else value
+        return {key: redact_data(redact, item) for key, item in value.items()}
+    return [redact_data(redact, item) for item in value] if isinstance(value, list) else value

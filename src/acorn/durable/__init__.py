@@ -1,8 +1,8 @@
-"""Runs for engines: drive one by its id, in whatever process an engine says.
+"""Drive stored runs by their ids, for a job engine of your own.
 
     acorn.durable.perform("postgresql://host/name", run_id)
 
-`acorn work` is such an engine already; this is for those who have another one.
+`acorn work` has a job engine already. This module is for programs that use another one.
 """
 
 from acorn.durable.perform import DeliverAgainError, aperform, perform

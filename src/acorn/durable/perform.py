@@ -1,7 +1,7 @@
-"""`perform`: claim a run, load or begin it, drive it, and let go of it. Idempotent, for engines that deliver run ids.
+"""`perform`: claim a run, start or resume it, drive it, and release it. For job engines that deliver run ids.
 
-A run may be delivered any number of times, anywhere: what was committed is not done again, and one process at a time
-drives it.
+`perform` is idempotent. A run may be delivered any number of times to any process: committed work is not repeated, and
+only one process at a time drives the run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from acorn import module
 from acorn._inside import (
-    QueuedRun,
+    ClaimedRun,
     StopSignal,
     agent_name,
     describe_error,
@@ -25,35 +25,41 @@ from acorn._inside import (
 )
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores import messages
-from acorn.stores.lease import claim_process_alone, is_held_by_another, release_process, take_claim, this_process
+from acorn.stores.lease import (
+    claim_run,
+    is_driven_through_other_store,
+    stop_heartbeat,
+    this_process,
+    try_start_heartbeat,
+)
 from acorn.stores.open import open_store
 from acorn.stores.port import RunClaimedError, Status, Store, StoredRun
 from acorn.types import JsonObject
 
 Ended = Literal["done", "waiting", "failed", "cancelled"]
-"""What a run is at when nobody needs to deliver it again, unless people answer what it waits for."""
+"""The status of a run that need not be delivered again. A `waiting` run is delivered again after it was answered."""
 Lookup = Callable[[str], Any]
-"""Finds a class or an instance by its name; None: it knows none."""
-_OVER: tuple[Status, ...] = ("done", "failed", "cancelled")
+"""Finds a class or an instance by its name. None if there is no such agent."""
+_ENDED: tuple[Status, ...] = ("done", "failed", "cancelled")
 
 
 class DeliverAgainError(StoreError):
-    """The run is not done: another process drives it, or this one was to stop. Deliver it again."""
+    """The run has not ended: another process drives it, or this process was asked to stop. Deliver it again."""
 
     is_queued: bool = False
-    """Whether it stopped here, and is `queued`: the workers of its store need not be told."""
+    """Whether the run stopped here and is `queued`. The workers of its store then receive it without a new delivery."""
 
 
 def perform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Event | None = None) -> Ended:
-    """Drive a run to its end, or until it waits for people, and say which; one that had ended stays as it is.
+    """Drive a run until it ends or waits for human input, and return its status. A run that has ended is not changed.
 
         perform("postgresql://host/name", run_id)
 
-    The class of the run is found by its name, `module:Class`: this process has it, or Python can import it. `agents`
-    says which are meant instead: a class, or an instance that has what is not kept (`deps`), or several, or a function
-    that finds one by its name. A run that fails is `"failed"`, and is not tried again. Whatever is raised means that
-    the run is not done: `DeliverAgainError` where another process drives it, or where `stop` was set and the run has
-    stopped at its last commit; a `StoreError` where the store, or the class, is in the way.
+    By default, the class of the run is found by its name, `module:Class`: this process has it already, or Python can
+    import it. `agents` replaces this: a class, an instance (with settings that are not stored, such as `deps`), several
+    of them, or a function that finds one by its name. A run that fails returns `"failed"` and is not tried again. Any
+    exception means that the run has not ended: `DeliverAgainError` if another process drives it, or if `stop` was set
+    and the run stopped at its last commit; `StoreError` if there is a problem with the store or the class.
     """
     delivery = _Delivery(store, run_id, agents, stop)
     ended = delivery.ended()
@@ -61,36 +67,36 @@ def perform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Even
         return ended
     with delivery:
         try:
-            queued = delivery.claim()
-        except _AlreadyOverError as over:
-            return over.status
+            run = delivery.claim()
+        except _AlreadyEndedError as ended_error:
+            return ended_error.status
         try:
-            queued.drive()
+            run.drive()
         except (Exception, StopSignal) as error:
-            return delivery.outcome(queued, error)
-        return delivery.outcome(queued, None)
+            return delivery.outcome(run, error)
+        return delivery.outcome(run, None)
 
 
 async def aperform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Event | None = None) -> Ended:
-    """The same on the event loop."""
+    """Drive a run on the event loop. See `perform`."""
     delivery = _Delivery(store, run_id, agents, stop)
     ended = await asyncio.to_thread(delivery.ended)
     if ended is not None:
         return ended
     with delivery:
         try:
-            queued = await QueuedRun.build(delivery.claim)
-        except _AlreadyOverError as over:
-            return over.status
+            run = await ClaimedRun.build(delivery.claim)
+        except _AlreadyEndedError as ended_error:
+            return ended_error.status
         try:
-            await queued.adrive()
+            await run.adrive()
         except (Exception, StopSignal) as error:
-            return delivery.outcome(queued, error)
-        return delivery.outcome(queued, None)
+            return delivery.outcome(run, error)
+        return delivery.outcome(run, None)
 
 
-class _AlreadyOverError(Exception):
-    """There is nothing to drive."""
+class _AlreadyEndedError(Exception):
+    """The run has ended, so there is nothing to drive."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status)
@@ -98,7 +104,7 @@ class _AlreadyOverError(Exception):
 
 
 class _Delivery:
-    """One run that was delivered to this process; inside the block the process holds it."""
+    """A run that was delivered to this process. Inside its `with` block, the process sends heartbeats for it."""
 
     def __init__(self, store: Any, run_id: str, agents: Any, stop: threading.Event | None) -> None:
         self._find = _lookup(agents)
@@ -106,144 +112,144 @@ class _Delivery:
         self._store: Store = open_store(store, "`store` of `perform`")
 
     def ended(self) -> Ended | None:
-        """What the run has come to, where it is over."""
+        """Return the status of the run if it has ended."""
         status = self._store.statuses([self._run_id]).get(self._run_id)
         if status is None:
-            raise messages.no_run(self._run_id, self._store.name)
-        return cast(Ended, status) if status in _OVER else None
+            raise messages.run_not_found(self._run_id, self._store.name)
+        return cast(Ended, status) if status in _ENDED else None
 
     def __enter__(self) -> None:
-        if not claim_process_alone(self._store, self._run_id):
+        if not try_start_heartbeat(self._store, self._run_id):
             raise _driven_here(self._run_id)
 
     def __exit__(self, *_: object) -> None:
-        release_process(self._store, self._run_id)
+        stop_heartbeat(self._store, self._run_id)
 
-    def claim(self) -> QueuedRun:
-        """The run, ready to be driven; it is as it was where that cannot be."""
-        found = self._claimed()
-        status = found[0].facts.status
+    def claim(self) -> ClaimedRun:
+        """Claim and load the run. If it cannot be loaded, release it with the status that it had."""
+        tree = self._claim_tree()
+        status = tree[0].facts.status
         if status in ("done", "cancelled"):
-            raise _AlreadyOverError(status)
+            raise _AlreadyEndedError(status)
         try:
-            agent = self._agent(found[0])
-            return QueuedRun(agent, found, self._store, self._stop)
+            agent = self._agent(tree[0])
+            return ClaimedRun(agent, tree, self._store, self._stop)
         except BaseException:
             self._store.release(self._run_id, this_process(), "stopped" if status == "running" else status)
             raise
 
-    def _claimed(self) -> list[StoredRun]:
+    def _claim_tree(self) -> list[StoredRun]:
         run_id, here = self._run_id, this_process()
         try:
-            found = take_claim(self._store, run_id)
+            tree = claim_run(self._store, run_id)
         except RunClaimedError as error:
-            if error.holder is None or error.holder.id != here.id:
+            if error.process is None or error.process.id != here.id:
                 raise DeliverAgainError(str(error)) from error
-            if is_held_by_another(self._store, run_id):
+            if is_driven_through_other_store(self._store, run_id):
                 raise _driven_here(run_id) from error
-            # Nothing in this process drives it: it could not be let go of, since the store was away.
+            # No call in this process drives the run. An earlier call could not release it, because the store was
+            # unreachable.
             self._store.release(run_id, here, "stopped")
-            found = take_claim(self._store, run_id)
+            tree = claim_run(self._store, run_id)
         except StoreError:
-            if self._store.statuses([run_id]).get(run_id) == "failed":  # it took its last process with it
-                raise _AlreadyOverError("failed") from None
+            if self._store.statuses([run_id]).get(run_id) == "failed":  # The claim was the fifth takeover at one step.
+                raise _AlreadyEndedError("failed") from None
             raise
-        if found is None:
-            raise messages.no_run(run_id, self._store.name)
-        return list(found)
+        if tree is None:
+            raise messages.run_not_found(run_id, self._store.name)
+        return list(tree)
 
-    def _agent(self, kept: StoredRun) -> Any:
-        name = kept.birth.agent
-        which = self._find(name)
-        if which is None:
+    def _agent(self, stored: StoredRun) -> Any:
+        name = stored.header.agent
+        agent = self._find(name)
+        if agent is None:
             raise StoreError(
-                f"The run {self._run_id} in {self._store.name} is one of `{name}`, which is not among the agents that "
-                f"are driven here; it is left as it was. A class that has another name by now is found by a function: "
+                f"Cannot drive run {self._run_id} in {self._store.name}: its class `{name}` is not among the agents "
+                f"here. The run was not changed. If the class was renamed, pass a function: "
                 f"`perform(store, run_id, lambda name: NewName)`."
             )
-        return instance_of(which).using(store=self._store, **stored_settings(kept))
+        return instance_of(agent).using(store=self._store, **stored_settings(stored))
 
-    def outcome(self, queued: QueuedRun, error: BaseException | None) -> Ended:
-        """What the run has come to; where that is no end, or was not kept, an error."""
-        status = queued.status
+    def outcome(self, run: ClaimedRun, error: BaseException | None) -> Ended:
+        """Return the status of the run, or raise an error if it has not ended or could not be stored."""
+        status = run.status
         if status == "cancelled":
             return status
-        if queued.fatal_error is not None:
-            raise queued.fatal_error
+        if run.fatal_error is not None:
+            raise run.fatal_error
         if isinstance(error, StopSignal):
-            handed = DeliverAgainError(f"The run {self._run_id} has stopped at its last commit; deliver it again.")
-            handed.is_queued = True
-            raise handed from None
+            stopped = DeliverAgainError(f"Run {self._run_id} stopped at its last commit. Deliver it again.")
+            stopped.is_queued = True
+            raise stopped from None
         if error is not None and status != "failed":
             raise error
         return cast(Ended, status)
 
 
 def _driven_here(run_id: str) -> DeliverAgainError:
-    return DeliverAgainError(f"The run {run_id} is being driven by this process; deliver it again later.")
+    return DeliverAgainError(f"Run {run_id} is already driven by this process. Deliver it again later.")
 
 
 def _lookup(agents: Any) -> Lookup:
-    """How to find an agent by its name."""
+    """Return the function that finds an agent by its name."""
     if agents is None:
         return _by_name
     if is_agent(agents):
         agents = [agents]
     elif callable(agents):
-        found: Lookup = agents
-        return found
+        lookup: Lookup = agents
+        return lookup
     if isinstance(agents, str) or not isinstance(agents, Iterable):
-        raise _no_agents(agents)
-    several = list(agents)
-    for each in several:
-        if not is_agent(each):
-            raise _no_agents(each)
-    return named_agents(several).get
+        raise _invalid_agents(agents)
+    listed = list(agents)
+    for agent in listed:
+        if not is_agent(agent):
+            raise _invalid_agents(agent)
+    return agents_by_name(listed).get
 
 
-def named_agents(agents: Iterable[Any]) -> JsonObject:
-    """Agents by what every process calls their classes, which is all that a run says of its own."""
-    named: JsonObject = {}
-    for each in agents:
-        name = agent_name(each)
-        if named.setdefault(name, each) is not each:
+def agents_by_name(agents: Iterable[Any]) -> JsonObject:
+    """Return agents by the names of their classes (`module:Class`), which identify the class of a stored run."""
+    by_name: JsonObject = {}
+    for agent in agents:
+        name = agent_name(agent)
+        if by_name.setdefault(name, agent) is not agent:
             raise DeclarationError(
-                f"Two of the agents are `{name}`, and a run of it would be driven by either; give one of them, or two "
-                f"classes with names of their own."
+                f"Two of the agents are `{name}`, so a run of this class could be driven by either. Pass only one of "
+                f"them, or give the classes different names."
             )
-    return named
+    return by_name
 
 
 def _by_name(name: str) -> Any:
-    """The class that every process calls so: one that is here already, or that comes by an import."""
+    """Find a class by its name, among the loaded classes or by importing its module."""
     source, _, path = name.partition(":")
-    found = _known(name)
-    if found is None and "<" not in path:  # one inside of a function does not come by an import
+    agent_class = _loaded_class(name)
+    if agent_class is None and "<" not in path:  # A class inside a function cannot be imported.
         try:
             importlib.import_module(source)
-        except (Exception, SystemExit) as error:  # whatever the code there raises
+        except (Exception, SystemExit) as error:  # User code may raise anything.
             raise StoreError(
-                f"`{name}`, the class of the run, is not here, and `{source}` cannot be imported "
-                f"({describe_error(error)}); "
-                f"import it before, or give it: `perform(store, run_id, {path})`."
+                f"Cannot find `{name}`, the class of the run: `{source}` cannot be imported ({describe_error(error)}). "
+                f"Import it before, or pass the class: `perform(store, run_id, {path})`."
             ) from error
-        found = _known(name)
-    return found
+        agent_class = _loaded_class(name)
+    return agent_class
 
 
-def _known(name: str) -> Any:
-    """The class of that name that is here; of one that was defined anew, as in a notebook, the newest."""
-    found: Any = None
-    left: list[Any] = [module]
-    for each in left:
-        below = each.__subclasses__()
-        left += below
-        found = next((cls for cls in reversed(below) if agent_name(cls) == name), found)
-    return found
+def _loaded_class(name: str) -> Any:
+    """Return the loaded class with this name. If it was defined several times, as in a notebook, return the newest."""
+    newest: Any = None
+    pending: list[Any] = [module]
+    for base in pending:
+        subclasses = base.__subclasses__()
+        pending += subclasses
+        newest = next((cls for cls in reversed(subclasses) if agent_name(cls) == name), newest)
+    return newest
 
 
-def _no_agents(given: Any) -> DeclarationError:
+def _invalid_agents(value: object) -> DeclarationError:
     return DeclarationError(
         f"`agents` of `perform` must be a module class, an instance, several of them, or a function that finds one by "
-        f"its name, got {excerpt(given)}."
+        f"its name, got {excerpt(value)}."
     )

@@ -160,7 +160,7 @@ class Caller:
     async def _ask(self, request: Request) -> Any:
         assert self.on_human is not None
         if self.owner_loop is not None:
-            return await self.owner_loop.hop(partial(call_async, self.on_human, request))
+            return await self.owner_loop.run(partial(call_async, self.on_human, request))
         return await asyncio.wrap_future(call_in_thread(self.on_human, request))
 
     def notify(self, callback: Callable[[], object]) -> None:

@@ -152,18 +152,18 @@ class MCPServer:
     # Opening and closing
 
     def __enter__(self) -> MCPServer:
-        OwnerLoop.of_servers().wait(self._acquire)
+        OwnerLoop.for_servers().wait(self._acquire)
         return self
 
     def __exit__(self, *_: object) -> None:
-        OwnerLoop.of_servers().wait(self._release)
+        OwnerLoop.for_servers().wait(self._release)
 
     async def __aenter__(self) -> MCPServer:
-        await OwnerLoop.of_servers().hop(self._acquire)
+        await OwnerLoop.for_servers().run(self._acquire)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await OwnerLoop.of_servers().hop(self._release)
+        await OwnerLoop.for_servers().run(self._release)
 
     def _reset(self) -> None:
         self._process = os.getpid()
@@ -239,7 +239,7 @@ class MCPServer:
 
     async def tools(self) -> list[Any]:
         """Return the tools that a run may call."""
-        tools: list[Tool] = await OwnerLoop.of_servers().hop(partial(self._list, can_ask_here()))
+        tools: list[Tool] = await OwnerLoop.for_servers().run(partial(self._list, can_ask_here()))
         _check_shadows(tools)
         return [_ListedTool(tool) for tool in tools]
 
@@ -273,11 +273,11 @@ class MCPServer:
 
         def call(**arguments: Any) -> Any:
             return _ServerCall(
-                lambda home: partial(self._call, definition, arguments, Caller.here(name, arguments, home))
+                lambda loop: partial(self._call, definition, arguments, Caller.here(name, arguments, loop))
             )
 
         call.__name__ = call.__qualname__ = name
-        call.gives_elsewhere = True  # type: ignore[attr-defined]
+        call.is_loop_bound = True  # type: ignore[attr-defined]
         marked = tool(
             name=name,
             description=safe_description(definition, self.max_description) or None,
@@ -321,10 +321,10 @@ class _ServerCall(LoopBoundCall):
         self._make = make
 
     def __await__(self) -> Any:
-        return OwnerLoop.of_servers().hop(self._make(OwnerLoop.here())).__await__()
+        return OwnerLoop.for_servers().run(self._make(OwnerLoop.here())).__await__()
 
     def wait(self) -> Any:
-        return OwnerLoop.of_servers().wait(self._make(None))
+        return OwnerLoop.for_servers().wait(self._make(None))
 
 
 class _ListedTool:

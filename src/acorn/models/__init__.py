@@ -1,4 +1,8 @@
-"""The model port: what acorn asks of a language model, and what it gets back."""
+"""The port of language models: the requests that acorn sends and the responses that it expects.
+
+A *lane* is the path of a request to its provider. `lanes/` holds the native lanes. Every other provider is reached
+through `litellm/`, and `local/` runs a model in this process. `resolve.py` chooses one of them for a declared model.
+"""
 
 from acorn.models.port import (
     CallDelta,

@@ -1,49 +1,48 @@
-"""Deltas to a response: what a provider sends in pieces, put together.
+"""Assembly of streamed pieces into a response.
 
-Fragments of several calls may interleave; an index may start at 1 or come again with a new id; names may
-come in pieces. Pure; the drivers feed it.
+Providers differ in how they stream tool calls: the fragments of several calls may interleave, an index may start at 1
+or be reused with a new id, and a name may arrive in pieces. This module performs no I/O. The drivers feed it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
 from acorn.types import Usage
 
 
 @dataclass(slots=True, eq=False)
-class CallParts:
-    """One call so far."""
+class PartialCall:
+    """The part of a tool call that has arrived so far."""
 
     index: int
-    """Which call of the response it is, counted from 0."""
+    """The position of the call in the response, counted from 0."""
     id: str | None = None
     name: str = ""
     pieces: list[str] = field(default_factory=list[str])
-    """The text of its arguments; it only ever grows."""
+    """The pieces of the arguments. The list only grows."""
 
 
 class Assembly:
-    """One response in the making."""
+    """A response that is being assembled."""
 
     def __init__(self) -> None:
-        self.calls: list[CallParts] = []
-        self._open: dict[tuple[int, str | None], CallParts] = {}
-        """By index and id, and the last of each index under None."""
+        self.calls: list[PartialCall] = []
+        self._open: dict[tuple[int, str | None], PartialCall] = {}
+        """The calls by index and id. The last call of each index is also stored under the id None."""
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
-        self._halves = _Halves()
-        self._rest = ModelResponse(stop_reason="")
+        self._surrogates = _SplitSurrogates()
+        self._response = ModelResponse(stop_reason="")
         self._usage: Usage | None = None
 
-    def grow(self, delta: Delta) -> CallParts | None:
-        """Take in a delta that only goes on with the text of a call; None leaves any other to `add`.
+    def grow(self, delta: Delta) -> PartialCall | None:
+        """Add a delta that only continues the arguments of a call. Return None for any other, which `add` handles.
 
-        It does what `add` would do, without looking for the rest: a stream makes a chunk of each such delta, and
-        a long answer has thousands.
+        The result is the same as with `add`. This shortcut exists because a long response has thousands of such
+        deltas, and a stream makes a chunk of each.
         """
         if len(delta.calls) != 1 or delta.content or delta.reasoning or delta.refusal is not None:
             return None
@@ -54,93 +53,92 @@ class Assembly:
         if call is None or not call.pieces or fragment.id or fragment.name:
             return None
         if delta.model:
-            self._rest.model = delta.model
-        if piece := self._halves.join(call, fragment.arguments):
+            self._response.model = delta.model
+        if piece := self._surrogates.join(call, fragment.arguments):
             call.pieces.append(piece)
         return call
 
-    def add(self, delta: Delta) -> tuple[str, str, list[CallParts]]:
-        """Take in a delta; its text, its thinking text, and the calls that it touched."""
+    def add(self, delta: Delta) -> tuple[str, str, list[PartialCall]]:
+        """Add a delta. Return its text, its reasoning and the calls that it changed."""
         content, reasoning = delta.content, delta.reasoning
-        if content and (content := self._halves.join("content", content)):
+        if content and (content := self._surrogates.join("content", content)):
             self._content.append(content)
-        if reasoning and (reasoning := self._halves.join("reasoning", reasoning)):
+        if reasoning and (reasoning := self._surrogates.join("reasoning", reasoning)):
             self._reasoning.append(reasoning)
         if delta.refusal is not None:
             self._refusal.append(delta.refusal)
-        rest = self._rest
-        rest.stop_reason = delta.stop_reason or rest.stop_reason
-        rest.model = delta.model or rest.model
+        response = self._response
+        response.stop_reason = delta.stop_reason or response.stop_reason
+        response.model = delta.model or response.model
         if delta.cost is not None:
-            rest.cost = delta.cost
+            response.cost = delta.cost
         if delta.usage is not None:
             self._usage = delta.usage
         if delta.extra:
-            rest.extra.update(delta.extra)
+            response.extra.update(delta.extra)
         if delta.attempts > 1:
-            rest.attempts, rest.waits = delta.attempts, delta.waits
+            response.attempts, response.waits = delta.attempts, delta.waits
         if delta.fallbacks:
-            rest.fallbacks = delta.fallbacks
+            response.fallbacks = delta.fallbacks
         return content, reasoning, [self._add_call(fragment) for fragment in delta.calls]
 
-    def _add_call(self, fragment: CallDelta) -> CallParts:
+    def _add_call(self, fragment: CallDelta) -> PartialCall:
         index, id = fragment.index, fragment.id or None
         call = self._open.get((index, id)) or self._open.get((index, None))
-        if call is None or _begins_another(fragment, call):
-            call = CallParts(len(self.calls))
+        if call is None or _starts_new_call(fragment, call):
+            call = PartialCall(len(self.calls))
             self.calls.append(call)
         call.id = call.id or id
         self._open[index, call.id] = self._open[index, None] = call
-        # A fragment that comes with the id again brings the whole name again too.
+        # A fragment that repeats the id also repeats the complete name.
         if fragment.name and not (fragment.name == call.name and (call.pieces or id)):
             call.name += fragment.name
-        if piece := self._halves.join(call, fragment.arguments):
+        if piece := self._surrogates.join(call, fragment.arguments):
             call.pieces.append(piece)
         return call
 
     def response(self) -> ModelResponse:
-        """The whole, once the stream has ended."""
-        made: list[Any] = [RawCall(call.id, call.name, self._joined(call, call.pieces)) for call in self.calls]
-        rest = self._rest
-        rest.content = self._joined("content", self._content)
-        rest.reasoning = self._joined("reasoning", self._reasoning) or None
-        rest.refusal = "".join(self._refusal) if self._refusal else None
-        rest.tool_calls = made
-        rest.stop_reason = rest.stop_reason or ("tool_calls" if made else "stop")
-        rest.usage = self._usage or Usage(requests=1)
-        return rest
+        """Return the complete response after the stream has ended."""
+        response = self._response
+        response.content = self._join("content", self._content)
+        response.reasoning = self._join("reasoning", self._reasoning) or None
+        response.refusal = "".join(self._refusal) if self._refusal else None
+        response.tool_calls = [RawCall(call.id, call.name, self._join(call, call.pieces)) for call in self.calls]
+        response.stop_reason = response.stop_reason or ("tool_calls" if response.tool_calls else "stop")
+        response.usage = self._usage or Usage(requests=1)
+        return response
 
-    def _joined(self, source: object, pieces: list[str]) -> str:
-        return "".join(pieces) + self._halves.held.get(source, "")
+    def _join(self, source: object, pieces: list[str]) -> str:
+        return "".join(pieces) + self._surrogates.pending.get(source, "")
 
 
-def _begins_another(fragment: CallDelta, call: CallParts) -> bool:
-    """Whether a fragment is of a new call, though its index is that of another."""
+def _starts_new_call(fragment: CallDelta, call: PartialCall) -> bool:
+    """Return whether a fragment belongs to a new call although its index is that of an earlier one."""
     if fragment.id and call.id:
         return fragment.id != call.id
     return bool(fragment.name and call.pieces and fragment.name != call.name)
 
 
-class _Halves:
-    """Characters that a provider has cut in two: the first half waits for the second."""
+class _SplitSurrogates:
+    """Characters that a provider split into two surrogates. The first waits here for the second."""
 
     def __init__(self) -> None:
-        self.held: dict[object, str] = {}
+        self.pending: dict[object, str] = {}
 
     def join(self, source: object, text: str) -> str:
-        """What a source has sent, its characters whole; half a one that stays alone is left as it came."""
-        if not text or (text.isascii() and not self.held):
+        """Return the text of a source with complete characters. A lone surrogate stays as it is."""
+        if not text or (text.isascii() and not self.pending):
             return text
-        text = self.held.pop(source, "") + text
+        text = self.pending.pop(source, "") + text
         if "\ud800" <= text[-1] <= "\udbff":
-            text, self.held[source] = text[:-1], text[-1]
+            text, self.pending[source] = text[:-1], text[-1]
         return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
 
 
 def as_deltas(response: ModelResponse) -> list[Delta]:
-    """A whole response as a stream of one piece, for a model that cannot stream."""
+    """Return a complete response as a stream of one piece, for models that cannot stream."""
     calls = tuple(
-        CallDelta(index, made.id, made.name, made.arguments) for index, made in enumerate(response.tool_calls)
+        CallDelta(index, call.id, call.name, call.arguments) for index, call in enumerate(response.tool_calls)
     )
     return [
         Delta(

@@ -1,8 +1,9 @@
-"""Circuits: a model that keeps failing is left alone for a while, and then tried by one request at a time.
+"""Circuit breakers: a model that keeps failing is skipped for a while.
 
-A circuit opens after some failures in a row, each of them a request that was given up; what a model refuses for good
-is no failure of the model's. `fallback.py` asks here before it asks a model. The circuits of a process are shared,
-one for each model and address.
+A circuit opens after several failures in a row. A failure is a request that was given up after its retries. A request
+that the model rejected permanently is not a failure of the model. After a while the circuit lets a single request
+through, and closes if that one succeeds. `fallback.py` asks the circuit before it sends a request. All runs of a
+process share the circuits. There is one for each model and address.
 """
 
 from __future__ import annotations
@@ -11,72 +12,71 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 from weakref import ref
 
 from acorn._base.log import logger
 from acorn.types import JsonObject
 
 FAILURES = 3
-"""How many in a row open a circuit."""
-OPEN_FOR = 30.0
-"""Seconds until a model is tried again."""
+"""The number of failures in a row that opens a circuit."""
+OPEN_SECONDS = 30.0
+"""The seconds until an open circuit lets a request through."""
 
 
-class Pass:
-    """One request that was let through; what comes of it is told to the circuit, or nothing where it was left."""
+class CircuitPass:
+    """The permission to send one request. Its holder reports the outcome of the request to the circuit."""
 
     __slots__ = ("__weakref__", "_circuit")
 
     def __init__(self, circuit: Circuit) -> None:
         self._circuit = circuit
 
-    def succeeded(self, name: str) -> None:
-        """There was an answer; `name` is for the log."""
+    def report_success(self, name: str) -> None:
+        """Report a response. The name of the model is for the log."""
         self._circuit._close(name)
 
-    def failed(self, name: str) -> None:
-        """The request was given up, and might succeed later."""
-        self._circuit._count(self, name)
+    def report_failure(self, name: str) -> None:
+        """Report a request that was given up, but might succeed later."""
+        self._circuit._count_failure(self, name)
 
-    def refused(self) -> None:
-        """The model would not take this request, now or later: it is there, but this was no answer."""
-        self._circuit._end_row(self)
+    def report_rejection(self) -> None:
+        """Report that the model rejected the request permanently. The model works, but it did not answer."""
+        self._circuit._reset_failures(self)
 
-    def left(self) -> None:
-        """Nobody waited for what would come of it."""
-        self._circuit._free(self)
+    def release(self) -> None:
+        """Release the pass of an abandoned request."""
+        self._circuit._release(self)
 
 
 class Circuit:
-    """Whether one model is asked, by what became of the requests before."""
+    """The circuit of one model: it decides whether a request may be sent to the model."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._failures = 0
         self._open_until: float | None = None
-        self._trial: ref[Pass] | None = None
-        """The request that tries an open one; weakly, so that one that was interrupted is in nobody's way."""
+        self._trial: ref[CircuitPass] | None = None
+        """The pass of the request that tests an open circuit. Weak, so that an abandoned request does not block it."""
 
     @property
-    def is_passable(self) -> bool:
-        """Whether a request would be let through now."""
+    def lets_through(self) -> bool:
+        """Whether a request would get a pass now."""
         until = self._open_until
-        return until is None or (self._clock() >= until and self._tried_by() is None)
+        return until is None or (self._clock() >= until and self._current_trial() is None)
 
-    def enter(self, *, anyhow: bool = False) -> Pass | None:
-        """Let a request through, or not; `anyhow` where there is nobody else to ask."""
-        made = Pass(self)
+    def enter(self, *, is_forced: bool = False) -> CircuitPass | None:
+        """Return a pass, or None if the circuit is open. `is_forced` returns a pass even then."""
+        new_pass = CircuitPass(self)
         if self._open_until is None:
-            return made
+            return new_pass
         with self._lock:
-            if self.is_passable:
-                self._trial = ref(made)
-                return made
-        return made if anyhow else None
+            if self.lets_through:
+                self._trial = ref(new_pass)
+                return new_pass
+        return new_pass if is_forced else None
 
-    def _tried_by(self) -> Pass | None:
+    def _current_trial(self) -> CircuitPass | None:
         return None if self._trial is None else self._trial()
 
     def _close(self, name: str) -> None:
@@ -88,71 +88,71 @@ class Circuit:
         if was_open:
             logger.info("The circuit of `%s` is closed again.", name)
 
-    def _count(self, who: Pass, name: str) -> None:
+    def _count_failure(self, holder: CircuitPass, name: str) -> None:
         with self._lock:
             is_open = self._open_until is not None
-            if is_open and self._tried_by() is not who:
-                return  # it began before the circuit opened, or had nobody else to ask
+            if is_open and self._current_trial() is not holder:
+                return  # The request started before the circuit opened, or was sent despite the open circuit.
             self._failures += 1
             if not is_open and self._failures < FAILURES:
                 return
-            failures, self._open_until, self._trial = self._failures, self._clock() + OPEN_FOR, None
-        logger.info("The circuit of `%s` is open for %g s: it failed %d times in a row.", name, OPEN_FOR, failures)
+            failures, self._open_until, self._trial = self._failures, self._clock() + OPEN_SECONDS, None
+        logger.info("The circuit of `%s` is open for %g s: it failed %d times in a row.", name, OPEN_SECONDS, failures)
 
-    def _end_row(self, who: Pass) -> None:
+    def _reset_failures(self, holder: CircuitPass) -> None:
         if self._open_until is None:
             self._failures = 0
-        self._free(who)
+        self._release(holder)
 
-    def _free(self, who: Pass) -> None:
+    def _release(self, holder: CircuitPass) -> None:
         with self._lock:
-            if self._tried_by() is who:
+            if self._current_trial() is holder:
                 self._trial = None
 
 
-class Circuits:
-    """The circuits of models, each known by its id and address, or by the object that it is."""
+class CircuitRegistry:
+    """The circuits of all models. A declared model is known by its id and address, a model object by its identity."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._of_ids: dict[tuple[str, str], Circuit] = {}
-        self._of_objects: dict[int, tuple[ref[Any], Circuit]] = {}
+        self._by_address: dict[tuple[str, str], Circuit] = {}
+        self._by_object: dict[int, tuple[ref[object], Circuit]] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._of_ids) + len(self._of_objects)
+        return len(self._by_address) + len(self._by_object)
 
-    def of(self, declared: Any) -> Circuit:
-        """The circuit of a model as a user declares it: an id, a dict or an object."""
+    def of(self, declared: object) -> Circuit:
+        """Return the circuit of a declared model: an id, a dict or an object."""
         if isinstance(declared, str | dict):
-            return self._of_ids.setdefault(key_of(declared), Circuit(self._clock))
-        at = id(declared)
+            return self._by_address.setdefault(model_address(declared), Circuit(self._clock))
+        object_id = id(declared)
         with self._lock:
-            known = self._of_objects.get(at)
-            if known is not None and known[0]() is declared:
-                return known[1]
-            made = Circuit(self._clock)
-            with suppress(TypeError):  # it has slots, and none for this: a circuit for this run alone
-                self._of_objects[at] = (ref(declared, lambda _: self._forget(at)), made)
-            return made
+            entry = self._by_object.get(object_id)
+            if entry is not None and entry[0]() is declared:
+                return entry[1]
+            circuit = Circuit(self._clock)
+            with suppress(TypeError):  # An object with slots has no weak references. Its circuit lasts for one run.
+                self._by_object[object_id] = (ref(declared, lambda _: self._remove(object_id)), circuit)
+            return circuit
 
-    def _forget(self, at: int) -> None:
-        known = self._of_objects.get(at)
-        if known is not None and known[0]() is None:  # a newer object may have its place
-            del self._of_objects[at]
+    def _remove(self, object_id: int) -> None:
+        entry = self._by_object.get(object_id)
+        if entry is not None and entry[0]() is None:  # A newer object may have the same id.
+            del self._by_object[object_id]
 
-    def forget(self) -> None:
-        """Try every model anew: an address may have become another one's."""
-        self._of_ids.clear()
-        self._of_objects.clear()
+    def clear(self) -> None:
+        """Remove all circuits, for tests in which another server may get the same address."""
+        self._by_address.clear()
+        self._by_object.clear()
 
 
-def key_of(declared: str | JsonObject) -> tuple[str, str]:
-    """A model's id and where it is asked."""
+def model_address(declared: str | JsonObject) -> tuple[str, str]:
+    """Return the id of a model and the address of its server."""
     config = {"model": declared} if isinstance(declared, str) else declared
     address = config.get("base_url") or config.get("api_base") or ""
     return str(config.get("model") or config.get("id")), str(address).rstrip("/")
 
 
-CIRCUITS = Circuits()
-"""Those of the process: a model that is down is down for all."""
+CIRCUITS = CircuitRegistry()
+"""The circuits of the process. If a model is down, it is down for every run."""

@@ -1,11 +1,9 @@
-"""What a failed request means, whoever sent it: what was seen of it, whether it may pass, and what to do about it.
+"""Meaning of failed requests: whether to retry, a suggestion for the user, and the settings that a model rejects.
 
-For the adapters of providers, which put it into their `ModelError`.
+For the adapters of providers, which put the result into a `ModelError`.
 
-What models turned out not to take, for as long as the process lives: it cost a request to find out.
-
-A default temperature, a forced tool, a schema that is strict though nobody asked for it. Called by the adapters of
-providers.
+A rejected setting is a default temperature, a forced tool, or a schema that is strict although the user did not ask for
+it. Each costs a request to find out, so the process remembers them.
 """
 
 from __future__ import annotations
@@ -22,45 +20,44 @@ from pydantic_core import to_json
 
 from acorn._declare.tools.collect import FINISH
 from acorn._formats.redact import find_secrets, redact, redact_by_name
-from acorn.models.port import ModelRequest
-from acorn.models.retry import is_retryable
+from acorn.models.port import ModelRequest, is_retryable
 from acorn.types import JsonObject
 
-BROKEN = "no connection"
-"""It failed before the whole answer was there."""
-LATE = "no answer in time"
-GARBLED = "an answer that cannot be read"
+NO_CONNECTION = "no connection"
+"""The connection failed before the complete response arrived."""
+TIMED_OUT = "no response in time"
+UNREADABLE = "unreadable response"
 
 
 @dataclass(frozen=True)
 class FailureDetails:
-    """What was seen of a failed request on its way: the status of an answer, or what went wrong without one."""
+    """The HTTP status of a failed request, or the problem if there was no status."""
 
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    trouble: str = ""
+    problem: str = ""
 
     @property
-    def what(self) -> str:
-        return f"HTTP {self.status}" if self.status else self.trouble
+    def label(self) -> str:
+        return f"HTTP {self.status}" if self.status else self.problem
 
     @property
-    def may_pass(self) -> bool:
+    def is_retryable(self) -> bool:
         """Whether the same request may succeed later."""
-        return self.trouble in (BROKEN, LATE) or (self.status is not None and is_retryable(self.status))
+        return self.problem in (NO_CONNECTION, TIMED_OUT) or (self.status is not None and is_retryable(self.status))
 
 
-WRONG_ID = (
-    "Check the model id `{}`: it is `provider/model`, as LiteLLM lists them, "
-    "or `openai/model` with an `api_base` for a server that speaks OpenAI's protocol."
+CHECK_MODEL_ID = (
+    "Check the model id `{}`. It has the form `provider/model`, as in LiteLLM's list, "
+    "or `openai/model` with an `api_base` for a server that implements OpenAI's protocol."
 )
 _TOO_LONG = ("context length", "context limit", "context window", "prompt is too long")
 _FILTERED = ("content filter", "content management policy", "safety system")
 
 
-def advice(
-    wire: FailureDetails,
-    text: str,
+def suggest_fix(
+    failure: FailureDetails,
+    message: str,
     set_by_user: Collection[str],
     name: str,
     *,
@@ -68,135 +65,138 @@ def advice(
     is_too_long: bool,
     is_filtered: bool = False,
 ) -> str:
-    """What the user, who has set some parameters, can do about it; "" where nobody knows."""
-    words, status = text.lower(), wire.status
-    if wire.trouble == LATE:
-        return "Give it more time with `timeout` in the model dict, or try again later."
+    """Return a suggestion for the user, who set some of the parameters, or "" if there is none."""
+    text, status = message.lower(), failure.status
+    if failure.problem == TIMED_OUT:
+        return "Increase `timeout` in the model dict, or try again later."
     if status == 413 or is_too_long:
-        return "The conversation is too long for the model: shorten it in `on_step`, or use a model with more room."
-    if is_filtered or any(sign in words for sign in _FILTERED):
-        return "The provider's content filter refused it: change the input or the prompt."
-    if is_bad_request and (attribute := unwanted(text, set_by_user)):
-        return f"The model does not take the `{attribute}` that was set: change or remove it."
+        return (
+            "The conversation is too long for the model. Shorten it in `on_step`, or use a model with a larger context."
+        )
+    if is_filtered or any(sign in text for sign in _FILTERED):
+        return "The provider's content filter rejected the request. Change the input or the prompt."
+    if is_bad_request and (attribute := rejected_setting(message, set_by_user)):
+        return f"The model does not support the `{attribute}` that was set. Change or remove it."
     if status in (401, 403):
         return "Check the `api_key` in the model dict, or the provider's environment variable."
     if status == 404:
-        return WRONG_ID.format(name)
-    if "quota" in words or "credit balance" in words:
-        return "The account has nothing left: check its plan and billing."
+        return CHECK_MODEL_ID.format(name)
+    if "quota" in text or "credit balance" in text:
+        return "The account has no credit left. Check its plan and billing."
     if status == 429:
-        return "The provider's rate limit is reached: wait, or ask less often."
-    if wire.trouble in (BROKEN, GARBLED):
-        return "Check `api_base` in the model dict and the way there, or try again later."
+        return "The provider's rate limit is reached. Wait, or send fewer requests."
+    if failure.problem in (NO_CONNECTION, UNREADABLE):
+        return "Check `api_base` in the model dict and the network, or try again later."
     if status is not None and status >= 500:
-        return "The provider is in trouble: try again later."
+        return "The provider has a problem. Try again later."
     return ""
 
 
-def unwanted(text: str, set_by_user: Collection[str]) -> str | None:
-    """Which of the settings that the user has made an error speaks of."""
-    return next((name for name in _NAMES if name in set_by_user and speaks_of(text.lower(), name)), None)
+def rejected_setting(message: str, set_by_user: Collection[str]) -> str | None:
+    """Return the setting of the user that an error message mentions."""
+    return next((name for name in _WIRE_NAMES if name in set_by_user and mentions(message.lower(), name)), None)
 
 
-_NAMES = {
+_WIRE_NAMES = {
     "temperature": ("temperature",),
     "max_tokens": ("max_tokens", "max_completion_tokens", "max_output_tokens"),
     "strict": ("strict",),
 }
-"""Settings by the names that protocols have for them."""
-
+"""The settings, with their names in the protocols."""
 
 _STRICT = re.compile(r"\bstrict\b|\bschema\b", re.IGNORECASE)
 
 
-def speaks_of(text: str, setting: str) -> bool:
-    """Whether an error names a setting."""
+def mentions(message: str, setting: str) -> bool:
+    """Return whether an error message mentions a setting."""
     if setting == "strict":
-        return _STRICT.search(text) is not None  # "restricted" is another word
-    return any(name in text for name in _NAMES.get(setting, (setting,)))
+        return _STRICT.search(message) is not None  # Complete words only, since "restricted" contains "strict".
+    return any(name in message for name in _WIRE_NAMES.get(setting, (setting,)))
 
 
-def is_too_long(text: str) -> bool:
-    """Whether an error says that the conversation has outgrown the model."""
-    words = text.lower()
-    return any(sign in words for sign in _TOO_LONG)
+def is_too_long(message: str) -> bool:
+    """Return whether an error message says that the conversation exceeds the context of the model."""
+    text = message.lower()
+    return any(sign in text for sign in _TOO_LONG)
 
 
 # Errors without secrets
 
 
-def secrets_of(config: Mapping[str, Any], request: ModelRequest) -> set[str]:
-    """What must not be in an error of a request: the keys of the model, and those of tools that the provider runs."""
+def secrets_of(config: JsonObject, request: ModelRequest) -> set[str]:
+    """Return the secrets that must not appear in an error: the keys of the model and those of hosted tools."""
     hosted = [tool for tool in request.tools if tool.get("type") != "function"]
     return find_secrets({"model": config, "tools": hosted})
 
 
-def causes(error: BaseException, outer: BaseException | None) -> list[BaseException]:
-    """The error and all that led to it; `outer` was being handled before the request began and is not of it."""
-    found: list[BaseException] = []
-    open_ends: list[BaseException | None] = [error]
-    while open_ends:
-        here = open_ends.pop(0)
-        if here is not None and here is not outer and here not in found:
-            found.append(here)
-            open_ends += [here.__cause__, here.__context__]
-    return found
+def error_chain(error: BaseException, outer: BaseException | None) -> list[BaseException]:
+    """Return an error and all its causes, except `outer`, which the caller was handling before the request."""
+    chain: list[BaseException] = []
+    pending: list[BaseException | None] = [error]
+    while pending:
+        current = pending.pop(0)
+        if current is not None and current is not outer and current not in chain:
+            chain.append(current)
+            pending += [current.__cause__, current.__context__]
+    return chain
 
 
-def clean(chain: list[BaseException], secrets: set[str]) -> None:
-    """Take the secrets out of exceptions, wherever they hold text."""
-    for cause in chain:
-        cause.args = _cleaned(cause.args, secrets)
-        for name, value in list(getattr(cause, "__dict__", {}).items()):
+def redact_errors(chain: list[BaseException], secrets: set[str]) -> None:
+    """Remove the secrets from the arguments and attributes of exceptions."""
+    for error in chain:
+        error.args = _redact_value(error.args, secrets)
+        for name, value in list(getattr(error, "__dict__", {}).items()):
             if isinstance(value, str | bytes | list | dict | tuple):
                 with suppress(AttributeError):
-                    setattr(cause, name, _cleaned(value, secrets))
+                    setattr(error, name, _redact_value(value, secrets))
 
 
-def _cleaned(value: Any, secrets: set[str]) -> Any:
+def _redact_value(value: Any, secrets: set[str]) -> Any:
     if isinstance(value, str):
         return redact(value, secrets)
-    if isinstance(value, bytes):  # of an answer that was to be a stream
+    if isinstance(value, bytes):  # The body of a failed stream.
         return redact(value.decode("utf-8", "replace"), secrets).encode()
     if type(value) in (list, tuple):
-        return type(value)(_cleaned(item, secrets) for item in value)
-    return {key: _cleaned(item, secrets) for key, item in value.items()} if type(value) is dict else value
+        return type(value)(_redact_value(item, secrets) for item in value)
+    return {key: _redact_value(item, secrets) for key, item in value.items()} if type(value) is dict else value
 
 
-_WHO = ("user", "metadata", "headers", "extra_headers")
-"""Settings that say who asks: what a model takes does not depend on them."""
-_learned: dict[tuple[str, ...], set[str]] = {}
+# Rejected settings
+
+_IDENTITY_KEYS = ("user", "metadata", "headers", "extra_headers")
+"""Settings that identify the sender. Whether a model supports a parameter does not depend on them."""
+_rejected: dict[tuple[str, ...], set[str]] = {}
 _NONE: frozenset[str] = frozenset()
 
 
-class Refusals:
-    """What one model, with these settings, does not take."""
+class RejectedSettings:
+    """The parameters that one model with these settings is known to reject."""
 
-    def __init__(self, name: str, settings: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, settings: JsonObject) -> None:
         self._name = name
         self._settings = settings
 
     @property
     def known(self) -> Set[str]:
-        return _learned.get(self._key, _NONE) if _learned else _NONE
+        return _rejected.get(self._key, _NONE) if _rejected else _NONE
 
     def remember(self, left_out: set[str]) -> None:
         if left_out:
-            _learned[self._key] = left_out | set(self.known)
+            _rejected[self._key] = left_out | set(self.known)
 
     def check_forced(self, forced: str | None, called: Collection[str], stop_reason: str) -> None:
-        """A forced tool that was not called, in an answer that is whole: the force was dropped on the way."""
+        """Remember if the provider ignored a forced tool: a complete response does not call it."""
         if forced and forced not in called and stop_reason in ("stop", "tool_calls"):
             self.remember({"tool_choice"})
 
     @cached_property
     def _key(self) -> tuple[str, ...]:
-        settings = {key: value for key, value in self._settings.items() if key not in _WHO}
+        settings = {key: value for key, value in self._settings.items() if key not in _IDENTITY_KEYS}
         return (self._name, *sorted(map(repr, redact_by_name(settings).items())))
 
 
-def droppable(request: ModelRequest, set_by_user: Collection[str]) -> Iterator[tuple[str, str]]:
-    """What of a request can be left out where it is refused, and by which mark that is remembered."""
+def removable_settings(request: ModelRequest, set_by_user: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield the parameters that may be removed from a rejected request, each with the mark to remember it by."""
     if request.forced_tool:
         yield "tool_choice", "tool_choice"
     for name in ("temperature", "max_tokens"):
@@ -204,43 +204,43 @@ def droppable(request: ModelRequest, set_by_user: Collection[str]) -> Iterator[t
             yield name, name
     if request.is_auto_cached:
         yield "cache_control", "cache_control"
-    if (function := _unasked(request)) is not None:
-        yield "strict", _mark(function)
+    if (function := _strict_finish_by_default(request)) is not None:
+        yield "strict", _strict_mark(function)
 
 
-def as_taken(request: ModelRequest, left_out: Collection[str]) -> ModelRequest:
-    """The request without a strictness that was refused."""
+def without_rejected_strict(request: ModelRequest, left_out: Collection[str]) -> ModelRequest:
+    """Return the request without a default `strict` that the model rejected."""
     if not any(name.startswith(_STRICT_PREFIX) for name in left_out):
         return request
-    function = _unasked(request)
-    if function is None or _mark(function) not in left_out:
+    function = _strict_finish_by_default(request)
+    if function is None or _strict_mark(function) not in left_out:
         return request
     loose = {key: value for key, value in function.items() if key != "strict"}
     return request.but(tools=[*request.tools[:-1], {**request.tools[-1], "function": loose}], tools_json=None)
 
 
-def strict_by_user(request: ModelRequest) -> bool:
-    """Whether the user has asked for something strict that is in a request."""
-    are_strict = [bool(each.get("function", {}).get("strict")) for each in request.tools]
+def is_strict_by_user(request: ModelRequest) -> bool:
+    """Return whether a request has a strict schema because the user asked for it."""
+    are_strict = [bool(tool.get("function", {}).get("strict")) for tool in request.tools]
     return any(are_strict[:-1]) or (any(are_strict) and "strict" in request.declared)
 
 
 _STRICT_PREFIX = "strict "
 
 
-def _unasked(request: ModelRequest) -> JsonObject | None:
-    """The definition of `__finish__` where it is strict and nobody has asked for that."""
+def _strict_finish_by_default(request: ModelRequest) -> JsonObject | None:
+    """Return the definition of `__finish__` if it is strict although the user did not ask for it."""
     if not request.tools or "strict" in request.declared:
         return None
     function: JsonObject = request.tools[-1].get("function") or {}
     return function if function.get("strict") and function.get("name") == FINISH else None
 
 
-def _mark(function: JsonObject) -> str:
-    # It is this schema that was refused: another may well be taken.
+def _strict_mark(function: JsonObject) -> str:
+    # The mark contains the schema, since the model may accept another one.
     return _STRICT_PREFIX + sha256(to_json(function)).hexdigest()[:16]
 
 
-def forget_refusals() -> None:
-    """Try everything anew: an endpoint may have become another one."""
-    _learned.clear()
+def forget_rejections() -> None:
+    """Forget all rejected settings, for tests in which another server may get the same address."""
+    _rejected.clear()

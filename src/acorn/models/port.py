@@ -1,9 +1,7 @@
-"""What the loop hands to a model, what it takes back, and what a model must offer.
+"""The port of language models: requests, responses and the interface of a model.
 
-Requests and responses are the same for every provider; an adapter translates. Messages are in OpenAI's
-format and never change once they are in a request, so an adapter that wants to edit one makes a copy.
-
-A model around another: in all that it does not say itself, it is the one inside.
+Requests and responses are the same for every provider, and adapters translate them. Messages are in OpenAI's format
+and never change once they are in a request. An adapter that must edit a message edits a copy.
 """
 
 from __future__ import annotations
@@ -24,16 +22,17 @@ from acorn.types import Fallback, JsonObject, Usage
 
 @dataclass(frozen=True)
 class Price:
-    """Dollars a token."""
+    """The price of a model in dollars per token."""
 
     input: float
     output: float
     cached: float | None = None
-    """Of input that was read from a cache; None is the price of any input."""
+    """The price of input that was read from a cache. None means the price of any other input."""
     written: float | None = None
-    """Of input that was written to one."""
+    """The price of input that was written to a cache. None means the price of any other input."""
 
     def of(self, usage: Usage) -> float:
+        """Return the cost of a request in dollars."""
         dollars = usage.input_tokens * self.input + usage.output_tokens * self.output
         if self.cached is not None:
             dollars += usage.cached_tokens * (self.cached - self.input)
@@ -42,49 +41,61 @@ class Price:
         return dollars
 
 
-PRICES = (
+PRICE_KEYS = (
     *("input_cost_per_token", "output_cost_per_token"),
     *("cache_read_input_token_cost", "cache_creation_input_token_cost"),
 )
-"""Keys of a model dict, by LiteLLM's names."""
+"""The keys of a model dict that set prices. The names are LiteLLM's."""
 
 
-def price_in(config: Mapping[str, Any]) -> Price | None:
-    """The price that a model dict gives; None where it gives none."""
-    given, made, cached, written = (config.get(name) for name in PRICES)
-    if given is made is cached is written is None:
+def price_in(config: JsonObject) -> Price | None:
+    """Return the price that a model dict sets, or None if it sets none."""
+    input_price, output_price, read_price, write_price = (config.get(key) for key in PRICE_KEYS)
+    if input_price is output_price is read_price is write_price is None:
         return None
-    read, wrote = (None if each is None else float(each) for each in (cached, written))
-    return Price(float(given or 0), float(made or 0), read, wrote)
+    cached, written = (None if price is None else float(price) for price in (read_price, write_price))
+    return Price(float(input_price or 0), float(output_price or 0), cached, written)
 
 
-AUTO_CACHE: tuple[Mapping[str, Any], ...] = ({"location": "request"},)
-"""What `cache = "auto"` stands for: the provider itself finds what to keep, where it can be asked to."""
+CachePoint = Mapping[str, Any]
+"""A place in a request up to which the provider should cache it."""
+
+AUTO_CACHE: tuple[CachePoint, ...] = ({"location": "request"},)
+"""The cache points of `cache = "auto"`: the provider decides what it caches, if it supports that."""
 
 
 @dataclass(eq=False)
 class ModelRequest:
-    """One request, as the loop means it."""
+    """A request to a model, independent of the provider."""
 
     messages: list[JsonObject]
-    """Of a request that the loop has made, a list when somebody first wants one."""
+    """The messages in OpenAI's format. A request that the loop built creates this list on first access."""
     tools: list[JsonObject]
-    """Function definitions in OpenAI's format; beside them, as the user wrote them, tools that the provider runs."""
+    """Function definitions in OpenAI's format, and the definitions of hosted tools as the user wrote them."""
     temperature: float
     max_tokens: int
     forced_tool: str | None = None
-    """The tool that the model must call, or None to leave it the choice."""
+    """The tool that the model must call, or None if the model may choose."""
     declared: frozenset[str] = frozenset()
-    """Which of `temperature` and `max_tokens` the user set; the others are defaults."""
-    cache: Sequence[Mapping[str, Any]] = ()
-    """Cache points; an index counts the messages after the system message."""
+    """The settings that the user set, such as `temperature` and `max_tokens`. The others are defaults."""
+    cache: Sequence[CachePoint] = ()
+    """Cache points. An index counts the messages after the system message."""
     timeout: float | None = None
-    """Seconds that the run has left."""
+    """The seconds that the run has left, or None if it has no time limit."""
     messages_json: Callable[[], bytes] | None = field(default=None, repr=False)
+    """Writes the messages as JSON. None means that `messages` is written directly."""
     tools_json: Callable[[], bytes] | None = field(default=None, repr=False)
+    """Writes the tools as JSON. None means that `tools` is written directly."""
     left_out: set[str] | None = field(default=None, repr=False)
-    """What the model was found not to take when this was sent before, where somebody counts how often it is."""
+    """The parameters that the model rejected when this request was sent before.
+
+    A rate limiter sets it, so that each further attempt counts as a request. None means that the adapter may resend
+    the request itself.
+    """
     known_media: Sequence[SentMedium] | None = field(default=None, repr=False)
+    """The images, audio and files in the messages, if the loop has already collected them."""
+    shared: SentPart | None = field(default=None, repr=False)
+    """The part of the conversation that `messages_json` writes."""
 
     @classmethod
     def of(
@@ -95,12 +106,13 @@ class ModelRequest:
         max_tokens: int,
         forced_tool: str | None,
         declared: frozenset[str],
-        cache: Sequence[Mapping[str, Any]],
+        cache: Sequence[CachePoint],
         tools_json: Callable[[], bytes],
     ) -> ModelRequest:
-        """A request that shares its messages with those before it."""
-        made = cls.__new__(cls)
-        made.__dict__ = {
+        """Create a request that shares its messages with the earlier requests of the conversation."""
+        # `__init__` would need the list of messages, which most requests never use.
+        request = cls.__new__(cls)
+        request.__dict__ = {
             "tools": tools,
             "temperature": temperature,
             "max_tokens": max_tokens,
@@ -112,81 +124,81 @@ class ModelRequest:
             "tools_json": tools_json,
             "left_out": None,
             "known_media": sent.media,
+            "shared": sent,
         }
-        return made
+        return request
 
-    if not TYPE_CHECKING:  # a type checker would take any name for one that there is
+    if not TYPE_CHECKING:  # A type checker would otherwise accept any attribute name.
 
         def __getattr__(self, name: str) -> Any:
             if name != "messages" or self.sent is None:
-                raise AttributeError(f"A request has no `{name}`.")
-            self.messages = made = self.sent.messages()
-            return made
+                raise AttributeError(f"A request has no attribute `{name}`.")
+            self.messages = messages = self.sent.messages()
+            return messages
 
     def but(self, **changes: Any) -> ModelRequest:
-        """The same request with other fields. Other `messages` have no `messages_json` of these."""
-        made = type(self).__new__(type(self))
-        made.__dict__ = {**vars(self), **changes}
-        return made
+        """Return a copy with other fields. If you change `messages`, set `messages_json` to None."""
+        request = type(self).__new__(type(self))
+        request.__dict__ = {**vars(self), **changes}
+        return request
 
     def __getstate__(self) -> JsonObject:
-        # What writes it is bound to the run, and a copy can do without.
-        return {**vars(self), "messages": self.messages, "messages_json": None, "tools_json": None}
+        # The writers belong to the run. A pickled copy works without them.
+        return {**vars(self), "messages": self.messages, "messages_json": None, "tools_json": None, "shared": None}
 
     @property
     def sent(self) -> SentPart | None:
-        """The messages as a part of those that were sent in the same conversation, where the loop has made it."""
-        found: Any = getattr(vars(self).get("messages_json"), "__self__", None)
-        return found if isinstance(found, SentPart) else None
+        """The messages as a part of the conversation, if the loop built this request."""
+        return None if self.messages_json is None else self.shared
 
     @property
     def media(self) -> Sequence[SentMedium]:
-        """What of the messages is no text."""
+        """The images, audio and files in the messages."""
         if self.known_media is None:
             return [medium for message in self.messages for medium in media_of(message)]
         return self.known_media
 
     @property
     def is_auto_cached(self) -> bool:
-        """Whether the provider is asked to keep what it can."""
+        """Whether the provider decides what it caches."""
         return bool(self.cache) and self.cache[0].get("location") == "request"
 
     @property
-    def cache_points(self) -> Sequence[Mapping[str, Any]]:
-        """The points within the messages."""
+    def cache_points(self) -> Sequence[CachePoint]:
+        """The cache points within the messages."""
         return () if self.is_auto_cached else self.cache
 
     @property
     def message_count(self) -> int:
-        """How many messages there are."""
+        """The number of messages."""
         return len(self.messages) if (sent := self.sent) is None else len(sent)
 
     def with_messages(self, before: bytes, after: bytes) -> bytes:
-        """The messages as JSON between two texts, in one piece; what was written before is not written again."""
+        """Return the messages as JSON between two texts. JSON of earlier requests is reused."""
         if (sent := self.sent) is not None:
             return sent.json(before + b"[", b"]" + after)
         messages = self.messages_json() if self.messages_json else b"[%s]" % b",".join(map(message_json, self.messages))
         return b"%s%s%s" % (before, messages, after)
 
     def body(self, model: str) -> bytes:
-        """The request as OpenAI's JSON."""
+        """Return the request as JSON in OpenAI's format."""
         tools = self.tools_json() if self.tools_json else to_json(self.tools)
-        head = _head(model, self.temperature, self.max_tokens, self.forced_tool)
-        return self.with_messages(b'%s,"tools":%s,"messages":' % (head, tools), b"}")
+        settings = _settings_json(model, self.temperature, self.max_tokens, self.forced_tool)
+        return self.with_messages(b'%s,"tools":%s,"messages":' % (settings, tools), b"}")
 
 
 @lru_cache(maxsize=256, typed=True)
-def _head(model: str, temperature: float, max_tokens: int, forced_tool: str | None) -> bytes:
-    """How the body of a request begins, which is the same at every step."""
-    rest: JsonObject = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
+def _settings_json(model: str, temperature: float, max_tokens: int, forced_tool: str | None) -> bytes:
+    """Return the first part of a request body, without the closing brace. It is the same at every step."""
+    settings: JsonObject = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
     if forced_tool:
-        rest["tool_choice"] = {"type": "function", "function": {"name": forced_tool}}
-    return to_json(rest)[:-1]
+        settings["tool_choice"] = {"type": "function", "function": {"name": forced_tool}}
+    return to_json(settings)[:-1]
 
 
 @dataclass(slots=True)
 class RawCall:
-    """A tool call as a provider gives it: nothing of it need be right."""
+    """A tool call as the provider sent it, not yet validated."""
 
     id: str | None
     name: str
@@ -195,28 +207,28 @@ class RawCall:
 
 @dataclass(eq=False)
 class ModelResponse:
-    """One response, the same whatever the provider."""
+    """A response of a model, independent of the provider."""
 
     content: str = ""
     tool_calls: list[RawCall] = field(default_factory=list[RawCall])
     stop_reason: str = "stop"
-    """`stop`, `tool_calls`, `length`, `content_filter`."""
+    """`stop`, `tool_calls`, `length` or `content_filter`."""
     usage: Usage = field(default_factory=lambda: Usage(requests=1))
     cost: float | None = None
     model: str = ""
-    """The name under which the provider answered."""
+    """The name of the model as the provider reports it."""
     reasoning: str | None = None
-    """Thinking text."""
+    """The reasoning text."""
     refusal: str | None = None
-    """Why the model would not answer."""
+    """The reason why the model refused to answer."""
     extra: JsonObject = field(default_factory=JsonObject)
-    """Further fields of the assistant message that must be sent back, such as signed thinking blocks."""
+    """Further fields of the assistant message that must be sent back, such as signed reasoning blocks."""
     attempts: int = 1
-    """How many requests it took."""
+    """The number of requests that were sent."""
     waits: tuple[float, ...] = ()
-    """Seconds waited before each further one."""
+    """The seconds waited before each further request."""
     fallbacks: tuple[Fallback, ...] = ()
-    """Which models of a list did not answer before this one did."""
+    """The models of a list that failed or were skipped before this one responded."""
 
 
 @dataclass(slots=True, eq=False)
@@ -232,7 +244,7 @@ class CallDelta:
 
 @dataclass(slots=True, eq=False)
 class Delta:
-    """A piece of a response; whatever is new in it is set."""
+    """A piece of a streamed response. Only the fields that are new are set."""
 
     content: str = ""
     reasoning: str = ""
@@ -249,58 +261,66 @@ class Delta:
 
 
 class RequestNotSupportedError(ModelError):
-    """The model cannot take what is in the request, and was not asked; another of a list may take it."""
+    """The model does not support something in the request, which was not sent. Another model of a list may."""
 
 
 class ResendError(ModelError):
-    """The model does not take something that nobody has set, and may take the request without it.
+    """The model rejected a default that the user did not set, and may accept the request without it.
 
-    Raised where somebody counts what is sent (`ModelRequest.left_out`); elsewhere an adapter sends it again itself.
+    An adapter raises it only if `ModelRequest.left_out` is set. Otherwise the adapter resends the request itself.
     """
 
 
+_TRANSIENT_STATUSES = (408, 409, 429)
+
+
+def is_retryable(status: int) -> bool:
+    """Return whether a request that failed with this HTTP status may succeed later."""
+    return status in _TRANSIENT_STATUSES or status >= 500
+
+
 class RetryEvent(NamedTuple):
-    """A model has failed, and something is done about it."""
+    """A failed request that is retried, or that is sent to another model."""
 
     model: str
     status: int | None
-    """The HTTP status, where there was one."""
+    """The HTTP status, or None if there was no response."""
     wait: float = 0.0
-    """Seconds until it is asked again."""
+    """The seconds until the next attempt."""
     to: str | None = None
-    """The model that is asked instead, if another is."""
+    """The model that receives the request instead, or None if the same model is retried."""
 
 
-setbacks: ContextVar[Callable[[RetryEvent], object] | None] = ContextVar("acorn_setbacks", default=None)
-"""Who hears of setbacks while a model is asked in this context."""
+retry_listener: ContextVar[Callable[[RetryEvent], object] | None] = ContextVar("acorn_retry_listener", default=None)
+"""The function that receives the retry events of this context."""
 
 
-def report_retry(setback: RetryEvent) -> None:
-    """Tell whoever wants to hear of it."""
-    if (hear := setbacks.get()) is not None:
-        hear(setback)
+def report_retry(event: RetryEvent) -> None:
+    """Send a retry event to the listener of this context."""
+    if (listener := retry_listener.get()) is not None:
+        listener(event)
 
 
 class Model(Protocol):
-    """A language model. Adapters raise `ModelError` and nothing else of their own.
+    """A language model. Adapters raise `ModelError` for every failure of their own.
 
-    A model may also have an attribute `thinks`: whether it was asked to think before it answers, so that no
-    tool should be forced from the first call on. Without one it does not. One that stands for several has a
-    tuple of them as `models`. One that is known to take strict schemas has `takes_strict`; one that
-    takes tools which its provider runs has `takes_tool(definition)`, and is sent them among the others.
+    A model may have further attributes. `thinks` says that the model was asked to reason before it answers, so that
+    acorn should not force a tool from the first call on. `models` is a tuple of the models that this one stands for.
+    `takes_strict` says that the model is known to support strict schemas. `takes_tool(definition)` says whether the
+    provider runs a hosted tool, which acorn then sends together with the others.
     """
 
     @property
     def name(self) -> str:
-        """For records and messages."""
+        """The name for records and messages."""
         ...
 
     def can_force_tool(self, request: ModelRequest) -> bool:
-        """Whether the model can be made to call one tool with this request."""
+        """Return whether the model can be forced to call one tool with this request."""
         ...
 
     def price(self) -> Price | None:
-        """What a token costs, or None where nobody knows."""
+        """Return the price per token, or None if it is unknown."""
         ...
 
     def complete(self, request: ModelRequest) -> ModelResponse: ...
@@ -309,7 +329,7 @@ class Model(Protocol):
 
 
 class StreamingModel(Model, Protocol):
-    """A model that can also give its response piece by piece. Closing the iterator ends the request."""
+    """A model that can also stream its response. Closing the iterator ends the request."""
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]: ...
 
@@ -320,50 +340,53 @@ _METHODS = ("complete", "acomplete", "can_force_tool", "price")
 
 
 def is_model(value: object) -> TypeGuard[Model]:
-    """Whether an object offers what the port asks for."""
-    return not isinstance(value, type | str | dict) and not lacks(value)
+    """Return whether an object implements the port."""
+    return not isinstance(value, type | str | dict) and not missing_members(value)
 
 
-def lacks(value: object) -> list[str]:
-    """What of the port an object does not have."""
+def missing_members(value: object) -> list[str]:
+    """Return the names of the port that an object does not have."""
     missing = [name for name in _METHODS if not callable(getattr(value, name, None))]
     return missing if hasattr(value, "name") else ["name", *missing]
 
 
-def is_meant_as_model(value: object) -> bool:
-    """Whether an object, or its class, has some of what the port asks for."""
+def resembles_model(value: object) -> bool:
+    """Return whether an object or a class has at least one method of the port."""
     return any(callable(getattr(value, name, None)) for name in _METHODS)
 
 
 def can_stream(model: Model) -> TypeGuard[StreamingModel]:
-    """Whether a model gives its response piece by piece."""
+    """Return whether a model can stream its response."""
     return callable(getattr(model, "stream", None)) and callable(getattr(model, "astream", None))
 
 
 def thinks(model: Model) -> bool:
-    """Whether a model was asked to think before it answers."""
+    """Return whether a model was asked to reason before it answers."""
     return bool(getattr(model, "thinks", False))
 
 
 def takes_strict(model: Model) -> bool:
-    """Whether a model is known to take strict schemas, so that it may be sent one unasked."""
+    """Return whether a model is known to support strict schemas, so that acorn may send one by default."""
     return bool(getattr(model, "takes_strict", False))
 
 
-def takes_tool(model: Model, tool: Mapping[str, Any]) -> bool:
-    """Whether a model takes a tool that is none of ours, which its provider runs."""
-    judge: Any = getattr(model, "takes_tool", None)
-    return callable(judge) and bool(judge(tool))
+def takes_tool(model: Model, tool: JsonObject) -> bool:
+    """Return whether the provider of a model runs a hosted tool."""
+    method = getattr(model, "takes_tool", None)
+    return callable(method) and bool(method(tool))
 
 
 def models_of(model: Model) -> Sequence[Model]:
-    """The models that may answer where this one is asked."""
-    found: Any = getattr(model, "models", None)
-    return found if isinstance(found, tuple) and found and all(map(is_model, found)) else (model,)
+    """Return the models that may answer a request to this one."""
+    models = getattr(model, "models", None)
+    return models if isinstance(models, tuple) and models and all(map(is_model, models)) else (model,)
 
 
 class ModelWrapper(ABC):
-    """What asks another model; whoever wraps says how it completes and how it streams."""
+    """A model that sends its requests to another model.
+
+    Subclasses define how it completes and streams. Every other attribute is that of the wrapped model.
+    """
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -382,13 +405,13 @@ class ModelWrapper(ABC):
         return self._model.price()
 
     def __getattr__(self, name: str) -> Any:
-        """What else the model has. A model that cannot stream has no `stream` here either."""
-        if name.startswith("_"):  # copy and pickle probe for these before there is a model
+        """Return an attribute of the wrapped model. If that cannot stream, there is no `stream` here either."""
+        if name.startswith("_"):  # `copy` and `pickle` look for these before `_model` exists.
             raise AttributeError(name)
-        found = getattr(self._model, name)
-        if name in ("stream", "astream") and callable(found):
+        attribute = getattr(self._model, name)
+        if name in ("stream", "astream") and callable(attribute):
             return self._stream if name == "stream" else self._astream
-        return found
+        return attribute
 
     @abstractmethod
     def _stream(self, request: ModelRequest) -> Iterator[Delta]: ...
@@ -397,12 +420,13 @@ class ModelWrapper(ABC):
     def _astream(self, request: ModelRequest) -> AsyncIterator[Delta]: ...
 
 
-def close_stream(deltas: Any) -> None:
-    """End a stream that may be no generator."""
-    if hasattr(deltas, "close"):
-        deltas.close()
+def close_stream(deltas: Iterator[Delta]) -> None:
+    """Close a stream, which is not necessarily a generator."""
+    if (close := getattr(deltas, "close", None)) is not None:
+        close()
 
 
-async def aclose_stream(deltas: Any) -> None:
-    if hasattr(deltas, "aclose"):
-        await deltas.aclose()
+async def aclose_stream(deltas: AsyncIterator[Delta]) -> None:
+    """Close an asynchronous stream, which is not necessarily a generator."""
+    if (aclose := getattr(deltas, "aclose", None)) is not None:
+        await aclose()

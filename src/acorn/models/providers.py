@@ -1,21 +1,18 @@
-"""What must be there before a provider can be asked: the key it needs, and whether somebody else is asked in its place.
+"""Tables of providers: their API keys, their addresses and the prices of their models.
 
-A small table of the providers that are used most, so that a missing key is told at once; of the others LiteLLM knows.
-
-What a token costs, for the native lanes: a small table beside this file, read when somebody first asks.
-
-`make prices` writes the table from LiteLLM's; a test compares the two.
+The table of keys covers the most used providers, so that a missing key is reported before a request is sent. LiteLLM
+checks the keys of all others. The prices of the models of the native lanes are in `prices.json`, which is read on first
+use. `make prices` writes it from LiteLLM's table, and a test compares the two.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic_core import from_json
 
@@ -25,11 +22,11 @@ from acorn.types import JsonObject
 
 class _Provider(NamedTuple):
     keys: tuple[str, ...]
-    """Variables, any of which holds the key; the first is named where none is set."""
-    addresses: tuple[str, ...] = ()
-    """Variables that name another address."""
-    home: str = ""
-    """The address of the provider itself, where a native lane speaks to it."""
+    """Environment variables, any of which may hold the key. An error message names the first."""
+    address_variables: tuple[str, ...] = ()
+    """Environment variables that set another address."""
+    address: str = ""
+    """The address of the provider itself, if it has a native lane."""
 
 
 _PROVIDERS = {
@@ -54,42 +51,43 @@ _PROVIDERS = {
     "perplexity": _Provider(("PERPLEXITYAI_API_KEY", "PERPLEXITY_API_KEY"), ("PERPLEXITY_API_BASE",)),
     "cerebras": _Provider(("CEREBRAS_API_KEY",), ("CEREBRAS_API_BASE",)),
 }
-_CREDENTIALS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
-_BARE = {"openai": re.compile(r"gpt-\d|o\d|chatgpt-"), "anthropic": re.compile(r"claude-")}
-_OWN = ("base_url", "api_base")
+_CREDENTIAL_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
+_IDS_WITHOUT_PROVIDER = {"openai": re.compile(r"gpt-\d|o\d|chatgpt-"), "anthropic": re.compile(r"claude-")}
+_ADDRESS_KEYS = ("base_url", "api_base")
 
 
-def provider_by_name(name: str) -> str:
-    """The provider of a model id; of one that names none, of the table's where it is certain, else ""."""
+def provider_in_id(name: str) -> str:
+    """Return the provider of a model id, or "" if the id does not name one and the model is not well known."""
     if "/" in name:
         return name.partition("/")[0]
-    return next((provider for provider, ids in _BARE.items() if ids.match(name)), "")
+    return next((provider for provider, ids in _IDS_WITHOUT_PROVIDER.items() if ids.match(name)), "")
 
 
-def own_address(provider: str, config: Mapping[str, Any]) -> str | None:
-    """The address that the user has given, in the dict or in the environment; None for that of the provider itself."""
-    known = _PROVIDERS.get(provider, _Provider(()))
-    found = (*(config.get(name) for name in _OWN), *map(os.environ.get, known.addresses))
-    given = next((str(each).rstrip("/") for each in found if each), None)
-    return None if given is not None and given == known.home else given
+def custom_address(provider: str, config: JsonObject) -> str | None:
+    """Return the address in the model dict or the environment, or None if it is that of the provider itself."""
+    row = _PROVIDERS.get(provider, _Provider(()))
+    candidates = (*(config.get(key) for key in _ADDRESS_KEYS), *map(os.environ.get, row.address_variables))
+    address = next((str(candidate).rstrip("/") for candidate in candidates if candidate), None)
+    return None if address is not None and address == row.address else address
 
 
-def key_of(config: Mapping[str, Any], *variables: str) -> str | None:
-    """The key that the user has given, in the dict or in a variable; blanks are none."""
-    found = (config.get("api_key"), *map(os.environ.get, variables))
-    return next((str(each) for each in found if each and str(each).strip()), None)
+def find_api_key(config: JsonObject, *variables: str) -> str | None:
+    """Return the API key in the model dict or in an environment variable. Whitespace is not a key."""
+    candidates = (config.get("api_key"), *map(os.environ.get, variables))
+    return next((str(candidate) for candidate in candidates if candidate and str(candidate).strip()), None)
 
 
-def check_key(name: str, provider: str, config: Mapping[str, Any]) -> None:
-    """Raise where a provider of the table would be asked without a key."""
-    known = _PROVIDERS.get(provider)
-    if known is None or key_of(config, *known.keys):
+def check_key(name: str, provider: str, config: JsonObject) -> None:
+    """Raise `ModelError` if a request to a provider of the table would have no key."""
+    row = _PROVIDERS.get(provider)
+    if row is None or find_api_key(config, *row.keys):
         return
     headers = {**(config.get("headers") or {}), **(config.get("extra_headers") or {})}
-    if any(str(header).lower() in _CREDENTIALS for header in headers) or own_address(provider, config):
+    if any(str(header).lower() in _CREDENTIAL_HEADERS for header in headers) or custom_address(provider, config):
         return
     raise ModelError(
-        f"{known.keys[0]} is not set; {name} needs it. Set it in the environment, or give `api_key` in the model dict.",
+        f"`{row.keys[0]}` is not set, but `{name}` needs it. Set it in the environment, "
+        "or set `api_key` in the model dict.",
         provider=provider,
     )
 
@@ -98,43 +96,43 @@ _MILLION = 1_000_000
 
 
 @dataclass(frozen=True)
-class Tokens:
-    """What a request used, as its price depends on it."""
+class TokenCounts:
+    """The tokens of a request by price."""
 
     input: int
-    """All of the prompt, what was cached included."""
+    """All tokens of the prompt, including cached ones."""
     output: int
     cached: int = 0
-    """Read from a cache."""
+    """Tokens read from a cache."""
     written: int = 0
-    """Written to a cache."""
+    """Tokens written to a cache."""
     written_hour: int = 0
-    """Written to a cache that holds for an hour."""
+    """Tokens written to a cache that lasts an hour."""
 
 
 @dataclass(frozen=True)
-class Prices:
-    """Dollars a million tokens; what is not said costs as input does."""
+class PriceList:
+    """The prices of a model in dollars per million tokens. A missing price is that of input."""
 
     input: float
     output: float
     cached: float | None = None
     written: float | None = None
     written_hour: float | None = None
-    beyond: Mapping[str, Any] | None = field(default=None, hash=False)
+    long_prompt: JsonObject | None = field(default=None, hash=False)
     """Other prices, for prompts of more than `tokens`."""
-    longest: int | None = None
-    """Tokens of the longest answer."""
+    max_output: int | None = None
+    """The tokens of the longest response."""
 
-    def of(self, used: Tokens) -> float:
-        """Dollars."""
-        if self.beyond is not None and used.input > self.beyond["tokens"]:
-            dear = {name: value for name, value in self.beyond.items() if name != "tokens"}
-            return replace(self, **dear, beyond=None).of(used)
-        fresh = used.input - used.cached - used.written - used.written_hour
+    def cost_of(self, used: TokenCounts) -> float:
+        """Return the cost of a request in dollars."""
+        if self.long_prompt is not None and used.input > self.long_prompt["tokens"]:
+            prices = {name: value for name, value in self.long_prompt.items() if name != "tokens"}
+            return replace(self, **prices, long_prompt=None).cost_of(used)
+        uncached = used.input - used.cached - used.written - used.written_hour
         written = self.input if self.written is None else self.written
         dollars = (
-            fresh * self.input
+            uncached * self.input
             + used.cached * (self.input if self.cached is None else self.cached)
             + used.written * written
             + used.written_hour * (written if self.written_hour is None else self.written_hour)
@@ -144,13 +142,13 @@ class Prices:
 
 
 @lru_cache(maxsize=256)
-def prices_of(provider: str, name: str) -> Prices | None:
-    """The prices of a model; None where nobody knows them."""
-    known = _table().get(provider, {}).get(name)
-    return None if known is None else Prices(**known)
+def prices_of(provider: str, name: str) -> PriceList | None:
+    """Return the prices of a model, or None if they are unknown."""
+    row = _price_table().get(provider, {}).get(name)
+    return None if row is None else PriceList(**row)
 
 
 @lru_cache(maxsize=1)
-def _table() -> dict[str, dict[str, JsonObject]]:
+def _price_table() -> dict[str, dict[str, JsonObject]]:
     table: dict[str, dict[str, JsonObject]] = from_json(Path(__file__).with_name("prices.json").read_bytes())
     return table

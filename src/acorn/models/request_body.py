@@ -1,21 +1,20 @@
-"""What the requests of one conversation have in common: the messages that were sent, and their JSON.
+"""Shared parts of the requests of one conversation: the messages that were sent, their JSON, and their media.
 
-Both only grow, so a request is how far it reaches into them. Its messages are made a list when somebody wants one,
-and what was written for one request is not written again for the next.
+Messages and JSON only grow. A request therefore only stores how many of the messages it includes. Its list of messages
+is created on first access, and JSON that was written for one request is reused for the next.
 
-What of a request is no text: pictures, sounds and files, each with the place that it came from.
-
-A provider may lose one without a word, or LiteLLM fetch it from wherever its URL points; an adapter refuses here,
-before anything is sent, what its provider does not take.
+Media are the images, audio and files in the messages. A provider may ignore a medium without an error, or LiteLLM may
+download it from any URL. An adapter therefore rejects unsupported media before it sends anything, and reports the field
+or tool that a medium comes from.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from threading import Lock
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol, Self, TypeGuard
 
 from pydantic_core import to_json
 
@@ -23,106 +22,116 @@ from acorn._formats.blobs import Blob
 from acorn.types import JsonObject
 
 
-def message_json(message: Mapping[str, Any]) -> bytes:
-    """A message as JSON; a turn without words says nothing of its content, rather than null."""
+def message_json(message: JsonObject) -> bytes:
+    """Return a message as JSON. If its content is None, the JSON has no content."""
     if message.get("content", "") is not None:
         return to_json(message)
     return to_json({key: value for key, value in message.items() if key != "content"})
 
 
-_COMMON_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
-_SIGNED = "__thought__"
+_PORTABLE_ID = re.compile(r"[A-Za-z0-9_-]{1,40}")
+_SIGNATURE_MARK = "__thought__"
 
 
-def unsigned_id(call_id: str) -> str:
-    """The id of a call to read: in one of Gemini's, LiteLLM puts the signature of a thought behind it."""
-    return call_id.partition(_SIGNED)[0] or call_id
+def strip_signature(call_id: str) -> str:
+    """Return the readable part of a call id. LiteLLM appends the signature of Gemini's reasoning to the id."""
+    return call_id.partition(_SIGNATURE_MARK)[0] or call_id
 
 
-def common_id(call_id: str) -> str:
-    """The id of a call as every provider takes it: that of another one may be too long, or have odd letters in it."""
-    plain = unsigned_id(call_id)
-    return plain if _COMMON_ID.fullmatch(plain) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
+def portable_id(call_id: str) -> str:
+    """Return a call id that every provider accepts. Ids of some providers are too long or have unusual characters."""
+    stripped = strip_signature(call_id)
+    return stripped if _PORTABLE_ID.fullmatch(stripped) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
 
 
-def with_common_ids(message: Mapping[str, Any]) -> JsonObject:
-    """A message whose calls, or whose call, every provider takes."""
-    made = dict(message)
-    if calls := made.get("tool_calls"):
-        made["tool_calls"] = [{**call, "id": common_id(call["id"])} for call in calls]
-    if "tool_call_id" in made:
-        made["tool_call_id"] = common_id(made["tool_call_id"])
-    return made
+def with_portable_ids(message: JsonObject) -> JsonObject:
+    """Return a copy of a message with call ids that every provider accepts."""
+    copy = dict(message)
+    if calls := copy.get("tool_calls"):
+        copy["tool_calls"] = [{**call, "id": portable_id(call["id"])} for call in calls]
+    if "tool_call_id" in copy:
+        copy["tool_call_id"] = portable_id(copy["tool_call_id"])
+    return copy
 
 
-def _is_common(message: Mapping[str, Any]) -> bool:
-    return all(common_id(call["id"]) == call["id"] for call in message.get("tool_calls") or ())
+def _has_portable_ids(message: JsonObject) -> bool:
+    return all(portable_id(call["id"]) == call["id"] for call in message.get("tool_calls") or ())
+
+
+class AdapterCache(Protocol):
+    """The messages in the format of a provider, which an adapter reuses for its next request."""
+
+    def copy(self) -> Self: ...
+
+    def write(self, messages: list[JsonObject], count: int, marks: Mapping[int, JsonObject]) -> bytes:
+        """Return the first `count` messages. `marks` has the cache mark of each message that has one."""
+        ...
 
 
 class SentMessages:
-    """Messages that were sent. Who adds to `messages` adds at the end, and changes none."""
+    """The messages that were sent in a conversation. Code that adds to `messages` appends, and changes nothing."""
 
-    __slots__ = ("_ends", "_text", "_thoughtless", "kept", "lock", "media", "messages")
+    __slots__ = ("_checked_count", "_ends", "_text", "adapter_caches", "lock", "media", "messages")
 
     def __init__(self) -> None:
         self.messages: list[JsonObject] = []
         self._text = bytearray()
-        """The first of them as JSON, commas between."""
+        """The JSON of the first messages, with commas between them."""
         self._ends: list[int] = []
-        """Where each of those ends."""
-        self._thoughtless = 0
-        """How many of the first are known to have no thoughts in them."""
-        self.kept: JsonObject = {}
-        """What adapters have made of them for their next request, by the name of the form; it has a `copy`."""
+        """The position in the text where each of those messages ends."""
+        self._checked_count = 0
+        """The number of messages at the start that are known to contain no reasoning."""
+        self.adapter_caches: dict[str, AdapterCache] = {}
+        """The messages in other formats, by the name of the format."""
         self.media: list[SentMedium] = []
-        """What of them is no text."""
+        """The images, audio and files in the messages."""
         self.lock = Lock()
-        """For who writes: a request may be sent from several threads."""
+        """Held while writing, since several threads may send requests."""
 
     def copy(self) -> SentMessages:
-        """The same so far, to go on by itself."""
+        """Return an independent copy."""
         other = SentMessages()
         with self.lock:
             other.messages = self.messages.copy()
             other._text, other._ends = self._text.copy(), self._ends.copy()
-            other.kept = {name: made.copy() for name, made in self.kept.items()}
+            other.adapter_caches = {name: cache.copy() for name, cache in self.adapter_caches.items()}
             other.media = self.media.copy()
         return other
 
     def with_first(self, message: JsonObject, *, is_new: bool) -> SentMessages:
-        """Another that begins with this message, instead of the first or before it."""
+        """Return a copy that starts with this message. It replaces the first message, unless it is new."""
         other = SentMessages()
-        after = 0 if is_new else 1
+        skipped = 0 if is_new else 1
         with self.lock:
-            other.messages = [message, *self.messages[after:]]
+            other.messages = [message, *self.messages[skipped:]]
             other.media = self.media.copy()
-            if len(self._ends) > after:
-                first, begin = message_json(message), self._begin(after)
-                with memoryview(self._text) as text, text[begin:] as rest:
-                    other._text = bytearray(b",").join((first, rest))
-                moved = len(first) + 1 - begin
-                other._ends = [len(first), *map(moved.__add__, self._ends[after:])]
+            if len(self._ends) > skipped:
+                first, start = message_json(message), self._start_of(skipped)
+                with memoryview(self._text) as text, text[start:] as remaining:
+                    other._text = bytearray(b",").join((first, remaining))
+                shift = len(first) + 1 - start
+                other._ends = [len(first), *map(shift.__add__, self._ends[skipped:])]
         return other
 
-    def has_thoughts(self, count: int, names: frozenset[str]) -> bool:
-        """Whether there are thoughts of a model in the first so many: by these names, or in the ids of calls."""
-        while self._thoughtless < count:
-            message = self.messages[self._thoughtless]
-            if not names.isdisjoint(message) or not _is_common(message):
+    def has_reasoning(self, count: int, keys: frozenset[str]) -> bool:
+        """Return whether the first `count` messages contain reasoning, under one of these keys or in call ids."""
+        while self._checked_count < count:
+            message = self.messages[self._checked_count]
+            if not keys.isdisjoint(message) or not _has_portable_ids(message):
                 return True
-            self._thoughtless += 1
+            self._checked_count += 1
         return False
 
-    def json(self, first: int, behind: int, before: bytes = b"", after: bytes = b"") -> bytes:
-        """The JSON of the messages from one to another between two texts, copied once."""
-        if first == behind:
+    def json(self, start: int, stop: int, before: bytes = b"", after: bytes = b"") -> bytes:
+        """Return the JSON of a range of messages between two texts, copied only once."""
+        if start == stop:
             return before + after
         with self.lock:
-            self._write(behind)
-            with memoryview(self._text) as text, text[self._begin(first) : self._ends[behind - 1]] as part:
+            self._write(stop)
+            with memoryview(self._text) as text, text[self._start_of(start) : self._ends[stop - 1]] as part:
                 return b"".join((before, part, after))
 
-    def _begin(self, at: int) -> int:
+    def _start_of(self, at: int) -> int:
         return self._ends[at - 1] + 1 if at else 0
 
     def _write(self, count: int) -> None:
@@ -135,30 +144,30 @@ class SentMessages:
 
 
 class SentPart:
-    """The messages of one request: the first so many that were sent, and what is said in this request alone.
+    """The messages of one request: the first messages of the conversation, and up to two of this request alone.
 
-    That is one message before the one at `at`, and one at the end, where they are needed.
+    Those two are a message before the one at `insert_at`, and a message at the end.
     """
 
-    __slots__ = ("at", "count", "inserted", "last", "sent")
+    __slots__ = ("count", "insert_at", "inserted", "last", "sent")
 
     def __init__(
         self,
         sent: SentMessages,
         count: int,
-        at: int = 0,
+        insert_at: int = 0,
         inserted: JsonObject | None = None,
         last: JsonObject | None = None,
     ) -> None:
         self.sent = sent
         self.count = count
-        self.at = at
+        self.insert_at = insert_at
         self.inserted = inserted
         self.last = last
 
     @property
-    def is_completed(self) -> bool:
-        """Whether something is said in this request alone."""
+    def has_extra_messages(self) -> bool:
+        """Whether there are messages of this request alone."""
         return self.inserted is not None or self.last is not None
 
     def __len__(self) -> int:
@@ -166,115 +175,118 @@ class SentPart:
 
     @property
     def media(self) -> list[SentMedium]:
-        """What of them is no text."""
+        """The images, audio and files in the messages."""
         if self.inserted is None:
             return self.sent.media
         return [*media_of(self.inserted), *self.sent.media]
 
     def messages(self) -> list[JsonObject]:
-        """They all, in a new list."""
-        made = self.sent.messages[: self.count]
+        """Return the messages in a new list."""
+        messages = self.sent.messages[: self.count]
         if self.inserted is not None:
-            made.insert(self.at, self.inserted)
+            messages.insert(self.insert_at, self.inserted)
         if self.last is not None:
-            made.append(self.last)
-        return made
+            messages.append(self.last)
+        return messages
 
     def json(self, before: bytes = b"[", after: bytes = b"]") -> bytes:
-        """Their JSON between two texts."""
-        sent, count, at = self.sent, self.count, self.at
-        if not self.is_completed:
+        """Return the JSON of the messages between two texts."""
+        sent, count, at = self.sent, self.count, self.insert_at
+        if not self.has_extra_messages:
             return sent.json(0, count, before, after)
-        own = [b"" if message is None else message_json(message) for message in (self.inserted, self.last)]
-        pieces = (sent.json(0, at), own[0], sent.json(at, count), own[1])
+        inserted, last = [b"" if message is None else message_json(message) for message in (self.inserted, self.last)]
+        pieces = (sent.json(0, at), inserted, sent.json(at, count), last)
         return b"%s%s%s" % (before, b",".join(filter(None, pieces)), after)
 
-    def has_thoughts(self, names: frozenset[str]) -> bool:
-        """Whether there are thoughts of a model in them: by these names, or in the ids of calls."""
-        return self.sent.has_thoughts(self.count, names)
+    def has_reasoning(self, keys: frozenset[str]) -> bool:
+        """Return whether the messages contain reasoning, under one of these keys or in call ids."""
+        return self.sent.has_reasoning(self.count, keys)
 
 
-_LINE = re.compile(r"Media (\d+) of the result of (`.*`) \(call `.*`\):", re.DOTALL)
+# Media
+
+_RESULT_LABEL = re.compile(r"Media (\d+) of the result of (`.*`) \(call `.*`\):", re.DOTALL)
 _ELEMENT = r'<([^\s<>/]+)(?: key="([^"<>]*)")?[^<>]* media="%d"'
 _KINDS = {"image_url": "image", "input_audio": "audio", "file": "file"}
-_HOLDERS = {"image_url": ("image_url", "url"), "input_audio": ("input_audio", "data"), "file": ("file", "file_data")}
-_WORDS = {"image": "images", "audio": "audio", "file": "files"}
-_ONE = {"image": "an image", "audio": "audio", "file": "a file"}
+_DATA_KEYS = {"image_url": ("image_url", "url"), "input_audio": ("input_audio", "data"), "file": ("file", "file_data")}
+_PLURALS = {"image": "images", "audio": "audio", "file": "files"}
+_SINGULARS = {"image": "an image", "audio": "audio", "file": "a file"}
 _CLASSES = {"image": "Image", "audio": "Audio", "file": "File"}
 
 
 class SentMedium(NamedTuple):
-    """One part of a message that is no text."""
+    """An image, audio or a file in a message."""
 
     kind: str
-    """`image`, `audio`, `file`, or what its message calls it."""
-    place: str
-    """The field or the tool that it came from, for an error."""
+    """`image`, `audio`, `file`, or the type in the message if it is another one."""
+    source: str
+    """The field or the tool that it comes from, for error messages."""
     size: int
-    """Bytes; of a URL, 0."""
+    """The size in bytes, or 0 for a URL."""
     url: str | None
-    """Where it is on the web, if it is not here."""
+    """The http(s) URL, or None if the message contains the data."""
 
 
-def media_of(message: Mapping[str, Any]) -> list[SentMedium]:
-    """Of one message; most have none."""
+def media_of(message: JsonObject) -> list[SentMedium]:
+    """Return the media in a message."""
     content = message.get("content")
-    return _parts(content) if isinstance(content, list) else []
+    return _media_in(content) if isinstance(content, list) else []
 
 
-def _parts(content: list[Any]) -> list[SentMedium]:
-    found: list[SentMedium] = []
-    text, line = "", ""
+def _media_in(content: Sequence[object]) -> list[SentMedium]:
+    media: list[SentMedium] = []
+    first_text, last_text = "", ""
     for part in content:
         if not isinstance(part, dict):
             continue
         if part.get("type") == "text":
-            line = str(part.get("text") or "")
-            text = text or line
+            last_text = str(part.get("text") or "")
+            first_text = first_text or last_text
         else:
-            found.append(_medium(part, _place(line, text, len(found) + 1)))
-    return found
+            media.append(_medium(part, _source(last_text, first_text, len(media) + 1)))
+    return media
 
 
-def _medium(part: JsonObject, place: str) -> SentMedium:
-    given = str(part.get("type"))
-    holder, key = _HOLDERS.get(given, ("", ""))
-    inside = part.get(holder)
-    held = inside if isinstance(inside, dict) else {key: inside}
-    data = held.get(key)
+def _medium(part: JsonObject, source: str) -> SentMedium:
+    part_type = str(part.get("type"))
+    holder, data_key = _DATA_KEYS.get(part_type, ("", ""))
+    inner = part.get(holder)
+    fields = inner if isinstance(inner, dict) else {data_key: inner}
+    data = fields.get(data_key)
     if isinstance(data, Blob):
-        return SentMedium(_KINDS[given], place, data.size, None)
-    # A URL may stand where data or an id would, and LiteLLM would fetch it.
-    url = next(filter(_is_web, (data, *map(held.get, ("url", "file_url", "file_id")))), None)
-    size = Blob(data).size if isinstance(data, str) and not _is_web(data) else 0
-    return SentMedium(_KINDS.get(given, given), place, size, None if size else url)
+        return SentMedium(_KINDS[part_type], source, data.size, None)
+    # LiteLLM downloads a URL that is given in place of data or an id.
+    url = next(filter(_is_web_url, (data, *map(fields.get, ("url", "file_url", "file_id")))), None)
+    size = Blob(data).size if isinstance(data, str) and not _is_web_url(data) else 0
+    return SentMedium(_KINDS.get(part_type, part_type), source, size, None if size else url)
 
 
-def _is_web(value: Any) -> bool:
+def _is_web_url(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and value[:8].lower().startswith(("http://", "https://"))
 
 
-def _place(line: str, text: str, number: int) -> str:
-    if found := _LINE.fullmatch(line):
-        return f"the result of {found[2]}"
-    if found := re.search(_ELEMENT % number, text):
-        return f"`{found[2] or found[1]}`"
+def _source(last_text: str, first_text: str, number: int) -> str:
+    if match := _RESULT_LABEL.fullmatch(last_text):
+        return f"the result of {match[2]}"
+    if match := re.search(_ELEMENT % number, first_text):
+        return f"`{match[2] or match[1]}`"
     return "a message"
 
 
-def no_text(medium: SentMedium) -> str:
-    """What it is, and where."""
-    return f"{_ONE.get(medium.kind, f'a part of type `{medium.kind}`')} in {medium.place}"
+def describe_medium(medium: SentMedium) -> str:
+    """Return the kind and the source of a medium."""
+    return f"{_SINGULARS.get(medium.kind, f'a part of type `{medium.kind}`')} in {medium.source}"
 
 
-def no_kind(medium: SentMedium) -> str:
-    """The words for a provider that takes nothing of this kind."""
-    what = _WORDS.get(medium.kind, f"`{medium.kind}`")
-    return f"It takes no {what}, and there is {no_text(medium)}: leave it out, or use a model that does."
+def unsupported_kind(medium: SentMedium) -> str:
+    """Return the message for a provider that does not support this kind of media."""
+    kind = _PLURALS.get(medium.kind, f"`{medium.kind}`")
+    found = describe_medium(medium)
+    return f"It does not support {kind}, and there is {found}. Remove it, or use a model that supports it."
 
 
-def no_url(medium: SentMedium, why: str = "") -> str:
-    """The words for a provider that does not read URLs of this kind."""
-    made = f"acorn.{_CLASSES.get(medium.kind, 'Image')}.from_bytes(...)"
-    reason = why or f"It takes no URL of {_WORDS.get(medium.kind, medium.kind)}"
-    return f"{reason}, and there is one in {medium.place}: fetch it yourself, and give the data by `{made}`."
+def unsupported_url(medium: SentMedium, reason: str = "") -> str:
+    """Return the message for a provider that does not support URLs of this kind of media."""
+    constructor = f"acorn.{_CLASSES.get(medium.kind, 'Image')}.from_bytes(...)"
+    reason = reason or f"It does not support URLs of {_PLURALS.get(medium.kind, medium.kind)}"
+    return f"{reason}, and there is one in {medium.source}. Download it yourself, and pass the data as `{constructor}`."

@@ -1,4 +1,4 @@
-"""From what a user declares to a model of the port. The one table of adapters."""
+"""Resolution of a declared model to a model of the port, with the table of all adapters."""
 
 from __future__ import annotations
 
@@ -11,47 +11,48 @@ from typing import Any, NamedTuple
 from acorn._declare.settings import settings_in
 from acorn.errors import DeclarationError
 from acorn.models.circuit_breaker import CIRCUITS
-from acorn.models.fallback import Chain, Link, reader_of
+from acorn.models.fallback import FallbackChain, FallbackLink, reasoning_reader
 from acorn.models.limits.throttle import Throttle
 from acorn.models.port import Model, is_model
-from acorn.models.retry import Retries, Retrying
+from acorn.models.retry import RetryingModel, RetryPolicy
+from acorn.types import JsonObject
 
 
 class _Adapter(NamedTuple):
     prefix: str
-    """What an id begins with."""
+    """The beginning of the model ids that this adapter handles."""
     module: str
-    """Imported when it is first needed."""
-    make: str
+    """The module of the adapter, imported on first use."""
+    factory: str
     is_retried: bool = True
     is_lane: bool = False
-    """Whether it takes model dicts of which it knows every key, and no others."""
+    """Whether it is a native lane, which handles a model dict only if it knows every key."""
 
-    def takes(self, name: str, config: Mapping[str, Any]) -> bool:
+    def handles(self, name: str, config: JsonObject) -> bool:
         if not name.startswith(self.prefix):
             return False
-        return not self.is_lane or (not _is_litellm_wanted(config) and import_module(self.module).knows(config))
+        return not self.is_lane or (not _wants_litellm(config) and import_module(self.module).supports(config))
 
-    def model(self, config: Mapping[str, Any], throttle: Throttle | None) -> Model:
-        make: Callable[[Mapping[str, Any]], Model] = getattr(import_module(self.module), self.make)
-        model = throttled(make(config), throttle)
-        return Retrying(model, Retries.of(config)) if self.is_retried else model
+    def create(self, config: JsonObject, throttle: Throttle | None) -> Model:
+        create: Callable[[JsonObject], Model] = getattr(import_module(self.module), self.factory)
+        model = apply_throttle(create(config), throttle)
+        return RetryingModel(model, RetryPolicy.of(config)) if self.is_retried else model
 
 
-# The first that takes it counts.
+# The first adapter that handles a model id is used.
 _ADAPTERS = (
     _Adapter("local/", "acorn.models.local.model", "LocalModel", is_retried=False),
-    _Adapter("openai/responses/", "acorn.models.lanes.openai_responses", "make", is_lane=True),
-    _Adapter("openai/", "acorn.models.lanes.openai_chat", "make", is_lane=True),
-    _Adapter("anthropic/", "acorn.models.lanes.anthropic", "make", is_lane=True),
+    _Adapter("openai/responses/", "acorn.models.lanes.openai_responses", "create_model", is_lane=True),
+    _Adapter("openai/", "acorn.models.lanes.openai_chat", "create_model", is_lane=True),
+    _Adapter("anthropic/", "acorn.models.lanes.anthropic", "create_model", is_lane=True),
     _Adapter("", "acorn.models.litellm.adapter", "LiteLLMModel"),
 )
 
 
-def model_name(declared: Any) -> str | None:
-    """What a model is called, or the models of a list. A dict may hold a key, so nothing else of it is told."""
+def model_name(declared: object) -> str | None:
+    """Return the name of a declared model, or the names of a list. Nothing else of a dict, which may hold a key."""
     if isinstance(declared, list | tuple):
-        return ", ".join(name for each in declared if (name := model_name(each)))
+        return ", ".join(name for member in declared if (name := model_name(member)))
     if isinstance(declared, Mapping):
         declared = declared.get("model", declared.get("id"))
     if declared is None or isinstance(declared, str):
@@ -60,41 +61,45 @@ def model_name(declared: Any) -> str | None:
     return name if isinstance(name, str) else type(declared).__name__
 
 
-def _is_litellm_wanted(config: Mapping[str, Any]) -> bool:
+def _wants_litellm(config: JsonObject) -> bool:
     lane = config.get("lane", os.environ.get("ACORN_LANE"))
     if lane not in (None, "native", "litellm"):
         raise DeclarationError(f"`lane` must be 'native' or 'litellm', got {lane!r}.")
     return bool(lane == "litellm")
 
 
-def throttled(model: Model, throttle: Throttle | None) -> Model:
-    """A model kept to its limits. One that asks another, and says so by `around`, may ask it more than once."""
+def apply_throttle(model: Model, throttle: Throttle | None) -> Model:
+    """Return a model that keeps to its rate limits.
+
+    A model with a method `wrap_inner` may send several requests to the model that it wraps. There the inner model is
+    throttled.
+    """
     if throttle is None:
         return model
-    around: Callable[[Callable[[Model], Model]], Model] | None = getattr(model, "around", None)
-    return throttle(model) if around is None else around(partial(throttled, throttle=throttle))
+    wrap_inner: Callable[[Callable[[Model], Model]], Model] | None = getattr(model, "wrap_inner", None)
+    return throttle(model) if wrap_inner is None else wrap_inner(partial(apply_throttle, throttle=throttle))
 
 
 def resolve(declared: Any, owner: str, throttle: Throttle | None = None) -> Model:
-    """The model to ask."""
+    """Return the model for the declaration in the class `owner`."""
     if declared is None:
         raise DeclarationError(
-            f"`{owner}.model` is not set; declare it on the class, or pass it: `{owner}(model='openai/gpt-4o')`."
+            f"`{owner}.model` is not set. Declare it on the class, or pass it: `{owner}(model='openai/gpt-4o')`."
         )
     if is_model(declared):
-        return throttled(declared, throttle)
+        return apply_throttle(declared, throttle)
     if isinstance(declared, list | tuple):
-        return Chain([_link(each, resolve(each, owner, throttle)) for each in declared])
+        return FallbackChain([_link(member, resolve(member, owner, throttle)) for member in declared])
     config = declared if isinstance(declared, dict) else {"model": declared}
     name = str(config.get("model") or config.get("id"))
     try:
-        adapter = next(adapter for adapter in _ADAPTERS if adapter.takes(name, config))
-        return adapter.model(config, throttle)
+        adapter = next(adapter for adapter in _ADAPTERS if adapter.handles(name, config))
+        return adapter.create(config, throttle)
     except DeclarationError as error:
         raise DeclarationError(f"`{owner}.model` cannot be used: {error}") from error
 
 
-def _link(declared: Any, model: Model) -> Link:
-    """One model of a list, with what its dict sets for it alone."""
+def _link(declared: Any, model: Model) -> FallbackLink:
+    """Return one model of a list, with the settings of its dict."""
     sampling = {attribute: declared[key] for attribute, key in settings_in(declared)}
-    return Link(model, CIRCUITS.of(declared), reader_of(declared), sampling)
+    return FallbackLink(model, CIRCUITS.of(declared), reasoning_reader(declared), sampling)

@@ -1,17 +1,10 @@
-"""What an HTTP answer says of asking again: its status, and its `Retry-After`.
+"""Retries: the timeouts of a model dict, `Retry-After`, and a model that repeats failed requests.
 
-For adapters, which put it into their `ModelError`; whether and when it is done is decided in `retrying`.
+Adapters and transports never retry. They only report in their `ModelError` whether the same request may succeed later,
+and after how many seconds. This module decides whether and when to retry. A stream is retried only until its first
+piece was delivered. `resolve` wraps a model, or you wrap it yourself:
 
-How long is waited for a provider: what a model dict may say of it, and what counts where it says nothing.
-
-For the adapters of providers.
-
-Any model of the port, asked again when it fails. The only rule there is: nothing below us retries.
-
-What may pass, and when to come back, an adapter says in its `ModelError`; here it is decided whether and when.
-A stream is asked for again only while nothing of it was handed out. Put around a model by `resolve`, or by hand:
-
-    model = Retrying(MyModel(), Retries(count=5))
+    model = RetryingModel(MyModel(), RetryPolicy(count=5))
 """
 
 from __future__ import annotations
@@ -20,7 +13,7 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar, cast
@@ -39,17 +32,11 @@ from acorn.models.port import (
     close_stream,
     report_retry,
 )
-
-_PASSING = (408, 409, 429)
-
-
-def is_retryable(status: int) -> bool:
-    """Whether the same request may succeed later."""
-    return status in _PASSING or status >= 500
+from acorn.types import JsonObject
 
 
-def retry_after(header: str | None) -> float | None:
-    """`Retry-After` in seconds; a date is read too."""
+def parse_retry_after(header: str | None) -> float | None:
+    """Return the seconds of a `Retry-After` header, which may also be a date."""
     if not header:
         return None
     try:
@@ -62,90 +49,92 @@ def retry_after(header: str | None) -> float | None:
     return None if math.isnan(seconds) else max(0.0, seconds)
 
 
-TIMEOUT = 600.0
-"""Seconds for an answer where nobody has said otherwise."""
+DEFAULT_TIMEOUT = 600.0
+"""The seconds that a response may take if the user sets no timeout."""
 CONNECT_TIMEOUT = 10.0
 
 
-def seconds_of(timeout: Any) -> float | None:
-    """A timeout in seconds; None for no end."""
+def parse_timeout(timeout: Any) -> float | None:
+    """Return the timeout of a model dict in seconds. None means no limit."""
     try:
         seconds = None if timeout is None else float(timeout)
     except (ValueError, TypeError):
         seconds = -1.0
     if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
-        raise DeclarationError(f"`timeout` must be a number of seconds above 0, or None for no end, got {timeout!r}.")
+        raise DeclarationError(
+            f"`timeout` must be a number of seconds greater than 0, or None for no limit, got {timeout!r}."
+        )
     return seconds
 
 
-def connect_seconds(timeout: float | None) -> float:
-    """How much of a timeout a connection may take."""
+def connect_timeout(timeout: float | None) -> float:
+    """Return the seconds of a timeout that connecting may take."""
     return CONNECT_TIMEOUT if timeout is None else min(timeout, CONNECT_TIMEOUT)
 
 
 LONGEST_WAIT = 60.0
-"""A provider that asks for more is not waited for."""
+"""The longest wait in seconds before a retry. If a provider asks for more, there is no retry."""
 
 T = TypeVar("T")
-Noted = TypeVar("Noted", ModelResponse, Delta)
+Outcome = TypeVar("Outcome", ModelResponse, Delta)
 
 
 @dataclass(frozen=True)
-class Retries:
-    """How often, and after how long."""
+class RetryPolicy:
+    """The number of retries and the delay before them."""
 
     count: int = 2
     delay: float = 0.5
-    """Seconds before the first retry; each further one waits twice as long."""
+    """The seconds before the first retry. Each further retry waits twice as long."""
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> Retries:
-        """As a model dict has it."""
+    def of(cls, config: JsonObject) -> RetryPolicy:
+        """Read the policy from a model dict."""
         return cls(config.get("num_retries", cls.count), config.get("retry_delay", cls.delay))
 
-    def wait(self, error: ModelError, failed: int, left: float | None) -> float | None:
-        """Seconds to wait after so many failures, or None to give up; `left` is what the run has."""
-        if failed > self.count or not error.retryable:
+    def wait(self, error: ModelError, failures: int, time_left: float | None) -> float | None:
+        """Return the seconds to wait after this number of failures, or None to give up."""
+        if failures > self.count or not error.retryable:
             return None
-        asked = error.retry_after
-        if asked is not None and asked > LONGEST_WAIT:
+        requested = error.retry_after
+        if requested is not None and requested > LONGEST_WAIT:
             return None
-        wait = self.delay * 2 ** min(failed - 1, 20) * random.uniform(0.75, 1.25)
-        wait = min(LONGEST_WAIT, wait) if asked is None else asked
-        return None if left is not None and wait >= left else wait
+        wait = self.delay * 2 ** min(failures - 1, 20) * random.uniform(0.75, 1.25)
+        wait = min(LONGEST_WAIT, wait) if requested is None else requested
+        return None if time_left is not None and wait >= time_left else wait
 
 
-class Retrying(ModelWrapper):
-    """A model that is asked again when it fails, and in all else the model that it wraps."""
+class RetryingModel(ModelWrapper):
+    """A model that repeats failed requests to the model that it wraps."""
 
-    def __init__(self, model: Model, retries: Retries) -> None:
+    def __init__(self, model: Model, policy: RetryPolicy) -> None:
         super().__init__(model)
-        self._retries = retries
+        self._policy = policy
 
-    def around(self, wrap: Callable[[Model], Model]) -> Retrying:
-        """The same with something between it and its model."""
-        return Retrying(wrap(self._model), self._retries)
+    def wrap_inner(self, wrap: Callable[[Model], Model]) -> RetryingModel:
+        """Return a copy whose inner model is wrapped."""
+        return RetryingModel(wrap(self._model), self._policy)
 
     def complete(self, request: ModelRequest) -> ModelResponse:
         attempts = _RetryAttempts(self, request)
-        return attempts.noted(_ask(self._model.complete, attempts))
+        return attempts.annotate(_send(self._model.complete, attempts))
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
         attempts = _RetryAttempts(self, request)
-        return attempts.noted(await _aask(self._model.acomplete, attempts))
+        return attempts.annotate(await _asend(self._model.acomplete, attempts))
 
-    # Whoever has the first piece has something of the answer: to begin a stream is what may be done again.
+    # Only the start of a stream can be retried: after the first piece, the caller has seen a part of the response.
 
     def _stream(self, request: ModelRequest) -> Iterator[Delta]:
         attempts = _RetryAttempts(self, request)
-        first, deltas = _ask(self._begin, attempts)
+        first, deltas = _send(self._start_stream, attempts)
         try:
-            yield attempts.noted(first)
+            yield attempts.annotate(first)
             yield from deltas
         finally:
             close_stream(deltas)
 
-    def _begin(self, request: ModelRequest) -> tuple[Delta, Iterator[Delta]]:
+    def _start_stream(self, request: ModelRequest) -> tuple[Delta, Iterator[Delta]]:
         deltas = cast("StreamingModel", self._model).stream(request)
         try:
             return next(deltas, Delta()), deltas
@@ -155,15 +144,15 @@ class Retrying(ModelWrapper):
 
     async def _astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         attempts = _RetryAttempts(self, request)
-        first, deltas = await _aask(self._abegin, attempts)
+        first, deltas = await _asend(self._astart_stream, attempts)
         try:
-            yield attempts.noted(first)
+            yield attempts.annotate(first)
             async for delta in deltas:
                 yield delta
         finally:
             await aclose_stream(deltas)
 
-    async def _abegin(self, request: ModelRequest) -> tuple[Delta, AsyncIterator[Delta]]:
+    async def _astart_stream(self, request: ModelRequest) -> tuple[Delta, AsyncIterator[Delta]]:
         deltas = cast("StreamingModel", self._model).astream(request)
         try:
             return await anext(deltas, Delta()), deltas
@@ -172,24 +161,24 @@ class Retrying(ModelWrapper):
             raise
 
 
-def _ask(act: Callable[[ModelRequest], T], attempts: _RetryAttempts) -> T:
-    """Do it until it succeeds, or fails for good."""
+def _send(send: Callable[[ModelRequest], T], attempts: _RetryAttempts) -> T:
+    """Repeat a request until it succeeds or fails permanently."""
     while True:
         try:
-            return act(attempts.request())
+            return send(attempts.next_request())
         except ModelError as error:
-            wait = attempts.wait(error)
+            wait = attempts.wait_after(error)
             if wait is None:
                 raise
-        time.sleep(wait)  # behind the handler: what fails next has not failed because of this
+        time.sleep(wait)  # Sleep outside the handler, so that the next error is not chained to this one.
 
 
-async def _aask(act: Callable[[ModelRequest], Awaitable[T]], attempts: _RetryAttempts) -> T:
+async def _asend(send: Callable[[ModelRequest], Awaitable[T]], attempts: _RetryAttempts) -> T:
     while True:
         try:
-            return await act(attempts.request())
+            return await send(attempts.next_request())
         except ModelError as error:
-            wait = attempts.wait(error)
+            wait = attempts.wait_after(error)
             if wait is None:
                 raise
         await asyncio.sleep(wait)
@@ -198,40 +187,40 @@ async def _aask(act: Callable[[ModelRequest], Awaitable[T]], attempts: _RetryAtt
 class _RetryAttempts:
     """The attempts at one request."""
 
-    def __init__(self, model: Retrying, request: ModelRequest) -> None:
+    def __init__(self, model: RetryingModel, request: ModelRequest) -> None:
         self._model = model
         self._request = request
         self._waits: tuple[float, ...] = ()
-        self._began = time.monotonic()
+        self._started = time.monotonic()
 
-    def request(self) -> ModelRequest:
-        """What to send next: at first the request itself, later with what is left of its time."""
-        left = self._left if self._waits else None
-        return self._request if left is None else replace(self._request, timeout=max(0.001, left))
+    def next_request(self) -> ModelRequest:
+        """Return the request to send next. From the second attempt on, its timeout is the time left."""
+        time_left = self._time_left if self._waits else None
+        return self._request if time_left is None else replace(self._request, timeout=max(0.001, time_left))
 
     @property
-    def _left(self) -> float | None:
-        """Seconds that the run has; None is no end."""
+    def _time_left(self) -> float | None:
+        """The seconds that the run has left, or None if it has no time limit."""
         timeout = self._request.timeout
-        return None if timeout is None else timeout - (time.monotonic() - self._began)
+        return None if timeout is None else timeout - (time.monotonic() - self._started)
 
-    def wait(self, error: ModelError) -> float | None:
-        """Seconds to wait before it is sent again; None to give up."""
-        retries, failed = self._model._retries, len(self._waits) + 1
-        wait = retries.wait(error, failed, self._left)
+    def wait_after(self, error: ModelError) -> float | None:
+        """Return the seconds to wait before the next attempt, or None to give up."""
+        policy, failures = self._model._policy, len(self._waits) + 1
+        wait = policy.wait(error, failures, self._time_left)
         if wait is not None:
             self._waits += (wait,)
-            what = "no answer" if error.status is None else f"HTTP {error.status}"
-            # Not the error's own words: they may be the provider's, and tell of the conversation.
+            cause = "no response" if error.status is None else f"HTTP {error.status}"
+            # Do not log the error message: it may come from the provider and quote the conversation.
             logger.info(
-                "`%s` failed (%s); attempt %d of %d follows in %.2f s.",
-                *(self._model.name, what, failed + 1, retries.count + 1, wait),
+                "`%s` failed (%s). Attempt %d of %d follows in %.2f s.",
+                *(self._model.name, cause, failures + 1, policy.count + 1, wait),
             )
             report_retry(RetryEvent(self._model.name, error.status, wait))
         return wait
 
-    def noted(self, outcome: Noted) -> Noted:
-        """The outcome, with what it took."""
+    def annotate(self, outcome: Outcome) -> Outcome:
+        """Add the number of attempts and the waits to a response or to its first piece."""
         if not self._waits:
             return outcome
         return replace(outcome, attempts=len(self._waits) + 1, waits=self._waits)

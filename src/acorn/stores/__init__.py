@@ -1,13 +1,13 @@
-"""Where runs are kept: the port, a store in memory, one in a SQLite file, and one in a PostgreSQL database.
+"""Storage for runs: the store port, and stores in memory, in a SQLite file and in a PostgreSQL database.
 
     class Desk(module):
         store = "runs.db"
 
-Any object of the port (`Store`) can take the place of the path or the URL.
+Any object that implements the port (`Store`) can replace the path or the URL.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from acorn.stores.port import RunFacts, Store
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["MemoryStore", "PostgresStore", "RunFacts", "SQLiteStore", "Store"]
 
-# What brings a database with it is loaded when it is first used, so that `import acorn` stays light.
-_LATE = {"MemoryStore": "memory", "PostgresStore": "postgres.store", "SQLiteStore": "sqlite.store"}
+# Loaded on first use, because they import database packages and `import acorn` must stay light.
+_LAZY = {"MemoryStore": "memory", "PostgresStore": "postgres.store", "SQLiteStore": "sqlite.store"}
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _LATE:
+def __getattr__(name: str) -> object:
+    if name not in _LAZY:
         raise AttributeError(f"module 'acorn.stores' has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"acorn.stores.{_LATE[name]}"), name)
-    return found
+    store_class: object = getattr(import_module(f"acorn.stores.{_LAZY[name]}"), name)
+    globals()[name] = store_class
+    return store_class

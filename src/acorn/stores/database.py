@@ -1,13 +1,10 @@
-"""A connection to a database that many threads share: opened when first needed, used by one of them at a time.
+"""What the database stores share: a connection used by many threads, and the store methods that are one transaction.
 
-What a store does alike in every database: one transaction for each method, which its rooms of reads and writes fill.
-
-A store beside it (`sqlite.py`, `postgres.py`) says how a transaction is made, and what it does in its own way.
+`sqlite/` and `postgres/` implement the transactions and the statements.
 """
 
 from __future__ import annotations
 
-import json
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +13,14 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from acorn._base.forks import close_at_fork
 from acorn.errors import StoreError
-from acorn.stores import messages
 from acorn.stores.port import JournalRow, Process, RunFacts, Status, StoredAnswer, StoredRun
+from acorn.stores.rules import answer_text
 from acorn.types import Request
+
+APPLICATION_ID = 0x41434F52
+"""Marks a SQLite file as a store of acorn, and is the key of acorn's advisory lock in PostgreSQL."""
+SCHEMA_VERSION = 1
+"""The version of the tables, in SQLite and in PostgreSQL."""
 
 
 class Closable(Protocol):
@@ -30,24 +32,24 @@ T = TypeVar("T")
 
 
 class SharedConnection(Generic[C]):
-    """What must not be open in a forked child is closed while the process forks."""
+    """A connection that opens on first use, is used by one thread at a time, and is closed while the process forks."""
 
-    def __init__(self, opens: Callable[[], C]) -> None:
-        self._opens = opens
+    def __init__(self, open_connection: Callable[[], C]) -> None:
+        self._open = open_connection
         self._lock = threading.Lock()
         self._connection: C | None = None
         close_at_fork(self)
 
     def use(self, act: Callable[[Callable[[], C]], T]) -> T:
-        """Do something while nobody else uses it; it is handed what gives the connection.
+        """Call a function with exclusive access. The function receives the function that returns the connection.
 
-        Where that ends with an error, the connection is opened anew. A `with` and a function, as nothing else is
-        sure to let go of a lock when Ctrl-C comes.
+        After an error other than `StoreError`, the connection is closed and the next use opens a new one. The lock is
+        held by a `with` around a single call, because only that reliably releases a lock on Ctrl-C.
         """
         with self._lock:
-            return self._do(act)
+            return self._call(act)
 
-    def _do(self, act: Callable[[Callable[[], C]], T]) -> T:
+    def _call(self, act: Callable[[Callable[[], C]], T]) -> T:
         try:
             return act(self.opened)
         except StoreError:
@@ -58,7 +60,7 @@ class SharedConnection(Generic[C]):
 
     def opened(self) -> C:
         if self._connection is None:
-            self._connection = self._opens()
+            self._connection = self._open()
         return self._connection
 
     def close(self) -> None:
@@ -66,7 +68,7 @@ class SharedConnection(Generic[C]):
             self.drop()
 
     def drop(self) -> None:
-        """Close it, by whoever uses it."""
+        """Close the connection. The caller has exclusive access."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -79,24 +81,27 @@ class SharedConnection(Generic[C]):
         self._lock.release()
 
 
-Opened = TypeVar("Opened")
-C_contra = TypeVar("C_contra", contravariant=True)
+Session = TypeVar("Session")
+"""What statements are executed on: a connection of SQLite, or a transaction of PostgreSQL."""
+Session_contra = TypeVar("Session_contra", contravariant=True)
 
 
-class Reads(Protocol[C_contra]):
-    """A room of reads."""
+class ReadStatements(Protocol[Session_contra]):
+    """The module of a database with its read statements."""
 
-    def tree(self, inside: C_contra, run_id: str, /) -> Sequence[StoredRun]: ...
-    def media(self, inside: C_contra, wanted: Sequence[str], /) -> Mapping[str, bytes]: ...
-    def find(self, inside: C_contra, prefix: str, /) -> Sequence[str]: ...
-    def holding(self, inside: C_contra, run_ids: Sequence[str], text: str, /) -> Sequence[str]: ...
-    def statuses(self, inside: C_contra, run_ids: Sequence[str], /) -> Mapping[str, Status]: ...
-    def requests(self, inside: C_contra, run_id: str | None, /) -> Sequence[Request]: ...
-    def answers(self, inside: C_contra, run_id: str, /) -> Sequence[StoredAnswer]: ...
-    def follow(self, inside: C_contra, run_id: str, after: int, /) -> tuple[Status | None, Sequence[JournalRow]]: ...
-    def listed(
+    def tree(self, session: Session_contra, run_id: str, /) -> Sequence[StoredRun]: ...
+    def media(self, session: Session_contra, wanted: Sequence[str], /) -> Mapping[str, bytes]: ...
+    def find(self, session: Session_contra, prefix: str, /) -> Sequence[str]: ...
+    def search(self, session: Session_contra, run_ids: Sequence[str], text: str, /) -> Sequence[str]: ...
+    def statuses(self, session: Session_contra, run_ids: Sequence[str], /) -> Mapping[str, Status]: ...
+    def requests(self, session: Session_contra, run_id: str | None, /) -> Sequence[Request]: ...
+    def answers(self, session: Session_contra, run_id: str, /) -> Sequence[StoredAnswer]: ...
+    def follow(
+        self, session: Session_contra, run_id: str, after: int, /
+    ) -> tuple[Status | None, Sequence[JournalRow]]: ...
+    def list_runs(
         self,
-        inside: C_contra,
+        session: Session_contra,
         status: Sequence[Status],
         agent: str | None,
         batch: str | None,
@@ -106,28 +111,36 @@ class Reads(Protocol[C_contra]):
     ) -> Sequence[RunFacts]: ...
 
 
-class Driving(Protocol[C_contra]):
-    """A room for who drives a run."""
+class ClaimStatements(Protocol[Session_contra]):
+    """The module of a database with the statements for claims and leases."""
 
-    def claim(self, inside: C_contra, run_id: str, holder: Process, /) -> Sequence[StoredRun] | StoreError | None: ...
-    def release(self, inside: C_contra, run_id: str, holder: Process, status: Status, /) -> None: ...
-    def beat(self, inside: C_contra, holder: Process, seconds: float, /) -> Sequence[str]: ...
-
-
-class Writes(Protocol[C_contra]):
-    """A room for what those who look on want."""
-
-    def answer(self, inside: C_contra, request_id: str, text: str, name: str, /) -> Request: ...
-    def cancel(self, inside: C_contra, run_id: str, name: str, /) -> None: ...
-    def delete(self, inside: C_contra, run_id: str, name: str, /) -> None: ...
+    def claim(
+        self, session: Session_contra, run_id: str, process: Process, /
+    ) -> Sequence[StoredRun] | StoreError | None: ...
+    def release(self, session: Session_contra, run_id: str, process: Process, status: Status, /) -> None: ...
+    def renew_lease(self, session: Session_contra, process: Process, seconds: float, /) -> Sequence[str]: ...
 
 
-class DatabaseStore(ABC, Generic[Opened]):
-    """The methods of the port that are nothing but a transaction."""
+class WriteStatements(Protocol[Session_contra]):
+    """The module of a database with its other write statements."""
 
-    def __init__(self, name: str, reads: Reads[Opened], driving: Driving[Opened], writes: Writes[Opened]) -> None:
+    def answer(self, session: Session_contra, request_id: str, text: str, name: str, /) -> Request: ...
+    def cancel(self, session: Session_contra, run_id: str, name: str, /) -> None: ...
+    def delete(self, session: Session_contra, run_id: str, name: str, /) -> None: ...
+
+
+class DatabaseStore(ABC, Generic[Session]):
+    """The store methods that are one transaction in every database."""
+
+    def __init__(
+        self,
+        name: str,
+        reads: ReadStatements[Session],
+        claims: ClaimStatements[Session],
+        writes: WriteStatements[Session],
+    ) -> None:
         self._name = name
-        self._reads, self._driving, self._writes = reads, driving, writes
+        self._reads, self._claims, self._writes = reads, claims, writes
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r})"
@@ -137,45 +150,45 @@ class DatabaseStore(ABC, Generic[Opened]):
         return self._name
 
     @abstractmethod
-    def transact(self, act: Callable[[Opened], T], run_id: str | None = None) -> T:
-        """Do it in a transaction, together with whatever else waits; a `StoreError` undoes it, and nothing else."""
+    def transact(self, act: Callable[[Session], T], run_id: str | None = None) -> T:
+        """Call a function in a transaction that other writes may share. Its `StoreError` undoes only its own writes."""
 
     @abstractmethod
-    def _read(self, act: Callable[[Opened], T]) -> T:
-        """All that it asks for is as of one moment."""
+    def _read(self, act: Callable[[Session], T]) -> T:
+        """Call a function whose reads all see the same state of the database."""
 
-    # By whoever drives a run
+    # Called by the process that drives a run
 
-    def claim(self, run_id: str, holder: Process) -> Sequence[StoredRun] | None:
-        claimed = self.transact(lambda inside: self._driving.claim(inside, run_id, holder), run_id)
-        if isinstance(claimed, StoreError):  # what it found out about the run was worth keeping
+    def claim(self, run_id: str, process: Process) -> Sequence[StoredRun] | None:
+        claimed = self.transact(lambda session: self._claims.claim(session, run_id, process), run_id)
+        if isinstance(claimed, StoreError):  # Returned, not raised, because the counted takeover must be committed.
             raise claimed
         return claimed
 
-    def release(self, run_id: str, holder: Process, status: Status) -> None:
-        self.transact(lambda inside: self._driving.release(inside, run_id, holder, status), run_id)
+    def release(self, run_id: str, process: Process, status: Status) -> None:
+        self.transact(lambda session: self._claims.release(session, run_id, process, status), run_id)
 
     def answers(self, run_id: str) -> Sequence[StoredAnswer]:
-        return self._read(lambda inside: self._reads.answers(inside, run_id))
+        return self._read(lambda session: self._reads.answers(session, run_id))
 
-    def beat(self, holder: Process, seconds: float) -> Sequence[str]:
-        return self.transact(lambda inside: self._driving.beat(inside, holder, seconds))
+    def renew_lease(self, process: Process, seconds: float) -> Sequence[str]:
+        return self.transact(lambda session: self._claims.renew_lease(session, process, seconds))
 
-    # By whoever wants runs to begin elsewhere
+    # Called by processes that submit runs for other processes
 
     def statuses(self, run_ids: Sequence[str]) -> Mapping[str, Status]:
-        return self._read(lambda inside: self._reads.statuses(inside, run_ids))
+        return self._read(lambda session: self._reads.statuses(session, run_ids))
 
-    # By whoever looks on
+    # Called by processes that inspect runs
 
     def read(self, run_id: str) -> Sequence[StoredRun]:
-        return self._read(lambda inside: self._reads.tree(inside, run_id))
+        return self._read(lambda session: self._reads.tree(session, run_id))
 
     def media(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
-        return self._read(lambda inside: self._reads.media(inside, wanted))
+        return self._read(lambda session: self._reads.media(session, wanted))
 
     def find(self, prefix: str) -> Sequence[str]:
-        return self._read(lambda inside: self._reads.find(inside, prefix))
+        return self._read(lambda session: self._reads.find(session, prefix))
 
     def list(
         self,
@@ -186,26 +199,23 @@ class DatabaseStore(ABC, Generic[Opened]):
         before: datetime | None = None,
         limit: int | None = 50,
     ) -> Sequence[RunFacts]:
-        return self._read(lambda inside: self._reads.listed(inside, status, agent, batch, before, limit))
+        return self._read(lambda session: self._reads.list_runs(session, status, agent, batch, before, limit))
 
-    def holding(self, run_ids: Sequence[str], text: str) -> Sequence[str]:
-        return self._read(lambda inside: self._reads.holding(inside, run_ids, text))
+    def search(self, run_ids: Sequence[str], text: str) -> Sequence[str]:
+        return self._read(lambda session: self._reads.search(session, run_ids, text))
 
     def follow(self, run_id: str, after: int = 0) -> tuple[Status | None, Sequence[JournalRow]]:
-        return self._read(lambda inside: self._reads.follow(inside, run_id, after))
+        return self._read(lambda session: self._reads.follow(session, run_id, after))
 
     def requests(self, run_id: str | None = None) -> Sequence[Request]:
-        return self._read(lambda inside: self._reads.requests(inside, run_id))
+        return self._read(lambda session: self._reads.requests(session, run_id))
 
     def answer(self, request_id: str, value: Any) -> Request:
-        try:
-            text = json.dumps(value, allow_nan=False)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise messages.not_plain(request_id, error) from error
-        return self.transact(lambda inside: self._writes.answer(inside, request_id, text, self._name))
+        text = answer_text(request_id, value)
+        return self.transact(lambda session: self._writes.answer(session, request_id, text, self._name))
 
     def cancel(self, run_id: str) -> None:
-        self.transact(lambda inside: self._writes.cancel(inside, run_id, self._name), run_id)
+        self.transact(lambda session: self._writes.cancel(session, run_id, self._name), run_id)
 
     def delete(self, run_id: str) -> None:
-        self.transact(lambda inside: self._writes.delete(inside, run_id, self._name), run_id)
+        self.transact(lambda session: self._writes.delete(session, run_id, self._name), run_id)

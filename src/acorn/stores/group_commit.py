@@ -1,9 +1,9 @@
-"""Group commit: what waits to be written to a database is one transaction.
+"""Group commit: all pending writes to a database share one transaction.
 
-The disk is what takes time, so many commits at once cost little more than one. Each stands for itself all the same:
-one that is refused leaves the others alone. Whoever waits in place for the only one writes it himself, as a change of
-threads costs more than the rest; whatever else there is, one thread of the process writes. It is there while there is
-something to write.
+Waiting for the disk takes most of the time, so that a transaction with many commits costs little more than one. The
+commits stay independent: if one is refused, the others are still stored. A caller that waits for the only pending
+commit writes it in its own thread, because a thread switch would cost more than everything else. All other commits are
+written by one thread per process, which runs only while there is work.
 """
 
 from __future__ import annotations
@@ -27,45 +27,49 @@ J = TypeVar("J", bound="CommitJob")
 
 _IDLE = 2.0
 """Seconds without work after which the thread ends."""
-_GLANCE = 0.05
-"""Seconds after which the thread finds what nobody waits for."""
-_MOST = 1000
+_POLL = 0.05
+"""Seconds after which the thread writes jobs for which no caller waits."""
+_MAX_JOBS = 1000
 """Jobs in one transaction."""
 
 
 class _Condition(threading.Condition):
-    """One whose lock is taken and let go in one go: where Ctrl-C left it taken, the writer would wait for ever."""
+    """A condition whose lock Ctrl-C cannot leave locked.
+
+    `threading.Condition` takes and releases its lock in Python code, which a signal can interrupt. The writer would
+    then wait forever. This class hands out the methods of the lock itself.
+    """
 
     __enter__ = property(lambda self: self._lock.__enter__)  # pyright: ignore
     __exit__ = property(lambda self: self._lock.__exit__)  # pyright: ignore
 
 
 class CommitResult(NamedTuple):
-    """What came of a job."""
+    """The result of a job."""
 
     value: Any = None
     error: BaseException | None = None
 
 
 class CommitJob(Future[Any]):
-    """Something to be done in a transaction, and what came of it: first known, then told."""
+    """A function to call in a transaction. Its outcome is set first, then the waiting callers are notified."""
 
     def __init__(self, writer: GroupCommitWriter[Any, Any], act: Callable[..., Any]) -> None:
         super().__init__()
         self._condition = _Condition()
         self.act = act
         self.outcome: CommitResult | None = None
-        self.is_at_hand = False
-        """Whether somebody is about to write it in place."""
+        self.is_written_by_caller = False
+        """Whether a waiting caller is about to write it in its own thread."""
         self._writer = writer
-        self.set_running_or_notify_cancel()  # who stops waiting for it does not stop it
+        self.set_running_or_notify_cancel()  # A caller that stops waiting does not cancel the write.
 
     def result(self, timeout: float | None = None) -> Any:
-        self._get_on(timeout)
+        self._start(timeout)
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        self._get_on(timeout)
+        self._start(timeout)
         return super().exception(timeout)
 
     def add_done_callback(self, fn: Callable[[Future[Any]], object]) -> None:
@@ -73,17 +77,18 @@ class CommitJob(Future[Any]):
             self._writer.wake()
         super().add_done_callback(fn)
 
-    def _get_on(self, timeout: float | None) -> None:
+    def _start(self, timeout: float | None) -> None:
+        """Make sure that the job is written now, because a caller waits for it."""
         if self.done():
             return
         if timeout is None:
-            self._writer.help()
+            self._writer.write_or_wake()
         else:
             self._writer.wake()
-        self.tell()
+        self.publish()
 
-    def tell(self) -> None:
-        """Tell whoever waits, where the outcome is known; again, where somebody was stopped at it."""
+    def publish(self) -> None:
+        """Notify the waiting callers if the outcome is known. It may be called again after an interruption."""
         if self.outcome is None or self.done():
             return
         with suppress(InvalidStateError):
@@ -91,156 +96,157 @@ class CommitJob(Future[Any]):
                 self.set_result(self.outcome.value)
             else:
                 self.set_exception(self.outcome.error)
-        self.act = _nothing  # it may hold what nobody else holds any more
+        self.act = _do_nothing  # The function may hold the last reference to large objects.
 
 
-def _own(error: Exception) -> Exception:
-    """What fails many is an error for each: a record is hung on it, which must not be that of another run."""
+def _do_nothing(*_: object) -> None: ...
+
+
+def _copy_of(error: Exception) -> Exception:
+    """Copy an error that fails several jobs: each run attaches its own record to its error."""
     if not isinstance(error, StoreError):
         return error
-    own = copy(error)
-    own.__cause__ = error.__cause__
-    return own
-
-
-def _nothing(*_: object) -> None:
-    """What is left to do of what is done."""
+    copied = copy(error)
+    copied.__cause__ = error.__cause__
+    return copied
 
 
 class GroupCommitWriter(ABC, Generic[C, J]):
-    """What is put in is written, in this order, whether or not anybody waits for it."""
+    """Writes submitted jobs in order, whether or not a caller waits for them."""
 
     def __init__(self, connection: SharedConnection[C], name: str) -> None:
         self._connection = connection
         self._name = name
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._begin()
+        self._reset_queue()
         close_at_fork(self)
 
-    def _begin(self) -> None:
-        self._waiting: deque[J] = deque()
-        """Only who has the connection takes from it."""
-        self._bell: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        """True: there is work. False: there will be none."""
+    def _reset_queue(self) -> None:
+        self._pending: deque[J] = deque()
+        """Only the thread that uses the connection removes jobs."""
+        self._signals: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """True: write now. False: end when nothing is pending."""
 
-    # By the writer of a kind of database
+    # Implemented for each database
 
     @abstractmethod
     def _transact(self, opened: Callable[[], C], jobs: list[J]) -> None:
-        """Do them in one transaction, and note the outcome of each; what it raises is that of those without one."""
+        """Execute jobs in one transaction and set their outcomes. An exception fails the jobs without an outcome."""
 
     @abstractmethod
-    def _told(self, error: Exception) -> Exception:
-        """What the database says, in words that help."""
+    def _explain(self, error: Exception) -> Exception:
+        """Turn an error of the database into a `StoreError` with a helpful message."""
 
-    def _make_room(self) -> None:
-        """Before each transaction."""
+    def _yield_to_others(self) -> None:
+        """Called before each transaction, to give other processes a chance to write."""
 
-    # By everybody
+    # Shared by all databases
 
     def _put(self, job: J) -> J:
-        """Do it in a transaction; it is done when that would survive a crash."""
+        """Add a job. It is done when its transaction would survive a crash."""
         with self._lock:
-            self._waiting.append(job)
+            self._pending.append(job)
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="acorn-store", daemon=True)
-                with suppress(RuntimeError):  # the interpreter is ending; whoever waits for it writes it
+                with suppress(RuntimeError):  # The interpreter is shutting down; the waiting caller writes the job.
                     thread.start()
                     self._thread = thread
         return job
 
     def close(self) -> None:
-        """Write what waits, and end the thread; another one begins where there is more."""
-        while self._waiting:
-            self._write(_MOST)
+        """Write all pending jobs and end the thread. A later job starts a new thread."""
+        while self._pending:
+            self._write(_MAX_JOBS)
         with self._lock:
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
-            self._bell.put(False)
+            self._signals.put(False)
             thread.join()
 
     def wake(self) -> None:
-        if self._bell.empty():
-            self._bell.put(True)
+        """Let the thread write now."""
+        if self._signals.empty():
+            self._signals.put(True)
 
-    def help(self) -> None:
-        """Write the only one that waits; where there are more, let the thread have them all."""
-        waiting = list(self._waiting)
-        if len(waiting) != 1:
+    def write_or_wake(self) -> None:
+        """Write the job in this thread if it is the only one. Otherwise let the writer thread write all."""
+        pending = list(self._pending)
+        if len(pending) != 1:
             self.wake()
             return
-        waiting[0].is_at_hand = True
+        pending[0].is_written_by_caller = True
         try:
             self._write(1)
         finally:
-            waiting[0].is_at_hand = False
+            pending[0].is_written_by_caller = False
 
     def _work(self) -> None:
-        here = threading.current_thread()
+        this_thread = threading.current_thread()
         with self._lock:
-            # One whose start was interrupted is not known yet, and may have been replaced.
-            self._thread = self._thread or here
-            if self._thread is not here:
+            # If its start was interrupted, this thread is not registered yet, and another one may have replaced it.
+            self._thread = self._thread or this_thread
+            if self._thread is not this_thread:
                 return
-        is_over, worked = False, time.monotonic()
+        is_closing, last_work = False, time.monotonic()
         while True:
-            is_called = False
+            is_signalled = False
             with suppress(queue.Empty):
-                is_over = not self._bell.get(timeout=_GLANCE) or is_over
-                is_called = True
-            if not is_called and self._is_at_hand():
-                worked = time.monotonic()
-            elif self._waiting:
-                self._write(_MOST)
-                worked = time.monotonic()
-            elif is_over or time.monotonic() > worked + _IDLE:
+                is_closing = not self._signals.get(timeout=_POLL) or is_closing
+                is_signalled = True
+            if not is_signalled and self._is_left_to_caller():
+                last_work = time.monotonic()
+            elif self._pending:
+                self._write(_MAX_JOBS)
+                last_work = time.monotonic()
+            elif is_closing or time.monotonic() > last_work + _IDLE:
                 with self._lock:
-                    if not self._waiting:
+                    if not self._pending:
                         self._thread = None
                         return
 
-    def _is_at_hand(self) -> bool:
-        waiting = list(self._waiting)
-        return len(waiting) == 1 and waiting[0].is_at_hand
+    def _is_left_to_caller(self) -> bool:
+        pending = list(self._pending)
+        return len(pending) == 1 and pending[0].is_written_by_caller
 
-    def _write(self, most: int) -> None:
+    def _write(self, max_jobs: int) -> None:
         jobs: list[J] = []
-        self._make_room()
+        self._yield_to_others()
         try:
-            self._connection.use(lambda opened: self._take(opened, jobs, most))
+            self._connection.use(lambda opened: self._write_oldest(opened, jobs, max_jobs))
         finally:
             for job in jobs:
-                job.tell()
+                job.publish()
 
-    def _take(self, opened: Callable[[], C], jobs: list[J], most: int) -> None:
-        """What waits longest, while nobody else writes."""
-        jobs += [self._waiting[at] for at in range(min(len(self._waiting), most))]
-        left = [job for job in jobs if job.outcome is None]  # somebody may have been stopped before the end
+    def _write_oldest(self, opened: Callable[[], C], jobs: list[J], max_jobs: int) -> None:
+        """Write the oldest pending jobs and add them to `jobs`. The caller has exclusive use of the connection."""
+        jobs += [self._pending[at] for at in range(min(len(self._pending), max_jobs))]
+        # A thread that was interrupted after the transaction leaves jobs that already have an outcome.
+        unwritten = [job for job in jobs if job.outcome is None]
         try:
-            if left:
-                self._transact(opened, left)
+            if unwritten:
+                self._transact(opened, unwritten)
         except Exception as error:
-            told = self._told(error)
-            for job in left:
-                job.outcome = job.outcome or CommitResult(error=_own(told))
+            explained = self._explain(error)
+            for job in unwritten:
+                job.outcome = job.outcome or CommitResult(error=_copy_of(explained))
             if not isinstance(error, StoreError):
                 self._connection.drop()
         finally:
-            while self._waiting and self._waiting[0].outcome is not None:
-                self._waiting.popleft()
+            while self._pending and self._pending[0].outcome is not None:
+                self._pending.popleft()
 
-    def _know(self, jobs: list[J], outcomes: list[CommitResult]) -> None:
+    def _set_outcomes(self, jobs: list[J], outcomes: list[CommitResult]) -> None:
         for job, outcome in zip(jobs, outcomes, strict=True):
             job.outcome = outcome
 
-    # What waits when the process forks is the parent's to write.
+    # In a forked child, the pending jobs belong to the parent.
 
     def before_fork(self) -> None:
         self._lock.acquire()
 
     def after_fork(self, in_child: bool) -> None:
         if in_child:
-            self._begin()
+            self._reset_queue()
             self._thread = None
         self._lock.release()

@@ -1,13 +1,12 @@
-"""Who in this process drives a run.
+"""Claims, leases and heartbeats: which process, and which call in it, drives a run.
 
-A store knows processes only. Two calls of one process may both believe that they drive a run: what is left of a call
-that somebody stopped, its thread in a tool that takes its time, and whoever goes on with the run meanwhile. The one
-that took the run last has the seat; the other writes nothing more.
+A process renews its lease with a heartbeat while it drives runs. When the lease of a process has expired, another
+process may take over its runs. On the same machine, a run of a process that has ended may be taken over immediately. An
+expired lease alone changes nothing: a process whose runs were not taken over continues.
 
-Who drives a run: this process as others see it, and whether another one is alive.
-
-A holder that was not heard of for the time of its lease may be replaced; on the same machine one that is gone may be
-replaced at once. Expiry only gives others the right to take: who was not taken over goes on.
+A store knows only processes. Two calls of one process may both believe that they drive a run: a cancelled call whose
+thread is still inside a slow tool, and the call that resumed the run meanwhile. The call that claimed the run last owns
+it; the other call writes nothing more.
 """
 
 from __future__ import annotations
@@ -25,66 +24,24 @@ from weakref import WeakValueDictionary
 
 from acorn._base.log import logger
 from acorn.errors import DeclarationError
-from acorn.stores import messages
-from acorn.stores.port import Process, ReadsStatus, Store, StoredRun, WakesWatchers
-
-_guard = threading.Lock()
-_seats: WeakValueDictionary[tuple[int, str], Claim] = WeakValueDictionary()
-
-
-class Claim:
-    """The seat of one run in one store, as long as somebody remembers that he had it."""
-
-    __slots__ = ("__weakref__", "lock", "store", "turn")
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.lock = threading.Lock()
-        """Held while the run is claimed, and by whoever looks whether the seat is still his until he has written."""
-        self.turn = 0
-        """How often the run was taken."""
-
-
-def claim_of(store: Store, run_id: str) -> Claim:
-    with _guard:
-        seat = _seats.get((id(store), run_id))
-        if seat is None:
-            seat = _seats[id(store), run_id] = Claim(store)
-        return seat
-
-
-def take_claim(store: Store, run_id: str) -> Sequence[StoredRun] | None:
-    """Claim a run for this process; whatever else in it has driven the run until now does so no more."""
-    seat = claim_of(store, run_id)
-    with seat.lock:
-        found = store.claim(run_id, this_process())
-        if found is not None and found[0].facts.status not in messages.OVER:
-            seat.turn += 1
-        return found
-
-
-def _begin_anew() -> None:
-    """Whoever had the lock when this child was made is not here."""
-    global _guard
-    _guard = threading.Lock()
-    _seats.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_begin_anew)
-
+from acorn.stores.port import NotifyingStore, PollableStore, Process, Store, StoredRun
+from acorn.stores.rules import FINAL_STATUSES
 
 _LEASE = 20.0
-_BEATS = 4
-"""How often a lease is renewed while it lasts."""
+_BEATS_PER_LEASE = 4
 _SOON = 0.5
-"""Seconds after which a process that drives a run listens for who wants it cancelled, where the store tells that."""
+"""Seconds after which a process that drives a run starts to look for cancel requests. Shorter runs need not look."""
 
-_here: Process | None = None
+_guard = threading.Lock()
+_claims: WeakValueDictionary[tuple[int, str], Claim] = WeakValueDictionary()
+_this_process: Process | None = None
+
+
+# This process and others
 
 
 def lease() -> float:
-    """Seconds that a process counts as alive after it was heard of; `ACORN_LEASE` says otherwise."""
+    """Return the seconds for which a heartbeat keeps a process alive: `ACORN_LEASE`, or 20."""
     text = os.environ.get("ACORN_LEASE", "")
     try:
         seconds = float(text or _LEASE)
@@ -96,173 +53,206 @@ def lease() -> float:
 
 
 def this_process() -> Process:
-    """The holder that this process is, the same at each call; a forked child is another."""
-    global _here
+    """Return this process, the same object at each call. A forked child is another process."""
+    global _this_process
     pid = os.getpid()
     with _guard:
-        if _here is None or _here.pid != pid:
-            _here = Process(secrets.token_hex(16), socket.gethostname(), _boot(), pid, _born(pid) or "")
-        return _here
+        if _this_process is None or _this_process.pid != pid:
+            started = _start_time(pid) or ""
+            _this_process = Process(secrets.token_hex(16), socket.gethostname(), _boot(), pid, started)
+        return _this_process
 
 
-def is_alive(holder: Process, until: float, now: float) -> bool:
-    """Whether a process still holds what it holds: its lease runs, and nobody here knows that it is gone."""
-    return until > now and not _is_gone(holder)
+def is_alive(process: Process, lease_expires: float, now: float) -> bool:
+    """Whether a process keeps its claims: its lease has not expired, and it is not known to have ended."""
+    return lease_expires > now and not _has_ended(process)
 
 
-def _is_gone(holder: Process) -> bool:
+def _has_ended(process: Process) -> bool:
     here = this_process()
-    if not holder.boot or holder.boot != here.boot:
+    if not process.boot or process.boot != here.boot:
         return False
     try:
-        os.kill(holder.pid, 0)
+        os.kill(process.pid, 0)
     except ProcessLookupError:
         return True
-    except OSError:  # it is there, and not ours
+    except OSError:  # The process exists and belongs to another user.
         pass
-    born = _born(holder.pid)
-    return born is not None and born != holder.born
+    started = _start_time(process.pid)
+    return started is not None and started != process.started
 
 
 def _boot() -> str:
-    """Empty where the system does not tell: there a lease has to run out."""
+    """Identify the boot of this machine. Empty if the system does not tell; then only an expired lease frees a run."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     return ""
 
 
-def _born(pid: int) -> str | None:
-    """When a process began; empty for one that is dead and not buried, None where the system does not tell."""
+def _start_time(pid: int) -> str | None:
+    """Return the start time of a process, empty for a zombie, or None if the system does not tell."""
     try:
         line = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
-    # The name of the program comes second, in brackets, and may hold anything.
-    state, *rest = line[line.rindex(b")") + 2 :].split()
-    return "" if state in (b"Z", b"X", b"x") else rest[18].decode("ascii")
+    # The second field is the name of the program in parentheses, which may contain any character.
+    state, *fields = line[line.rindex(b")") + 2 :].split()
+    return "" if state in (b"Z", b"X", b"x") else fields[18].decode("ascii")
 
 
-# The heartbeats: by store, while it has runs that this process drives.
-
-_Cancelled = Callable[[], None]
-_beating: dict[int, _Heartbeat] = {}
+# Claims of calls in this process
 
 
-def claim_process(store: Store, run_id: str, cancelled: _Cancelled | None = None) -> None:
-    """From now on this process is heard of in the store, as one that drives the run.
+class Claim:
+    """The claim of this process on one run of one store, as long as a call refers to it."""
 
-    `cancelled` is called in another thread, once, where somebody wants the run cancelled.
+    __slots__ = ("__weakref__", "generation", "lock", "store")
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.lock = threading.Lock()
+        """Held while the run is claimed, and by a call from checking the generation until it has written."""
+        self.generation = 0
+        """How often this process has claimed the run. A call with an older number has lost the run."""
+
+
+def claim_of(store: Store, run_id: str) -> Claim:
+    """Return the claim object of a run, shared by all calls in this process."""
+    with _guard:
+        claim = _claims.get((id(store), run_id))
+        if claim is None:
+            claim = _claims[id(store), run_id] = Claim(store)
+        return claim
+
+
+def claim_run(store: Store, run_id: str) -> Sequence[StoredRun] | None:
+    """Claim a run for a new call in this process. Any earlier call loses it."""
+    claim = claim_of(store, run_id)
+    with claim.lock:
+        tree = store.claim(run_id, this_process())
+        if tree is not None and tree[0].facts.status not in FINAL_STATUSES:
+            claim.generation += 1
+        return tree
+
+
+# Heartbeats: one per store, while this process drives runs of it
+
+_OnCancel = Callable[[], None]
+_heartbeats: dict[int, _Heartbeat] = {}
+
+
+def start_heartbeat(store: Store, run_id: str, on_cancel: _OnCancel | None = None) -> None:
+    """Renew the lease of this process in a store while it drives a run.
+
+    `on_cancel` is called once, in another thread, if the run should be cancelled.
     """
     with _guard:
-        _hold(store, run_id, cancelled)
+        _add_run(store, run_id, on_cancel)
 
 
-def claim_process_alone(store: Store, run_id: str) -> bool:
-    """The same where nothing in this process holds the run; False: something does."""
+def try_start_heartbeat(store: Store, run_id: str) -> bool:
+    """Start the heartbeat for a run, unless this process already drives the run. Return whether it started."""
     with _guard:
-        heartbeat = _beating.get(id(store))
+        heartbeat = _heartbeats.get(id(store))
         if heartbeat is not None and run_id in heartbeat.runs:
             return False
-        _hold(store, run_id, None)
+        _add_run(store, run_id, None)
         return True
 
 
-def _hold(store: Store, run_id: str, cancelled: _Cancelled | None) -> None:
-    heartbeat = _beating.get(id(store))
+def _add_run(store: Store, run_id: str, on_cancel: _OnCancel | None) -> None:
+    heartbeat = _heartbeats.get(id(store))
     if heartbeat is None:
         heartbeat = _Heartbeat(store)
         threading.Thread(target=heartbeat.beat, name="acorn-heartbeat", daemon=True).start()
-        _beating[id(store)] = heartbeat
-    heartbeat.runs[run_id] = cancelled or heartbeat.runs.get(run_id)
+        _heartbeats[id(store)] = heartbeat
+    heartbeat.runs[run_id] = on_cancel or heartbeat.runs.get(run_id)
     heartbeat.counts[run_id] += 1
 
 
-def is_held_by_another(store: Store, run_id: str) -> bool:
-    """Whether this process holds a run of that name by another store, which may be the same one by another address."""
+def is_driven_through_other_store(store: Store, run_id: str) -> bool:
+    """Whether this process drives the run through another store object, such as one with another URL."""
     with _guard:
-        return any(run_id in each.runs for each in _beating.values() if each.store is not store)
+        return any(run_id in heartbeat.runs for heartbeat in _heartbeats.values() if heartbeat.store is not store)
 
 
-def release_process(store: Store, run_id: str) -> None:
-    """The run is driven no more; when it was the last one, the store soon hears of this process no more."""
+def stop_heartbeat(store: Store, run_id: str) -> None:
+    """Stop the heartbeat for a run. After the last run of the store, the heartbeat ends soon."""
     with _guard:
-        heartbeat = _beating.get(id(store))
+        heartbeat = _heartbeats.get(id(store))
         if heartbeat is not None and run_id in heartbeat.runs:
             heartbeat.counts[run_id] -= 1
             if heartbeat.counts[run_id] <= 0:
                 del heartbeat.runs[run_id], heartbeat.counts[run_id]
 
 
-def nudge_heartbeat(store: Store) -> None:
-    """A run of the store is to be cancelled: where this process drives it, it hears of that at once."""
+def wake_heartbeat(store: Store) -> None:
+    """Make the heartbeat of a store look for cancel requests immediately."""
     with _guard:
-        heartbeat = _beating.get(id(store))
+        heartbeat = _heartbeats.get(id(store))
     if heartbeat is not None:
-        heartbeat.hurry()
+        heartbeat.wake.set()
 
 
 class _Heartbeat:
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.runs: dict[str, _Cancelled | None] = {}
+        self.runs: dict[str, _OnCancel | None] = {}
         self.counts: Counter[str] = Counter()
-        """How often each is held: two threads may both begin a run by one name, until the store says whose it is."""
-        self._rest = threading.Event()
-
-    def hurry(self) -> None:
-        self._rest.set()
+        """By run, the number of calls. Two threads may start one run until the store decides which of them has it."""
+        self.wake = threading.Event()
 
     def beat(self) -> None:
-        store = self.store if isinstance(self.store, WakesWatchers) else None
-        hush: Callable[[], None] | None = None
-        pause = lease() / _BEATS
+        notifier = self.store if isinstance(self.store, NotifyingStore) else None
+        unsubscribe: Callable[[], None] | None = None
+        pause = lease() / _BEATS_PER_LEASE
         while True:
-            # What is over soon need not listen for anything.
-            self._wait(min(_SOON, pause) if store is not None and hush is None else pause)
+            self._wait(min(_SOON, pause) if notifier is not None and unsubscribe is None else pause)
             with _guard:
                 if not self.runs:
-                    del _beating[id(self.store)]
+                    del _heartbeats[id(self.store)]
                     break
-            if store is not None and hush is None:
-                hush = store.ring(this_process(), self._rest.set)
-            pause = lease() / _BEATS
+            if notifier is not None and unsubscribe is None:
+                unsubscribe = notifier.on_cancel_request(this_process(), self.wake.set)
+            pause = lease() / _BEATS_PER_LEASE
             try:
-                unwanted = self.store.beat(this_process(), lease())
-            except Exception as error:  # the next commit says it too, where somebody hears it
+                cancelled = self.store.renew_lease(this_process(), lease())
+            except Exception as error:  # The next commit reports it to the caller too.
                 logger.warning("The heartbeat did not reach %s: %s", self.store.name, error)
                 continue
-            for run_id in unwanted:
-                self._tell(run_id)
-        if hush is not None:
-            hush()
+            for run_id in cancelled:
+                self._cancel(run_id)
+        if unsubscribe is not None:
+            unsubscribe()
 
     def _wait(self, pause: float) -> None:
-        """So long, or until a run is to be cancelled, or there is none left to look for."""
+        """Wait for some seconds, or until a run should be cancelled or no run is left."""
         until = time.monotonic() + pause
-        peeks = self.store if isinstance(self.store, ReadsStatus) else None
+        pollable = self.store if isinstance(self.store, PollableStore) else None
         while (left := until - time.monotonic()) > 0:
-            if self._rest.wait(left if peeks is None else min(left, _SOON)):
+            if self.wake.wait(left if pollable is None else min(left, _SOON)):
                 break
-            with suppress(Exception):  # what is wrong is told by the heartbeat
-                if peeks is not None and (not self.runs or peeks.has_unwanted(this_process())):
+            with suppress(Exception):  # The heartbeat reports what is wrong with the store.
+                if pollable is not None and (not self.runs or pollable.has_cancel_requests(this_process())):
                     break
-        self._rest.clear()
+        self.wake.clear()
 
-    def _tell(self, run_id: str) -> None:
+    def _cancel(self, run_id: str) -> None:
         with _guard:
-            cancelled = self.runs.get(run_id)
-            if cancelled is not None:
+            on_cancel = self.runs.get(run_id)
+            if on_cancel is not None:
                 self.runs[run_id] = None
-        if cancelled is not None:
-            cancelled()
+        if on_cancel is not None:
+            on_cancel()
 
 
 def _reset_after_fork() -> None:
-    """A forked child drives nothing."""
+    """Forget all claims: a forked child drives nothing, and the thread that may hold the lock is not in it."""
     global _guard
     _guard = threading.Lock()
-    _beating.clear()
+    _claims.clear()
+    _heartbeats.clear()
 
 
 if hasattr(os, "register_at_fork"):

@@ -1,4 +1,4 @@
-"""From what a user writes to a store of the port. The one table of stores."""
+"""Open the store that a user names by a path, a URL, `memory` or a store object."""
 
 from __future__ import annotations
 
@@ -7,59 +7,62 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
 from weakref import WeakValueDictionary
 
 from acorn.errors import DeclarationError
 from acorn.stores.port import Store
 
 _guard = threading.RLock()
-_open: WeakValueDictionary[str, Any] = WeakValueDictionary()
-"""One store for each file or database: its threads write together."""
+_open: WeakValueDictionary[str, Store] = WeakValueDictionary()
+"""One store object for each file or database, so that its threads share transactions."""
 _recent: deque[Store] = deque(maxlen=8)
-"""Those that were named last stay open between two calls; others close when nobody has them."""
+"""Keeps the last used stores open between two calls. Other stores close when no reference to them is left."""
 _memory: list[Store] = []
 
 
-def open_store(declared: Any, owner: str) -> Store:
-    """The store that `owner`, as messages call it, names: a path, `memory`, a URL, or a store itself."""
+def open_store(declared: object, owner: str) -> Store:
+    """Return the store for a declared value: a path, `memory`, a URL, or a store. Messages name it by `owner`."""
     if isinstance(declared, Store) and not isinstance(declared, type):
         return declared
-    if not isinstance(declared, str | os.PathLike) or not isinstance(os.fspath(declared), str):
-        raise _unknown(declared, owner)
-    text: str = os.fspath(declared)
-    scheme, mark, _ = text.partition("://")
-    if isinstance(declared, str) and mark:
+    if not isinstance(declared, str | os.PathLike):
+        raise _invalid_store(declared, owner)
+    text: object = os.fspath(declared)
+    if not isinstance(text, str):
+        raise _invalid_store(declared, owner)
+    scheme, separator, _ = text.partition("://")
+    if isinstance(declared, str) and separator:
         if scheme in ("postgresql", "postgres"):
-            return _remembered(text, lambda: import_module("acorn.stores.postgres.store").PostgresStore(text))
-        raise _unknown(f"{scheme}://...", owner)
+            return _open_once(text, lambda: _new_store("acorn.stores.postgres.store", "PostgresStore", text))
+        raise _invalid_store(f"{scheme}://...", owner)
     if not text or text == ":memory:" or "\0" in text:
-        raise _unknown(declared, owner)
-    return _in_memory() if declared == "memory" else _in_file(text)
+        raise _invalid_store(declared, owner)
+    if declared == "memory":
+        return _memory_store()
+    absolute = os.path.realpath(os.path.expanduser(text))
+    return _open_once(absolute, lambda: _new_store("acorn.stores.sqlite.store", "SQLiteStore", text))
 
 
-def _unknown(declared: Any, owner: str) -> DeclarationError:
+def _invalid_store(declared: object, owner: str) -> DeclarationError:
     return DeclarationError(
-        f"{owner} must be the path of a file, 'memory', a URL like 'postgresql://host/name', or a store, "
-        f"got {declared!r}."
+        f"{owner} must be a file path, 'memory', a URL such as 'postgresql://host/name', or a store, got {declared!r}."
     )
 
 
-def _in_memory() -> Store:
+def _new_store(module: str, name: str, *arguments: str) -> Store:
+    store: Store = getattr(import_module(module), name)(*arguments)
+    return store
+
+
+def _memory_store() -> Store:
     with _guard:
         if not _memory:
-            _memory.append(import_module("acorn.stores.memory").MemoryStore())
+            _memory.append(_new_store("acorn.stores.memory", "MemoryStore"))
         return _memory[0]
 
 
-def _in_file(text: str) -> Store:
-    whole = os.path.realpath(os.path.expanduser(text))
-    return _remembered(whole, lambda: import_module("acorn.stores.sqlite.store").SQLiteStore(text))
-
-
-def _remembered(key: str, opens: Callable[[], Store]) -> Store:
+def _open_once(key: str, open_it: Callable[[], Store]) -> Store:
     with _guard:
-        store: Store = _open.get(key) or opens()
+        store = _open.get(key) or open_it()
         _open[key] = store
         if store not in _recent:
             _recent.append(store)

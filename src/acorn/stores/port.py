@@ -1,8 +1,9 @@
-"""What a store does: it keeps what happened, says who drives a run, and lets people answer.
+"""The store port: the interface that every store implements, and the data that crosses it.
 
-A store knows nothing of the loop. What it keeps of a run is JSON text that it does not read, beside the few facts
-that a list shows. A commit is one transaction over all the runs of a tree that have changed; until it is done,
-nothing that comes after it may begin.
+A store saves runs, records which process drives a run, and keeps human answers. It does not know the agent loop. The
+record, the state and the journal entries of a run are JSON text that the store does not read; beside them it has the
+few facts that a list shows. A commit is one transaction over all changed runs of a tree. Work that depends on a commit
+starts only after the commit has finished.
 """
 
 from __future__ import annotations
@@ -16,24 +17,24 @@ from acorn.errors import StoreError
 from acorn.types import Request, Usage
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future  # brings logging, which a program that only declares does not need
+    from concurrent.futures import Future  # imports logging, which a program that only declares agents does not need
 
 Status = Literal["queued", "running", "waiting", "stopped", "failed", "done", "cancelled"]
-"""What a run is at. One that says `running` and whose holder is gone reads `stopped`."""
+"""The status of a run. A run that is stored as `running` but has no live process is reported as `stopped`."""
 
 
-NOT_BEGUN = "null"
-"""The record and the state of a run that was put into a store and that nobody has begun yet."""
+NOT_STARTED = "null"
+"""The record and the state of a queued run that no process has started."""
 
 
 class RunCancelledError(StoreError):
-    """Somebody wants the run cancelled."""
+    """The run was cancelled by request."""
 
 
 class RunClaimedError(StoreError):
     """A live process drives the run."""
 
-    holder: Process | None = None
+    process: Process | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,15 +45,15 @@ class Process:
     """Random, new in each process."""
     host: str
     boot: str
-    """The machine since it was started, and the space in which the pid counts; empty where that cannot be told."""
+    """Identifies the current boot of the machine and the PID namespace. Empty if the system does not tell."""
     pid: int
-    born: str
-    """When the process began, as the system counts it: another process may have the same pid later."""
+    started: str
+    """The start time of the process in the system's unit. It tells two processes with the same PID apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run at a glance."""
+    """Summary of a run."""
 
     id: str
     agent: str
@@ -70,55 +71,55 @@ class RunFacts:
     error: str | None = None
     """In one line."""
     root: str = ""
-    """The run that it belongs to; its own id where it is no branch."""
+    """The id of the root run. For a root, this is its own id."""
     parent: str | None = None
     item: int | None = None
-    """Which item of its batch."""
+    """The index of its item in the batch."""
 
 
 class RunHeader(NamedTuple):
-    """What never changes of a run."""
+    """The parts of a run that never change."""
 
     agent: str
     parent: str | None
     branch: str | None
-    """What a branch was born with, as JSON; None for a run of its own."""
+    """The start data of a branch, as JSON. None for a root."""
     input: str
     """JSON."""
     started: datetime
     overrides: str | None = None
-    """The `settings` that the instance has beside its class, plain data without secrets, the `file` of the class, and
-    the `span` that the run has begun with, where it was traced; as JSON."""
+    """JSON with the `settings` of the instance that differ from its class (without secrets), the `file` of the class,
+    and the `span` in which the run started if it was traced."""
     batch: str | None = None
     item: int | None = None
 
 
 class QueuedRun(NamedTuple):
-    """A run that is to begin somewhere."""
+    """A run that another process should start."""
 
     run_id: str
-    birth: RunHeader
+    header: RunHeader
     priority: int = 0
-    """The higher, the sooner."""
+    """Runs with a higher priority start first."""
     not_before: datetime | None = None
-    media: Sequence[Medium] = ()
-    """What is no text in its input."""
+    media: Sequence[MediaBlob] = ()
+    """The binary parts of the input."""
 
 
 class Change(NamedTuple):
-    """What has happened in one run since its last commit."""
+    """The changes of one run since its last commit."""
 
     run_id: str
-    birth: RunHeader | None
-    """With the first change of a run only."""
-    since: int
-    """How many entries of its journal are kept already."""
+    header: RunHeader | None
+    """Only in the first change of a run."""
+    offset: int
+    """The number of journal entries that are already stored."""
     entries: Sequence[str]
-    """The new ones, each JSON."""
+    """The new journal entries, each as JSON."""
     record: str | None
-    """Its record, as JSON; None: as it was, but for what stands below."""
+    """The record of the run, as JSON. None if only the fields below changed."""
     state: str | None
-    """The memory of its machine, as JSON; None: as it was, since the entries tell what has become of it."""
+    """The state of the machine, as JSON. None if it can be rebuilt from the stored state and the entries."""
     status: Status
     model: str | None
     steps: int
@@ -129,132 +130,129 @@ class Change(NamedTuple):
     error: str | None
 
 
-class Medium(NamedTuple):
-    """The data of a picture, a sound or a file."""
+class MediaBlob(NamedTuple):
+    """The data of an image, an audio clip or a file."""
 
     sha256: str
-    """Of the data, in hexadecimal: what it is known by."""
+    """The hexadecimal SHA-256 of the data, which identifies it."""
     data: bytes
 
 
 class Commit(NamedTuple):
-    """One transaction: a root and whatever has changed below it."""
+    """One transaction: the changes of a root and of the runs below it."""
 
     root: str
-    holder: Process
+    process: Process
     changes: Sequence[Change]
-    """A parent stands before its branches. The status of the root says whether it is held any longer: it is while
-    it is `running`."""
+    """Parents come before their branches. The process keeps its claim while the root is `running`."""
     requests: Sequence[Request] = ()
-    """What people are asked from now on; those of runs of this tree that are not among them and have no answer yet
-    are open no more."""
-    media: Sequence[Medium] = ()
-    """Data that the texts of these changes name. The same data is kept once for all runs, and as long as there is one
-    whose commits have brought it."""
+    """All open requests of the tree. The store closes its other unanswered requests of the tree."""
+    media: Sequence[MediaBlob] = ()
+    """Data that the texts of the changes refer to. The store keeps equal data once for all runs, and deletes it with
+    the last run that has it."""
 
 
 class StoredRun(NamedTuple):
-    """A run as it is kept."""
+    """A run as a store returns it."""
 
     facts: RunFacts
-    birth: RunHeader
+    header: RunHeader
     entries: Sequence[str]
     record: str
     state: str
 
     @property
-    def has_begun(self) -> bool:
-        return self.state != NOT_BEGUN
+    def has_started(self) -> bool:
+        return self.state != NOT_STARTED
 
 
 class StoredAnswer(NamedTuple):
-    """What somebody answered."""
+    """A human answer to a request."""
 
     request: Request
     value: Any
-    """Plain data."""
+    """JSON data."""
     at: datetime
 
 
 class JournalRow(NamedTuple):
-    """An entry of a journal, as a follower gets it."""
+    """A journal entry with its position in the store."""
 
     position: int
-    """Grows in the order of the commits."""
+    """Increases in commit order."""
     entry: str
     """JSON."""
 
 
 @runtime_checkable
 class Store(Protocol):
-    """A place where runs are kept. All of it may be called from any thread; what goes wrong is a `StoreError`."""
+    """Storage for runs. Every method may be called from any thread and reports failures as `StoreError`."""
 
     @property
     def name(self) -> str:
-        """As messages call it, without any password."""
+        """The name used in messages, without passwords."""
         ...
 
-    # By whoever drives a run
+    # Called by the process that drives a run
 
     def commit(self, commit: Commit) -> Future[None]:
-        """Keep all of it or nothing, in the order of the calls; done when it would survive a crash.
+        """Store all changes or none, in call order. The future is done when the data would survive a crash.
 
-        The future fails where the root is held by somebody else by now, was deleted, or exists already though this is
-        its birth; with `RunCancelledError` where somebody wants it cancelled.
+        The future fails if another process has claimed the root, if the root was deleted, or if the commit creates a
+        root that already exists. It fails with `RunCancelledError` if the run should be cancelled.
         """
         ...
 
-    def claim(self, run_id: str, holder: Process) -> Sequence[StoredRun] | None:
-        """Hold a run from now on, and read it: the root first, each parent before its branches. None: there is none.
+    def claim(self, run_id: str, process: Process) -> Sequence[StoredRun] | None:
+        """Claim a run and read its tree: the root first, each parent before its branches. None if it does not exist.
 
-        Refused where a live holder has it, and for a branch. A run that is over (`done`, `cancelled`) is given without
-        being held. The facts are those before the claim. Of a run whose holder died, the take-overs at one step are
-        counted; the fifth is refused, and the run is `failed`.
+        The claim is refused if a live process has the run, or if the run is a branch. A run that is `done` or
+        `cancelled` is returned without a claim. The facts are those from before the claim. If the previous process
+        died, the store counts the takeover; at the fifth takeover at the same step the run becomes `failed`.
         """
         ...
 
-    def release(self, run_id: str, holder: Process, status: Status) -> None:
-        """Hold it no longer, though nothing happened; nothing where another has taken it over.
+    def release(self, run_id: str, process: Process, status: Status) -> None:
+        """Give up the claim without other changes. Do nothing if another process has the claim.
 
-        One that is queued is to be tried anew: what it had failed of is forgotten.
+        Releasing a run as `queued` clears its error, because the run will be tried again.
         """
         ...
 
     def answers(self, run_id: str) -> Sequence[StoredAnswer]:
-        """What was answered to a root and the runs below it, in the order of the answers."""
+        """Return the answers for a root and the runs below it, in the order in which they were given."""
         ...
 
-    def beat(self, holder: Process, seconds: float) -> Sequence[str]:
-        """Say that a process lives, for so long; the runs of its that somebody wants cancelled."""
+    def renew_lease(self, process: Process, seconds: float) -> Sequence[str]:
+        """Renew the lease of a process and return its runs that should be cancelled."""
         ...
 
-    # By whoever wants runs to begin elsewhere
+    # Called by processes that submit runs for other processes
 
-    def put(self, runs: Sequence[QueuedRun], *, deliver: bool = False) -> Sequence[str]:
-        """Keep runs that have not begun, as `queued`, all or none of them; those whose ids are known stay as they are.
+    def enqueue(self, runs: Sequence[QueuedRun], *, deliver: bool = False) -> Sequence[str]:
+        """Store runs as `queued`, all or none, and return the ids that are new. Runs with a known id do not change.
 
-        The ids of the new ones. `deliver`: the workers of this store are to drive them, the known ones too where they
-        are not over; refused where it has none.
-        Whoever claims one begins it, and its first commit has no birth.
+        With `deliver`, the workers of this store drive the runs, including known runs that are not finished. A store
+        without workers refuses that. The process that claims a queued run starts it; its first commit has no header.
         """
         ...
 
     def statuses(self, run_ids: Sequence[str]) -> Mapping[str, Status]:
-        """What each of these roots is at; those that there are none of are missing."""
+        """Return the status of each root. Unknown ids are missing from the result."""
         ...
 
-    # By whoever looks on
+    # Called by processes that inspect runs
 
     def read(self, run_id: str) -> Sequence[StoredRun]:
-        """A run and all below it, as `claim` gives them; any run, without holding it. Empty: there is none."""
+        """Read a run and the runs below it without a claim, in the order of `claim`. Empty if it does not exist."""
         ...
 
     def media(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
-        """Data by its SHA-256, as far as it is there."""
+        """Return stored data by its SHA-256. Unknown hashes are missing from the result."""
         ...
 
     def find(self, prefix: str) -> Sequence[str]:
-        """The ids of the roots that begin like this; an id that is whole is alone."""
+        """Return the ids of roots that start with a prefix. A complete id matches only itself."""
         ...
 
     def list(
@@ -266,41 +264,44 @@ class Store(Protocol):
         before: datetime | None = None,
         limit: int | None = 50,
     ) -> Sequence[RunFacts]:
-        """Roots, the newest first, by when they began; `agent` is a class name, with or without its module."""
+        """List roots by start time, newest first. `agent` is a class name with or without its module."""
         ...
 
     def follow(self, run_id: str, after: int = 0) -> tuple[Status | None, Sequence[JournalRow]]:
-        """What the run is at, and the entries of it and all below it behind a position. None: there is none."""
+        """Return the status of a run and the journal entries of its tree after a position.
+
+        The status is None if the run does not exist.
+        """
         ...
 
     def requests(self, run_id: str | None = None) -> Sequence[Request]:
-        """What people are asked and have not answered, the oldest first; of one tree, or of all."""
+        """Return the open requests of one tree or of all runs, oldest first."""
         ...
 
     def answer(self, request_id: str, value: Any) -> Request:
-        """Keep an answer, plain data, and say what it answers; refused where there is no such request, or an answer."""
+        """Store an answer (JSON data) and return its request. Refused if the request is not open."""
         ...
 
     def cancel(self, run_id: str) -> None:
-        """End a run that rests; one that is driven ends where it is driven, at the latest at its next commit."""
+        """Cancel a run. If a process drives it, that process ends it, at the latest at its next commit."""
         ...
 
     def delete(self, run_id: str) -> None:
-        """Forget a run and all below it; refused while it is driven."""
+        """Delete a run and the runs below it. Refused while a process drives the run."""
         ...
 
     def close(self) -> None:
-        """Finish what is under way, and let go of the file; it opens again by itself where it is used again."""
+        """Finish pending writes and close the connections. The store opens them again when it is used again."""
         ...
 
 
 class RunWatch(Protocol):
-    """Somebody's interest in what is new of a run, until it is closed."""
+    """A subscription to the changes of a run, until it is closed."""
 
     def wait(self, seconds: float) -> None:
-        """Return when there may be something new since the last wait, at the latest after so long.
+        """Wait until the run may have changed since the last wait, at most for some seconds.
 
-        The first one returns at once: look before you wait.
+        The first call returns at once, so that the caller reads the run before it waits.
         """
         ...
 
@@ -308,87 +309,89 @@ class RunWatch(Protocol):
 
 
 @runtime_checkable
-class WakesWatchers(Protocol):
-    """What a store offers beside where it tells at once what others find out by asking now and then."""
+class NotifyingStore(Protocol):
+    """A store that reports changes immediately, so that callers need not poll."""
 
     def watch(self, run_id: str) -> RunWatch: ...
 
-    def ring(self, holder: Process, call: Callable[[], None]) -> Callable[[], None]:
-        """Call it, from another thread, when a run of a holder may have to be cancelled; until what comes back is
-        called."""
+    def on_cancel_request(self, process: Process, call: Callable[[], None]) -> Callable[[], None]:
+        """Call a function in another thread when a run of a process may have to be cancelled.
+
+        The returned function ends this.
+        """
         ...
 
 
 @runtime_checkable
-class ReadsStatus(Protocol):
-    """What a store offers beside where it cannot tell at once, and to look costs next to nothing."""
+class PollableStore(Protocol):
+    """A store that cannot report changes, but where checking for cancel requests is cheap."""
 
-    def has_unwanted(self, holder: Process) -> bool:
-        """Whether somebody wants a run cancelled that a process drives."""
+    def has_cancel_requests(self, process: Process) -> bool:
+        """Whether a run of this process should be cancelled."""
         ...
 
 
 @runtime_checkable
-class SearchesRuns(Protocol):
-    """What a store offers beside where it finds a text without handing out every run."""
+class SearchableStore(Protocol):
+    """A store that can search for text without returning every run."""
 
-    def holding(self, run_ids: Sequence[str], text: str) -> Sequence[str]:
-        """Those of these roots that may say a text somewhere, in letters of any case; all that do are among them."""
+    def search(self, run_ids: Sequence[str], text: str) -> Sequence[str]:
+        """Return the roots that may contain a text, ignoring case. All that contain it are included."""
         ...
 
 
-# What machines share beside runs
+# Rate limits that several machines share
 
 
 class WindowReport(NamedTuple):
-    """What became of a part of a shared allowance."""
+    """The actual use of a slice of a shared rate limit."""
 
     slice: int
     requests: int
     tokens: int
-    """So many count, of those that were taken."""
+    """The number of taken tokens that count."""
     seconds: float
-    """For so long from now on."""
+    """How long they count from now on."""
 
 
 class WindowOrder(NamedTuple):
-    """What a process wants of an allowance, and what became of what it had."""
+    """A request of a process for a slice of a rate limit, with reports on its earlier slices."""
 
     key: str
-    """Whose allowance it is."""
+    """Identifies the rate limit."""
     most_requests: int | None
     most_tokens: int | None
-    """All that may count at once; None is no limit."""
+    """The maximum that may count at once. None means no limit."""
     requests: int
-    """How many are wanted; 0: this is a report, and no more."""
+    """The wanted number of requests. 0 if the order only reports."""
     tokens: int
     need: int
-    """The tokens without which nothing is taken."""
+    """The minimum number of tokens. With fewer, nothing is taken."""
     seconds: float
-    """For so long what is taken counts, where nothing more is heard of it."""
+    """How long the slice counts if the process never reports on it."""
     reports: Sequence[WindowReport] = ()
 
 
 class WindowSlice(NamedTuple):
-    """A part of an allowance; of no requests where there is no room now."""
+    """A part of a rate limit. It has 0 requests if nothing is available now."""
 
     number: int
     requests: int
     tokens: int
     seconds: float = 0.0
-    """Until there will be room, as far as is known."""
+    """The expected wait until something is available, as far as known."""
 
 
 @runtime_checkable
 class SharedLimits(Protocol):
-    """What a store offers beside where all machines that use it count together."""
+    """A store in which all machines that use it count rate limits together."""
 
     @property
     def name(self) -> str: ...
 
     def take(self, order: WindowOrder) -> WindowSlice:
-        """Note the reports, and take as much as there is room for: one request and what it needs, or nothing.
+        """Save the reports and take as much as is available: at least one request with the tokens it needs, or nothing.
 
-        Where nothing at all counts, one request is given whatever it needs.
+        If nothing counts at the moment, one request is granted however many tokens it needs.
         """
         ...

@@ -21,9 +21,8 @@ from pydantic_core import to_json
 
 from acorn._inside import FINISH, RESULT, text_of
 from acorn.errors import ModelError
-from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RawCall
+from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RawCall, is_retryable
 from acorn.models.request_body import SentMessages
-from acorn.models.retry import is_retryable
 from acorn.thread import parse_thread_xml, to_messages
 from acorn.types import JsonObject, Usage
 
@@ -259,7 +258,7 @@ class ScriptedModel:
     def _characters(self, request: ModelRequest) -> int:
         """The length of all that a request says; of what the one before it said, it is known."""
         part = request.sent
-        if part is None or part.is_completed:
+        if part is None or part.has_extra_messages:
             return sum(len(text_of(message.get("content"))) for message in request.messages)
         known, count, length = self._counted
         if known is not part.sent or count > part.count:

@@ -1,7 +1,7 @@
-"""What can happen in a run, one class for each kind of event.
+"""The events of a thread, one class for each kind.
 
-Attributes have Python's names; JSON may spell them the original's way (`toolCallId`) or Python's. Fields that
-nobody here knows are kept.
+Attributes have Python names. JSON may use them or the camel case of the original format (`toolCallId`). Unknown fields
+are kept.
 """
 
 from __future__ import annotations
@@ -22,88 +22,88 @@ _SCALARS = {str, int, bool, type(None)}
 
 
 class Event(BaseModel):
-    """What all events have."""
+    """The fields of all events."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="allow", defer_build=True)
 
     iteration: int = 0
-    """The step it belongs to, counted from 1; 0 is what was there before the first."""
+    """The step of the event, counted from 1. Events before the first step have 0."""
     timestamp: int | float | None = None
-    """Milliseconds since 1970."""
+    """The time in milliseconds since 1970."""
     branch: str | None = None
-    """The branch it happened in, `outer/inner`; None in the run itself."""
+    """The path of its branch, `outer/inner`. None in the run itself."""
     run_id: str | None = None
-    """The run of that branch, since a branch may be called twice."""
+    """The id of the run of that branch, because a branch may be called twice."""
 
 
-class Spoken(Event):
-    """An event that stands for a message in a conversation, or for a part of one.
+class ConversationEvent(Event):
+    """An event that is a message of a conversation, or a part of one.
 
-    The two attributes are set on the first event of a message that holds more, or less, than its events say.
+    The two attributes are set on the first event of a message that has more or fewer keys than its events describe.
     """
 
     rest: JsonObject | None = None
     """Further keys of the message, such as signed thinking blocks."""
     left_out: list[str] | None = None
-    """Keys that the message lacks."""
+    """Keys that the message does not have."""
 
 
-class MessageEvent(Spoken):
-    """Somebody said something."""
+class MessageEvent(ConversationEvent):
+    """A message of the user, the assistant or the system."""
 
     type: Literal["message"] = "message"
     role: Literal["user", "assistant", "system"]
     content: str
 
 
-class ToolCallEvent(Spoken):
-    """The model called a tool."""
+class ToolCallEvent(ConversationEvent):
+    """A tool call of the model."""
 
     type: Literal["tool_call"] = "tool_call"
     tool_name: str
     tool_call_id: str
     args: JsonObject = Field(default_factory=JsonObject)
     raw_arguments: str | None = None
-    """The text of the arguments, where it is not the compact JSON of `args`."""
+    """The text of the arguments, if it is not the compact JSON of `args`."""
 
 
-class ToolResultEvent(Spoken):
-    """A tool returned something."""
+class ToolResultEvent(ConversationEvent):
+    """The result of a tool call."""
 
     type: Literal["tool_result"] = "tool_result"
     tool_call_id: str
     result: Any = None
     tool_name: str | None = None
-    """For a result whose call is not among the events."""
+    """The name of the tool, if its call is not among the events."""
     seconds: float | None = None
-    """How long the tool took."""
+    """The duration of the call."""
 
 
-class ErrorEvent(Spoken):
-    """Something failed: a tool, an answer that did not validate, or the run."""
+class ErrorEvent(ConversationEvent):
+    """An error of a tool, of an answer that did not validate, or of the run."""
 
     type: Literal["error"] = "error"
     error: str
     recoverable: bool = False
-    """Whether the run went on."""
+    """Whether the run continued."""
     tool_call_id: str | None = None
-    """The call that failed, if it was one."""
+    """The id of the failed call, if the error belongs to one."""
     seconds: float | None = None
-    """How long it took to fail."""
+    """The duration until the error."""
 
 
 class HumanInputRequestedEvent(Event):
-    """The run asked a person."""
+    """A request of the run for human input."""
 
     type: Literal["human_input_requested"] = "human_input_requested"
     question: str
     tool_call_id: str | None = None
-    """The call that waits for the answer, if it was one; the conversation has what came of that, and not this."""
+    """The id of the call that waits for the answer, if any. The conversation then has the result of the call."""
     request_id: str | None = None
 
 
 class HumanInputReceivedEvent(Event):
-    """A person answered."""
+    """The answer of a person."""
 
     type: Literal["human_input_received"] = "human_input_received"
     response: str
@@ -112,14 +112,14 @@ class HumanInputReceivedEvent(Event):
 
 
 class CompletionEvent(Event):
-    """The run ended with a result."""
+    """The result of the run."""
 
     type: Literal["completion"] = "completion"
     result: Any = None
 
 
 class SummaryEvent(Event):
-    """Earlier iterations in short."""
+    """A summary of earlier iterations."""
 
     type: Literal["summary"] = "summary"
     summary: str
@@ -137,11 +137,11 @@ AgentEvent = Annotated[
     | SummaryEvent,
     Field(discriminator="type"),
 ]
-"""Any of the events, told apart by `type`."""
+"""Any event. The field `type` distinguishes them."""
 
 
 class ThreadEvents(list[AgentEvent]):
-    """The events of a run, with the id and the input of that run; a list in everything else."""
+    """A list of the events of a run, with the id and the input of the run."""
 
     run_id: str | None = None
     input: Any = None
@@ -152,57 +152,57 @@ def _adapter() -> TypeAdapter[list[AgentEvent]]:
     return TypeAdapter(list[AgentEvent])
 
 
-def parse_events(source: str | bytes | Iterable[Any]) -> list[AgentEvent]:
-    """Events from JSON text, or from a list of dicts (or events); either spelling.
+def parse_events(source: str | bytes | Iterable[object]) -> list[AgentEvent]:
+    """Read events from JSON text, or from a list of dicts or events, in snake case or camel case.
 
-    What is wrong is a `pydantic.ValidationError` that names the place.
+    Invalid events raise `pydantic.ValidationError` with the place of the error.
     """
     if isinstance(source, str | bytes | bytearray):
         try:
-            plain = json.loads(source)  # it reads half a surrogate pair, which Pydantic does not
+            data = json.loads(source)  # Accepts lone surrogates, which Pydantic rejects.
         except (ValueError, RecursionError):
-            return _adapter().validate_json(source)  # to raise, and say where
-        return _adapter().validate_python(plain)
+            return _adapter().validate_json(source)  # Raises an error with the position.
+        return _adapter().validate_python(data)
     return _adapter().validate_python(list(source))
 
 
 def as_events(source: Iterable[Any]) -> list[AgentEvent]:
-    """A list of events; plain dicts among them are read first."""
+    """Return a list of events; dicts among them are parsed."""
     listed = list(source)
     return parse_events(listed) if any(type(event) is dict for event in listed) else listed
 
 
 def dump_events(events: Iterable[AgentEvent], *, camel: bool = True) -> list[JsonObject]:
-    """The events as plain data for `json.dumps`: the lossless form. `camel=False` spells it Python's way."""
+    """Return the events as JSON data, the lossless form. `camel=False` uses Python names."""
     return [_dump(event, camel) for event in events]
 
 
 def _dump(event: AgentEvent, camel: bool) -> JsonObject:
-    # What is not set is left out. A `result` that is null reads the same as none.
-    plain: JsonObject = {"type": event.type}
-    for name, written in _names(type(event)).items():
+    # Fields that are not set are omitted. A `result` of null has the same meaning as none.
+    data: JsonObject = {"type": event.type}
+    for name, camel_name in _names(type(event)).items():
         value = getattr(event, name)
         if value is not None:
-            plain[written if camel else name] = plain_of(value)
+            data[camel_name if camel else name] = to_finite_json(value)
     for name, value in (event.model_extra or {}).items():
-        plain.setdefault(name, plain_of(value))  # it may be a field in its other spelling, given beside the first
-    return plain
+        data.setdefault(name, to_finite_json(value))  # It may repeat a field in the other spelling.
+    return data
 
 
 @cache
 def _names(kind: type[Event]) -> dict[str, str]:
-    """The fields of an event, and how the original spells them."""
+    """Return the fields of an event with their camel case names."""
     return {name: to_camel(name) for name in kind.model_fields}
 
 
-def plain_of(value: Any) -> Any:
-    """Any value as data that JSON can hold; NaN is null."""
+def to_finite_json(value: object) -> Any:
+    """Convert a value to JSON data; NaN and infinity become null."""
     return value if type(value) in _SCALARS else _without_nan(to_json_data(value))
 
 
-def _without_nan(plain: Any) -> Any:
-    if isinstance(plain, float):
-        return plain if math.isfinite(plain) else None
-    if isinstance(plain, dict):
-        return {key: _without_nan(item) for key, item in plain.items()}
-    return [_without_nan(item) for item in plain] if isinstance(plain, list) else plain
+def _without_nan(data: object) -> object:
+    if isinstance(data, float):
+        return data if math.isfinite(data) else None
+    if isinstance(data, dict):
+        return {key: _without_nan(item) for key, item in data.items()}
+    return [_without_nan(item) for item in data] if isinstance(data, list) else data

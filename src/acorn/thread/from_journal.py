@@ -1,12 +1,14 @@
-"""From the journal of a run to its events. `Run.thread` calls it."""
+"""Conversion of the journal of a run to the events of its thread."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, assert_never
 
 from pydantic_core import from_json
 
 from acorn._formats.content import text_of
+from acorn._formats.json import copy_json
 from acorn.journal import (
     BranchFinished,
     BranchStarted,
@@ -32,37 +34,37 @@ from acorn.journal import (
 from acorn.thread.events import (
     AgentEvent,
     CompletionEvent,
+    ConversationEvent,
     ErrorEvent,
     HumanInputReceivedEvent,
     HumanInputRequestedEvent,
-    Spoken,
     SummaryEvent,
     ThreadEvents,
     ToolCallEvent,
     ToolResultEvent,
 )
-from acorn.thread.messages import Said, events_of, keep_rest, outcome
+from acorn.thread.messages import MessagePart, attach_remainder, events_of, outcome_event
 
 
 def events_of_journal(run: Any) -> ThreadEvents:
-    """All that a run did, its branches where they began; a branch begins with what it has from its parent."""
-    thread = ThreadEvents(_JournalReader(run, is_whole=True).events)
+    """Return the events of a run, with the events of each branch at the position where it started."""
+    thread = ThreadEvents(_JournalReader(run, is_root=True).events)
     thread.run_id, thread.input = run.id, run.input
     return thread
 
 
 class _JournalReader:
-    def __init__(self, run: Any, *, is_whole: bool) -> None:
+    def __init__(self, run: Any, *, is_root: bool) -> None:
         self._run = run
-        self._is_whole = is_whole
-        self._began = None if run.started is None else run.started.timestamp()
+        self._is_root = is_root
+        self._started = None if run.started is None else run.started.timestamp()
         self.events: list[AgentEvent] = []
         self._is_open = False
-        """Whether calls wait for their results, which come before what the user has added meanwhile."""
+        """Whether calls wait for results. The results precede messages that the user added in the meantime."""
         self._waiting: list[AgentEvent] = []
-        entries = tuple(run.journal.entries)  # the run may be going on
+        entries = tuple(run.journal.entries)  # The run may be in progress.
         for at, entry in enumerate(entries):
-            # An interruption that was not the end is no part of the story.
+            # An interruption or pause that the run continued after is not an event.
             if not isinstance(entry, RunInterrupted | RunPaused) or at == len(entries) - 1:
                 self._add(entry)
         self.events += self._waiting
@@ -71,88 +73,90 @@ class _JournalReader:
         step = entry.step
         match entry:
             case MessagesAdded():
-                said = entry.messages if self._is_whole else entry.messages[entry.inherited :]
-                is_first = not self.events and self._is_whole
-                self._tell(entry, _conversation(said, step) if is_first or entry.inherited else _spoken(said, step))
+                messages = entry.messages if self._is_root else entry.messages[entry.inherited :]
+                is_first = not self.events and self._is_root
+                self._append(
+                    entry, _prior_events(messages, step) if is_first or entry.inherited else _events(messages, step)
+                )
             case ModelResponded():
                 if entry.refusal is None:
-                    self._tell(entry, _turn(entry))
+                    self._append(entry, _turn_events(entry))
                     self._is_open = bool(entry.calls)
             case ToolResultsAdded():
                 self._close(entry, entry.results)
                 if entry.context is not None:
-                    self._tell(entry, events_of({"role": "user", "content": entry.context}, step))
+                    self._append(entry, events_of({"role": "user", "content": entry.context}, step))
                 self._release()
             case HistoryEdited():
-                added = _conversation([entry.messages[at] for at in entry.added], step)
-                self._tell(entry, added, waits=self._is_open)
+                added = _prior_events([entry.messages[at] for at in entry.added], step)
+                self._append(entry, added, waits=self._is_open)
             case BranchStarted():
                 children = [child for child in list(self._run.branches) if child.id == entry.child_id]
                 for child in children:
-                    self.events += _JournalReader(child, is_whole=False).events
+                    self.events += _JournalReader(child, is_root=False).events
             case Compacted():
                 if entry.summary:
                     steps = list(entry.steps)
-                    self._tell(
+                    self._append(
                         entry, [SummaryEvent(iteration=step, summary=entry.summary, summarized_iterations=steps)]
                     )
             case RunFinished():
-                self._tell(entry, [_end(entry)])
+                self._append(entry, [_end_event(entry)])
             case RunFailed() | RunInterrupted():
                 self._close(entry, entry.results)
                 self._release()
-                self._tell(entry, [ErrorEvent(iteration=step, error=entry.error)])
+                self._append(entry, [ErrorEvent(iteration=step, error=entry.error)])
             case RunPaused():
                 self._close(entry, entry.results)
                 self._release()
             case InputRequested():
                 asked = HumanInputRequestedEvent(iteration=step, question=entry.question)
                 asked.tool_call_id, asked.request_id = entry.call_id, entry.request_id
-                self._tell(entry, [asked])
+                self._append(entry, [asked])
             case InputReceived():
                 answered = HumanInputReceivedEvent(iteration=step, response=entry.answer)
                 answered.tool_call_id, answered.request_id = entry.call_id, entry.request_id
-                self._tell(entry, [answered])
+                self._append(entry, [answered])
             case RunStarted() | ModelRequested() | ToolStarted() | ToolFinished() | BranchFinished():
                 pass
             case _:
                 assert_never(entry)
 
     def _close(self, entry: Entry, results: tuple[ResultMessage, ...]) -> None:
-        self._tell(entry, [_result(result, entry.step) for result in results])
+        self._append(entry, [_result(result, entry.step) for result in results])
 
     def _release(self) -> None:
         self.events += self._waiting
         self._waiting, self._is_open = [], False
 
-    def _tell(self, entry: Entry, made: Any, *, waits: bool = False) -> None:
+    def _append(self, entry: Entry, events: Sequence[AgentEvent], *, waits: bool = False) -> None:
         run = self._run
-        for event in made:
-            if isinstance(event, Spoken) and event.rest:
-                event.rest = _own(event.rest)
-            if self._began is not None:
-                event.timestamp = int((self._began + entry.at) * 1000)
+        for event in events:
+            if isinstance(event, ConversationEvent) and event.rest:
+                event.rest = copy_json(event.rest)  # Changes of an event must not change the journal.
+            if self._started is not None:
+                event.timestamp = int((self._started + entry.at) * 1000)
             if run.branch is not None:
                 event.branch, event.run_id = run.branch, run.id
-        (self._waiting if waits else self.events).extend(made)
+        (self._waiting if waits else self.events).extend(events)
 
 
-def _conversation(messages: Any, iteration: int) -> list[AgentEvent]:
-    """Messages that were not said in this run, all of one iteration."""
+def _prior_events(messages: Iterable[Message], iteration: int) -> list[AgentEvent]:
+    """Return the events of messages from before the run, all of one iteration."""
     events: list[AgentEvent] = []
     for message in messages:
-        made = events_of(message, iteration)
-        if isinstance(made[0], ToolCallEvent) and made[0].rest is None:
-            made[0].rest = {}  # a turn of its own, though it may follow another
-        events += made
+        added = events_of(message, iteration)
+        if isinstance(added[0], ToolCallEvent) and added[0].rest is None:
+            added[0].rest = {}  # It is a separate turn, even if it follows another one.
+        events += added
     return events
 
 
-def _spoken(messages: Any, iteration: int) -> list[AgentEvent]:
+def _events(messages: Iterable[Message], iteration: int) -> list[AgentEvent]:
     return [event for message in messages for event in events_of(message, iteration)]
 
 
-def _turn(entry: ModelResponded) -> list[Said]:
+def _turn_events(entry: ModelResponded) -> list[MessagePart]:
     message: Message = {"role": "assistant", "content": entry.content}
     if entry.calls:
         message["tool_calls"] = [
@@ -162,26 +166,26 @@ def _turn(entry: ModelResponded) -> list[Said]:
     return events_of(message | entry.extra, entry.step)
 
 
-def _result(said: ResultMessage, iteration: int) -> ToolResultEvent | ErrorEvent:
-    call_id = str(said.call_id or "")  # a hook may have made anything of it
-    message = {"role": "tool", "tool_call_id": said.call_id, "content": said.content}
-    text = text_of(said.content)
-    made: ToolResultEvent | ErrorEvent
-    if said.form in ("stopped", "skipped"):
-        is_recoverable = said.form == "skipped"
-        made = ErrorEvent(iteration=iteration, error=text, recoverable=is_recoverable, tool_call_id=call_id)
-    elif said.form == "error":
-        made = outcome(call_id, text, iteration)
+def _result(result: ResultMessage, iteration: int) -> ToolResultEvent | ErrorEvent:
+    call_id = str(result.call_id or "")  # A hook may have replaced it by any value.
+    message = {"role": "tool", "tool_call_id": result.call_id, "content": result.content}
+    text = text_of(result.content)
+    event: ToolResultEvent | ErrorEvent
+    if result.form in ("stopped", "skipped"):
+        is_recoverable = result.form == "skipped"
+        event = ErrorEvent(iteration=iteration, error=text, recoverable=is_recoverable, tool_call_id=call_id)
+    elif result.form == "error":
+        event = outcome_event(call_id, text, iteration)
     else:
-        result = read_json(text) if said.form == "json" else text
-        made = ToolResultEvent(iteration=iteration, tool_call_id=call_id, result=result)
-    seconds: Any = said.seconds
-    made.seconds = seconds if isinstance(seconds, int | float) else None
-    keep_rest([made], message)
-    return made
+        output = read_json(text) if result.form == "json" else text
+        event = ToolResultEvent(iteration=iteration, tool_call_id=call_id, result=output)
+    seconds: Any = result.seconds
+    event.seconds = seconds if isinstance(seconds, int | float) else None
+    attach_remainder([event], message)
+    return event
 
 
-def _end(entry: RunFinished) -> CompletionEvent | ErrorEvent:
+def _end_event(entry: RunFinished) -> CompletionEvent | ErrorEvent:
     if entry.form == "error":
         return ErrorEvent(iteration=entry.step, error=entry.content)
     result = read_json(entry.content) if entry.form == "json" else entry.content
@@ -189,15 +193,8 @@ def _end(entry: RunFinished) -> CompletionEvent | ErrorEvent:
 
 
 def read_json(text: str) -> Any:
-    """What the JSON says; the text itself where it is nested too deep for the reader."""
+    """Parse JSON, or return the text if it has too many levels for the parser."""
     try:
         return from_json(text)
     except ValueError:
         return text
-
-
-def _own(value: Any) -> Any:
-    """The value in dicts and lists that nobody else holds, so that who changes an event changes no entry."""
-    if isinstance(value, dict):
-        return {key: _own(item) for key, item in value.items()}
-    return [_own(item) for item in value] if isinstance(value, list) else value

@@ -1,7 +1,7 @@
-"""Between a thread and a conversation: OpenAI's messages as events, and back to the same messages.
+"""Conversion between a thread and a conversation: OpenAI messages to events, and back to the same messages.
 
-An assistant message is an event for its text, if it has any, and one for each call. What a message holds
-beyond that travels on its first event, so that nothing is lost on the way.
+An assistant message becomes one event for its text, if it has any, and one for each call. The other keys of a message
+are stored on its first event, so that nothing is lost.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from acorn.thread.events import (
     ToolCallEvent,
     ToolResultEvent,
     as_events,
-    plain_of,
+    to_finite_json,
 )
 from acorn.types import TOOL_ERROR, JsonObject
 
 Message = JsonObject
-Said = MessageEvent | ToolCallEvent | ToolResultEvent | ErrorEvent
+MessagePart = MessageEvent | ToolCallEvent | ToolResultEvent | ErrorEvent
 
 
 def from_messages(messages: Iterable[Mapping[str, Any]]) -> list[AgentEvent]:
-    """A conversation as events; each turn of the model begins an iteration.
+    """Convert a conversation to events; each turn of the model starts an iteration.
 
-    A message of a role that nobody knows is a `pydantic.ValidationError`, and what is no message an `InputError`.
+    A message with an unknown role raises `pydantic.ValidationError`. A value that is not a message raises `InputError`.
     """
     events: list[AgentEvent] = []
     iteration = 0
-    anything: Any = messages
-    if not isinstance(anything, Iterable) or isinstance(anything, str | Mapping):
+    source: Any = messages
+    if not isinstance(source, Iterable) or isinstance(source, str | Mapping):
         raise InputError(f"`from_messages` takes a list of messages, got {excerpt(messages)}.")
-    for index, message in enumerate(anything):
+    for index, message in enumerate(source):
         if not isinstance(message, Mapping):
             raise InputError(f"`messages[{index}]` must be a dict with a `role`, got {excerpt(message)}.")
         iteration += message.get("role") == "assistant"
@@ -52,26 +52,26 @@ def from_messages(messages: Iterable[Mapping[str, Any]]) -> list[AgentEvent]:
     return events
 
 
-def events_of(message: Mapping[str, Any], iteration: int) -> list[Said]:
-    """The events of one message."""
+def events_of(message: Mapping[str, Any], iteration: int) -> list[MessagePart]:
+    """Return the events of a message."""
     role, text = message.get("role"), text_of(message.get("content"))
-    made: list[Said]
+    events: list[MessagePart]
     if role == "tool":
-        made = [outcome(str(message.get("tool_call_id") or ""), text, iteration)]
+        events = [outcome_event(str(message.get("tool_call_id") or ""), text, iteration)]
     elif role == "assistant":
         calls = message.get("tool_calls")
-        made = [read_call(call, iteration) for call in (calls if isinstance(calls, list | tuple) else ())]
-        if text or not made:
-            made.insert(0, MessageEvent(iteration=iteration, role="assistant", content=text))
+        events = [read_call(call, iteration) for call in (calls if isinstance(calls, list | tuple) else ())]
+        if text or not events:
+            events.insert(0, MessageEvent(iteration=iteration, role="assistant", content=text))
     else:
         known: Any = "system" if role == "developer" else role
-        made = [MessageEvent(iteration=iteration, role=known, content=text)]
-    keep_rest(made, message)
-    return made
+        events = [MessageEvent(iteration=iteration, role=known, content=text)]
+    attach_remainder(events, message)
+    return events
 
 
-def outcome(call_id: str, text: str, iteration: int) -> ToolResultEvent | ErrorEvent:
-    """What came of a call, from the text that the model reads."""
+def outcome_event(call_id: str, text: str, iteration: int) -> ToolResultEvent | ErrorEvent:
+    """Return the result or error event of a call, given the text that the model reads."""
     if text.startswith(TOOL_ERROR):
         error = text.removeprefix(TOOL_ERROR)
     elif text.startswith(VALIDATION_ERROR_START):
@@ -81,31 +81,30 @@ def outcome(call_id: str, text: str, iteration: int) -> ToolResultEvent | ErrorE
     return ErrorEvent(iteration=iteration, error=error, recoverable=True, tool_call_id=call_id)
 
 
-def keep_rest(made: Sequence[Said], message: Mapping[str, Any]) -> None:
-    """Let the first event carry, in place, what the events of a message would not give back."""
-    plain = _message(made)
-    if plain == message:
+def attach_remainder(events: Sequence[MessagePart], message: Mapping[str, Any]) -> None:
+    """Store on the first event of a message the keys that the events do not describe."""
+    described = _message(events)
+    if described == message:
         return
-    rest = {key: value for key, value in message.items() if key not in plain or plain[key] != value}
-    made[0].rest = rest
-    made[0].left_out = [key for key in plain if key not in message] or None
+    events[0].rest = {key: value for key, value in message.items() if key not in described or described[key] != value}
+    events[0].left_out = [key for key in described if key not in message] or None
 
 
-def read_call(call: Any, iteration: int) -> ToolCallEvent:
-    """A call, whoever wrote it; what is wrong with it stays in the message's rest."""
+def read_call(call: object, iteration: int) -> ToolCallEvent:
+    """Return the event of a call in any form; an invalid call is kept in the remainder of the message."""
     source: Mapping[str, Any] = call if isinstance(call, Mapping) else {}
     function = source.get("function")
     holder: Mapping[str, Any] = function if isinstance(function, Mapping) else source
     arguments = holder.get("arguments")
     text = arguments if isinstance(arguments, str) else to_json_text(arguments or {})
-    return called(str(source.get("id") or ""), str(holder.get("name") or ""), text, iteration)
+    return make_call_event(str(source.get("id") or ""), str(holder.get("name") or ""), text, iteration)
 
 
-def called(call_id: str, name: str, arguments: str, iteration: int) -> ToolCallEvent:
-    """A call with its arguments as text."""
+def make_call_event(call_id: str, name: str, arguments: str, iteration: int) -> ToolCallEvent:
+    """Return the event of a call with its arguments as text."""
     try:
         parsed = from_json(arguments, allow_inf_nan=False)
-    except (ValueError, TypeError):  # no JSON, or half a surrogate pair in it
+    except (ValueError, TypeError):  # Not JSON, or JSON with a lone surrogate.
         parsed = None
     args: JsonObject = parsed if isinstance(parsed, dict) else {}
     if to_json_text(args) == arguments:
@@ -114,51 +113,51 @@ def called(call_id: str, name: str, arguments: str, iteration: int) -> ToolCallE
         iteration=iteration,
         tool_name=name,
         tool_call_id=call_id,
-        args=plain_of(args),  # `1e999` is infinite
+        args=to_finite_json(args),  # `1e999` is infinite.
         raw_arguments=arguments,
     )
 
 
-# Back
+# From events to messages.
 
 
 def to_messages(events: Iterable[AgentEvent]) -> list[Message]:
-    """The conversation of a run, without those of its branches; a summary stands for the iterations that it sums up."""
-    listed = as_events(events)
-    outer = min(listed, key=_depth, default=None)
+    """Return the conversation of a run without its branches; a summary replaces the iterations that it covers."""
+    all_events = as_events(events)
+    outer = min(all_events, key=_depth, default=None)
     messages: list[Message] = []
     iterations: list[int] = []
-    turn: list[Said] = []
-    for event in listed:
+    turn: list[MessagePart] = []
+    for event in all_events:
         if outer is None or (event.branch, event.run_id) != (outer.branch, outer.run_id):
             continue
-        if turn and not (isinstance(event, ToolCallEvent) and goes_on(turn[-1], event)):
-            messages.append(whole(turn))
+        if turn and not (isinstance(event, ToolCallEvent) and is_same_turn(turn[-1], event)):
+            messages.append(join_events(turn))
             iterations.append(turn[0].iteration)
             turn = []
         if isinstance(event, ToolCallEvent) or (isinstance(event, MessageEvent) and event.role == "assistant"):
             turn.append(event)
         elif isinstance(event, SummaryEvent):
-            sum_up(event, messages, iterations)
+            apply_summary(event, messages, iterations)
         else:
-            made = messages_of(event)
-            messages += made
-            iterations += [event.iteration] * len(made)
-    return [*messages, whole(turn)] if turn else messages
+            added = messages_of(event)
+            messages += added
+            iterations += [event.iteration] * len(added)
+    return [*messages, join_events(turn)] if turn else messages
 
 
-def sum_up(event: SummaryEvent, messages: list[Message], iterations: list[int]) -> None:
-    """Put a summary, in place, where the last of the messages stood that it stands for."""
-    said = [at for at, message in enumerate(messages) if message["role"] == "user" and iterations[at] == 0]
-    gone = [
+def apply_summary(event: SummaryEvent, messages: list[Message], iterations: list[int]) -> None:
+    """Replace, in place, the summarized messages by a summary at the position of the last one."""
+    inputs = [at for at, message in enumerate(messages) if message["role"] == "user" and iterations[at] == 0]
+    summarized = [
         at
         for at, message in enumerate(messages)
-        if iterations[at] in event.summarized_iterations and message["role"] != "system" and at not in said[-1:]
+        if iterations[at] in event.summarized_iterations and message["role"] != "system" and at not in inputs[-1:]
     ]
-    where = gone[-1] + 1 if gone else len(messages)
+    where = summarized[-1] + 1 if summarized else len(messages)
     messages.insert(where, {"role": "user", "content": event.summary})
     iterations.insert(where, event.iteration)
-    for at in reversed(gone):
+    for at in reversed(summarized):
         del messages[at], iterations[at]
 
 
@@ -166,17 +165,18 @@ def _depth(event: AgentEvent) -> int:
     return 0 if event.branch is None else event.branch.count("/") + 1
 
 
-def goes_on(last: Said, event: ToolCallEvent) -> bool:
-    """Whether a call is part of the same turn; one with a rest begins its own."""
+def is_same_turn(last: MessagePart, event: ToolCallEvent) -> bool:
+    """Return whether a call belongs to the same turn; a call with a remainder starts a new one."""
     return event.iteration == last.iteration and event.rest is None
 
 
 def messages_of(event: AgentEvent) -> list[Message]:
+    """Return the messages of an event that is not part of an assistant turn."""
     match event:
         case MessageEvent() | ToolResultEvent():
-            return [whole([event])]
+            return [join_events([event])]
         case ErrorEvent():
-            return [] if event.tool_call_id is None else [whole([event])]
+            return [] if event.tool_call_id is None else [join_events([event])]
         case HumanInputRequestedEvent():
             return [] if event.tool_call_id is not None else [{"role": "assistant", "content": event.question}]
         case HumanInputReceivedEvent():
@@ -184,22 +184,22 @@ def messages_of(event: AgentEvent) -> list[Message]:
         case CompletionEvent():
             return []
         case ToolCallEvent() | SummaryEvent():
-            raise AssertionError("a call is part of a turn, and a summary stands for others")
+            raise AssertionError("A call is part of a turn, and a summary replaces other messages.")
         case _:
             assert_never(event)
 
 
-def whole(made: Sequence[Said]) -> Message:
-    """The message that these events are, with what its first event carries."""
-    message = _message(made)
-    first = made[0]
+def join_events(events: Sequence[MessagePart]) -> Message:
+    """Return the message of these events, with the remainder on its first event."""
+    message = _message(events)
+    first = events[0]
     for key in first.left_out or ():
         message.pop(key, None)
     return message | first.rest if first.rest else message
 
 
-def _message(made: Sequence[Said]) -> Message:
-    first = made[0]
+def _message(events: Sequence[MessagePart]) -> Message:
+    first = events[0]
     if isinstance(first, ToolResultEvent):
         text = first.result if isinstance(first.result, str) else to_json_text(first.result)
         return {"role": "tool", "tool_call_id": first.tool_call_id, "content": text}
@@ -209,7 +209,7 @@ def _message(made: Sequence[Said]) -> Message:
     message: Message = {"role": "assistant", "content": ""}
     if isinstance(first, MessageEvent):
         message = {"role": first.role, "content": first.content}
-    calls = [event for event in made if isinstance(event, ToolCallEvent)]
+    calls = [event for event in events if isinstance(event, ToolCallEvent)]
     if calls:
         message["tool_calls"] = [_function(call) for call in calls]
     return message

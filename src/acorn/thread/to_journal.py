@@ -1,9 +1,10 @@
-"""From events to the entries of a journal: what a fork keeps of another run. The way back of `recall.py`.
+"""Conversion of the events of a thread to the entries of a journal, for forks and for views.
 
-The visible fields of an event count. What travels beside them, to give a message back to the letter, is left out where
-it says something else: then the event was edited.
+`fork_entries` writes the part of another run that a fork continues from. It is the reverse of `from_journal.py`. The
+visible fields of an event take precedence: the stored remainder of a message is dropped if it disagrees with them,
+because then the user edited the event.
 
-A thread as the entries of a journal, as far as it tells: it knows neither requests nor when a call began.
+`thread_entries` describes any thread as entries, as far as possible: a thread has no requests and no start of calls.
 """
 
 from __future__ import annotations
@@ -35,26 +36,36 @@ from acorn.journal import (
 from acorn.thread.events import (
     AgentEvent,
     CompletionEvent,
+    ConversationEvent,
     ErrorEvent,
     HumanInputReceivedEvent,
     HumanInputRequestedEvent,
     MessageEvent,
-    Spoken,
     SummaryEvent,
     ToolCallEvent,
     ToolResultEvent,
-    plain_of,
+    to_finite_json,
 )
 from acorn.thread.from_journal import read_json
-from acorn.thread.messages import Said, called, goes_on, messages_of, outcome, read_call, sum_up, to_messages, whole
+from acorn.thread.messages import (
+    MessagePart,
+    apply_summary,
+    is_same_turn,
+    join_events,
+    make_call_event,
+    messages_of,
+    outcome_event,
+    read_call,
+    to_messages,
+)
 from acorn.types import TOOL_ERROR, JsonObject, Usage
 
-_QUESTION = "ask_human"
+_ASK_HUMAN = "ask_human"
 _TURN_KEYS = ("role", "content", "tool_calls")
 
 
-def entries_of_fork(events: Sequence[AgentEvent], run_id: str, at: float) -> list[Entry]:
-    """The entries of a journal that tells these events, all of one run; `history_of` them is `to_messages`."""
+def fork_entries(events: Sequence[AgentEvent], run_id: str, at: float) -> list[Entry]:
+    """Return the entries for these events of one run; their history is equal to `to_messages(events)`."""
     return _ForkWriter(events, run_id, at).entries
 
 
@@ -65,11 +76,11 @@ class _ForkWriter:
         self._history: list[Message] = []
         self._iterations: list[int] = []
         self._names: dict[str, tuple[str, str]] = {}
-        """The calls so far, by their ids: the tool, and its arguments."""
-        self._turn: list[Said] = []
+        """The tool and the arguments of each call so far, by call id."""
+        self._turn: list[MessagePart] = []
         self._results: list[ToolResultEvent | ErrorEvent] = []
         first = next((index for index, event in enumerate(events) if event.iteration > 0), len(events))
-        self._put(MessagesAdded(run_id, 0, at, tuple(to_messages(events[:first]))))
+        self._append(MessagesAdded(run_id, 0, at, tuple(to_messages(events[:first]))))
         for event in events[first:]:
             self._add(event)
         self._flush()
@@ -77,7 +88,7 @@ class _ForkWriter:
     def _add(self, event: AgentEvent) -> None:
         is_turn = isinstance(event, ToolCallEvent) or (isinstance(event, MessageEvent) and event.role == "assistant")
         is_result = isinstance(event, ToolResultEvent) or (isinstance(event, ErrorEvent) and bool(event.tool_call_id))
-        if self._turn and not (isinstance(event, ToolCallEvent) and goes_on(self._turn[-1], event)):
+        if self._turn and not (isinstance(event, ToolCallEvent) and is_same_turn(self._turn[-1], event)):
             self._flush()
         if self._results and not (is_result and event.iteration == self._results[-1].iteration):
             self._flush()
@@ -87,56 +98,58 @@ class _ForkWriter:
         elif is_result and isinstance(event, ToolResultEvent | ErrorEvent):
             self._results.append(event)
         elif isinstance(event, SummaryEvent):
-            self._sum_up(event)
+            self._apply_summary(event)
         elif isinstance(event, HumanInputRequestedEvent) and event.tool_call_id is not None:
             call_id, (name, arguments) = event.tool_call_id, self._names.get(event.tool_call_id, ("", ""))
-            kind: Any = "question" if name == _QUESTION else "approval"
+            kind: Any = "question" if name == _ASK_HUMAN else "approval"
             request_id = event.request_id or ""
-            self._put(InputRequested(*here, request_id, call_id, kind, event.question, name, arguments))
+            self._append(InputRequested(*here, request_id, call_id, kind, event.question, name, arguments))
         elif isinstance(event, HumanInputReceivedEvent) and event.tool_call_id is not None:
-            self._put(InputReceived(*here, event.request_id or "", event.tool_call_id, event.response))
-        elif said := messages_of(event):
-            self._put(MessagesAdded(*here, tuple(said)))
+            self._append(InputReceived(*here, event.request_id or "", event.tool_call_id, event.response))
+        elif messages := messages_of(event):
+            self._append(MessagesAdded(*here, tuple(messages)))
 
-    def _put(self, entry: Entry) -> None:
+    def _append(self, entry: Entry) -> None:
         self.entries.append(entry)
         change = change_of(entry, len(self._history))
         if change is not None:
-            where, removed, made = change
-            self._history[where : where + removed] = made
-            self._iterations[where : where + removed] = [entry.step] * len(made)
+            where, removed, added = change
+            self._history[where : where + removed] = added
+            self._iterations[where : where + removed] = [entry.step] * len(added)
 
     def _flush(self) -> None:
         if self._turn:
             turn, self._turn = self._turn, []
-            self._put(self._answered(turn))
+            self._append(self._turn_entry(turn))
         if self._results:
             results, self._results = self._results, []
             here = (self._run_id, results[0].iteration, self._at)
-            self._put(ToolResultsAdded(*here, tuple(map(_said, results)), None, len(self._history)))
+            self._append(ToolResultsAdded(*here, tuple(map(_result_message, results)), None, len(self._history)))
 
-    def _answered(self, turn: list[Said]) -> Entry:
-        message = whole(turn)
+    def _turn_entry(self, turn: list[MessagePart]) -> Entry:
+        message = join_events(turn)
         here = (self._run_id, turn[0].iteration, self._at)
-        calls = _calls(message.get("tool_calls") or ())
+        calls = _read_calls(message.get("tool_calls") or ())
         extra = {key: value for key, value in message.items() if key not in _TURN_KEYS}
         for call in calls or ():
             self._names[call.id] = (call.name, call.arguments)
-        if calls is None or not isinstance(message.get("content"), str):  # somebody's own, which stays as it is
+        if calls is None or not isinstance(
+            message.get("content"), str
+        ):  # A message in a form of the user, which stays unchanged.
             return MessagesAdded(*here, (message,))
         stop = "tool_calls" if calls else "stop"
         return ModelResponded(
             *here, self._at, "", message["content"], None, calls, copy_json(extra), stop, None, Usage(), None, 0, ()
         )
 
-    def _sum_up(self, event: SummaryEvent) -> None:
-        """Say which stretch of the history the summary stands for, and what stays of it."""
+    def _apply_summary(self, event: SummaryEvent) -> None:
+        """Append the entry that replaces a part of the history by a summary."""
         before, after, iterations = self._history, list(self._history), list(self._iterations)
-        sum_up(event, after, iterations)
-        where = _same(before, after)
-        behind = _same(before[where:][::-1], after[where:][::-1])
-        made = after[where : len(after) - behind]
-        self._put(
+        apply_summary(event, after, iterations)
+        where = _count_common(before, after)
+        common_end = _count_common(before[where:][::-1], after[where:][::-1])
+        added = after[where : len(after) - common_end]
+        self._append(
             Compacted(
                 self._run_id,
                 event.iteration,
@@ -145,8 +158,8 @@ class _ForkWriter:
                 "",
                 event.summary,
                 where,
-                len(before) - behind - where,
-                tuple(copy_json(made)),
+                len(before) - common_end - where,
+                tuple(copy_json(added)),
                 tuple(event.summarized_iterations),
                 Usage(),
                 None,
@@ -155,32 +168,32 @@ class _ForkWriter:
         self._iterations = iterations
 
 
-def _same(one: Sequence[Message], other: Sequence[Message]) -> int:
-    """How many of the first messages are the very same."""
+def _count_common(one: Sequence[Message], other: Sequence[Message]) -> int:
+    """Return the number of leading messages that are the same objects."""
     count = 0
-    for mine, theirs in zip(one, other, strict=False):
-        if mine is not theirs:
+    for left, right in zip(one, other, strict=False):
+        if left is not right:
             break
         count += 1
     return count
 
 
-def _calls(made: Any) -> tuple[CalledTool, ...] | None:
-    """The calls of a message as a model makes them; None where they are otherwise."""
-    found: list[CalledTool] = []
-    for call in made:
+def _read_calls(calls: Iterable[Any]) -> tuple[CalledTool, ...] | None:
+    """Return the calls of a message, or None if one does not have the form of a model response."""
+    called: list[CalledTool] = []
+    for call in calls:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict) or call.keys() != {"id", "type", "function"}:
             return None
-        one = CalledTool(call["id"], function.get("name", ""), function.get("arguments", ""))
-        if not all(isinstance(part, str) for part in one) or function.keys() != {"name", "arguments"}:
+        tool_call = CalledTool(call["id"], function.get("name", ""), function.get("arguments", ""))
+        if not all(isinstance(part, str) for part in tool_call) or function.keys() != {"name", "arguments"}:
             return None
-        found.append(one)
-    return tuple(found)
+        called.append(tool_call)
+    return tuple(called)
 
 
-def _said(event: ToolResultEvent | ErrorEvent) -> ResultMessage:
-    content = whole([event])["content"]
+def _result_message(event: ToolResultEvent | ErrorEvent) -> ResultMessage:
+    content = join_events([event])["content"]
     form: Form
     if isinstance(event, ToolResultEvent):
         form = "text" if isinstance(event.result, str) else "json"
@@ -191,119 +204,127 @@ def _said(event: ToolResultEvent | ErrorEvent) -> ResultMessage:
     return ResultMessage(event.tool_call_id or "", content, form, event.seconds)
 
 
-# What was edited
+# Edited events.
 
 
-def close_calls(events: Sequence[AgentEvent]) -> None:
-    """Let the visible fields of the events count, in place."""
+def discard_outdated_extras(events: Sequence[AgentEvent]) -> None:
+    """Remove, in place, stored texts that disagree with the visible fields of the events."""
     for event in events:
-        if isinstance(event, ToolCallEvent) and not _is_text_of(event.raw_arguments, event.args):
+        if isinstance(event, ToolCallEvent) and not _matches_arguments(event.raw_arguments, event.args):
             event.raw_arguments = None
-        rest = event.rest if isinstance(event, Spoken) else None
-        if isinstance(event, Spoken) and rest and "content" in rest and not _agrees(event, text_of(rest["content"])):
+        rest = event.rest if isinstance(event, ConversationEvent) else None
+        if (
+            isinstance(event, ConversationEvent)
+            and rest
+            and "content" in rest
+            and not _agrees(event, text_of(rest["content"]))
+        ):
             event.rest = {key: value for key, value in rest.items() if key != "content"} or None
-    turn: list[Said] = []
+    turn: list[MessagePart] = []
     for event in events:
-        if not (isinstance(event, ToolCallEvent) and turn and goes_on(turn[-1], event)):
-            _settle_calls(turn)
+        if not (isinstance(event, ToolCallEvent) and turn and is_same_turn(turn[-1], event)):
+            _discard_edited_calls(turn)
             turn = []
         if isinstance(event, ToolCallEvent | MessageEvent):
             turn.append(event)
-    _settle_calls(turn)
+    _discard_edited_calls(turn)
 
 
-def _is_text_of(raw: str | None, args: JsonObject) -> bool:
-    return raw is None or bool(called("", "", raw, 0).args == plain_of(args))
+def _matches_arguments(raw: str | None, args: JsonObject) -> bool:
+    return raw is None or bool(make_call_event("", "", raw, 0).args == to_finite_json(args))
 
 
-def _agrees(event: Spoken, text: str) -> bool:
-    """Whether the content that travels along is what the event says."""
+def _agrees(event: ConversationEvent, text: str) -> bool:
+    """Return whether the stored content agrees with the visible fields of the event."""
     if isinstance(event, ToolResultEvent):
-        return bool(event.result == text or plain_of(event.result) == plain_of(read_json(text)))
+        return bool(event.result == text or to_finite_json(event.result) == to_finite_json(read_json(text)))
     if isinstance(event, ErrorEvent):
-        told = outcome("", text, 0)
-        return event.error in (text, told.error if isinstance(told, ErrorEvent) else text)
+        parsed = outcome_event("", text, 0)
+        return event.error in (text, parsed.error if isinstance(parsed, ErrorEvent) else text)
     return text == event.content if isinstance(event, MessageEvent) else True
 
 
-def _settle_calls(turn: list[Said]) -> None:
+def _discard_edited_calls(turn: list[MessagePart]) -> None:
     if not turn or not turn[0].rest or "tool_calls" not in turn[0].rest:
         return
-    written = turn[0].rest["tool_calls"]
-    read = [read_call(call, 0) for call in written] if isinstance(written, list | tuple) else []
+    stored = turn[0].rest["tool_calls"]
+    stored_calls = [read_call(call, 0) for call in stored] if isinstance(stored, list | tuple) else []
     calls = [event for event in turn if isinstance(event, ToolCallEvent)]
-    if [_words(call) for call in read] != [_words(call) for call in calls]:
-        # It stays a turn of its own, though nothing else travels along.
+    if [_call_key(call) for call in stored_calls] != [_call_key(call) for call in calls]:
+        # An empty remainder keeps it a separate turn.
         turn[0].rest = {key: value for key, value in turn[0].rest.items() if key != "tool_calls"}
 
 
-def _words(call: ToolCallEvent) -> tuple[str, str, Any]:
-    return call.tool_call_id, call.tool_name, plain_of(call.args)
+def _call_key(call: ToolCallEvent) -> tuple[str, str, object]:
+    return call.tool_call_id, call.tool_name, to_finite_json(call.args)
 
 
 _At = tuple[str, int, float]
-"""What all entries have: the run, the step, the time."""
+"""The fields of all entries: the run, the step, the time."""
 
 
 @dataclass(eq=False)
-class _ThreadFacts:
-    """A run of the thread, as far as it has been read."""
+class _RunState:
+    """The state of a run while its events are read."""
 
     id: str
     path: str = ""
     step: int = 0
     open_calls: dict[str, str] = field(default_factory=dict[str, str])
-    """The names of those without a result, by their ids."""
+    """The tool names of the calls without a result, by call id."""
     branched: set[str] = field(default_factory=set[str])
-    """The calls below which a branch hangs already."""
-    began: float | None = None
-    """The time of its first event that has one, in milliseconds since 1970."""
+    """The calls that already have a branch."""
+    started: float | None = None
+    """The time of its first event with a timestamp, in milliseconds since 1970."""
     now: float = 0.0
-    """Seconds into it."""
+    """The seconds since the start."""
 
-    def hear(self, event: AgentEvent) -> None:
+    def update(self, event: AgentEvent) -> None:
+        """Advance the step and the time to those of an event."""
         self.step = event.iteration or self.step
         if event.timestamp is not None:
-            self.began = event.timestamp if self.began is None else self.began
-            self.now = max(self.now, (event.timestamp - self.began) / 1000)
+            self.started = event.timestamp if self.started is None else self.started
+            self.now = max(self.now, (event.timestamp - self.started) / 1000)
 
 
-def entries_of(events: Iterable[AgentEvent]) -> Iterator[Entry]:
-    """What happened, in the words of the journal; each event becomes one entry, of the same order."""
-    runs = {"": _ThreadFacts("")}
+def thread_entries(events: Iterable[AgentEvent]) -> Iterator[Entry]:
+    """Yield one entry for each event, in the same order, and one for the start of each branch."""
+    runs = {"": _RunState("")}
     for event in events:
         key = (event.run_id or event.branch) if event.branch else ""
         if key not in runs:
-            runs[key] = _ThreadFacts(key, event.branch or "")
-            yield _begun(runs[key], event, list(runs.values()))
+            runs[key] = _RunState(key, event.branch or "")
+            yield _branch_started(runs[key], event, list(runs.values()))
         run = runs[key]
-        run.hear(event)
+        run.update(event)
         yield _entry(event, run)
 
 
-def _begun(child: _ThreadFacts, first: AgentEvent, runs: list[_ThreadFacts]) -> BranchStarted:
-    """A branch begins with its first event: below the open call of its name, or else by the user's code."""
+def _branch_started(child: _RunState, first: AgentEvent, runs: list[_RunState]) -> BranchStarted:
+    """Return the entry for the start of a branch: under the open call of its name, or else started by user code."""
     above, _, name = child.path.rpartition("/")
     parent = next((run for run in reversed(runs) if run.path == above), runs[0])
-    calls = [call_id for call_id, called in parent.open_calls.items() if called == name]
-    free = [call_id for call_id in calls if call_id not in parent.branched] or calls
-    parent.branched.update(free[:1])
-    if first.timestamp is not None and parent.began is not None:
-        parent.now = max(parent.now, (first.timestamp - parent.began) / 1000)
-    return BranchStarted(parent.id, parent.step, parent.now, child.id, child.path, free[0] if free else None)
+    calls = [call_id for call_id, tool in parent.open_calls.items() if tool == name]
+    candidates = [call_id for call_id in calls if call_id not in parent.branched] or calls
+    parent.branched.update(candidates[:1])
+    if first.timestamp is not None and parent.started is not None:
+        parent.now = max(parent.now, (first.timestamp - parent.started) / 1000)
+    return BranchStarted(
+        parent.id, parent.step, parent.now, child.id, child.path, candidates[0] if candidates else None
+    )
 
 
-def _entry(event: AgentEvent, run: _ThreadFacts) -> Entry:
+def _entry(event: AgentEvent, run: _RunState) -> Entry:
     at = (run.id, run.step, run.now)
     match event:
         case MessageEvent():
-            return _message_entries(at, event.role, event.content)
+            return _message_entry(at, event.role, event.content)
         case HumanInputRequestedEvent():
-            return _message_entries(at, event.type, event.question)
+            return _message_entry(at, event.type, event.question)
         case HumanInputReceivedEvent():
-            return _message_entries(at, event.type, event.response)
+            return _message_entry(at, event.type, event.response)
         case SummaryEvent():
-            return _message_entries(at, event.type, event.summary)
+            return _message_entry(at, event.type, event.summary)
         case ToolCallEvent():
             run.open_calls[event.tool_call_id] = event.tool_name
             arguments = to_compact_json(event.args) if event.raw_arguments is None else event.raw_arguments
@@ -312,23 +333,23 @@ def _entry(event: AgentEvent, run: _ThreadFacts) -> Entry:
         case ErrorEvent():
             if event.tool_call_id is None:
                 return RunFailed(*at, event.error, ())
-            return _result(at, run, ResultMessage(event.tool_call_id, event.error, "error", event.seconds))
+            return _result_entry(at, run, ResultMessage(event.tool_call_id, event.error, "error", event.seconds))
         case ToolResultEvent():
-            return _result(at, run, ResultMessage(event.tool_call_id, *_content(event.result), event.seconds))
+            return _result_entry(at, run, ResultMessage(event.tool_call_id, *_content(event.result), event.seconds))
         case CompletionEvent():
             return RunFinished(*at, "finish", *_content(event.result))
         case _:
             assert_never(event)
 
 
-def _message_entries(at: _At, role: str, content: str) -> MessagesAdded:
+def _message_entry(at: _At, role: str, content: str) -> MessagesAdded:
     return MessagesAdded(*at, ({"role": role, "content": content},))
 
 
-def _result(at: _At, run: _ThreadFacts, result: ResultMessage) -> ToolResultsAdded:
+def _result_entry(at: _At, run: _RunState, result: ResultMessage) -> ToolResultsAdded:
     run.open_calls.pop(result.call_id, None)
     return ToolResultsAdded(*at, (result,), None, None)
 
 
-def _content(value: Any) -> tuple[str, Form]:
+def _content(value: object) -> tuple[str, Form]:
     return (value, "text") if isinstance(value, str) else (to_compact_json(value), "json")

@@ -162,7 +162,7 @@ def test_long_number_is_kept_exactly(open_page: Open, store: MemoryStore) -> Non
     ask(page, "search number")
     expect(status(page)).to_have_text("finished")
     run_id = page.url.partition("run=")[2]
-    assert f'"id":{number}' in store.read(run_id)[0].birth.input.replace(" ", "")
+    assert f'"id":{number}' in store.read(run_id)[0].header.input.replace(" ", "")
     page.get_by_role("button", name="Again").click()
     page.get_by_role("tab", name="JSON").click()
     expect(page.get_by_label("Input as JSON")).to_have_value(re.compile(f'"id": {number}'))

@@ -1,1 +1,1 @@
-"""Functions as tools: marking them, gathering them, describing them, binding a model's arguments to them."""
+"""Tools: the `@tool` decorator, collecting, schemas, and binding the arguments of a model to a call."""

@@ -1,1 +1,1 @@
-"""Answers that are still being written: JSON in pieces to typed snapshots, at the cost of its length."""
+"""Partial answers: JSON text in pieces becomes typed snapshots, in linear time."""

@@ -1,9 +1,9 @@
 """The partial class of a model or a dataclass, and the frames that fill it.
 
-One Pydantic class for each, all fields optional, nested ones partial as well. A snapshot is a new
-instance that shares the values of the last one. Where the field that is being written is long, its key is
-left out of the instance's dict and filled in when somebody looks: at the attribute, or at the whole, as
-`model_dump`, `==`, `repr` and copying do through `__dict__`.
+There is one Pydantic class for each model, with all fields optional and nested models partial as well. A snapshot is a
+new instance that shares the values of the last one. If the field that is being written is long, its key is not in the
+`__dict__` of the instance. It is filled in when it is read: through the attribute, or through `__dict__`, which
+`model_dump`, `==`, `repr` and copying use.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _fields_set, _extra, _private = (
 
 
 class PartialModel(BaseModel):
-    """A model in the middle of being written: every field is there, or None."""
+    """A model that is being written: every field has a value or None."""
 
     model_config = ConfigDict(protected_namespaces=(), arbitrary_types_allowed=True)
     __slots__ = ("__acorn_open__",)
-    __acorn_whole__: ClassVar[Any]
-    """The model or dataclass it is a part of."""
+    __acorn_complete__: ClassVar[Any]
+    """The complete model or dataclass."""
 
-    def __reduce__(self) -> Any:  # no module has the class under its name
-        return _restored, (self.__acorn_whole__, self.__getstate__())
+    def __reduce__(self) -> Any:  # No module has the class under its name.
+        return _restore, (self.__acorn_complete__, self.__getstate__())
 
     def __getattr__(self, name: str) -> Any:
         _fill(self, name)
         values = _get_dict(self)
-        if name in values:  # made just now, or by another thread
+        if name in values:  # Filled in just now, or by another thread.
             return values[name]
         return super().__getattr__(name)  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
-    if not TYPE_CHECKING:  # to a checker `__dict__` is what it always is
+    if not TYPE_CHECKING:  # Type checkers see the usual `__dict__`.
 
         @property
         def __dict__(self) -> JsonObject:
@@ -75,58 +75,58 @@ _set_fields_set, _set_extra, _set_private = _fields_set.__set__, _extra.__set__,
 
 
 def _fill(instance: PartialModel, name: str | None = None) -> None:
-    """Make the field that was left out, if it is the one that is asked for."""
+    """Fill in the pending field, if it is the requested one."""
     try:
         pending = _get_open(instance)
-    except AttributeError:  # made by Pydantic itself, not by a frame
+    except AttributeError:  # Created by Pydantic, not by a frame.
         return
     if pending is None or (name is not None and pending[0] != name):
         return
     values = _get_dict(instance)
     values[pending[0]] = pending[1].value()
-    # In the order of the fields, as a dump shows them.
+    # Use the order of the fields, as in a dump.
     _set_dict(instance, {field: values[field] for field in type(instance).__pydantic_fields__})
     _set_open(instance, None)
 
 
-def _restored(kind: Any, state: dict[Any, Any]) -> PartialModel:
+def _restore(kind: object, state: dict[Any, Any]) -> PartialModel:
     instance = _new(partial_class(kind))
     instance.__setstate__(state)
     return instance
 
 
 class ModelFrame:
-    """A model that is open."""
+    """An open model."""
 
     __slots__ = ("cls", "done", "extra", "fields", "key", "name", "other", "seen", "values")
     is_object = True
     decides = False
 
-    def __init__(self, cls: type[PartialModel], fields: dict[str, tuple[str, Any]], other: Any) -> None:
+    def __init__(self, cls: type[PartialModel], fields: Mapping[str, tuple[str, object]], other: Any) -> None:
         self.cls = cls
         self.fields = fields
         self.other = other
-        """The plan of what no field has a name for."""
+        """The expectation of unknown keys."""
         self.name: str | None = None
         self.key = ""
         self.seen: set[str] = set()
-        """The fields that have begun to show; a new set each time, for the snapshots keep theirs."""
+        """The fields that are shown. A new set after each change, because snapshots keep the old one."""
         self.done: tuple[str, ...] = ()
         """The fields whose values are complete."""
         self.values: dict[str, Any] = dict.fromkeys(cls.__pydantic_fields__)
         self.extra: JsonObject | None = {} if cls.model_config.get("extra") == "allow" else None
 
     def enter(self, key: str) -> Any:
-        found = self.fields.get(key)
-        if found is None:  # a key that the model does not have: read it, show nothing
+        field = self.fields.get(key)
+        if field is None:  # An unknown key: read its value, but do not show it.
             self.name, self.key = None, key
             return self.other
-        self.name = found[0]
-        if self.name in self.done:  # written twice: the last one counts
+        self.name = field[0]
+        if self.name in self.done:  # Written twice: the last value counts.
             self.done = tuple(name for name in self.done if name != self.name)
-        return found[1]
+        return field[1]
 
-    def put(self, value: Any) -> None:
+    def put(self, value: object) -> None:
         if self.name is not None:
             self.values[self.name] = None if value is NOT_READY else value
             self.seen = self.seen | {self.name}
@@ -135,10 +135,10 @@ class ModelFrame:
             self.extra = {**self.extra, self.key: value}
         self.name = None
 
-    def close(self) -> Any:
+    def close(self) -> object:
         return self._instance(self.values, None)
 
-    def snapshot(self, child: Any) -> Any:
+    def snapshot(self, child: object) -> object:
         values, name = self.values.copy(), self.name
         if name is None or child is NOT_READY:
             return self._instance(values, None)
@@ -148,7 +148,7 @@ class ModelFrame:
             if name not in _METHODS:
                 del values[name]
                 return self._instance(values, (name, child))
-            child = child.value()  # left out, a field called `copy` would read as the method
+            child = child.value()  # If it were omitted, a field named `copy` would read as the method.
         values[name] = child
         return self._instance(values, None)
 
@@ -163,7 +163,7 @@ def _instance(
     extra: JsonObject | None,
     pending: tuple[str, LazyValue] | None,
 ) -> PartialModel:
-    # What `model_construct` does, without its cost.
+    # The same as `model_construct`, but faster.
     instance = _new(cls)
     _set_dict(instance, values)
     _set_fields_set(instance, seen)
@@ -173,8 +173,8 @@ def _instance(
     return instance
 
 
-def wrap_root(cls: type[PartialModel], root: Any) -> Any:
-    """The partial instance of a `RootModel` around what it holds so far."""
+def wrap_root(cls: type[PartialModel], root: object) -> Any:
+    """Return the partial instance of a `RootModel` with its current content."""
     if root is NOT_READY:
         return NOT_READY
     if isinstance(root, LazyValue):
@@ -183,7 +183,7 @@ def wrap_root(cls: type[PartialModel], root: Any) -> Any:
 
 
 class RootFrame:
-    """An open object or list that is all a `RootModel` holds."""
+    """An open object or list that is the content of a `RootModel`."""
 
     __slots__ = ("cls", "decides", "inner", "is_object")
 
@@ -196,18 +196,18 @@ class RootFrame:
     def enter(self, key: str) -> Any:
         return self.inner.enter(key)
 
-    def put(self, value: Any) -> None:
+    def put(self, value: object) -> None:
         self.inner.put(value)
 
-    def close(self) -> Any:
+    def close(self) -> object:
         return wrap_root(self.cls, self.inner.close())
 
-    def snapshot(self, child: Any) -> Any:
+    def snapshot(self, child: object) -> object:
         return wrap_root(self.cls, self.inner.snapshot(child))
 
 
 class RootText(GrowingText):
-    """An open string that is all a `RootModel` holds."""
+    """An open string that is the content of a `RootModel`."""
 
     __slots__ = ("cls",)
 
@@ -215,25 +215,25 @@ class RootText(GrowingText):
         super().__init__()
         self.cls = cls
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> object:
         return wrap_root(self.cls, super().snapshot())
 
 
 _lock = threading.RLock()
-# One partial class for each model for as long as the process lives: they are types, and compared as such.
+# One partial class for each model during the whole process, because types are compared by identity.
 _classes: dict[Any, type[PartialModel]] = {}
 
 
-def has_partial(kind: Any) -> bool:
-    """Whether it is a model, a `RootModel` or a dataclass, with type hints that can be read."""
+def has_partial(kind: object) -> bool:
+    """Return whether a type is a model, a `RootModel` or a dataclass with readable type hints."""
     cls = get_origin(kind) or kind
     if isinstance(cls, type) and issubclass(cls, RootModel):
         return True
     return has_fields(kind) and not typing_extensions.is_typeddict(cls) and has_readable_hints(kind)
 
 
-def has_readable_hints(kind: Any) -> bool:
-    """Whether the type hints of a class with fields name what there is."""
+def has_readable_hints(kind: object) -> bool:
+    """Return whether the type hints of a class with fields can be resolved."""
     try:
         fields_of(kind)
     except NameError:
@@ -241,16 +241,16 @@ def has_readable_hints(kind: Any) -> bool:
     return True
 
 
-def partial_class(kind: Any) -> type[PartialModel]:
-    """The class with every field optional, nested ones partial too."""
+def partial_class(kind: object) -> type[PartialModel]:
+    """Return the class with every field optional and nested models partial."""
     with _batch() as batch:
         if kind not in _classes:
             _declare(kind, batch)
     return _classes[kind]
 
 
-def partial_type(kind: Any) -> Any:
-    """Any type while it is being written: a partial class for a model, lists and dicts of them, itself otherwise."""
+def partial_type(kind: object) -> Any:
+    """Return the type of a value while it is being written, with partial classes in place of models."""
     with _batch() as batch:
         if has_partial(kind):
             return partial_class(kind)
@@ -259,7 +259,7 @@ def partial_type(kind: Any) -> Any:
 
 @contextmanager
 def _batch() -> Generator[dict[Any, str]]:
-    """New classes and the names by which they refer to each other, resolved at the end."""
+    """Collect new classes with the names by which they refer to each other, and resolve these at the end."""
     batch: dict[Any, str] = {}
     with _lock:
         yield batch
@@ -268,16 +268,16 @@ def _batch() -> Generator[dict[Any, str]]:
             cls.model_rebuild(force=True, _types_namespace=names)
 
 
-# What a model says about being written holds for its partial class as well.
-_KEPT = ("extra", "serialize_by_alias", "use_enum_values")
+# The settings of a model that also apply to its partial class.
+_SHARED_CONFIG = ("extra", "serialize_by_alias", "use_enum_values")
 
 
-def _declare(kind: Any, batch: dict[Any, str]) -> None:
-    """Make the class of a model and those inside it; one that is still being made is referred to by name."""
+def _declare(kind: object, batch: dict[Any, str]) -> None:
+    """Create the class of a model and of the models in it; a class in progress is referred to by name."""
     cls: Any = get_origin(kind) or kind
     is_model = issubclass(cls, BaseModel)
     if is_model:
-        cls.model_rebuild()  # it may have named a class that came later
+        cls.model_rebuild()  # It may refer to a class that was defined later.
     name = re.sub(r"\W+", "_", f"Partial{cls.__name__}")
     batch[kind] = f"{name}{len(batch)}" if name in batch.values() else name
     fields: dict[str, Any] = {
@@ -296,7 +296,7 @@ def _declare(kind: Any, batch: dict[Any, str]) -> None:
     }
     declared: Any = cls.model_config if is_model else getattr(cls, "__pydantic_config__", {})
     config: dict[str, Any] = {
-        key: value for key, value in declared.items() if key in _KEPT or key.startswith("ser_json")
+        key: value for key, value in declared.items() if key in _SHARED_CONFIG or key.startswith("ser_json")
     }
     if config.get("extra") != "allow":
         config.pop("extra", None)
@@ -311,11 +311,11 @@ def _declare(kind: Any, batch: dict[Any, str]) -> None:
             __cls_kwargs__=config,
             **fields,
         )
-    _classes[kind].__acorn_whole__ = kind
+    _classes[kind].__acorn_complete__ = kind
 
 
 def resolve_self(annotation: Any, model: Any) -> Any:
-    """The type of a field, with the model itself where it is called `Self`, or by Pydantic's name for `Model[T]`."""
+    """Return the type of a field, with the model in place of `Self` or of Pydantic's reference for `Model[T]`."""
     origin = getattr(model, "__pydantic_generic_metadata__", {}).get("origin")
     if annotation is Self or f":{id(origin)}[" in str(getattr(annotation, "type_ref", "")):
         return model
@@ -330,7 +330,7 @@ def resolve_self(annotation: Any, model: Any) -> Any:
 
 
 def _partial_type(annotation: Any, batch: dict[Any, str]) -> Any:
-    """The type of a field while it is being written."""
+    """Return the type of a field while it is being written."""
     if has_partial(annotation):
         if annotation not in _classes and annotation not in batch:
             _declare(annotation, batch)
@@ -338,7 +338,7 @@ def _partial_type(annotation: Any, batch: dict[Any, str]) -> Any:
         is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
         if is_model and not issubclass(annotation, RootModel):
             return part
-        return Union[part, annotation]  # the latter once it is complete  # noqa: UP007
+        return Union[part, annotation]  # The latter once it is complete.  # noqa: UP007
     if typing_extensions.is_typeddict(get_origin(annotation) or annotation):
         return Union[annotation, JsonObject]  # noqa: UP007
     origin, arguments = get_origin(annotation), get_args(annotation)

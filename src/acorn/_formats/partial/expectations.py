@@ -1,6 +1,7 @@
-"""What each type wants of the parser: which strings grow, what a complete value must be, what an object becomes.
+"""The expectation of each type, which tells the parser how to read it.
 
-`compile` makes the plan of a type, once.
+An expectation decides whether a string is shown while it grows, how a complete value is validated, and which frame an
+object or list uses. `expectation_of` in `parser.py` compiles a type to its expectation.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from acorn.types import JsonObject
 
 
 class Expectation:
-    """A value of any kind, taken as it comes."""
+    """The expectation of any value, without validation."""
 
     grows = True
-    """Whether a string shows before it is complete."""
+    """Whether a string is shown before it is complete."""
 
     def object_frame(self) -> Frame:
         return DictFrame(self)
@@ -37,24 +38,24 @@ class Expectation:
         return ListFrame(self)
 
     def new_text(self) -> GrowingText:
-        """A string that begins."""
+        """Return a new string."""
         return GrowingText()
 
-    def text(self, value: str) -> Any:
-        """A complete string."""
+    def text(self, value: str) -> object:
+        """Return the value of a complete string."""
         return value
 
-    def scalar(self, value: Any, token: str) -> Any:
-        """A complete number, boolean or null."""
+    def scalar(self, value: object, token: str) -> object:
+        """Return the value of a complete number, boolean or null."""
         return value
 
     def takes(self, form: str) -> bool:
-        """Whether it may be written as an `object` or an `array`."""
+        """Return whether it may be written as an `object` or an `array`."""
         return True
 
 
 class UnseenExpectation(Expectation):
-    """A value inside one that shows only when it is complete."""
+    """A value inside a container that is shown only when it is complete."""
 
     grows = False
 
@@ -64,38 +65,38 @@ UNSEEN = UnseenExpectation()
 
 
 class LeafExpectation(Expectation):
-    """A type that shows only when it is complete and fits."""
+    """A type that is shown only when it is complete and valid."""
 
     grows = False
 
     def __init__(self, kind: Any, config: ConfigDict | None) -> None:
         self.kind = kind
         self.config = config
-        """That of the model around it."""
+        """The configuration of the model around it."""
 
     @cached_property
     def adapter(self) -> TypeAdapter[Any]:
         try:
             return TypeAdapter(self.kind, config=self.config)
-        except PydanticUserError:  # a model or a dataclass has its own
+        except PydanticUserError:  # A model or a dataclass has its own configuration.
             return TypeAdapter(self.kind)
 
-    def judge(self, json: bytes | str) -> Any:
+    def validate(self, json: bytes | str) -> object:
         try:
             return self.adapter.validate_json(json, by_alias=True, by_name=True)
-        except Exception:  # it does not fit, a user's validator has failed, or the type cannot stand alone
+        except Exception:  # Invalid, a failing validator of the user, or a type that has no adapter.
             return NOT_READY
 
-    def judge_plain(self, value: Any) -> Any:
+    def validate_data(self, value: object) -> object:
         try:
             json = to_json(value, inf_nan_mode="constants")
-        except ValueError:  # half a surrogate pair
+        except ValueError:  # A lone surrogate.
             return NOT_READY
-        return self.judge(json)
+        return self.validate(json)
 
-    def judge_whole(self, value: Any) -> Any:
-        """A complete container, read without a plan."""
-        return self.judge_plain(value)
+    def validate_container(self, value: object) -> object:
+        """Validate a complete container that was read without an expectation."""
+        return self.validate_data(value)
 
     def object_frame(self) -> Frame:
         return CompleteFrame(DictFrame(UNSEEN), self)
@@ -103,17 +104,17 @@ class LeafExpectation(Expectation):
     def array_frame(self) -> Frame:
         return CompleteFrame(ListFrame(UNSEEN), self)
 
-    def text(self, value: str) -> Any:
-        return self.judge_plain(value)
+    def text(self, value: str) -> object:
+        return self.validate_data(value)
 
-    def scalar(self, value: Any, token: str) -> Any:
+    def scalar(self, value: object, token: str) -> object:
         kind = self.kind
         if self.config is None:
             if kind is type(value):
                 return value
             if kind is float and type(value) is int:
                 return float(token)
-        return self.judge(token)
+        return self.validate(token)
 
     def takes(self, form: str) -> bool:
         return _may_be(self.adapter.json_schema(), form)
@@ -128,11 +129,11 @@ def _may_be(schema: JsonObject, form: str) -> bool:
 
 
 class TextExpectation(LeafExpectation):
-    """A string that shows while it grows; at the end it must fit its limits."""
+    """A string that is shown while it grows; the complete string must be valid."""
 
     grows = True
 
-    def text(self, value: str) -> Any:
+    def text(self, value: str) -> object:
         return value if self.kind is str and self.config is None else super().text(value)
 
     def takes(self, form: str) -> bool:
@@ -140,7 +141,7 @@ class TextExpectation(LeafExpectation):
 
 
 class ListExpectation(LeafExpectation):
-    """A list."""
+    """The expectation of a list."""
 
     def __init__(self, kind: Any, config: ConfigDict | None, item: Expectation) -> None:
         super().__init__(kind, config)
@@ -154,7 +155,7 @@ class ListExpectation(LeafExpectation):
 
 
 class DictExpectation(LeafExpectation):
-    """A dict."""
+    """The expectation of a dict."""
 
     def __init__(self, kind: Any, config: ConfigDict | None, item: Expectation, keys: Expectation | None) -> None:
         super().__init__(kind, config)
@@ -169,11 +170,11 @@ class DictExpectation(LeafExpectation):
 
 
 class ModelExpectation(LeafExpectation):
-    """A model: an object whose fields have plans of their own."""
+    """The expectation of a model, with an expectation for each field."""
 
     partial: type[PartialModel]
     fields: dict[str, tuple[str, Expectation]]
-    """By every key the model may write: the field's own name and its aliases."""
+    """The name and expectation of a field, by each key that the language model may write: the name and the aliases."""
 
     def object_frame(self) -> Frame:
         return ModelFrame(self.partial, self.fields, UNSEEN)
@@ -183,14 +184,14 @@ class ModelExpectation(LeafExpectation):
 
 
 class DataclassExpectation(ModelExpectation):
-    """A dataclass: it grows like a model, and is itself once it is complete."""
+    """The expectation of a dataclass, which grows like a model and becomes an instance when it is complete."""
 
     def object_frame(self) -> Frame:
         return ValidatedFrame(super().object_frame(), self)
 
 
 class TypedDictExpectation(ModelExpectation):
-    """A TypedDict: a dict that grows."""
+    """The expectation of a TypedDict, which is a growing dict."""
 
     required: tuple[str, ...]
 
@@ -199,7 +200,7 @@ class TypedDictExpectation(ModelExpectation):
 
 
 class RootModelExpectation(LeafExpectation):
-    """A `RootModel`: it grows like what it holds."""
+    """The expectation of a `RootModel`, which grows like its content."""
 
     partial: type[PartialModel]
     inner: Expectation
@@ -218,7 +219,7 @@ class RootModelExpectation(LeafExpectation):
 
 
 class UnionExpectation(LeafExpectation):
-    """A union: what comes next decides, and among models their keys do."""
+    """The expectation of a union. The next token selects the member; keys select among models."""
 
     def __init__(self, kind: Any, config: ConfigDict | None, members: list[Expectation]) -> None:
         super().__init__(kind, config)
@@ -253,23 +254,23 @@ class UnionExpectation(LeafExpectation):
         growing = [member for member in self.members if member.grows]
         return growing[0].new_text() if len(growing) == 1 else GrowingText()
 
-    def text(self, value: str) -> Any:
+    def text(self, value: str) -> object:
         return value if self.is_text else super().text(value)
 
-    def judge_whole(self, value: Any) -> Any:
-        whole = self.judge_plain(value)
-        if whole is not NOT_READY:
-            for member in self.members:  # its models are partial, like those that were decided early
+    def validate_container(self, value: object) -> object:
+        complete = self.validate_data(value)
+        if complete is not NOT_READY:
+            for member in self.members:  # Its models are partial, like those of members that were selected early.
                 if (
                     isinstance(member, ModelExpectation | ListExpectation | DictExpectation | RootModelExpectation)
-                    and member.judge_plain(value) == whole
+                    and member.validate_data(value) == complete
                 ):
                     return read_value(member, value)
-        return whole
+        return complete
 
 
 class CompleteFrame:
-    """A container that shows only when it is complete."""
+    """An open container that is shown only when it is complete."""
 
     __slots__ = ("inner", "is_object", "leaf")
     decides = False
@@ -282,18 +283,18 @@ class CompleteFrame:
     def enter(self, key: str) -> Any:
         return self.inner.enter(key)
 
-    def put(self, value: Any) -> None:
+    def put(self, value: object) -> None:
         self.inner.put(value)
 
-    def close(self) -> Any:
-        return self.leaf.judge_whole(self.inner.close())
+    def close(self) -> object:
+        return self.leaf.validate_container(self.inner.close())
 
-    def snapshot(self, child: Any) -> Any:
+    def snapshot(self, child: object) -> object:
         return NOT_READY
 
 
 class ValidatedFrame:
-    """A container that shows while it grows and, once it is complete and fits, is what its type makes of it."""
+    """An open container that is shown while it grows, and is validated when it is complete."""
 
     __slots__ = ("decides", "fits", "inner", "is_object", "leaf")
 
@@ -307,22 +308,22 @@ class ValidatedFrame:
     def enter(self, key: str) -> Any:
         return self.inner.enter(key)
 
-    def put(self, value: Any) -> None:
+    def put(self, value: object) -> None:
         self.fits = self.fits and value is not NOT_READY
         self.inner.put(value)
 
-    def close(self) -> Any:
-        found = self.inner.close()
+    def close(self) -> object:
+        partial = self.inner.close()
         if not self.fits:
-            return found
+            return partial
         try:
-            json = _WRITER.to_json(found, by_alias=False, exclude_unset=True)
-        except ValueError:  # half a surrogate pair
-            return found
-        whole = self.leaf.judge(json)
-        return found if whole is NOT_READY else whole
+            json = _WRITER.to_json(partial, by_alias=False, exclude_unset=True)
+        except ValueError:  # A lone surrogate.
+            return partial
+        complete = self.leaf.validate(json)
+        return partial if complete is NOT_READY else complete
 
-    def snapshot(self, child: Any) -> Any:
+    def snapshot(self, child: object) -> object:
         return self.inner.snapshot(child)
 
 
@@ -330,7 +331,7 @@ _WRITER = SchemaSerializer(core_schema.any_schema(), {"ser_json_inf_nan": "const
 
 
 class UnionFrame:
-    """An object that may be one of several models; it shows as soon as its keys leave only one."""
+    """An open object that may be one of several models; it is shown as soon as only one model has its keys."""
 
     __slots__ = ("choice", "chosen", "key", "models", "raw")
     is_object = True
@@ -348,7 +349,7 @@ class UnionFrame:
         self._narrow([*self.raw, key])
         return UNSEEN if self.chosen is None else self.chosen.enter(key)
 
-    def put(self, value: Any) -> None:
+    def put(self, value: object) -> None:
         if self.chosen is not None:
             self.chosen.put(value)
             return
@@ -367,41 +368,41 @@ class UnionFrame:
             put_value(self.chosen, key, value)
 
     def _agrees(self, model: ModelExpectation) -> bool:
-        """Whether the values so far could be those of a model's literals."""
+        """Return whether the values so far fit the literals of a model."""
         for key, value in self.raw.items():
-            plan = model.fields.get(key, ("", ANYTHING))[1]
+            expected = model.fields.get(key, ("", ANYTHING))[1]
             if (
-                isinstance(plan, LeafExpectation)
-                and get_origin(plan.kind) is Literal
-                and plan.judge_plain(value) is NOT_READY
+                isinstance(expected, LeafExpectation)
+                and get_origin(expected.kind) is Literal
+                and expected.validate_data(value) is NOT_READY
             ):
                 return False
         return True
 
-    def close(self) -> Any:
-        return self.choice.judge_whole(self.raw) if self.chosen is None else self.chosen.close()
+    def close(self) -> object:
+        return self.choice.validate_container(self.raw) if self.chosen is None else self.chosen.close()
 
-    def snapshot(self, child: Any) -> Any:
+    def snapshot(self, child: object) -> object:
         return NOT_READY if self.chosen is None else self.chosen.snapshot(child)
 
 
-def put_value(frame: Frame, key: str, value: Any) -> None:
-    """Hand a frame a value that was read without a plan."""
+def put_value(frame: Frame, key: str, value: object) -> None:
+    """Add to a frame a value that was read without an expectation."""
     frame.put(read_value(frame.enter(key), value))
 
 
-def read_value(plan: Expectation, value: Any) -> Any:
-    """A complete plain value, as the plan would have read it."""
+def read_value(expected: Expectation, value: object) -> object:
+    """Return complete JSON data as the expectation would have read it."""
     if isinstance(value, dict):
-        frame = plan.object_frame()
+        frame = expected.object_frame()
         for key, item in value.items():
             put_value(frame, key, item)
         return frame.close()
     if isinstance(value, list):
-        frame = plan.array_frame()
+        frame = expected.array_frame()
         for item in value:
             put_value(frame, "", item)
         return frame.close()
     if isinstance(value, str):
-        return plan.text(value)
-    return plan.scalar(value, to_json(value).decode())
+        return expected.text(value)
+    return expected.scalar(value, to_json(value).decode())

@@ -1,1 +1,1 @@
-"""Schemas of inputs and outputs, and descriptions of what does not fit them."""
+"""The schemas of inputs and outputs, example values, and descriptions of validation errors."""

@@ -1,15 +1,11 @@
-"""The fields of a class that is written as an object: a model, a dataclass of either kind, a TypedDict.
+"""The shape of an input or output: one Pydantic class, in whatever form the user declared it.
 
-Pydantic keeps them ready for its own classes only; here they are the same for all. The encoder reads their
-descriptions, the partial classes their types.
+A `BaseModel` class is used directly. A list of fields becomes a class. Any other type is wrapped in one field named
+`result`. `[]` and `None` mean that there is no input or output. The spec creates shapes, and the loop validates values
+with them.
 
-Where in a schema a picture, a sound or a file is asked for, which no model can write.
-
-A declared input or output: one Pydantic class, however the user wrote it.
-
-A `BaseModel` class stands for itself; a list of fields becomes a class; any other type travels in one
-field named `result`; `[]` and `None` mean that there is nothing. `_spec` makes shapes, the loop checks
-values against them.
+Below are also the fields of classes that serialize as objects (models, dataclasses, TypedDicts), and the search for
+images, audio and files in a schema, which a model cannot write.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ import dataclasses
 import re
 import typing
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
@@ -36,22 +32,22 @@ from acorn._formats.schema.problems import Problem, find_problems, input_problem
 from acorn.errors import DeclarationError, InputError
 
 
-def has_fields(kind: Any) -> bool:
-    """Whether it is a class with fields, perhaps with types in brackets."""
+def has_fields(kind: object) -> bool:
+    """Return whether a type is a class with fields, possibly with type arguments."""
     cls = get_origin(kind) or kind
     if not isinstance(cls, type) or issubclass(cls, RootModel):
         return False
     return issubclass(cls, BaseModel) or dataclasses.is_dataclass(cls) or typing_extensions.is_typeddict(cls)
 
 
-def fields_of(kind: Any) -> dict[str, FieldInfo]:
-    """The fields by their names; a `NameError` where a type hint names something that is not there."""
+def fields_of(kind: object) -> dict[str, FieldInfo]:
+    """Return the fields by name, or raise `NameError` if a type hint cannot be resolved."""
     cls: Any = get_origin(kind) or kind
     if issubclass(cls, BaseModel):
         return dict(cls.model_fields)
     by_variable = dict(zip(getattr(cls, "__parameters__", ()), get_args(kind), strict=False))
     if known := getattr(cls, "__pydantic_fields__", None):
-        return {name: _changed(field, by_variable) for name, field in known.items()}
+        return {name: _substitute(field, by_variable) for name, field in known.items()}
     hints = typing_extensions.get_type_hints(cls, include_extras=True)
     if typing_extensions.is_typeddict(cls):
         return {
@@ -67,31 +63,31 @@ def fields_of(kind: Any) -> dict[str, FieldInfo]:
     }
 
 
-def required_keys(kind: Any) -> tuple[str, ...]:
-    """The keys that a TypedDict must have."""
+def required_keys(kind: object) -> tuple[str, ...]:
+    """Return the required keys of a TypedDict."""
     cls: Any = get_origin(kind) or kind
     hints = typing_extensions.get_type_hints(cls, include_extras=True)
-    # In quotes, `NotRequired` is not seen by the class itself.
+    # The class itself does not see a `NotRequired` in quotes.
     return tuple(name for name, hint in hints.items() if _is_required(hint, name in cls.__required_keys__))
 
 
-def _is_required(hint: Any, default: bool) -> bool:
+def _is_required(hint: object, default: bool) -> bool:
     origin = get_origin(hint)
     if origin in (typing.Annotated, typing_extensions.ReadOnly):
         return _is_required(get_args(hint)[0], default)
     return origin is typing_extensions.Required or (default and origin is not typing_extensions.NotRequired)
 
 
-def _changed(field: FieldInfo, by_variable: Mapping[Any, Any]) -> FieldInfo:
+def _substitute(field: FieldInfo, by_variable: Mapping[Any, Any]) -> FieldInfo:
     if not by_variable:
         return field
-    made = copy(field)
-    made.annotation = substitute_type_variables(field.annotation, by_variable)
-    return made
+    changed = copy(field)
+    changed.annotation = substitute_type_variables(field.annotation, by_variable)
+    return changed
 
 
 def substitute_type_variables(kind: Any, by_variable: Mapping[Any, Any]) -> Any:
-    """A type whose type variables, inside another type too, are filled in."""
+    """Replace the type variables of a type, also inside other types."""
     if isinstance(kind, typing.TypeVar):
         return by_variable.get(kind, kind)
     inner = getattr(kind, "__parameters__", ())
@@ -99,46 +95,46 @@ def substitute_type_variables(kind: Any, by_variable: Mapping[Any, Any]) -> Any:
 
 
 MEDIA_FORMAT = "acorn-"
-"""How the `format` of such a value begins: `acorn-image`."""
+"""The prefix of the `format` of images, audio and files, such as `acorn-image`."""
 
 
 def find_media(schema: JsonSchema) -> tuple[str, str] | None:
-    """The first field that is one, `pages.photo`, and what it is, `image`; None where there is none."""
-    return _found(schema, schema, (), frozenset())
+    """Return the path and kind of the first media field, such as (`pages.photo`, `image`), or None."""
+    return _find_media(schema, schema, (), frozenset())
 
 
 def require_no_media(schema: JsonSchema, whose: str) -> JsonSchema:
-    """The schema of what a model is to write; `whose` names it in an error."""
-    if (found := find_media(schema)) is None:
+    """Return the schema, or raise `DeclarationError` if it has media, which a model cannot write."""
+    if (media := find_media(schema)) is None:
         return schema
-    path, kind = found
+    path, kind = media
     what = {"image": "an image", "file": "a file"}.get(kind, kind)
-    field = f", and `{path}` is {what}" if path else f", and it is {what}"
+    field = f"`{path}` is {what}" if path else f"it is {what}"
     raise DeclarationError(
-        f"{whose} is written by the model, which cannot make an image, audio or a file{field}. Take a text that says "
-        f"which is meant, a name or a URL, and give the model images by the input and by what tools return."
+        f"{whose} is written by the model, which cannot make an image, audio or a file, but {field}. Use a text such "
+        f"as a name or a URL. A model receives images through the input and through the results of tools."
     )
 
 
-def _found(node: Any, top: JsonSchema, path: tuple[str, ...], seen: frozenset[str]) -> tuple[str, str] | None:
+def _find_media(node: object, top: JsonSchema, path: tuple[str, ...], seen: frozenset[str]) -> tuple[str, str] | None:
     if isinstance(node, list):
-        return next(filter(None, (_found(each, top, path, seen) for each in node)), None)
+        return next(filter(None, (_find_media(member, top, path, seen) for member in node)), None)
     if not isinstance(node, dict):
         return None
     if isinstance(kind := node.get("format"), str) and kind.startswith(MEDIA_FORMAT):
         return ".".join(path), kind.removeprefix(MEDIA_FORMAT)
     if isinstance(ref := node.get("$ref"), str) and ref not in seen:
         name = ref.rpartition("/")[2]
-        return _found((top.get("$defs") or {}).get(name), top, path, seen | {ref})
+        return _find_media((top.get("$defs") or {}).get(name), top, path, seen | {ref})
     for name, inner in (node.get("properties") or {}).items():
-        if (found := _found(inner, top, (*path, name), seen)) is not None:
+        if (found := _find_media(inner, top, (*path, name), seen)) is not None:
             return found
-    inside = [node.get(key) for key in ("anyOf", "oneOf", "allOf", "items", "prefixItems", "additionalProperties")]
-    return _found(inside, top, path, seen)
+    inner_nodes = [node.get(key) for key in ("anyOf", "oneOf", "allOf", "items", "prefixItems", "additionalProperties")]
+    return _find_media(inner_nodes, top, path, seen)
 
 
 RESULT = "result"
-"""The field that carries a value which is no model."""
+"""The field of a wrapped value that is not a model."""
 
 _FORMS = (
     "a BaseModel class, a list of fields (`'name'`, `('name', type)` or `('name', type, default)`), "
@@ -148,20 +144,20 @@ _FORMS = (
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """What a module takes or gives."""
+    """The input or output of a module."""
 
     schema: type[BaseModel]
     wrapped: bool = False
-    """The declared type is no model and travels in `result`."""
+    """Whether the declared type is not a model and is wrapped in `result`."""
 
     @cached_property
     def json_schema(self) -> JsonSchema:
-        """As a provider sees it: aliases where the user gave them."""
+        """The schema for providers, with aliases."""
         return schema_of(self.schema)
 
     @cached_property
     def xml_schema(self) -> JsonSchema:
-        """As XML is written and read: every field under its own name."""
+        """The schema for XML, without aliases."""
         return schema_of(self.schema, by_alias=False)
 
     @property
@@ -173,46 +169,46 @@ class Shape:
         return self.schema.model_config.get("extra") == "allow"
 
     def unwrap(self, instance: BaseModel) -> Any:
-        """The value as the user declared it."""
+        """Return the value in the form that the user declared."""
         if self.wrapped:
             return instance.__dict__[RESULT]
         return None if self.is_empty else instance
 
-    def revive(self, plain: Any) -> Any:
-        """The value from plain data; the data itself where it is something else."""
-        whole = {RESULT: plain} if self.wrapped else plain
+    def revive(self, data: Any) -> Any:
+        """Return the value from JSON data, or the data itself if it does not fit."""
+        wrapped = {RESULT: data} if self.wrapped else data
         try:
-            text = to_json(whole, inf_nan_mode="constants")
+            text = to_json(wrapped, inf_nan_mode="constants")
             return self.unwrap(self.schema.model_validate_json(text, by_alias=True, by_name=True))
         except (ValidationError, ValueError):
-            return plain
+            return data
 
     def from_call(
         self, owner: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: Collection[str] = ()
     ) -> BaseModel:
-        """The instance that a call's arguments stand for; `InputError` names every wrong one.
+        """Return the instance for the arguments of a call, or raise `InputError` with every wrong one.
 
-        `options` are no arguments, but may be taken for some: `using` takes them.
+        `options` are the names of options of `using`, which users may pass as arguments by mistake.
         """
         if args:
             return self._from_positional(owner, args, kwargs)
         unknown = {
-            name: _option(name) if name in options else f"`{name}` is not an input"
+            name: _describe_option(name) if name in options else f"`{name}` is not an input"
             for name in kwargs
             if name not in self._accepted and not self.allows_extra
         }
         try:
             instance = self.schema.model_validate(kwargs, by_alias=True, by_name=True)
         except ValidationError as error:
-            found = find_problems(error, self._call_schema, kwargs)
-            wrong = [problem for problem in found if problem["path"] not in unknown]
-            raise self._complaint(owner, wrong, unknown, kwargs) from error
+            problems = find_problems(error, self._call_schema, kwargs)
+            wrong = [problem for problem in problems if problem["path"] not in unknown]
+            raise self._input_error(owner, wrong, unknown, kwargs) from error
         except PydanticUserError as error:
             raise DeclarationError(
-                f"The input of `{owner}` names a class that does not exist yet: {shorten(error.message)}"
+                f"The input of `{owner}` uses a class that is not defined yet: {shorten(error.message)}"
             ) from error
         if unknown:
-            raise self._complaint(owner, [], unknown, kwargs)
+            raise self._input_error(owner, [], unknown, kwargs)
         return instance
 
     def _from_positional(self, owner: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> BaseModel:
@@ -230,65 +226,67 @@ class Shape:
             f"`{self.schema.__name__}` instance"
         )
         kinds = ", ".join(f"`{type(arg).__name__}`" for arg in args)
-        also = f" and keyword arguments {_names(kwargs)}" if kwargs else ""
-        message = f"`{owner}` takes {takes}; it was given the positional {kinds}{also}."
+        also = f" and keyword arguments {_quote_names(kwargs)}" if kwargs else ""
+        message = f"`{owner}` takes {takes}, but got the positional {kinds}{also}."
         raise InputError(message, problems=[input_problem("", takes, excerpt(args), message)])
 
     @cached_property
     def _call_schema(self) -> JsonSchema:
-        """Every field under each of its names, for the words about a wrong one."""
-        named = self.xml_schema["properties"]
+        """The schema with every field under each of its names, for error messages."""
+        by_name = self.xml_schema["properties"]
         aliases = {
-            alias: named[name] for name, field in self.schema.model_fields.items() for alias in aliases_of(field)
+            alias: by_name[name] for name, field in self.schema.model_fields.items() for alias in aliases_of(field)
         }
-        return {**self.json_schema, "properties": {**aliases, **self.json_schema["properties"], **named}}
+        return {**self.json_schema, "properties": {**aliases, **self.json_schema["properties"], **by_name}}
 
     @cached_property
     def _accepted(self) -> frozenset[str]:
-        """The names a caller may use: every field's own, and its aliases."""
+        """The names that a caller may use: those of the fields, and their aliases."""
         names = set(self.schema.model_fields)
         for field in self.schema.model_fields.values():
             names.update(aliases_of(field))
         return frozenset(names)
 
-    def _complaint(
-        self, owner: str, wrong: list[Problem], unknown: Mapping[str, str], given: Mapping[str, Any]
+    def _input_error(
+        self, owner: str, wrong: list[Problem], unknown: Mapping[str, str], received: Mapping[str, object]
     ) -> InputError:
-        takes = _names(self.schema.model_fields) if self.schema.model_fields else "no arguments"
-        found = [_public(problem) for problem in wrong]
-        found += [
-            input_problem(name, "no such input", excerpt(given[name], 200), words) for name, words in unknown.items()
+        takes = _quote_names(self.schema.model_fields) if self.schema.model_fields else "no arguments"
+        problems = [_public_problem(problem) for problem in wrong]
+        problems += [
+            input_problem(name, "no such input", excerpt(received[name], 200), message)
+            for name, message in unknown.items()
         ]
-        words = "; ".join(each["message"] for each in found)
-        return InputError(f"Wrong input for `{owner}`: {words}. It takes {takes}.", problems=found)
+        messages = "; ".join(problem["message"] for problem in problems)
+        return InputError(f"Wrong input for `{owner}`: {messages}. It takes {takes}.", problems=problems)
 
 
-def _public(problem: Problem) -> dict[str, str]:
+def _public_problem(problem: Problem) -> dict[str, str]:
     is_missing = problem["received"] == "missing" and bool(problem["path"])
     received = "missing" if is_missing else problem["excerpt"]
-    return input_problem(problem["path"], problem["expected"], received, _part(problem))
+    return input_problem(problem["path"], problem["expected"], received, describe_problem(problem))
 
 
-def _option(name: str) -> str:
+def _describe_option(name: str) -> str:
     return f"`{name}` is not an input, but an option: `agent.using({name}=...)(...)`"
 
 
 class Shapes(NamedTuple):
-    """What a module takes and gives, to read the records of its runs by."""
+    """The input and output of a module, for reading the records of its runs."""
 
     module: str
-    """The class, `package.file:Class`."""
+    """The name of the class, `package.file:Class`."""
     input: Shape
     output: Shape
     below: Callable[[str], Any]
-    """The class, or instance, that is a branch or a tool of this name; None where there is none."""
+    """Returns the class or instance of the branch or agent tool with a name, or None."""
 
 
 SHAPES = "__acorn_shapes__"
-"""Where a module class has them."""
+"""The attribute of a module class with its `Shapes`."""
 
 
-def _part(problem: Problem) -> str:
+def describe_problem(problem: Problem) -> str:
+    """Return the sentence about a problem in an `InputError`."""
     path = problem["path"] or "input"
     if problem["received"] == "missing" and problem["path"]:
         return f"`{path}` is missing (expected {problem['expected']})"
@@ -298,39 +296,42 @@ def _part(problem: Problem) -> str:
 
 
 class EmptySchema(BaseModel):
+    # No docstring: Pydantic would send it to the model as the description of the schema.
     pass
 
 
-_NOTHING = Shape(EmptySchema)
+_EMPTY = Shape(EmptySchema)
 
 
-def shape_of(declared: Any, owner: str, attribute: str) -> Shape:
-    """Compile what a user declared; `owner` and `attribute` name it in errors."""
+def shape_of(declared: object, owner: str, attribute: str) -> Shape:
+    """Compile a declared input or output; `owner` and `attribute` name it in errors."""
     if declared is BaseModel:
         raise DeclarationError(f"`{owner}.{attribute}` must be {_FORMS}, got `BaseModel` itself, which has no fields.")
     if isinstance(declared, type) and issubclass(declared, BaseModel) and not issubclass(declared, RootModel):
         shape = Shape(declared)
     elif declared is None or declared is type(None) or declared == []:
-        return _NOTHING
+        return _EMPTY
     elif isinstance(declared, list | tuple):
-        shape = Shape(_make_from_list(declared, owner, attribute))
+        shape = Shape(_class_from_list(declared, owner, attribute))
     else:
-        fields = {RESULT: (_type(declared, owner, attribute), ...)}
-        shape = Shape(_make(f"{owner}{_suffix(attribute)}", fields, owner, attribute), wrapped=True)
-    _probe(shape, owner, attribute)
+        fields = {RESULT: (_check_type(declared, owner, attribute), ...)}
+        shape = Shape(_create_class(f"{owner}{_suffix(attribute)}", fields, owner, attribute), wrapped=True)
+    _check_shape(shape, owner, attribute)
     return shape
 
 
-def _probe(shape: Shape, owner: str, attribute: str) -> None:
-    """Fail now where the type cannot be told to a model; wait where it names a class yet to come."""
+def _check_shape(shape: Shape, owner: str, attribute: str) -> None:
+    """Raise `DeclarationError` if the type has no JSON Schema; ignore classes that are not defined yet."""
     try:
-        schema = shape.json_schema  # computed once and kept
+        schema = shape.json_schema  # Computed once and cached.
         if attribute.startswith("final"):
             require_no_media(schema, f"`{owner}.{attribute}`")
-        if not shape.schema.__pydantic_complete__:  # put off by its own configuration, or it waits for a class
+        if (
+            not shape.schema.__pydantic_complete__
+        ):  # Deferred by its configuration, or by a class that is not defined yet.
             shape.schema.model_rebuild(raise_errors=False)
     except SchemaError as error:
-        raise _uncompiled(error, owner, attribute) from error
+        raise _compile_error(error, owner, attribute) from error
     except (PydanticUndefinedAnnotation, NameError):
         return
     except PydanticUserError as error:
@@ -342,17 +343,17 @@ def _probe(shape: Shape, owner: str, attribute: str) -> None:
         ) from error
 
 
-def _make_from_list(declared: Sequence[Any], owner: str, attribute: str) -> type[BaseModel]:
+def _class_from_list(declared: Sequence[object], owner: str, attribute: str) -> type[BaseModel]:
     fields: dict[str, Any] = {}
     for index, entry in enumerate(declared):
-        name, definition = _field(entry, owner, f"{attribute}[{index}]")
+        name, definition = _read_field(entry, owner, f"{attribute}[{index}]")
         if name in fields:
-            raise DeclarationError(f"`{owner}.{attribute}` names the field `{name}` twice; keep one.")
+            raise DeclarationError(f"`{owner}.{attribute}` names the field `{name}` twice. Keep one.")
         fields[name] = definition
-    return _make(f"{owner}{_suffix(attribute)}", fields, owner, attribute)
+    return _create_class(f"{owner}{_suffix(attribute)}", fields, owner, attribute)
 
 
-def _field(entry: Any, owner: str, where: str) -> tuple[str, tuple[Any, Any]]:
+def _read_field(entry: object, owner: str, where: str) -> tuple[str, tuple[Any, Any]]:
     parts = (entry,) if isinstance(entry, str) else entry
     if not isinstance(parts, tuple) or not 1 <= len(parts) <= 3 or not isinstance(parts[0], str):
         raise DeclarationError(
@@ -362,14 +363,14 @@ def _field(entry: Any, owner: str, where: str) -> tuple[str, tuple[Any, Any]]:
     name = parts[0]
     if not name.isidentifier() or name.startswith("_"):
         raise DeclarationError(
-            f"`{owner}.{where}` is named {name!r}; a field needs a Python name that does not begin with `_`."
+            f"`{owner}.{where}` is named {name!r}, but a field must have a Python name that does not begin with `_`."
         )
-    kind = _type(parts[1], owner, where) if len(parts) > 1 else str
+    kind = _check_type(parts[1], owner, where) if len(parts) > 1 else str
     return name, (kind, parts[2] if len(parts) == 3 else ...)
 
 
-def _type(declared: Any, owner: str, where: str) -> Any:
-    # A list or tuple of values, a string, a number: certainly no types, and Pydantic's words would puzzle.
+def _check_type(declared: Any, owner: str, where: str) -> Any:
+    # These values are certainly not types, and the messages of Pydantic about them are confusing.
     if (
         isinstance(declared, str | ForwardRef | bytes | int | float | dict | set | BaseModel | FieldInfo)
         or declared is ...
@@ -378,30 +379,30 @@ def _type(declared: Any, owner: str, where: str) -> Any:
     return declared
 
 
-def _make(name: str, fields: dict[str, Any], owner: str, attribute: str) -> type[BaseModel]:
+def _create_class(name: str, fields: dict[str, Any], owner: str, attribute: str) -> type[BaseModel]:
     try:
         with warnings.catch_warnings():
-            # A field may be called `copy` or `json`; Pydantic warns that it hides a method of BaseModel.
+            # Pydantic warns about fields such as `copy` or `json`, which hide a method of BaseModel.
             warnings.filterwarnings("ignore", message="Field name", category=UserWarning)
-            made: type[BaseModel] = create_model(
+            created: type[BaseModel] = create_model(
                 name,
                 __config__=ConfigDict(protected_namespaces=(), extra="ignore"),
                 __module__=__name__,
                 **fields,
             )
-            if lost := set(fields) - set(made.model_fields):
-                raise ValueError(f"{', '.join(sorted(lost))} cannot be a field")
-            return made
+            if missing := set(fields) - set(created.model_fields):
+                raise ValueError(f"{', '.join(sorted(missing))} cannot be a field")
+            return created
     except SchemaError as error:
-        raise _uncompiled(error, owner, attribute) from error
+        raise _compile_error(error, owner, attribute) from error
     except (PydanticUserError, TypeError, NameError, ValueError, AttributeError) as error:
         raise DeclarationError(
-            f"`{owner}.{attribute}` must be {_FORMS}; Pydantic says: {shorten(str(error).splitlines()[0])}"
+            f"`{owner}.{attribute}` must be {_FORMS}. Pydantic reports: {shorten(str(error).splitlines()[0])}"
         ) from error
 
 
-def _uncompiled(error: SchemaError, owner: str, attribute: str) -> DeclarationError:
-    """Of what Pydantic's core says on many lines, the field and the reason."""
+def _compile_error(error: SchemaError, owner: str, attribute: str) -> DeclarationError:
+    """Return the error with the field and the reason from the long message of Pydantic's core."""
     text = str(error)
     field = ".".join(name for name in re.findall(r'Field "(.*)":', text) if name != RESULT)
     where = f"the field `{field}` of `{owner}.{attribute}`" if field else f"`{owner}.{attribute}`"
@@ -416,6 +417,7 @@ def _uncompiled(error: SchemaError, owner: str, attribute: str) -> DeclarationEr
 
 
 def aliases_of(field: FieldInfo) -> list[str]:
+    """Return the names other than its own under which a field is read."""
     alias = field.validation_alias if field.validation_alias is not None else field.alias
     if isinstance(alias, str):
         return [alias]
@@ -427,5 +429,5 @@ def _suffix(attribute: str) -> str:
     return "Input" if attribute.startswith("initial") else "Output"
 
 
-def _names(names: Any) -> str:
+def _quote_names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)

@@ -1,1 +1,1 @@
-"""XML between us and the model: input out, fallback answers in. Nobody but a model ever reads it."""
+"""XML that is exchanged with the model: encoded inputs, and answers of models that cannot call tools."""

@@ -1,12 +1,11 @@
-"""Values to XML: two spaces a level, text to the character, nothing a user wrote becomes markup.
+"""Encoding of values as XML, with two spaces per level and all user text escaped.
 
-Pydantic turns the value into plain data first, so that dates, enums and custom serializers come out as in
-JSON; the original beside it gives the names of list items and the descriptions of fields. The loop's
-opening message and the context blocks are written here.
+Pydantic first converts the value to JSON data, so that dates, enums and custom serializers look as in JSON. The
+original value gives the names of list items and the descriptions of fields. The first message of a run and the context
+blocks are written here.
 
-The empty form of an output, which a model fills in when it cannot be made to call `__finish__`.
-
-The document that tells a model what was wrong with its output.
+Two more documents belong here: the empty form of an output, which a model fills in if it cannot be made to call
+`__finish__`, and the document that reports validation errors to the model. All of these are request bytes.
 """
 
 from __future__ import annotations
@@ -34,17 +33,17 @@ from acorn.types import JsonObject
 DescriptionFormat = Literal["attribute", "comment"]
 
 MAX_DEPTH = 128
-"""Deeper values are refused: no model reads them, and most of them are circles."""
+"""Deeper values are rejected: no model reads them, and most of them are circular."""
 
 _NESTED = (dict, list)
-_FOLD = 500
-"""So many lines of a list are joined at once: kept apart to the end, the small strings of a long document would
-be memory that the system hands out anew, page by page, for every message."""
+_JOIN_LINES = 500
+"""The number of lines of a list that are joined at once. Thousands of small strings until the end of a long document
+would make the allocator request new pages for every message."""
 
 
 @dataclass(frozen=True)
 class XmlStyle:
-    """How a module wants its XML."""
+    """The XML settings of a module."""
 
     descriptions: bool = True
     description_format: DescriptionFormat = "attribute"
@@ -52,26 +51,26 @@ class XmlStyle:
 
 
 def encode_xml(
-    value: Any,
+    value: object,
     root: str,
     style: XmlStyle | None = None,
     parts: PartCollector | None = None,
-    strangers: list[object] | None = None,
+    unserializable: list[object] | None = None,
 ) -> str:
-    """The value as one element named `root`, without a trailing newline.
+    """Return the value as one element named `root`, without a trailing newline.
 
-    A part in it is an empty element with its number, `<photo media="1" kind="image" />`, and is added to `parts`. What
-    has nothing to show but its address in memory is added to `strangers`.
+    A content part becomes an empty element with its number, `<photo media="1" kind="image" />`, and is added to
+    `parts`. An object whose `repr` is only a memory address is added to `unserializable`.
     """
     lines: list[str] = []
     with PartCollector() if parts is None else parts:
-        plain = to_json_data(value, strangers)
-    _XmlWriter(style or XmlStyle(), lines).element(f"<{root}", f"</{root}>", plain, value, 0)
+        data = to_json_data(value, unserializable)
+    _XmlWriter(style or XmlStyle(), lines).element(f"<{root}", f"</{root}>", data, value, 0)
     return "\n".join(lines)
 
 
 class _ElementTag(NamedTuple):
-    """The two ends of an element; the first is open for `>` or ` />`."""
+    """The start and end tags of an element; the start lacks its `>` or ` />`."""
 
     start: str
     end: str
@@ -84,54 +83,54 @@ class _XmlWriter:
         self.format: DescriptionFormat | None = style.description_format if style.descriptions else None
         self.lines = lines
 
-    def element(self, start: str, end: str, plain: Any, source: Any, depth: int) -> None:
-        """One element; `plain` is what is written, `source` the object it came from."""
-        if isinstance(plain, str):
-            text = escape_text(plain)
-        elif isinstance(plain, _NESTED):
-            if plain and self._nested(start, end, plain, source, depth):
+    def element(self, start: str, end: str, data: object, source: object, depth: int) -> None:
+        """Write an element; `source` is the object that the JSON data came from."""
+        if isinstance(data, str):
+            text = escape_text(data)
+        elif isinstance(data, _NESTED):
+            if data and self._nested(start, end, data, source, depth):
                 return
             text = ""
         else:
-            text = "" if plain is None else _scalar(plain)
+            text = "" if data is None else _scalar(data)
         self.lines.append(f"{'  ' * depth}{start}>{text}{end}" if text else f"{'  ' * depth}{start} />")
 
-    def _nested(self, start: str, end: str, plain: Any, source: Any, depth: int) -> bool:
-        """Write an element with others in it, if there are any: fields that are None may be left out."""
+    def _nested(self, start: str, end: str, data: JsonObject | list[Any], source: object, depth: int) -> bool:
+        """Write an element with its children; return False if there are none (fields that are None are omitted)."""
         if depth >= MAX_DEPTH:
             raise AcornError(
-                f"A value is nested more than {MAX_DEPTH} levels deep, or contains itself; pass something flatter."
+                f"A value is nested more than {MAX_DEPTH} levels deep, or contains itself. Pass a flatter value."
             )
         while isinstance(source, RootModel):
             source = source.root  # pyright: ignore[reportUnknownMemberType]
         lines, indent = self.lines, "  " * depth
-        if isinstance(plain, dict) and PLACEHOLDER_KEY in plain and isinstance(source, ContentPart):
-            lines.append(f"{indent}{start}{_attributes(plain)} />")
+        if isinstance(data, dict) and PLACEHOLDER_KEY in data and isinstance(source, ContentPart):
+            lines.append(f"{indent}{start}{_attributes(data)} />")
             return True
         lines.append(f"{indent}{start}>")
         opened = len(lines)
-        if isinstance(plain, dict):
-            self._members(plain, source, depth + 1)
+        if isinstance(data, dict):
+            self._members(data, source, depth + 1)
         else:
-            self._items(plain, source, depth + 1)
+            self._items(data, source, depth + 1)
         if len(lines) == opened:
             lines.pop()
             return False
         lines.append(indent + end)
         return True
 
-    def _members(self, plain: JsonObject, source: Any, depth: int) -> None:
-        """The fields of an object or the keys of a dict."""
+    def _members(self, data: JsonObject, source: object, depth: int) -> None:
+        """Write the fields of an object or the keys of a dict."""
         lines, indent = self.lines, "  " * depth
         kind: Any = type(source)
-        known = _tags(kind, self.format)
-        is_object = known is not None
-        tags = known or {}
-        originals = field_values(source) if is_object else _originals_by_key(source, plain)
-        for name, item in plain.items():
-            start, end, comment = tags.get(name) or _plain_tag(name)
+        field_tags = _tags(kind, self.format)
+        is_object = field_tags is not None
+        tags = field_tags or {}
+        originals = field_values(source) if is_object else _originals_by_key(source, data)
+        for name, item in data.items():
+            start, end, comment = tags.get(name) or _name_tag(name)
             if item is None:
-                item = _number_behind(originals.get(name))
+                item = _special_float(originals.get(name))
                 if item is None and is_object and not self.include_none:
                     continue
             if comment:
@@ -141,34 +140,34 @@ class _XmlWriter:
             else:
                 self.element(start, end, item, originals.get(name), depth)
 
-    def _items(self, plain: list[Any], source: Any, depth: int) -> None:
+    def _items(self, data: list[Any], source: object, depth: int) -> None:
         lines, indent = self.lines, "  " * depth
-        begun = len(lines)
-        for item, origin in zip(plain, _originals(source, plain), strict=True):
+        first = len(lines)
+        for item, origin in zip(data, _originals(source, data), strict=True):
             if type(item) is str and item:
                 lines.append(f"{indent}<item>{escape_text(item)}</item>")
             else:
                 kind: Any = type(origin)
                 tag = _item_tag(kind)
-                written = _number_behind(origin) if item is None else item
-                self.element(tag.start, tag.end, written, origin, depth)
-            if len(lines) - begun > _FOLD:
-                lines[begun:] = ["\n".join(lines[begun:])]
-                begun += 1
+                value = _special_float(origin) if item is None else item
+                self.element(tag.start, tag.end, value, origin, depth)
+            if len(lines) - first > _JOIN_LINES:
+                lines[first:] = ["\n".join(lines[first:])]
+                first += 1
 
 
-def _scalar(value: Any) -> str:
+def _scalar(value: object) -> str:
     if value is True:
         return "true"
     if value is False:
         return "false"
     if isinstance(value, float):
         text = repr(value)
-        # Python and JSON agree on floats without an exponent.
+        # Python and JSON write floats without an exponent in the same way.
         return text if "e" not in text and "n" not in text else to_json(value, inf_nan_mode="constants").decode()
     try:
         return str(value)
-    except ValueError:  # an integer of thousands of digits, which Python will not print
+    except ValueError:  # An integer with thousands of digits, which Python does not print.
         return to_json(value).decode()
 
 
@@ -176,31 +175,31 @@ def _attributes(placeholder: JsonObject) -> str:
     return "".join([f' {name}="{escape_attribute(str(value))}"' for name, value in placeholder.items()])
 
 
-def _number_behind(origin: Any) -> float | None:
-    """NaN or infinity, which Pydantic makes null where a field has no type of its own."""
+def _special_float(origin: object) -> float | None:
+    """Return NaN or infinity, which Pydantic writes as null if the field has no type."""
     return origin if type(origin) is float and not math.isfinite(origin) else None
 
 
-def _originals(source: Any, plain: list[Any]) -> list[Any]:
-    """The objects behind the items, or the items where nobody knows."""
-    found = source if type(source) is list else items_of(source)
-    return plain if found is None or len(found) != len(plain) else found
+def _originals(source: object, data: list[Any]) -> list[Any]:
+    """Return the original objects of the items, or the items if they are not known."""
+    originals = source if type(source) is list else items_of(source)
+    return data if originals is None or len(originals) != len(data) else originals
 
 
-def _originals_by_key(source: Any, plain: JsonObject) -> JsonObject:
-    """The objects under the keys as they are written (`1` becomes `"1"`), order being kept."""
-    found = list(dict.values(source)) if isinstance(source, dict) else []
-    return dict(zip(plain, found, strict=True)) if len(found) == len(plain) else plain
+def _originals_by_key(source: object, data: JsonObject) -> JsonObject:
+    """Return the original objects by their written keys (`1` becomes `"1"`); the order is the same."""
+    originals = list(dict.values(source)) if isinstance(source, dict) else []
+    return dict(zip(data, originals, strict=True)) if len(originals) == len(data) else data
 
 
 @lru_cache(maxsize=1024)
 def _tags(cls: type, format: DescriptionFormat | None) -> dict[str, _ElementTag] | None:
-    """The elements of a class's fields, or None where the class has no fields."""
+    """Return the tags of the fields of a class, or None if the class has no fields."""
     if issubclass(cls, RootModel) or not (issubclass(cls, BaseModel) or is_dataclass(cls)):
         return None
     try:
         described: JsonObject = dict(fields_of(cls))
-    except NameError:  # a type hint of a dataclass that cannot be read; its names can
+    except NameError:  # A type hint of a dataclass cannot be resolved. The names can be read anyway.
         described = dict.fromkeys(field.name for field in fields(cls))
     computed = getattr(getattr(cls, "__pydantic_decorators__", None), "computed_fields", {})
     described.update({name: decorator.info for name, decorator in computed.items()})
@@ -208,8 +207,8 @@ def _tags(cls: type, format: DescriptionFormat | None) -> dict[str, _ElementTag]
 
 
 def field_tag(name: str, description: str | None, format: DescriptionFormat | None) -> _ElementTag:
-    """The element of a field, with its description in the chosen place."""
-    tag = _plain_tag(name)
+    """Return the tag of a field, with its description in the chosen format."""
+    tag = _name_tag(name)
     if not description or format is None:
         return tag
     if format == "comment":
@@ -217,7 +216,7 @@ def field_tag(name: str, description: str | None, format: DescriptionFormat | No
     return _ElementTag(f'{tag.start} description="{escape_attribute(description)}"', tag.end)
 
 
-def _plain_tag(name: str) -> _ElementTag:
+def _name_tag(name: str) -> _ElementTag:
     if is_xml_name(name):
         return _ElementTag(f"<{name}", f"</{name}>")
     return _ElementTag(f'<entry key="{escape_attribute(name)}"', "</entry>")
@@ -227,27 +226,27 @@ def _plain_tag(name: str) -> _ElementTag:
 def _item_tag(cls: type) -> _ElementTag:
     is_object = (issubclass(cls, BaseModel) or is_dataclass(cls)) and not issubclass(cls, RootModel)
     name = snake_case(cls.__name__) if is_object else "item"
-    return _plain_tag(name if is_xml_name(name) else "item")
+    return _name_tag(name if is_xml_name(name) else "item")
 
 
 def snake_case(name: str) -> str:
-    """`WebSource` as `web_source`, `HTTPSource` as `http_source`."""
+    """Convert a class name: `WebSource` to `web_source`, `HTTPSource` to `http_source`."""
     name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
     return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()
 
 
 _MAX_LINES = 2000
-"""Beyond this the form goes no deeper: classes that all hold each other would fill books."""
+"""Beyond this, the form adds no levels: classes that contain each other would grow without limit."""
 
 
 def skeleton(schema: JsonSchema, root: str) -> str:
-    """Nested empty elements for every field of an object schema, descriptions as attributes."""
+    """Return nested empty elements for all fields of an object schema, with descriptions as attributes."""
     lines: list[str] = []
-    _write(f"<{root}", f"</{root}>", schema, schema, 0, (), lines)
+    _write_skeleton(f"<{root}", f"</{root}>", schema, schema, 0, (), lines)
     return "\n".join(lines)
 
 
-def _write(
+def _write_skeleton(
     start: str,
     end: str,
     node: JsonSchema,
@@ -257,28 +256,28 @@ def _write(
     lines: list[str],
 ) -> None:
     indent = "  " * depth
-    node, seen, again = _followed(node, top, seen)
+    node, seen, is_repeated = _resolve_node(node, top, seen)
     properties = node.get("properties", {})
     values = additional_schema(node)
-    is_plain = not properties and node.get("type") != "array" and values is None
-    if is_plain or again or len(lines) > _MAX_LINES:
+    is_scalar = not properties and node.get("type") != "array" and values is None
+    if is_scalar or is_repeated or len(lines) > _MAX_LINES:
         lines.append(f"{indent}{start}>{end}")
         return
     lines.append(f"{indent}{start}>")
     if node.get("type") == "array":
         for item in node.get("prefixItems") or [node.get("items") or {}]:
-            _write("<item", "</item>", item, top, depth + 1, seen, lines)
+            _write_skeleton("<item", "</item>", item, top, depth + 1, seen, lines)
     elif properties:
         for name, field in properties.items():
             tag = field_tag(name, field.get("description"), "attribute")
-            _write(tag.start, tag.end, field, top, depth + 1, seen, lines)
+            _write_skeleton(tag.start, tag.end, field, top, depth + 1, seen, lines)
     else:
-        _write('<entry key="..."', "</entry>", values or {}, top, depth + 1, seen, lines)
+        _write_skeleton('<entry key="..."', "</entry>", values or {}, top, depth + 1, seen, lines)
     lines.append(f"{indent}{end}")
 
 
-def _followed(node: JsonSchema, top: JsonSchema, seen: tuple[str, ...]) -> tuple[JsonSchema, tuple[str, ...], bool]:
-    """Follow references and take a union's first member that is not null; a circle ends the form."""
+def _resolve_node(node: JsonSchema, top: JsonSchema, seen: tuple[str, ...]) -> tuple[JsonSchema, tuple[str, ...], bool]:
+    """Follow references, and use the first member of a union that is not null; stop at a repeated reference."""
     while True:
         if "$ref" in node:
             if node["$ref"] in seen:
@@ -292,11 +291,11 @@ def _followed(node: JsonSchema, top: JsonSchema, seen: tuple[str, ...]) -> tuple
 
 
 VALIDATION_ERROR_START = '<error type="validation">'
-"""How the document begins."""
+"""The first line of the validation document."""
 
 
 def error_document(problems: Sequence[Problem], message: str = "Output validation failed") -> str:
-    """One `<field>` a problem: where, what was expected, what was received."""
+    """Return the validation document: one `<field>` for each problem, with the expected and the received value."""
     lines = [VALIDATION_ERROR_START, f"  <message>{escape_text(message)}</message>"]
     if problems:
         lines.append("  <details>")

@@ -1,4 +1,4 @@
-"""`acorn batch`: a run for each line of a file, with a progress bar; the answers are lines of another."""
+"""`acorn batch`: run an agent for each row of a file and write the results to another file."""
 
 from __future__ import annotations
 
@@ -17,54 +17,68 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from acorn import AcornError, Paused
 from acorn._inside import Batch, Item
-from acorn.cli.options import OWN
+from acorn.cli.options import OPTION_HELP
 from acorn.cli.output import (
     FAILED,
-    FINE,
     INTERRUPTED,
+    SUCCESS,
     WAITING,
     CommandError,
+    error_message,
     error_text,
     json_text,
-    message_of,
     plural,
     write,
     write_line,
 )
-from acorn.cli.targets import load, named_store
+from acorn.cli.targets import choose_store, load_agent
 from acorn.types import JsonObject
 
 
 def batch(
     context: typer.Context,
-    target: Annotated[str, typer.Argument(metavar="FILE_OR_MODULE[:CLASS]", help="Where the module is.")],
-    rows: Annotated[str, typer.Argument(metavar="INPUT", help="JSONL or CSV, a row an input; `-` is standard input.")],
+    target: Annotated[
+        str, typer.Argument(metavar="FILE_OR_MODULE[:CLASS]", help="The file or the name of the module.")
+    ],
+    rows: Annotated[
+        str,
+        typer.Argument(
+            metavar="INPUT", help="The inputs: a JSONL or CSV file with one input per row, or `-` for standard input."
+        ),
+    ],
     output: Annotated[
-        str | None, typer.Option("-o", "--output", metavar="FILE", help="Where the answers go, as JSONL.")
+        str | None,
+        typer.Option(
+            "-o", "--output", metavar="FILE", help="The file for the results, as JSONL. Default: standard output."
+        ),
     ] = None,
-    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="How many runs at a time.")] = 8,
+    concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="The number of concurrent runs.")] = 8,
     id: Annotated[
-        str | None, typer.Option("--id", help="With a store: the same command again does nothing twice.")
+        str | None,
+        typer.Option("--id", help="The name of the batch. With a store, the same command resumes the batch."),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="FIELD", help="The field that names a row.")] = None,
-    max_cost: Annotated[float | None, typer.Option("--max-cost", help="Dollars after which none is begun.")] = None,
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Try again what had failed.")] = False,
-    model: Annotated[str | None, typer.Option("--model", help=OWN["model"])] = None,
-    store: Annotated[str | None, typer.Option("--store", metavar="FILE|URL", help=OWN["store"])] = None,
-    debug: Annotated[bool, typer.Option("--debug", help=OWN["debug"])] = False,
+    key: Annotated[str | None, typer.Option("--key", metavar="FIELD", help="The field that identifies a row.")] = None,
+    max_cost: Annotated[
+        float | None, typer.Option("--max-cost", help="Start no more runs after this cost in dollars.")
+    ] = None,
+    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed rows again.")] = False,
+    model: Annotated[str | None, typer.Option("--model", help=OPTION_HELP["model"])] = None,
+    store: Annotated[str | None, typer.Option("--store", metavar="FILE|URL", help=OPTION_HELP["store"])] = None,
+    debug: Annotated[bool, typer.Option("--debug", help=OPTION_HELP["debug"])] = False,
 ) -> int:
     """Run a module for every row of a file.
 
-    Each answer is a line with its index, its output or its error, its run and its cost, written as the item ends.
+    Each result is a line with the index, the output or the error, the run and the cost. It is written when the row
+    is done.
     """
-    out = context.obj.set_aside()
-    agent = load(target, debug=debug)
-    changes = {"model": model, "store": named_store(store, agent.store)}
-    listed = _rows(rows)
+    out = context.obj.reserve_stdout()
+    agent = load_agent(target, debug=debug)
+    changes = {"model": model, "store": choose_store(store, agent.store)}
+    inputs = _read_rows(rows)
     try:
         agent = agent.using(**{name: value for name, value in changes.items() if value is not None})
         items = agent.map(
-            listed,
+            inputs,
             concurrency=concurrency,
             id=id,
             key=None if key is None else lambda row: row[key],
@@ -72,54 +86,54 @@ def batch(
             retry_failed=retry_failed,
         )
     except AcornError as error:
-        raise CommandError(message_of(error), debug=debug) from error
-    with _opened(output, out) as file:
+        raise CommandError(error_message(error), debug=debug) from error
+    with _open_output(output, out) as file:
         try:
-            for item in _shown(items):
-                write(file, f"{json_text(_line(item))}\n")
+            for item in _show_progress(items):
+                write(file, f"{json_text(_result_line(item))}\n")
         except KeyboardInterrupt:
-            _say_how_to_go_on(items, id)
+            _print_resume_hint(items, id)
             return INTERRUPTED
     progress = items.progress
     write_line(
         f"{plural(progress.done, 'run')} done, {progress.failed:,} failed, {progress.waiting:,} waiting, "
         f"{progress.usage.total_tokens:,} tokens{'' if progress.cost is None else f', ${progress.cost:.4f}'}"
     )
-    return FAILED if progress.failed else WAITING if progress.waiting else FINE
+    return FAILED if progress.failed else WAITING if progress.waiting else SUCCESS
 
 
-def _rows(file: str) -> list[Any]:
-    """All rows, so that a file which is wrong somewhere is told before the first run."""
+def _read_rows(file: str) -> list[Any]:
+    """Read all rows, so that an error in the file is reported before the first run."""
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"`{file}` cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        raise CommandError(f"Cannot read `{file}`: {getattr(error, 'strerror', None) or error}") from error
     if file.lower().endswith(".csv"):
         return list(csv.DictReader(io.StringIO(text, newline="")))
-    found: list[Any] = []
-    for number, line in enumerate(text.split("\n"), start=1):  # a text may hold what else Unicode calls a line's end
+    rows: list[Any] = []
+    for number, line in enumerate(text.split("\n"), start=1):  # A text may contain other line separators of Unicode.
         if line.strip():
             try:
-                found.append(json.loads(line))
+                rows.append(json.loads(line))
             except ValueError as error:
-                raise CommandError(f"`{file}`, line {number}, is no JSON: {error}") from error
-    return found
+                raise CommandError(f"Line {number} of `{file}` is not valid JSON: {error}") from error
+    return rows
 
 
 @contextmanager
-def _opened(file: str | None, out: TextIO) -> Generator[TextIO]:
+def _open_output(file: str | None, out: TextIO) -> Generator[TextIO]:
     if file is None:
         yield out
         return
     try:
-        opened = open(file, "w", encoding="utf-8")  # noqa: SIM115 - closed below, and its errors are our words
+        stream = open(file, "w", encoding="utf-8")  # noqa: SIM115 - closed below
     except OSError as error:
-        raise CommandError(f"`{file}` cannot be written: {error.strerror or error}") from error
-    with opened:
-        yield opened
+        raise CommandError(f"Cannot write `{file}`: {error.strerror or error}") from error
+    with stream:
+        yield stream
 
 
-def _line(item: Item[Any]) -> JsonObject:
+def _result_line(item: Item[Any]) -> JsonObject:
     line: JsonObject = {"index": item.index}
     if item.key is not None:
         line["key"] = item.key
@@ -133,26 +147,27 @@ def _line(item: Item[Any]) -> JsonObject:
     return {**line, "run": None if run is None else run.id, "cost": None if run is None else run.cost}
 
 
-def _shown(batch: Batch[Any]) -> Iterator[Item[Any]]:
-    """The items, with a bar on a terminal."""
+def _show_progress(batch: Batch[Any]) -> Iterator[Item[Any]]:
+    """Yield the items and show a progress bar on a terminal."""
     console = Console(file=sys.stderr)
     if not console.is_terminal:
         yield from batch
         return
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[account]}"), TimeRemainingColumn())
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[totals]}"), TimeRemainingColumn())
     with Progress(*columns, console=console) as bar:
-        task = bar.add_task("", total=batch.progress.total, account="")
+        task = bar.add_task("", total=batch.progress.total, totals="")
         for item in batch:
-            far = batch.progress
-            cost = "" if far.cost is None else f" · ${far.cost:.4f}"
-            account = f"{far.failed} failed · {far.waiting} waiting · {far.usage.total_tokens:,} tokens{cost}"
-            bar.update(task, completed=far.ended, total=far.total, account=account)
+            progress = batch.progress
+            cost = "" if progress.cost is None else f" · ${progress.cost:.4f}"
+            tokens = f"{progress.usage.total_tokens:,} tokens"
+            totals = f"{progress.failed} failed · {progress.waiting} waiting · {tokens}{cost}"
+            bar.update(task, completed=progress.ended, total=progress.total, totals=totals)
             yield item
 
 
-def _say_how_to_go_on(batch: Batch[Any], id: str | None) -> None:
-    ended = f"stopped after {plural(batch.progress.ended, 'item')}"
+def _print_resume_hint(batch: Batch[Any], id: str | None) -> None:
+    stopped = f"Stopped after {plural(batch.progress.ended, 'item')}."
     if id is None:
-        write_line(f"{ended}; with `--id` and a store, the same command would go on from here")
+        write_line(f"{stopped} With `--id` and a store, the same command would resume the batch.")
     else:
-        write_line(f"{ended}; the same command goes on from here")
+        write_line(f"{stopped} The same command resumes the batch.")

@@ -1,9 +1,9 @@
-"""`acorn explain`: what a module would send to its model, part by part, and what is odd about it."""
+"""`acorn explain`: show the first request of a module, part by part, and warn about problems."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, TextIO
+from typing import Annotated, TextIO
 
 import typer
 from rich.console import Console
@@ -12,141 +12,145 @@ from rich.text import Text
 
 from acorn import AcornError
 from acorn._inside import Explanation, describe_blobs, example_input, explain_agent, to_json_text, tool_name
-from acorn.cli.commands.run import declared
+from acorn.cli.commands.run import describe_target
 from acorn.cli.help import show_help
 from acorn.cli.input import make_input
-from acorn.cli.options import OWN, OwnOptions, parse
+from acorn.cli.options import OPTION_HELP, AcornOptions, parse_arguments
 from acorn.cli.output import (
     FAILED,
-    FINE,
+    SUCCESS,
     CommandError,
     clean,
+    error_message,
     error_text,
-    line_reached,
-    message_of,
     one_line,
     print_json,
-    without_keys,
+    redact_text,
+    user_code_line,
     write,
 )
-from acorn.cli.targets import load
-from acorn.cli.watched_run import veiled
+from acorn.cli.targets import load_agent
+from acorn.cli.watched_run import redact_data
 
 
 def explain(
     context: typer.Context,
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE_OR_MODULE[:CLASS]", help="Where the module is: `agent.py`, `agent.py:Researcher`."
-        ),
+        typer.Argument(metavar="FILE_OR_MODULE[:CLASS]", help="The module: `agent.py`, `agent.py:Researcher`."),
     ],
-    input: Annotated[str | None, typer.Option("--input", "--acorn-input", metavar="FILE|-", help=OWN["input"])] = None,
-    json: Annotated[bool, typer.Option("--json", "--acorn-json", help="Print all of it as one JSON object.")] = False,
-    open: Annotated[bool, typer.Option("--open", help="Open the sources of tools, to list what they have.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", "--acorn-debug", help=OWN["debug"])] = False,
+    input: Annotated[
+        str | None, typer.Option("--input", "--acorn-input", metavar="FILE|-", help=OPTION_HELP["input"])
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", "--acorn-json", help="Print everything as one JSON object.")] = False,
+    open: Annotated[bool, typer.Option("--open", help="Open the tool sources and list their tools.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", "--acorn-debug", help=OPTION_HELP["debug"])] = False,
 ) -> int:
-    """Show what a module would send to its model first: the messages, the tools, and how long each is.
+    """Show the first request of a module: the messages, the tools, and their sizes.
 
-    The input is given as for "acorn run", behind the name; without one, an example is made up. No model is asked and
-    no tool is called. Sources of tools are opened only with --open, which stands before the name where the input has a
-    field of that name.
+    Give the input after the name, as for "acorn run". Without an input, acorn makes up an example. No request is sent
+    and no tool is called. Tool sources are opened only with --open. If the input has a field "open", write --open
+    before the name.
     """
     words = list(context.args)
     debug = debug or "--debug" in words or "--acorn-debug" in words
-    out = context.obj.set_aside()
-    agent = load(target, debug=debug)
-    spec, options = declared(agent, debug)
+    out = context.obj.reserve_stdout()
+    agent = load_agent(target, debug=debug)
+    description, options = describe_target(agent, debug)
     if "--open" in words and options.find("open") is None:
         open = True
         words.remove("--open")
-    written = parse(words, options, OwnOptions(None, input, json, None, None, debug))
-    if written.own.help:
-        show_help(agent, spec, options, target, out)
-        return FINE
+    arguments = parse_arguments(words, options, AcornOptions(None, input, json, None, None, debug))
+    if arguments.own.help:
+        show_help(agent, description, options, target, out)
+        return SUCCESS
     for name in ("model", "save", "store"):
-        if getattr(written.own, name) is not None:
-            raise CommandError(f"`--{name}` is for `acorn run`; nothing is run here")
-    is_example = not written.options and written.own.input is None and not spec.input.is_empty
+        if getattr(arguments.own, name) is not None:
+            raise CommandError(f"`--{name}` is an option of `acorn run`. `acorn explain` runs nothing.")
+    is_example = not arguments.options and arguments.own.input is None and not description.input.is_empty
     try:
-        given = example_input(agent) if is_example else spec.input.unwrap(make_input(written, options))
-        told = explain_agent(agent, () if spec.input.is_empty else (given,), opens=open)
+        value = example_input(agent) if is_example else description.input.unwrap(make_input(arguments, options))
+        explanation = explain_agent(agent, () if description.input.is_empty else (value,), opens=open)
     except AcornError as error:
-        raise CommandError(message_of(error), debug=debug) from error
+        raise CommandError(error_message(error), debug=debug) from error
     except CommandError:
         raise
-    except (Exception, SystemExit) as error:  # a prompt method's, or a source's
-        raise CommandError(f"{line_reached(error)}{error_text(error)}", FAILED, debug=debug) from error
-    told = replace(
-        told,
-        input=veiled(without_keys, told.input),
-        messages=veiled(without_keys, describe_blobs(told.messages)),
-        tools=veiled(without_keys, told.tools),
+    except (Exception, SystemExit) as error:  # A prompt method or a tool source of the user's can raise anything.
+        raise CommandError(f"{user_code_line(error)}{error_text(error)}", FAILED, debug=debug) from error
+    explanation = replace(
+        explanation,
+        input=redact_data(redact_text, explanation.input),
+        messages=redact_data(redact_text, describe_blobs(explanation.messages)),
+        tools=redact_data(redact_text, explanation.tools),
     )
     if is_example:
-        told.notes.insert(0, "the input is an example, since none was given")
-    if written.own.json:
-        print_json(told.to_json(), out)
+        explanation.notes.insert(0, "The input is an example, because none was given.")
+    if arguments.own.json:
+        print_json(explanation.to_json(), out)
     else:
-        _show(told, out)
-    return FINE
+        _show(explanation, out)
+    return SUCCESS
 
 
-def _show(told: Explanation, out: TextIO) -> None:
+def _show(explanation: Explanation, out: TextIO) -> None:
     console = Console(file=out) if out.isatty() else Console(file=out, width=120)
-    with console.capture() as drawn:
-        _print(told, console)
-    write(out, drawn.get())
+    with console.capture() as captured:
+        _print(explanation, console)
+    write(out, captured.get())
 
 
-def _print(told: Explanation, console: Console) -> None:
-    forced = f", must call {told.forced_tool} where the model can be made to" if told.forced_tool else ""
-    model = f"on {one_line(told.model)}, " if told.model else ""
-    settings = f"{model}temperature {told.temperature:g}, at most {told.max_tokens} tokens a response{forced}"
-    console.print(Text.assemble((one_line(told.agent), "bold"), (f"  {settings}", "dim")))
-    for message in told.messages:
-        _head(console, f"{message['role']} message")
+def _print(explanation: Explanation, console: Console) -> None:
+    forced = (
+        f", must call {explanation.forced_tool} if the provider can force a tool" if explanation.forced_tool else ""
+    )
+    model = f"on {one_line(explanation.model)}, " if explanation.model else ""
+    settings = (
+        f"{model}temperature {explanation.temperature:g}, at most {explanation.max_tokens} tokens per response{forced}"
+    )
+    console.print(Text.assemble((one_line(explanation.agent), "bold"), (f"  {settings}", "dim")))
+    for message in explanation.messages:
+        _print_heading(console, f"{message['role']} message")
         for part in _parts(message.get("content")):
             console.print(Text(clean(part)), soft_wrap=True)
-    for tool in told.tools:
-        _head(console, f"tool {tool_name(tool)}")
+    for tool in explanation.tools:
+        _print_heading(console, f"tool {tool_name(tool)}")
         function = tool.get("function", {"parameters": tool})
         if function.get("description"):
             console.print(Text(clean(function["description"])), soft_wrap=True)
         console.print(Text(clean(to_json_text(function.get("parameters", {}))), style="dim"), soft_wrap=True)
-    _head(console, "size")
-    console.print(_sizes(told))
-    _listed(console, "inherits", [f"{name}: {', '.join(what)}" for name, what in told.inherits.items()])
-    _listed(console, "odd", told.odd)
-    _listed(console, "not told here", told.notes)
+    _print_heading(console, "size")
+    console.print(_sizes(explanation))
+    _print_list(console, "inherits", [f"{name}: {', '.join(names)}" for name, names in explanation.inherits.items()])
+    _print_list(console, "warnings", explanation.odd)
+    _print_list(console, "notes", explanation.notes)
 
 
-def _parts(content: Any) -> list[str]:
-    """The text of a message, and what it carries beside it."""
+def _parts(content: object) -> list[str]:
+    """Return the text of a message and its other parts as JSON."""
     if not isinstance(content, list):
         return [content if isinstance(content, str) else to_json_text(content)]
     return [part["text"] if part.get("type") == "text" else to_json_text(part) for part in content]
 
 
-def _head(console: Console, title: str) -> None:
+def _print_heading(console: Console, title: str) -> None:
     console.print()
     console.print(Text(one_line(title), style="bold cyan"))
 
 
-def _sizes(told: Explanation) -> Table:
+def _sizes(explanation: Explanation) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("part")
     table.add_column("characters", justify="right")
-    table.add_column("tokens, about", justify="right")
-    for part in told.parts:
+    table.add_column("tokens (estimate)", justify="right")
+    for part in explanation.parts:
         table.add_row(Text(one_line(part.name)), str(part.characters), str(part.tokens))
-    table.add_row(Text("all", style="bold"), str(told.characters), str(told.tokens))
+    table.add_row(Text("total", style="bold"), str(explanation.characters), str(explanation.tokens))
     return table
 
 
-def _listed(console: Console, title: str, lines: list[Any]) -> None:
+def _print_list(console: Console, title: str, lines: list[str]) -> None:
     if not lines:
         return
-    _head(console, title)
+    _print_heading(console, title)
     for line in lines:
         console.print(Text(f"- {one_line(line, 400)}"), soft_wrap=True)

@@ -1,28 +1,37 @@
-"""`acorn run`: a command made of any module.
+"""`acorn run`, `acorn resume` and `acorn fork`: perform a run and show it.
 
-`acorn resume`: a run that was interrupted, or waits for people, goes on, and is shown as `acorn run` shows it.
-
-`acorn fork`: a run that was kept, from one of its steps on, with another model, prompt or result.
+`acorn run` makes a command of any module. `acorn resume` resumes a run that was interrupted or waits for human input.
+`acorn fork` starts a new run from a step of another one, with another model, prompt or tool result.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from pydantic.errors import PydanticUserError
 
 import acorn
 from acorn import AcornError, Run
-from acorn._inside import AgentDescription, class_in_journal, describe_agent, read_stored_entries, resume_stream
-from acorn.cli.commands.runs import RunArgument, StoreOption, read_kept
+from acorn._inside import FINISH, AgentDescription, class_in_journal, describe_agent, read_stored_entries, resume_stream
+from acorn.cli.commands.runs import RunArgument, SourceArgument, StoreOption, missing_source, read_run_file
 from acorn.cli.help import show_help
 from acorn.cli.input import make_input
-from acorn.cli.options import OWN, Options, OwnOptions, parse
-from acorn.cli.output import FINE, CommandError, message_of, one_line, plural, write_line
-from acorn.cli.targets import Agent, agent_of, as_usage_error, load, named_store, short, store_of, value_of, whole_id
+from acorn.cli.options import OPTION_HELP, AcornOptions, Options, parse_arguments
+from acorn.cli.output import SUCCESS, CommandError, error_message, one_line, plural, write_line
+from acorn.cli.targets import (
+    Agent,
+    as_usage_error,
+    choose_store,
+    find_run_id,
+    load_agent,
+    load_stored_agent,
+    open_chosen_store,
+    parse_value,
+    short_id,
+)
 from acorn.cli.watched_run import WatchedRun
 from acorn.journal import BranchStarted
 from acorn.models.local.download import too_small_for_tools
@@ -35,57 +44,62 @@ def run(
     context: typer.Context,
     target: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE_OR_MODULE[:CLASS]", help="Where the module is: `agent.py`, `agent.py:Researcher`."
-        ),
+        typer.Argument(metavar="FILE_OR_MODULE[:CLASS]", help="The module: `agent.py`, `agent.py:Researcher`."),
     ],
-    model: Annotated[str | None, typer.Option("--model", "--acorn-model", help=OWN["model"])] = None,
-    input: Annotated[str | None, typer.Option("--input", "--acorn-input", metavar="FILE|-", help=OWN["input"])] = None,
-    json: Annotated[bool, typer.Option("--json", "--acorn-json", help=OWN["json"])] = False,
-    save: Annotated[str | None, typer.Option("--save", "--acorn-save", metavar="FILE", help=OWN["save"])] = None,
-    store: Annotated[
-        str | None, typer.Option("--store", "--acorn-store", metavar="FILE|URL", help=OWN["store"])
+    model: Annotated[str | None, typer.Option("--model", "--acorn-model", help=OPTION_HELP["model"])] = None,
+    input: Annotated[
+        str | None, typer.Option("--input", "--acorn-input", metavar="FILE|-", help=OPTION_HELP["input"])
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", "--acorn-debug", help=OWN["debug"])] = False,
+    json: Annotated[bool, typer.Option("--json", "--acorn-json", help=OPTION_HELP["json"])] = False,
+    save: Annotated[
+        str | None, typer.Option("--save", "--acorn-save", metavar="FILE", help=OPTION_HELP["save"])
+    ] = None,
+    store: Annotated[
+        str | None, typer.Option("--store", "--acorn-store", metavar="FILE|URL", help=OPTION_HELP["store"])
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", "--acorn-debug", help=OPTION_HELP["debug"])] = False,
 ) -> int:
     """Run a module from the command line.
 
-    Its input fields are options behind its name: --question "Who made Python?", --address.city Oslo,
-    --tag a --tag b. "acorn run agent.py --help" shows them all. Text that is piped in fills the one text field that
-    is left. The output is JSON on standard output; everything else goes to standard error.
+    The fields of its input are options after its name: --question "Who made Python?", --address.city Oslo,
+    --tag a --tag b. "acorn run agent.py --help" lists them. Text that is piped in fills the only text field without a
+    value. The output is JSON on standard output. Everything else goes to standard error.
     """
     words = list(context.args)
     debug = debug or "--debug" in words or "--acorn-debug" in words
-    out = context.obj.set_aside()  # a file may print while it is imported, and from then on
-    agent = load(target, debug=debug)
-    spec, options = declared(agent, debug)
-    written = parse(words, options, OwnOptions(model, input, json, save, store, debug))
-    if written.own.help:
-        show_help(agent, spec, options, target, out)
-        return FINE
-    changes = {"model": written.own.model, "store": named_store(written.own.store, agent.store)}
+    out = context.obj.reserve_stdout()  # The user's code may print, from its import on.
+    agent = load_agent(target, debug=debug)
+    description, options = describe_target(agent, debug)
+    arguments = parse_arguments(words, options, AcornOptions(model, input, json, save, store, debug))
+    if arguments.own.help:
+        show_help(agent, description, options, target, out)
+        return SUCCESS
+    changes = {"model": arguments.own.model, "store": choose_store(arguments.own.store, agent.store)}
     try:
         agent = agent.using(**{name: value for name, value in changes.items() if value is not None})
     except AcornError as error:
-        raise CommandError(message_of(error), debug=debug) from error
-    shape, input_model = spec.input, make_input(written, options)
-    arguments = () if shape.is_empty else (shape.unwrap(input_model),)
-    if (spec.tools or spec.source_count or spec.branches) and (name := too_small_for_tools(agent.model)) is not None:
-        write_line(f"warning: `{name}` is too small for tools: it calls them at random, for minutes; try `--model`")
-    return WatchedRun(agent, spec, written.own, out).perform(lambda: agent.stream(*arguments))
+        raise CommandError(error_message(error), debug=debug) from error
+    shape, value = description.input, make_input(arguments, options)
+    values = () if shape.is_empty else (shape.unwrap(value),)
+    uses_tools = bool(description.tools or description.source_count or description.branches)
+    if uses_tools and (name := too_small_for_tools(agent.model)) is not None:
+        write_line(
+            f"warning: `{name}` is too small for tools. It calls them at random, for minutes. Use another `--model`."
+        )
+    return WatchedRun(agent, description, arguments.own, out).perform(lambda: agent.stream(*values))
 
 
-def declared(agent: Agent, debug: bool) -> tuple[AgentDescription, Options]:
-    """What the module takes and gives; it is checked here, should its `__init__` have changed it."""
+def describe_target(agent: Agent, debug: bool) -> tuple[AgentDescription, Options]:
+    """Describe an agent and the options of its input; this checks its declaration, which `__init__` may change."""
     try:
-        spec = describe_agent(agent)
-        return spec, Options(spec.input)
+        description = describe_agent(agent)
+        return description, Options(description.input)
     except AcornError as error:
-        raise CommandError(message_of(error), debug=debug) from error
+        raise CommandError(error_message(error), debug=debug) from error
     except (PydanticUserError, NameError) as error:
-        words = getattr(error, "message", str(error))
+        reason = getattr(error, "message", str(error))
         raise CommandError(
-            f"the input of `{type(agent).__name__}` names a class that does not exist: {words}", debug=debug
+            f"The input of `{type(agent).__name__}` refers to a class that does not exist: {reason}", debug=debug
         ) from error
 
 
@@ -95,80 +109,78 @@ def resume(
     answer: Annotated[
         str | None,
         typer.Option(
-            "--answer", metavar="VALUE", help="The answer it waits for: JSON where it is JSON, otherwise text."
+            "--answer",
+            metavar="VALUE",
+            help="The answer that the run waits for: JSON if it is valid JSON, otherwise text.",
         ),
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Approve the call that it waits for.")] = False,
-    no: Annotated[str | None, typer.Option("--no", metavar="REASON", help="Refuse it, and say why.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Approve the tool call that the run waits for.")] = False,
+    no: Annotated[
+        str | None, typer.Option("--no", metavar="REASON", help="Reject the tool call, with a reason.")
+    ] = None,
     agent: Annotated[
         str | None,
-        typer.Option("--agent", metavar="FILE_OR_MODULE[:CLASS]", help="Where the class is, if it has moved."),
+        typer.Option("--agent", metavar="FILE_OR_MODULE[:CLASS]", help="The place of the class, if it has moved."),
     ] = None,
-    model: Annotated[str | None, typer.Option("--model", help=OWN["model"])] = None,
-    json: Annotated[bool, typer.Option("--json", help=OWN["json"])] = False,
-    save: Annotated[str | None, typer.Option("--save", metavar="FILE", help=OWN["save"])] = None,
+    model: Annotated[str | None, typer.Option("--model", help=OPTION_HELP["model"])] = None,
+    json: Annotated[bool, typer.Option("--json", help=OPTION_HELP["json"])] = False,
+    save: Annotated[str | None, typer.Option("--save", metavar="FILE", help=OPTION_HELP["save"])] = None,
     store: StoreOption = None,
-    debug: Annotated[bool, typer.Option("--debug", help=OWN["debug"])] = False,
+    debug: Annotated[bool, typer.Option("--debug", help=OPTION_HELP["debug"])] = False,
 ) -> int:
-    """Go on with a run that was interrupted, or that waits for people.
+    """Resume a run that was interrupted or that waits for human input.
 
-    What was committed is neither asked of the model nor done again. A run that had ended well gives its output again.
+    Committed requests and tool calls are not repeated. If the run has finished, its stored output is printed.
     """
-    said = [each for each in (answer, yes or None, no) if each is not None]
-    if len(said) > 1:
-        raise CommandError("`--answer`, `--yes` and `--no` exclude each other")
-    out = context.obj.set_aside()
-    book = store_of(store)
-    run_id = whole_id(book, run)
+    has_answer = answer is not None or yes or no is not None
+    if (answer is not None) + yes + (no is not None) > 1:
+        raise CommandError("`--answer`, `--yes` and `--no` cannot be combined.")
+    out = context.obj.reserve_stdout()
+    opened_store = open_chosen_store(store)
+    run_id = find_run_id(opened_store, run)
     with as_usage_error():
-        root = book.read(run_id)[0]
-        past = [heard.entry for heard in book.follow(run_id)[1]]
-        answers = _answers(book, run_id, _value(answer, yes, no)) if said else {}
-    found = agent_of(root, book, agent, debug)
+        root = opened_store.read(run_id)[0]
+        past = [row.entry for row in opened_store.follow(run_id)[1]]
+        value = parse_value(answer) if answer is not None else True if yes else no or False
+        answers = _answers(opened_store, run_id, value) if has_answer else {}
+    stored_agent = load_stored_agent(root, opened_store, agent, debug)
     if model is not None:
-        found = found.using(model=model)
-    own = OwnOptions(model, None, json, save, store, debug)
-    watched = WatchedRun(found, describe_agent(found), own, out)
-    return watched.perform(lambda: resume_stream(found, run_id, answers), read_stored_entries(past))
+        stored_agent = stored_agent.using(model=model)
+    own = AcornOptions(model, None, json, save, store, debug)
+    watched = WatchedRun(stored_agent, describe_agent(stored_agent), own, out)
+    return watched.perform(lambda: resume_stream(stored_agent, run_id, answers), read_stored_entries(past))
 
 
-def _value(answer: str | None, yes: bool, no: str | None) -> Any:
-    return value_of(answer) if answer is not None else True if yes else no or False
-
-
-def _answers(store: Any, run_id: str, value: Any) -> JsonObject:
-    """The answer for the one request that is open."""
+def _answers(store: Store, run_id: str, value: object) -> JsonObject:
+    """Return the answer by the id of the only open request."""
     requests = store.requests(run_id)
     if len(requests) == 1:
         return {requests[0].id: value}
     if not requests:
-        raise CommandError("the run waits for no answer; resume it without one")
-    listed = "; ".join(f"{each.id[:8]} {each.question}" for each in requests)
-    raise CommandError(f"the run waits for {len(requests)} answers ({listed}); give each by `acorn answer`")
+        raise CommandError("The run does not wait for an answer. Resume it without one.")
+    listed = ", ".join(f"{request.id[:8]} {request.question}" for request in requests)
+    raise CommandError(f"The run waits for {len(requests)} answers ({listed}). Give each by `acorn answer`.")
 
 
 def fork(
     context: typer.Context,
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN|FILE",
-            help="A run of the store, by the beginning of its id, or a file of `acorn run --save` or `run.to_json()`.",
+    source: SourceArgument,
+    before: Annotated[
+        int,
+        typer.Option(
+            "--before", metavar="STEP", help="The first step to repeat. The new run keeps the steps before it."
         ),
     ],
-    before: Annotated[
-        int, typer.Option("--before", metavar="STEP", help="The step to go on with; what came before it is kept.")
-    ],
-    model: Annotated[str | None, typer.Option("--model", help=OWN["model"])] = None,
+    model: Annotated[str | None, typer.Option("--model", help=OPTION_HELP["model"])] = None,
     prompt: Annotated[
-        str | None, typer.Option("--prompt", metavar="FILE", help="A file with another system prompt.")
+        str | None, typer.Option("--prompt", metavar="FILE", help="A file with a new system prompt.")
     ] = None,
     edit: Annotated[
         list[str] | None,
         typer.Option(
             "--edit",
             metavar="CALL=VALUE",
-            help="Another result of a kept call, by its id or its tool: JSON where it is JSON, otherwise text.",
+            help="A new result for a kept tool call, by its id or tool name. JSON if it is valid JSON, otherwise text.",
         ),
     ] = None,
     agent: Annotated[
@@ -176,123 +188,125 @@ def fork(
         typer.Option(
             "--agent",
             metavar="FILE_OR_MODULE[:CLASS]",
-            help="Where the class is: needed for a file, or if it has moved.",
+            help="The place of the class. Required for a file, or if the class has moved.",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help=OWN["json"])] = False,
-    save: Annotated[str | None, typer.Option("--save", metavar="FILE", help=OWN["save"])] = None,
+    json: Annotated[bool, typer.Option("--json", help=OPTION_HELP["json"])] = False,
+    save: Annotated[str | None, typer.Option("--save", metavar="FILE", help=OPTION_HELP["save"])] = None,
     store: StoreOption = None,
-    debug: Annotated[bool, typer.Option("--debug", help=OWN["debug"])] = False,
+    debug: Annotated[bool, typer.Option("--debug", help=OPTION_HELP["debug"])] = False,
 ) -> int:
-    """Begin a new run with the first steps of another, and go on from there.
+    """Start a new run with the first steps of another one.
 
-    The run itself stays as it is. Nothing that is kept is done again; what the model asks for from then on is. Usage
-    and limits begin at zero.
+    The other run does not change. The new run keeps the first steps and does not repeat them. From then on, tools are
+    called again. Usage and limits start at zero.
     """
-    out = context.obj.set_aside()
-    events, run, found = _found(source, store, agent, debug)
+    out = context.obj.reserve_stdout()
+    events, run, base_agent = _load_source(source, store, agent, debug)
     changes: JsonObject = {} if model is None else {"model": model}
     if prompt is not None:
         changes["system_prompt"] = Path(prompt).resolve()
     try:
-        forked = found.using(thread=events, before=before, **changes)
+        forked = base_agent.using(thread=events, before=before, **changes)
         if edit:
-            _edit(events, edit, before)
+            _edit_results(events, edit, before)
             forked = forked.using(thread=events, before=before)
     except AcornError as error:
-        raise CommandError(message_of(error), debug=debug) from error
-    spec = describe_agent(forked)
-    _say_what_happens(short(run.id) if run is not None else Path(source).name, events, before, spec)
-    watched = WatchedRun(forked, spec, OwnOptions(model, None, json, save, store, debug), out)
+        raise CommandError(error_message(error), debug=debug) from error
+    description = describe_agent(forked)
+    _print_plan(short_id(run.id) if run is not None else Path(source).name, events, before, description)
+    watched = WatchedRun(forked, description, AcornOptions(model, None, json, save, store, debug), out)
     return watched.perform(forked.stream)
 
 
-def _found(
+def _load_source(
     source: str, option: str | None, target: str | None, debug: bool
 ) -> tuple[list[AgentEvent], Run | None, Agent]:
-    """The events to fork, the record where there is one, and the agent."""
+    """Return the events to fork, the run if the source is a whole run, and the agent."""
     if not Path(source).is_file():
-        if named_store(option) is None:
-            raise CommandError(f"there is no store here, and no file `{source}`; say which store by `--store`")
-        book = store_of(option)
-        _refuse_branch(book, source)
-        run_id = whole_id(book, source)
+        if choose_store(option) is None:
+            raise missing_source(source)
+        store = open_chosen_store(option)
+        _reject_branch(store, source)
+        run_id = find_run_id(store, source)
         with as_usage_error():
-            kept, run = book.read(run_id)[0], acorn.runs(book).get(run_id)
-        return run.thread, run, agent_of(kept, book, target, debug)
-    events, record = read_kept(source)
-    return events, record, _agent_of_file(source, record, option, target, debug)
+            stored, run = store.read(run_id)[0], acorn.runs(store).get(run_id)
+        return run.thread, run, load_stored_agent(stored, store, target, debug)
+    events, saved_run = read_run_file(source)
+    return events, saved_run, _load_agent_of_file(source, saved_run, option, target, debug)
 
 
-def _refuse_branch(book: Store, run_id: str) -> None:
-    """A branch begins with the conversation above it, so the run that it is part of is what can be forked."""
+def _reject_branch(store: Store, run_id: str) -> None:
+    """Reject a branch: it starts with the conversation of its parent, so only the root can be forked."""
     with as_usage_error():
-        kept = book.read(run_id)
-    root = kept[0].facts.root if kept else ""
+        stored = store.read(run_id)
+    root = stored[0].facts.root if stored else ""
     if root in ("", run_id):
         return
     with as_usage_error():
-        tree = {each.facts.id: each for each in book.read(root)}
+        tree = {member.facts.id: member for member in store.read(root)}
     child = run_id
     while (parent := tree[child].facts.parent) not in (None, root):
         child = parent
-    begun = [entry for entry in read_stored_entries(tree[root].entries) if isinstance(entry, BranchStarted)]
-    step, name = next((each.step, each.branch) for each in begun if each.child_id == child)
-    again = f"acorn fork {short(root)} --before"
+    starts = [entry for entry in read_stored_entries(tree[root].entries) if isinstance(entry, BranchStarted)]
+    step, name = next((start.step, start.branch) for start in starts if start.child_id == child)
+    command = f"acorn fork {short_id(root)} --before"
     raise CommandError(
-        f"`{run_id}` is a branch, and begins with the conversation of the run above it, which can be forked: "
-        f"`{again} {step}` calls `{name}` anew, `{again} {step + 1}` keeps what it returned"
+        f"`{run_id}` is a branch, which starts with the conversation of its parent. Fork the run that it belongs to: "
+        f"`{command} {step}` calls `{name}` again, `{command} {step + 1}` keeps its result."
     )
 
 
-def _agent_of_file(source: str, record: Run | None, option: str | None, target: str | None, debug: bool) -> Agent:
-    if target is None:  # a file may come from anywhere, so nothing is imported because it says so
-        named = None if record is None else class_in_journal(record.journal.entries)
-        of_what = f" (it says `{one_line(named)}`)" if named else ""
-        raise CommandError(f"say which class goes on with `{source}`{of_what}, by `--agent FILE:CLASS`")
-    agent = load(target, debug=debug)
-    where = named_store(option, agent.store)
+def _load_agent_of_file(source: str, run: Run | None, option: str | None, target: str | None, debug: bool) -> Agent:
+    if target is None:  # A file may come from anywhere, so the class that it names is not imported.
+        name = None if run is None else class_in_journal(run.journal.entries)
+        hint = f" (the file names `{one_line(name)}`)" if name else ""
+        raise CommandError(f"Name the class of `{source}`{hint} by `--agent FILE:CLASS`.")
+    agent = load_agent(target, debug=debug)
+    store = choose_store(option, agent.store)
     try:
-        return agent if where is None else agent.using(store=where)
+        return agent if store is None else agent.using(store=store)
     except AcornError as error:
-        raise CommandError(message_of(error), debug=debug) from error
+        raise CommandError(error_message(error), debug=debug) from error
 
 
-def _edit(events: list[AgentEvent], edits: list[str], before: int) -> None:
-    """Put other results into the events, in place."""
-    own = [event for event in events if event.branch is None and event.iteration < before]
-    calls = {event.tool_call_id: event.tool_name for event in own if isinstance(event, ToolCallEvent)}
+def _edit_results(events: list[AgentEvent], edits: list[str], before: int) -> None:
+    """Replace tool results in the events, in place."""
+    kept = [event for event in events if event.branch is None and event.iteration < before]
+    calls = {event.tool_call_id: event.tool_name for event in kept if isinstance(event, ToolCallEvent)}
     for edit in edits:
-        named, equals, text = edit.partition("=")
+        id_or_tool, equals, text = edit.partition("=")
         if not equals:
-            raise CommandError(f"`--edit` is written CALL=VALUE, as in `--edit search=nothing`; got `{edit}`")
-        ids = [named] if named in calls else [call_id for call_id, name in calls.items() if name == named]
+            raise CommandError(f"`--edit` must be CALL=VALUE, as in `--edit search=nothing`, got `{edit}`.")
+        is_id = id_or_tool in calls
+        ids = [id_or_tool] if is_id else [call_id for call_id, tool in calls.items() if tool == id_or_tool]
         if not ids:
-            known = ", ".join(f"`{call_id}` ({name})" for call_id, name in calls.items()) or "none"
-            raise CommandError(f"there is no call `{named}` before step {before}; the calls: {known}")
+            known = ", ".join(f"`{call_id}` ({tool})" for call_id, tool in calls.items()) or "none"
+            raise CommandError(f"There is no call `{id_or_tool}` before step {before}. The calls: {known}.")
         if len(ids) > 1:
             listed = ", ".join(f"`{call_id}`" for call_id in ids)
-            raise CommandError(f"`{named}` was called {len(ids)} times before step {before}: {listed}; say which")
-        for at, event in enumerate(events):
-            if isinstance(event, ToolResultEvent | ErrorEvent) and event in own and event.tool_call_id == ids[0]:
-                made = ToolResultEvent(iteration=event.iteration, tool_call_id=ids[0], result=value_of(text))
-                made.timestamp = event.timestamp
-                events[at] = made
+            raise CommandError(
+                f"`{id_or_tool}` was called {len(ids)} times before step {before}. Use one of these ids: {listed}."
+            )
+        for index, event in enumerate(events):
+            if isinstance(event, ToolResultEvent | ErrorEvent) and event in kept and event.tool_call_id == ids[0]:
+                edited = ToolResultEvent(iteration=event.iteration, tool_call_id=ids[0], result=parse_value(text))
+                edited.timestamp = event.timestamp
+                events[index] = edited
 
 
-def _say_what_happens(name: str, events: list[AgentEvent], before: int, spec: AgentDescription) -> None:
-    """Before anything is done: what is kept, and what may be called."""
-    kept = "nothing is kept but the input" if before == 1 else "step 1 is kept" if before == 2 else ""
-    kept = kept or f"steps 1 to {before - 1} are kept"
-    write_line(f"fork of {one_line(name)}: {kept}, and it goes on at step {before}")
-    tools = [f"`{tool.name}`" for tool in spec.tools] + [f"`{name}`" for name in spec.branches]
-    if spec.source_count:
-        tools.append(f"those of {plural(spec.source_count, 'source')}")
+def _print_plan(name: str, events: list[AgentEvent], before: int, description: AgentDescription) -> None:
+    """Print what the fork keeps and what it may call, before it starts."""
+    kept = "only the input" if before == 1 else "step 1" if before == 2 else f"steps 1 to {before - 1}"
+    write_line(f"fork of {one_line(name)}: keeps {kept} and continues at step {before}")
+    tools = [f"`{tool.name}`" for tool in description.tools] + [f"`{name}`" for name in description.branches]
+    if description.source_count:
+        tools.append(f"the tools of {plural(description.source_count, 'source')}")
     if tools:
-        write_line(f"tools are really called again if the model asks: {', '.join(tools)}")
-    own = [event for event in events if event.branch is None and event.iteration >= before]
-    called = Counter(event.tool_name for event in own if isinstance(event, ToolCallEvent))
-    called.pop("__finish__", None)
+        write_line(f"tools that the model may call again: {', '.join(tools)}")
+    dropped = [event for event in events if event.branch is None and event.iteration >= before]
+    called = Counter(event.tool_name for event in dropped if isinstance(event, ToolCallEvent))
+    called.pop(FINISH, None)
     if called:
-        listed = ", ".join(f"`{one_line(name)}` ({plural(times, 'time')})" for name, times in called.items())
-        write_line(f"called from there on in the first run: {listed}")
+        listed = ", ".join(f"`{one_line(tool)}` ({plural(count, 'time')})" for tool, count in called.items())
+        write_line(f"called from step {before} on in the first run: {listed}")

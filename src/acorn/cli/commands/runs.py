@@ -1,18 +1,13 @@
-"""`acorn runs --fleet`: the workers of a PostgreSQL store at a glance, and what they have to do.
-
-`acorn runs`, `answer`, `cancel` and `delete`: the runs of a store at a glance, and what can be done to them.
-
-`acorn show`: a run that was kept, in a store or in a file, step by step.
-"""
+"""`acorn runs`, `answer`, `cancel`, `delete` and `show`: list, inspect and change stored runs."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, TextIO, cast
 
 import typer
 from pydantic import ValidationError
@@ -24,201 +19,106 @@ from rich.tree import Tree
 import acorn
 from acorn import Run
 from acorn._inside import describe_blobs, read_stored_entries, stored_settings
-from acorn.cli.drawing import Pen, draw
+from acorn.cli.drawing import Pen, draw_run
 from acorn.cli.output import (
-    FINE,
+    SUCCESS,
     CommandError,
     clean,
     one_line,
     plural,
     print_json,
+    redact_text,
     seconds_text,
     totals_text,
-    without_keys,
     write,
     write_line,
 )
-from acorn.cli.targets import STORE_HELP, as_usage_error, named_store, short, store_of, value_of, whole_id
+from acorn.cli.targets import (
+    STORE_HELP,
+    as_usage_error,
+    choose_store,
+    find_run_id,
+    open_chosen_store,
+    parse_value,
+    short_id,
+)
 from acorn.cli.view_tree import RunTree
 from acorn.cli.views import PlainView
 from acorn.errors import StoreError
 from acorn.journal import Entry
-from acorn.stores.port import RunFacts, Store
+from acorn.stores.port import RunFacts, Status, Store
 from acorn.testing.as_python import as_python
 from acorn.thread import AgentEvent, dump_events, parse_events, serialize_thread_to_xml
-from acorn.thread.to_journal import entries_of
+from acorn.thread.to_journal import thread_entries
 from acorn.types import ForkedFrom, JsonObject, Request
 
-
-def show_fleet(book: Store, *, json: bool) -> int:
-    look: Any = getattr(book, "fleet", None)
-    if look is None:
-        raise CommandError(f"`--fleet` is for a PostgreSQL store, and {book.name} is none; it has no workers")
-    with as_usage_error():
-        workers, agents = look()
-    if json:
-        shown = [{**each._asdict(), "since": each.since.isoformat()} for each in workers]
-        print_json({"workers": shown, "agents": [each._asdict() for each in agents]}, sys.stdout)
-        return FINE
-    if not workers:
-        write_line(f"no worker lives; start one: acorn work FILE:CLASS --store {book.name}")
-    _print(("worker", "runs", "at a time", "agents", "since"), [_worker(each) for each in workers])
-    headings = ("agent", "queued", "oldest", "delayed", "running", "waiting", "done / min", "failed / h")
-    _print(headings, [_agent(each) for each in agents])
-    queued = sum(each.queued for each in agents)
-    write_line(
-        f"{plural(len(workers), 'worker')}, {queued:,} queued, {sum(each.done for each in agents):,} done in a minute"
-    )
-    return FINE
-
-
-def _worker(each: Any) -> list[str]:
-    names = ", ".join(name.rpartition(":")[2] for name in each.agents)
-    since = each.since.astimezone().strftime("%Y-%m-%d %H:%M")
-    return [
-        f"{one_line(each.host, 40)} {each.pid}",
-        f"{each.running:,}",
-        f"{each.places:,}",
-        one_line(names, 60),
-        since,
-    ]
-
-
-def _agent(each: Any) -> list[str]:
-    oldest = "" if each.oldest is None else seconds_text(each.oldest)
-    counts = (each.delayed, each.running, each.waiting, each.done, each.failed)
-    return [one_line(each.agent, 60), f"{each.queued:,}", oldest, *(f"{count:,}" for count in counts)]
-
-
-def _print(headings: tuple[str, ...], listed: list[list[str]]) -> None:
-    if not listed:
-        return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for at, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if at == 0 or heading == "agents" else "right", no_wrap=True)
-    for row in listed:
-        table.add_row(*map(Text, row))
-    console = Console(file=sys.stdout) if sys.stdout.isatty() else Console(file=sys.stdout, width=160)
-    with console.capture() as drawn:
-        console.print(table)
-    write(sys.stdout, f"{drawn.get()}\n")
-
+if TYPE_CHECKING:
+    from acorn.stores.postgres.queue import AgentFacts, WorkerFacts
+    from acorn.stores.postgres.store import PostgresStore
 
 StoreOption = Annotated[str | None, typer.Option("--store", metavar="FILE|URL", help=STORE_HELP)]
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The id of the run; its beginning is enough.")]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="The id of the run, or its first characters.")]
+SourceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN|FILE",
+        help="A stored run (its id or its first characters), or a file of `acorn run --save` or `run.to_json()`.",
+    ),
+]
 
 _STYLES = {"done": "green", "failed": "red", "waiting": "yellow", "running": "cyan", "queued": "cyan"}
 
 
+# Listing
+
+
 def runs(
     status: Annotated[
-        list[str] | None, typer.Option("--status", metavar="STATE", help="Only runs in this state; may be repeated.")
+        list[str] | None, typer.Option("--status", metavar="STATUS", help="Only runs with this status. Repeatable.")
     ] = None,
     agent: Annotated[str | None, typer.Option("--agent", metavar="CLASS", help="Only runs of this class.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many, the newest first.")] = 50,
-    fleet: Annotated[bool, typer.Option("--fleet", help="The workers of the store, and what waits for them.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON array; of the fleet, an object.")] = False,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The number of runs, newest first.")] = 50,
+    fleet: Annotated[bool, typer.Option("--fleet", help="Show the workers of the store and their queues.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON array of the runs, or a JSON object of the fleet.")
+    ] = False,
     store: StoreOption = None,
 ) -> int:
-    """List the runs of a store, the newest first, and what people are asked."""
-    book = store_of(store)
+    """List the runs of a store, newest first, and their open requests for human input."""
+    opened_store = open_chosen_store(store)
     if fleet:
-        return show_fleet(book, json=json)
-    kept = acorn.runs(book)
+        return _print_fleet(opened_store, json=json)
+    stored_runs = acorn.runs(opened_store)
     with as_usage_error():
-        listed = kept.list(status=tuple(status or ()), agent=agent, limit=limit)  # type: ignore[arg-type]
-        requests = kept.requests()
+        listed = stored_runs.list(status=cast(tuple[Status, ...], tuple(status or ())), agent=agent, limit=limit)
+        requests = stored_runs.requests()
     if json:
-        print_json([_plain(facts) for facts in listed], sys.stdout)
-        return FINE
+        print_json([_facts_to_json(facts) for facts in listed], sys.stdout)
+        return SUCCESS
     if not listed:
-        write_line(f"no runs in {book.name}")
-        return FINE
+        write_line(f"no runs in {opened_store.name}")
+        return SUCCESS
     _print_runs(listed)
     for request in requests:
-        write(sys.stdout, f"{_question(request)}\n")
-    return FINE
+        write(sys.stdout, f"{_question_line(request)}\n")
+    return SUCCESS
 
 
-def answer(
-    request: Annotated[str, typer.Argument(metavar="REQUEST", help="The id of the request; its beginning is enough.")],
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="JSON where it is JSON (`true`), otherwise text.")],
-    store: StoreOption = None,
-) -> int:
-    """Answer what a run asks of people; it goes on when it is resumed."""
-    book = store_of(store)
-    with as_usage_error():
-        found = [each for each in book.requests() if each.id.startswith(request)]
-        if len(found) > 1:
-            raise CommandError(f"`{request}` may be {len(found)} requests; write more of its id")
-        whole = found[0].id if found else request
-        acorn.runs(book).answer(whole, value_of(value))
-        root = book.read(found[0].run_id)[0].facts.root
-        is_queued = book.statuses([root]).get(root) in ("queued", "running", "done")
-    if is_queued:
-        write_line("answered; a worker goes on with it")
-    else:
-        write_line(f"answered; go on with: acorn resume {short(root)}{_where(store)}")
-    return FINE
-
-
-def cancel(run: RunArgument, store: StoreOption = None) -> int:
-    """End a run: one that rests at once, one that is driven somewhere at its next step."""
-    book = store_of(store)
-    with as_usage_error():
-        book.cancel(whole_id(book, run))
-    return FINE
-
-
-def delete(
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="The id of the run, or its beginning.")] = None,
-    before: Annotated[
-        str | None, typer.Option("--before", metavar="DATE", help="All done ones that began before, `2026-01-31`.")
-    ] = None,
-    store: StoreOption = None,
-) -> int:
-    """Forget a run, or the done ones of long ago."""
-    if (run is None) == (before is None):
-        raise CommandError("give a run, or `--before DATE`")
-    book = store_of(store)
-    with as_usage_error():
-        if run is not None:
-            book.delete(whole_id(book, run))
-            return FINE
-        found = book.list(status=("done",), before=_date(str(before)), limit=None)
-        for facts in found:
-            book.delete(facts.id)
-    write_line(f"deleted {plural(len(found), 'run')}")
-    return FINE
-
-
-def _date(text: str) -> datetime:
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        raise CommandError(f"`--before {text}` is no date; write one such as `2026-01-31`") from None
-    return found.astimezone(UTC)
-
-
-def _where(store: str | None) -> str:
-    return "" if store is None else f" --store {store}"
-
-
-def _plain(facts: RunFacts) -> JsonObject:
-    plain = {each.name: getattr(facts, each.name) for each in fields(facts)}
+def _facts_to_json(facts: RunFacts) -> JsonObject:
+    values = {field.name: getattr(facts, field.name) for field in fields(facts)}
     usage = {name: getattr(facts.usage, name) for name in facts.usage.__slots__}
-    return {**plain, "usage": usage, "started": facts.started.isoformat(), "updated": facts.updated.isoformat()}
+    return {**values, "usage": usage, "started": facts.started.isoformat(), "updated": facts.updated.isoformat()}
 
 
-def _print_runs(listed: Any) -> None:
+def _print_runs(listed: Iterable[RunFacts]) -> None:
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("run", "state", "agent", "model"):
+    for heading in ("run", "status", "agent", "model"):
         table.add_column(heading, overflow="fold" if heading == "run" else "ellipsis", no_wrap=True)
-    for heading in ("steps", "tokens", "cost", "seconds", "began"):
+    for heading in ("steps", "tokens", "cost", "seconds", "started"):
         table.add_column(heading, justify="right", no_wrap=True)
     for facts in listed:
         table.add_row(
-            Text(one_line(short(facts.id), 60)),
+            Text(one_line(short_id(facts.id), 60)),
             Text(facts.status, style=_STYLES.get(facts.status, "dim")),
             Text(one_line(facts.agent.rpartition(":")[2], 40)),
             Text(one_line(facts.model or "", 40)),
@@ -228,69 +128,184 @@ def _print_runs(listed: Any) -> None:
             seconds_text(facts.seconds),
             facts.started.astimezone().strftime("%Y-%m-%d %H:%M"),
         )
-    console = Console(file=sys.stdout) if sys.stdout.isatty() else Console(file=sys.stdout, width=160)
-    with console.capture() as drawn:
-        console.print(table)
-    write(sys.stdout, drawn.get())
+    _print_table(table)
 
 
-def _question(request: Request) -> str:
+def _question_line(request: Request) -> str:
     choices = f" ({', '.join(request.choices)})" if request.choices else ""
     return f"? {request.id[:8]}  {one_line(request.question)}{one_line(choices)}"
 
 
+def _print_fleet(store: Store, *, json: bool) -> int:
+    if not hasattr(store, "fleet"):
+        raise CommandError(f"`--fleet` needs a PostgreSQL store. {store.name} has no workers.")
+    with as_usage_error():
+        workers, agents = cast("PostgresStore", store).fleet()
+    if json:
+        shown = [{**worker._asdict(), "started": worker.started.isoformat()} for worker in workers]
+        print_json({"workers": shown, "agents": [agent._asdict() for agent in agents]}, sys.stdout)
+        return SUCCESS
+    if not workers:
+        write_line(f"No worker is running. To start one: acorn work FILE:CLASS --store {store.name}")
+    _print_rows(("worker", "runs", "limit", "agents", "since"), [_worker_row(worker) for worker in workers])
+    headings = ("agent", "queued", "oldest", "delayed", "running", "waiting", "done / min", "failed / h")
+    _print_rows(headings, [_agent_row(agent) for agent in agents])
+    queued = sum(agent.queued for agent in agents)
+    done = sum(agent.done for agent in agents)
+    write_line(f"{plural(len(workers), 'worker')}, {queued:,} queued, {done:,} done in the last minute")
+    return SUCCESS
+
+
+def _worker_row(worker: WorkerFacts) -> list[str]:
+    names = ", ".join(name.rpartition(":")[2] for name in worker.agents)
+    since = worker.started.astimezone().strftime("%Y-%m-%d %H:%M")
+    host = f"{one_line(worker.host, 40)} {worker.pid}"
+    return [host, f"{worker.running:,}", f"{worker.concurrency:,}", one_line(names, 60), since]
+
+
+def _agent_row(agent: AgentFacts) -> list[str]:
+    oldest = "" if agent.oldest is None else seconds_text(agent.oldest)
+    counts = (agent.delayed, agent.running, agent.waiting, agent.done, agent.failed)
+    return [one_line(agent.agent, 60), f"{agent.queued:,}", oldest, *(f"{count:,}" for count in counts)]
+
+
+def _print_rows(headings: Sequence[str], rows: list[list[str]]) -> None:
+    if not rows:
+        return
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for index, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if index == 0 or heading == "agents" else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    _print_table(table)
+    write(sys.stdout, "\n")
+
+
+def _print_table(table: Table) -> None:
+    console = _console(sys.stdout)
+    with console.capture() as captured:
+        console.print(table)
+    write(sys.stdout, captured.get())
+
+
+def _console(out: TextIO) -> Console:
+    return Console(file=out) if out.isatty() else Console(file=out, width=160)
+
+
+# Changing
+
+
+def answer(
+    request: Annotated[str, typer.Argument(metavar="REQUEST", help="The id of the request, or its first characters.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="The answer: JSON such as `true`, otherwise text.")],
+    store: StoreOption = None,
+) -> int:
+    """Answer a request for human input. The run continues when it is resumed."""
+    opened_store = open_chosen_store(store)
+    with as_usage_error():
+        matching = [other for other in opened_store.requests() if other.id.startswith(request)]
+        if len(matching) > 1:
+            raise CommandError(f"`{request}` matches {len(matching)} requests. Write more of its id.")
+        acorn.runs(opened_store).answer(matching[0].id if matching else request, parse_value(value))
+        root = opened_store.read(matching[0].run_id)[0].facts.root
+        is_queued = opened_store.statuses([root]).get(root) in ("queued", "running", "done")
+    if is_queued:
+        write_line("answered; a worker resumes the run")
+    else:
+        option = "" if store is None else f" --store {store}"
+        write_line(f"answered; to resume: acorn resume {short_id(root)}{option}")
+    return SUCCESS
+
+
+def cancel(run: RunArgument, store: StoreOption = None) -> int:
+    """Cancel a run: a paused run at once, a run in progress at its next step."""
+    opened_store = open_chosen_store(store)
+    with as_usage_error():
+        opened_store.cancel(find_run_id(opened_store, run))
+    return SUCCESS
+
+
+def delete(
+    run: Annotated[
+        str | None, typer.Argument(metavar="RUN", help="The id of the run, or its first characters.")
+    ] = None,
+    before: Annotated[
+        str | None,
+        typer.Option("--before", metavar="DATE", help="All finished runs that started before, such as `2026-01-31`."),
+    ] = None,
+    store: StoreOption = None,
+) -> int:
+    """Delete one run, or all finished runs that started before a date."""
+    if (run is None) == (before is None):
+        raise CommandError("Give a run or `--before DATE`.")
+    opened_store = open_chosen_store(store)
+    with as_usage_error():
+        if run is not None:
+            opened_store.delete(find_run_id(opened_store, run))
+            return SUCCESS
+        finished = opened_store.list(status=("done",), before=_parse_date(str(before)), limit=None)
+        for facts in finished:
+            opened_store.delete(facts.id)
+    write_line(f"deleted {plural(len(finished), 'run')}")
+    return SUCCESS
+
+
+def _parse_date(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text).astimezone(UTC)
+    except ValueError:
+        raise CommandError(f"`--before {text}` is not a date. Use one such as `2026-01-31`.") from None
+
+
+# Showing
+
+
 def show(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="RUN|FILE",
-            help="A run of the store, by the beginning of its id, or a file of `acorn run --save` or `run.to_json()`.",
-        ),
-    ],
+    file: SourceArgument,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on while the run goes on, wherever it is driven.")
+        bool, typer.Option("--follow", help="Follow the run while it is in progress, in any process.")
     ] = False,
-    full: Annotated[bool, typer.Option("--full", help="Every text as a whole.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Show every step and longer texts.")] = False,
     xml: Annotated[bool, typer.Option("--xml", help="Print the thread as one XML document.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the events as JSON.")] = False,
     python: Annotated[
         bool, typer.Option("--python", help="Print the run as a test with a scripted model, ready to paste.")
     ] = False,
     html: Annotated[
-        str | None, typer.Option("--html", metavar="OUT.html", help="Write the run and its viewer into one file.")
+        str | None, typer.Option("--html", metavar="OUT.html", help="Write the run and its viewer to one file.")
     ] = None,
     store: StoreOption = None,
 ) -> int:
-    """Show a run that was kept step by step, its branches as a tree."""
+    """Show a stored or saved run step by step, with its branches as a tree."""
     run: Run | None
-    wanted = (("--xml", xml), ("--json", as_json), ("--python", python), ("--html", html), ("--follow", follow))
-    forms = [name for name, is_wanted in wanted if is_wanted]
-    if len(forms) > 1:
-        raise CommandError(f"`{forms[0]}` and `{forms[1]}` exclude each other")
+    forms = (("--xml", xml), ("--json", as_json), ("--python", python), ("--html", html), ("--follow", follow))
+    chosen = [name for name, is_chosen in forms if is_chosen]
+    if len(chosen) > 1:
+        raise CommandError(f"`{chosen[0]}` and `{chosen[1]}` cannot be combined.")
     if html is not None:
         return _write_html(file, store, html)
-    if named_store(store) is not None and not Path(file).is_file():
-        book = store_of(store)
-        run_id = whole_id(book, file)
+    if choose_store(store) is not None and not Path(file).is_file():
+        opened_store = open_chosen_store(store)
+        run_id = find_run_id(opened_store, file)
         if follow:
-            return _follow(book, run_id)
+            return _follow(opened_store, run_id)
         with as_usage_error():
-            run = acorn.runs(book).get(run_id)
+            run = acorn.runs(opened_store).get(run_id)
         if python:
-            return _print_python(run, book)
+            return _print_python(run, opened_store)
         if not (xml or as_json):
-            draw_kept(book, run, is_whole=full, out=sys.stdout)
-            return FINE
+            print_stored_run(opened_store, run, is_full=full, out=sys.stdout)
+            return SUCCESS
         events = run.thread
     elif follow:
-        raise CommandError("`--follow` is for the runs of a store")
+        raise CommandError("`--follow` needs a run of a store.")
     else:
-        events, run = read_kept(file)
+        events, run = read_run_file(file)
     if python:
         if run is None:
             raise CommandError(
-                f"`{file}` holds events only, as `--save` writes them; `--python` needs a record: "
-                "keep the run by `acorn run --store runs.db`, or write the file by `run.to_json()`"
+                f"`{file}` contains events only, as `--save` writes them, but `--python` needs a whole run. "
+                "Store the run by `acorn run --store runs.db`, or write the file by `run.to_json()`."
             )
         return _print_python(run, None)
     if as_json:
@@ -299,8 +314,65 @@ def show(
         text = serialize_thread_to_xml(events)
         write(sys.stdout, f"{clean(text) if sys.stdout.isatty() else text}\n")
     else:
-        _print_run(Path(file).name, events, None if run is None else run.forked_from)
-    return FINE
+        fork = "" if run is None else _fork_text(run.forked_from)
+        heading = Text.assemble((one_line(Path(file).name), "bold"), (f"  {plural(len(events), 'event')}{fork}", "dim"))
+        _print_tree(heading, thread_entries(events), sys.stdout, is_full=True)
+    return SUCCESS
+
+
+def print_stored_run(store: Store, run: Run, *, is_full: bool, out: TextIO) -> None:
+    """Print a stored run as a tree, and its totals."""
+    with as_usage_error():
+        status, rows = store.follow(run.id)
+    heading = Text.assemble((one_line(run.id), "bold"), (f"  {status}{_fork_text(run.forked_from)}", "dim"))
+    _print_tree(heading, read_stored_entries(row.entry for row in rows), out, is_full=is_full)
+    totals = totals_text(run.steps, run.usage.total_tokens, run.cost, run.seconds)
+    write(out, f"{one_line(run.model or 'no model yet')} · {totals}\n")
+
+
+def _fork_text(fork: ForkedFrom | None) -> str:
+    """Describe the origin of a fork, for the heading."""
+    return "" if fork is None else f", forked from {one_line(short_id(fork.run or 'events'))} before step {fork.before}"
+
+
+def _print_tree(heading: Text, entries: Iterable[Entry], out: TextIO, *, is_full: bool) -> None:
+    console = _console(out)
+    drawing, tree = Tree(heading, guide_style="dim"), RunTree()
+    for entry in entries:
+        tree.add_entry(entry)
+    pen = Pen(0.0, console.width, console.options.ascii_only, is_over=True, is_full=is_full)
+    draw_run(tree.root, drawing, pen)
+    with console.capture() as captured:
+        console.print(drawing)
+    write(out, captured.get())
+
+
+def _follow(store: Store, run_id: str) -> int:
+    def print_line(line: str) -> None:
+        write(sys.stdout, f"{line}\n")
+
+    with as_usage_error():
+        facts = store.read(run_id)[0].facts
+        view = PlainView(facts.agent, facts.model or "no model yet", print_line=print_line)
+        with view:
+            for entry in acorn.runs(store).follow(run_id):
+                view.add_entry(entry)
+        run = acorn.runs(store).get(run_id)
+        facts = store.read(run_id)[0].facts
+    view.end(facts.status, run)
+    return SUCCESS
+
+
+def _print_python(run: Run, store: Store | None) -> int:
+    """Print the run as a test; only a store knows the place of the class and the settings of the instance."""
+    module, settings = None, JsonObject()
+    if store is not None:
+        with as_usage_error():
+            stored = store.read(run.id)[0]
+        module, settings = stored.header.agent, stored_settings(stored)
+    text = as_python(run, module=module, settings=settings, hide=redact_text)
+    write(sys.stdout, clean(text) if sys.stdout.isatty() else text)
+    return SUCCESS
 
 
 def _write_html(source: str, option: str | None, out: str) -> int:
@@ -309,98 +381,42 @@ def _write_html(source: str, option: str | None, out: str) -> int:
     from acorn.web.redact import PageRedactor
 
     with as_usage_error():
-        if named_store(option) is not None and not Path(source).is_file():
-            kept = store_of(option)
-            book = StoreRunIndex(kept).view(whole_id(kept, source))
+        if choose_store(option) is not None and not Path(source).is_file():
+            store = open_chosen_store(option)
+            view = StoreRunIndex(store).view(find_run_id(store, source))
         elif Path(source).is_file():
-            book = read_file(Path(source), Path(source).stem)
+            view = read_file(Path(source), Path(source).stem)
         else:
-            raise CommandError(f"there is no store here, and no file `{source}`; say which store by `--store`")
-    if book is None:
-        raise CommandError(f"`{source}` is the run of a branch; show the run that began it")
+            raise missing_source(source)
+    if view is None:
+        raise CommandError(f"`{source}` is a branch. Show the run that started it.")
     try:
-        Path(out).write_bytes(single_page(book, PageRedactor()))
+        Path(out).write_bytes(single_page(view, PageRedactor()))
     except OSError as error:
-        raise CommandError(f"`{out}` cannot be written: {error.strerror or error}") from error
+        raise CommandError(f"Cannot write `{out}`: {error.strerror or error}") from error
     write_line(f"written: {one_line(out)}")
-    return FINE
+    return SUCCESS
 
 
-def _print_python(run: Run, store: Store | None) -> int:
-    """The run as a test; a store knows where the class is, and what the instance had set."""
-    module, settings = None, JsonObject()
-    if store is not None:
-        with as_usage_error():
-            stored = store.read(run.id)[0]
-        module, settings = stored.birth.agent, stored_settings(stored)
-    text = as_python(run, module=module, settings=settings, hide=without_keys)
-    write(sys.stdout, clean(text) if sys.stdout.isatty() else text)
-    return FINE
+def missing_source(source: str) -> CommandError:
+    return CommandError(f"There is no file `{source}`, and there is no store here. Name a store by `--store`.")
 
 
-def draw_kept(store: Store, run: Run, *, is_whole: bool, out: TextIO) -> None:
-    """A run of a store as a tree, and what it came to."""
-    with as_usage_error():
-        status, heard = store.follow(run.id)
-    entries = read_stored_entries(each.entry for each in heard)
-    head = Text.assemble((one_line(run.id), "bold"), (f"  {status}{_origin(run.forked_from)}", "dim"))
-    _draw(head, entries, out, is_whole=is_whole)
-    totals = totals_text(run.steps, run.usage.total_tokens, run.cost, run.seconds)
-    write(out, f"{one_line(run.model or 'no model yet')} · {totals}\n")
-
-
-def _origin(fork: ForkedFrom | None) -> str:
-    """What a run was forked from, for its heading."""
-    return "" if fork is None else f", forked from {one_line(short(fork.run or 'events'))} before step {fork.before}"
-
-
-def _follow(store: Store, run_id: str) -> int:
-    with as_usage_error():
-        facts = store.read(run_id)[0].facts
-        view = PlainView(facts.agent, facts.model or "no model yet", say=lambda line: write(sys.stdout, f"{line}\n"))
-        with view:
-            for entry in acorn.runs(store).follow(run_id):
-                view.hear(entry)
-        run = acorn.runs(store).get(run_id)
-        facts = store.read(run_id)[0].facts
-    view.end(facts.status, run)
-    return FINE
-
-
-def read_kept(file: str) -> tuple[list[AgentEvent], Run | None]:
-    """The events in a file, and the record where it holds one."""
+def read_run_file(file: str) -> tuple[list[AgentEvent], Run | None]:
+    """Read the events in a file, and the run if the file contains a whole run."""
     try:
         text = Path(file).read_bytes()
-        if text.lstrip().startswith(b"{"):  # a record; events are a list
+        if text.lstrip().startswith(b"{"):  # A run is an object, and events are a list.
             run = Run.from_json(text.decode())
             return run.thread, run
         return parse_events(text), None
     except StoreError as error:
-        raise CommandError(f"`{file}` holds no saved run: {error}") from error
+        raise CommandError(f"`{file}` is not a saved run: {error}") from error
     except OSError as error:
-        raise CommandError(f"`{file}` cannot be read: {error.strerror or error}") from error
+        raise CommandError(f"Cannot read `{file}`: {error.strerror or error}") from error
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         path = ".".join(str(part) for part in first["loc"])
-        raise CommandError(f"`{file}` holds no saved run: {f'{path}: ' if path else ''}{first['msg']}") from error
+        raise CommandError(f"`{file}` is not a saved run: {f'{path}: ' if path else ''}{first['msg']}") from error
     except (ValueError, RecursionError) as error:
-        raise CommandError(f"`{file}` holds no saved run: {error}") from error
-
-
-def _print_run(title: str, events: list[AgentEvent], fork: ForkedFrom | None) -> None:
-    head = Text.assemble((one_line(title), "bold"), (f"  {plural(len(events), 'event')}{_origin(fork)}", "dim"))
-    _draw(head, entries_of(events), sys.stdout, is_whole=True)
-
-
-def _draw(head: Text, entries: Iterable[Entry], out: TextIO, *, is_whole: bool) -> None:
-    console = Console(file=out)
-    if not out.isatty():
-        console = Console(file=out, width=160)
-    drawn, tree = Tree(head, guide_style="dim"), RunTree()
-    for entry in entries:
-        tree.hear(entry)
-    pen = Pen(0.0, console.width, console.options.ascii_only, is_over=True, is_whole=is_whole)
-    draw(tree.root, drawn, pen)
-    with console.capture() as captured:
-        console.print(drawn)
-    write(out, captured.get())
+        raise CommandError(f"`{file}` is not a saved run: {error}") from error

@@ -1,1 +1,4 @@
-"""Native lanes: the path of a request to a provider without LiteLLM."""
+"""Native lanes: acorn's own implementations of the protocols of OpenAI and Anthropic.
+
+A lane is the path of a request to its provider. Providers without a native lane are reached through LiteLLM.
+"""

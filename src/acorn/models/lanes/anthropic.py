@@ -1,49 +1,46 @@
-"""The lane for Anthropic's messages: settings, addresses and answers; `anthropic_turns.py` writes the conversation."""
+"""The native lane for Anthropic: settings, address and responses. `anthropic_messages.py` writes the messages."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Collection
 
 from pydantic_core import from_json, to_json
 
-from acorn.models.lanes.anthropic_messages import tool_of, written
+from acorn.models.lanes.anthropic_messages import blocks_to_keep, tool_definition, write_messages
 from acorn.models.lanes.lane import (
-    ADDRESS,
-    BLOCKS,
-    OURS,
-    PRICES,
-    ConnectionLostError,
+    ADDRESS_KEYS,
+    BLOCKS_KEY,
+    COMMON_KEYS,
     ProviderError,
     StreamReader,
-    is_anthropics,
-    kept_blocks,
-    knows_keys,
-    with_own,
+    UnsupportedContentError,
+    apply_user_headers,
+    is_anthropic_tool,
+    supports_keys,
 )
 from acorn.models.lanes.native import NativeModel
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
-from acorn.models.providers import Tokens, check_key, key_of, prices_of
-from acorn.models.request_body import no_kind
+from acorn.models.providers import TokenCounts, check_key, find_api_key, prices_of
+from acorn.models.request_body import unsupported_kind
 from acorn.types import JsonObject, Usage
 
 _ADDRESS = "https://api.anthropic.com"
 _VERSION = "2023-06-01"
 _SETTINGS = ("top_p", "top_k", "thinking")
-_KNOWN = frozenset(
+_SUPPORTED_KEYS = frozenset(
     (
-        *(*OURS, *PRICES, *ADDRESS, *_SETTINGS),
+        *(*COMMON_KEYS, *ADDRESS_KEYS, *_SETTINGS),
         *("stop", "user", "parallel_tool_calls", "extra_body"),
     )
 )
-_STOPS = {
+_STOP_REASONS = {
     "tool_use": "tool_calls",
     "max_tokens": "length",
     "model_context_window_exceeded": "length",
     "refusal": "content_filter",
 }
-_STATUS = {
+_STATUSES = {
     "invalid_request_error": 400,
     "authentication_error": 401,
     "permission_error": 403,
@@ -56,21 +53,21 @@ _STATUS = {
 }
 
 
-def knows(config: Mapping[str, Any]) -> bool:
-    """Whether everything in a model dict is something that this lane knows."""
-    return knows_keys(config, _KNOWN)
+def supports(config: JsonObject) -> bool:
+    """Return whether this lane supports everything in a model dict."""
+    return supports_keys(config, _SUPPORTED_KEYS)
 
 
-def make(config: Mapping[str, Any]) -> NativeModel:
+def create_model(config: JsonObject) -> NativeModel:
     return NativeModel(config, Anthropic(config))
 
 
 class Anthropic:
-    """How messages are written and read."""
+    """The lane for Anthropic's Messages API."""
 
     provider = "anthropic"
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: JsonObject) -> None:
         self.name = str(config.get("model") or config["id"]).removeprefix("anthropic/")
         thinking = config.get("thinking")
         self.thinks = bool(thinking) and not (isinstance(thinking, dict) and thinking.get("type") == "disabled")
@@ -82,25 +79,26 @@ class Anthropic:
         if user := config.get("user"):
             self._settings["metadata"] = {"user_id": user}
         self._tools: tuple[object, bytes] = (None, b"")
+        """The tools of the last request, and their JSON."""
 
-    def takes_tool(self, tool: Mapping[str, Any]) -> bool:
-        return is_anthropics(tool)
+    def takes_tool(self, tool: JsonObject) -> bool:
+        return is_anthropic_tool(tool)
 
     def can_force_tool(self) -> bool:
-        return not self.thinks  # it takes no forced choice while it thinks
+        return not self.thinks  # Anthropic rejects a forced tool while the model reasons.
 
     def address(self) -> tuple[str, dict[str, str]]:
         config = self._config
-        names = ("ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL")
-        known = (config.get("base_url"), config.get("api_base"), *map(os.environ.get, names))
-        base = str(next(filter(None, known), _ADDRESS)).rstrip("/")
+        variables = ("ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL")
+        candidates = (config.get("base_url"), config.get("api_base"), *map(os.environ.get, variables))
+        base = str(next(filter(None, candidates), _ADDRESS)).rstrip("/")
         url = base if base.endswith("/v1/messages") else f"{base.removesuffix('/v1')}/v1/messages"
         headers = {"Content-Type": "application/json", "anthropic-version": _VERSION}
-        if key := key_of(config, "ANTHROPIC_API_KEY"):
+        if key := find_api_key(config, "ANTHROPIC_API_KEY"):
             headers["x-api-key"] = key
-        elif token := key_of({}, "ANTHROPIC_AUTH_TOKEN"):
+        elif token := find_api_key({}, "ANTHROPIC_AUTH_TOKEN"):
             headers["Authorization"] = f"Bearer {token}"
-        url, headers = with_own(url, headers, config)
+        url, headers = apply_user_headers(url, headers, config)
         if not any(name.lower() in ("x-api-key", "authorization") for name in headers):
             check_key(str(config.get("model") or config.get("id")), self.provider, config)
         return url, headers
@@ -108,53 +106,55 @@ class Anthropic:
     def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
         for medium in request.media:
             if medium.kind == "audio":
-                raise ConnectionLostError(no_kind(medium))
-        head = to_json(self._settings_of(request, left_out, is_stream))[:-1]
-        system, messages = written(request)
-        parts = [head, b'"messages":[%s]' % messages]
+                raise UnsupportedContentError(unsupported_kind(medium))
+        settings = to_json(self._request_settings(request, left_out, is_stream))[:-1]
+        system, messages = write_messages(request)
+        parts = [settings, b'"messages":[%s]' % messages]
         if system:
             parts.append(b'"system":' + system)
         if request.tools:
-            parts.append(b'"tools":' + self._tools_of(request))
+            parts.append(b'"tools":' + self._tools_json(request))
         return b",".join(parts) + b"}"
 
-    def _settings_of(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> JsonObject:
-        length = request.max_tokens
-        if "max_tokens" in left_out and "max_tokens" not in request.declared:  # something must be said
-            known = prices_of(self.provider, self.name)
-            length = known.longest or length if known else length
-        made: JsonObject = {"model": self.name, "max_tokens": length}
+    def _request_settings(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> JsonObject:
+        max_tokens = request.max_tokens
+        if "max_tokens" in left_out and "max_tokens" not in request.declared:  # Anthropic requires `max_tokens`.
+            prices = prices_of(self.provider, self.name)
+            max_tokens = prices.max_output or max_tokens if prices else max_tokens
+        settings: JsonObject = {"model": self.name, "max_tokens": max_tokens}
         if "temperature" in request.declared or "temperature" not in left_out:
-            made["temperature"] = request.temperature
+            settings["temperature"] = request.temperature
         if request.is_auto_cached and "cache_control" not in left_out:
-            made["cache_control"] = {"type": "ephemeral"}
-        made |= self._settings
+            settings["cache_control"] = {"type": "ephemeral"}
+        settings |= self._settings
         choice: JsonObject = {}
         if request.forced_tool and "tool_choice" not in left_out:
             choice = {"type": "tool", "name": request.forced_tool}
         if self._config.get("parallel_tool_calls") is False and request.tools:
             choice = {"type": "auto", **choice, "disable_parallel_tool_use": True}
         if choice:
-            made["tool_choice"] = choice
+            settings["tool_choice"] = choice
         if is_stream:
-            made["stream"] = True
-        return made
+            settings["stream"] = True
+        return settings
 
-    def _tools_of(self, request: ModelRequest) -> bytes:
-        known, written = self._tools
-        if known is not request.tools:
-            written = to_json([tool_of(each["function"]) if "function" in each else each for each in request.tools])
-            self._tools = (request.tools, written)
-        return written
+    def _tools_json(self, request: ModelRequest) -> bytes:
+        tools, text = self._tools
+        if tools is not request.tools:
+            text = to_json(
+                [tool_definition(tool["function"]) if "function" in tool else tool for tool in request.tools]
+            )
+            self._tools = (request.tools, text)
+        return text
 
-    def read(self, answer: Any) -> tuple[ModelResponse, Tokens | None]:
-        if answer.get("type") == "error" or answer.get("error"):
-            raise provider_error(answer.get("error"))
-        blocks, reason = answer["content"], answer.get("stop_reason")
+    def read(self, response: JsonObject) -> tuple[ModelResponse, TokenCounts | None]:
+        if response.get("type") == "error" or response.get("error"):
+            raise provider_error(response.get("error"))
+        blocks, reason = response["content"], response.get("stop_reason")
         if not blocks and not reason:
-            raise ValueError("there is nothing in it")
+            raise ValueError("The response is empty.")
         texts: list[str] = []
-        thoughts: list[JsonObject] = []
+        reasoning: list[JsonObject] = []
         calls: list[RawCall] = []
         for block in blocks:
             kind = block["type"]
@@ -163,83 +163,83 @@ class Anthropic:
             elif kind == "tool_use":
                 calls.append(RawCall(block.get("id"), block["name"], to_json(block.get("input") or {}).decode()))
             elif kind in ("thinking", "redacted_thinking"):
-                thoughts.append(block)
-        usage, used = _usage(answer.get("usage") or {})
-        response = ModelResponse(
+                reasoning.append(block)
+        usage, used = _usage(response.get("usage") or {})
+        model_response = ModelResponse(
             "".join(texts),
             calls,
-            _STOPS.get(reason, "stop"),
+            _STOP_REASONS.get(reason or "", "stop"),
             usage,
-            model=answer.get("model") or "",
-            reasoning="".join([block.get("thinking") or "" for block in thoughts]) or None,
-            extra=_extra(blocks, thoughts),
+            model=response.get("model") or "",
+            reasoning="".join([block.get("thinking") or "" for block in reasoning]) or None,
+            extra=_extra(blocks, reasoning),
         )
-        return response, used
+        return model_response, used
 
-    def reader(self) -> StreamReader:
+    def stream_reader(self) -> StreamReader:
         return _AnthropicReader()
 
 
-def _extra(blocks: list[JsonObject], thoughts: list[JsonObject]) -> JsonObject:
-    """What of an answer must be sent back beside its text and its calls."""
-    found: JsonObject = {"thinking_blocks": thoughts} if thoughts else {}
-    kept = kept_blocks(blocks)
-    return found if kept is None else {**found, BLOCKS: kept}
+def _extra(blocks: list[JsonObject], reasoning: list[JsonObject]) -> JsonObject:
+    """Return the parts of a response that must be sent back besides its text and its calls."""
+    extra: JsonObject = {"thinking_blocks": reasoning} if reasoning else {}
+    kept = blocks_to_keep(blocks)
+    return extra if kept is None else {**extra, BLOCKS_KEY: kept}
 
 
 class _AnthropicReader:
-    """Events to deltas."""
+    """Translates the events of a stream into deltas."""
 
     def __init__(self) -> None:
-        self.called = ""
+        self.called_names = ""
         self.stop_reason = ""
-        self.used: Tokens | None = None
+        self.used: TokenCounts | None = None
         self._model = ""
         self._usage: JsonObject = {}
         self._calls: dict[int, tuple[int, JsonObject, bool]] = {}
-        """By the index of its block: which call it is, what the block began with, and whether more of it came."""
-        self._thoughts: dict[int, JsonObject] = {}
+        """By the index of the block: the number of the call, the first block, and whether arguments followed."""
+        self._reasoning: dict[int, JsonObject] = {}
         self._others: dict[int, JsonObject] = {}
-        """Blocks of text, and of what the provider has run."""
+        """Blocks of text and of hosted tools."""
         self._pieces: dict[int, list[str]] = {}
-        """What has come of their text, or of what they were called with."""
+        """The pieces of the text of these blocks, or of the input of hosted tools."""
 
-    def read(self, event: Any) -> Delta | None:
+    def read(self, event: JsonObject) -> Delta | None:
         kind = event.get("type")
         if kind == "content_block_delta":
             return self._read_piece(event.get("index", 0), event["delta"])
         if kind == "content_block_start":
-            return self._begin(event.get("index", 0), event["content_block"])
+            return self._start_block(event.get("index", 0), event["content_block"])
         if kind == "content_block_stop":
             return self._end_block(event.get("index", 0))
         if kind == "message_start":
             message = event["message"]
             self._usage.update(message.get("usage") or {})
             self._model = message.get("model") or ""
-            return None  # nothing of the answer yet
+            return None  # A delta here would count as the start of the response, which could then not be retried.
         if kind == "message_delta":
             return self._end_message(event)
         if kind == "error":
             raise provider_error(event.get("error"))
         return None
 
-    def _begin(self, index: int, block: Any) -> Delta | None:
+    def _start_block(self, index: int, block: JsonObject) -> Delta | None:
         kind = block["type"]
         if kind == "tool_use":
             number = len(self._calls)
             self._calls[index] = (number, block, False)
-            self.called += block["name"]
+            self.called_names += block["name"]
             return Delta(calls=(CallDelta(number, block.get("id"), block["name"], ""),))
         if kind in ("thinking", "redacted_thinking"):
-            self._thoughts[index] = dict(block)
+            self._reasoning[index] = dict(block)
             return Delta(reasoning=block["thinking"]) if block.get("thinking") else None
         self._others[index], self._pieces[index] = dict(block), []
         return Delta(content=block["text"]) if kind == "text" and block.get("text") else None
 
-    def _read_piece(self, index: int, piece: Any) -> Delta | None:
+    def _read_piece(self, index: int, piece: JsonObject) -> Delta | None:
         kind = piece["type"]
         if kind == "input_json_delta":
-            if index not in self._calls:  # of a tool that the provider runs itself
+            if index not in self._calls:  # The input of a hosted tool.
                 self._pieces.setdefault(index, []).append(piece["partial_json"])
                 return None
             number, block, _ = self._calls[index]
@@ -249,68 +249,68 @@ class _AnthropicReader:
             self._pieces.setdefault(index, []).append(piece["text"])
             return Delta(content=piece["text"])
         if kind == "thinking_delta":
-            thought = self._thoughts.setdefault(index, {"type": "thinking", "thinking": ""})
-            thought["thinking"] = (thought.get("thinking") or "") + piece["thinking"]
+            reasoning = self._reasoning.setdefault(index, {"type": "thinking", "thinking": ""})
+            reasoning["thinking"] = (reasoning.get("thinking") or "") + piece["thinking"]
             return Delta(reasoning=piece["thinking"])
         if kind == "signature_delta":
-            thought = self._thoughts.setdefault(index, {"type": "thinking", "thinking": ""})
-            thought["signature"] = (thought.get("signature") or "") + piece["signature"]
+            reasoning = self._reasoning.setdefault(index, {"type": "thinking", "thinking": ""})
+            reasoning["signature"] = (reasoning.get("signature") or "") + piece["signature"]
         elif kind == "citations_delta" and index in self._others:
             block = self._others[index]
             block["citations"] = [*(block.get("citations") or ()), piece["citation"]]
         return None
 
-    def _end_block(self, index: Any) -> Delta | None:
-        known = self._calls.get(index)
-        if known is None or known[2]:
+    def _end_block(self, index: int) -> Delta | None:
+        call = self._calls.get(index)
+        if call is None or call[2]:
             return None
-        number, block, _ = known  # it came in one piece, or without arguments
+        number, block, _ = call  # The call arrived in one piece, or has no arguments.
         return Delta(calls=(CallDelta(number, arguments=to_json(block.get("input") or {}).decode()),))
 
-    def _end_message(self, event: Any) -> Delta:
-        delta = event.get("delta") or {}
+    def _end_message(self, event: JsonObject) -> Delta:
+        changes = event.get("delta") or {}
         self._usage.update({name: value for name, value in (event.get("usage") or {}).items() if value is not None})
         usage, self.used = _usage(self._usage)
-        found = Delta(usage=usage, model=self._model)
-        if reason := delta.get("stop_reason"):
-            self.stop_reason = found.stop_reason = _STOPS.get(reason, "stop")
-        return found
+        delta = Delta(usage=usage, model=self._model)
+        if reason := changes.get("stop_reason"):
+            self.stop_reason = delta.stop_reason = _STOP_REASONS.get(reason, "stop")
+        return delta
 
-    def end(self) -> Delta | None:
-        # One that was broken off has no signature, and is refused.
-        kept = {at: each for at, each in self._thoughts.items() if each.get("signature") or "data" in each}
-        extra = _extra(self._blocks(kept), list(kept.values()))
+    def finish(self) -> Delta | None:
+        # Anthropic rejects a reasoning block without a signature, which is one that was interrupted.
+        signed = {at: block for at, block in self._reasoning.items() if block.get("signature") or "data" in block}
+        extra = _extra(self._all_blocks(signed), list(signed.values()))
         return Delta(extra=extra) if extra else None
 
-    def _blocks(self, thoughts: dict[int, JsonObject]) -> list[JsonObject]:
-        """All of them, as they would have come in one piece."""
-        found = thoughts | {index: block for index, (_, block, _) in self._calls.items()}
+    def _all_blocks(self, reasoning: dict[int, JsonObject]) -> list[JsonObject]:
+        """Return the blocks as they would be in a response that was not streamed."""
+        blocks = reasoning | {index: block for index, (_, block, _) in self._calls.items()}
         for index, block in self._others.items():
-            came = "".join(self._pieces[index])
+            text = "".join(self._pieces[index])
             if block["type"] == "text":
-                found[index] = {**block, "text": (block.get("text") or "") + came}
+                blocks[index] = {**block, "text": (block.get("text") or "") + text}
             else:
-                found[index] = {**block, "input": json_object(came)} if came else block
-        return [found[index] for index in sorted(found)]
+                blocks[index] = {**block, "input": parse_tool_input(text)} if text else block
+        return [blocks[index] for index in sorted(blocks)]
 
 
-def json_object(text: str) -> JsonObject:
-    """What a tool of the provider's was called with, which may have been broken off."""
+def parse_tool_input(text: str) -> JsonObject:
+    """Return the input of a hosted tool. It is empty if the stream was interrupted within it."""
     try:
-        found = from_json(text)
+        value = from_json(text)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
-def provider_error(error: Any) -> ProviderError:
-    held = error if isinstance(error, dict) else {"message": error}
-    words = str(held.get("message") or "it failed").rstrip(".")
-    return ProviderError(f"{words}.", _STATUS.get(str(held.get("type"))))
+def provider_error(error: object) -> ProviderError:
+    details = error if isinstance(error, dict) else {"message": error}
+    message = str(details.get("message") or "it failed").rstrip(".")
+    return ProviderError(f"{message}.", _STATUSES.get(str(details.get("type"))))
 
 
-def _usage(raw: Mapping[str, Any]) -> tuple[Usage, Tokens]:
-    read, written = int(raw.get("cache_read_input_tokens") or 0), int(raw.get("cache_creation_input_tokens") or 0)
-    whole, made = int(raw.get("input_tokens") or 0) + read + written, int(raw.get("output_tokens") or 0)
+def _usage(raw: JsonObject) -> tuple[Usage, TokenCounts]:
+    cached, written = int(raw.get("cache_read_input_tokens") or 0), int(raw.get("cache_creation_input_tokens") or 0)
+    prompt, output = int(raw.get("input_tokens") or 0) + cached + written, int(raw.get("output_tokens") or 0)
     hour = (raw.get("cache_creation") or {}).get("ephemeral_1h_input_tokens") or 0
-    return Usage(whole, made, read, 0, 1, written), Tokens(whole, made, read, written - hour, hour)
+    return Usage(prompt, output, cached, 0, 1, written), TokenCounts(prompt, output, cached, written - hour, hour)

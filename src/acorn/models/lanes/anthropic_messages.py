@@ -1,137 +1,151 @@
-"""Our messages, which are OpenAI's, as Anthropic has them: turns put together, calls and results as blocks.
+"""Translation of messages into Anthropic's format: turns, and blocks for calls and results.
 
-What was written for one request is kept for the next, so that a step costs what is new in it. Called by its lane.
+Consecutive messages of the same side become one turn. Turns that were written for one request are reused for the next,
+so that a step costs only as much as its new messages.
+
+A response with a hosted tool, or with reasoning between other blocks, does not fit into a message. Then the message
+keeps all its blocks in order, as `content_blocks`. Text and calls of the message itself take precedence, since the
+user may have edited them.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import dropwhile
 
 from pydantic_core import from_json, to_json
 
-from acorn.models.lanes.lane import BLOCKS, held, marks, sent_blocks
+from acorn.models.lanes.lane import BLOCKS_KEY, cache_marks, drop_trailing_reasoning, part_payload
 from acorn.models.port import ModelRequest
-from acorn.models.request_body import common_id
-from acorn.types import JsonObject
+from acorn.models.request_body import AdapterCache, portable_id
+from acorn.types import Content, JsonObject
 
-_TEXTS = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml")
+_TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml")
+_REASONING_TYPES = frozenset(("thinking", "redacted_thinking"))
+_MESSAGE_TYPES = _REASONING_TYPES | {"text", "tool_use"}
+"""The types of blocks that a message has a place for."""
 
 
-class _Written:
-    """The messages of one conversation, as they were written last."""
+class _WrittenTurns:
+    """The turns of a conversation as they were last written."""
 
     def __init__(self) -> None:
         self._count = 0
-        self._marked: Mapping[int, Any] = {}
+        self._marks: Mapping[int, JsonObject] = {}
         self._text = bytearray()
         self._turns: list[tuple[int, int]] = []
-        """Each turn: how many messages are before it, and where in the text it begins."""
+        """For each turn, the index of its first message and its position in the text."""
 
-    def copy(self) -> _Written:
-        other = _Written()
-        other._count, other._marked = self._count, self._marked
+    def copy(self) -> _WrittenTurns:
+        other = _WrittenTurns()
+        other._count, other._marks = self._count, self._marks
         other._text, other._turns = self._text.copy(), self._turns.copy()
         return other
 
-    def of(self, messages: list[JsonObject], count: int, marked: Mapping[int, Any]) -> bytes:
-        """The first so many messages; those that were written before are the same ones."""
-        changed = [at for at in self._marked.keys() | marked.keys() if self._marked.get(at) != marked.get(at)]
-        same = min([self._count if self._count <= count else 0, *changed])
+    def write(self, messages: list[JsonObject], count: int, marks: Mapping[int, JsonObject]) -> bytes:
+        """Return the first `count` messages. Messages that were written before must not have changed."""
+        changed = [at for at in self._marks.keys() | marks.keys() if self._marks.get(at) != marks.get(at)]
+        unchanged = min([self._count if self._count <= count else 0, *changed])
         turns, text = self._turns, self._text
-        while turns and turns[-1][0] >= same:
+        while turns and turns[-1][0] >= unchanged:
             del text[turns.pop()[1] :]
         start = 0
-        if turns:  # the last of them may have grown
+        if turns:  # The last turn may have grown.
             start, offset = turns.pop()
             del text[offset:]
-        for at, turn in _turns(messages, start, count, marked):
+        for at, turn in _write_turns(messages, start, count, marks):
             turns.append((at, len(text)))
             text += b",%s" % turn if text else turn
-        self._count, self._marked = count, marked
+        self._count, self._marks = count, marks
         return bytes(text)
 
 
-def written(request: ModelRequest) -> tuple[bytes, bytes]:
-    """The system prompt, or nothing, and the messages."""
-    part, marked = request.sent, marks(request) if request.cache_points else {}
-    is_shared = part is not None and not part.is_completed
+def write_messages(request: ModelRequest) -> tuple[bytes, bytes]:
+    """Return the system prompt, which may be empty, and the messages as JSON."""
+    part, marks = request.sent, cache_marks(request) if request.cache_points else {}
+    is_shared = part is not None and not part.has_extra_messages
     messages = part.sent.messages if part is not None and is_shared else request.messages
     first, count = 0, request.message_count
     system: list[JsonObject] = []
     while first < count and messages[first]["role"] == "system":
-        system += _with_mark(_blocks(messages[first]["content"]), marked.get(first))
+        system += _mark_last(_content_blocks(messages[first]["content"]), marks.get(first))
         first += 1
     if part is not None and is_shared:
         with part.sent.lock:
-            text = part.sent.kept.setdefault("anthropic", _Written()).of(messages, count, marked)
+            cache: AdapterCache = part.sent.adapter_caches.setdefault("anthropic", _WrittenTurns())
+            text = cache.write(messages, count, marks)
     else:
-        text = _Written().of(messages, count, marked)
+        text = _WrittenTurns().write(messages, count, marks)
     return to_json(system) if system else b"", text
 
 
-def _turns(messages: list[JsonObject], start: int, count: int, marked: Mapping[int, Any]) -> list[tuple[int, bytes]]:
-    """Messages from here on as turns, the user's and the model's after each other."""
-    if not start:  # the prompt is sent elsewhere
+def _write_turns(
+    messages: list[JsonObject], start: int, count: int, marks: Mapping[int, JsonObject]
+) -> list[tuple[int, bytes]]:
+    """Return the messages from `start` on as alternating turns of the user and the model."""
+    if not start:  # The system prompt is sent separately.
         while start < count and messages[start]["role"] == "system":
             start += 1
-    found: list[tuple[int, bytes]] = []
-    role, begun, blocks = "", start, list[JsonObject]()
+    turns: list[tuple[int, bytes]] = []
+    role, turn_start, blocks = "", start, list[JsonObject]()
     for at in range(start, count):
         message = messages[at]
-        speaker = "assistant" if message["role"] == "assistant" else "user"  # what is said in the midst, by the user
+        # A system message within the conversation becomes a part of the user's turn.
+        speaker = "assistant" if message["role"] == "assistant" else "user"
         if speaker != role:
             if blocks:
-                found.append((begun, to_json({"role": role, "content": blocks})))
-            role, begun, blocks = speaker, at, []
-        blocks += _with_mark(_blocks_of(message), marked.get(at))
+                turns.append((turn_start, to_json({"role": role, "content": blocks})))
+            role, turn_start, blocks = speaker, at, []
+        blocks += _mark_last(_message_blocks(message), marks.get(at))
     if blocks:
-        found.append((begun, to_json({"role": role, "content": blocks})))
-    return found
+        turns.append((turn_start, to_json({"role": role, "content": blocks})))
+    return turns
 
 
-def _blocks_of(message: Mapping[str, Any]) -> list[JsonObject]:
+def _message_blocks(message: JsonObject) -> list[JsonObject]:
     content = message.get("content")
     if message["role"] == "tool":
-        told = content if isinstance(content, str) else _blocks(content)
-        return [{"type": "tool_result", "tool_use_id": common_id(message["tool_call_id"]), "content": told}]
-    blocks = _blocks(content)
+        output = content if isinstance(content, str) else _content_blocks(content)
+        return [{"type": "tool_result", "tool_use_id": portable_id(message["tool_call_id"]), "content": output}]
+    blocks = _content_blocks(content)
     if message["role"] == "assistant":
-        uses = [_use(call) for call in message.get("tool_calls") or ()]
-        if message.get(BLOCKS):
-            blocks = sent_blocks(message, blocks, uses)
+        uses = [_tool_use(call) for call in message.get("tool_calls") or ()]
+        if message.get(BLOCKS_KEY):
+            blocks = blocks_to_send(message, blocks, uses)
         else:
             blocks = [*(message.get("thinking_blocks") or ()), *blocks, *uses]
-        blocks = [{**each, "id": common_id(each["id"])} if each["type"] == "tool_use" else each for each in blocks]
+        blocks = [
+            {**block, "id": portable_id(block["id"])} if block["type"] == "tool_use" else block for block in blocks
+        ]
     return blocks
 
 
-def _use(call: Mapping[str, Any]) -> JsonObject:
+def _tool_use(call: JsonObject) -> JsonObject:
     function = call["function"]
     return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": from_json(function["arguments"])}
 
 
-def _blocks(content: Any) -> list[JsonObject]:
+def _content_blocks(content: Content | None) -> list[JsonObject]:
     if content is None:
         return []
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content.strip() else []
-    # It refuses a text that is empty.
+    # Anthropic rejects empty text blocks.
     return [block_of(part) for part in content if part.get("type") != "text" or str(part.get("text") or "").strip()]
 
 
-def block_of(part: Mapping[str, Any]) -> JsonObject:
-    """A part of a message as Anthropic has it."""
+def block_of(part: JsonObject) -> JsonObject:
+    """Return a content part in Anthropic's format."""
     kind = part.get("type")
-    rest = {"cache_control": part["cache_control"]} if "cache_control" in part else {}
+    mark = {"cache_control": part["cache_control"]} if "cache_control" in part else {}
     if kind == "image_url":
-        return {"type": "image", "source": _source(held(part, "url")["url"]), **rest}
+        return {"type": "image", "source": _source(part_payload(part, "url")["url"]), **mark}
     if kind == "file":
-        file = held(part, "file_data", "file_url", "file_id")
+        file = part_payload(part, "file_data", "file_url", "file_id")
         name = file.get("filename")
         if url := file.get("file_data") or file.get("file_url"):
-            return {"type": "document", "source": _source(url), **({"title": name} if name else {}), **rest}
+            return {"type": "document", "source": _source(url), **({"title": name} if name else {}), **mark}
     return dict(part)
 
 
@@ -140,23 +154,75 @@ def _source(url: str) -> JsonObject:
     media_type, is_base64 = head.removeprefix("data:").removesuffix(";base64"), head.endswith(";base64")
     if not comma or not is_base64:
         return {"type": "url", "url": url}
-    if media_type.startswith("text/") or media_type in _TEXTS:  # of documents it takes PDF and plain text
+    if media_type.startswith("text/") or media_type in _TEXT_TYPES:  # Documents must be PDF or plain text.
         return {"type": "text", "media_type": "text/plain", "data": b64decode(data).decode("utf-8", "replace")}
     return {"type": "base64", "media_type": media_type, "data": data}
 
 
-def _with_mark(blocks: list[JsonObject], mark: Any) -> list[JsonObject]:
-    """Blocks with a mark on the last of them; of a result in parts, on the last of these."""
+def _mark_last(blocks: list[JsonObject], mark: JsonObject | None) -> list[JsonObject]:
+    """Return the blocks with a cache mark on the last one, or on the last part of a tool result that has parts."""
     if not blocks or not mark:
         return blocks
     last = blocks[-1]
     if last["type"] == "tool_result" and isinstance(last["content"], list):
-        return [*blocks[:-1], {**last, "content": _with_mark(last["content"], mark)}]
+        return [*blocks[:-1], {**last, "content": _mark_last(last["content"], mark)}]
     return [*blocks[:-1], {**last, "cache_control": mark}]
 
 
-def tool_of(function: Mapping[str, Any]) -> JsonObject:
-    described = {"description": function["description"]} if function.get("description") else {}
+def tool_definition(function: JsonObject) -> JsonObject:
+    """Return a function definition in Anthropic's format."""
+    description = {"description": function["description"]} if function.get("description") else {}
     schema = function.get("parameters") or {"type": "object", "properties": {}}
     strict = {"strict": True} if function.get("strict") else {}
-    return {"type": "custom", "name": function["name"], **described, "input_schema": schema, **strict}
+    return {"type": "custom", "name": function["name"], **description, "input_schema": schema, **strict}
+
+
+# Responses with hosted tools
+
+
+def blocks_to_keep(blocks: Sequence[JsonObject]) -> list[JsonObject] | None:
+    """Return all blocks of a response if a message has no place for some of them, else None."""
+    kinds = [block["type"] for block in blocks]
+    after_reasoning = dropwhile(_REASONING_TYPES.__contains__, kinds)  # A message has its reasoning at the start.
+    has_citations = any(block.get("citations") for block in blocks)
+    if _MESSAGE_TYPES.issuperset(kinds) and _REASONING_TYPES.isdisjoint(after_reasoning) and not has_citations:
+        return None
+    return [{"type": "tool_use", "id": block.get("id")} if block["type"] == "tool_use" else block for block in blocks]
+
+
+def blocks_to_send(message: JsonObject, text_blocks: list[JsonObject], uses: list[JsonObject]) -> list[JsonObject]:
+    """Return the stored blocks of a response, with the text and the calls that the message has now."""
+    stored: list[JsonObject] = message[BLOCKS_KEY]
+    stored_text = "".join([block["text"] for block in stored if block["type"] == "text"])
+    is_same_text = stored_text == (message.get("content") or "")
+    calls = {use["id"]: use for use in uses}
+    with_result = {block.get("tool_use_id") for block in stored}
+    blocks: list[JsonObject] = []
+    for block in stored:
+        kind = block["type"]
+        if kind == "text":
+            if is_same_text and block["text"].strip():
+                blocks.append(block)
+            elif not is_same_text:
+                blocks, text_blocks = [*blocks, *text_blocks], []
+        elif kind == "tool_use":
+            blocks += [calls.pop(block["id"])] if block["id"] in calls else []
+        elif not kind.endswith("_tool_use") or block.get("id") in with_result:
+            blocks.append(block)  # Anthropic rejects the use of a hosted tool that has no result.
+    blocks += [*([] if is_same_text else text_blocks), *calls.values()]
+    # On LiteLLM's lane, the calls of the message follow the blocks.
+    return blocks if message.get("tool_calls") else drop_trailing_reasoning(blocks)
+
+
+def guess_blocks(
+    reasoning: Sequence[JsonObject], uses: Sequence[JsonObject], results: Sequence[JsonObject], text: str
+) -> list[JsonObject]:
+    """Return the blocks of a response in their most likely order, if the order was lost."""
+    result_by_use = {result.get("tool_use_id"): result for result in results}
+    blocks: list[JsonObject] = []
+    remaining = list(reasoning)
+    for use in uses:
+        blocks += remaining[:1]
+        del remaining[:1]
+        blocks += [use, result_by_use[use["id"]]] if use["id"] in result_by_use else [use]
+    return [*blocks, *remaining, *([{"type": "text", "text": text}] if text else [])]

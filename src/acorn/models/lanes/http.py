@@ -1,7 +1,7 @@
-"""HTTP for the native lanes: one POST, sent once, its answer read whole or as it comes.
+"""Synchronous HTTP for the native lanes: one POST request, whose response is read at once or in pieces.
 
-This is the synchronous side, the standard library's client on a small pool of connections, with its rules for
-proxies and its defaults for TLS. The asynchronous one is `transport_async.py`. Nothing here knows a provider.
+It uses the standard library's client with a small pool of connections, its rules for proxies and its defaults for TLS.
+The asynchronous version is `http_async.py`. This module does not know any provider.
 """
 
 from __future__ import annotations
@@ -22,83 +22,64 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from string import punctuation
-from typing import Any
+from typing import Any, cast
 from urllib.parse import SplitResult, quote, unquote, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from acorn.models.lanes.http_response import Response
+from acorn.models.lanes.http_response import FastHTTPResponse
 
-_IDLE = 50.0
-"""Seconds after which a connection that nobody used is not trusted any more."""
-_PIECE = 65536
-_ANY_HEADER = 47
-"""How zlib is told to take gzip's as well as its own."""
-_REST = 0.02
-"""Seconds to wait for the end of a stream whose last event is there: less than a new connection would take."""
+_IDLE_SECONDS = 50.0
+"""The seconds after which an unused connection is closed instead of reused."""
+_PIECE_SIZE = 65536
+_GZIP_OR_ZLIB = 47
+"""The `wbits` value with which zlib detects both its own header and that of gzip."""
+_FINISH_SECONDS = 0.02
+"""The seconds to wait for the end of a stream after its last event. A new connection would take longer."""
 
 
 class TransportError(Exception):
-    """No whole answer came."""
+    """The complete response did not arrive."""
 
 
 class ResponseTimeoutError(TransportError):
-    """None came in time."""
+    """The response did not arrive in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """What is sent."""
+    """A POST request with its time limits."""
 
     url: str
     headers: Mapping[str, str]
     body: bytes
-    connect: float | None
-    """Seconds for the connection."""
-    read: float | None
-    """Seconds for each piece of the answer."""
-    until: float | None
-    """When all of it must be over, by the monotonic clock."""
+    connect_timeout: float | None
+    """The seconds for connecting."""
+    read_timeout: float | None
+    """The seconds for each piece of the response."""
+    deadline: float | None
+    """The time on the monotonic clock by which everything must be finished."""
 
-    def patience(self, seconds: float | None) -> float | None:
-        """How long to wait for the next thing: so many seconds, but not beyond the end."""
-        if self.until is None:
+    def limit_timeout(self, seconds: float | None) -> float | None:
+        """Return a timeout that does not exceed the deadline."""
+        if self.deadline is None:
             return seconds
-        left = self.until - time.monotonic()
+        left = self.deadline - time.monotonic()
         if left <= 0:
-            raise ResponseTimeoutError("the time was up.")
+            raise ResponseTimeoutError("The time is up.")
         return left if seconds is None else min(seconds, left)
 
 
+# URLs, proxies and TLS
+
+
 @lru_cache(maxsize=64)
-def split(url: str) -> SplitResult:
+def split_url(url: str) -> SplitResult:
     return urlsplit(url)
 
 
-_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
-_PROXY_NAMES = (*_PROXIES, *map(str.upper, _PROXIES))
-
-
-def proxy_of(url: str) -> str | None:
-    """The proxy that the environment names for an address."""
-    address = split(url)
-    return _proxy(address.scheme, address.hostname or "", tuple(map(os.environ.get, _PROXY_NAMES)))
-
-
 @lru_cache(maxsize=64)
-def _proxy(scheme: str, host: str, _environment: tuple[str | None, ...]) -> str | None:
-    proxies = getproxies()  # which looks through all of the environment
-    found = proxies.get(scheme) or proxies.get("all")
-    if not found or proxy_bypass(host):
-        return None
-    found = found if "://" in found else f"http://{found}"
-    if not is_address(found):
-        raise TransportError("the proxy that the environment names is no address")
-    return found
-
-
-@lru_cache(maxsize=64)
-def is_address(url: str) -> bool:
-    """Whether a request can be sent there."""
+def is_http_url(url: str) -> bool:
+    """Return whether a request can be sent to a URL."""
     try:
         address = urlsplit(url)
         host = (address.hostname or "").encode("idna")
@@ -107,61 +88,108 @@ def is_address(url: str) -> bool:
         return False
 
 
-def tls() -> ssl.SSLContext:
-    """Checked as the system says, or `SSL_CERT_FILE` and `SSL_CERT_DIR`."""
-    return _tls(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+def basic_auth_of(url: str) -> str | None:
+    """Return the user and password in a URL as the value of an `Authorization` header."""
+    address = split_url(url)
+    if address.username is None:
+        return None
+    credentials = f"{unquote(address.username)}:{unquote(address.password or '')}"
+    return f"Basic {base64.b64encode(credentials.encode()).decode()}"
+
+
+_PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+_PROXY_NAMES = (*_PROXY_VARIABLES, *map(str.upper, _PROXY_VARIABLES))
+
+
+def proxy_of(url: str) -> str | None:
+    """Return the proxy that the environment sets for a URL."""
+    address = split_url(url)
+    return _find_proxy(address.scheme, address.hostname or "", tuple(map(os.environ.get, _PROXY_NAMES)))
+
+
+@lru_cache(maxsize=64)
+def _find_proxy(scheme: str, host: str, _environment: tuple[str | None, ...]) -> str | None:
+    proxies = getproxies()  # Slow, since it reads the complete environment.
+    proxy = proxies.get(scheme) or proxies.get("all")
+    if not proxy or proxy_bypass(host):
+        return None
+    proxy = proxy if "://" in proxy else f"http://{proxy}"
+    if not is_http_url(proxy):
+        raise TransportError("The proxy in the environment is not a valid address.")
+    return proxy
+
+
+def _proxy_credentials(proxy: str) -> dict[str, str]:
+    basic_auth = basic_auth_of(proxy)
+    return {"Proxy-Authorization": basic_auth} if basic_auth else {}
+
+
+def tls_context() -> ssl.SSLContext:
+    """Return a context that uses the system's certificates, or `SSL_CERT_FILE` and `SSL_CERT_DIR`."""
+    return _tls_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
 
 
 @lru_cache(maxsize=8)
-def _tls(_file: str | None, _folder: str | None) -> ssl.SSLContext:
+def _tls_context(_file: str | None, _folder: str | None) -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-# The pool: by address and proxy, what can be used again, the last used first.
-
-_Key = tuple[str, str | None]
-_free: dict[_Key, deque[tuple[HTTPConnection, float]]] = {}
-
-
-def _drop_all() -> None:
-    for waiting in _free.values():
-        while waiting:
-            waiting.pop()[0].close()
-    _free.clear()
+def redirect(post: Post, status: int, location: str | None) -> Post | None:
+    """Return the request for the new address of a redirect, or None if there is none or it is on another host."""
+    if status not in (307, 308) or not location:
+        return None
+    url = urljoin(post.url, location)
+    old, new = split_url(post.url), split_url(url)
+    return replace(post, url=url) if (old.scheme, old.netloc) == (new.scheme, new.netloc) else None
 
 
-atexit.register(_drop_all)
+# The pool: idle connections by address and proxy, the last used one at the end.
+
+_PoolKey = tuple[str, str | None]
+_idle: dict[_PoolKey, deque[tuple[HTTPConnection, float]]] = {}
+
+
+def _close_idle_connections() -> None:
+    for connections in _idle.values():
+        while connections:
+            connections.pop()[0].close()
+    _idle.clear()
+
+
+atexit.register(_close_idle_connections)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_drop_all)  # two processes on one connection would read each other's answers
+    # Two processes with the same connection would read each other's responses.
+    os.register_at_fork(after_in_child=_close_idle_connections)
 
 
-def _take(key: _Key) -> HTTPConnection | None:
-    waiting = _free.get(key)
-    while waiting:
+def _take_connection(key: _PoolKey) -> HTTPConnection | None:
+    connections = _idle.get(key)
+    while connections:
         try:
-            connection, since = waiting.pop()
-        except IndexError:  # another thread was quicker
+            connection, idle_since = connections.pop()
+        except IndexError:  # Another thread took the last one.
             return None
-        if time.monotonic() - since < _IDLE and not _has_news(connection.sock):
+        if time.monotonic() - idle_since < _IDLE_SECONDS and not _is_readable(connection.sock):
             return connection
         connection.close()
     return None
 
 
-def _give_back(key: _Key, connection: HTTPConnection) -> None:
-    waiting = _free.setdefault(key, deque())
-    with suppress(IndexError, ValueError):  # another thread was quicker
-        while waiting:  # the longest unused are never taken while one is enough, and would stay for ever
-            oldest = waiting[0]
-            if time.monotonic() - oldest[1] < _IDLE and not _has_news(oldest[0].sock):
+def _return_connection(key: _PoolKey, connection: HTTPConnection) -> None:
+    connections = _idle.setdefault(key, deque())
+    with suppress(IndexError, ValueError):  # Another thread took the connection.
+        # As long as one connection is enough, the oldest ones are never taken. Close them here.
+        while connections:
+            oldest = connections[0]
+            if time.monotonic() - oldest[1] < _IDLE_SECONDS and not _is_readable(oldest[0].sock):
                 break
-            waiting.remove(oldest)
+            connections.remove(oldest)
             oldest[0].close()
-    waiting.append((connection, time.monotonic()))
+    connections.append((connection, time.monotonic()))
 
 
-def _has_news(sock: socket.socket | None) -> bool:
-    """Whether there is something to read where nothing was asked for: the other side has closed it."""
+def _is_readable(sock: socket.socket | None) -> bool:
+    """Return whether an idle socket has something to read, which means that the server closed it."""
     if sock is None:
         return True
     if hasattr(select, "poll"):
@@ -171,52 +199,32 @@ def _has_news(sock: socket.socket | None) -> bool:
     return bool(select.select([sock], [], [], 0)[0])
 
 
-def _connect(post: Post, proxy: str | None) -> HTTPConnection:
-    address, timeout = split(post.url), post.patience(post.connect)
+def _new_connection(post: Post, proxy: str | None) -> HTTPConnection:
+    address, timeout = split_url(post.url), post.limit_timeout(post.connect_timeout)
     host, port = address.hostname or "", address.port
     if proxy is None:
         if address.scheme == "https":
-            return HTTPSConnection(host, port, timeout=timeout, context=tls())
+            return HTTPSConnection(host, port, timeout=timeout, context=tls_context())
         return HTTPConnection(host, port, timeout=timeout)
-    way = split(proxy)
-    kind: Any = HTTPSConnection if way.scheme == "https" else HTTPConnection
+    proxy_address = split_url(proxy)
+    proxy_host, proxy_port = proxy_address.hostname or "", proxy_address.port
     if address.scheme != "https":
-        made: HTTPConnection = kind(way.hostname or "", way.port, timeout=timeout)
-        return made
-    tunnel = HTTPSConnection(way.hostname or "", way.port, timeout=timeout, context=tls())
-    tunnel.set_tunnel(host, port or 443, headers=_credentials(proxy))
+        connection_class = HTTPSConnection if proxy_address.scheme == "https" else HTTPConnection
+        return connection_class(proxy_host, proxy_port, timeout=timeout)
+    tunnel = HTTPSConnection(proxy_host, proxy_port, timeout=timeout, context=tls_context())
+    tunnel.set_tunnel(host, port or 443, headers=_proxy_credentials(proxy))
     return tunnel
 
 
-def _credentials(proxy: str) -> dict[str, str]:
-    basic = basic_of(proxy)
-    return {"Proxy-Authorization": basic} if basic else {}
+# Responses
 
 
-def basic_of(url: str) -> str | None:
-    """The user and the password in an address, as a header has them."""
-    address = split(url)
-    if address.username is None:
-        return None
-    words = f"{unquote(address.username)}:{unquote(address.password or '')}"
-    return f"Basic {base64.b64encode(words.encode()).decode()}"
+class _DeadlineReader(io.RawIOBase):
+    """A socket whose every read respects the deadline, since a server may send its headers byte by byte."""
 
-
-def moved_to(post: Post, status: int, location: str | None) -> Post | None:
-    """The same request for where an answer says that it has moved; None where it does not, or to another host."""
-    if status not in (307, 308) or not location:
-        return None
-    url = urljoin(post.url, location)
-    here, there = split(post.url), split(url)
-    return replace(post, url=url) if (here.scheme, here.netloc) == (there.scheme, there.netloc) else None
-
-
-class _Bounded(io.RawIOBase):
-    """What comes from a socket, each piece in the time that is left: headers may come letter by letter."""
-
-    def __init__(self, sock: Any, post: Post) -> None:
+    def __init__(self, sock: socket.socket, post: Post) -> None:
         self._sock, self._post = sock, post
-        self.seconds = post.read
+        self.timeout = post.read_timeout
 
     def makefile(self, _mode: str) -> io.BufferedReader:
         return io.BufferedReader(self)
@@ -225,121 +233,125 @@ class _Bounded(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        self._sock.settimeout(self._post.patience(self.seconds))
-        count: int = self._sock.recv_into(buffer)
-        return count
+        self._sock.settimeout(self._post.limit_timeout(self.timeout))
+        return self._sock.recv_into(buffer)
 
 
-class Incoming:
-    """An answer on its way."""
+class IncomingResponse:
+    """A response whose body has not been read yet."""
 
-    def __init__(self, post: Post, key: _Key, connection: HTTPConnection) -> None:
-        self._post, self._key = post, key
+    def __init__(self, post: Post, key: _PoolKey, connection: HTTPConnection, sock: socket.socket) -> None:
+        self._key = key
         self._connection: HTTPConnection | None = connection
-        self._sock: Any = connection.sock
-        self._bounded = None if post.until is None else _Bounded(self._sock, post)
-        source: Any = self._bounded or self._sock
-        self._response = Response(source, method="POST")
+        self._sock = sock
+        self._deadline_reader = None if post.deadline is None else _DeadlineReader(sock, post)
+        # The library only calls `makefile` on the object that it gets as a socket.
+        self._response = FastHTTPResponse(cast("socket.socket", self._deadline_reader or sock), method="POST")
         try:
             self._response.begin()
         except BaseException:
-            self._response.close()  # it holds the socket as well
+            self._response.close()  # The response also holds the socket.
             raise
         self.status: int = self._response.status
         encoding = (self.header("content-encoding") or "").lower()
-        self._unpack = zlib.decompressobj(_ANY_HEADER) if encoding in ("gzip", "x-gzip", "deflate") else None
-        """For an answer that was compressed though nobody asked for it."""
+        self._decompressor = zlib.decompressobj(_GZIP_OR_ZLIB) if encoding in ("gzip", "x-gzip", "deflate") else None
+        """For servers that compress a response although the request does not accept that."""
 
     def header(self, name: str) -> str | None:
         return self._response.headers.get(name)
 
     def read(self) -> bytes:
-        """All of it."""
+        """Return the complete body."""
         return b"".join(self.pieces())
 
     def pieces(self) -> Iterator[bytes]:
-        """As it comes; the connection is free again behind the last piece."""
-        response, unpack = self._response, self._unpack
+        """Yield the body as it arrives. After the last piece the connection returns to the pool."""
+        response, decompressor = self._response, self._decompressor
         try:
-            while data := response.read1(_PIECE):
-                if unpack is None:
+            while data := response.read1(_PIECE_SIZE):
+                if decompressor is None:
                     yield data
-                elif text := unpack.decompress(data):
+                elif text := decompressor.decompress(data):
                     yield text
         except (OSError, HTTPException, zlib.error) as error:
-            raise _trouble(error) from error
-        if response.length or (unpack is not None and not unpack.eof):  # any end is taken for the end
-            raise TransportError("the connection broke inside the answer.")
-        self._free()
+            raise _transport_error(error) from error
+        # `read1` does not distinguish a broken connection from the end of the body.
+        if response.length or (decompressor is not None and not decompressor.eof):
+            raise TransportError("The connection broke within the response.")
+        self._release()
 
     def finish(self) -> None:
-        """All that counts was read; if the end is there as well, the connection is free again."""
+        """Return the connection to the pool if the end of the body arrives promptly."""
         if not self._response.will_close:
             with suppress(OSError, HTTPException, TransportError):
-                if self._bounded is not None:
-                    self._bounded.seconds = _REST
-                self._sock.settimeout(_REST)
-                if not self._response.read1(_PIECE) and not self._response.length:
-                    self._free()
+                if self._deadline_reader is not None:
+                    self._deadline_reader.timeout = _FINISH_SECONDS
+                self._sock.settimeout(_FINISH_SECONDS)
+                if not self._response.read1(_PIECE_SIZE) and not self._response.length:
+                    self._release()
 
-    def _free(self) -> None:
+    def _release(self) -> None:
         if self._connection is not None and not self._response.will_close:
             self._response.close()
-            _give_back(self._key, self._connection)
+            _return_connection(self._key, self._connection)
             self._connection = None
 
     def close(self) -> None:
-        """Nobody wants the rest."""
+        """Close the response. A connection whose response was not read to the end is closed too."""
         self._response.close()
         if self._connection is not None:
             self._connection.close()
 
 
-def send(post: Post) -> Incoming:
-    """Send a request, and come back when its answer begins."""
+# Sending
+
+
+def send(post: Post) -> IncomingResponse:
+    """Send a request and return as soon as the response starts."""
     incoming = _send(post)
-    if (there := moved_to(post, incoming.status, incoming.header("location"))) is not None:
+    if (redirected := redirect(post, incoming.status, incoming.header("location"))) is not None:
         incoming.close()
-        return _send(there)
+        return _send(redirected)
     return incoming
 
 
-def _send(post: Post) -> Incoming:
+def _send(post: Post) -> IncomingResponse:
     proxy = proxy_of(post.url)
-    address = split(post.url)
+    address = split_url(post.url)
     key = (f"{address.scheme}://{address.netloc}", proxy)
-    connection = _take(key)
+    connection = _take_connection(key)
     try:
         if connection is None:
-            connection = _connect(post, proxy)
+            connection = _new_connection(post, proxy)
             connection.connect()
-        assert connection.sock is not None
-        connection.sock.settimeout(post.patience(post.read))
-        connection.sock.sendall(_head(post, proxy) + post.body)
-        return Incoming(post, key, connection)
+        sock = connection.sock
+        assert sock is not None
+        sock.settimeout(post.limit_timeout(post.read_timeout))
+        sock.sendall(_request_head(post, proxy) + post.body)
+        return IncomingResponse(post, key, connection, sock)
     except BaseException as error:
         if connection is not None:
             connection.close()
         if isinstance(error, OSError | HTTPException):
-            raise _trouble(error) from error
+            raise _transport_error(error) from error
         raise
 
 
-def _head(post: Post, proxy: str | None) -> bytes:
-    """What stands before the body. By hand: the standard library would send it in a packet of its own."""
-    address = split(post.url)
+def _request_head(post: Post, proxy: str | None) -> bytes:
+    """Return the request line and the headers. The standard library would send them in a separate packet."""
+    address = split_url(post.url)
     target = quote((address.path or "/") + (f"?{address.query}" if address.query else ""), safe=punctuation)
     headers = {"Host": address.netloc.rpartition("@")[2], "Accept-Encoding": "identity", **post.headers}
     if proxy is not None and address.scheme != "https":
-        target, headers = quote(post.url, safe=punctuation), {**headers, **_credentials(proxy)}
+        target, headers = quote(post.url, safe=punctuation), {**headers, **_proxy_credentials(proxy)}
     lines = [f"POST {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     lines.append(f"Content-Length: {len(post.body)}")
     if any("\r" in line or "\n" in line or not line.isascii() for line in lines):
-        raise TransportError("a header or the address holds a line end or a letter that HTTP does not take")
+        raise TransportError("A header or the address contains a line break or a character that HTTP does not allow.")
     return "\r\n".join(lines).encode() + b"\r\n\r\n"
 
 
-def _trouble(error: Exception) -> TransportError:
+def _transport_error(error: Exception) -> TransportError:
     if isinstance(error, TimeoutError):
-        return ResponseTimeoutError("no answer came in time.")
+        return ResponseTimeoutError("The response did not arrive in time.")
     return TransportError(str(error) or type(error).__name__)

@@ -1,7 +1,7 @@
-"""HTTP for the native lanes, asynchronous: the same as `transport.py`, on aiohttp; its session serves LiteLLM too.
+"""Asynchronous HTTP for the native lanes, on aiohttp. LiteLLM uses the same sessions.
 
-One session for each event loop, made when it is first needed and closed with its loop. aiohttp is imported on first
-use: who does not await needs none of it.
+It follows the rules of `http.py`. Each event loop has one session, which is created on first use and closed with its
+loop. aiohttp is imported on first use, so that synchronous programs do not load it.
 """
 
 from __future__ import annotations
@@ -12,130 +12,133 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from acorn.models.lanes.http import Post, ResponseTimeoutError, TransportError, moved_to, proxy_of, tls
+from acorn.models.lanes.http import Post, ResponseTimeoutError, TransportError, proxy_of, redirect, tls_context
 
-_sessions: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[Any], Any]] = {}
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse, ClientSession
+
+_sessions: dict[asyncio.AbstractEventLoop, tuple[AsyncGenerator[ClientSession], ClientSession]] = {}
 
 
 @lru_cache(maxsize=1)
-def _library() -> Any:
+def _aiohttp() -> Any:
     import aiohttp
 
     return aiohttp
 
 
-async def session() -> Any:
-    """The session of the running loop."""
+async def current_session() -> ClientSession:
+    """Return the session of the running loop."""
     loop = asyncio.get_running_loop()
-    known = _sessions.get(loop)
-    if known is None:
-        for ended in [other for other in list(_sessions) if other.is_closed()]:
-            _drop(ended)
-        keeper = _keep_session()
-        known = _sessions[loop] = keeper, await anext(keeper)
-    return known[1]
+    entry = _sessions.get(loop)
+    if entry is None:
+        for closed_loop in [other for other in list(_sessions) if other.is_closed()]:
+            _close_session(closed_loop)
+        generator = _open_session()
+        entry = _sessions[loop] = generator, await anext(generator)
+    return entry[1]
 
 
-def _drop(loop: asyncio.AbstractEventLoop) -> None:
-    """Close the session of a loop that ended without closing its generators: aiohttp complains of an open one."""
-    _, client = _sessions.pop(loop, (None, None))
-    if client is None or loop.is_running():
+def _close_session(loop: asyncio.AbstractEventLoop) -> None:
+    """Close the session of a loop that ended without closing its generators, since aiohttp warns of an open one."""
+    _, session = _sessions.pop(loop, (None, None))
+    if session is None or loop.is_running():
         return
-    closing = client.close()
+    closing: Any = session.close()
     with suppress(StopIteration, RuntimeError):
         if loop.is_closed():
-            closing.send(None)  # there is nothing to wait for
+            closing.send(None)  # On a closed loop there is nothing to wait for.
         else:
             loop.run_until_complete(closing)
     closing.close()
 
 
 @atexit.register
-def _drop_all() -> None:
+def _close_all_sessions() -> None:
     for loop in list(_sessions):
-        _drop(loop)
+        _close_session(loop)
 
 
-async def _keep_session() -> AsyncGenerator[Any]:
-    """A loop that ends closes its async generators, and so this one's session."""
-    aiohttp = _library()
-    client = aiohttp.ClientSession(
+async def _open_session() -> AsyncGenerator[ClientSession]:
+    """Yield a session. A loop that shuts down closes its async generators, and this one closes the session."""
+    aiohttp = _aiohttp()
+    session: ClientSession = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=50),
         cookie_jar=aiohttp.DummyCookieJar(),
         skip_auto_headers=("User-Agent", "Accept", "Accept-Encoding"),
     )
     try:
-        yield client
+        yield session
     finally:
-        await client.close()
+        await session.close()
 
 
-class AsyncIncoming:
-    """An answer on its way."""
+class AsyncIncomingResponse:
+    """A response whose body has not been read yet."""
 
-    def __init__(self, response: Any) -> None:
+    def __init__(self, response: ClientResponse) -> None:
         self._response = response
         self.status: int = response.status
 
     def header(self, name: str) -> str | None:
-        found: str | None = self._response.headers.get(name)
-        return found
+        return self._response.headers.get(name)
 
     async def read(self) -> bytes:
-        """All of it."""
+        """Return the complete body."""
         try:
-            data: bytes = await self._response.read()
-            return data
-        except (_library().ClientError, OSError) as error:
-            raise _trouble(error) from error
+            return await self._response.read()
+        except (_aiohttp().ClientError, OSError) as error:
+            raise _transport_error(error) from error
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """As it comes."""
+        """Yield the body as it arrives."""
         try:
             async for data in self._response.content.iter_any():
                 yield data
-        except (_library().ClientError, OSError) as error:
-            raise _trouble(error) from error
+        except (_aiohttp().ClientError, OSError) as error:
+            raise _transport_error(error) from error
 
     def close(self) -> None:
-        """Nobody wants the rest; a connection whose answer was read to its end is free already."""
+        """Close the response. If it was read to the end, its connection is already back in the pool."""
         self._response.close()
 
 
-async def asend(post: Post) -> AsyncIncoming:
-    """Send a request, and come back when its answer begins."""
-    incoming = await _send(post)
-    if (there := moved_to(post, incoming.status, incoming.header("location"))) is not None:
+async def asend(post: Post) -> AsyncIncomingResponse:
+    """Send a request and return as soon as the response starts."""
+    incoming = await _asend(post)
+    if (redirected := redirect(post, incoming.status, incoming.header("location"))) is not None:
         incoming.close()
-        return await _send(there)
+        return await _asend(redirected)
     return incoming
 
 
-async def _send(post: Post) -> AsyncIncoming:
-    client, proxy = await session(), proxy_of(post.url)
-    timeout = _library().ClientTimeout(post.patience(None), sock_connect=post.connect, sock_read=post.read)
+async def _asend(post: Post) -> AsyncIncomingResponse:
+    session, proxy = await current_session(), proxy_of(post.url)
+    timeout = _aiohttp().ClientTimeout(
+        post.limit_timeout(None), sock_connect=post.connect_timeout, sock_read=post.read_timeout
+    )
     try:
-        response = await client.post(
+        response = await session.post(
             post.url,
             data=post.body,
             headers=post.headers,
             timeout=timeout,
             proxy=proxy,
-            ssl=tls() if post.url.startswith("https") else True,
+            ssl=tls_context() if post.url.startswith("https") else True,
             allow_redirects=False,
         )
-    except (_library().ClientError, OSError) as error:
-        raise _trouble(error) from error
-    return AsyncIncoming(response)
+    except (_aiohttp().ClientError, OSError) as error:
+        raise _transport_error(error) from error
+    return AsyncIncomingResponse(response)
 
 
-def _trouble(error: Exception) -> TransportError:
+def _transport_error(error: Exception) -> TransportError:
     if isinstance(error, TimeoutError):
-        return ResponseTimeoutError("no answer came in time.")
-    if isinstance(error, _library().ClientResponseError):  # it tells the address, with what is secret in it
-        told: Any = error
-        told.request_info = SimpleNamespace(real_url=told.request_info.real_url.origin())
-        told.args = ()
+        return ResponseTimeoutError("The response did not arrive in time.")
+    if isinstance(error, _aiohttp().ClientResponseError):  # Its text has the address, which may contain secrets.
+        response_error: Any = error
+        response_error.request_info = SimpleNamespace(real_url=response_error.request_info.real_url.origin())
+        response_error.args = ()
     return TransportError(str(error) or type(error).__name__)

@@ -1,128 +1,130 @@
-"""The standard library's response, but for its head and its chunks, which are read here.
+"""Fast parsers for HTTP responses: the head, the chunks and server-sent events.
 
-The library reads the head with its parser for mail, which takes as long as all the rest of a small answer; and of
-chunks it gives one at a time, however many have come.
-
-Server-sent events, from bytes as they come to the data of each event. Pure; fed by the native lanes.
+The standard library reads the head with its parser for mail, which takes as long as the rest of a small response, and
+returns one chunk at a time even if several have arrived. The event parser performs no I/O. The native lanes feed it.
 """
 
 from __future__ import annotations
 
 from http.client import HTTPException, HTTPResponse, IncompleteRead, LineTooLong, UnknownProtocol
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from pydantic_core import from_json
 
-_LONGEST = 65536
-_MOST = 100
+_LONGEST_LINE = 65536
+_MOST_HEADERS = 100
 
 
-class Response(HTTPResponse):
-    """An answer whose headers are a dict, their names in small letters; of several with one name the first counts."""
+class FastHTTPResponse(HTTPResponse):
+    """A response whose headers are a dict with lowercase names. If a name occurs several times, the first counts."""
 
     def begin(self) -> None:
-        library = cast(Any, self)
+        library = cast(Any, self)  # The type stubs do not have the private members of the library.
         while True:
             version, status, reason = library._read_status()
             if not version.startswith(("HTTP/1.", "HTTP/0.9")):
                 raise UnknownProtocol(version)
-            found = read_headers(self.fp)
-            if status >= 200:  # some say one thing or another on the way
+            headers = read_headers(self.fp)
+            if status >= 200:  # Skip interim responses such as `100 Continue`.
                 break
         self.status = library.code = status
         self.reason = reason.strip()
         self.version = 10 if version in ("HTTP/1.0", "HTTP/0.9") else 11
-        library.headers = library.msg = found
-        library.chunked = found.get("transfer-encoding", "").lower() == "chunked"
+        library.headers = library.msg = headers
+        library.chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         library.chunk_left = None
-        self.length = None if library.chunked else _length(found.get("content-length", ""))
+        self.length = None if library.chunked else _parse_length(headers.get("content-length", ""))
         if status in (204, 304):
             self.length = 0
         has_end = library.chunked or self.length is not None
         library.will_close = library._check_close() or not has_end
-        self._chunks = Chunks()
+        self._chunks = ChunkParser()
 
     def read1(self, n: int = -1) -> bytes:
         if not self.chunked or self.isclosed():
             return super().read1(n)
-        while not self._chunks.is_over:
+        while not self._chunks.is_finished:
             data = self.fp.read1(n)
             if not data:
                 raise IncompleteRead(b"")
-            if found := self._chunks.feed(data):
-                return found
-        if self._chunks.has_more:  # it would be taken for the answer to the next request
+            if content := self._chunks.feed(data):
+                return content
+        if self._chunks.has_excess:  # It would be read as the response to the next request.
             self.will_close = True
         cast(Any, self)._close_conn()
         return b""
 
 
-def read_headers(file: Any) -> dict[str, str]:
-    """The lines up to the empty one."""
-    found: dict[str, str] = {}
+class _LineReader(Protocol):
+    def readline(self, size: int, /) -> bytes: ...
+
+
+def read_headers(file: _LineReader) -> dict[str, str]:
+    """Read the header lines up to the empty line."""
+    headers: dict[str, str] = {}
     name = ""
-    for _ in range(_MOST + 1):
-        line: bytes = file.readline(_LONGEST + 1)
-        if len(line) > _LONGEST:
+    for _ in range(_MOST_HEADERS + 1):
+        line = file.readline(_LONGEST_LINE + 1)
+        if len(line) > _LONGEST_LINE:
             raise LineTooLong("header line")
         if line in (b"\r\n", b"\n", b""):
-            return found
+            return headers
         text = line.decode("iso-8859-1")
-        if text[0] in " \t":  # more of the one before
-            if name in found:
-                found[name] += f" {text.strip()}"
+        if text[0] in " \t":  # This line continues the previous header.
+            if name in headers:
+                headers[name] += f" {text.strip()}"
             continue
         name, colon, value = text.partition(":")
         name = name.lower()
-        if colon and name not in found:
-            found[name] = value.strip()
+        if colon and name not in headers:
+            headers[name] = value.strip()
         else:
             name = ""
-    raise HTTPException(f"got more than {_MOST} headers")
+    raise HTTPException(f"got more than {_MOST_HEADERS} headers")
 
 
-def _length(text: str) -> int | None:
+def _parse_length(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() else None
 
 
-class Chunks:
-    """Data out of HTTP's chunks, from bytes as they come: what has arrived at once is given at once."""
+class ChunkParser:
+    """Extracts the data from HTTP's chunked encoding. Chunks that arrive together are returned together."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._unread = b""
         self._left = 0
-        """Bytes of the chunk that are still to come."""
+        """The bytes of the current chunk that have not arrived."""
         self._in_trailer = False
-        self.is_over = False
-        self.has_more = False
-        """Whether something came behind the end."""
+        self.is_finished = False
+        self.has_excess = False
+        """Whether there was data after the end."""
 
     def feed(self, data: bytes) -> bytes:
-        """The data in these bytes; raises `IncompleteRead` where they are no chunks."""
-        data = self._rest + data if self._rest else data
-        found: list[bytes] = []
+        """Return the data in these bytes. Raise `IncompleteRead` if the encoding is not valid."""
+        data = self._unread + data if self._unread else data
+        pieces: list[bytes] = []
         at, end = 0, len(data)
-        while at < end and not self.is_over:
+        while at < end and not self.is_finished:
             if self._left:
-                found.append(data[at : at + self._left])
-                at += len(found[-1])
-                self._left -= len(found[-1])
+                pieces.append(data[at : at + self._left])
+                at += len(pieces[-1])
+                self._left -= len(pieces[-1])
                 continue
-            line = data.find(b"\n", at)
-            if line < 0:
-                if end - at > _LONGEST:
+            line_end = data.find(b"\n", at)
+            if line_end < 0:
+                if end - at > _LONGEST_LINE:
                     raise LineTooLong("chunk size")
                 break
-            self._take_line(data[at:line].strip())
-            at = line + 1
-        self._rest = data[at:]
-        self.has_more = self.is_over and bool(self._rest)
-        return found[0] if len(found) == 1 else b"".join(found)
+            self._read_line(data[at:line_end].strip())
+            at = line_end + 1
+        self._unread = data[at:]
+        self.has_excess = self.is_finished and bool(self._unread)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
-    def _take_line(self, line: bytes) -> None:
+    def _read_line(self, line: bytes) -> None:
         if self._in_trailer:
-            self.is_over = not line
-        elif line:  # an empty one ends a chunk
+            self.is_finished = not line
+        elif line:  # An empty line ends a chunk.
             try:
                 self._left = int(line.partition(b";")[0], 16)
             except ValueError:
@@ -132,25 +134,26 @@ class Chunks:
             self._in_trailer = not self._left
 
 
-class Events:
-    """The events of one stream."""
+class EventParser:
+    """Extracts the data of server-sent events."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._unread = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The data of the events that are whole now. Every provider writes an event's data in one line."""
-        text = self._rest + data if self._rest else data
+        """Return the data of the events that are complete. Every provider writes the data of an event in one line."""
+        text = self._unread + data if self._unread else data
+        # Many servers send exactly one event at a time.
         if text.startswith(b"data: {") and text.find(b"\n") == len(text) - 2 and text.endswith(b"}\n\n"):
-            self._rest = b""  # one event, as many servers send them
+            self._unread = b""
             return [text[6:-2]]
         lines = text.split(b"\n")
-        self._rest = lines.pop()
+        self._unread = lines.pop()
         return [line[5:].strip() for line in lines if line.startswith(b"data:") and len(line) > 6]
 
-    def ends_well(self) -> bool:
-        """Whether the last event is whole, though its line did not end."""
-        line = self._rest.strip()
+    def ends_with_event(self) -> bool:
+        """Return whether the last line is a complete event although it has no line break."""
+        line = self._unread.strip()
         if not line.startswith(b"data:"):
             return False
         try:

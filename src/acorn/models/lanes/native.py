@@ -1,7 +1,6 @@
-"""A model that is asked by its own protocol, without LiteLLM.
+"""A model of a native lane: it sends requests, remembers rejected settings, and turns failures into `ModelError`.
 
-A lane (`lane.py`) knows how its protocol is written and read; here a request is sent once, what the model will not
-take is learned, and what goes wrong becomes a `ModelError`. Retries are made around it, by `retrying.py`.
+A lane (`lane.py`) writes and reads one protocol. This module sends each request once. Retries are in `retry.py`.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, NoReturn
 
 from pydantic_core import from_json
@@ -17,62 +16,63 @@ from pydantic_core import from_json
 from acorn._formats.redact import redact
 from acorn.errors import ModelError
 from acorn.models.failures import (
-    BROKEN,
-    GARBLED,
-    LATE,
+    NO_CONNECTION,
+    TIMED_OUT,
+    UNREADABLE,
     FailureDetails,
-    Refusals,
-    advice,
-    as_taken,
-    causes,
-    clean,
-    droppable,
+    RejectedSettings,
+    error_chain,
+    is_strict_by_user,
     is_too_long,
+    mentions,
+    redact_errors,
+    removable_settings,
     secrets_of,
-    speaks_of,
-    strict_by_user,
+    suggest_fix,
+    without_rejected_strict,
 )
 from acorn.models.lanes.http import Post, ResponseTimeoutError, TransportError, send
 from acorn.models.lanes.http_async import asend
-from acorn.models.lanes.http_response import Events
-from acorn.models.lanes.lane import OURS, PRICES, ConnectionLostError, Lane, ProviderError
+from acorn.models.lanes.http_response import EventParser
+from acorn.models.lanes.lane import COMMON_KEYS, Lane, ProviderError, UnsupportedContentError
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price, RequestNotSupportedError, ResendError, price_in
-from acorn.models.providers import Tokens, own_address, prices_of
-from acorn.models.retry import TIMEOUT, connect_seconds, retry_after, seconds_of
+from acorn.models.providers import TokenCounts, custom_address, prices_of
+from acorn.models.retry import DEFAULT_TIMEOUT, connect_timeout, parse_retry_after, parse_timeout
+from acorn.types import JsonObject
 
 
 class _NativeAttempt:
-    """One request under way."""
+    """A request that is in progress."""
 
-    __slots__ = ("left_out", "outer", "request")
+    __slots__ = ("left_out", "outer_error", "request")
 
     def __init__(self, request: ModelRequest) -> None:
         self.request = request
         self.left_out: set[str] = set() if request.left_out is None else request.left_out
-        """What it found the model not to take."""
-        self.outer = sys.exception()
-        """What the caller was handling when it began: no cause of what happens here."""
+        """The parameters that the model rejected."""
+        self.outer_error = sys.exception()
+        """The exception that the caller was handling when the request started. It is not a cause of a failure."""
 
 
 class NativeModel:
-    """One model of one provider, asked by a lane."""
+    """A model that is reached through a native lane."""
 
-    def __init__(self, config: Mapping[str, Any], lane: Lane) -> None:
+    def __init__(self, config: JsonObject, lane: Lane) -> None:
         self.name: str = config.get("model") or config["id"]
         self.provider = lane.provider
         self.lane = lane
         self._config = config
-        self._settings = {key: value for key, value in config.items() if key not in (*OURS, *PRICES)}
-        self._refusals = Refusals(self.name, self._settings)
-        self._timeout = seconds_of(config.get("timeout", config.get("request_timeout", TIMEOUT)))
-        self._connect = connect_seconds(self._timeout)
+        self._settings = {key: value for key, value in config.items() if key not in COMMON_KEYS}
+        self._rejected = RejectedSettings(self.name, self._settings)
+        self._timeout = parse_timeout(config.get("timeout", config.get("request_timeout", DEFAULT_TIMEOUT)))
+        self._connect_timeout = connect_timeout(self._timeout)
         self._price = price_in(config)
-        """What the model dict says that a token costs."""
+        """The price in the model dict."""
 
     def __repr__(self) -> str:
         return f"{type(self.lane).__name__}({self.name!r})"
 
-    # What it can do
+    # Properties
 
     @property
     def thinks(self) -> bool:
@@ -80,28 +80,28 @@ class NativeModel:
 
     @property
     def takes_strict(self) -> bool:
-        return self.provider == "openai" and own_address(self.provider, self._config) is None
+        return self.provider == "openai" and custom_address(self.provider, self._config) is None
 
-    def takes_tool(self, tool: Mapping[str, Any]) -> bool:
+    def takes_tool(self, tool: JsonObject) -> bool:
         return self.lane.takes_tool(tool)
 
     def can_force_tool(self, request: ModelRequest) -> bool:
-        return "tool_choice" not in self._refusals.known and self.lane.can_force_tool()
+        return "tool_choice" not in self._rejected.known and self.lane.can_force_tool()
 
     def price(self) -> Price | None:
         if self._price is not None:
             return self._price
-        known = prices_of(self.provider, self.lane.name)
-        return None if known is None else Price(known.input / 1e6, known.output / 1e6)
+        prices = prices_of(self.provider, self.lane.name)
+        return None if prices is None else Price(prices.input / 1e6, prices.output / 1e6)
 
-    def cost(self, used: Tokens | None) -> float | None:
-        """Dollars; None where nobody knows, or where the loop counts by a price that was given."""
+    def cost(self, used: TokenCounts | None) -> float | None:
+        """Return the cost in dollars, or None if it is unknown or if the loop uses the price of the model dict."""
         if used is None or self._price is not None:
             return None
-        known = prices_of(self.provider, self.lane.name)
-        return None if known is None else known.of(used)
+        prices = prices_of(self.provider, self.lane.name)
+        return None if prices is None else prices.cost_of(used)
 
-    # Asking it
+    # Sending
 
     def complete(self, request: ModelRequest) -> ModelResponse:
         attempt = _NativeAttempt(request)
@@ -113,10 +113,10 @@ class NativeModel:
                 finally:
                     incoming.close()
             except TransportError as error:
-                self._raise_broken(error, attempt)
+                self._raise_transport_error(error, attempt)
             if incoming.status < 300:
-                return self._response(data, attempt)
-            self._learn_or_raise(incoming.status, data, incoming.header("retry-after"), attempt)
+                return self._read_response(data, attempt)
+            self._remember_or_raise(incoming.status, data, incoming.header("retry-after"), attempt)
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
         attempt = _NativeAttempt(request)
@@ -128,237 +128,236 @@ class NativeModel:
                 finally:
                     incoming.close()
             except TransportError as error:
-                self._raise_broken(error, attempt)
+                self._raise_transport_error(error, attempt)
             if incoming.status < 300:
-                return self._response(data, attempt)
-            self._learn_or_raise(incoming.status, data, incoming.header("retry-after"), attempt)
+                return self._read_response(data, attempt)
+            self._remember_or_raise(incoming.status, data, incoming.header("retry-after"), attempt)
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
         attempt = _NativeAttempt(request)
-        reading = _Reading(self, attempt)
+        response = _NativeStream(self, attempt)
         try:
             while True:
                 incoming = send(self._post(attempt, is_stream=True))
                 try:
                     if incoming.status < 300:
-                        self._refusals.remember(attempt.left_out)
-                        reading.is_stream = is_stream(incoming.header("content-type"))
+                        self._rejected.remember(attempt.left_out)
+                        response.is_event_stream = is_event_stream(incoming.header("content-type"))
                         for data in incoming.pieces():
-                            yield from reading.read(data)
-                            if reading.is_over:
+                            yield from response.read(data)
+                            if response.is_done:
                                 incoming.finish()
                                 break
                         break
                     data = incoming.read()
-                    self._learn_or_raise(incoming.status, data, incoming.header("retry-after"), attempt)
+                    self._remember_or_raise(incoming.status, data, incoming.header("retry-after"), attempt)
                 finally:
                     incoming.close()
         except TransportError as error:
-            if not reading.is_whole:
-                self._raise_broken(error, attempt)
-        yield from reading.end()
+            if not response.is_complete:
+                self._raise_transport_error(error, attempt)
+        yield from response.finish()
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         attempt = _NativeAttempt(request)
-        reading = _Reading(self, attempt)
+        response = _NativeStream(self, attempt)
         try:
             while True:
                 incoming = await asend(self._post(attempt, is_stream=True))
                 try:
                     if incoming.status < 300:
-                        self._refusals.remember(attempt.left_out)
-                        reading.is_stream = is_stream(incoming.header("content-type"))
+                        self._rejected.remember(attempt.left_out)
+                        response.is_event_stream = is_event_stream(incoming.header("content-type"))
                         async for data in incoming.pieces():
-                            for delta in reading.read(data):
+                            for delta in response.read(data):
                                 yield delta
-                            if reading.is_over:
+                            if response.is_done:
                                 break
                         break
                     data = await incoming.read()
-                    self._learn_or_raise(incoming.status, data, incoming.header("retry-after"), attempt)
+                    self._remember_or_raise(incoming.status, data, incoming.header("retry-after"), attempt)
                 finally:
                     incoming.close()
         except TransportError as error:
-            if not reading.is_whole:
-                self._raise_broken(error, attempt)
-        for delta in reading.end():
+            if not response.is_complete:
+                self._raise_transport_error(error, attempt)
+        for delta in response.finish():
             yield delta
 
     def _post(self, attempt: _NativeAttempt, *, is_stream: bool) -> Post:
         request = attempt.request
         try:
             url, headers = self.lane.address()
-            left_out = self._refusals.known | attempt.left_out
-            body = self.lane.body(as_taken(request, left_out), left_out, is_stream=is_stream)
+            left_out = self._rejected.known | attempt.left_out
+            body = self.lane.body(without_rejected_strict(request, left_out), left_out, is_stream=is_stream)
         except ProviderError as error:
-            self._raise(FailureDetails(), str(error), error, attempt, is_refused=True)
-        until = None if request.timeout is None else time.monotonic() + request.timeout
-        return Post(url, headers, body, self._connect, self._timeout, until)
+            self._raise(FailureDetails(), str(error), error, attempt, is_rejected=True)
+        deadline = None if request.timeout is None else time.monotonic() + request.timeout
+        return Post(url, headers, body, self._connect_timeout, self._timeout, deadline)
 
-    # Reading the answer
-
-    def _response(self, data: bytes, attempt: _NativeAttempt) -> ModelResponse:
-        self._refusals.remember(attempt.left_out)
+    def _read_response(self, data: bytes, attempt: _NativeAttempt) -> ModelResponse:
+        self._rejected.remember(attempt.left_out)
         try:
-            response, used = self.lane.read(json_of(data))
+            response, used = self.lane.read(parse_json(data))
         except ProviderError as error:
-            self._raise_told(error, attempt)
+            self._raise_provider_error(error, attempt)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            self._raise_garbled(data, error, attempt)
+            self._raise_unreadable(data, error, attempt)
         response.model = response.model or self.name
         response.cost = self.cost(used)
-        self._refusals.check_forced(
-            attempt.request.forced_tool, {made.name for made in response.tool_calls}, response.stop_reason
-        )
+        called_names = {call.name for call in response.tool_calls}
+        self._rejected.check_forced(attempt.request.forced_tool, called_names, response.stop_reason)
         return response
 
-    # Failing
+    # Failures
 
-    def _learn_or_raise(self, status: int, data: bytes, wait: str | None, attempt: _NativeAttempt) -> None:
-        """Return where the same request without a refused parameter may work; raise `ModelError` otherwise."""
-        text = words_of_answer(data)
+    def _remember_or_raise(self, status: int, data: bytes, retry_after: str | None, attempt: _NativeAttempt) -> None:
+        """Return if the request may succeed without a rejected parameter. Otherwise raise `ModelError`."""
+        message = error_message_in(data)
         request, left_out = attempt.request, attempt.left_out
         set_by_user = self._set_by_user(attempt)
-        if status in (400, 422) and not is_too_long(text):
-            for name, mark in droppable(request, set_by_user):
-                if speaks_of(text, name) and mark not in left_out | self._refusals.known:
+        if status in (400, 422) and not is_too_long(message):
+            for name, mark in removable_settings(request, set_by_user):
+                if mentions(message, name) and mark not in left_out | self._rejected.known:
                     left_out.add(mark)
                     if request.left_out is not None:
-                        raise ResendError(f"`{self.name}` does not take `{name}`", status=status)
+                        raise ResendError(f"`{self.name}` does not support `{name}`", status=status)
                     return
         else:
-            self._refusals.remember(left_out)
-        self._raise(FailureDetails(status), text, ProviderError(text, status), attempt, retry_after(wait))
+            self._rejected.remember(left_out)
+        wait = parse_retry_after(retry_after)
+        self._raise(FailureDetails(status), message, ProviderError(message, status), attempt, wait)
 
     def _set_by_user(self, attempt: _NativeAttempt) -> set[str]:
-        """What the user has set, one way or the other."""
-        found = {*attempt.request.declared, *self._settings} - {"strict"}
-        return found | {"strict"} if strict_by_user(attempt.request) else found
+        """Return the settings that the user set on the class or in the model dict."""
+        names = {*attempt.request.declared, *self._settings} - {"strict"}
+        return names | {"strict"} if is_strict_by_user(attempt.request) else names
 
-    def _raise_broken(self, error: TransportError, attempt: _NativeAttempt) -> NoReturn:
-        is_late = isinstance(error, ResponseTimeoutError)
-        self._raise(
-            FailureDetails(trouble=LATE if is_late else BROKEN),
-            "" if is_late else _sentence(str(error)),
-            error,
-            attempt,
-        )
+    def _raise_transport_error(self, error: TransportError, attempt: _NativeAttempt) -> NoReturn:
+        if isinstance(error, ResponseTimeoutError):
+            self._raise(FailureDetails(problem=TIMED_OUT), "", error, attempt)
+        self._raise(FailureDetails(problem=NO_CONNECTION), _as_sentence(str(error)), error, attempt)
 
-    def _raise_told(self, error: ProviderError, attempt: _NativeAttempt) -> NoReturn:
-        """What a provider says went wrong in an answer that seemed well: its code is as good as a status."""
-        self._raise(FailureDetails(error.status, trouble="" if error.status else GARBLED), str(error), error, attempt)
+    def _raise_provider_error(self, error: ProviderError, attempt: _NativeAttempt) -> NoReturn:
+        """Raise an error that the provider reported in a response with a success status."""
+        problem = "" if error.status else UNREADABLE
+        self._raise(FailureDetails(error.status, problem=problem), str(error), error, attempt)
 
-    def _raise_garbled(self, data: bytes, error: Exception, attempt: _NativeAttempt) -> NoReturn:
+    def _raise_unreadable(self, data: bytes, error: Exception, attempt: _NativeAttempt) -> NoReturn:
         text = data[:200].decode("utf-8", "replace").strip()
-        words = f"It answered with {text!r}." if text else "It answered with nothing."
-        self._raise(FailureDetails(trouble=GARBLED), words, error, attempt)
+        message = f"The response was {text!r}." if text else "The response was empty."
+        self._raise(FailureDetails(problem=UNREADABLE), message, error, attempt)
 
     def _raise(
         self,
-        wire: FailureDetails,
-        text: str,
+        failure: FailureDetails,
+        message: str,
         cause: BaseException,
         attempt: _NativeAttempt,
-        wait: float | None = None,
+        retry_after: float | None = None,
         *,
-        is_refused: bool = False,
+        is_rejected: bool = False,
     ) -> NoReturn:
         secrets = secrets_of(self._config, attempt.request)
-        clean(causes(cause, attempt.outer), secrets)
-        text = redact(text, secrets)
-        is_refused = is_refused or wire.status in (400, 422)
-        hint = advice(
-            wire, text, self._set_by_user(attempt), self.name, is_bad_request=is_refused, is_too_long=is_too_long(text)
+        redact_errors(error_chain(cause, attempt.outer_error), secrets)
+        message = redact(message, secrets)
+        suggestion = suggest_fix(
+            failure,
+            message,
+            self._set_by_user(attempt),
+            self.name,
+            is_bad_request=is_rejected or failure.status in (400, 422),
+            is_too_long=is_too_long(message),
         )
-        words = filter(None, (text, hint))
-        what = f" ({wire.what})" if wire.what else ""
-        kind = RequestNotSupportedError if isinstance(cause, ConnectionLostError) else ModelError
-        raise kind(
-            f"`{self.name}` failed{what}: {' '.join(words)}".removesuffix(": "),
+        details = " ".join(filter(None, (message, suggestion)))
+        label = f" ({failure.label})" if failure.label else ""
+        error_class = RequestNotSupportedError if isinstance(cause, UnsupportedContentError) else ModelError
+        raise error_class(
+            f"`{self.name}` failed{label}: {details}".removesuffix(": "),
             provider=self.provider,
-            status=wire.status,
-            retryable=wire.may_pass,
-            retry_after=wait,
+            status=failure.status,
+            retryable=failure.is_retryable,
+            retry_after=retry_after,
         ) from cause
 
 
-class _Reading:
-    """A streamed answer as it comes."""
+class _NativeStream:
+    """A streamed response that is being read."""
 
     def __init__(self, model: NativeModel, attempt: _NativeAttempt) -> None:
         self._model, self._attempt = model, attempt
-        self._events = Events()
-        self._reader = model.lane.reader()
+        self._events = EventParser()
+        self._reader = model.lane.stream_reader()
         self._head: bytes | None = b""
-        """What came before the first event, to show what came instead of a stream."""
-        self.is_over = False
-        self.is_stream = True
-        """Whether the server says that this is one."""
+        """The data before the first event, for the error message if there is no stream."""
+        self.is_done = False
+        self.is_event_stream = True
+        """Whether the content type is that of an event stream."""
 
     @property
-    def is_whole(self) -> bool:
-        """Whether the answer has its end, so that nothing is lost if the connection breaks now."""
-        return self.is_over or bool(self._reader.stop_reason)
+    def is_complete(self) -> bool:
+        """Whether the response has its end, so that nothing is lost if the connection breaks now."""
+        return self.is_done or bool(self._reader.stop_reason)
 
     def read(self, data: bytes) -> Iterator[Delta]:
-        model, understand = self._model, self._reader.read
+        model, read_event = self._model, self._reader.read
         for text in self._events.feed(data):
             self._head = None
             if text == b"[DONE]":
-                self.is_over = True
+                self.is_done = True
                 return
             try:
-                delta = understand(json_of(text))
+                delta = read_event(parse_json(text))
             except ProviderError as error:
-                model._raise_told(error, self._attempt)
+                model._raise_provider_error(error, self._attempt)
             except (ValueError, LookupError, TypeError, AttributeError) as error:
-                model._raise_garbled(text, error, self._attempt)
+                model._raise_unreadable(text, error, self._attempt)
             if delta is not None:
-                yield delta if delta.usage is None else self._priced(delta)
+                yield delta if delta.usage is None else self._with_cost(delta)
         if self._head is not None and len(self._head) < 1000:
             self._head += data
 
-    def _priced(self, delta: Delta) -> Delta:
+    def _with_cost(self, delta: Delta) -> Delta:
         if delta.usage is not None:
             delta.cost = self._model.cost(self._reader.used)
         return delta
 
-    def end(self) -> Iterator[Delta]:
+    def finish(self) -> Iterator[Delta]:
         model, reader = self._model, self._reader
-        if not self.is_over and self._events.ends_well():
+        if not self.is_done and self._events.ends_with_event():
             yield from self.read(b"\n")
-        if self._head and not self.is_stream:
-            model._raise_garbled(self._head, ProviderError("no stream"), self._attempt)
-        if not self.is_whole:
-            words = "the stream broke off before the answer was complete."
-            model._raise(FailureDetails(trouble=BROKEN), words, TransportError(words), self._attempt)
-        if (last := reader.end()) is not None:
-            yield self._priced(last)
-        model._refusals.check_forced(self._attempt.request.forced_tool, reader.called, reader.stop_reason)
+        if self._head and not self.is_event_stream:
+            model._raise_unreadable(self._head, ProviderError("no stream"), self._attempt)
+        if not self.is_complete:
+            message = "The stream ended before the response was complete."
+            model._raise(FailureDetails(problem=NO_CONNECTION), message, TransportError(message), self._attempt)
+        if (last := reader.finish()) is not None:
+            yield self._with_cost(last)
+        model._rejected.check_forced(self._attempt.request.forced_tool, reader.called_names, reader.stop_reason)
 
 
-def is_stream(content_type: str | None) -> bool:
+def is_event_stream(content_type: str | None) -> bool:
     return bool(content_type) and str(content_type).startswith("text/event-stream")
 
 
-def json_of(data: bytes) -> Any:
+def parse_json(data: bytes) -> Any:
     try:
         return from_json(data)
     except ValueError:
-        return json.loads(data)  # slower, but it takes half a letter, whose other half may come with the next event
+        return json.loads(data)  # Slower, but it accepts a lone surrogate, whose pair may follow in the next event.
 
 
-def words_of_answer(data: bytes) -> str:
-    """What a provider says of a request that it does not take."""
+def error_message_in(data: bytes) -> str:
+    """Return the error message in the body of a failed response."""
     try:
-        answer: Any = json_of(data)
+        answer: object = parse_json(data)
     except ValueError:
-        return _sentence(data.decode("utf-8", "replace").strip()[:500])
-    inner: Any = answer.get("error", answer) if isinstance(answer, dict) else answer
-    found: Any = inner.get("message", inner.get("detail")) if isinstance(inner, dict) else inner
-    return _sentence(found if isinstance(found, str) else str(answer)[:500])
+        return _as_sentence(data.decode("utf-8", "replace").strip()[:500])
+    error: object = answer.get("error", answer) if isinstance(answer, dict) else answer
+    message: object = error.get("message", error.get("detail")) if isinstance(error, dict) else error
+    return _as_sentence(message if isinstance(message, str) else str(answer)[:500])
 
 
-def _sentence(text: str) -> str:
+def _as_sentence(text: str) -> str:
     text = text.strip().rstrip(".")
     return text and f"{text}."

@@ -1,32 +1,30 @@
-"""What the lanes of OpenAI share: which models reason, how a request begins, addresses, and what an error says.
+"""Code that the lanes of OpenAI share: sampling, address and errors, and the items of the Responses API.
 
-Called by `openai_chat.py` and `openai_responses.py`.
-
-Between the messages of chat completions, which are ours, and the items of OpenAI's Responses. Pure.
-
-Called by `openai_responses.py`.
+Messages are in the format of chat completions. The Responses API has items instead, and the second half of this module
+translates between the two. A response in which OpenAI ran a hosted tool does not fit into a message. Then the message
+keeps all its items in order, as `response_items`. Text and calls of the message itself take precedence, since the user
+may have edited them.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 
 from pydantic_core import to_json
 
-from acorn.models.lanes.lane import ITEMS, ProviderError, held, kept_items, sent_items, with_own
+from acorn.models.lanes.lane import ITEMS_KEY, ProviderError, apply_user_headers, drop_trailing_reasoning, part_payload
 from acorn.models.port import ModelRequest, RawCall
-from acorn.models.providers import Tokens, check_key, key_of, prices_of
-from acorn.types import JsonObject, Usage
+from acorn.models.providers import TokenCounts, check_key, find_api_key, prices_of
+from acorn.types import Content, JsonObject, Usage
 
 _ADDRESS = "https://api.openai.com/v1"
 _REASONING = re.compile(r"(?:^|/)o\d|gpt-[56](?!-chat)")
-_PLAIN = re.compile(r"(?:^|/|ft:)(?:chat)?gpt-[34](?!\d)")
-_ONE_TEMPERATURE = re.compile(r"(?:^|/)o\d|gpt-5(?![.\d]|-chat)")
-"""Models that take no temperature but 1; of later ones it depends on how much they reason."""
-_STATUS = {
+_NOT_REASONING = re.compile(r"(?:^|/|ft:)(?:chat)?gpt-[34](?!\d)")
+_FIXED_TEMPERATURE = re.compile(r"(?:^|/)o\d|gpt-5(?![.\d]|-chat)")
+"""Models whose temperature must be 1. For later models it depends on the reasoning effort."""
+_STATUSES = {
     "server_error": 500,
     "rate_limit_exceeded": 429,
     "insufficient_quota": 429,
@@ -36,44 +34,44 @@ _STATUS = {
     "context_length_exceeded": 400,
     "model_not_found": 404,
 }
-"""By the code of an error that comes within an answer."""
+"""The HTTP status for the code of an error within a response."""
 
 
 def reasons(name: str) -> bool:
-    """Whether a model is known to reason."""
+    """Return whether a model is known to reason."""
     return bool(_REASONING.search(name))
 
 
 def never_reasons(name: str) -> bool:
-    """Whether a model is known not to reason, and to refuse the thoughts of one that does."""
-    return bool(_PLAIN.search(name))
+    """Return whether a model is known not to reason, and to reject the reasoning of other models."""
+    return bool(_NOT_REASONING.search(name))
 
 
 def takes_effort(name: str) -> bool:
-    """Whether a model can be told how much to reason; of a name that no table has, the user's word counts."""
+    """Return whether a model supports a reasoning effort. An unknown model is assumed to."""
     return reasons(name) or prices_of("openai", name) is None
 
 
-def sampling(request: ModelRequest, left_out: Collection[str], name: str, length: str) -> JsonObject:
-    """Temperature and length of an answer, which goes by a name of the protocol's, as far as the model takes them."""
-    made: JsonObject = {}
-    if "temperature" in request.declared and request.temperature != 1 and _ONE_TEMPERATURE.search(name):
-        raise ProviderError(f"It takes no `temperature` but 1, and {request.temperature:g} was set.")
+def sampling_settings(request: ModelRequest, left_out: Collection[str], name: str, max_tokens_key: str) -> JsonObject:
+    """Return the temperature and the maximum length of the response, as far as the model supports them."""
+    settings: JsonObject = {}
+    if "temperature" in request.declared and request.temperature != 1 and _FIXED_TEMPERATURE.search(name):
+        raise ProviderError(f"It supports only the `temperature` 1, and {request.temperature:g} was set.")
     if "temperature" in request.declared or not ("temperature" in left_out or reasons(name)):
-        made["temperature"] = request.temperature
+        settings["temperature"] = request.temperature
     if "max_tokens" in request.declared or "max_tokens" not in left_out:
-        made[length] = request.max_tokens
-    return made
+        settings[max_tokens_key] = request.max_tokens
+    return settings
 
 
-class Heads:
-    """How bodies begin: the settings as JSON without its end, which is the same at every step."""
+class SettingsCache:
+    """The settings of requests as JSON without the closing brace. They are the same at every step."""
 
-    def __init__(self, make: Callable[[ModelRequest, Collection[str], bool], JsonObject]) -> None:
-        self._make = make
-        self._known: dict[tuple[Any, ...], bytes] = {}
+    def __init__(self, build: Callable[[ModelRequest, Collection[str], bool], JsonObject]) -> None:
+        self._build = build
+        self._texts: dict[Hashable, bytes] = {}
 
-    def of(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> bytes:
+    def get(self, request: ModelRequest, left_out: Collection[str], is_stream: bool) -> bytes:
         key = (
             request.temperature,
             request.max_tokens,
@@ -83,184 +81,225 @@ class Heads:
             frozenset(left_out),
             is_stream,
         )
-        found = self._known.get(key)
-        if found is None:
-            found = self._known[key] = to_json(self._make(request, left_out, is_stream))[:-1]
-        return found
+        text = self._texts.get(key)
+        if text is None:
+            text = self._texts[key] = to_json(self._build(request, left_out, is_stream))[:-1]
+        return text
 
 
-def openai_address(config: Mapping[str, Any], path: str) -> tuple[str, dict[str, str]]:
-    """Where to send, and with which headers."""
-    known = (
+def openai_address(config: JsonObject, path: str) -> tuple[str, dict[str, str]]:
+    """Return the URL and the headers of a request."""
+    candidates = (
         config.get("base_url"),
         config.get("api_base"),
         *map(os.environ.get, ("OPENAI_BASE_URL", "OPENAI_API_BASE")),
     )
-    base = str(next(filter(None, known), _ADDRESS)).rstrip("/")
+    base = str(next(filter(None, candidates), _ADDRESS)).rstrip("/")
     headers = {"Content-Type": "application/json"}
-    if key := key_of(config, "OPENAI_API_KEY"):
+    if key := find_api_key(config, "OPENAI_API_KEY"):
         headers["Authorization"] = f"Bearer {key}"
-    names = ("OPENAI_ORGANIZATION", "OPENAI_ORG_ID")
-    if organization := config.get("organization") or next(filter(None, map(os.environ.get, names)), None):
+    variables = ("OPENAI_ORGANIZATION", "OPENAI_ORG_ID")
+    if organization := config.get("organization") or next(filter(None, map(os.environ.get, variables)), None):
         headers["OpenAI-Organization"] = organization
-    url, headers = with_own(f"{base}/{path}", headers, config)
+    url, headers = apply_user_headers(f"{base}/{path}", headers, config)
     if not any(name.lower() == "authorization" for name in headers):
         check_key(str(config.get("model") or config.get("id")), "openai", config)
     return url, headers
 
 
-def raise_if_failed(answer: Any) -> None:
-    """Raise what a provider tells in an answer that seemed well."""
-    if error := answer.get("error"):
+def raise_if_failed(response: JsonObject) -> None:
+    """Raise the error that a response with a success status reports."""
+    if error := response.get("error"):
         raise provider_error(error)
 
 
-def provider_error(error: Any) -> ProviderError:
-    held = error if isinstance(error, dict) else {"message": error}
-    words = str(held.get("message") or error or "it failed").rstrip(".")
-    statuses = (_status(held.get(key)) for key in ("code", "type"))
-    return ProviderError(f"{words}.", next(filter(None, statuses), None))
+def provider_error(error: object) -> ProviderError:
+    details = error if isinstance(error, dict) else {"message": error}
+    message = str(details.get("message") or error or "it failed").rstrip(".")
+    statuses = (_status_of(details.get(key)) for key in ("code", "type"))
+    return ProviderError(f"{message}.", next(filter(None, statuses), None))
 
 
-def _status(code: Any) -> int | None:
-    """What an error's code would be as the status of an answer."""
-    number = int(code) if str(code).isdecimal() else _STATUS.get(str(code), 0)
+def _status_of(code: object) -> int | None:
+    """Return the HTTP status that corresponds to the code of an error."""
+    text = str(code)
+    number = int(text) if text.isdecimal() else _STATUSES.get(text, 0)
     return number if 400 <= number < 600 else None
 
 
-def tokens_of(usage: Usage) -> Tokens:
-    return Tokens(usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.cache_write_tokens)
+def token_counts(usage: Usage) -> TokenCounts:
+    return TokenCounts(usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.cache_write_tokens)
 
 
-_NUMBERED = re.compile(r"call_\d+")
-"""Ids that begin anew with each answer, as some servers give them: there the item's own is taken."""
-_FILES = ("file_id", "file_data", "file_url")
-BETWEEN = "\n\n"
-"""Between the parts of a summary, which are paragraphs."""
+# Messages as items of a request to the Responses API
+
+_FILE_KEYS = ("file_id", "file_data", "file_url")
 
 
-# Messages
-
-
-def items_of(message: Mapping[str, Any], *, is_stored: bool) -> Iterator[JsonObject]:
-    """A message as items of the input."""
+def items_of(message: JsonObject, *, is_stored: bool) -> Iterator[JsonObject]:
+    """Yield the items of a message. `is_stored` says that OpenAI stores the responses, and with them the reasoning."""
     role, content = message["role"], message.get("content")
     if role == "tool":
-        told = [] if content is None else _parts(content, "input_text")
-        yield {"type": "function_call_output", "call_id": message["tool_call_id"], "output": told}
+        output = [] if content is None else _item_parts(content, "input_text")
+        yield {"type": "function_call_output", "call_id": message["tool_call_id"], "output": output}
         return
     calls = message.get("tool_calls") or ()
-    if role == "assistant" and message.get(ITEMS):
-        said = message_of(role, content) if content else None
-        yield from sent_items(message, said, map(_call_item, calls), is_stored=is_stored)
+    if role == "assistant" and message.get(ITEMS_KEY):
+        text_item = message_item(role, content) if content else None
+        yield from items_to_send(message, text_item, map(_call_item, calls), is_stored=is_stored)
         return
-    thoughts = [t for t in message.get("reasoning_items") or () if is_stored or t.get("encrypted_content")]
-    ids = {call["id"] for call in calls}
-    if calls or content:  # a thought that nothing follows is refused
-        yield from [_thought(each) for each in thoughts if each.get("before") not in ids]
+    reasoning = [item for item in message.get("reasoning_items") or () if is_stored or item.get("encrypted_content")]
+    call_ids = {call["id"] for call in calls}
+    if calls or content:  # OpenAI rejects reasoning that nothing follows.
+        yield from [_reasoning_item(item) for item in reasoning if item.get("before") not in call_ids]
     if content or (content is not None and not calls):
-        yield message_of(role, content)
+        yield message_item(role, content)
     for call in calls:
-        yield from [_thought(each) for each in thoughts if each.get("before") == call["id"]]
+        yield from [_reasoning_item(item) for item in reasoning if item.get("before") == call["id"]]
         yield _call_item(call)
 
 
-def _call_item(call: Mapping[str, Any]) -> JsonObject:
+def _call_item(call: JsonObject) -> JsonObject:
     function = call["function"]
-    made = {"name": function["name"], "arguments": function["arguments"]}
-    return {"type": "function_call", "call_id": call["id"], **made}
+    return {
+        "type": "function_call",
+        "call_id": call["id"],
+        "name": function["name"],
+        "arguments": function["arguments"],
+    }
 
 
-def message_of(role: str, content: Any) -> JsonObject:
-    kind = "output_text" if role == "assistant" else "input_text"
-    return {"type": "message", "role": role, "content": _parts(content, kind)}
+def message_item(role: str, content: Content) -> JsonObject:
+    text_type = "output_text" if role == "assistant" else "input_text"
+    return {"type": "message", "role": role, "content": _item_parts(content, text_type)}
 
 
-def _parts(content: Any, kind: str) -> list[JsonObject]:
+def _item_parts(content: Content, text_type: str) -> list[JsonObject]:
     if isinstance(content, str):
-        return [{"type": kind, "text": content}]
-    return [_part(part, kind) for part in content]
+        return [{"type": text_type, "text": content}]
+    return [_item_part(part, text_type) for part in content]
 
 
-def _part(part: Mapping[str, Any], kind: str) -> JsonObject:
+def _item_part(part: JsonObject, text_type: str) -> JsonObject:
     if part.get("type") == "text":
-        return {"type": kind, "text": part.get("text") or ""}
+        return {"type": text_type, "text": part.get("text") or ""}
     if part.get("type") == "image_url":
-        image = held(part, "url")
+        image = part_payload(part, "url")
         return {"type": "input_image", "image_url": image["url"], "detail": image.get("detail") or "auto"}
     if part.get("type") == "file":
-        file, keys = held(part, *_FILES), (*_FILES, "filename")
+        file, keys = part_payload(part, *_FILE_KEYS), (*_FILE_KEYS, "filename")
         return {"type": "input_file", **{key: file[key] for key in keys if key in file}}
     return {key: value for key, value in part.items() if key != "cache_control"}
 
 
-def _thought(item: Mapping[str, Any]) -> JsonObject:
-    """A thought to send back; its text in the clear is refused, and a summary is always wanted."""
+def _reasoning_item(item: JsonObject) -> JsonObject:
+    """Return a reasoning item to send back. OpenAI rejects reasoning in plain text, and requires a summary."""
     kept = {key: item[key] for key in ("id", "encrypted_content") if item.get(key)}
     return {"type": "reasoning", "summary": item.get("summary") or [], **kept}
 
 
-# Items of an answer
+def items_to_send(
+    message: JsonObject, text_item: JsonObject | None, calls: Iterable[JsonObject], *, is_stored: bool
+) -> list[JsonObject]:
+    """Return the stored items of a response, with the text and the calls that the message has now."""
+    stored: list[JsonObject] = message[ITEMS_KEY]
+    parts = [part for item in stored if item["type"] == "message" for part in item.get("content") or ()]
+    is_same_text = "".join([part.get("text") or "" for part in parts]) == (message.get("content") or "")
+    new_calls = {call["call_id"]: call for call in calls}
+    items: list[JsonObject] = []
+    for item in stored:
+        kind = item["type"]
+        if kind == "message":
+            if is_same_text:
+                items.append(item)
+            elif text_item is not None:
+                items.append(text_item)
+                text_item = None
+        elif kind == "function_call":
+            items += [new_calls.pop(item["call_id"])] if item["call_id"] in new_calls else []
+        elif kind != "reasoning" or is_stored or item.get("encrypted_content"):
+            items.append(item)
+    if not is_same_text and text_item is not None:
+        items.append(text_item)
+    return drop_trailing_reasoning([*items, *new_calls.values()])
 
 
-def extra_of(items: list[Any]) -> JsonObject:
-    """What of an answer must be sent back beside its text and its calls."""
-    if (kept := kept_items(items, _call_id)) is not None:
-        return {ITEMS: kept}
-    thoughts = thoughts_of(items)
-    return {"reasoning_items": thoughts} if thoughts else {}
+# Items of a response
+
+_NUMBERED_ID = re.compile(r"call_\d+")
+"""Call ids that some servers reuse in every response. The id of the item is used instead."""
+PARAGRAPH_BREAK = "\n\n"
+"""The separator of the parts of a reasoning summary."""
 
 
-def thoughts_of(items: list[Any]) -> list[JsonObject]:
-    """The thoughts of an answer; one that comes behind something else says which call it is before."""
-    found: list[JsonObject] = []
-    waiting: list[JsonObject] = []
+def extra_of(items: list[JsonObject]) -> JsonObject:
+    """Return the parts of a response that must be sent back besides its text and its calls."""
+    if (kept := _items_to_keep(items)) is not None:
+        return {ITEMS_KEY: kept}
+    reasoning = reasoning_items(items)
+    return {"reasoning_items": reasoning} if reasoning else {}
+
+
+def _items_to_keep(items: Sequence[JsonObject]) -> list[JsonObject] | None:
+    """Return all items of a response if a hosted tool is among them, else None."""
+    if all(item["type"] in ("message", "function_call", "reasoning") for item in items):
+        return None
+    return [
+        {"type": "function_call", "call_id": _call_id(item)} if item["type"] == "function_call" else item
+        for item in items
+    ]
+
+
+def reasoning_items(items: list[JsonObject]) -> list[JsonObject]:
+    """Return the reasoning items of a response. An item that does not come first stores the call that follows it."""
+    reasoning: list[JsonObject] = []
+    pending: list[JsonObject] = []
     is_first = True
     for item in items:
         if item["type"] == "reasoning":
             keys = ("id", "type", "summary", "encrypted_content")
-            waiting.append({key: item[key] for key in keys if item.get(key) is not None})
+            pending.append({key: item[key] for key in keys if item.get(key) is not None})
         elif item["type"] in ("message", "function_call"):
             is_call = item["type"] == "function_call"
-            place = {"before": _call_id(item)} if is_call and not is_first else {}
-            found += [{**each, **place} for each in waiting]
-            waiting, is_first = [], False
-    return found + waiting if is_first else found
+            position = {"before": _call_id(item)} if is_call and not is_first else {}
+            reasoning += [{**waiting, **position} for waiting in pending]
+            pending, is_first = [], False
+    return reasoning + pending if is_first else reasoning
 
 
-def thought_text(item: Mapping[str, Any]) -> str:
-    """What a model tells of its thoughts: a summary, or of an open model the thoughts themselves."""
+def reasoning_text(item: JsonObject) -> str:
+    """Return the summary of a reasoning item, or the reasoning itself if an open model sent it."""
     if item["type"] != "reasoning":
         return ""
     parts = item.get("summary") or item.get("content") or ()
-    return BETWEEN.join([part["text"] for part in parts if part.get("text")])
+    return PARAGRAPH_BREAK.join([part["text"] for part in parts if part.get("text")])
 
 
-def _call_id(item: Mapping[str, Any]) -> str | None:
+def _call_id(item: JsonObject) -> str | None:
     id = item.get("call_id")
-    return id if id and not _NUMBERED.fullmatch(id) else item.get("id") or id
+    return id if id and not _NUMBERED_ID.fullmatch(id) else item.get("id") or id
 
 
-def call_of(item: Mapping[str, Any]) -> RawCall:
+def call_of(item: JsonObject) -> RawCall:
     return RawCall(_call_id(item), item.get("name") or "", item.get("arguments") or "")
 
 
-def stop_reason(answer: Mapping[str, Any], *, has_calls: bool) -> str:
-    why = (answer.get("incomplete_details") or {}).get("reason")
-    if why or answer.get("status") == "incomplete":
-        return "content_filter" if why == "content_filter" else "length"
+def stop_reason_of(response: JsonObject, *, has_calls: bool) -> str:
+    reason = (response.get("incomplete_details") or {}).get("reason")
+    if reason or response.get("status") == "incomplete":
+        return "content_filter" if reason == "content_filter" else "length"
     return "tool_calls" if has_calls else "stop"
 
 
-def usage_of(raw: Any) -> Usage:
+def usage_of(raw: JsonObject | None) -> Usage:
     if not raw:
         return Usage(requests=1)
-    read, made = raw.get("input_tokens_details") or {}, raw.get("output_tokens_details") or {}
+    input_details, output_details = raw.get("input_tokens_details") or {}, raw.get("output_tokens_details") or {}
     return Usage(
         int(raw.get("input_tokens") or 0),
         int(raw.get("output_tokens") or 0),
-        int(read.get("cached_tokens") or 0),
-        int(made.get("reasoning_tokens") or 0),
+        int(input_details.get("cached_tokens") or 0),
+        int(output_details.get("reasoning_tokens") or 0),
         1,
-        int(read.get("cache_write_tokens") or 0),
+        int(input_details.get("cache_write_tokens") or 0),
     )

@@ -1,1 +1,1 @@
-"""Rate limits and concurrency limits around any model."""
+"""Rate limits and concurrency limits for any model."""

@@ -1,9 +1,9 @@
-"""Who may send now, and who comes next: the lines before the gates of a throttle.
+"""Gates and queues of the limiter: which request may be sent now, and which one is next.
 
-A request is a turn. It goes through its gates in order, and before each it stands in line: first come, first served. A
-slot is held until the request is over; a place in a window until so many seconds after it was sent. What changes in a
-turn, whoever waits for it writes down; the desk looks at it then. Pure: the time is passed in; `turns.py` keeps the
-clock and the one desk of a process.
+Each request has a `Waiter`, which passes its gates in order. Before each gate there is a queue, first come, first
+served. A slot is occupied until the request is finished. A place in a window is occupied until a number of seconds
+after the request was sent. The code that sends the request records changes in its `Waiter`, and then the
+`WaitingLine` reads them. Nothing here performs I/O or reads a clock. `throttle.py` has the clock and the thread.
 """
 
 from __future__ import annotations
@@ -12,91 +12,91 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from math import inf
-from typing import Any
 
 from acorn._declare.settings import RateLimit
 
-_UNSURE = 0.1
-"""Of a window: nobody knows when, between its sending and its answer, a request has reached the provider..."""
-_MOST_UNSURE = 1.0
-"""... but not so many seconds later, or slow answers would cost too many requests."""
-_LETTERS = 0.25
-"""Tokens a byte of a request, until answers have told better."""
-_ANSWER = 500.0
-"""Tokens of an answer, until there were some."""
-_NEWS = 0.25
-"""How much the last answer counts in what is learned."""
+_UNCERTAINTY = 0.1
+"""The part of a window that is added, since it is unknown when a request reaches the provider."""
+_MAX_UNCERTAINTY = 1.0
+"""The maximum in seconds, so that slow responses do not cost too many requests."""
+_TOKENS_PER_BYTE = 0.25
+"""The tokens per byte of a request, until responses report the real number."""
+_RESPONSE_TOKENS = 500.0
+"""The tokens of a response, until there was one."""
+_LEARNING_RATE = 0.25
+"""The weight of the last response in the estimates."""
 
 
-def _no_waiter(seconds: float) -> Any:
-    """Nobody waits any more."""
+def _ignore(seconds: float) -> None:
+    """Notify no one, since the request is not waiting any more."""
 
 
 class Waiter:
-    """One request, on its way from when it is wanted until it is over."""
+    """One request, from its arrival at the limiter until it is finished."""
 
     __slots__ = (
-        "answered", "error", "gates", "is_known", "is_over", "longest", "passed", "send_by", "sent", "size", "tell",
+        "answered", "error", "gates", "is_known", "is_over", "longest", "notify", "passed", "send_by", "sent", "size",
         "used",
     )  # fmt: skip
 
     def __init__(self, gates: tuple[Gate, ...], size: int = 0, longest: int | None = None) -> None:
         self.gates = gates
         self.size = size
-        """Bytes of the request."""
+        """The bytes of the request."""
         self.longest = longest
-        """The most tokens of the answer, where the user has set them."""
-        self.tell: Callable[[float], Any] = _no_waiter
-        """Tells whoever waits: 0 is go, anything else how many seconds it will take; `inf` is unknown."""
+        """The maximum tokens of the response, if the user set it."""
+        self.notify: Callable[[float], object] = _ignore
+        """Called with 0 if the request may be sent, else with the seconds to wait. `inf` means unknown."""
         self.error: Exception | None = None
-        """Why it will never get through."""
+        """The reason why the request will never pass."""
         self.send_by = inf
-        """Let through and not sent by then, it is not counted any more, and has to come again."""
+        """The time by which a request that passed must be sent. Later it is not counted, and has to queue again."""
         self.sent: float | None = None
-        """When it was sent."""
+        """The time when the request was sent."""
         self.answered: float | None = None
-        """When the answer began to come."""
+        """The time when the response started."""
         self.used: tuple[int, int] | None = None
-        """Tokens of the request and of the answer, as the provider counts them."""
+        """The tokens of the request and of the response, as the provider reports them."""
         self.is_over = False
-        """Whether the answer has come, or is not waited for any more."""
+        """Whether the request is finished or abandoned."""
         self.is_known = False
         self.passed = 0
-        """How many gates it is through."""
+        """The number of gates that it has passed."""
 
 
 class Gate(ABC):
-    """What lets turns through, one after the other."""
+    """A limit that waiters pass one after the other."""
 
     name = ""
-    """The setting that it keeps to."""
+    """The name of the setting."""
 
     def __init__(self) -> None:
-        self.line: deque[Waiter] = deque()
+        self.queue: deque[Waiter] = deque()
 
     @abstractmethod
-    def wait(self, turn: Waiter, now: float) -> float:
-        """Seconds until it may go through; `inf` where that depends on others."""
+    def wait(self, waiter: Waiter, now: float) -> float:
+        """Return the seconds until a waiter may pass, or `inf` if that depends on other requests."""
 
     @abstractmethod
-    def enter(self, turn: Waiter) -> None: ...
+    def enter(self, waiter: Waiter) -> None:
+        """Let a waiter pass."""
 
     @abstractmethod
-    def look(self, turn: Waiter, now: float) -> None:
-        """Something about a turn is new."""
+    def update(self, waiter: Waiter, now: float) -> None:
+        """Read the changes of a waiter."""
 
     @property
     def is_asking(self) -> bool:
-        """Whether it will soon be known how long those in line have to wait."""
+        """Whether the gate waits for a store, which will say how long the queue has to wait."""
         return False
 
-    def chores(self, now: float) -> float:
-        """Do what is due beside the line; when there is more to do."""
+    def run_due_work(self, now: float) -> float:
+        """Do the work that is due besides the queue, and return the time of the next work."""
         return inf
 
 
 class Slots(Gate):
-    """So many requests at once."""
+    """A limit on concurrent requests."""
 
     name = "max_concurrency"
 
@@ -105,196 +105,196 @@ class Slots(Gate):
         self._count = count
         self._inside: set[Waiter] = set()
 
-    def wait(self, turn: Waiter, now: float) -> float:
+    def wait(self, waiter: Waiter, now: float) -> float:
         return 0.0 if len(self._inside) < self._count else inf
 
-    def enter(self, turn: Waiter) -> None:
-        self._inside.add(turn)
+    def enter(self, waiter: Waiter) -> None:
+        self._inside.add(waiter)
 
-    def look(self, turn: Waiter, now: float) -> None:
-        if turn.is_over:
-            self._inside.discard(turn)
+    def update(self, waiter: Waiter, now: float) -> None:
+        if waiter.is_over:
+            self._inside.discard(waiter)
 
 
 class Window(Gate):
-    """So many requests and tokens in any so many seconds."""
+    """A limit on requests and tokens in any period of a given length."""
 
     name = "rate_limit"
 
     def __init__(self, limit: RateLimit) -> None:
         super().__init__()
         self._limit = limit
-        self._unsure = min(_MOST_UNSURE, _UNSURE * limit.per)
-        self._going: dict[Waiter, int] = {}
-        """Those that were let through and were not sent yet, with their tokens."""
+        self._uncertainty = min(_MAX_UNCERTAINTY, _UNCERTAINTY * limit.per)
+        self._unsent: dict[Waiter, int] = {}
+        """The waiters that passed but are not sent yet, with their tokens."""
         self._sent: dict[Waiter, int] = {}
-        """Those that were, in that order."""
+        """The waiters that were sent, in this order, with their tokens."""
         self._tokens = 0
-        """Of all of them."""
-        self._rate = _LETTERS
-        self._answer = _ANSWER
+        """The tokens of all of them."""
+        self._tokens_per_byte = _TOKENS_PER_BYTE
+        self._response_tokens = _RESPONSE_TOKENS
 
     @property
     def counts_tokens(self) -> bool:
         return self._limit.tokens is not None
 
-    def wait(self, turn: Waiter, now: float) -> float:
-        while self._sent and self._leaves(first := next(iter(self._sent))) <= now:
+    def wait(self, waiter: Waiter, now: float) -> float:
+        while self._sent and self._leave_time(first := next(iter(self._sent))) <= now:
             self._tokens -= self._sent.pop(first)
-        count, tokens, wanted = len(self._going) + len(self._sent), self._tokens, self.estimate(turn)
-        if self._has_room(count, tokens, wanted):
+        count, tokens, needed = len(self._unsent) + len(self._sent), self._tokens, self.estimate(waiter)
+        if self._has_room(count, tokens, needed):
             return 0.0
         due = now
         for earlier, used in self._sent.items():
-            count, tokens, due = count - 1, tokens - used, max(due, self._leaves(earlier))
-            if self._has_room(count, tokens, wanted):
+            count, tokens, due = count - 1, tokens - used, max(due, self._leave_time(earlier))
+            if self._has_room(count, tokens, needed):
                 return due - now
         return inf
 
-    def _has_room(self, count: int, tokens: int, wanted: int) -> bool:
+    def _has_room(self, count: int, tokens: int, needed: int) -> bool:
         limit = self._limit
-        if count == 0:  # what is greater than the whole allowance goes alone
+        if count == 0:  # A request that exceeds the limit alone is sent alone.
             return True
         if limit.requests is not None and count >= limit.requests:
             return False
-        return limit.tokens is None or tokens + wanted <= limit.tokens
+        return limit.tokens is None or tokens + needed <= limit.tokens
 
-    def _leaves(self, turn: Waiter) -> float:
-        assert turn.sent is not None
-        latest = turn.sent + self._unsure
-        return (latest if turn.answered is None else min(latest, turn.answered)) + self._limit.per
+    def _leave_time(self, waiter: Waiter) -> float:
+        assert waiter.sent is not None
+        latest = waiter.sent + self._uncertainty
+        return (latest if waiter.answered is None else min(latest, waiter.answered)) + self._limit.per
 
-    def enter(self, turn: Waiter) -> None:
-        self._going[turn] = tokens = self.estimate(turn)
+    def enter(self, waiter: Waiter) -> None:
+        self._unsent[waiter] = tokens = self.estimate(waiter)
         self._tokens += tokens
 
-    def look(self, turn: Waiter, now: float) -> None:
-        if turn in self._going:
-            if turn.sent is not None:
-                self._sent[turn] = self._going.pop(turn)
-            elif turn.is_over:
-                self._tokens -= self._going.pop(turn)
-        if turn.is_over and turn.used is not None and turn in self._sent:
-            self._settle(turn, *turn.used)
+    def update(self, waiter: Waiter, now: float) -> None:
+        if waiter in self._unsent:
+            if waiter.sent is not None:
+                self._sent[waiter] = self._unsent.pop(waiter)
+            elif waiter.is_over:
+                self._tokens -= self._unsent.pop(waiter)
+        if waiter.is_over and waiter.used is not None and waiter in self._sent:
+            self._count_used(waiter, *waiter.used)
 
-    def _settle(self, turn: Waiter, asked: int, answered: int) -> None:
-        self._tokens += asked + answered - self._sent[turn]
-        self._sent[turn] = asked + answered
-        self.learn(turn, asked, answered)
+    def _count_used(self, waiter: Waiter, input_tokens: int, output_tokens: int) -> None:
+        self._tokens += input_tokens + output_tokens - self._sent[waiter]
+        self._sent[waiter] = input_tokens + output_tokens
+        self.learn(waiter, input_tokens, output_tokens)
 
-    def learn(self, turn: Waiter, asked: int, answered: int) -> None:
-        """What a request has used is counted; estimate others by it."""
-        turn.used = None
-        if asked and turn.size:
-            self._rate += _NEWS * (asked / turn.size - self._rate)
-        if answered:
-            self._answer += _NEWS * (answered - self._answer)
+    def learn(self, waiter: Waiter, input_tokens: int, output_tokens: int) -> None:
+        """Improve the estimates by the tokens that a request has used."""
+        waiter.used = None
+        if input_tokens and waiter.size:
+            self._tokens_per_byte += _LEARNING_RATE * (input_tokens / waiter.size - self._tokens_per_byte)
+        if output_tokens:
+            self._response_tokens += _LEARNING_RATE * (output_tokens - self._response_tokens)
 
-    def estimate(self, turn: Waiter) -> int:
-        """The tokens that a request will use, its answer included."""
+    def estimate(self, waiter: Waiter) -> int:
+        """Return the tokens that a request and its response will probably use."""
         if not self.counts_tokens:
             return 0
-        answer = self._answer if turn.longest is None else turn.longest
-        return max(1, round(turn.size * self._rate + answer))
+        output_tokens = self._response_tokens if waiter.longest is None else waiter.longest
+        return max(1, round(waiter.size * self._tokens_per_byte + output_tokens))
 
 
 class WaitingLine:
-    """All lines: it looks at what is new, and lets through whoever may go."""
+    """The queues of all gates. It reads the changes of waiters and lets through the ones that may pass."""
 
     def __init__(self) -> None:
         self._due: dict[Gate, float] = {}
-        """When the first in a line can go through, where time alone decides."""
-        self._open: list[Gate] = []
-        """Gates to look at."""
-        self._untold: dict[Gate, list[Waiter]] = {}
-        """Those who do not know yet whether they have to wait."""
+        """The time when the first of a queue may pass, if only time decides."""
+        self._changed: list[Gate] = []
+        """The gates to check."""
+        self._unnotified: dict[Gate, list[Waiter]] = {}
+        """The waiters that were not notified yet whether they have to wait."""
 
     @property
     def due(self) -> float:
-        """When to look again, if nothing is new until then."""
+        """The time of the next check, if nothing changes before."""
         return min(self._due.values(), default=inf)
 
-    def see(self, turn: Waiter, now: float) -> None:
-        """Something about a turn is new: it has come, was sent, or is over."""
-        has_come = not turn.is_known and not turn.is_over
-        if has_come:
-            turn.is_known = True
-            turn.gates[0].line.append(turn)
-        self._look(turn, now)
+    def update(self, waiter: Waiter, now: float) -> None:
+        """Read the changes of a waiter: it is new, was sent, or is finished."""
+        is_new = not waiter.is_known and not waiter.is_over
+        if is_new:
+            waiter.is_known = True
+            waiter.gates[0].queue.append(waiter)
+        self._update_gates(waiter, now)
         self._let_through(now)
-        if has_come and turn.passed < len(turn.gates):
-            gate = turn.gates[turn.passed]
+        if is_new and waiter.passed < len(waiter.gates):
+            gate = waiter.gates[waiter.passed]
             if gate.is_asking:
-                self._untold.setdefault(gate, []).append(turn)
+                self._unnotified.setdefault(gate, []).append(waiter)
                 return
-            self._tell(turn, gate.wait(turn, now) if gate.line[0] is turn else inf, now)
+            self._notify(waiter, gate.wait(waiter, now) if gate.queue[0] is waiter else inf, now)
             self._let_through(now)
 
-    def hear(self, gate: Gate, seconds: float, now: float) -> None:
-        """A gate has heard what it asked for: there is room, or there may be in so many seconds."""
-        self._open.append(gate)
+    def on_answer(self, gate: Gate, seconds: float, now: float) -> None:
+        """Handle the answer that a gate got from its store: there is room now (0), or maybe in this many seconds."""
+        self._changed.append(gate)
         self._let_through(now)
         if not gate.is_asking:
-            for turn in self._untold.pop(gate, ()):
-                if turn in gate.line:
-                    self._tell(turn, seconds or inf if gate.line[0] is turn else inf, now)
+            for waiter in self._unnotified.pop(gate, ()):
+                if waiter in gate.queue:
+                    self._notify(waiter, seconds or inf if gate.queue[0] is waiter else inf, now)
 
     def fail(self, gate: Gate, error: Exception, now: float) -> None:
-        """Nobody gets through a gate: those in line are told why."""
-        line = list(gate.line)
-        gate.line.clear()
-        self._untold.pop(gate, None)
-        for turn in line:
-            turn.error = error
-            self._tell(turn, inf, now)
-        self._open.append(gate)
+        """Reject all waiters before a gate with an error."""
+        waiters = list(gate.queue)
+        gate.queue.clear()
+        self._unnotified.pop(gate, None)
+        for waiter in waiters:
+            waiter.error = error
+            self._notify(waiter, inf, now)
+        self._changed.append(gate)
         self._let_through(now)
 
     def pass_time(self, now: float) -> None:
-        """Let through whose time has come."""
-        self._open += [gate for gate, due in self._due.items() if due <= now]
+        """Let through the waiters whose time has come."""
+        self._changed += [gate for gate, due in self._due.items() if due <= now]
         self._let_through(now)
 
-    def _look(self, turn: Waiter, now: float) -> None:
-        if turn.is_over:
-            turn.tell = _no_waiter  # it may stand in a line for long, and holds an event loop
-        for gate in turn.gates:
-            gate.look(turn, now)
-        self._open += turn.gates
+    def _update_gates(self, waiter: Waiter, now: float) -> None:
+        if waiter.is_over:
+            waiter.notify = _ignore  # It may stay in a queue for long, and would keep an event loop alive.
+        for gate in waiter.gates:
+            gate.update(waiter, now)
+        self._changed += waiter.gates
 
     def _let_through(self, now: float) -> None:
-        while self._open:
-            gate = self._open.pop()
-            line, wait = gate.line, 0.0
-            while line and not wait:
-                if line[0].is_over:
-                    line.popleft()
+        while self._changed:
+            gate = self._changed.pop()
+            waiters, wait = gate.queue, 0.0
+            while waiters and not wait:
+                if waiters[0].is_over:
+                    waiters.popleft()
                     continue
-                wait = max(0.0, gate.wait(line[0], now))
+                wait = max(0.0, gate.wait(waiters[0], now))
                 if not wait:
-                    turn = line.popleft()
-                    gate.enter(turn)
-                    self._go_on(turn, now)
-            due = min(now + wait if wait else inf, gate.chores(now))
+                    waiter = waiters.popleft()
+                    gate.enter(waiter)
+                    self._move_on(waiter, now)
+            due = min(now + wait if wait else inf, gate.run_due_work(now))
             if due < inf:
                 self._due[gate] = due
             else:
                 self._due.pop(gate, None)
 
-    def _go_on(self, turn: Waiter, now: float) -> None:
-        turn.passed += 1
-        if turn.passed == len(turn.gates):
-            self._tell(turn, 0.0, now)
+    def _move_on(self, waiter: Waiter, now: float) -> None:
+        waiter.passed += 1
+        if waiter.passed == len(waiter.gates):
+            self._notify(waiter, 0.0, now)
         else:
-            behind = turn.gates[turn.passed]
-            behind.line.append(turn)
-            self._open.append(behind)
+            next_gate = waiter.gates[waiter.passed]
+            next_gate.queue.append(waiter)
+            self._changed.append(next_gate)
 
-    def _tell(self, turn: Waiter, seconds: float, now: float) -> None:
+    def _notify(self, waiter: Waiter, seconds: float, now: float) -> None:
         try:
-            turn.tell(seconds)
-        except RuntimeError:  # its event loop is closed, so nobody will ever go through
-            turn.is_over = True
-            self._look(turn, now)
+            waiter.notify(seconds)
+        except RuntimeError:  # Its event loop is closed, so the request will never be sent.
+            waiter.is_over = True
+            self._update_gates(waiter, now)
         if not seconds:
-            turn.tell = _no_waiter
+            waiter.notify = _ignore

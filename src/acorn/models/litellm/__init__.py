@@ -1,1 +1,1 @@
-"""Any provider, through LiteLLM: all that knows it. None of its types or errors leave here."""
+"""The lane for every provider without a native one, through LiteLLM. Its types and errors do not leave this folder."""

@@ -1,14 +1,13 @@
-"""The model of the port that asks a provider through LiteLLM.
+"""A model that is reached through LiteLLM.
 
-LiteLLM is asked for one thing: translate a request, send it once, and translate what comes back. What a model
-turns out not to take, a default temperature or a forced tool, is remembered for the process. Retries are not
-made here but around it, by `models/retrying.py`.
+LiteLLM translates a request, sends it once, and translates the response. Parameters that a model rejects, such as a
+default temperature or a forced tool, are remembered for the life of the process. Retries are in `models/retry.py`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,48 +20,47 @@ from acorn._formats.json import copy_json
 from acorn._formats.redact import redact
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.failures import (
-    LATE,
-    Refusals,
-    as_taken,
-    causes,
-    clean,
-    droppable,
+    TIMED_OUT,
+    RejectedSettings,
+    error_chain,
+    is_strict_by_user,
+    mentions,
+    redact_errors,
+    removable_settings,
     secrets_of,
-    speaks_of,
-    strict_by_user,
+    without_rejected_strict,
 )
-from acorn.models.lanes.lane import BLOCKS, ITEMS, is_anthropics, is_openais
+from acorn.models.lanes.lane import BLOCKS_KEY, COMMON_KEYS, ITEMS_KEY, is_anthropic_tool, is_openai_tool
 from acorn.models.lanes.openai_shared import never_reasons
 from acorn.models.litellm.library import (
+    find_provider,
     is_loaded,
     is_unknown,
-    known_params,
     library,
     may_have_keys,
-    provider_of,
+    supported_params,
     takes_client,
-    unheard,
-    words_for_unknown,
+    unknown_model_message,
+    without_callbacks,
 )
 from acorn.models.litellm.translate import (
     LiteLLMStreamReader,
-    advice,
+    adapt_arguments,
     anthropic_tool,
-    cache_points,
-    fit_request,
+    find_failure,
+    injection_points,
     is_bad_request,
     is_too_long,
-    lost,
-    on_the_wire,
-    provider_text,
+    limit_timeout,
+    provider_message,
     read_response,
+    suggest_litellm_fix,
+    unsupported_medium,
     with_blocks,
     with_documents,
-    within,
 )
 from acorn.models.litellm.transport import RawStream, http_client
 from acorn.models.port import (
-    PRICES,
     Delta,
     ModelRequest,
     ModelResponse,
@@ -71,36 +69,30 @@ from acorn.models.port import (
     ResendError,
     price_in,
 )
-from acorn.models.providers import check_key, own_address, provider_by_name
-from acorn.models.retry import TIMEOUT, connect_seconds, retry_after, seconds_of
+from acorn.models.providers import check_key, custom_address, provider_in_id
+from acorn.models.retry import DEFAULT_TIMEOUT, connect_timeout, parse_retry_after, parse_timeout
 from acorn.types import JsonObject
 
-# What of a model dict is not LiteLLM's business, or not the user's; a request says what counts of the last line.
-_OURS = (
-    *("model", "id", "timeout", "request_timeout", "lane"),
-    *("num_retries", "retry_delay", "max_retries", *PRICES),
-    *("temperature", "max_tokens", "max_completion_tokens"),
-)
-_STREAMED: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
+_STREAM_ARGUMENTS: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 @dataclass
 class _LiteLLMAttempt:
-    """One request under way; what fails inside of it is a `ModelError`."""
+    """A request that is in progress. As a context manager, it turns every exception into a `ModelError`."""
 
     model: LiteLLMModel
     request: ModelRequest
     left_out: set[str] = field(init=False)
-    """What it found the model not to take."""
-    outer: BaseException | None = field(default_factory=sys.exception)
-    """What the caller was handling when it began: no cause of what happens here."""
+    """The parameters that the model rejected."""
+    outer_error: BaseException | None = field(default_factory=sys.exception)
+    """The exception that the caller was handling when the request started. It is not a cause of a failure."""
 
     def __post_init__(self) -> None:
         self.left_out = set() if self.request.left_out is None else self.request.left_out
         for medium in self.request.media:
-            if words := lost(medium, self.model.provider, self.model.name):
+            if message := unsupported_medium(medium, self.model.provider, self.model.name):
                 raise RequestNotSupportedError(
-                    f"`{self.model.name}` was not asked. {words}", provider=self.model.provider
+                    f"The request was not sent to `{self.model.name}`. {message}", provider=self.model.provider
                 )
 
     def __enter__(self) -> _LiteLLMAttempt:
@@ -112,56 +104,65 @@ class _LiteLLMAttempt:
 
 
 class LiteLLMModel:
-    """One model of one provider, as a model dict describes it."""
+    """A model of any provider that LiteLLM supports."""
 
-    def __init__(self, config: Mapping[str, Any]) -> None:
+    def __init__(self, config: JsonObject) -> None:
         self.name: str = config.get("model") or config["id"]
-        if not is_loaded() and is_unknown(self.name, config):  # once it is loaded, only it knows what it was taught
-            raise DeclarationError(words_for_unknown(self.name))
-        self._arguments = {key: value for key, value in config.items() if key not in _OURS}
+        # A program that has loaded LiteLLM may have registered models, so the list on disk does not decide then.
+        if not is_loaded() and is_unknown(self.name, config):
+            raise DeclarationError(unknown_model_message(self.name))
+        self._arguments = {key: value for key, value in config.items() if key not in COMMON_KEYS}
         if address := self._arguments.pop("base_url", None) or self._arguments.get("api_base"):
-            self._arguments["api_base"] = str(address).rstrip("/")  # the name that works with every provider
+            self._arguments["api_base"] = str(address).rstrip("/")  # `api_base` works with every provider.
         self._config = config
-        timeout = config.get("timeout", config.get("request_timeout", TIMEOUT))
-        self._seconds: Any = timeout if hasattr(timeout, "as_dict") else seconds_of(timeout)
-        """Seconds, or None for no end, or an object of httpx's."""
-        self._refusals = Refusals(self.name, self._arguments)
+        timeout = config.get("timeout", config.get("request_timeout", DEFAULT_TIMEOUT))
+        self._configured_timeout: Any = timeout if hasattr(timeout, "as_dict") else parse_timeout(timeout)
+        """Seconds, None for no limit, or a timeout object of httpx."""
+        self._rejected = RejectedSettings(self.name, self._arguments)
 
     def __repr__(self) -> str:
         return f"LiteLLMModel({self.name!r})"
 
-    # What it can do
+    # Properties
 
     @property
     def takes_strict(self) -> bool:
-        if self._known_provider == "azure":
+        if self._provider_without_litellm == "azure":
             return True
-        return self._known_provider == "openai" and own_address("openai", self._config) is None
+        return self._provider_without_litellm == "openai" and custom_address("openai", self._config) is None
 
-    def takes_tool(self, tool: Mapping[str, Any]) -> bool:
-        provider = self._known_provider
+    def takes_tool(self, tool: JsonObject) -> bool:
+        provider = self._provider_without_litellm
         if provider == "anthropic":
-            return is_anthropics(tool)
-        # What OpenAI's Responses have run, LiteLLM forgets, and of Gemini's tools it sends none beside functions; of
-        # other servers nobody knows.
+            return is_anthropic_tool(tool)
+        # LiteLLM loses the results of tools that OpenAI's Responses API runs, and does not send Gemini's tools together
+        # with functions. Other servers may run tools.
         is_chat = provider == "openai" and "/responses/" not in self.name
-        return is_chat and is_openais(tool) and own_address("openai", self._config) is not None
+        return is_chat and is_openai_tool(tool) and custom_address("openai", self._config) is not None
 
     @property
-    def _known_provider(self) -> str:
-        """The provider, as far as it can be told without LiteLLM, which takes long to load."""
-        return self._declared_provider or provider_by_name(self.name)
+    def _provider_without_litellm(self) -> str:
+        """The provider, as far as it is known without LiteLLM, which takes long to load."""
+        return self._declared_provider or provider_in_id(self.name)
+
+    @property
+    def _declared_provider(self) -> str | None:
+        return self._arguments.get("custom_llm_provider")
+
+    @cached_property
+    def provider(self) -> str:
+        """The name of the provider in LiteLLM."""
+        return find_provider(self.name, self._declared_provider, self._arguments.get("api_base"))
 
     def can_force_tool(self, request: ModelRequest) -> bool:
-        if "tool_choice" in self._refusals.known:
+        if "tool_choice" in self._rejected.known:
             return False
-        if self.thinks and "claude" in self.name:  # Anthropic takes no forced choice while it thinks
+        if self.thinks and "claude" in self.name:  # Anthropic rejects a forced tool while the model reasons.
             return False
         self._check_key()
-        known = known_params(self.name, self._declared_provider)
-        return (
-            known is None or "tool_choice" in known or "tool_choice" in self._arguments.get("allowed_openai_params", ())
-        )
+        params = supported_params(self.name, self._declared_provider)
+        allowed = self._arguments.get("allowed_openai_params", ())
+        return params is None or "tool_choice" in params or "tool_choice" in allowed
 
     @property
     def thinks(self) -> bool:
@@ -175,222 +176,216 @@ class LiteLLMModel:
 
     @cached_property
     def _price(self) -> Price | None:
-        if (given := price_in(self._config)) is not None:
-            return given
+        if (price := price_in(self._config)) is not None:
+            return price
         self._check_key()
         try:
-            known = library().get_model_info(self.name)
-        except Exception:  # not in the table
+            info: JsonObject = library().get_model_info(self.name)
+        except Exception:  # The model is not in LiteLLM's table.
             return None
-        if known.get("input_cost_per_token") is None:
+        if info.get("input_cost_per_token") is None:
             return None
-        return Price(float(known["input_cost_per_token"]), float(known.get("output_cost_per_token") or 0))
+        return Price(float(info["input_cost_per_token"]), float(info.get("output_cost_per_token") or 0))
 
     @property
     def _has_price(self) -> bool:
         return price_in(self._config) is not None
 
     def _check_key(self) -> None:
-        """Before LiteLLM is loaded, which takes seconds: say that there is no key, where that is certain."""
+        """Raise `ModelError` if the key is certainly missing, before LiteLLM is loaded, which takes seconds."""
         if not may_have_keys():
-            check_key(self.name, self._known_provider, self._config)
+            check_key(self.name, self._provider_without_litellm, self._config)
 
-    # Asking it
+    # Sending
 
     def prepare(self) -> None:
-        """Load what takes long, so that a request is sent when it is counted."""
+        """Load LiteLLM, so that a rate limiter counts a request at the time when it is sent."""
         self._check_key()
         library()
 
     def complete(self, request: ModelRequest) -> ModelResponse:
         with _LiteLLMAttempt(self, request) as attempt:
-            return self._response(self._once(attempt), request)
+            return self._read_response(self._send(attempt), request)
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
         with _LiteLLMAttempt(self, request) as attempt:
-            return self._response(await self._aonce(attempt), request)
+            return self._read_response(await self._asend(attempt), request)
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
-        reader, until = LiteLLMStreamReader(priced=not self._has_price), _end_of(request)
+        reader, deadline = LiteLLMStreamReader(has_cost=not self._has_price), _deadline_of(request)
         with _LiteLLMAttempt(self, request) as attempt:
-            with closing(RawStream(self._once(attempt, **_STREAMED), until, self._arguments)) as raw:
+            with closing(RawStream(self._send(attempt, **_STREAM_ARGUMENTS), deadline, self._arguments)) as raw:
                 for chunk in raw:
                     yield from reader.read(chunk, raw.finish_reason)
-            yield from reader.end(raw.finish_reason, raw.refusal)
-        self._refusals.check_forced(request.forced_tool, reader.called, reader.stop_reason)
+            yield from reader.finish(raw.finish_reason, raw.refusal)
+        self._rejected.check_forced(request.forced_tool, reader.called_names, reader.stop_reason)
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        reader, until = LiteLLMStreamReader(priced=not self._has_price), _end_of(request)
+        reader, deadline = LiteLLMStreamReader(has_cost=not self._has_price), _deadline_of(request)
         with _LiteLLMAttempt(self, request) as attempt:
-            async with aclosing(RawStream(await self._aonce(attempt, **_STREAMED), until, self._arguments)) as raw:
+            stream = await self._asend(attempt, **_STREAM_ARGUMENTS)
+            async with aclosing(RawStream(stream, deadline, self._arguments)) as raw:
                 async for chunk in raw:
                     for delta in reader.read(chunk, raw.finish_reason):
                         yield delta
-            for delta in reader.end(raw.finish_reason, raw.refusal):
+            for delta in reader.finish(raw.finish_reason, raw.refusal):
                 yield delta
-        self._refusals.check_forced(request.forced_tool, reader.called, reader.stop_reason)
+        self._rejected.check_forced(request.forced_tool, reader.called_names, reader.stop_reason)
 
-    def _once(self, attempt: _LiteLLMAttempt, **how: Any) -> Any:
-        """One request, sent again only to leave out what the model will not take."""
+    def _send(self, attempt: _LiteLLMAttempt, **stream_arguments: object) -> Any:
+        """Send a request. Resend it only to leave out a parameter that the model rejected."""
         self._check_key()
         while True:
             try:
-                with unheard(self._arguments):
-                    raw = library().completion(**self._call(attempt), **how)
+                with without_callbacks(self._arguments):
+                    raw = library().completion(**self._call_arguments(attempt), **stream_arguments)
             except Exception as error:
-                self._learn_or_raise(error, attempt)
+                self._remember_or_raise(error, attempt)
             else:
-                self._refusals.remember(attempt.left_out)
+                self._rejected.remember(attempt.left_out)
                 return raw
 
-    async def _aonce(self, attempt: _LiteLLMAttempt, **how: Any) -> Any:
+    async def _asend(self, attempt: _LiteLLMAttempt, **stream_arguments: object) -> Any:
         self._check_key()
         while True:
             try:
-                client = await self._client()
-                with unheard(self._arguments):
-                    raw = await library().acompletion(**self._call(attempt), **how, **client)
+                client = await self._client_argument()
+                with without_callbacks(self._arguments):
+                    raw = await library().acompletion(**self._call_arguments(attempt), **stream_arguments, **client)
             except Exception as error:
-                self._learn_or_raise(error, attempt)
+                self._remember_or_raise(error, attempt)
             else:
-                self._refusals.remember(attempt.left_out)
+                self._rejected.remember(attempt.left_out)
                 return raw
 
-    async def _client(self) -> JsonObject:
-        """Our own HTTP client where LiteLLM takes one: its async one sends twice when a connection breaks."""
+    async def _client_argument(self) -> JsonObject:
+        """Return acorn's HTTP client if LiteLLM accepts one. LiteLLM's own resends a request if a connection breaks."""
         is_free = {"client", "ssl_verify", "shared_session"}.isdisjoint(self._arguments)
         return {"client": await http_client()} if is_free and takes_client(self.provider) else {}
 
-    def _call(self, attempt: _LiteLLMAttempt) -> JsonObject:
-        left_out = self._refusals.known | attempt.left_out
-        request = as_taken(attempt.request, left_out)
+    def _call_arguments(self, attempt: _LiteLLMAttempt) -> JsonObject:
+        left_out = self._rejected.known | attempt.left_out
+        request = without_rejected_strict(attempt.request, left_out)
         call: JsonObject = {"temperature": request.temperature, "max_tokens": request.max_tokens}
         call = {name: value for name, value in call.items() if name in request.declared or name not in left_out}
         if "max_completion_tokens" in self._config and "max_tokens" in call:
-            call["max_completion_tokens"] = call.pop("max_tokens")  # the name that the user knows the model to take
-        # LiteLLM writes into what it is given: metadata, content parts, the schemas of tools.
-        call |= copy_json(self._fitting)
+            call["max_completion_tokens"] = call.pop("max_tokens")  # The user chose the name of the parameter.
+        # Copy everything, since LiteLLM writes into metadata, content parts and schemas.
+        call |= copy_json(self._adapted_arguments)
         call |= {
             "model": self.name,
             "messages": self._messages(request),
             **({"tools": self._tools(request)} if request.tools else {}),
             "max_retries": 0,
-            "timeout": self._timeout if request.timeout is None else within(self._timeout, request.timeout),
-            "_skip_mcp_handler": True,  # without it LiteLLM walks all messages for MCP references
+            "timeout": self._timeout if request.timeout is None else limit_timeout(self._timeout, request.timeout),
+            "_skip_mcp_handler": True,  # Otherwise LiteLLM searches all messages for MCP references.
         }
         if request.forced_tool and "tool_choice" not in left_out:
             call["tool_choice"] = {"type": "function", "function": {"name": request.forced_tool}}
         if request.is_auto_cached and self.provider == "anthropic" and "cache_control" not in left_out:
             call.setdefault("cache_control", {"type": "ephemeral"})
         if request.cache_points:
-            call["cache_control_injection_points"] = cache_points(request)
+            call["cache_control_injection_points"] = injection_points(request)
         return call
 
     @cached_property
-    def _fitting(self) -> JsonObject:
-        return fit_request(self._arguments, self.provider)
+    def _adapted_arguments(self) -> JsonObject:
+        return adapt_arguments(self._arguments, self.provider)
 
     def _messages(self, request: ModelRequest) -> list[JsonObject]:
-        messages: list[JsonObject] = _own(request.messages, request.messages_json)
+        messages = _private_copy(request.messages, request.messages_json)
         if self.provider == "anthropic":
             messages = [
-                with_blocks(message) if message.get(BLOCKS) else with_documents(message) for message in messages
+                with_blocks(message) if message.get(BLOCKS_KEY) else with_documents(message) for message in messages
             ]
-        for name in self._unknown_thoughts:
-            for message in messages:  # another model's, from before a change of models
-                message.pop(name, None)
+        for key in self._foreign_reasoning_keys:
+            for message in messages:  # After a change of models, messages may have another model's reasoning.
+                message.pop(key, None)
         return messages
 
     def _tools(self, request: ModelRequest) -> list[JsonObject]:
-        tools: list[JsonObject] = _own(request.tools, request.tools_json)
+        tools = _private_copy(request.tools, request.tools_json)
         if self.provider == "anthropic":
-            return [anthropic_tool(each) if each.get("function", {}).get("strict") else each for each in tools]
+            return [anthropic_tool(tool) if tool.get("function", {}).get("strict") else tool for tool in tools]
         return tools
 
     @cached_property
-    def _unknown_thoughts(self) -> list[str]:
-        """Fields of a message that the provider would not know."""
-        # Claude reads its signed blocks wherever it is hosted; of a model that goes by an ARN nobody knows.
+    def _foreign_reasoning_keys(self) -> list[str]:
+        """The keys of messages that the provider does not know."""
+        # Claude reads its signed blocks on every host. A model with an ARN may be Claude.
         is_claude = self.provider == "anthropic" or "claude" in self.name or "arn:" in self.name
-        unknown = [BLOCKS, ITEMS] if is_claude else ["thinking_blocks", BLOCKS, ITEMS]
+        foreign = [BLOCKS_KEY, ITEMS_KEY] if is_claude else ["thinking_blocks", BLOCKS_KEY, ITEMS_KEY]
         takes_items = "/responses/" in self.name and not never_reasons(self.name)
-        return unknown if takes_items else [*unknown, "reasoning_items"]
+        return foreign if takes_items else [*foreign, "reasoning_items"]
 
     @cached_property
     def _timeout(self) -> Any:
         import httpx
 
-        whole = self._seconds
-        return whole if isinstance(whole, httpx.Timeout) else httpx.Timeout(whole, connect=connect_seconds(whole))
+        timeout = self._configured_timeout
+        return (
+            timeout if isinstance(timeout, httpx.Timeout) else httpx.Timeout(timeout, connect=connect_timeout(timeout))
+        )
 
-    # Reading the answer
-
-    def _response(self, raw: Any, request: ModelRequest) -> ModelResponse:
+    def _read_response(self, raw: Any, request: ModelRequest) -> ModelResponse:
         if not raw.choices:
-            raise ModelError(f"`{self.name}` answered with nothing in it.", provider=self.provider)
+            raise ModelError(f"The response of `{self.name}` was empty.", provider=self.provider)
         response = read_response(raw)
         response.model = response.model or self.name
-        if not self._has_price:  # the loop counts by a price that was given
+        if not self._has_price:  # If the model dict has a price, the loop computes the cost.
             response.cost = (getattr(raw, "_hidden_params", None) or {}).get("response_cost")
-        self._refusals.check_forced(
-            request.forced_tool, {made.name for made in response.tool_calls}, response.stop_reason
-        )
+        called_names = {call.name for call in response.tool_calls}
+        self._rejected.check_forced(request.forced_tool, called_names, response.stop_reason)
         return response
 
-    # Failing
+    # Failures
 
-    @property
-    def _declared_provider(self) -> str | None:
-        return self._arguments.get("custom_llm_provider")
-
-    @cached_property
-    def provider(self) -> str:
-        """The provider's name as LiteLLM spells it."""
-        return provider_of(self.name, self._declared_provider, self._arguments.get("api_base"))
-
-    def _learn_or_raise(self, error: Exception, attempt: _LiteLLMAttempt) -> None:
-        """Return where the same request without a refused parameter may work; raise `ModelError` otherwise."""
+    def _remember_or_raise(self, error: Exception, attempt: _LiteLLMAttempt) -> None:
+        """Return if the request may succeed without a rejected parameter. Otherwise raise `ModelError`."""
         if is_bad_request(error) and not is_too_long(error):
-            text, set_by_user = str(error), self._set_by_user(attempt.request)
-            for name, mark in droppable(attempt.request, set_by_user):
-                if speaks_of(text, name) and mark not in attempt.left_out | self._refusals.known:
+            message, set_by_user = str(error), self._set_by_user(attempt.request)
+            for name, mark in removable_settings(attempt.request, set_by_user):
+                if mentions(message, name) and mark not in attempt.left_out | self._rejected.known:
                     attempt.left_out.add(mark)
                     if attempt.request.left_out is not None:
-                        raise ResendError(f"`{self.name}` does not take `{name}`", status=400)
+                        raise ResendError(f"`{self.name}` does not support `{name}`", status=400)
                     return
         else:
-            self._refusals.remember(attempt.left_out)
+            self._rejected.remember(attempt.left_out)
         raise self._error(error, attempt) from error
 
     def _set_by_user(self, request: ModelRequest) -> set[str]:
-        """What the user has set, one way or the other."""
-        found = {*request.declared, *self._arguments} - {"strict"}
-        return found | {"strict"} if strict_by_user(request) else found
+        """Return the settings that the user set on the class or in the model dict."""
+        names = {*request.declared, *self._arguments} - {"strict"}
+        return names | {"strict"} if is_strict_by_user(request) else names
 
     def _error(self, error: Exception, attempt: _LiteLLMAttempt) -> ModelError:
         secrets = secrets_of(self._config, attempt.request)
-        chain = causes(error, attempt.outer)
-        clean(chain, secrets)
-        wire = on_the_wire(chain)
-        text = "" if wire.trouble == LATE else redact(provider_text(error), secrets)
-        words = filter(None, (text, advice(error, wire, text, self._set_by_user(attempt.request), self.name)))
-        if "LLM Provider NOT provided" in text:
-            words = filter(None, (words_for_unknown(self.name),))
-        what = f" ({wire.what})" if wire.what else ""
+        chain = error_chain(error, attempt.outer_error)
+        redact_errors(chain, secrets)
+        failure = find_failure(chain)
+        message = "" if failure.problem == TIMED_OUT else redact(provider_message(error), secrets)
+        set_by_user = self._set_by_user(attempt.request)
+        suggestion = suggest_litellm_fix(error, failure, message, set_by_user, self.name)
+        details = " ".join(filter(None, (message, suggestion)))
+        if "LLM Provider NOT provided" in message:
+            details = unknown_model_message(self.name)
+        label = f" ({failure.label})" if failure.label else ""
         return ModelError(
-            f"`{self.name}` failed{what}: {' '.join(words)}".removesuffix(": "),
+            f"`{self.name}` failed{label}: {details}".removesuffix(": "),
             provider=self.provider,
-            status=wire.status,
-            retryable=wire.may_pass,
-            retry_after=retry_after(wire.headers.get("retry-after")),
+            status=failure.status,
+            retryable=failure.is_retryable,
+            retry_after=parse_retry_after(failure.headers.get("retry-after")),
         )
 
 
-def _end_of(request: ModelRequest) -> float | None:
-    """The reading of the clock at which the time of a request that begins now is up."""
+def _deadline_of(request: ModelRequest) -> float | None:
+    """Return the time on the monotonic clock by which a request that starts now must be finished."""
     return None if request.timeout is None else monotonic() + request.timeout
 
 
-def _own(value: Any, written: Callable[[], bytes] | None) -> Any:
-    """A copy to give away. JSON that was written already is kept, and reading it is the quickest way to copy."""
-    return copy_json(value) if written is None else from_json(written())
+def _private_copy(value: list[JsonObject], written: Callable[[], bytes] | None) -> list[JsonObject]:
+    """Return a deep copy. If the JSON already exists, parsing it is the fastest way to copy."""
+    copy: list[JsonObject] = copy_json(value) if written is None else from_json(written())
+    return copy

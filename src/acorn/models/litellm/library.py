@@ -1,20 +1,10 @@
-"""LiteLLM without its noise: no log lines, no warnings.
+"""The LiteLLM library: imported on first use, without its log lines, warnings and unused callbacks.
 
-It is given the library by `library`, which alone imports it.
+This is the only module that imports LiteLLM, which takes seconds. It also answers what LiteLLM knows of a model. An id
+without a provider is checked against LiteLLM's list on disk, without importing it. In case of doubt the id passes.
 
-LiteLLM's listeners: what it would tell them of our own calls is not prepared where there are none.
-
-After every call LiteLLM makes a long account of it, in a thread or a task of its own, for callbacks that most
-programs do not have. A call that is marked here is spared that; any other, and any while somebody listens, goes
-LiteLLM's way. It is given the library by `library`, which alone imports it.
-
-LiteLLM itself: imported on first use and made quiet, and what it knows of a model.
-
-The one file that imports it. Called by the adapter.
-
-Whether LiteLLM can know an id that names no provider, judged by its list on disk: to import it takes seconds.
-
-Where there is doubt the id passes, and LiteLLM is asked. Called by the adapter alone, before and after that.
+After every call, LiteLLM prepares a long report for its callbacks, in a separate thread or task. Most programs have no
+callbacks, so calls within `without_callbacks` skip the report unless there is one.
 """
 
 from __future__ import annotations
@@ -26,7 +16,7 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Coroutine, Generator, Mapping
+from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -38,21 +28,60 @@ from typing import Any
 
 from pydantic_core import from_json
 
+from acorn.models.failures import CHECK_MODEL_ID
 from acorn.types import JsonObject
 
+# Importing
 
-def quieten(library: Any) -> None:
-    """Make LiteLLM keep to itself, for as long as the process lives."""
-    library.suppress_debug_info = True
+_HTTP_VARIABLE = "EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"
+_SDK_PROVIDERS = ("azure", "azure_text", "text-completion-openai", "aiohttp_openai")
+"""Providers for which LiteLLM uses another library's HTTP client."""
+_lock = threading.Lock()
+
+
+@lru_cache(maxsize=1)
+def library() -> Any:
+    """Return the LiteLLM module, imported once and without its noise."""
+    with _lock:
+        # Do not download the price list and the list of headers.
+        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
+        os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
+        # Use LiteLLM's own HTTP code: OpenAI's SDK processes every message of every request.
+        os.environ.setdefault(_HTTP_VARIABLE, "True")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            import litellm
+
+            module: Any = litellm
+            for name in ("logging_worker", "thread_pool_executor"):
+                import_module(f"litellm.litellm_core_utils.{name}")  # Some versions do not import it themselves.
+            for response_class in (module.ModelResponse, module.ModelResponseStream):
+                response_class()  # Pydantic completes the class with its first instance, and warns.
+        silence(module)
+        skip_unused_reports(module)
+        return module
+
+
+def is_loaded() -> bool:
+    """Return whether the process has imported LiteLLM."""
+    return "litellm" in sys.modules
+
+
+# Log lines and warnings
+
+
+def silence(module: Any) -> None:
+    """Turn off LiteLLM's output for the life of the process."""
+    module.suppress_debug_info = True
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     ignore_warnings()
 
 
-_FILTERS: list[Any] = [
+_FILTERS: list[tuple[str, re.Pattern[str] | None, type[Warning], re.Pattern[str] | None, int]] = [
     ("ignore", None, Warning, re.compile(r"litellm(\.|$)"), 0),
     ("ignore", None, DeprecationWarning, re.compile(r"pydantic(\.|$)"), 0),
-    # Of what it reads from a stream of OpenAI's Responses; Pydantic warns in its own name.
+    # Pydantic warns of events of OpenAI's Responses API that LiteLLM reads. The warning names Pydantic's module.
     (
         "ignore",
         re.compile(r"Pydantic serializer warnings:\s+\S+\(Expected `(ContentPart|ResponseAPI)", re.I),
@@ -64,114 +93,91 @@ _FILTERS: list[Any] = [
 
 
 def ignore_warnings() -> None:
-    """Ignore the warnings of LiteLLM's inside, also where others have set their own rules since.
+    """Ignore warnings from within LiteLLM, even if the program has set other filters since.
 
-    Its streams warn with every answer, and where warnings are errors, as in many a test suite, they would fail.
+    Its streams warn with every response. Where warnings are errors, as in many test suites, the request would fail.
     """
     if list(warnings.filters[: len(_FILTERS)]) != _FILTERS:
         for _, message, category, module, _ in reversed(_FILTERS):
-            words, where = (found.pattern if found else "" for found in (message, module))
-            warnings.filterwarnings("ignore", words, category, where)
+            message_pattern, module_pattern = (pattern.pattern if pattern else "" for pattern in (message, module))
+            warnings.filterwarnings("ignore", message_pattern, category, module_pattern)
 
 
-_is_ours: ContextVar[bool] = ContextVar("_is_ours", default=False)
-_ACCOUNTS = ("success_handler", "run_success_logging_and_cache_storage")
-_NAMED_IN_A_CALL = ("callbacks", "success_callback", "logger_fn", "litellm_logging_obj")
-"""Arguments of a single call by which somebody listens to it."""
+# Callbacks
+
+_skips_reports: ContextVar[bool] = ContextVar("_skips_reports", default=False)
+_REPORT_FUNCTIONS = ("success_handler", "run_success_logging_and_cache_storage")
+_CALLBACK_ARGUMENTS = ("callbacks", "success_callback", "logger_fn", "litellm_logging_obj")
+"""Arguments of a call that set callbacks for this call alone."""
 
 
 @contextmanager
-def unheard(arguments: Mapping[str, Any]) -> Generator[None]:
-    """A call of ours with these arguments, or what is read of its answer."""
-    token = _is_ours.set(not any(arguments.get(name) for name in _NAMED_IN_A_CALL))
+def without_callbacks(arguments: JsonObject) -> Generator[None]:
+    """Skip LiteLLM's reports within this block, unless these arguments of the call set callbacks."""
+    token = _skips_reports.set(not any(arguments.get(name) for name in _CALLBACK_ARGUMENTS))
     try:
         yield
     finally:
-        with suppress(ValueError):  # a coroutine that was dropped is ended in whatever context
-            _is_ours.reset(token)
+        with suppress(ValueError):  # An abandoned coroutine may be closed in another context.
+            _skips_reports.reset(token)
 
 
-def spare_accounts(library: Any) -> None:
-    """Have LiteLLM make no account that nobody reads of a call of ours."""
-    _spare_threads(library, library.litellm_core_utils.thread_pool_executor.executor)
-    _spare_worker(library, library.litellm_core_utils.logging_worker.GLOBAL_LOGGING_WORKER)
+def skip_unused_reports(module: Any) -> None:
+    """Patch LiteLLM so that it skips its report of a call within `without_callbacks`."""
+    _patch_executor(module, module.litellm_core_utils.thread_pool_executor.executor)
+    _patch_worker(module, module.litellm_core_utils.logging_worker.GLOBAL_LOGGING_WORKER)
 
 
-def _spare_threads(library: Any, executor: Any) -> None:
+def _patch_executor(module: Any, executor: Any) -> None:
     submit = executor.submit
 
-    def submit_if_heard(act: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        if _is_ours.get() and _is_account(act, *args[:1]) and not _is_heard(library):
-            nothing: Future[Any] = Future()
-            nothing.set_result(None)
-            return nothing
-        done: Future[Any] = submit(act, *args, **kwargs)
-        return done
+    def submit_if_needed(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if _skips_reports.get() and _is_report(function, *args[:1]) and not _has_callbacks(module):
+            skipped: Future[Any] = Future()
+            skipped.set_result(None)
+            return skipped
+        submitted: Future[Any] = submit(function, *args, **kwargs)
+        return submitted
 
-    executor.submit = submit_if_heard
-
-
-def _is_account(*acts: Any) -> bool:
-    """Whether an account is made; some versions have it made within a copied context."""
-    return any(getattr(act, "__name__", "") in _ACCOUNTS for act in acts)
+    executor.submit = submit_if_needed
 
 
-def _spare_worker(library: Any, worker: Any) -> None:
-    # The worker knows one event loop at a time: with two, each in a thread of its own, it fails aloud.
+def _is_report(*functions: object) -> bool:
+    """Return whether a report would be prepared. Some versions pass the function to `Context.run`."""
+    return any(getattr(function, "__name__", "") in _REPORT_FUNCTIONS for function in functions)
+
+
+def _patch_worker(module: Any, worker: Any) -> None:
+    # The worker supports one event loop at a time. With two loops in two threads, it fails and logs.
     enqueue = worker.ensure_initialized_and_enqueue
 
-    def enqueue_if_heard(async_coroutine: Coroutine[Any, Any, Any]) -> None:
-        if _is_ours.get() and not _is_heard(library):
+    def enqueue_if_needed(async_coroutine: Coroutine[Any, Any, Any]) -> None:
+        if _skips_reports.get() and not _has_callbacks(module):
             async_coroutine.close()
         else:
             enqueue(async_coroutine)
 
-    worker.ensure_initialized_and_enqueue = enqueue_if_heard
+    worker.ensure_initialized_and_enqueue = enqueue_if_needed
 
 
-def _is_heard(library: Any) -> bool:
-    """Whether somebody listens. Two listeners are LiteLLM's own and have nothing to hear of a call that succeeded."""
-    listeners = (*library.callbacks, *library.success_callback, *library._async_success_callback)
+def _has_callbacks(module: Any) -> bool:
+    """Return whether a callback needs the report. Two of LiteLLM's own do not."""
+    callbacks = (*module.callbacks, *module.success_callback, *module._async_success_callback)
     return (
-        any(each != "cache" and type(each).__name__ != "AnthropicCacheControlHook" for each in listeners)
-        or bool(library.max_budget)  # what was spent is counted there
-        or bool(library.set_verbose)
+        any(callback != "cache" and type(callback).__name__ != "AnthropicCacheControlHook" for callback in callbacks)
+        or bool(module.max_budget)  # LiteLLM counts the spending there.
+        or bool(module.set_verbose)
         or "LITELLM_PRINT_STANDARD_LOGGING_PAYLOAD" in os.environ
     )
 
 
-_OWN_HTTP = "EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"
-_SDKS = ("azure", "azure_text", "text-completion-openai", "aiohttp_openai")
-"""Providers whose client is not LiteLLM's own."""
-_lock = threading.Lock()
-
-
-@lru_cache(maxsize=1)
-def library() -> Any:
-    """The library, imported once and made quiet."""
-    with _lock:
-        os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no price list from the network
-        os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")  # nor a list of headers
-        # Its own HTTP code: the SDK under it walks every message of every request.
-        os.environ.setdefault(_OWN_HTTP, "True")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import litellm
-
-            found: Any = litellm
-            for name in ("logging_worker", "thread_pool_executor"):
-                import_module(f"litellm.litellm_core_utils.{name}")  # not every version loads it by itself
-            for kind in (found.ModelResponse, found.ModelResponseStream):
-                kind()  # completed when first made, with warnings of their own
-        quieten(found)
-        spare_accounts(found)
-        return found
+# Models
 
 
 def may_have_keys() -> bool:
-    """Whether it may know keys that are not in the environment: it was given some, or will read a file of them."""
+    """Return whether LiteLLM may know keys that are not in the environment: it has some, or will read an `.env`."""
     if is_loaded():
-        loaded: Any = sys.modules["litellm"]
+        module = sys.modules["litellm"]
         names = (
             "api_key",
             "openai_key",
@@ -181,99 +187,91 @@ def may_have_keys() -> bool:
             "openrouter_key",
             "togetherai_api_key",
         )
-        return any(getattr(loaded, name, None) for name in (*names, "secret_manager_client"))
+        return any(getattr(module, name, None) for name in (*names, "secret_manager_client"))
     if os.environ.get("USE_LITELLM_PROXY"):
         return True
-    found = find_spec("litellm") if os.environ.get("LITELLM_MODE", "DEV") == "DEV" else None
-    if found is None or found.origin is None:
+    spec = find_spec("litellm") if os.environ.get("LITELLM_MODE", "DEV") == "DEV" else None
+    if spec is None or spec.origin is None:
         return False
-    return any((folder / ".env").is_file() for folder in (Path.cwd(), *Path(found.origin).parents))
-
-
-def is_loaded() -> bool:
-    """Whether somebody has imported it."""
-    return "litellm" in sys.modules
+    return any((folder / ".env").is_file() for folder in (Path.cwd(), *Path(spec.origin).parents))
 
 
 @lru_cache(maxsize=256)
-def provider_of(name: str, provider: str | None, address: str | None) -> str:
-    """The provider of a model as LiteLLM spells it."""
+def find_provider(name: str, provider: str | None, address: str | None) -> str:
+    """Return the name of a model's provider in LiteLLM."""
     try:
         return str(library().get_llm_provider(name, provider, address)[1])
-    except Exception:  # unknown to LiteLLM as well
+    except Exception:  # LiteLLM does not know the model.
         return name.partition("/")[0]
 
 
 @lru_cache(maxsize=256)
-def known_params(name: str, provider: str | None) -> frozenset[str] | None:
-    """What a model takes by LiteLLM's table; None for one that is not in it, to be asked and its answer checked."""
+def supported_params(name: str, provider: str | None) -> frozenset[str] | None:
+    """Return the parameters that a model supports by LiteLLM's table, or None if the model is not in it."""
     try:
-        found = library().get_supported_openai_params(model=name, custom_llm_provider=provider)
+        params = library().get_supported_openai_params(model=name, custom_llm_provider=provider)
     except Exception:
         return None
-    return None if found is None else frozenset(found)
+    return None if params is None else frozenset(params)
 
 
 def takes_client(provider: str) -> bool:
-    """Whether LiteLLM sends the async requests to a provider by the client that it is given."""
-    return provider not in _SDKS and os.environ.get(_OWN_HTTP, "").lower() == "true"
+    """Return whether LiteLLM uses the HTTP client that it is given for asynchronous requests to a provider."""
+    return provider not in _SDK_PROVIDERS and os.environ.get(_HTTP_VARIABLE, "").lower() == "true"
 
 
-_LIST = "model_prices_and_context_window_backup.json"
-_RULES = "fallback_generalizations"
-_IN_CODE = ("gpt-image", "amazon_nova", "maritalk", "llama2", "q841o8w", "31dxrj3", "qvv0xeq", "*")
-"""What bare ids begin with that LiteLLM knows by its code alone."""
-_SAYS_WHERE = ("custom_llm_provider", "api_base", "base_url")
-_TALK = ("chat", "completion", "responses")
+_LIST_FILE = "model_prices_and_context_window_backup.json"
+_RULES_KEY = "fallback_generalizations"
+_PREFIXES_IN_CODE = ("gpt-image", "amazon_nova", "maritalk", "llama2", "q841o8w", "31dxrj3", "qvv0xeq", "*")
+"""Prefixes of ids without a provider that LiteLLM handles in its code."""
+_ADDRESS_KEYS = ("custom_llm_provider", "api_base", "base_url")
+_CHAT_MODES = ("chat", "completion", "responses")
 
 
-def is_unknown(name: str, config: Mapping[str, Any]) -> bool:
-    """Whether it is certain that LiteLLM will find no provider for a model."""
-    if "/" in name or ":" in name or name.startswith(_IN_CODE) or any(config.get(key) for key in _SAYS_WHERE):
+def is_unknown(name: str, config: JsonObject) -> bool:
+    """Return whether LiteLLM will certainly not find a provider for a model."""
+    if "/" in name or ":" in name or name.startswith(_PREFIXES_IN_CODE) or any(map(config.get, _ADDRESS_KEYS)):
         return False
-    listing = _listing()
-    if listing is None or f'\n    "{name}": {{'.encode() in listing:  # most ids are right, and the list is long
+    text = _model_list_text()
+    if text is None or f'\n    "{name}": {{'.encode() in text:  # Most ids are correct, and parsing the list is slow.
         return False
-    known = _known()
-    rules = [rule for rule in known.get(_RULES, {}).get("rules", []) if "litellm_provider" in rule["model_info"]]
-    return name not in known and not any(re.search(rule["pattern"], name) for rule in rules)
+    models = _model_list()
+    rules = [rule for rule in models.get(_RULES_KEY, {}).get("rules", []) if "litellm_provider" in rule["model_info"]]
+    return name not in models and not any(re.search(rule["pattern"], name) for rule in rules)
 
 
-def words_for_unknown(name: str) -> str:
-    """What to tell whoever gave an id that no provider can be found for."""
-    near = [f"`{each}`" for each in _near(name.rpartition("/")[2])]
-    hint = f" Did you mean {' or '.join(filter(None, (', '.join(near[:-1]), near[-1])))}?" if near else ""
-    what = "names a provider that LiteLLM does not know" if "/" in name else "names no provider"
-    return (
-        f"`{name}` {what}. Check the model id `{name}`: it is `provider/model`, as LiteLLM lists them, or "
-        f"`openai/model` with an `api_base` for a server that speaks OpenAI's protocol.{hint}"
-    )
+def unknown_model_message(name: str) -> str:
+    """Return the error message for an id whose provider is unknown."""
+    similar = [f"`{id}`" for id in _similar_ids(name.rpartition("/")[2])]
+    hint = f" Did you mean {' or '.join(filter(None, (', '.join(similar[:-1]), similar[-1])))}?" if similar else ""
+    problem = "names a provider that LiteLLM does not know" if "/" in name else "does not name a provider"
+    return f"`{name}` {problem}. {CHECK_MODEL_ID.format(name)}{hint}"
 
 
 @lru_cache(maxsize=1)
-def _listing() -> bytes | None:
-    """LiteLLM's own list; None where it is not there, or not the one that will count."""
-    by_network = os.environ.get("LITELLM_LOCAL_MODEL_COST_MAP", "true").lower() != "true"
-    found = None if by_network or os.environ.get("USE_LITELLM_PROXY") else find_spec("litellm")
-    file = Path(next(iter(found.submodule_search_locations or ()), "")) / _LIST if found else None
+def _model_list_text() -> bytes | None:
+    """Return LiteLLM's list of models, or None if there is none or if LiteLLM will use another one."""
+    is_downloaded = os.environ.get("LITELLM_LOCAL_MODEL_COST_MAP", "true").lower() != "true"
+    spec = None if is_downloaded or os.environ.get("USE_LITELLM_PROXY") else find_spec("litellm")
+    file = Path(next(iter(spec.submodule_search_locations or ()), "")) / _LIST_FILE if spec else None
     return file.read_bytes() if file is not None and file.is_file() else None
 
 
 @lru_cache(maxsize=1)
-def _known() -> JsonObject:
-    read: JsonObject = from_json(_listing() or b"{}")
-    return read
+def _model_list() -> JsonObject:
+    models: JsonObject = from_json(_model_list_text() or b"{}")
+    return models
 
 
-def _near(name: str) -> list[str]:
-    """Ids whose last part is much like the name, the likeliest first; of several providers whoever made the model."""
+def _similar_ids(name: str) -> list[str]:
+    """Return ids with a similar last part, the most likely first. Of several providers, the model's vendor wins."""
     by_model: dict[str, tuple[int, str]] = {}
-    for each, entry in _known().items():
-        provider, model = str(entry.get("litellm_provider")), each.rpartition("/")[2]
-        if entry.get("mode") not in _TALK or not (provider.isalpha() or "/" in each):
+    for id, entry in _model_list().items():
+        provider, model = str(entry.get("litellm_provider")), id.rpartition("/")[2]
+        if entry.get("mode") not in _CHAT_MODES or not (provider.isalpha() or "/" in id):
             continue
-        is_makers = "/" not in each or each.startswith(model.partition("-")[0] + "/")
-        ranked = (0 if is_makers else each.count("/"), each if "/" in each else f"{provider}/{each}")
-        by_model[model] = min(ranked, by_model.get(model, ranked), key=lambda found: found[0])
+        is_vendor = "/" not in id or id.startswith(model.partition("-")[0] + "/")
+        ranked = (0 if is_vendor else id.count("/"), id if "/" in id else f"{provider}/{id}")
+        by_model[model] = min(ranked, by_model.get(model, ranked), key=lambda candidate: candidate[0])
     close = difflib.get_close_matches(name.lower(), by_model, n=3, cutoff=0.6)
     return [by_model[model][1] for model in close]

@@ -1,41 +1,43 @@
-"""The HTTP client for LiteLLM's async requests: it sends each exactly once, over aiohttp.
+"""HTTP for LiteLLM: a client that sends each asynchronous request exactly once, and streams that end correctly.
 
-LiteLLM speaks httpx, whose async pool grows dear with many requests at once; below it the session of the native
-lanes does the sending, one for each event loop and closed with it. Called by the adapter.
+LiteLLM uses httpx, whose asynchronous pool becomes slow with many concurrent requests. The client here sends through
+the aiohttp session of the native lanes, of which there is one for each event loop.
 
-A stream of LiteLLM's, with what it lacks: lines as they were sent, its true end, a time by which it must be there,
+`RawStream` adds to a stream of LiteLLM what it lacks: lines as they were sent, the provider's finish reason, a deadline
 and a way to close it.
-
-Called by the LiteLLM adapter alone.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from acorn.models.failures import BROKEN, LATE, causes
+from acorn.models.failures import NO_CONNECTION, TIMED_OUT, error_chain
 from acorn.models.lanes.http import proxy_of
-from acorn.models.lanes.http_async import session
-from acorn.models.litellm.library import ignore_warnings, library, unheard
-from acorn.models.litellm.translate import on_the_wire
-from acorn.models.retry import TIMEOUT
+from acorn.models.lanes.http_async import current_session
+from acorn.models.litellm.library import ignore_warnings, library, without_callbacks
+from acorn.models.litellm.translate import find_failure
+from acorn.models.retry import DEFAULT_TIMEOUT
+from acorn.types import JsonObject
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse
 
 _clients: dict[asyncio.AbstractEventLoop, Any] = {}
 
 
 async def http_client() -> Any:
-    """One client for each event loop; there is nothing of its own to close."""
+    """Return the client of the running event loop. It has nothing of its own to close."""
     loop = asyncio.get_running_loop()
     if loop not in _clients:
-        for ended in [known for known in list(_clients) if known.is_closed()]:
-            _clients.pop(ended, None)
+        for closed_loop in [other for other in list(_clients) if other.is_closed()]:
+            _clients.pop(closed_loop, None)
         _clients[loop] = _client_class()()
     return _clients[loop]
 
@@ -46,21 +48,21 @@ def _client_class() -> Any:
 
     http: Any = library().llms.custom_httpx.http_handler
 
-    class Once(http.AsyncHTTPHandler):  # type: ignore[misc]
-        """Sends a request exactly once, and leaves nothing open when its loop is gone."""
+    class SendOnceHandler(http.AsyncHTTPHandler):  # type: ignore[misc]
+        """Sends a request exactly once, and leaves nothing open after its event loop."""
 
-        def create_client(self, timeout: Any = None, *_: Any, **__: Any) -> Any:
+        def create_client(self, timeout: Any = None, *_: object, **__: object) -> httpx.AsyncClient:
             return httpx.AsyncClient(
-                timeout=timeout or TIMEOUT,
+                timeout=timeout or DEFAULT_TIMEOUT,
                 transport=_transport_class()(http.get_ssl_configuration()),
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
                 follow_redirects=True,
             )
 
-        async def single_connection_post_request(self, *_: Any, **__: Any) -> Any:
-            raise  # called while the error is being handled: hand it on
+        async def single_connection_post_request(self, *_: object, **__: object) -> Any:
+            raise  # LiteLLM calls this in an `except` block to resend the request. Raise the error instead.
 
-    return Once
+    return SendOnceHandler
 
 
 @lru_cache(maxsize=1)
@@ -69,41 +71,41 @@ def _transport_class() -> Any:
     import httpx
     from yarl import URL
 
-    def trouble(error: Exception) -> Exception:
-        """The same in httpx's words, which LiteLLM understands."""
+    def as_httpx_error(error: Exception) -> Exception:
+        """Return the equivalent error of httpx, which LiteLLM understands."""
         if isinstance(error, aiohttp.ConnectionTimeoutError):
             return httpx.ConnectTimeout(str(error))
         if isinstance(error, TimeoutError):
             return httpx.ReadTimeout(str(error))
-        kind = httpx.ConnectError if isinstance(error, aiohttp.ClientConnectorError) else httpx.ReadError
-        return kind(str(error) or type(error).__name__)
+        error_class = httpx.ConnectError if isinstance(error, aiohttp.ClientConnectorError) else httpx.ReadError
+        return error_class(str(error) or type(error).__name__)
 
-    class Pieces(httpx.AsyncByteStream):
-        def __init__(self, answer: Any) -> None:
-            self._answer = answer
+    class ResponseBody(httpx.AsyncByteStream):
+        def __init__(self, response: ClientResponse) -> None:
+            self._response = response
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
             try:
-                async for piece in self._answer.content.iter_any():
+                async for piece in self._response.content.iter_any():
                     yield piece
             except (aiohttp.ClientError, OSError) as error:
-                raise trouble(error) from error
+                raise as_httpx_error(error) from error
 
         async def aclose(self) -> None:
-            self._answer.close()  # whose answer was read to its end is free already
+            self._response.close()  # If it was read to the end, its connection is already back in the pool.
 
-    class Transport(httpx.AsyncBaseTransport):
+    class AiohttpTransport(httpx.AsyncBaseTransport):
         def __init__(self, verify: Any) -> None:
             self._verify = verify
 
         async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            # httpx has put what is secret in the address into a header; aiohttp refuses to have it twice.
+            # httpx has copied the credentials of the URL into a header. aiohttp rejects having both.
             bare = request.url.copy_with(username=None, password=None) if request.url.userinfo else request.url
-            url, patience = str(bare), request.extensions.get("timeout", {})
-            timeout = aiohttp.ClientTimeout(sock_connect=patience.get("connect"), sock_read=patience.get("read"))
-            sending = await session()
+            url, timeouts = str(bare), request.extensions.get("timeout", {})
+            timeout = aiohttp.ClientTimeout(sock_connect=timeouts.get("connect"), sock_read=timeouts.get("read"))
+            session = await current_session()
             try:
-                answer = await sending.request(
+                response = await session.request(
                     request.method,
                     URL(url, encoded=True),
                     data=await request.aread() or None,
@@ -115,40 +117,41 @@ def _transport_class() -> Any:
                     auto_decompress=False,
                 )
             except (aiohttp.ClientError, OSError) as error:
-                raise trouble(error) from error
-            return httpx.Response(answer.status, headers=answer.headers, stream=Pieces(answer), request=request)
+                raise as_httpx_error(error) from error
+            body = ResponseBody(response)
+            return httpx.Response(response.status, headers=response.headers, stream=body, request=request)
 
-    return Transport
+    return AiohttpTransport
 
 
 class RawStream:
-    """The chunks of one answer, to be iterated over and closed in either way."""
+    """The chunks of one response. It can be iterated and closed synchronously or asynchronously."""
 
-    def __init__(self, raw: Any, until: float | None, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, raw: Any, deadline: float | None, arguments: JsonObject) -> None:
         ignore_warnings()
         self._raw = raw
         self._arguments = arguments
-        """Of the call, which say who listens to it."""
-        self._until = until
-        """The reading of the clock at which its time is up."""
+        """The arguments of the call, which may set callbacks."""
+        self._deadline = deadline
+        """The time on the monotonic clock by which the response must be complete."""
         self._inner = getattr(raw, "completion_stream", None)
         self._refusal: list[str] = []
         self._response: Any = None
         self._own_lines: Any = None
-        self._read_lines_ourselves()
+        self._replace_lines()
 
-    def _read_lines_ourselves(self) -> None:
-        """httpx also breaks lines at U+2028 and the like, which JSON may hold as they are; such a line is lost."""
+    def _replace_lines(self) -> None:
+        """Split the lines here: httpx also splits at U+2028 and similar, which JSON may contain, and loses the line."""
         import httpx
 
         lines: Any = getattr(self._inner, "streaming_response", None)
         is_async = hasattr(lines, "ag_frame")
         if getattr(lines, "__name__", "") != ("aiter_lines" if is_async else "iter_lines"):
-            # The events of OpenAI's Responses, read by bytes already. Whoever leaves the response open has it closed
-            # by chance, in the midst of another request and of the lock that its pool holds then.
+            # These are the events of OpenAI's Responses API, which LiteLLM splits correctly. The response must be
+            # closed: the garbage collector would close it at any time, even while another request locks the pool.
             self._response = getattr(lines, "response", None)
             return
-        # LiteLLM keeps the response nowhere but in the generator that reads its lines.
+        # LiteLLM holds the response only in the generator of its lines.
         frame = lines.ag_frame if is_async else lines.gi_frame
         response = None if frame is None else frame.f_locals.get("self")
         if not isinstance(response, httpx.Response) or response.is_stream_consumed:
@@ -158,46 +161,45 @@ class RawStream:
         vars(self._inner).update(streaming_response=self._own_lines, response_iterator=self._own_lines)
 
     def _lines(self) -> Iterator[str]:
-        rest = b""
+        unread = b""
         for data in self._response.iter_bytes():
-            self._check_time()
-            *lines, rest = (rest + data).split(b"\n")
-            yield from map(self._text, lines)
-        yield self._text(rest)
+            self._check_deadline()
+            *lines, unread = (unread + data).split(b"\n")
+            yield from map(self._decode_line, lines)
+        yield self._decode_line(unread)
 
     async def _alines(self) -> AsyncIterator[str]:
-        rest = b""
+        unread = b""
         async for data in self._response.aiter_bytes():
-            self._check_time()
-            *lines, rest = (rest + data).split(b"\n")
+            self._check_deadline()
+            *lines, unread = (unread + data).split(b"\n")
             for line in lines:
-                yield self._text(line)
-        yield self._text(rest)
+                yield self._decode_line(line)
+        yield self._decode_line(unread)
 
-    def _check_time(self) -> None:
-        """A timeout of httpx's bounds the wait for the next piece, and signs of life that say nothing come for ever."""
-        if self._until is not None and monotonic() > self._until:
+    def _check_deadline(self) -> None:
+        """Raise if the time is up. The timeout of httpx limits only the wait for the next piece, even a keep-alive."""
+        if self._deadline is not None and monotonic() > self._deadline:
             import httpx
 
-            raise httpx.ReadTimeout("the answer was not complete in time")
+            raise httpx.ReadTimeout("The response was not complete in time.")
 
-    def _text(self, line: bytes) -> str:
+    def _decode_line(self, line: bytes) -> str:
         text = line.decode("utf-8", "replace").rstrip("\r")
-        if '"refusal"' in text:  # LiteLLM leaves out a chunk that holds nothing else
+        if '"refusal"' in text:  # LiteLLM drops a chunk that contains only a refusal.
             with suppress(ValueError, LookupError, TypeError, AttributeError):
                 self._refusal.append(json.loads(text.removeprefix("data:"))["choices"][0]["delta"].get("refusal") or "")
         return text
 
-    # What it says
-
     @property
     def finish_reason(self) -> str | None:
-        """Why the model stopped; None where the provider has not said so, "" where LiteLLM does not let us know.
+        """The provider's finish reason, None as long as there is none, or "" if LiteLLM does not expose it.
 
-        The chunks cannot be asked: LiteLLM takes any end of a stream for the end of the answer and makes up a reason.
+        The chunks are not reliable: LiteLLM takes any end of a stream for the end of the response, and invents a
+        reason.
         """
-        found: str | None = getattr(self._raw, "received_finish_reason", "")
-        return getattr(self._raw, "intermittent_finish_reason", None) if found is None else found
+        reason: str | None = getattr(self._raw, "received_finish_reason", "")
+        return getattr(self._raw, "intermittent_finish_reason", None) if reason is None else reason
 
     @property
     def refusal(self) -> str:
@@ -208,11 +210,11 @@ class RawStream:
 
     def __next__(self) -> Any:
         try:
-            self._check_time()
-            with unheard(self._arguments):
+            self._check_deadline()
+            with without_callbacks(self._arguments):
                 return next(self._raw)
         except Exception as error:
-            if not self._is_over(error):
+            if not self._is_after_end(error):
                 raise
             raise StopIteration from None
 
@@ -221,29 +223,28 @@ class RawStream:
 
     async def __anext__(self) -> Any:
         try:
-            self._check_time()
-            with unheard(self._arguments):
+            self._check_deadline()
+            with without_callbacks(self._arguments):
                 return await anext(self._raw)
         except Exception as error:
-            if not self._is_over(error):
+            if not self._is_after_end(error):
                 raise
             raise StopAsyncIteration from None
 
-    def _is_over(self, error: Exception) -> bool:
-        """A connection that breaks behind the end of an answer takes nothing of it away."""
-        return bool(self.finish_reason) and on_the_wire(causes(error, None)).trouble in (BROKEN, LATE)
-
-    # Leaving it
+    def _is_after_end(self, error: Exception) -> bool:
+        """Return whether the connection broke after the response was complete, so that nothing is lost."""
+        return bool(self.finish_reason) and find_failure(error_chain(error, None)).problem in (NO_CONNECTION, TIMED_OUT)
 
     def close(self) -> None:
-        """End the request, whatever of the answer is still on its way."""
+        """End the request, even if the response is not complete."""
         for holder in (self._raw, self._inner, self._own_lines, self._response):
             close = getattr(holder, "close", None)
             if callable(close):
                 close()
 
     async def aclose(self) -> None:
+        """End the request, even if the response is not complete."""
         for holder in (self._raw, self._inner, self._own_lines, self._response):
-            close: Any = getattr(holder, "aclose", None)
+            close = getattr(holder, "aclose", None)
             if close is not None:
                 await close()

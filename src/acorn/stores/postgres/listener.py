@@ -1,7 +1,7 @@
-"""Hears what a PostgreSQL database tells: of runs that are followed, and of runs that are to be cancelled.
+"""Notifications of a PostgreSQL database about watched runs and cancel requests.
 
-One connection and one thread of the process, while anybody wants to hear. What was told while the connection was lost
-is lost: everybody is called when it is there again, and looks.
+A process has one connection and one thread for them, while it has subscribers. Notifications that were sent while the
+connection was lost are missing. Therefore all subscribers are called after a reconnect, and read the database.
 """
 
 from __future__ import annotations
@@ -19,126 +19,131 @@ from psycopg import Connection
 
 from acorn._base.forks import close_at_fork
 from acorn.errors import StoreError
-from acorn.stores.postgres.claims import CANCELLED, NEWS
-from acorn.stores.postgres.connection import Database, close_quietly
+from acorn.stores.postgres.claims import CANCEL_CHANNEL, CHANGE_CHANNEL
+from acorn.stores.postgres.connection import Database, abandon
 
-_AGAIN = 1.0
-"""Seconds after which a connection that was lost is tried again."""
+_RECONNECT = 1.0
+"""Seconds before a lost connection is opened again."""
 _IDLE = 5.0
-"""Seconds for which the connection stays when nobody listens."""
+"""Seconds for which the connection stays open without subscribers."""
 
-Word = tuple[str, str]
-"""A channel, and what is said there."""
+Notification = tuple[str, str]
+"""A channel and a payload."""
 
 
-class _Ear:
-    """One thread that listens, from its beginning to its end."""
+class _ListenerThread:
+    """One listening thread with its connection."""
 
     def __init__(self) -> None:
         self.pipe = os.pipe()
-        """What ends the wait of the thread."""
-        self.is_over = False
+        """Written to end the wait of the thread."""
+        self.is_stopped = False
         self.connection: Connection[Any] | None = None
         self.thread: threading.Thread | None = None
 
-    def end(self) -> None:
-        self.is_over = True
+    def stop(self) -> None:
+        self.is_stopped = True
         os.write(self.pipe[1], b"x")
 
-    def pause(self, seconds: float, others: list[int]) -> None:
-        if not self.is_over:
-            select.select([self.pipe[0], *others], [], [], seconds)
+    def wait(self, seconds: float, files: list[int]) -> None:
+        """Wait until a file has data, the thread is stopped, or some seconds have passed."""
+        if not self.is_stopped:
+            select.select([self.pipe[0], *files], [], [], seconds)
 
-    def let_go(self) -> None:
+    def close_pipe(self) -> None:
         for end in self.pipe:
             os.close(end)
 
 
 class Listener:
-    def __init__(self, place: Database) -> None:
-        self._place = place
-        self._begin()
+    """Calls functions when the database sends notifications."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._reset()
         close_at_fork(self)
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._calls: dict[Word, list[Callable[[], None]]] = {}
-        self._ear: _Ear | None = None
-        self._ears: list[_Ear] = []
-        """That one, and those that are about to end."""
+        self._calls: dict[Notification, list[Callable[[], None]]] = {}
+        self._current: _ListenerThread | None = None
+        self._threads: list[_ListenerThread] = []
+        """The current thread, and those that are ending."""
 
-    def add(self, word: Word, call: Callable[[], None]) -> None:
+    def add(self, notification: Notification, call: Callable[[], None]) -> None:
         with self._lock:
-            self._calls.setdefault(word, []).append(call)
-            if self._ear is None:
-                ear = _Ear()
-                ear.thread = threading.Thread(target=self._listen, args=(ear,), name="acorn-listener", daemon=True)
+            self._calls.setdefault(notification, []).append(call)
+            if self._current is None:
+                listening = _ListenerThread()
+                listening.thread = threading.Thread(
+                    target=self._listen, args=(listening,), name="acorn-listener", daemon=True
+                )
                 try:
-                    ear.thread.start()
-                except RuntimeError:  # the interpreter is ending
-                    ear.let_go()
+                    listening.thread.start()
+                except RuntimeError:  # The interpreter is shutting down.
+                    listening.close_pipe()
                 else:
-                    self._ear = ear
-                    self._ears.append(ear)
+                    self._current = listening
+                    self._threads.append(listening)
 
-    def remove(self, word: Word, call: Callable[[], None]) -> None:
+    def remove(self, notification: Notification, call: Callable[[], None]) -> None:
         with self._lock:
-            calls = self._calls.get(word, [])
+            calls = self._calls.get(notification, [])
             if call in calls:
                 calls.remove(call)
             if not calls:
-                self._calls.pop(word, None)
+                self._calls.pop(notification, None)
 
     def close(self) -> None:
-        """End the thread; another one begins where somebody wants to hear."""
+        """End the thread. A later subscriber starts a new one."""
         with self._lock:
-            ear, self._ear = self._ear, None
-            if ear is not None:
-                ear.end()
-        if ear is not None and ear.thread is not None and ear.thread is not threading.current_thread():
-            ear.thread.join()
+            current, self._current = self._current, None
+            if current is not None:
+                current.stop()
+        if current is not None and current.thread is not None and current.thread is not threading.current_thread():
+            current.thread.join()
 
-    def _listen(self, ear: _Ear) -> None:
-        while not self._has_ended(ear):
+    def _listen(self, listening: _ListenerThread) -> None:
+        while not self._has_ended(listening):
             try:
                 with suppress(psycopg.Error, StoreError):
-                    ear.connection = self._place.open()
-                    ear.connection.execute(f"LISTEN {NEWS}; LISTEN {CANCELLED}".encode())
+                    listening.connection = self._database.open()
+                    listening.connection.execute(f"LISTEN {CHANGE_CHANNEL}; LISTEN {CANCEL_CHANNEL}".encode())
                     self._call(None)
-                    self._hear(ear, ear.connection)
+                    self._receive(listening, listening.connection)
             finally:
-                if ear.connection is not None:
-                    ear.connection.close()
-                    ear.connection = None
+                if listening.connection is not None:
+                    listening.connection.close()
+                    listening.connection = None
             if self._calls:
-                ear.pause(_AGAIN, [])
+                listening.wait(_RECONNECT, [])
 
-    def _hear(self, ear: _Ear, connection: Connection[Any]) -> None:
-        quiet = time.monotonic()
-        while not ear.is_over:
-            ear.pause(_IDLE, [connection.fileno()])
-            for told in connection.notifies(timeout=0):
-                self._call((told.channel, told.payload))
+    def _receive(self, listening: _ListenerThread, connection: Connection[Any]) -> None:
+        last_used = time.monotonic()
+        while not listening.is_stopped:
+            listening.wait(_IDLE, [connection.fileno()])
+            for received in connection.notifies(timeout=0):
+                self._call((received.channel, received.payload))
             if self._calls:
-                quiet = time.monotonic()
-            elif time.monotonic() > quiet + _IDLE:
+                last_used = time.monotonic()
+            elif time.monotonic() > last_used + _IDLE:
                 return
 
-    def _call(self, word: Word | None) -> None:
-        """None: everybody."""
+    def _call(self, notification: Notification | None) -> None:
+        """Call the subscribers of a notification, or all of them if it is None."""
         with self._lock:
-            found = [call for key, calls in self._calls.items() if word in (None, key) for call in calls]
-        for call in found:
+            selected = [call for key, calls in self._calls.items() if notification in (None, key) for call in calls]
+        for call in selected:
             call()
 
-    def _has_ended(self, ear: _Ear) -> bool:
+    def _has_ended(self, listening: _ListenerThread) -> bool:
         with self._lock:
-            if self._calls and not ear.is_over:
+            if self._calls and not listening.is_stopped:
                 return False
-            if self._ear is ear:
-                self._ear = None
-            self._ears.remove(ear)
-            ear.let_go()
+            if self._current is listening:
+                self._current = None
+            self._threads.remove(listening)
+            listening.close_pipe()
             return True
 
     def before_fork(self) -> None:
@@ -147,39 +152,39 @@ class Listener:
     def after_fork(self, in_child: bool) -> None:
         self._lock.release()
         if in_child:
-            for ear in self._ears:
-                if ear.connection is not None:
-                    close_quietly(ear.connection)
-                ear.let_go()
-            self._begin()
+            for listening in self._threads:
+                if listening.connection is not None:
+                    abandon(listening.connection)
+                listening.close_pipe()
+            self._reset()
 
 
 class PostgresWatch:
-    """Somebody follows a run."""
+    """A subscription to the changes of a run."""
 
     def __init__(self, listener: Listener, register: Callable[[float], int | None]) -> None:
         self._listener, self._register = listener, register
         self._event = threading.Event()
         self._number: int | None = None
-        self._due = 0.0
+        self._renew_at = 0.0
 
     def wait(self, seconds: float) -> None:
-        if time.monotonic() < self._due or not self._renew():
+        if time.monotonic() < self._renew_at or not self._renew():
             self._event.wait(seconds)
         self._event.clear()
 
     def _renew(self) -> bool:
-        """Whether there may have been something that was not told."""
+        """Ask for notifications. Return True the first time, because changes before that were not notified."""
         is_first = self._number is None
-        with suppress(StoreError):  # one that may only look has to ask now and then
+        with suppress(StoreError):  # A user who may only read cannot register, and polls.
             number = self._register(2 * _IDLE)
-            self._due = time.monotonic() + _IDLE
+            self._renew_at = time.monotonic() + _IDLE
             if is_first and number is not None:
                 self._number = number
-                self._listener.add((NEWS, str(number)), self._event.set)
+                self._listener.add((CHANGE_CHANNEL, str(number)), self._event.set)
                 return True
         return False
 
     def close(self) -> None:
         if self._number is not None:
-            self._listener.remove((NEWS, str(self._number)), self._event.set)
+            self._listener.remove((CHANGE_CHANNEL, str(self._number)), self._event.set)

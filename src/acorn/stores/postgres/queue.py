@@ -1,8 +1,8 @@
-"""Runs of a PostgreSQL store that begin elsewhere: put in bulk, handed to the engine, and found where it lost them.
+"""The run queue of the PostgreSQL store: insert queued runs, deliver them to the job engine, and requeue lost runs.
 
-The engine is Procrastinate, in a schema of its own beside the store's. A run that is `queued` and is to be delivered
-gets its job in the transaction that makes it so. What the engine loses, by whatever accident, is delivered anew: the
-store is the book.
+The job engine is Procrastinate. Its tables are in a schema beside that of the store. When a run that workers drive
+becomes `queued`, the same transaction adds its job. If the engine loses a job for any reason, the run is delivered
+again: only the store decides which runs are to be driven.
 """
 
 from __future__ import annotations
@@ -15,47 +15,46 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from acorn.errors import StoreError
-from acorn.stores.port import NOT_BEGUN, Process, QueuedRun
+from acorn.stores.database import APPLICATION_ID
+from acorn.stores.port import NOT_STARTED, Process, QueuedRun
 from acorn.stores.postgres.connection import Transaction
-from acorn.stores.sqlite.connection import APPLICATION_ID
+from acorn.stores.rules import without_repeats
 
 if TYPE_CHECKING:
     from psycopg import Connection
 
 SCHEMA = "acorn_jobs"
-"""Where the tables of the engine are."""
+"""The schema with the tables of the job engine."""
 TASK = "acorn.perform"
-"""What the engine calls the driving of a run."""
-_LONGEST = 128
+"""The name of the engine's task that drives a run."""
+_MAX_QUEUE_NAME = 128
 """Characters in the name of a queue."""
 
-# The runs
+# Queued runs
 
-_PUT = f"""
+_INSERT_QUEUED = f"""
     WITH given AS (
       SELECT * FROM unnest($1::text[], $2::text[], $3::timestamptz[], $4::text[], $5::bigint[], $6::text[], $7::text[],
         $8::integer[], $9::timestamptz[])
       AS given (id, agent, started, batch, item, input, overrides, priority, not_before)
     ),
-    born AS (
+    inserted AS (
       INSERT INTO acorn.runs (id, agent, status, steps, input_tokens, output_tokens, cached_tokens, reasoning_tokens,
-        requests, cache_write_tokens, started, updated, seconds, batch, item, length, is_delivered, priority,
+        requests, cache_write_tokens, started, updated, seconds, batch, item, entry_count, is_delivered, priority,
         not_before)
       SELECT id, agent, 'queued', 0, 0, 0, 0, 0, 0, 0, started, clock_timestamp(), 0, batch, item, 0, $10, priority,
         not_before
       FROM given ON CONFLICT (id) DO NOTHING RETURNING number, id
     ),
-    births AS (
-      INSERT INTO acorn.births SELECT number, NULL, input, overrides FROM born JOIN given USING (id)
+    headers AS (
+      INSERT INTO acorn.run_headers SELECT number, NULL, input, overrides FROM inserted JOIN given USING (id)
     ),
-    states AS (INSERT INTO acorn.states SELECT number, '{NOT_BEGUN}', '{NOT_BEGUN}' FROM born)
-    SELECT id FROM born
+    states AS (INSERT INTO acorn.run_states SELECT number, '{NOT_STARTED}', '{NOT_STARTED}' FROM inserted)
+    SELECT id FROM inserted
 """.encode()
-_DELIVER = f"SELECT {SCHEMA}.deliver($1::text[])".encode()
-
-
-# What was begun or put without workers is theirs from now on.
-_HAND_OVER = b"""
+_ADD_JOBS = f"SELECT {SCHEMA}.deliver($1::text[])".encode()
+# Known runs that were started or queued without workers are delivered from now on.
+_DELIVER_KNOWN = b"""
     UPDATE acorn.runs SET is_delivered = true FROM unnest($1::text[], $2::text[]) AS given (id, agent)
     WHERE runs.id = given.id AND runs.agent = given.agent AND root IS NULL AND NOT is_delivered
       AND status NOT IN ('done', 'cancelled')
@@ -63,42 +62,50 @@ _HAND_OVER = b"""
 """
 
 
-def put_runs(transaction: Transaction, runs: Sequence[QueuedRun], deliver: bool) -> list[str]:
-    """The ids of those that were not known."""
-    once = list({one.run_id: one for one in reversed(runs)}.values())[::-1]
-    births = [one.birth for one in once]
+def insert_queued(transaction: Transaction, runs: Sequence[QueuedRun], deliver: bool) -> list[str]:
+    """Insert queued runs and return the ids that are new."""
+    unique = without_repeats(runs)
+    headers = [queued.header for queued in unique]
     values = [
-        [one.run_id for one in once], [one.agent for one in births], [one.started for one in births],
-        [one.batch for one in births], [one.item for one in births], [one.input for one in births],
-        [one.overrides for one in births], [one.priority for one in once], [one.not_before for one in once], deliver,
+        [queued.run_id for queued in unique], [header.agent for header in headers],
+        [header.started for header in headers], [header.batch for header in headers],
+        [header.item for header in headers], [header.input for header in headers],
+        [header.overrides for header in headers], [queued.priority for queued in unique],
+        [queued.not_before for queued in unique], deliver,
     ]  # fmt: skip
-    new = [run_id for (run_id,) in transaction.execute(_PUT, values).fetchall()]
+    new = [run_id for (run_id,) in transaction.execute(_INSERT_QUEUED, values).fetchall()]
     if deliver:
-        known = [one for one in once if one.run_id not in set(new)] if len(new) < len(once) else []
-        transaction.execute(_DELIVER, [[*new, *_hand_over(transaction, known)]])
+        new_ids = set(new)
+        known = [queued for queued in unique if queued.run_id not in new_ids]
+        transaction.execute(_ADD_JOBS, [[*new, *_deliver_known(transaction, known)]])
     return new
 
 
-def _hand_over(transaction: Transaction, known: Sequence[QueuedRun]) -> list[str]:
-    """Those that somebody has to be told of."""
+def _deliver_known(transaction: Transaction, known: Sequence[QueuedRun]) -> list[str]:
+    """Mark known runs as delivered, and return the ids of those that need a job."""
     if not known:
         return []
-    values = [[one.run_id for one in known], [one.birth.agent for one in known]]
-    return [run_id for run_id, rests in transaction.execute(_HAND_OVER, values).fetchall() if rests]
+    values = [[queued.run_id for queued in known], [queued.header.agent for queued in known]]
+    return [run_id for run_id, needs_job in transaction.execute(_DELIVER_KNOWN, values).fetchall() if needs_job]
 
 
 def deliver_again(transaction: Transaction, run_id: str) -> None:
-    """A run of the engine's has become `queued`."""
-    transaction.execute(_DELIVER, [[run_id]])
+    """Add a job for a delivered run that has become `queued`."""
+    transaction.execute(_ADD_JOBS, [[run_id]])
 
 
-# The engine
+def queue_of(agent: str) -> str:
+    """Return the name of the queue of a class, the same as the function `queue_of` in the database."""
+    return agent if len(agent) <= _MAX_QUEUE_NAME else md5(agent.encode(), usedforsecurity=False).hexdigest()
 
-_OURS = f"""
+
+# The job engine
+
+_OWN_OBJECTS = f"""
     CREATE TABLE applied (name text PRIMARY KEY);
     CREATE INDEX jobs_by_run ON procrastinate_jobs ((args->>'run_id'));
     CREATE FUNCTION queue_of(agent text) RETURNS text LANGUAGE sql IMMUTABLE
-      RETURN CASE WHEN length(agent) <= {_LONGEST} THEN agent ELSE md5(agent) END;
+      RETURN CASE WHEN length(agent) <= {_MAX_QUEUE_NAME} THEN agent ELSE md5(agent) END;
     CREATE FUNCTION deliver(ids text[]) RETURNS void LANGUAGE plpgsql SET search_path = {SCHEMA} AS $$
     BEGIN
       PERFORM procrastinate_defer_jobs_v1(array_agg(ROW(
@@ -110,60 +117,65 @@ _OURS = f"""
 
 
 def prepare_engine(connection: Connection[Any], name: str) -> None:
-    """Make the tables of the engine, or bring them to what is installed, where that is needed."""
-    installed = _installed()
-    if _is_ready(connection, installed):
+    """Create the tables of the job engine, or bring them to the version of the installed engine."""
+    sql_files = _engine_sql_files()
+    if _is_ready(connection, sql_files):
         return
-    if installed is None:
-        raise StoreError(f"The workers of {name} need the extra `fleet`: pip install 'acorn-agents[fleet]'.")
+    if sql_files is None:
+        raise StoreError(
+            f"The workers of {name} need the extra `fleet`. Install it: pip install 'acorn-agents[fleet]'."
+        )
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock($1)", [APPLICATION_ID])
-        # Asked first: who may not make one is refused by `IF NOT EXISTS` too.
+        # Not `IF NOT EXISTS`: it needs the permission to create a schema even if the schema exists.
         if connection.execute("SELECT to_regnamespace($1)", [SCHEMA]).fetchone() == (None,):
             connection.execute(f"CREATE SCHEMA {SCHEMA}".encode())
         connection.execute(f"SET LOCAL search_path = {SCHEMA}".encode())
-        if _applied(connection) is None:
-            connection.execute((installed / "schema.sql").read_bytes())
-            connection.execute(_OURS.encode())
-            new = sorted(_migrations(installed))
+        applied = _applied_migrations(connection)
+        if applied is None:
+            connection.execute((sql_files / "schema.sql").read_bytes())
+            connection.execute(_OWN_OBJECTS.encode())
+            new = sorted(_engine_migrations(sql_files))
         else:
-            new = sorted(_migrations(installed) - (_applied(connection) or set()))
-            for each in new:
-                connection.execute((installed / "migrations" / each).read_bytes())
+            new = sorted(_engine_migrations(sql_files) - applied)
+            for migration in new:
+                connection.execute((sql_files / "migrations" / migration).read_bytes())
         connection.execute("INSERT INTO applied SELECT unnest($1::text[])", [new])
 
 
-def _is_ready(connection: Connection[Any], installed: Path | None) -> bool:
-    applied = _applied(connection)
-    return applied is not None and (installed is None or _migrations(installed) <= applied)
+def _is_ready(connection: Connection[Any], sql_files: Path | None) -> bool:
+    applied = _applied_migrations(connection)
+    return applied is not None and (sql_files is None or _engine_migrations(sql_files) <= applied)
 
 
-def _applied(connection: Connection[Any]) -> set[str] | None:
-    """The migrations of the engine that this database knows; None: it knows no engine."""
-    (found,) = connection.execute("SELECT to_regclass($1)", [f"{SCHEMA}.applied"]).fetchone() or (None,)
-    if found is None:
+def _applied_migrations(connection: Connection[Any]) -> set[str] | None:
+    """Return the migrations of the engine that were applied to this database. None if it has no engine."""
+    (table,) = connection.execute("SELECT to_regclass($1)", [f"{SCHEMA}.applied"]).fetchone() or (None,)
+    if table is None:
         return None
     return {name for (name,) in connection.execute(f"SELECT name FROM {SCHEMA}.applied".encode()).fetchall()}
 
 
-def _installed() -> Path | None:
-    """Where the SQL of the engine is; it need not be loaded for that."""
-    found = find_spec("procrastinate")
-    return None if found is None or found.origin is None else Path(found.origin).parent / "sql"
+def _engine_sql_files() -> Path | None:
+    """Return the folder with the SQL files of the installed engine, without importing the engine."""
+    engine = find_spec("procrastinate")
+    return None if engine is None or engine.origin is None else Path(engine.origin).parent / "sql"
 
 
-def _migrations(installed: Path) -> set[str]:
-    return {path.name for path in (installed / "migrations").glob("*.sql")}
+def _engine_migrations(sql_files: Path) -> set[str]:
+    return {path.name for path in (sql_files / "migrations").glob("*.sql")}
 
 
-# The workers
+# Workers
 
-_LOST = f"""
+_LOST_RUNS = f"""
     SELECT id FROM acorn.runs
     WHERE is_delivered AND status IN ('queued', 'stopped', 'running') AND agent = ANY($1::text[])
       AND coalesce(not_before, '-infinity') < clock_timestamp()
       AND CASE WHEN status = 'running'
-        THEN NOT EXISTS (SELECT FROM acorn.holders WHERE holders.id = runs.holder AND until > clock_timestamp())
+        THEN NOT EXISTS (
+          SELECT FROM acorn.processes WHERE processes.id = runs.process AND lease_expires > clock_timestamp()
+        )
         ELSE updated < clock_timestamp() - make_interval(secs => $2) END
       AND NOT EXISTS (
         SELECT FROM {SCHEMA}.procrastinate_jobs job WHERE args->>'run_id' = runs.id AND (
@@ -175,65 +187,65 @@ _LOST = f"""
       )
     LIMIT 1000
 """.encode()
-_WORK = b"""
+_REGISTER_WORKER = b"""
     INSERT INTO acorn.workers VALUES ($1, $2::text[], $3, clock_timestamp())
-    ON CONFLICT (holder) DO UPDATE SET agents = excluded.agents, places = excluded.places
+    ON CONFLICT (process) DO UPDATE SET agents = excluded.agents, concurrency = excluded.concurrency
 """
 
 
-def find_lost(transaction: Transaction, agents: Sequence[str], seconds: float) -> list[str]:
-    """Deliver anew the runs of these classes that nobody drives, and that no job will bring to anybody.
+def requeue_lost(transaction: Transaction, agents: Sequence[str], seconds: float) -> list[str]:
+    """Deliver the runs of some classes again that have no live process and no pending job.
 
-    One worker at a time looks. A run that rests is left alone for so long, and so is one whose job a worker has just
-    got: somebody may be about to claim it.
+    Only one worker at a time looks for them. A run that changed in the last `seconds`, or whose job a worker has just
+    fetched, is not touched: a worker may be about to claim it.
     """
     sql = b"SELECT pg_try_advisory_xact_lock($1)"
-    (is_first,) = transaction.execute(sql, [APPLICATION_ID + 1]).fetchone() or (False,)
-    if not is_first:
+    (is_only_one,) = transaction.execute(sql, [APPLICATION_ID + 1]).fetchone() or (False,)
+    if not is_only_one:
         return []
-    found = [run_id for (run_id,) in transaction.execute(_LOST, [list(agents), float(seconds)]).fetchall()]
-    if found:
-        transaction.execute(_DELIVER, [found])
-    return found
+    lost = [run_id for (run_id,) in transaction.execute(_LOST_RUNS, [list(agents), float(seconds)]).fetchall()]
+    if lost:
+        transaction.execute(_ADD_JOBS, [lost])
+    return lost
 
 
-def begin_work(transaction: Transaction, holder: Process, agents: Sequence[str], places: int) -> None:
-    transaction.execute(b"DELETE FROM acorn.workers WHERE holder NOT IN (SELECT id FROM acorn.holders)")
-    transaction.execute(_WORK, [holder.id, list(agents), places])
+def register_worker(transaction: Transaction, process: Process, agents: Sequence[str], concurrency: int) -> None:
+    transaction.execute(b"DELETE FROM acorn.workers WHERE process NOT IN (SELECT id FROM acorn.processes)")
+    transaction.execute(_REGISTER_WORKER, [process.id, list(agents), concurrency])
 
 
-def end_work(transaction: Transaction, holder: Process) -> None:
-    transaction.execute(b"DELETE FROM acorn.workers WHERE holder = $1", [holder.id])
+def unregister_worker(transaction: Transaction, process: Process) -> None:
+    transaction.execute(b"DELETE FROM acorn.workers WHERE process = $1", [process.id])
 
 
-# The fleet, at a glance
+# The state of the fleet
 
 
 class WorkerFacts(NamedTuple):
-    """A worker that lives."""
+    """A live worker."""
 
     host: str
     pid: int
     agents: Sequence[str]
-    places: int
-    """How many runs it drives at a time."""
+    concurrency: int
+    """The maximum number of runs at a time."""
     running: int
-    since: datetime
+    started: datetime
 
 
 class AgentFacts(NamedTuple):
-    """The runs of one class."""
+    """The delivered runs of one class."""
 
     agent: str
     queued: int
-    """Those that could begin."""
+    """Runs that could start now."""
     delayed: int
-    """Those whose time has not come."""
+    """Queued runs whose `not_before` is in the future."""
     running: int
     waiting: int
-    """For people."""
+    """Runs that wait for human input."""
     oldest: float | None
-    """Seconds that the one which could begin longest has waited."""
+    """Seconds for which the oldest run of `queued` has waited."""
     done: int
     """In the last minute."""
     failed: int
@@ -241,16 +253,17 @@ class AgentFacts(NamedTuple):
 
 
 class FleetFacts(NamedTuple):
-    """The workers of a store, and what they have to do."""
+    """The workers of a store and the runs of their classes."""
 
     workers: Sequence[WorkerFacts]
     agents: Sequence[AgentFacts]
 
 
 _WORKERS = b"""
-    SELECT host, pid, agents, places, (SELECT count(*) FROM acorn.runs WHERE runs.holder = workers.holder), since
-    FROM acorn.workers JOIN acorn.holders ON holders.id = workers.holder
-    WHERE until > clock_timestamp() ORDER BY since, host, pid
+    SELECT host, pid, agents, concurrency, (SELECT count(*) FROM acorn.runs WHERE runs.process = workers.process),
+      workers.started
+    FROM acorn.workers JOIN acorn.processes ON processes.id = workers.process
+    WHERE lease_expires > clock_timestamp() ORDER BY workers.started, host, pid
 """
 _AGENTS = b"""
     WITH due AS (
@@ -272,8 +285,3 @@ _AGENTS = b"""
 def fleet(transaction: Transaction) -> FleetFacts:
     workers = [WorkerFacts(*row) for row in transaction.execute(_WORKERS).fetchall()]
     return FleetFacts(workers, [AgentFacts(*row) for row in transaction.execute(_AGENTS).fetchall()])
-
-
-def queue_of(agent: str) -> str:
-    """The name of the queue of a class, as `queue_of` in the database gives it."""
-    return agent if len(agent) <= _LONGEST else md5(agent.encode(), usedforsecurity=False).hexdigest()

@@ -1,4 +1,4 @@
-"""What is read from the tables of a store in PostgreSQL. Each is called inside a transaction."""
+"""The read statements of the PostgreSQL store. Each function is called inside a transaction."""
 
 from __future__ import annotations
 
@@ -9,141 +9,181 @@ from typing import Any, NamedTuple
 
 from acorn.stores import rules
 from acorn.stores.lease import is_alive
-from acorn.stores.messages import as_seen
 from acorn.stores.port import JournalRow, Process, RunFacts, Status, StoredAnswer, StoredRun
 from acorn.stores.postgres.connection import Transaction
 from acorn.types import Request
 
-_HOLDER = """
-    holders.id, host, boot, pid, born, extract(epoch FROM clock_timestamp() - heard)::float8,
-    extract(epoch FROM until - clock_timestamp())::float8
+_PROCESS_COLUMNS = """
+    processes.id, host, boot, pid, process_started, extract(epoch FROM clock_timestamp() - last_heartbeat)::float8,
+    extract(epoch FROM lease_expires - clock_timestamp())::float8
 """
-_DRIVER = f"SELECT {_HOLDER} FROM acorn.holders WHERE id = $1".encode()
-_DRIVERS = f"""
-    SELECT {_HOLDER} FROM acorn.holders WHERE id IN (SELECT holder FROM acorn.runs WHERE holder IS NOT NULL)
+_PROCESS = f"SELECT {_PROCESS_COLUMNS} FROM acorn.processes WHERE id = $1".encode()
+_DRIVING_PROCESSES = f"""
+    SELECT {_PROCESS_COLUMNS} FROM acorn.processes
+    WHERE id IN (SELECT process FROM acorn.runs WHERE process IS NOT NULL)
 """.encode()
-_TOP = f"""
-    SELECT top.number, top.id, top.is_unwanted, run.number, run.status, {_HOLDER}
+_ROOT = f"""
+    SELECT top.number, top.id, top.cancel_requested, run.number, run.status, {_PROCESS_COLUMNS}
     FROM acorn.runs run JOIN acorn.runs top ON top.number = coalesce(run.root, run.number)
-    LEFT JOIN acorn.holders ON holders.id = top.holder WHERE run.id = $1
+    LEFT JOIN acorn.processes ON processes.id = top.process WHERE run.id = $1
 """.encode()
 _TREE = f"""
-    SELECT number, {rules.FACTS}, branch, input, overrides, record, state
-    FROM acorn.runs JOIN acorn.births ON births.run = number JOIN acorn.states ON states.run = number
+    SELECT number, {rules.FACTS_COLUMNS}, branch, input, overrides, record, state
+    FROM acorn.runs JOIN acorn.run_headers ON run_headers.run = number JOIN acorn.run_states ON run_states.run = number
     WHERE number = $1 OR root = $1 ORDER BY number
 """.encode()
-_FAMILY = b"SELECT number, id, parent FROM acorn.runs WHERE number = $1 OR root = $1 ORDER BY number"
+_PARENTS = b"SELECT number, id, parent FROM acorn.runs WHERE number = $1 OR root = $1 ORDER BY number"
 _JOURNAL = b"SELECT run, entry FROM acorn.entries WHERE root = $1 ORDER BY position"
-_BEHIND = b"SELECT run, position, entry FROM acorn.entries WHERE root = $1 AND position > $2 ORDER BY position"
+_JOURNAL_AFTER = b"SELECT run, position, entry FROM acorn.entries WHERE root = $1 AND position > $2 ORDER BY position"
 _STATUSES = f"""
-    SELECT runs.id, status, is_unwanted, {_HOLDER}
-    FROM acorn.runs LEFT JOIN acorn.holders ON holders.id = runs.holder
+    SELECT runs.id, status, cancel_requested, {_PROCESS_COLUMNS}
+    FROM acorn.runs LEFT JOIN acorn.processes ON processes.id = runs.process
     WHERE root IS NULL AND runs.id = ANY($1::text[])
 """.encode()
-_HOLDING = b"""
+_SEARCH = b"""
     SELECT id FROM acorn.runs WHERE root IS NULL AND id = ANY($1::text[]) AND (
-      EXISTS (SELECT 1 FROM acorn.births WHERE run = number AND input COLLATE "C" ILIKE $2)
+      EXISTS (SELECT 1 FROM acorn.run_headers WHERE run = number AND input COLLATE "C" ILIKE $2)
       OR EXISTS (SELECT 1 FROM acorn.entries WHERE entries.root = number AND entry COLLATE "C" ILIKE $2))
 """
 _FIND = b"SELECT id FROM acorn.runs WHERE root IS NULL AND starts_with(id, $1::text) ORDER BY id"
-_OF_TREE = "root = (SELECT coalesce(root, number) FROM acorn.runs WHERE id = $1)"
-_REQUESTS = f"SELECT {rules.REQUEST} FROM acorn.requests WHERE answered IS NULL"
-_ALL_REQUESTS = f"{_REQUESTS} ORDER BY asked, number".encode()
-_REQUESTS_OF = f"{_REQUESTS} AND {_OF_TREE} ORDER BY asked, number".encode()
+_IN_TREE = "root = (SELECT coalesce(root, number) FROM acorn.runs WHERE id = $1)"
+_OPEN_REQUESTS = f"SELECT {rules.REQUEST_COLUMNS} FROM acorn.requests WHERE answered IS NULL"
+_ALL_REQUESTS = f"{_OPEN_REQUESTS} ORDER BY asked, number".encode()
+_TREE_REQUESTS = f"{_OPEN_REQUESTS} AND {_IN_TREE} ORDER BY asked, number".encode()
 _ANSWERS = f"""
-    SELECT {rules.REQUEST}, answer, answered FROM acorn.requests WHERE {_OF_TREE} AND answered IS NOT NULL ORDER BY turn
+    SELECT {rules.REQUEST_COLUMNS}, answer, answered FROM acorn.requests
+    WHERE {_IN_TREE} AND answered IS NOT NULL ORDER BY answer_order
 """.encode()
 
 
-class PostgresDriverRow(NamedTuple):
-    """A process that holds runs, by the clock of the database."""
+# Processes
 
-    holder: Process
-    silence: float
-    """Seconds since it was last heard of."""
-    left: float
-    """Seconds until its lease runs out."""
+
+class PostgresProcessRow(NamedTuple):
+    """A process with its lease, by the clock of the database."""
+
+    process: Process
+    heartbeat_age: float
+    """Seconds since the last heartbeat."""
+    lease_left: float
+    """Seconds until the lease expires."""
 
     def is_alive(self) -> bool:
-        return is_alive(self.holder, self.left, 0.0)
+        return is_alive(self.process, self.lease_left, 0.0)
 
 
-def _driver_of(row: Sequence[Any]) -> PostgresDriverRow | None:
-    """Of a row of `_HOLDER`; None where there is none."""
-    return None if row[0] is None else PostgresDriverRow(Process(*row[:5]), row[5], row[6])
+def _to_process(row: Sequence[Any]) -> PostgresProcessRow | None:
+    """Convert a row of `_PROCESS_COLUMNS`. None if the columns are null."""
+    return None if row[0] is None else PostgresProcessRow(Process(*row[:5]), row[5], row[6])
 
 
-def driver(transaction: Transaction, holder_id: str | None) -> PostgresDriverRow | None:
-    """None: there is none, or nothing is known of it any more."""
-    row = transaction.execute(_DRIVER, [holder_id]).fetchone() if holder_id else None
-    return None if row is None else _driver_of(row)
+def read_process(transaction: Transaction, process_id: str | None) -> PostgresProcessRow | None:
+    """Return a process, or None if it is unknown."""
+    row = transaction.execute(_PROCESS, [process_id]).fetchone() if process_id else None
+    return None if row is None else _to_process(row)
 
 
-class _Top(NamedTuple):
-    """The root of a run."""
+# One tree
+
+
+class _RootRow(NamedTuple):
+    """The root of a run, with the number and the status of the run itself."""
 
     number: int
     id: str
-    is_unwanted: bool
+    cancel_requested: bool
     run: int
-    status: Status
-    driver: PostgresDriverRow | None
+    run_status: Status
+    process: PostgresProcessRow | None
 
-    def seen(self, status: Status) -> Status:
-        return as_seen(status, self.is_unwanted, lambda: self.driver is not None and self.driver.is_alive())
+    def visible_status(self, status: Status) -> Status:
+        """Return the status that readers see for a run of this tree."""
+        return rules.visible_status(
+            status, self.cancel_requested, lambda: self.process is not None and self.process.is_alive()
+        )
 
 
-def _top(transaction: Transaction, run_id: str) -> _Top | None:
-    row = transaction.execute(_TOP, [run_id]).fetchone()
-    return None if row is None else _Top._make([*row[:5], _driver_of(row[5:])])
+def _read_root(transaction: Transaction, run_id: str) -> _RootRow | None:
+    row = transaction.execute(_ROOT, [run_id]).fetchone()
+    return None if row is None else _RootRow._make([*row[:5], _to_process(row[5:])])
 
 
 def tree(transaction: Transaction, run_id: str) -> list[StoredRun]:
-    """A run and all below it; empty where there is none."""
-    top = _top(transaction, run_id)
-    if top is None:
+    """Return a run and the runs below it, or an empty list if it does not exist."""
+    root = _read_root(transaction, run_id)
+    if root is None:
         return []
-    runs, entries = transaction.execute(_TREE, [top.number]), transaction.execute(_JOURNAL, [top.number])
-    found = runs.fetchall()
-    if top.run != top.number:
-        wanted = _below(transaction, run_id, top.number)
-        found = [one for one in found if one[0] in wanted]
-    journals: dict[int, list[str]] = {one[0]: [] for one in found}
+    # Both statements are sent before the first result is read.
+    runs, entries = transaction.execute(_TREE, [root.number]), transaction.execute(_JOURNAL, [root.number])
+    rows = runs.fetchall()
+    if root.run != root.number:
+        numbers = _run_and_below(transaction, run_id, root.number)
+        rows = [row for row in rows if row[0] in numbers]
+    journals: dict[int, list[str]] = {row[0]: [] for row in rows}
     for number, entry in entries.fetchall():
         if number in journals:
             journals[number].append(entry)
-    return [rules.stored_run(one[1:], top.id, top.seen(one[3]), journals[one[0]]) for one in found]
+    return [rules.stored_run(row[1:], root.id, root.visible_status(row[3]), journals[row[0]]) for row in rows]
 
 
-def _below(transaction: Transaction, run_id: str, top: int) -> set[int]:
-    """The numbers of a run and of all below it; a parent stands before its branches."""
+def _run_and_below(transaction: Transaction, run_id: str, root: int) -> set[int]:
+    """Return the numbers of a run and of the runs below it."""
     ids = {run_id}
     numbers: set[int] = set()
-    for number, known, parent in transaction.execute(_FAMILY, [top]).fetchall():
-        if known in ids or parent in ids:
-            ids.add(known)
+    for number, member_id, parent in transaction.execute(_PARENTS, [root]).fetchall():  # parents come first
+        if member_id in ids or parent in ids:
+            ids.add(member_id)
             numbers.add(number)
     return numbers
 
 
+def follow(transaction: Transaction, run_id: str, after: int) -> tuple[Status | None, list[JournalRow]]:
+    root = _read_root(transaction, run_id)
+    if root is None:
+        return None, []
+    rows = transaction.execute(_JOURNAL_AFTER, [root.number, after]).fetchall()
+    numbers = None if root.run == root.number else _run_and_below(transaction, run_id, root.number)
+    entries = [JournalRow(position, entry) for run, position, entry in rows if numbers is None or run in numbers]
+    return root.visible_status(root.run_status), entries
+
+
+def requests(transaction: Transaction, run_id: str | None) -> list[Request]:
+    cursor = transaction.execute(_ALL_REQUESTS) if run_id is None else transaction.execute(_TREE_REQUESTS, [run_id])
+    return [rules.to_request(row) for row in cursor.fetchall()]
+
+
+def answers(transaction: Transaction, run_id: str) -> list[StoredAnswer]:
+    return [rules.to_answer(row) for row in transaction.execute(_ANSWERS, [run_id]).fetchall()]
+
+
+def media(transaction: Transaction, wanted: Sequence[str]) -> dict[str, bytes]:
+    sql = b"SELECT sha256, data FROM acorn.media WHERE sha256 = ANY($1::text[])"
+    return {sha256: bytes(data) for sha256, data in transaction.execute(sql, [list(wanted)]).fetchall()}
+
+
+# Many roots
+
+
 def find(transaction: Transaction, prefix: str) -> list[str]:
-    found = [run_id for (run_id,) in transaction.execute(_FIND, [prefix]).fetchall()]
-    return [prefix] if prefix in found else found
+    ids = [run_id for (run_id,) in transaction.execute(_FIND, [prefix]).fetchall()]
+    return [prefix] if prefix in ids else ids
 
 
 def statuses(transaction: Transaction, run_ids: Sequence[str]) -> dict[str, Status]:
-    """Of roots."""
-    alive: dict[str | None, bool] = {}
-    found: dict[str, Status] = {}
-    for run_id, status, is_unwanted, *held in transaction.execute(_STATUSES, [list(run_ids)]).fetchall():
-        if held[0] not in alive:
-            known = _driver_of(held)
-            alive[held[0]] = known is not None and known.is_alive()
-        found[run_id] = as_seen(status, is_unwanted, partial(bool, alive[held[0]]))
-    return found
+    """Return the status of each known root."""
+    is_alive_by_process: dict[str | None, bool] = {}
+    by_id: dict[str, Status] = {}
+    for run_id, status, cancel_requested, *process_row in transaction.execute(_STATUSES, [list(run_ids)]).fetchall():
+        process_id = process_row[0]
+        if process_id not in is_alive_by_process:
+            process = _to_process(process_row)
+            is_alive_by_process[process_id] = process is not None and process.is_alive()
+        is_driven = partial(bool, is_alive_by_process[process_id])
+        by_id[run_id] = rules.visible_status(status, cancel_requested, is_driven)
+    return by_id
 
 
-def listed(
+def list_runs(
     transaction: Transaction,
     status: Sequence[Status],
     agent: str | None,
@@ -151,59 +191,36 @@ def listed(
     before: datetime | None,
     limit: int | None,
 ) -> list[RunFacts]:
-    """Roots, the newest first."""
-    holding = [_driver_of(row) for row in transaction.execute(_DRIVERS).fetchall()]
-    values: list[Any] = [[held.holder.id for held in holding if held is not None and held.is_alive()]]
-    where = ["root IS NULL"]
+    """Return roots, newest first."""
+    processes = [_to_process(row) for row in transaction.execute(_DRIVING_PROCESSES).fetchall()]
+    values: list[object] = [[row.process.id for row in processes if row is not None and row.is_alive()]]
+    conditions = ["root IS NULL"]
 
-    def only(condition: str, value: Any) -> None:
+    def add(condition: str, value: object) -> None:
         values.append(value)
-        where.append(condition.replace("$", f"${len(values)}"))
+        conditions.append(condition.replace("$", f"${len(values)}"))
 
     if status:
-        only("seen = ANY($::text[])", list(status))
+        add("visible_status = ANY($::text[])", list(status))
     if agent is not None:
-        only("(agent = $::text OR right(agent, length($::text) + 1) IN (':' || $::text, '.' || $::text))", agent)
+        add("(agent = $::text OR right(agent, length($::text) + 1) IN (':' || $::text, '.' || $::text))", agent)
     if batch is not None:
-        only("batch = $", batch)
+        add("batch = $", batch)
     if before is not None:
-        only("started < $", before.astimezone(UTC))
+        add("started < $", before.astimezone(UTC))
     values.append(None if limit is None else max(limit, 0))
+    # The CASE is the SQL form of `rules.visible_status`. Its parameter is the list of live processes.
     sql = f"""
-        SELECT {rules.FACTS}, seen FROM acorn.runs, LATERAL (SELECT CASE
-          WHEN status <> 'running' OR holder = ANY($1::text[]) THEN status
-          WHEN is_unwanted THEN 'cancelled' ELSE 'stopped' END AS seen) AS looked
-        WHERE {" AND ".join(where)} ORDER BY started DESC, number DESC LIMIT ${len(values)}
+        SELECT {rules.FACTS_COLUMNS}, visible_status FROM acorn.runs, LATERAL (SELECT CASE
+          WHEN status <> 'running' OR process = ANY($1::text[]) THEN status
+          WHEN cancel_requested THEN 'cancelled' ELSE 'stopped' END AS visible_status) AS visible
+        WHERE {" AND ".join(conditions)} ORDER BY started DESC, number DESC LIMIT ${len(values)}
     """
-    found = transaction.execute(sql.encode(), values).fetchall()
-    return [rules.run_facts(tuple(row), row[0], seen) for *row, seen in found]
+    rows = transaction.execute(sql.encode(), values).fetchall()
+    return [rules.run_facts(tuple(row), row[0], visible_status) for *row, visible_status in rows]
 
 
-def holding(transaction: Transaction, run_ids: Sequence[str], text: str) -> list[str]:
-    """Roots that may say a text."""
-    found = transaction.execute(_HOLDING, [list(run_ids), rules.like(text)]).fetchall()
-    return [run_id for (run_id,) in found]
-
-
-def follow(transaction: Transaction, run_id: str, after: int) -> tuple[Status | None, list[JournalRow]]:
-    top = _top(transaction, run_id)
-    if top is None:
-        return None, []
-    found = transaction.execute(_BEHIND, [top.number, after]).fetchall()
-    wanted = None if top.run == top.number else _below(transaction, run_id, top.number)
-    heard = [JournalRow(position, entry) for run, position, entry in found if wanted is None or run in wanted]
-    return top.seen(top.status), heard
-
-
-def requests(transaction: Transaction, run_id: str | None) -> list[Request]:
-    found = transaction.execute(_ALL_REQUESTS) if run_id is None else transaction.execute(_REQUESTS_OF, [run_id])
-    return [rules.request(row) for row in found.fetchall()]
-
-
-def answers(transaction: Transaction, run_id: str) -> list[StoredAnswer]:
-    return [rules.answer(row) for row in transaction.execute(_ANSWERS, [run_id]).fetchall()]
-
-
-def media(transaction: Transaction, wanted: Sequence[str]) -> dict[str, bytes]:
-    sql = b"SELECT sha256, data FROM acorn.media WHERE sha256 = ANY($1::text[])"
-    return {sha256: bytes(data) for sha256, data in transaction.execute(sql, [list(wanted)]).fetchall()}
+def search(transaction: Transaction, run_ids: Sequence[str], text: str) -> list[str]:
+    """Return the roots that may contain a text."""
+    rows = transaction.execute(_SEARCH, [list(run_ids), rules.like_pattern(text)]).fetchall()
+    return [run_id for (run_id,) in rows]

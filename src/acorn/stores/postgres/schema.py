@@ -1,7 +1,6 @@
-"""The tables of a store in PostgreSQL, as the steps that lead from one version to the next. Forward only.
+"""The tables of the PostgreSQL store.
 
-They stand in a schema of their own, `acorn`. Whoever comes first makes them, under a lock that the others wait for. A
-step that was released never changes: databases that it made are out there.
+They are in a schema named `acorn`. The first process creates them under an advisory lock; others wait for the lock.
 """
 
 from __future__ import annotations
@@ -12,26 +11,32 @@ from typing import Any
 from psycopg import Connection
 
 from acorn.errors import StoreError
-from acorn.stores.sqlite.connection import APPLICATION_ID, Migration
+from acorn.stores.database import APPLICATION_ID, SCHEMA_VERSION
 
-FIRST: Migration = (
+TABLES: tuple[str, ...] = (
     "CREATE TABLE acorn.meta (version integer NOT NULL)",
-    "INSERT INTO acorn.meta VALUES (0)",
-    # A process that drives runs.
+    f"INSERT INTO acorn.meta VALUES ({SCHEMA_VERSION})",
+    # Processes that drive runs.
     """
-    CREATE TABLE acorn.holders (
-      id text PRIMARY KEY, host text NOT NULL, boot text NOT NULL, pid bigint NOT NULL, born text NOT NULL,
-      heard timestamptz NOT NULL, until timestamptz NOT NULL
+    CREATE TABLE acorn.processes (
+      id text PRIMARY KEY, host text NOT NULL, boot text NOT NULL, pid bigint NOT NULL, process_started text NOT NULL,
+      last_heartbeat timestamptz NOT NULL, lease_expires timestamptz NOT NULL
     )
     """,
-    # Who writes, and the number of its last transaction: so it finds out whether one was kept whose end it never heard.
-    # The number that PostgreSQL gives a transaction may be given to another one after a crash.
-    "CREATE TABLE acorn.writers (id text PRIMARY KEY, turn bigint NOT NULL, at timestamptz NOT NULL)",
-    # What a list shows of a run, and who drives it. `root` is the number of the run that a branch belongs to, and
-    # null for a run of its own: only that one has a holder. `length` counts the entries of its journal, `asks` the
-    # open requests of the whole tree. `attempts` counts holders that died while the tree had made `attempted` steps.
-    # Until `followed`, somebody wants to hear of each commit. Ids are in the order of their code points, as Python's.
-    # What changes with a commit is in no index, and pages have room for it, so that no index has to be written.
+    # The number of the last transaction of each writer. After a lost connection, the writer reads it to learn whether
+    # its transaction was committed. PostgreSQL's own transaction ids do not help: after a crash of the server, an id
+    # may be used again.
+    """
+    CREATE TABLE acorn.writers (id text PRIMARY KEY, last_transaction bigint NOT NULL, written timestamptz NOT NULL)
+    """,
+    # The facts of runs, and the process that drives each tree. `root` is the number of the root of a branch, and null
+    # for a root; only a root has a process. `entry_count` is the length of the journal. `open_requests` counts those of
+    # the whole tree. `takeovers` counts processes that died while the tree had `takeover_steps` steps, and
+    # `heartbeat_age` is the age of the last heartbeat of the previous process when its run was taken over. Until
+    # `watched_until`, each commit sends a notification. The workers drive runs with `is_delivered`, not before
+    # `not_before` and by `priority`.
+    # Ids sort by code point, as in Python. No index contains a column that most commits change, and the fill factor
+    # leaves space in the pages, so that such commits update no index.
     """
     CREATE TABLE acorn.runs (
       number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text COLLATE "C" NOT NULL UNIQUE, root bigint,
@@ -40,118 +45,111 @@ FIRST: Migration = (
       reasoning_tokens bigint NOT NULL, requests bigint NOT NULL, cache_write_tokens bigint NOT NULL,
       cost double precision, started timestamptz NOT NULL, updated timestamptz NOT NULL,
       seconds double precision NOT NULL,
-      batch text, item bigint, stop_reason text, error text, length bigint NOT NULL,
-      holder text, silence double precision NOT NULL DEFAULT 0, attempts integer NOT NULL DEFAULT 0,
-      attempted bigint NOT NULL DEFAULT -1, is_unwanted boolean NOT NULL DEFAULT false,
-      asks bigint NOT NULL DEFAULT 0, followed timestamptz
+      batch text, item bigint, stop_reason text, error text, entry_count bigint NOT NULL,
+      process text, heartbeat_age double precision NOT NULL DEFAULT 0, takeovers integer NOT NULL DEFAULT 0,
+      takeover_steps bigint NOT NULL DEFAULT -1, cancel_requested boolean NOT NULL DEFAULT false,
+      open_requests bigint NOT NULL DEFAULT 0, watched_until timestamptz,
+      is_delivered boolean NOT NULL DEFAULT false, priority integer NOT NULL DEFAULT 0, not_before timestamptz
     ) WITH (fillfactor = 70)
     """,
     "CREATE INDEX runs_by_time ON acorn.runs (started DESC, number DESC) WHERE root IS NULL",
     "CREATE INDEX runs_by_batch ON acorn.runs (batch, item) WHERE batch IS NOT NULL",
     "CREATE INDEX runs_by_root ON acorn.runs (root) WHERE root IS NOT NULL",
-    "CREATE INDEX runs_by_holder ON acorn.runs (holder) WHERE holder IS NOT NULL",
-    # What never changes of a run, and what changes with each commit: JSON that only acorn reads. It is text, as a
-    # JSON of PostgreSQL refuses some of what a model may write.
-    "CREATE TABLE acorn.births (run bigint PRIMARY KEY, branch text, input text NOT NULL, overrides text)",
+    "CREATE INDEX runs_by_process ON acorn.runs (process) WHERE process IS NOT NULL",
     """
-    CREATE TABLE acorn.states (run bigint PRIMARY KEY, record text NOT NULL, state text NOT NULL)
+    CREATE INDEX runs_delivered ON acorn.runs (agent, number)
+    WHERE is_delivered AND status IN ('queued', 'stopped', 'running')
+    """,
+    # JSON that only acorn reads: the header never changes, the state changes with each commit. The type is text,
+    # because PostgreSQL's JSON types refuse some characters that a model may write.
+    "CREATE TABLE acorn.run_headers (run bigint PRIMARY KEY, branch text, input text NOT NULL, overrides text)",
+    """
+    CREATE TABLE acorn.run_states (run bigint PRIMARY KEY, record text NOT NULL, state text NOT NULL)
     WITH (fillfactor = 70)
     """,
-    # The journals. A position is never given twice; those of a tree are in the order of its commits, as each of them
-    # has the root for itself.
+    # The journals. Positions are never used again. Within a tree they are in commit order, because each commit locks
+    # the root.
     """
     CREATE TABLE acorn.entries (
       root bigint NOT NULL, position bigint GENERATED ALWAYS AS IDENTITY, run bigint NOT NULL, entry text NOT NULL,
       PRIMARY KEY (root, position)
     )
     """,
-    # What people are asked, and what they answered; `turn` is the order of the answers of a tree.
+    # Requests for human input and their answers. `answer_order` numbers the answers of a tree.
     """
     CREATE TABLE acorn.requests (
       number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text NOT NULL UNIQUE, root bigint NOT NULL,
       run text NOT NULL, kind text NOT NULL, question text NOT NULL, tool text NOT NULL, arguments text NOT NULL,
-      branch text, choices text, asked timestamptz NOT NULL, answer text, answered timestamptz, turn bigint
+      branch text, choices text, asked timestamptz NOT NULL, answer text, answered timestamptz, answer_order bigint
     )
     """,
     "CREATE INDEX requests_by_root ON acorn.requests (root)",
-    # The data of pictures and files, once however many runs have them, and which trees have them.
+    "CREATE INDEX requests_open ON acorn.requests (asked, number) WHERE answered IS NULL",
+    # The data of images, audio and files, stored once, and the trees that use it.
     """
     CREATE TABLE acorn.media (
       number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, sha256 text NOT NULL UNIQUE, data bytea NOT NULL
     )
     """,
-    "CREATE TABLE acorn.media_of_runs (root bigint NOT NULL, medium bigint NOT NULL, PRIMARY KEY (root, medium))",
-    "CREATE INDEX media_by_medium ON acorn.media_of_runs (medium)",
-    "CREATE INDEX requests_open ON acorn.requests (asked, number) WHERE answered IS NULL",
-    # What the processes share: allowances, and the parts of each that count until their time is up. Whoever takes one
-    # has the allowance for itself.
-    "CREATE TABLE acorn.allowances (key text PRIMARY KEY, used timestamptz NOT NULL)",
+    "CREATE TABLE acorn.run_media (root bigint NOT NULL, blob bigint NOT NULL, PRIMARY KEY (root, blob))",
+    "CREATE INDEX run_media_by_blob ON acorn.run_media (blob)",
+    # Rate limits that all processes share, and the slices of each that count until they expire. A process that takes a
+    # slice locks the row of its rate limit.
+    "CREATE TABLE acorn.rate_limits (key text PRIMARY KEY, last_used timestamptz NOT NULL)",
     """
-    CREATE TABLE acorn.slices (
+    CREATE TABLE acorn.rate_limit_slices (
       number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, key text NOT NULL, requests bigint NOT NULL,
-      tokens bigint NOT NULL, until timestamptz NOT NULL
+      tokens bigint NOT NULL, expires timestamptz NOT NULL
     )
     """,
-    "CREATE INDEX slices_by_key ON acorn.slices (key, until)",
-)
-
-SECOND: Migration = (
-    # A run that is `delivered` is one of the workers', who begin it not before its time, and in the order of priority.
-    """
-    ALTER TABLE acorn.runs ADD is_delivered boolean NOT NULL DEFAULT false, ADD priority integer NOT NULL DEFAULT 0,
-      ADD not_before timestamptz
-    """,
-    """
-    CREATE INDEX runs_delivered ON acorn.runs (agent, number)
-    WHERE is_delivered AND status IN ('queued', 'stopped', 'running')
-    """,
-    # A process that drives what is delivered.
+    "CREATE INDEX rate_limit_slices_by_key ON acorn.rate_limit_slices (key, expires)",
+    # Worker processes, which drive the delivered runs of some classes.
     """
     CREATE TABLE acorn.workers (
-      holder text PRIMARY KEY, agents text[] NOT NULL, places bigint NOT NULL, since timestamptz NOT NULL
+      process text PRIMARY KEY, agents text[] NOT NULL, concurrency bigint NOT NULL, started timestamptz NOT NULL
     )
     """,
 )
 
-MIGRATIONS: tuple[Migration, ...] = (FIRST, SECOND)
-"""The first makes version 1 of nothing, the next version 2 of that."""
-
-_FOUND = """
+_SELECT_TABLES = """
     SELECT to_regclass('acorn.meta') IS NOT NULL,
       (SELECT count(*) FROM pg_class WHERE relnamespace = to_regnamespace('acorn'))
 """
 
 
-def prepare(connection: Connection[Any], name: str, migrations: Sequence[Migration]) -> None:
-    """Make the tables, or bring them to the newest version, where that is needed; refuse what is newer, or not ours."""
-    if _version(connection, name, len(migrations)) == len(migrations):
+def prepare(connection: Connection[Any], name: str, tables: Sequence[str] = TABLES) -> None:
+    """Create the tables if they do not exist. Refuse a foreign schema and another schema version."""
+    if _has_tables(connection, name):
         return
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock($1)", [APPLICATION_ID])
-        version = _version(connection, name, len(migrations))  # somebody else may have been first
-        if version == 0 and not _one(connection, "SELECT to_regnamespace('acorn') IS NOT NULL")[0]:
+        if _has_tables(connection, name):  # Another process was first.
+            return
+        if not _fetch_one(connection, "SELECT to_regnamespace('acorn') IS NOT NULL")[0]:
             connection.execute("CREATE SCHEMA acorn")
-        for migration in migrations[version:]:
-            for statement in migration:
-                connection.execute(statement.encode())
-        if version < len(migrations):
-            connection.execute("UPDATE acorn.meta SET version = $1", [len(migrations)])
+        for statement in tables:
+            connection.execute(statement.encode())
 
 
-def _version(connection: Connection[Any], name: str, newest: int) -> int:
-    has_meta, tables = _one(connection, _FOUND)
+def _has_tables(connection: Connection[Any], name: str) -> bool:
+    has_meta, tables = _fetch_one(connection, _SELECT_TABLES)
     if not has_meta:
         if tables:
-            raise StoreError(f"{name} has a schema `acorn` that is not of acorn; it was not touched.")
-        return 0
-    version = int(_one(connection, "SELECT max(version) FROM acorn.meta")[0] or 0)
-    if version > newest:
+            raise StoreError(
+                f"{name} has a schema `acorn` that another application created. Use another database. The schema was "
+                f"not changed."
+            )
+        return False
+    version = _fetch_one(connection, "SELECT max(version) FROM acorn.meta")[0]
+    if version != SCHEMA_VERSION:
         raise StoreError(
-            f"{name} has schema {version}, and this acorn knows up to {newest}; upgrade acorn. The database was not "
-            f"touched."
+            f"{name} has schema version {version}, but this version of acorn supports only version {SCHEMA_VERSION}. "
+            f"Upgrade acorn, or use another database. The database was not changed."
         )
-    return version
+    return True
 
 
-def _one(connection: Connection[Any], sql: str) -> Any:
-    return connection.execute(sql.encode()).fetchone()
+def _fetch_one(connection: Connection[Any], sql: str) -> tuple[Any, ...]:
+    row: tuple[Any, ...] | None = connection.execute(sql.encode()).fetchone()
+    assert row is not None
+    return row

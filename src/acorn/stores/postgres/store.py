@@ -1,7 +1,7 @@
-"""Runs in a PostgreSQL database: for many processes of many machines.
+"""The PostgreSQL store: runs in a database, for many processes on many machines.
 
-What is written goes through the writer, in transactions that many share; what is read goes past it. A process has one
-connection for each of the two, and one that listens while it drives or follows runs.
+Writes go through a writer that puts many of them into one transaction. Reads use their own connection. A process has
+one connection for each of the two, and a third one for notifications while it drives or watches runs.
 """
 
 from __future__ import annotations
@@ -13,89 +13,78 @@ from typing import TypeVar
 
 from acorn.stores.database import DatabaseStore
 from acorn.stores.port import Commit, Process, QueuedRun, WindowOrder, WindowSlice
-from acorn.stores.postgres import claims as driving
-from acorn.stores.postgres import claims as limits
-from acorn.stores.postgres import queue as queue
-from acorn.stores.postgres import reads as reads
-from acorn.stores.postgres import writes as writes
+from acorn.stores.postgres import claims, limits, queue, reads, writes
 from acorn.stores.postgres.connection import Database, PostgresConnection, Transaction
 from acorn.stores.postgres.listener import Listener, PostgresWatch
-from acorn.stores.postgres.schema import MIGRATIONS
 from acorn.stores.postgres.writer import PostgresWriter
-from acorn.stores.sqlite.connection import Migration
 from acorn.types import JsonObject
 
 T = TypeVar("T")
 
 
 class PostgresStore(DatabaseStore[Transaction]):
-    """A store in a database, `PostgresStore("postgresql://host/name")`. Its tables are made when it is first used."""
+    """A store in a database, such as `PostgresStore("postgresql://host/name")`. Its tables are created on first use."""
 
-    def __init__(self, url: str, *, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-        self._place = Database(url, migrations)
-        super().__init__(self._place.name, reads, driving, writes)
-        self._reading = PostgresConnection(self._place.open)
-        self._writing = PostgresConnection(self._place.open)
-        self._writer = PostgresWriter(self._writing, self._place)
-        self._listener = Listener(self._place)
+    def __init__(self, url: str) -> None:
+        self._database = Database(url)
+        super().__init__(self._database.name, reads, claims, writes)
+        self._read_connection = PostgresConnection(self._database.open)
+        self._write_connection = PostgresConnection(self._database.open)
+        self._writer = PostgresWriter(self._write_connection, self._database)
+        self._listener = Listener(self._database)
         self._has_engine = False
-        # Also when the program ends, and when the store is forgotten.
-        weakref.finalize(self, _close, self._listener, self._writer, self._writing, self._reading)
-
-    # By whoever drives a run
+        # Also closes the store at the end of the program, and when no reference to it is left.
+        weakref.finalize(self, _close, self._listener, self._writer, self._write_connection, self._read_connection)
 
     def commit(self, commit: Commit) -> Future[None]:
         return self._writer.submit(
             commit.root,
             lambda transaction: writes.commit(transaction, commit, self._name),
-            lambda transaction: writes.send(transaction, commit),
+            lambda transaction: writes.send_simple_commit(transaction, commit),
         )
 
-    # By whoever wants runs to begin elsewhere
-
-    def put(self, runs: Sequence[QueuedRun], *, deliver: bool = False) -> Sequence[str]:
+    def enqueue(self, runs: Sequence[QueuedRun], *, deliver: bool = False) -> Sequence[str]:
         if deliver:
             self.prepare_engine()
-        return self.transact(lambda transaction: writes.put(transaction, runs, deliver))
+        return self.transact(lambda transaction: writes.enqueue(transaction, runs, deliver))
 
-    # By its workers
+    def close(self) -> None:
+        _close(self._listener, self._writer, self._write_connection, self._read_connection)
+
+    # Called by workers
 
     def prepare_engine(self) -> None:
-        """Make sure that the engine has its tables."""
+        """Create the tables of the job engine if they do not exist."""
         if not self._has_engine:
-            self._place.use_once(lambda connection: queue.prepare_engine(connection, self._name))
+            self._database.use_once(lambda connection: queue.prepare_engine(connection, self._name))
             self._has_engine = True
 
     def engine_parameters(self) -> JsonObject:
-        """What a connection of the engine is opened with, secrets included."""
-        known = self._place.address.parameters
-        return {**known, "options": f"{known.get('options', '')} -c search_path={queue.SCHEMA}".strip()}
+        """Return the connection parameters for the job engine, including secrets."""
+        parameters = self._database.address.parameters
+        return {**parameters, "options": f"{parameters.get('options', '')} -c search_path={queue.SCHEMA}".strip()}
 
-    def begin_work(self, holder: Process, agents: Sequence[str], places: int) -> None:
-        """A process drives runs of these classes, so many at a time."""
-        self.transact(lambda transaction: queue.begin_work(transaction, holder, agents, places))
+    def register_worker(self, process: Process, agents: Sequence[str], concurrency: int) -> None:
+        """Register a worker that drives runs of some classes, up to `concurrency` at a time."""
+        self.transact(lambda transaction: queue.register_worker(transaction, process, agents, concurrency))
 
-    def end_work(self, holder: Process) -> None:
-        self.transact(lambda transaction: queue.end_work(transaction, holder))
+    def unregister_worker(self, process: Process) -> None:
+        """Remove a worker from the list of workers."""
+        self.transact(lambda transaction: queue.unregister_worker(transaction, process))
 
-    def find_lost(self, agents: Sequence[str], seconds: float) -> Sequence[str]:
-        """Deliver anew what nobody drives and no job brings to anybody."""
-        return self.transact(lambda transaction: queue.find_lost(transaction, agents, seconds))
+    def requeue_lost(self, agents: Sequence[str], seconds: float) -> Sequence[str]:
+        """Requeue runs that have no worker and no pending job, and return their ids."""
+        return self.transact(lambda transaction: queue.requeue_lost(transaction, agents, seconds))
 
-    def give_up(self, run_id: str, error: str) -> bool:
-        """Fail a run that no worker can drive; False where somebody does, or it is over."""
-        return self.transact(lambda transaction: driving.give_up(transaction, run_id, error), run_id)
+    def fail_undriven(self, run_id: str, error: str) -> bool:
+        """Fail a run that no worker can drive. Return False if a process drives it, or if it is finished."""
+        return self.transact(lambda transaction: claims.fail_undriven(transaction, run_id, error), run_id)
 
     def fleet(self) -> queue.FleetFacts:
-        """Its workers, and what they have to do."""
+        """Return the workers and the state of their queues."""
         return self._read(queue.fleet)
 
-    # By whoever looks on
-
-    def close(self) -> None:
-        _close(self._listener, self._writer, self._writing, self._reading)
-
-    # What it tells at once
+    # Notifications
 
     def watch(self, run_id: str) -> PostgresWatch:
         def register(seconds: float) -> int | None:
@@ -103,17 +92,17 @@ class PostgresStore(DatabaseStore[Transaction]):
 
         return PostgresWatch(self._listener, register)
 
-    def ring(self, holder: Process, call: Callable[[], None]) -> Callable[[], None]:
-        word = (driving.CANCELLED, holder.id)
-        self._listener.add(word, call)
-        return lambda: self._listener.remove(word, call)
+    def on_cancel_request(self, process: Process, call: Callable[[], None]) -> Callable[[], None]:
+        notification = (claims.CANCEL_CHANNEL, process.id)
+        self._listener.add(notification, call)
+        return lambda: self._listener.remove(notification, call)
 
-    # What machines share beside runs
+    # Shared rate limits
 
     def take(self, order: WindowOrder) -> WindowSlice:
-        # Past the writer, whose commits nobody should wait for here. Where it is not known whether something was
-        # taken, it is taken once more: what nobody has used comes back with the window.
-        return self._reading.write(self._place, lambda transaction: limits.take(transaction, order))
+        # Not through the writer, because a request must not wait for commits. If the connection breaks, the slice may
+        # be taken twice; the unused one expires with its window.
+        return self._read_connection.write(self._database, lambda transaction: limits.take(transaction, order))
 
     # Transactions
 
@@ -121,11 +110,11 @@ class PostgresStore(DatabaseStore[Transaction]):
         return self._writer.submit(run_id, act).result()
 
     def _read(self, act: Callable[[Transaction], T]) -> T:
-        return self._reading.read(self._place, act)
+        return self._read_connection.read(self._database, act)
 
 
-def _close(listener: Listener, writer: PostgresWriter, *others: PostgresConnection) -> None:
+def _close(listener: Listener, writer: PostgresWriter, *connections: PostgresConnection) -> None:
     listener.close()
     writer.close()
-    for connection in others:
+    for connection in connections:
         connection.close()

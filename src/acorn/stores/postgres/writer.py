@@ -1,14 +1,14 @@
-"""What waits to be written to a PostgreSQL database, in transactions that many share.
+"""The writer of the PostgreSQL store: many commits share a transaction, and their statements are sent together.
 
-The statements of all commits that wait are sent together. What came of each is known before the transaction is
-committed, so that of a connection that breaks at that moment only one thing has to be found out: whether that
-transaction was. Each writes its number, so the database knows.
+The result of each commit is known before the transaction is committed. If the connection breaks at that moment, only
+one question is open: whether the transaction was committed. Each transaction writes its number, so that the database
+can answer it.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,170 +17,186 @@ from psycopg import Connection
 
 from acorn.errors import StoreError
 from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter
-from acorn.stores.postgres.claims import count_turn, forget, last_turn
-from acorn.stores.postgres.claims import forget as forget_allowances
-from acorn.stores.postgres.connection import Database, PostgresConnection, Transaction, is_lost, piped
-from acorn.stores.postgres.writes import tell
+from acorn.stores.postgres.claims import delete_idle_processes
+from acorn.stores.postgres.connection import Database, PostgresConnection, Transaction, is_connection_lost, pipelined
+from acorn.stores.postgres.limits import delete_unused_limits
 
 T = TypeVar("T")
 
+_SendFirst = Callable[[Transaction], Callable[[], bool] | None]
+"""Sends a single statement that may be the whole job. The returned function tells whether it was; None if the job needs
+more statements."""
 
-_Ahead = Callable[[Transaction], Callable[[], bool] | None]
-"""Sends what may be all there is to do, and gives what tells whether it was; None: it has to be done in order."""
+WRITE_NUMBER = b"""
+    INSERT INTO acorn.writers VALUES ($1, $2, clock_timestamp())
+    ON CONFLICT (id) DO UPDATE SET last_transaction = excluded.last_transaction, written = excluded.written
+"""
+# `FOR UPDATE` waits for the end of the transaction, if the server still executes it.
+_READ_NUMBER = b"SELECT last_transaction FROM acorn.writers WHERE id = $1 FOR UPDATE"
 
 
 class _WriteJob(CommitJob):
-    """Something to be done in a transaction, in order, or ahead of what comes of others."""
+    """A function to call in a transaction, with an optional statement to send before the results of other jobs."""
 
     def __init__(
         self,
         writer: PostgresWriter,
         key: str | None,
         act: Callable[[Transaction], Any],
-        ahead: _Ahead | None,
+        send_first: _SendFirst | None,
     ) -> None:
         super().__init__(writer, act)
-        self.key, self.ahead = key, ahead
+        self.key, self.send_first = key, send_first
 
 
 class _UncertainCommit(NamedTuple):
-    """A transaction of which it is not known whether it was committed."""
+    """A transaction that may or may not have been committed."""
 
-    turn: int
+    number: int
     jobs: list[_WriteJob]
     outcomes: list[CommitResult]
 
 
 class PostgresWriter(GroupCommitWriter[Connection[Any], _WriteJob]):
-    def __init__(self, connection: PostgresConnection, place: Database) -> None:
-        super().__init__(connection, place.name)
-        self._place = place
-        self._doubt: _UncertainCommit | None = None
-        self._has_forgotten = False
-        self._begin_turns()
+    """Writes jobs to a PostgreSQL database."""
 
-    def _begin_turns(self) -> None:
-        self._id, self._turn = secrets.token_hex(8), 0
+    def __init__(self, connection: PostgresConnection, database: Database) -> None:
+        super().__init__(connection, database.name)
+        self._database = database
+        self._uncertain: _UncertainCommit | None = None
+        self._has_cleaned_up = False
+        self._reset_numbers()
+
+    def _reset_numbers(self) -> None:
+        self._id, self._number = secrets.token_hex(8), 0
 
     def submit(
-        self,
-        key: str | None,
-        act: Callable[[Transaction], T],
-        ahead: _Ahead | None = None,
+        self, key: str | None, act: Callable[[Transaction], T], send_first: _SendFirst | None = None
     ) -> Future[T]:
-        """Do it in a transaction; of what has the same key, only the first is done ahead."""
-        return self._put(_WriteJob(self, key, act, ahead))
+        """Call a function in a transaction. Of several jobs with one key, only the first is sent ahead of results."""
+        return self._put(_WriteJob(self, key, act, send_first))
 
     def _transact(self, opened: Callable[[], Connection[Any]], jobs: list[_WriteJob]) -> None:
         try:
-            self._patiently(opened, jobs)
+            self._write_with_retries(opened, jobs)
         except psycopg.Error as error:
-            if is_lost(error) or len(jobs) == 1:
+            if is_connection_lost(error) or len(jobs) == 1:
                 raise
-            for job in jobs:  # one of them is what the database does not like
+            for job in jobs:  # One of the jobs causes the error. Write each alone to find it.
                 try:
-                    self._patiently(opened, [job])
-                except psycopg.Error as own:
-                    job.outcome = job.outcome or CommitResult(error=self._told(own))
+                    self._write_with_retries(opened, [job])
+                except psycopg.Error as job_error:
+                    job.outcome = job.outcome or CommitResult(error=self._explain(job_error))
 
-    def _patiently(self, opened: Callable[[], Connection[Any]], jobs: list[_WriteJob]) -> None:
+    def _write_with_retries(self, opened: Callable[[], Connection[Any]], jobs: list[_WriteJob]) -> None:
         def act() -> None:
             connection = opened()
-            self._settle(connection)
-            self._forget(connection)
-            left = [job for job in jobs if job.outcome is None]
-            if left:
-                self._together(connection, left)
+            self._resolve_uncertain(connection)
+            self._clean_up(connection)
+            unwritten = [job for job in jobs if job.outcome is None]
+            if unwritten:
+                self._write_together(connection, unwritten)
 
-        self._place.patiently(act, self._connection.drop)
+        self._database.retry(act, self._connection.drop)
 
-    def _forget(self, connection: Connection[Any]) -> None:
-        """Once is enough."""
-        if not self._has_forgotten:
-            self._has_forgotten = True
-            forget(Transaction(connection))
-            forget_allowances(Transaction(connection))
+    def _clean_up(self, connection: Connection[Any]) -> None:
+        """Delete old rows, once per process."""
+        if not self._has_cleaned_up:
+            self._has_cleaned_up = True
+            delete_idle_processes(Transaction(connection))
+            delete_unused_limits(Transaction(connection))
 
-    def _together(self, connection: Connection[Any], jobs: list[_WriteJob]) -> None:
+    def _write_together(self, connection: Connection[Any], jobs: list[_WriteJob]) -> None:
         def act() -> list[CommitResult]:
             transaction = Transaction(connection)
             transaction.control(b"BEGIN")
-            count_turn(transaction, self._id, self._turn)
-            sent = self._send_ahead(transaction, jobs)
-            is_alone = len(jobs) == 1
-            done = [self._do(transaction, job, ahead, is_alone) for job, ahead in zip(jobs, sent, strict=True)]
-            if all(one.error is not None for one in done):
+            transaction.execute(WRITE_NUMBER, [self._id, self._number])
+            sent = self._send_first_statements(transaction, jobs)
+            is_single = len(jobs) == 1
+            results = [
+                self._execute(transaction, job, was_stored, is_single)
+                for job, was_stored in zip(jobs, sent, strict=True)
+            ]
+            if all(result.error is not None for result in results):
                 transaction.control(b"ROLLBACK")
-                return done
-            self._doubt = _UncertainCommit(self._turn, jobs, done)
+                return results
+            self._uncertain = _UncertainCommit(self._number, jobs, results)
             transaction.control(b"COMMIT")
-            tell(transaction, transaction.news)
-            return done
+            _notify(transaction, transaction.notifications)
+            return results
 
-        self._turn += 1
-        outcomes = piped(connection, act)
-        self._know(jobs, outcomes)
-        self._doubt = None
+        self._number += 1
+        outcomes = pipelined(connection, act)
+        self._set_outcomes(jobs, outcomes)
+        self._uncertain = None
 
-    def _send_ahead(self, transaction: Transaction, jobs: list[_WriteJob]) -> list[Callable[[], bool] | None]:
-        """What is the first of its key; a later one must find what came of that."""
+    def _send_first_statements(
+        self, transaction: Transaction, jobs: list[_WriteJob]
+    ) -> list[Callable[[], bool] | None]:
+        """Send the statement of the first job of each key. A later job of a key must see the result of the first."""
         keys: set[str | None] = set()
         sent: list[Callable[[], bool] | None] = []
         for job in jobs:
             is_first = job.key not in keys
             keys.add(job.key)
-            sent.append(job.ahead(transaction) if is_first and job.ahead is not None else None)
+            sent.append(job.send_first(transaction) if is_first and job.send_first is not None else None)
         return sent
 
-    def _do(
-        self, transaction: Transaction, job: _WriteJob, was_all: Callable[[], bool] | None, is_alone: bool
+    def _execute(
+        self, transaction: Transaction, job: _WriteJob, was_stored: Callable[[], bool] | None, is_single: bool
     ) -> CommitResult:
-        """Its failure undoes what it did, and nothing else."""
-        if was_all is None and job.ahead is not None:
-            was_all = job.ahead(transaction)
-        if was_all is not None and was_all():
+        """Execute a job. If it fails, only its own writes are undone."""
+        if was_stored is None and job.send_first is not None:
+            was_stored = job.send_first(transaction)
+        if was_stored is not None and was_stored():
             return CommitResult()
-        told = len(transaction.news)
-        if not is_alone:
+        notifications = len(transaction.notifications)
+        if not is_single:
             transaction.control(b"SAVEPOINT one")
         try:
             outcome = CommitResult(job.act(transaction))
-        except psycopg.Error:  # that undoes everything
+        except psycopg.Error:  # It has undone the whole transaction.
             raise
         except Exception as error:
             outcome = CommitResult(error=error)
-            del transaction.news[told:]
-            if not is_alone:
+            del transaction.notifications[notifications:]
+            if not is_single:
                 transaction.control(b"ROLLBACK TO one")
-        if not is_alone:
+        if not is_single:
             transaction.control(b"RELEASE one")
         return outcome
 
-    def _settle(self, connection: Connection[Any]) -> None:
-        """Find out what came of a transaction whose end was not heard."""
-        doubt = self._doubt
-        if doubt is not None:
-            if last_turn(Transaction(connection), self._id) == doubt.turn:
-                self._know(doubt.jobs, doubt.outcomes)
-            self._doubt = None
+    def _resolve_uncertain(self, connection: Connection[Any]) -> None:
+        """Find out whether the transaction during which the connection broke was committed."""
+        uncertain = self._uncertain
+        if uncertain is not None:
+            row = Transaction(connection).execute(_READ_NUMBER, [self._id]).fetchone()
+            if row is not None and row[0] == uncertain.number:
+                self._set_outcomes(uncertain.jobs, uncertain.outcomes)
+            self._uncertain = None
 
-    def _told(self, error: Exception) -> Exception:
+    def _explain(self, error: Exception) -> Exception:
         if not isinstance(error, psycopg.Error):
             return error
-        told = self._place.explained(error)
-        if self._doubt is not None:
-            self._doubt = None
-            told = StoreError(self._unknown(str(told)))
-        return told
-
-    def _unknown(self, why: str) -> str:
-        return (
-            f"Whether the last commit to {self._name} was kept is not known: {why} The run goes on from what was kept "
-            f"when it is resumed."
-        )
+        explained = self._database.explain(error)
+        if self._uncertain is not None:
+            self._uncertain = None
+            return StoreError(
+                f"The last commit to {self._name} may or may not be stored: {explained} A resumed run continues after "
+                f"its last stored commit."
+            )
+        return explained
 
     def after_fork(self, in_child: bool) -> None:
         if in_child:
-            self._doubt = None  # the parent's
-            self._begin_turns()
+            self._uncertain = None  # It belongs to the parent.
+            self._reset_numbers()
         super().after_fork(in_child)
+
+
+def _notify(transaction: Transaction, notifications: Iterable[tuple[str, str]]) -> None:
+    """Send notifications after the commit: a transaction that writes and notifies would wait for all others that do."""
+    unique = list(dict.fromkeys(notifications))
+    if unique:
+        sql = b"SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS news (channel, payload)"
+        transaction.execute(sql, [[channel for channel, _ in unique], [payload for _, payload in unique]])

@@ -1,15 +1,11 @@
-"""The tables of a store in SQLite, as the steps that lead from one version to the next. Forward only.
+"""The SQLite file of a store: its tables, how it is opened, and how to wait for other processes.
 
-A step that was released never changes: files that it made are out there.
+Only a file of acorn, or an empty or missing file, is ever changed. An existing file is first inspected in SQLite's
+immutable mode, which takes no locks and creates no files beside it. After a file exists, only SQLite opens it: if acorn
+closed its own file descriptor, the process would lose the locks that SQLite has on the file.
 
-A connection to a SQLite file, and how to wait for other processes.
-
-SQLite's own waiting is unfair: whoever waits longest sleeps longest. Here everybody sleeps for a short random time.
-
-Opening a SQLite file as a store: only one that is ours, or nothing yet, is ever touched.
-
-A file that is there is first looked at as if it could not change, which takes no locks and leaves nothing beside it.
-Files are never opened but by SQLite once they exist: closing one by hand would drop the locks that SQLite has on it.
+SQLite's built-in wait is unfair, because the process that has waited longest also sleeps longest. acorn lets every
+process sleep for a short random time instead.
 """
 
 from __future__ import annotations
@@ -27,315 +23,275 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from acorn.errors import StoreError
-from acorn.stores.database import SharedConnection
+from acorn.stores.database import APPLICATION_ID, SCHEMA_VERSION, SharedConnection
 
-APPLICATION_ID = 0x41434F52
-"""How a file says that it is a store of acorn."""
-
-Migration = tuple[str, ...]
-"""Statements that run in one transaction."""
-
-FIRST: Migration = (
-    # A process that drives runs; `heard` and `until` are seconds since 1970, as all times here.
+TABLES: tuple[str, ...] = (
+    # Processes that drive runs. All times are seconds since 1970.
     """
-    CREATE TABLE holders (
-      id TEXT PRIMARY KEY, host TEXT NOT NULL, boot TEXT NOT NULL, pid INTEGER NOT NULL, born TEXT NOT NULL,
-      heard REAL NOT NULL, until REAL NOT NULL
+    CREATE TABLE processes (
+      id TEXT PRIMARY KEY, host TEXT NOT NULL, boot TEXT NOT NULL, pid INTEGER NOT NULL, process_started TEXT NOT NULL,
+      last_heartbeat REAL NOT NULL, lease_expires REAL NOT NULL
     ) WITHOUT ROWID
     """,
-    # What a list shows of a run, and who drives it. `root` is the number of the run that a branch belongs to, and
-    # null for a run of its own: only that one has a holder. `length` counts the entries of its journal, `asks` the
-    # open requests of the whole tree. `attempts` counts holders that died while the tree had made `attempted` steps.
+    # The facts of runs, and the process that drives each tree. `root` is the number of the root of a branch, and null
+    # for a root; only a root has a process. `entry_count` is the length of the journal. `open_requests` counts those of
+    # the whole tree. `takeovers` counts processes that died while the tree had `takeover_steps` steps, and
+    # `heartbeat_age` is the age of the last heartbeat of the previous process when its run was taken over.
     """
     CREATE TABLE runs (
       number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, root INTEGER, parent TEXT, agent TEXT NOT NULL,
       status TEXT NOT NULL, model TEXT, steps INTEGER NOT NULL, input_tokens INTEGER NOT NULL,
       output_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL, reasoning_tokens INTEGER NOT NULL,
-      requests INTEGER NOT NULL, cost REAL, started REAL NOT NULL, updated REAL NOT NULL, seconds REAL NOT NULL,
-      batch TEXT, item INTEGER, stop_reason TEXT, error TEXT, length INTEGER NOT NULL,
-      holder TEXT, silence REAL NOT NULL DEFAULT 0, attempts INTEGER NOT NULL DEFAULT 0,
-      attempted INTEGER NOT NULL DEFAULT -1, is_unwanted INTEGER NOT NULL DEFAULT 0, asks INTEGER NOT NULL DEFAULT 0
+      requests INTEGER NOT NULL, cache_write_tokens INTEGER NOT NULL, cost REAL, started REAL NOT NULL,
+      updated REAL NOT NULL, seconds REAL NOT NULL, batch TEXT, item INTEGER, stop_reason TEXT, error TEXT,
+      entry_count INTEGER NOT NULL, process TEXT, heartbeat_age REAL NOT NULL DEFAULT 0,
+      takeovers INTEGER NOT NULL DEFAULT 0, takeover_steps INTEGER NOT NULL DEFAULT -1,
+      cancel_requested INTEGER NOT NULL DEFAULT 0, open_requests INTEGER NOT NULL DEFAULT 0
     )
     """,
     "CREATE INDEX runs_by_time ON runs (started DESC, number DESC) WHERE root IS NULL",
     "CREATE INDEX runs_by_batch ON runs (batch, item) WHERE batch IS NOT NULL",
     "CREATE INDEX runs_by_root ON runs (root) WHERE root IS NOT NULL",
-    "CREATE INDEX runs_by_holder ON runs (holder) WHERE holder IS NOT NULL",
-    # What never changes of a run, and what changes with each commit: JSON that only acorn reads.
-    "CREATE TABLE births (run INTEGER PRIMARY KEY, branch TEXT, input TEXT NOT NULL, overrides TEXT)",
-    "CREATE TABLE states (run INTEGER PRIMARY KEY, record TEXT NOT NULL, state TEXT NOT NULL)",
-    # The journals, in the order of the commits. A position is never given twice: where the last ones are deleted, one
-    # of root 0 keeps their place. AUTOINCREMENT would write one page more with each commit.
+    "CREATE INDEX runs_by_process ON runs (process) WHERE process IS NOT NULL",
+    # JSON that only acorn reads: the header never changes, the state changes with each commit.
+    "CREATE TABLE run_headers (run INTEGER PRIMARY KEY, branch TEXT, input TEXT NOT NULL, overrides TEXT)",
+    "CREATE TABLE run_states (run INTEGER PRIMARY KEY, record TEXT NOT NULL, state TEXT NOT NULL)",
+    # The journals, in commit order. Positions are never used again: when the last entries are deleted, an entry with
+    # root 0 reserves their positions. AUTOINCREMENT would write one more page in each commit.
     """
     CREATE TABLE entries (
       position INTEGER PRIMARY KEY, root INTEGER NOT NULL, run INTEGER NOT NULL, entry TEXT NOT NULL
     )
     """,
     "CREATE INDEX entries_by_root ON entries (root)",
-    # What people are asked, and what they answered; `turn` is the order of the answers of a tree.
+    # Requests for human input and their answers. `answer_order` numbers the answers of a tree.
     """
     CREATE TABLE requests (
       number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, root INTEGER NOT NULL, run TEXT NOT NULL,
       kind TEXT NOT NULL, question TEXT NOT NULL, tool TEXT NOT NULL, arguments TEXT NOT NULL, branch TEXT,
-      choices TEXT, asked REAL NOT NULL, answer TEXT, answered REAL, turn INTEGER
+      choices TEXT, asked REAL NOT NULL, answer TEXT, answered REAL, answer_order INTEGER
     )
     """,
     "CREATE INDEX requests_by_root ON requests (root)",
     "CREATE INDEX requests_open ON requests (asked, number) WHERE answered IS NULL",
-)
-
-SECOND: Migration = (
-    "ALTER TABLE runs ADD COLUMN cache_write_tokens INTEGER NOT NULL DEFAULT 0",
-    # The data of pictures and files, each once, and which trees have it.
+    # The data of images, audio and files, stored once, and the trees that use it.
     "CREATE TABLE media (number INTEGER PRIMARY KEY, sha256 TEXT NOT NULL UNIQUE, data BLOB NOT NULL)",
     """
-    CREATE TABLE media_of_runs (
-      root INTEGER NOT NULL, medium INTEGER NOT NULL, PRIMARY KEY (root, medium)
+    CREATE TABLE run_media (
+      root INTEGER NOT NULL, blob INTEGER NOT NULL, PRIMARY KEY (root, blob)
     ) WITHOUT ROWID
     """,
-    "CREATE INDEX media_by_medium ON media_of_runs (medium)",
+    "CREATE INDEX run_media_by_blob ON run_media (blob)",
 )
-
-MIGRATIONS: tuple[Migration, ...] = (FIRST, SECOND)
-"""The first makes version 1 of nothing, the next version 2 of that."""
-
 
 T = TypeVar("T")
 
-_PATIENCE = 60.0
+_TIMEOUT = 60.0
 """Seconds to wait for another process that is writing."""
-_GLANCE = 0.02
-"""Seconds for which a file that was there counts as there."""
-_PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL")
-"""What SQLite says where the same may succeed a moment later."""
+_STAT_INTERVAL = 0.02
+"""Seconds between two checks whether the file was replaced."""
+_TEMPORARY = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL")
+"""Errors after which a retry may succeed."""
 
 
-def jitter() -> float:
+# Waiting for other processes
+
+
+def retry_delay() -> float:
     return random.uniform(0.005, 0.05)
 
 
-def is_passing(error: sqlite3.Error) -> bool:
-    # What the module itself complains of has no name of SQLite.
-    return getattr(error, "sqlite_errorname", "").startswith(_PASSING)
-
-
-def patiently(act: Callable[[], T], busy: Callable[[], None] = lambda: None) -> T:
-    """Do it, again and again while another process is in the way."""
-    limit = time.monotonic() + _PATIENCE
+def retry_while_busy(act: Callable[[], T], on_busy: Callable[[], None] = lambda: None) -> T:
+    """Call a function, and repeat it while another process has the file locked."""
+    deadline = time.monotonic() + _TIMEOUT
     while True:
         try:
             return act()
         except sqlite3.OperationalError as error:
-            if not is_passing(error) or time.monotonic() > limit:
+            if not _error_name(error).startswith(_TEMPORARY) or time.monotonic() > deadline:
                 raise
-        busy()
-        time.sleep(jitter())
+        on_busy()
+        time.sleep(retry_delay())
 
 
-def explained(error: Exception, name: str) -> StoreError:
-    """What SQLite says, in words that help."""
-    kind = getattr(error, "sqlite_errorname", "")
-    if kind.startswith(_PASSING):
-        text = f"{name} is being written by another process for {_PATIENCE:.0f} s now ({error}); stop it, or wait."
+def _error_name(error: Exception) -> str:
+    # Errors that Python's `sqlite3` module raises itself have no SQLite name.
+    name: str = getattr(error, "sqlite_errorname", "")
+    return name
+
+
+def explain(error: Exception, name: str) -> StoreError:
+    """Return a `StoreError` that explains an error of SQLite."""
+    kind = _error_name(error)
+    if kind.startswith(_TEMPORARY):
+        text = (
+            f"Cannot write {name}: another process has been writing it for {_TIMEOUT:.0f} s ({error}). Stop that "
+            f"process, or wait."
+        )
     elif kind.startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_CANTOPEN")):
         text = (
-            f"{name} could not be read or written ({error}); see whether the disk is full and the directory writable."
+            f"Cannot read or write {name} ({error}). Check that the disk is not full and that the directory is "
+            f"writable."
         )
     elif kind.startswith(("SQLITE_READONLY", "SQLITE_PERM", "SQLITE_AUTH")):
-        text = f"{name} may not be written ({error}); see who owns the file and its directory."
+        text = f"Cannot write {name} ({error}). Check the owner of the file and its directory."
     elif kind.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
-        text = f"{name} is damaged ({error}); put back a copy of it, or read what is left with SQLite's `.recover`."
+        text = f"{name} is damaged ({error}). Restore a copy, or recover its content with SQLite's `.recover`."
     else:
-        text = f"{name} could not do it ({error})."
+        text = f"{name} failed ({error})."
     return StoreError(text)
 
 
 class FileConnection(SharedConnection[sqlite3.Connection]):
-    """One that is opened anew where its file was taken away, or another one put in its place."""
+    """A connection that is opened again if its file was deleted or replaced."""
 
-    def __init__(self, path: Path, opens: Callable[[], sqlite3.Connection]) -> None:
-        super().__init__(opens)
+    def __init__(self, path: Path, open_connection: Callable[[], sqlite3.Connection]) -> None:
+        super().__init__(open_connection)
         self._path = str(path)
-        self._file: object = None
-        self._looked = 0.0
+        self._file: tuple[int, int] | None = None
+        self._checked = 0.0
 
     def opened(self) -> sqlite3.Connection:
-        if time.monotonic() > self._looked + _GLANCE:
-            self._look()
+        if time.monotonic() > self._checked + _STAT_INTERVAL:
+            self._checked = time.monotonic()
+            if self._connection is not None and self._file != self._file_identity():
+                self.drop()
         if self._connection is None:
-            self._connection = self._opens()
-            self._file = self._identity()
+            self._connection = self._open()
+            self._file = self._file_identity()
         return self._connection
 
-    def _look(self) -> None:
-        self._looked = time.monotonic()
-        if self._connection is not None and self._file != self._identity():
-            self.drop()
-
-    def _identity(self) -> object:
+    def _file_identity(self) -> tuple[int, int] | None:
         try:
-            found = os.stat(self._path)
+            status = os.stat(self._path)
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
+
+# Opening the file
 
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "fuse.sshfs")
-"""File systems on which processes of several machines would not see each other's locks."""
-_making = threading.Lock()
+"""File systems on which processes of different machines do not see each other's locks."""
+_opening = threading.Lock()
 
 
-def open_file(path: Path, name: str, migrations: Sequence[Migration]) -> sqlite3.Connection:
-    """A connection to the store in a file, which is made or brought to the newest version where that is needed."""
+def open_file(path: Path, name: str, tables: Sequence[str] = TABLES) -> sqlite3.Connection:
+    """Return a connection to the store in a file. Create the file if it does not exist."""
     try:
-        with _making:
-            is_new = _is_new(path, name)
+        with _opening:
+            is_new = _check_path(path, name)
             _refuse_remote(path, name)
             if is_new:
                 with suppress(FileExistsError):
                     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0), 0o600))
-            _look(path, name, len(migrations))
-            return patiently(lambda: _prepared(path, name, migrations))
+            _inspect(path, name)
+            return retry_while_busy(lambda: _connect(path, name, tables))
     except OSError as error:
-        raise StoreError(f"{name} cannot be opened ({error.strerror}); see who owns it and its directory.") from error
+        raise StoreError(
+            f"Cannot open {name} ({error.strerror}). Check the owner of the file and its directory."
+        ) from error
     except sqlite3.Error as error:
-        raise explained(error, name) from error
+        raise explain(error, name) from error
 
 
-def _is_new(path: Path, name: str) -> bool:
+def _check_path(path: Path, name: str) -> bool:
+    """Return whether the file is missing. Raise `StoreError` if it cannot be a store."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         if not path.parent.is_dir():
-            raise StoreError(f"{name} cannot be made: there is no directory {str(path.parent)!r}; make it.") from None
+            raise StoreError(
+                f"Cannot create {name}: the directory {str(path.parent)!r} does not exist. Create it."
+            ) from None
         return True
     except NotADirectoryError:
-        raise StoreError(f"{name} cannot be made: {str(path.parent)!r} is no directory.") from None
+        raise StoreError(f"Cannot create {name}: {str(path.parent)!r} is not a directory.") from None
     if stat.S_ISDIR(mode):
-        raise StoreError(f"{name} is a directory; a store is a file in one.")
+        raise StoreError(f"{name} is a directory. Use the path of a file as the store.")
     if not stat.S_ISREG(mode):
-        raise StoreError(f"{name} is no ordinary file; a store is one.")
+        raise StoreError(f"{name} is not a regular file. Use the path of a regular file as the store.")
     if not os.access(path, os.R_OK | os.W_OK):
-        raise StoreError(f"{name} may not be read and written by this user; see who owns the file.")
+        raise StoreError(f"Cannot read and write {name} as this user. Check the owner of the file.")
     return False
 
 
-def _look(path: Path, name: str, newest: int) -> None:
-    """Refuse what is not ours, and what is newer, without touching it."""
+def _inspect(path: Path, name: str) -> None:
+    """Refuse a foreign file and another schema version without changing the file."""
     size = path.stat().st_size
     if size == 0:
         return
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro&immutable=1", uri=True)) as connection:
-            _refuse_foreign(connection, name, newest)
-            (page,) = connection.execute("PRAGMA page_size").fetchone()
+            _check_schema(connection, name)
+            (page_size,) = connection.execute("PRAGMA page_size").fetchone()
     except sqlite3.DatabaseError as error:
-        # A process that died, or works, while it moved pages from the log into the file: the log has them all.
-        if not (_has_log(path) and getattr(error, "sqlite_errorname", "").startswith("SQLITE_CORRUPT")):
-            raise _foreign(name, str(error)) from error
+        # The file looks corrupt if a process works, or died, while it moved pages from the log into the file. The log
+        # still has all pages.
+        if not (_has_log(path) and _error_name(error).startswith("SQLITE_CORRUPT")):
+            raise _foreign_file(name, str(error)) from error
     else:
-        if size % page and not _has_log(path):
-            raise _foreign(name, "it was cut off")
+        if size % page_size and not _has_log(path):
+            raise _foreign_file(name, "the file is truncated")
 
 
 def _has_log(path: Path) -> bool:
     return Path(f"{path}-wal").exists()
 
 
-def _refuse_foreign(connection: sqlite3.Connection, name: str, newest: int) -> int:
-    """The version of the schema."""
+def _check_schema(connection: sqlite3.Connection, name: str) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
-        raise _foreign(name, "a database of something else")
-    if version > newest:
+        raise _foreign_file(name, "it belongs to another application")
+    if version != SCHEMA_VERSION:
         raise StoreError(
-            f"{name} has schema {version}, and this acorn knows up to {newest}; upgrade acorn. The file was not "
-            f"touched."
+            f"{name} has schema version {version}, but this version of acorn supports only version {SCHEMA_VERSION}. "
+            f"Upgrade acorn, or use another file. The file was not changed."
         )
-    return int(version)
 
 
-def _foreign(name: str, why: str) -> StoreError:
-    return StoreError(f"{name} is not a store of acorn ({why}); the file was not touched.")
+def _foreign_file(name: str, reason: str) -> StoreError:
+    return StoreError(f"{name} is not a store of acorn ({reason}). Use another file. The file was not changed.")
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
-
-
-def _prepared(path: Path, name: str, migrations: Sequence[Migration]) -> sqlite3.Connection:
-    """Where others are in the way it begins anew: one that was refused the change to WAL would keep its lock."""
-    connection = _connect(path)
+def _connect(path: Path, name: str, tables: Sequence[str]) -> sqlite3.Connection:
+    """Open a connection. It is closed on any error: after a refused change to WAL it would keep its lock."""
+    connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
     try:
         connection.execute("PRAGMA synchronous = FULL")
         if connection.execute("PRAGMA application_id").fetchone()[0] == 0:
-            _make(connection, migrations)
-        version = _refuse_foreign(connection, name, len(migrations))
-        # Only now: a header that says so before there is anything else could be anybody's.
+            _create_tables(connection, tables)
+        _check_schema(connection, name)
+        # Not before the tables exist: a file that has only a WAL header could belong to any application.
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
-            raise StoreError(f"{name} cannot be a store: its file system does not allow a log beside it.")
-        if version < len(migrations):
-            _migrate(connection, path, migrations)
+            raise StoreError(
+                f"Cannot use {name} as a store: its file system does not support SQLite's write-ahead log. Use a "
+                f"local disk."
+            )
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def _make(connection: sqlite3.Connection, migrations: Sequence[Migration]) -> None:
+def _create_tables(connection: sqlite3.Connection, tables: Sequence[str]) -> None:
     connection.execute("BEGIN EXCLUSIVE")
     try:
         (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if application == 0 and tables == 0:
-            for migration in migrations:
-                for statement in migration:
-                    connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {len(migrations)}")
+        (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if application == 0 and objects == 0:
+            for statement in tables:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         connection.execute("COMMIT")
     except BaseException:
-        _roll_back(connection)
+        if connection.in_transaction:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
         raise
-
-
-def _migrate(connection: sqlite3.Connection, path: Path, migrations: Sequence[Migration]) -> None:
-    """Bring a file to the newest version, and keep a copy of what it was."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if version < len(migrations):
-            _copy(path, version)
-            for migration in migrations[version:]:
-                for statement in migration:
-                    connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {len(migrations)}")
-        connection.execute("COMMIT")
-    except BaseException:
-        _roll_back(connection)
-        raise
-    with suppress(sqlite3.OperationalError):  # so that an older acorn sees the version without opening the log
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-
-
-def _copy(path: Path, version: int) -> None:
-    """Beside it, `runs.db.v1`; a copy that is there stays. Nobody else writes now, and readers may read."""
-    names = [f"{path}.v{version}", *(f"{path}.v{version}-{again}" for again in range(2, 100))]
-    for name in names:
-        with suppress(FileExistsError):
-            os.close(os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-            with closing(_connect(path)) as reader:
-                reader.execute("VACUUM INTO ?", (name,))
-            return
-    raise StoreError(f"There are too many copies beside {path}; move {names[-1]!r} and the others away.")
-
-
-def _roll_back(connection: sqlite3.Connection) -> None:
-    if connection.in_transaction:
-        with suppress(sqlite3.Error):
-            connection.execute("ROLLBACK")
 
 
 def _refuse_remote(path: Path, name: str) -> None:
@@ -343,16 +299,17 @@ def _refuse_remote(path: Path, name: str) -> None:
         kind = file_system(path, Path("/proc/mounts").read_text(encoding="utf-8", errors="replace"))
         if kind in _REMOTE:
             raise StoreError(
-                f"{name} is on a network ({kind}), where SQLite cannot keep machines apart; put it on a local disk."
+                f"{name} is on a network file system ({kind}), where SQLite cannot lock files between machines. Use a "
+                f"local disk."
             )
 
 
 def file_system(path: Path, mounts: str) -> str | None:
-    """The kind of file system that a path is on, by what `/proc/mounts` says."""
+    """Return the type of the file system of a path, according to the text of `/proc/mounts`."""
     fields = [line.split(" ") for line in mounts.splitlines()]
-    found = [
+    matches = [
         (len(point), kind)
         for _, point, kind, *_ in fields
         if path.is_relative_to(point.replace("\\040", " ").replace("\\011", "\t").replace("\\134", "\\"))
     ]
-    return max(found)[1] if found else None
+    return max(matches)[1] if matches else None

@@ -1,304 +1,310 @@
-"""What is written to the tables of a store. Each is called inside a transaction, which its `StoreError` undoes."""
+"""The write statements of the SQLite store.
+
+Each function is called inside a transaction that its `StoreError` undoes.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from sqlite3 import Connection, IntegrityError
-from typing import Any, NamedTuple
+from sqlite3 import Connection, Cursor, IntegrityError
+from typing import NamedTuple
 
 from acorn.errors import StoreError
 from acorn.stores import messages, rules
 from acorn.stores.lease import lease
-from acorn.stores.port import NOT_BEGUN, Change, Commit, Medium, Process, QueuedRun, Status, StoredRun
-from acorn.stores.sqlite import reads as reads
+from acorn.stores.port import NOT_STARTED, Change, Commit, MediaBlob, Process, QueuedRun, Status, StoredRun
+from acorn.stores.sqlite import reads
 from acorn.types import Request, Usage
 
-_FORGOTTEN = 86_400.0
-"""Seconds after which a process that holds nothing is forgotten."""
-_SETS = ", ".join(f"{column} = ?" for column in f"{rules.CHANGED}, updated".split(", "))
-_UPDATE = f"UPDATE runs SET {_SETS}, holder = ? WHERE number = ? AND length = ?"
-# Without the holder, which stays who it is: it would write a page of an index.
-_GO_ON = f"""
-    UPDATE runs SET {_SETS}
-    WHERE id = ? AND length = ? AND holder = ? AND root IS NULL AND is_unwanted = 0 AND asks = 0 RETURNING number
+_FORGET_AFTER = 86_400.0
+"""Seconds after which an idle process is deleted."""
+_SET_CHANGE = ", ".join(f"{column} = ?" for column in f"{rules.CHANGE_COLUMNS}, updated".split(", "))
+_UPDATE_RUN = f"UPDATE runs SET {_SET_CHANGE}, process = ? WHERE number = ? AND entry_count = ?"
+# Without the process, which stays the same: setting it would write a page of an index.
+_UPDATE_RUNNING_ROOT = f"""
+    UPDATE runs SET {_SET_CHANGE}
+    WHERE id = ? AND entry_count = ? AND process = ? AND root IS NULL AND cancel_requested = 0 AND open_requests = 0
+    RETURNING number
 """
-_INSERT = f"""
-    INSERT INTO runs ({rules.BORN}, {rules.CHANGED}, updated, holder)
-    VALUES ({", ".join("?" * len(f"{rules.BORN}, {rules.CHANGED}, updated, holder".split(",")))})
+_INSERT_COLUMNS = f"{rules.HEADER_COLUMNS}, {rules.CHANGE_COLUMNS}, updated, process"
+_INSERT_RUN = f"INSERT INTO runs ({_INSERT_COLUMNS}) VALUES ({', '.join('?' * len(_INSERT_COLUMNS.split(',')))})"
+_INSERT_REQUEST = f"""
+    INSERT INTO requests (root, {rules.REQUEST_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (id) DO NOTHING
 """
-
-
-_NEW_MEDIUM = "INSERT INTO media (sha256, data) VALUES (?, ?)"
 
 
 class _RunRow(NamedTuple):
     number: int
     status: Status
-    holder: str | None
-    is_unwanted: int
-    asks: int
+    process: str | None
+    cancel_requested: int
+    open_requests: int
     root: int | None
-    silence: float
-    attempts: int
-    attempted: int
+    heartbeat_age: float
+    takeovers: int
+    takeover_steps: int
 
 
-_SELECT = f"SELECT {', '.join(_RunRow._fields)} FROM runs WHERE id = ?"
+_SELECT_RUN = f"SELECT {', '.join(_RunRow._fields)} FROM runs WHERE id = ?"
 
 
-def _run(connection: Connection, run_id: str) -> _RunRow | None:
-    row = _do(connection, _SELECT, (run_id,)).fetchone()
+def _read_run(connection: Connection, run_id: str) -> _RunRow | None:
+    row = _execute(connection, _SELECT_RUN, (run_id,)).fetchone()
     return _RunRow(*row) if row else None
 
 
-def _do(connection: Connection, sql: str, values: Sequence[Any]) -> Any:
-    """Execute it, whatever half characters the values hold."""
+def _execute(connection: Connection, sql: str, values: Sequence[object]) -> Cursor:
+    """Execute a statement whose values may contain lone surrogates."""
     try:
-        return connection.execute(sql, values)
+        return connection.execute(sql, tuple(values))
     except UnicodeEncodeError:
-        return connection.execute(sql, rules.bindable(values))
+        return connection.execute(sql, rules.encodable(values))
 
 
-# A commit
+# Commits
 
 
 def commit(connection: Connection, commit: Commit, name: str) -> None:
     now = time.time()
     is_simple = len(commit.changes) == 1 and not commit.requests and not commit.media
-    if is_simple and _continues(connection, commit, commit.changes[0], now):
+    if is_simple and _commit_running_root(connection, commit, commit.changes[0], now):
         return
-    root = _run(connection, commit.root)
+    root = _read_run(connection, commit.root)
     first = commit.changes[0] if commit.changes else None
-    if first is not None and first.run_id == commit.root and first.birth is not None:
+    if first is not None and first.run_id == commit.root and first.header is not None:
         if root is not None:
-            raise messages.exists(commit.root, name, *_seen(connection, commit.root, root, now))
-        if first.birth.parent is not None:
-            raise messages.parent_missing(commit.root, first.birth.parent, commit.root)
-        _register(connection, commit.holder, now, lease())
-        number = _insert_header(connection, first, None, commit.holder, now, name)
-        is_unwanted, asks, changes = False, 0, commit.changes[1:]
+            raise messages.run_exists(commit.root, name, *_status_and_driver(connection, commit.root, root, now))
+        if first.header.parent is not None:
+            raise messages.parent_missing(commit.root, first.header.parent, commit.root)
+        _set_lease(connection, commit.process, now, lease())
+        number = _insert_run(connection, first, None, commit.process, now, name)
+        cancel_requested, open_requests, changes = False, 0, commit.changes[1:]
     else:
-        number, is_unwanted, asks = _fence(connection, commit, root, name)
+        root = _check_claim(connection, commit, root, name)
+        number, cancel_requested, open_requests = root.number, bool(root.cancel_requested), root.open_requests
         changes = commit.changes
-    has_root = len(changes) < len(commit.changes)
+    is_root_updated = len(changes) < len(commit.changes)
     for change in changes:
-        if change.birth is not None:
-            _refuse_orphan(connection, change.run_id, change.birth.parent, number, commit.root)
-            _insert_header(connection, change, number, None, now, name)
+        if change.header is not None:
+            _check_parent(connection, change.run_id, change.header.parent, number, commit.root)
+            _insert_run(connection, change, number, None, now, name)
         elif change.run_id == commit.root:
-            has_root = True
-            _change(connection, number, number, change, is_unwanted, commit.holder, now)
+            is_root_updated = True
+            _update_run(connection, number, number, change, cancel_requested, commit.process, now)
         else:
-            _change(connection, number, _branch(connection, change, number), change, False, None, now)
-    if not has_root:
+            branch = _branch_number(connection, change.run_id, number)
+            _update_run(connection, number, branch, change, False, None, now)
+    if not is_root_updated:
         connection.execute("UPDATE runs SET updated = ? WHERE number = ?", (now, number))
-    if commit.requests or asks:
-        _ask(connection, number, commit.requests)
-    for medium in commit.media:
-        _keep_medium(connection, number, medium)
+    if commit.requests or open_requests:
+        _set_open_requests(connection, number, commit.requests)
+    for blob in commit.media:
+        _store_media(connection, number, blob)
 
 
-def _continues(connection: Connection, commit: Commit, change: Change, now: float) -> bool:
-    """Most commits: a root that nothing stands against has something new. In one statement less; False: look closer."""
-    if change.birth is not None or change.run_id != commit.root or change.status != "running":
+def _commit_running_root(connection: Connection, commit: Commit, change: Change, now: float) -> bool:
+    """Store the most common commit, new entries of a running root, with one statement less.
+
+    Return False without any change if the commit needs the complete checks.
+    """
+    if change.header is not None or change.run_id != commit.root or change.status != "running":
         return False
-    values = (*rules.change_row(change, "running"), now, change.run_id, change.since, commit.holder.id)
-    row = _do(connection, _GO_ON, values).fetchone()
+    values = (*rules.change_row(change, "running"), now, change.run_id, change.offset, commit.process.id)
+    row = _execute(connection, _UPDATE_RUNNING_ROOT, values).fetchone()
     if row is None:
         return False
-    _keep(connection, row[0], row[0], change)
+    _store_state(connection, row[0], row[0], change)
     return True
 
 
-def _fence(connection: Connection, commit: Commit, root: _RunRow | None, name: str) -> tuple[int, bool, int]:
-    """The number of the root, where this holder has it and nobody wants it cancelled; and its open requests."""
+def _check_claim(connection: Connection, commit: Commit, root: _RunRow | None, name: str) -> _RunRow:
+    """Return the root. Raise `StoreError` unless the process of the commit drives it and the run may continue."""
     if root is None:
-        raise messages.deleted(commit.root, name)
-    if root.holder != commit.holder.id:
-        taker = reads.driver(connection, root.holder)
-        raise messages.lost(commit.root, taker and taker.holder, root.silence, root.status)
-    is_unwanted = bool(root.is_unwanted)
-    if is_unwanted and not any(messages.ends(one.status) for one in commit.changes if one.run_id == commit.root):
+        raise messages.run_deleted(commit.root, name)
+    if root.process != commit.process.id:
+        new_process = reads.read_process(connection, root.process)
+        raise messages.taken_over(commit.root, new_process and new_process.process, root.heartbeat_age, root.status)
+    if rules.is_refused_by_cancel(commit, bool(root.cancel_requested)):
         raise messages.cancelled_by_request(commit.root)
-    return root.number, is_unwanted, root.asks
+    return root
 
 
-def _refuse_orphan(connection: Connection, run_id: str, parent: str | None, root: int, root_id: str) -> None:
+def _check_parent(connection: Connection, run_id: str, parent: str | None, root: int, root_id: str) -> None:
     sql = "SELECT number FROM runs WHERE id = ? AND coalesce(root, number) = ?"
-    if parent is None or _do(connection, sql, (parent, root)).fetchone() is None:
+    if parent is None or _execute(connection, sql, (parent, root)).fetchone() is None:
         raise messages.parent_missing(run_id, parent, root_id)
 
 
-def _insert_header(
-    connection: Connection, change: Change, root: int | None, holder: Process | None, now: float, name: str
+def _insert_run(
+    connection: Connection, change: Change, root: int | None, process: Process | None, now: float, name: str
 ) -> int:
-    assert change.birth is not None
-    birth = change.birth
-    holds = holder.id if holder is not None and change.status == "running" else None
-    born = rules.in_seconds(rules.header_row(change.run_id, birth, root))
-    values = (*born, *rules.change_row(change, change.status), now, holds)
+    """Insert a new run and return its number."""
+    assert change.header is not None
+    header = change.header
+    process_id = process.id if process is not None and change.status == "running" else None
+    header_row = rules.times_to_seconds(rules.header_row(change.run_id, header, root))
+    values = (*header_row, *rules.change_row(change, change.status), now, process_id)
     try:
-        number = int(_do(connection, _INSERT, values).lastrowid)
+        number = _execute(connection, _INSERT_RUN, values).lastrowid
     except IntegrityError as error:
-        raise messages.created_twice(change.run_id, name) from error
-    _do(connection, "INSERT INTO births VALUES (?, ?, ?, ?)", (number, birth.branch, birth.input, birth.overrides))
-    _do(
-        connection,
-        "INSERT INTO states VALUES (?, ?, ?)",
-        (
-            number,
-            "{}" if change.record is None else change.record,
-            NOT_BEGUN if change.state is None else change.state,
-        ),
-    )
-    _append(connection, number if root is None else root, number, change.entries)
+        raise messages.branch_exists(change.run_id, name) from error
+    assert number is not None
+    header_values = (number, header.branch, header.input, header.overrides)
+    _execute(connection, "INSERT INTO run_headers VALUES (?, ?, ?, ?)", header_values)
+    record = "{}" if change.record is None else change.record
+    state = NOT_STARTED if change.state is None else change.state
+    _execute(connection, "INSERT INTO run_states VALUES (?, ?, ?)", (number, record, state))
+    _append_entries(connection, number if root is None else root, number, change.entries)
     return number
 
 
-def _branch(connection: Connection, change: Change, root: int) -> int:
-    row = _do(connection, "SELECT number FROM runs WHERE id = ? AND root = ?", (change.run_id, root)).fetchone()
+def _branch_number(connection: Connection, run_id: str, root: int) -> int:
+    row = _execute(connection, "SELECT number FROM runs WHERE id = ? AND root = ?", (run_id, root)).fetchone()
     if row is None:
-        raise messages.store_incomplete(change.run_id, None, change.since)
+        raise messages.unknown_run(run_id)
     return int(row[0])
 
 
-def _change(
+def _update_run(
     connection: Connection,
     root: int,
     number: int,
     change: Change,
-    is_unwanted: bool,
-    holder: Process | None,
+    cancel_requested: bool,
+    process: Process | None,
     now: float,
 ) -> None:
-    status = messages.with_cancelling(change.status, is_unwanted)
-    holds = holder.id if holder is not None and status == "running" else None
-    values = (*rules.change_row(change, status), now, holds, number, change.since)
-    if _do(connection, _UPDATE, values).rowcount == 0:
-        (length,) = connection.execute("SELECT length FROM runs WHERE number = ?", (number,)).fetchone()
-        raise messages.store_incomplete(change.run_id, length, change.since)
-    if is_unwanted:
-        connection.execute("UPDATE runs SET is_unwanted = 0 WHERE number = ?", (number,))
-    _keep(connection, root, number, change)
+    status = rules.apply_cancel(change.status, cancel_requested)
+    process_id = process.id if process is not None and status == "running" else None
+    values = (*rules.change_row(change, status), now, process_id, number, change.offset)
+    if _execute(connection, _UPDATE_RUN, values).rowcount == 0:
+        (entry_count,) = connection.execute("SELECT entry_count FROM runs WHERE number = ?", (number,)).fetchone()
+        raise messages.wrong_offset(change.run_id, entry_count, change.offset)
+    if cancel_requested:
+        connection.execute("UPDATE runs SET cancel_requested = 0 WHERE number = ?", (number,))
+    _store_state(connection, root, number, change)
 
 
-def _keep(connection: Connection, root: int, number: int, change: Change) -> None:
+def _store_state(connection: Connection, root: int, number: int, change: Change) -> None:
     if change.state is not None:
-        _do(connection, "UPDATE states SET state = ? WHERE run = ?", (change.state, number))
+        _execute(connection, "UPDATE run_states SET state = ? WHERE run = ?", (change.state, number))
     if change.record is not None:
-        _do(connection, "UPDATE states SET record = ? WHERE run = ?", (change.record, number))
-    _append(connection, root, number, change.entries)
+        _execute(connection, "UPDATE run_states SET record = ? WHERE run = ?", (change.record, number))
+    _append_entries(connection, root, number, change.entries)
 
 
-def _append(connection: Connection, root: int, number: int, entries: Sequence[str]) -> None:
+def _append_entries(connection: Connection, root: int, number: int, entries: Sequence[str]) -> None:
     for entry in entries:
-        _do(connection, "INSERT INTO entries (root, run, entry) VALUES (?, ?, ?)", (root, number, entry))
+        _execute(connection, "INSERT INTO entries (root, run, entry) VALUES (?, ?, ?)", (root, number, entry))
 
 
-def _keep_medium(connection: Connection, root: int, medium: Medium) -> None:
-    sql = "SELECT number FROM media WHERE sha256 = ?"
-    row = connection.execute(sql, (medium.sha256,)).fetchone()
-    number = row[0] if row else connection.execute(_NEW_MEDIUM, medium).lastrowid
-    connection.execute("INSERT OR IGNORE INTO media_of_runs VALUES (?, ?)", (root, number))
+def _store_media(connection: Connection, root: int, blob: MediaBlob) -> None:
+    row = connection.execute("SELECT number FROM media WHERE sha256 = ?", (blob.sha256,)).fetchone()
+    number = row[0] if row else connection.execute("INSERT INTO media (sha256, data) VALUES (?, ?)", blob).lastrowid
+    connection.execute("INSERT OR IGNORE INTO run_media VALUES (?, ?)", (root, number))
 
 
-def _ask(connection: Connection, root: int, requests: Sequence[Request]) -> None:
-    """From now on these are open, those that have an answer apart, and no others."""
-    marks = ", ".join("?" * len(requests))
-    _do(
+def _set_open_requests(connection: Connection, root: int, requests: Sequence[Request]) -> None:
+    """Replace the open requests of a tree. Answered requests stay."""
+    placeholders = ", ".join("?" * len(requests))
+    _execute(
         connection,
-        f"DELETE FROM requests WHERE root = ? AND answered IS NULL AND id NOT IN ({marks})",
+        f"DELETE FROM requests WHERE root = ? AND answered IS NULL AND id NOT IN ({placeholders})",
         (root, *(request.id for request in requests)),
     )
-    sql = f"""
-        INSERT INTO requests (root, {rules.REQUEST}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING
-    """
     for request in requests:
-        _do(connection, sql, (root, *rules.in_seconds(rules.request_row(request))))
-    sql = (
-        "UPDATE runs SET asks = (SELECT count(*) FROM requests WHERE root = ?1 AND answered IS NULL) WHERE number = ?1"
-    )
+        _execute(connection, _INSERT_REQUEST, (root, *rules.times_to_seconds(rules.request_row(request))))
+    sql = """
+        UPDATE runs SET open_requests = (SELECT count(*) FROM requests WHERE root = ?1 AND answered IS NULL)
+        WHERE number = ?1
+    """
     connection.execute(sql, (root,))
 
 
-# Who drives it
+# Claims and leases
 
 
-def _register(connection: Connection, holder: Process, now: float, seconds: float) -> None:
-    """A process is heard of, and lives for so long."""
-    sql = "UPDATE holders SET heard = ?, until = ? WHERE id = ?"
-    if connection.execute(sql, (now, now + seconds, holder.id)).rowcount:
+def _set_lease(connection: Connection, process: Process, now: float, seconds: float) -> None:
+    """Record a heartbeat of a process, and extend its lease."""
+    sql = "UPDATE processes SET last_heartbeat = ?, lease_expires = ? WHERE id = ?"
+    if connection.execute(sql, (now, now + seconds, process.id)).rowcount:
         return
-    sql = "DELETE FROM holders WHERE until < ? AND id NOT IN (SELECT holder FROM runs WHERE holder IS NOT NULL)"
-    connection.execute(sql, (now - _FORGOTTEN,))
-    values = (holder.id, holder.host, holder.boot, holder.pid, holder.born, now, now + seconds)
-    _do(connection, "INSERT INTO holders VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+    sql = """
+        DELETE FROM processes WHERE lease_expires < ?
+          AND id NOT IN (SELECT process FROM runs WHERE process IS NOT NULL)
+    """
+    connection.execute(sql, (now - _FORGET_AFTER,))
+    values = (process.id, process.host, process.boot, process.pid, process.started, now, now + seconds)
+    _execute(connection, "INSERT INTO processes VALUES (?, ?, ?, ?, ?, ?, ?)", values)
 
 
-def beat(connection: Connection, holder: Process, seconds: float) -> list[str]:
-    _register(connection, holder, time.time(), seconds)
-    sql = "SELECT id FROM runs WHERE holder = ? AND is_unwanted ORDER BY number"
-    return [run_id for (run_id,) in connection.execute(sql, (holder.id,))]
+def renew_lease(connection: Connection, process: Process, seconds: float) -> list[str]:
+    _set_lease(connection, process, time.time(), seconds)
+    sql = "SELECT id FROM runs WHERE process = ? AND cancel_requested ORDER BY number"
+    return [run_id for (run_id,) in connection.execute(sql, (process.id,))]
 
 
-def claim(connection: Connection, run_id: str, holder: Process) -> list[StoredRun] | StoreError | None:
-    """An error that is returned, not raised, lets what was found out be kept."""
+def claim(connection: Connection, run_id: str, process: Process) -> list[StoredRun] | StoreError | None:
+    """Claim a run. An error is returned instead of raised if the counted takeover must be committed."""
     now = time.time()
-    run = _run(connection, run_id)
+    run = _read_run(connection, run_id)
     if run is None:
         return None
     _refuse_branch(connection, run_id, run)
-    status, driver = _seen(connection, run_id, run, now)
+    status, driver = _status_and_driver(connection, run_id, run, now)
     if driver is not None:
         raise driver
-    kept = reads.tree(connection, run_id)
-    if status in messages.OVER:
-        return kept
-    silence = 0.0
+    tree = reads.tree(connection, run_id)
+    if status in rules.FINAL_STATUSES:
+        return tree
+    heartbeat_age = 0.0
     if run.status == "running":
-        steps = sum(one.facts.steps for one in kept)
-        attempts = run.attempts + 1 if run.attempted == steps else 1
-        sql = "UPDATE runs SET attempts = ?, attempted = ? WHERE number = ?"
-        connection.execute(sql, (attempts, steps, run.number))
-        if attempts >= messages.MOST_TAKE_OVERS:
+        steps = sum(member.facts.steps for member in tree)
+        takeovers = run.takeovers + 1 if run.takeover_steps == steps else 1
+        sql = "UPDATE runs SET takeovers = ?, takeover_steps = ? WHERE number = ?"
+        connection.execute(sql, (takeovers, steps, run.number))
+        if takeovers >= rules.MAX_TAKEOVERS:
             error = messages.too_many_crashes(run_id)
-            _pause(connection, run.number, "failed", now)
-            _do(connection, "UPDATE runs SET error = ? WHERE number = ?", (error, run.number))
+            _set_status(connection, run.number, "failed", now)
+            _execute(connection, "UPDATE runs SET error = ? WHERE number = ?", (error, run.number))
             return StoreError(error)
-        old = reads.driver(connection, run.holder)
-        silence = now - old.heard if old is not None else 0.0
-    _register(connection, holder, now, lease())
-    sql = "UPDATE runs SET status = 'running', holder = ?, silence = ?, updated = ? WHERE number = ?"
-    connection.execute(sql, (holder.id, silence, now, run.number))
-    return kept
+        previous = reads.read_process(connection, run.process)
+        heartbeat_age = now - previous.last_heartbeat if previous is not None else 0.0
+    _set_lease(connection, process, now, lease())
+    sql = "UPDATE runs SET status = 'running', process = ?, heartbeat_age = ?, updated = ? WHERE number = ?"
+    connection.execute(sql, (process.id, heartbeat_age, now, run.number))
+    return tree
 
 
-def release(connection: Connection, run_id: str, holder: Process, status: Status) -> None:
-    run = _run(connection, run_id)
-    if run is not None and run.holder == holder.id:
-        status = messages.with_cancelling(status, bool(run.is_unwanted))
-        _pause(connection, run.number, status, time.time())
+def release(connection: Connection, run_id: str, process: Process, status: Status) -> None:
+    run = _read_run(connection, run_id)
+    if run is not None and run.process == process.id:
+        status = rules.apply_cancel(status, bool(run.cancel_requested))
+        _set_status(connection, run.number, status, time.time())
         if status == "queued":
             connection.execute("UPDATE runs SET error = NULL WHERE number = ?", (run.number,))
 
 
-def _pause(connection: Connection, number: int, status: Status, now: float) -> None:
-    """Nobody drives it any more."""
-    sql = "UPDATE runs SET status = ?, holder = NULL, is_unwanted = 0, updated = ? WHERE number = ?"
+def _set_status(connection: Connection, number: int, status: Status, now: float) -> None:
+    """Set the status of a root that no process drives from now on."""
+    sql = "UPDATE runs SET status = ?, process = NULL, cancel_requested = 0, updated = ? WHERE number = ?"
     connection.execute(sql, (status, now, number))
     if status == "cancelled":
-        _ask(connection, number, ())
+        _set_open_requests(connection, number, ())
 
 
-def _seen(connection: Connection, run_id: str, run: _RunRow, now: float) -> tuple[Status, StoreError | None]:
-    """What a run is at; and where a live process drives it, what to say of that."""
-    driver = reads.driver(connection, run.holder) if run.status == "running" else None
+def _status_and_driver(
+    connection: Connection, run_id: str, run: _RunRow, now: float
+) -> tuple[Status, StoreError | None]:
+    """Return the visible status of a run and, if a live process drives it, the error that says so."""
+    driver = reads.read_process(connection, run.process) if run.status == "running" else None
     is_driven = driver is not None and driver.is_alive(now)
-    status = messages.as_seen(run.status, bool(run.is_unwanted), lambda: is_driven)
+    status = rules.visible_status(run.status, bool(run.cancel_requested), lambda: is_driven)
     if driver is None or not is_driven:
         return status, None
-    return status, messages.claimed_elsewhere(run_id, driver.holder, now - driver.heard)
+    return status, messages.claimed_elsewhere(run_id, driver.process, now - driver.last_heartbeat)
 
 
 def _refuse_branch(connection: Connection, run_id: str, run: _RunRow) -> None:
@@ -307,82 +313,82 @@ def _refuse_branch(connection: Connection, run_id: str, run: _RunRow) -> None:
         raise messages.is_branch(run_id, root)
 
 
-# By whoever wants runs to begin elsewhere
+# Called by processes that submit runs for other processes
 
 
-def put(connection: Connection, runs: Sequence[QueuedRun]) -> list[str]:
+def enqueue(connection: Connection, runs: Sequence[QueuedRun]) -> list[str]:
     now = time.time()
     new: list[str] = []
-    for run_id, birth, _, _, media in runs:
-        if _run(connection, run_id) is None:
+    for run_id, header, _, _, media in runs:
+        if _read_run(connection, run_id) is None:
             change = Change(
-                run_id, birth, 0, (), NOT_BEGUN, NOT_BEGUN, "queued", None, 0, Usage(), None, 0.0, None, None
+                run_id, header, 0, (), NOT_STARTED, NOT_STARTED, "queued", None, 0, Usage(), None, 0.0, None, None
             )  # fmt: skip
-            number = _insert_header(connection, change, None, None, now, "")
-            for medium in media:
-                _keep_medium(connection, number, medium)
+            number = _insert_run(connection, change, None, None, now, "")
+            for blob in media:
+                _store_media(connection, number, blob)
             new.append(run_id)
     return new
 
 
-# By whoever looks on
+# Called by processes that inspect runs
 
 
 def answer(connection: Connection, request_id: str, text: str, name: str) -> Request:
-    sql = f"SELECT {rules.REQUEST}, answered, root FROM requests WHERE id = ?"
-    row = connection.execute(sql, rules.bindable([request_id])).fetchone()
+    sql = f"SELECT {rules.REQUEST_COLUMNS}, answered, root FROM requests WHERE id = ?"
+    row = connection.execute(sql, rules.encodable([request_id])).fetchone()
     if row is None:
-        raise messages.no_request(request_id, name)
-    *first, answered, root = row
+        raise messages.request_not_open(request_id, name)
+    *request_row, answered, root = row
     if answered is not None:
-        raise messages.answered(request_id, rules.moment(answered))
+        raise messages.already_answered(request_id, rules.to_datetime(answered))
     sql = """
         UPDATE requests SET answer = ?, answered = ?,
-          turn = (SELECT coalesce(max(turn), 0) + 1 FROM requests WHERE root = ?) WHERE id = ?
+          answer_order = (SELECT coalesce(max(answer_order), 0) + 1 FROM requests WHERE root = ?) WHERE id = ?
     """
-    connection.execute(sql, rules.bindable([text, time.time(), root, request_id]))
-    connection.execute("UPDATE runs SET asks = asks - 1 WHERE number = ?", (root,))
-    return rules.request(tuple(first))
+    connection.execute(sql, rules.encodable([text, time.time(), root, request_id]))
+    connection.execute("UPDATE runs SET open_requests = open_requests - 1 WHERE number = ?", (root,))
+    return rules.to_request(tuple(request_row))
 
 
 def cancel(connection: Connection, run_id: str, name: str) -> None:
     now = time.time()
-    run = _run(connection, run_id)
+    run = _read_run(connection, run_id)
     if run is None:
-        raise messages.no_run(run_id, name)
+        raise messages.run_not_found(run_id, name)
     _refuse_branch(connection, run_id, run)
-    status, driver = _seen(connection, run_id, run, now)
+    status, driver = _status_and_driver(connection, run_id, run, now)
     if status == "done":
-        raise messages.is_over(run_id, status)
+        raise messages.already_finished(run_id, status)
     if driver is None:
-        _pause(connection, run.number, "cancelled", now)
+        _set_status(connection, run.number, "cancelled", now)
     else:
-        connection.execute("UPDATE runs SET is_unwanted = 1 WHERE number = ?", (run.number,))
+        connection.execute("UPDATE runs SET cancel_requested = 1 WHERE number = ?", (run.number,))
 
 
 def delete(connection: Connection, run_id: str, name: str) -> None:
-    run = _run(connection, run_id)
+    run = _read_run(connection, run_id)
     if run is None:
-        raise messages.no_run(run_id, name)
+        raise messages.run_not_found(run_id, name)
     _refuse_branch(connection, run_id, run)
-    _, driver = _seen(connection, run_id, run, time.time())
+    _, driver = _status_and_driver(connection, run_id, run, time.time())
     if driver is not None:
         raise driver
+    # Reserve the positions of the deleted entries, so that no new entry gets one of them.
     connection.execute("DELETE FROM entries WHERE root = 0")
     connection.execute("INSERT INTO entries (root, run, entry) VALUES (0, 0, '')")
-    for table in ("births", "states"):
+    for table in ("run_headers", "run_states"):
         sql = f"DELETE FROM {table} WHERE run IN (SELECT number FROM runs WHERE number = ?1 OR root = ?1)"
         connection.execute(sql, (run.number,))
-    _forget_media(connection, run.number)
+    _delete_media(connection, run.number)
     for table in ("entries", "requests"):
         connection.execute(f"DELETE FROM {table} WHERE root = ?", (run.number,))
     connection.execute("DELETE FROM runs WHERE number = ?1 OR root = ?1", (run.number,))
 
 
-def _forget_media(connection: Connection, root: int) -> None:
-    """What no other tree has."""
-    sql = "SELECT medium FROM media_of_runs WHERE root = ?"
-    had = connection.execute(sql, (root,)).fetchall()
-    connection.execute("DELETE FROM media_of_runs WHERE root = ?", (root,))
-    sql = "DELETE FROM media WHERE number = ?1 AND NOT EXISTS (SELECT 1 FROM media_of_runs WHERE medium = ?1)"
-    connection.executemany(sql, had)
+def _delete_media(connection: Connection, root: int) -> None:
+    """Delete the media that no other tree uses."""
+    blobs = connection.execute("SELECT blob FROM run_media WHERE root = ?", (root,)).fetchall()
+    connection.execute("DELETE FROM run_media WHERE root = ?", (root,))
+    sql = "DELETE FROM media WHERE number = ?1 AND NOT EXISTS (SELECT 1 FROM run_media WHERE blob = ?1)"
+    connection.executemany(sql, blobs)

@@ -29,9 +29,9 @@ from acorn._inside import (
     to_json_data,
 )
 from acorn.journal import Entry, RunStarted
-from acorn.stores.port import RunFacts, SearchesRuns, Status, Store, StoredRun
+from acorn.stores.port import RunFacts, SearchableStore, Status, Store, StoredRun
 from acorn.thread import parse_events
-from acorn.thread.to_journal import entries_of
+from acorn.thread.to_journal import thread_entries
 from acorn.types import JsonObject, Paused
 from acorn.web.page.events import entry_event, strings_in
 from acorn.web.page.rows import Rows, first_text
@@ -195,10 +195,10 @@ class StoreRunIndex:
 
     def _candidates(self, batch: Sequence[RunFacts], wanted: str) -> set[str]:
         """Return the ids of the runs that may contain a text, as far as the store can tell."""
-        if not isinstance(self.store, SearchesRuns):
+        if not isinstance(self.store, SearchableStore):
             return {facts.id for facts in batch}
         matching = {facts.id for facts in batch if any(wanted in text.lower() for text in _fact_texts(facts))}
-        return matching | set(self.store.holding([facts.id for facts in batch if facts.id not in matching], wanted))
+        return matching | set(self.store.search([facts.id for facts in batch if facts.id not in matching], wanted))
 
     def _contains(self, facts: RunFacts, wanted: str, redactor: PageRedactor) -> bool:
         """Return whether a run contains a text outside of its redacted parts."""
@@ -301,11 +301,11 @@ def _header_of_stored(stored: StoredRun) -> Header:
     record = _read_json(stored.record)
     run = record.get("run") if isinstance(record, dict) else None
     output = run.get("output") if isinstance(run, dict) and stored.facts.stop_reason else None
-    overrides = _read_json(stored.birth.overrides) if stored.birth.overrides else {}
+    overrides = _read_json(stored.header.overrides) if stored.header.overrides else {}
     file = overrides.get("file") if isinstance(overrides, dict) else None
     return {
         **header_of(stored.facts),
-        "input": _read_json(stored.birth.input),
+        "input": _read_json(stored.header.input),
         "output": output,
         "file": Path(file).name if isinstance(file, str) else None,
     }
@@ -391,7 +391,9 @@ def read_file(file: Path, run_id: str = "") -> RunView:
         text = file.read_bytes()
         if text.lstrip().startswith(b"{"):
             return _view_of_run(Run.from_json(text.decode()), run_id)
-        return _view_of_entries(list(entries_of(parse_events(text))), {"id": run_id, "agent": "", "file": file.name})
+        return _view_of_entries(
+            list(thread_entries(parse_events(text))), {"id": run_id, "agent": "", "file": file.name}
+        )
     except OSError:
         raise
     except ValidationError as error:

@@ -243,7 +243,7 @@ class Site:
         """Return a run as a Python test. The store knows the class and the settings of the instance."""
         if self.store is None:
             raise StoreError(f"To write a file as Python, use `acorn show {run_id}.json --python`.")
-        header = self.store.read(run_id)[0].birth
+        header = self.store.read(run_id)[0].header
         settings = json.loads(header.overrides).get("settings", {}) if header.overrides else {}
         redact = self.redactor().text
         return as_python(
@@ -260,7 +260,7 @@ class Site:
             return None
         workers, agents = read_fleet()
         return {
-            "workers": [{**worker._asdict(), "since": worker.since.isoformat()} for worker in workers],
+            "workers": [{**worker._asdict(), "started": worker.started.isoformat()} for worker in workers],
             "agents": [agent._asdict() for agent in agents],
             "requests": self.requests(),
         }

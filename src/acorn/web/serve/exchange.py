@@ -14,7 +14,7 @@ from typing import NamedTuple
 from starlette.types import Message, Receive, Scope, Send
 
 from acorn import BranchError, InputError, LimitError, ModelError, ParseError, Run, StoreError, Unfinished
-from acorn.models.failures import LATE
+from acorn.models.failures import TIMED_OUT
 from acorn.types import JsonObject
 from acorn.web.guard import HEADERS
 
@@ -95,7 +95,7 @@ def reply_for_error(error: BaseException) -> ErrorReply:
 
 
 def _is_timeout(error: ModelError) -> bool:
-    return error.status in (408, 504) or f"({LATE})" in str(error)
+    return error.status in (408, 504) or f"({TIMED_OUT})" in str(error)
 
 
 def check_finished(run: Run) -> None:

@@ -27,7 +27,7 @@ export function fleetPage(main, site) {
       link(className(each.agent), `/runs/?agent=${encodeURIComponent(className(each.agent))}`, { title: each.agent }),
       count(each.queued), each.oldest === null ? "" : seconds(each.oldest), count(each.delayed), count(each.running), count(each.waiting), count(each.done), count(each.failed)])));
     fill(workers, table("workers", ["worker", "runs", "at a time", "agents", "since"], fleet.workers.map((each) => [
-      `${each.host} ${each.pid}`, count(each.running), count(each.places), each.agents.map(className).join(", "), el("span", { title: when(each.since) }, ago(each.since))])));
+      `${each.host} ${each.pid}`, count(each.running), count(each.concurrency), each.agents.map(className).join(", "), el("span", { title: when(each.started) }, ago(each.started))])));
     const waiting = JSON.stringify(fleet.requests.map((each) => each.id));
     if (waiting === drawn) return;  // The user may be writing an answer.
     drawn = waiting;

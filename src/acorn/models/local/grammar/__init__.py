@@ -1,1 +1,1 @@
-"""Grammars that hold a model to a JSON schema: the schema as llama.cpp's GBNF. Pure."""
+"""Grammars in llama.cpp's GBNF notation that restrict a model to a JSON schema. Nothing here performs I/O."""

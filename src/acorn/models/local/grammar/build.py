@@ -1,9 +1,8 @@
-"""A JSON schema to a grammar: whatever a model writes under it validates against the schema.
+"""Translation of a JSON schema into a grammar: every text that the grammar allows is valid for the schema.
 
-What is endless is bounded: strings, lists and recursion end somewhere, so that a weak model does too. What no
-grammar can promise is left to the validation that follows: `not`, `contains`, dependencies, items that must
-differ and are not from a known set, and patterns with lookaround. A tag that tells the options of a union apart
-is always written, and the keys of an object are strings, whatever their schema says.
+Strings, lists and recursion are limited, since a weak model may never stop by itself. A grammar cannot express `not`,
+`contains`, dependencies, unique items from an unknown set, and patterns with lookaround. The validation of the response
+checks those. The discriminator of a union is always written, and the keys of an object are always strings.
 """
 
 from __future__ import annotations
@@ -16,48 +15,50 @@ from typing import Any
 
 from acorn.models.local.grammar.numbers import choice, decimal, json_literal, literal, number, repeat, sequence
 from acorn.models.local.grammar.pattern import UnsupportedPatternError, pattern
-from acorn.models.local.grammar.schema import FORMATS, NAIVE, NOTES, Definitions, Schema, checked, without_zone
+from acorn.models.local.grammar.schema import FORMATS, NAIVE, NOTES, Definitions, Schema, normalize, without_zone
 from acorn.types import JsonObject
 
 _CHARACTER = r'[^"\\\x7F\x00-\x1F] | "\\" ["\\nt]'
-_KEY = 40
-"""The longest key of a dict whose keys are free."""
+_MAX_KEY = 40
+"""The maximum length of a key that the schema does not restrict."""
 _DECLARED_LENGTH, _DECLARED_ITEMS = 4000, 200
-"""How far a schema's own limits are followed."""
+"""The highest limits of a schema that are respected."""
 _COUNT = 1000
-"""How far the engine is made to count; it refuses more than twice that."""
+"""The highest repetition count in the grammar. The engine rejects more than twice as many."""
 _STATES = 4000
-"""Rules that a choice of some among many may cost."""
+"""The maximum number of rules for a selection of items."""
 
 
 @dataclass(frozen=True)
 class GrammarLimits:
-    """Where the endless ends."""
+    """Limits for strings, lists and recursion that the schema does not limit."""
 
     string: int = 400
-    """Characters of a string without `maxLength`; within lists it is a quarter of that for each level."""
+    """The characters of a string without `maxLength`. Each list around it reduces them to a quarter."""
     items: int = 8
-    """Items of a list without `maxItems`; half of that for each list around it."""
+    """The items of a list without `maxItems`. Each list around it halves them."""
     depth: int = 3
-    """How often a recursive schema may enter itself."""
+    """The number of times that a recursive schema may contain itself."""
 
 
 @dataclass(frozen=True)
 class _Position:
+    """The position of a value within the schema."""
+
     depth: int
-    """How often recursion is still allowed."""
+    """The number of recursions that are left."""
     level: int = 0
-    """How many lists and repeated definitions are around."""
+    """The number of lists and repeated definitions around the value."""
 
 
 class ImpossibleError(ValueError):
     """No value fits the schema."""
 
 
-def grammar(options: Mapping[str, Any] | bool, limits: GrammarLimits, *, is_named: bool) -> str:
-    """The grammar of a value that fits; with names, of an object that names one of the schemas and then fits it.
+def grammar(options: JsonObject | bool, limits: GrammarLimits, *, is_named: bool) -> str:
+    """Return the grammar of a schema, or with `is_named` of an object that names one of several schemas.
 
-    An `UnreadableError` where a schema is none.
+    Raise `UnreadableError` if a schema is not valid.
     """
     builder = _Builder(limits)
     if not is_named or isinstance(options, bool):
@@ -76,7 +77,7 @@ def grammar(options: Mapping[str, Any] | bool, limits: GrammarLimits, *, is_name
 
 
 class _Builder:
-    """The rules so far. A method gives the name or text of a rule, or None where nothing fits."""
+    """The rules of a grammar. Its methods return the name or text of a rule, or None if no value is valid."""
 
     def __init__(self, limits: GrammarLimits) -> None:
         self.rules: dict[str, str] = {}
@@ -85,16 +86,17 @@ class _Builder:
         self._known: dict[tuple[str, str, _Position], str | None] = {}
         self._definitions = Definitions({})
 
-    def value_of(self, declared: Any) -> str:
-        schema = checked(declared)
+    def value_of(self, declared: object) -> str:
+        """Return the rule of a schema."""
+        schema = normalize(declared)
         self._definitions, self._known = Definitions(schema), {}
-        made = self._value(schema, _Position(self._limits.depth))
-        if made is None:
+        rule = self._value(schema, _Position(self._limits.depth))
+        if rule is None:
             raise ImpossibleError("no value fits the schema")
-        return made
+        return rule
 
     def _rule(self, text: str) -> str:
-        """The name of the rule with this text; a short text is its own name."""
+        """Return the name of the rule with this text. A short text is returned unchanged."""
         if len(text) < 12 and text.isalnum():
             return text
         if text not in self._names:
@@ -123,7 +125,7 @@ class _Builder:
             return self._union([{**schema, "type": one} for one in kind], at)
         return self._of_type(kind, schema, at)
 
-    def _of_type(self, kind: Any, schema: Schema, at: _Position) -> str | None:
+    def _of_type(self, kind: object, schema: Schema, at: _Position) -> str | None:
         match kind:
             case "object":
                 return self._object(schema, at)
@@ -132,8 +134,8 @@ class _Builder:
             case "string":
                 return self._string(schema, at)
             case "integer" | "number":
-                made = number(schema, is_whole=kind == "integer")
-                return None if made is None else self._rule(made)
+                rule = number(schema, is_whole=kind == "integer")
+                return None if rule is None else self._rule(rule)
             case "boolean":
                 return self._rule('("true" | "false")')
             case "null":
@@ -146,23 +148,23 @@ class _Builder:
         return self._rule(choice(known)) if known else None
 
     def _options(self, schema: Schema, union: str) -> list[Schema | bool]:
-        """The options of a union, each with what holds for all of them."""
+        """Return the options of a union, each with the keywords that apply to all of them."""
         shared = {key: value for key, value in schema.items() if key != union and key not in NOTES}
         tag = schema.get("discriminator")
         if isinstance(tag, Mapping) and "propertyName" in tag:
-            # It may have a default; who reads a value goes by it all the same.
+            # The tag is required even if it has a default, since the validation selects the option by it.
             shared["required"] = [*shared.get("required", ()), tag["propertyName"]]
         return [self._definitions.beside(shared, option) for option in schema[union]]
 
     def _union(self, options: Sequence[Schema | bool], at: _Position) -> str | None:
         pairs = {index: decimal(*pair) for index, pair in enumerate(pairwise(options))}
-        found = {index: numbers for index, numbers in pairs.items() if numbers is not None}
-        others = [option for index, option in enumerate(options) if index not in found and index - 1 not in found]
-        sure = [option for option in others if self._is_sayable(option)]
-        values = [self._value(option, at) for option in sure or (others if not found else ())]
-        return self._one_of([*(text for numbers in found.values() for text in numbers), *values])
+        decimals = {index: numbers for index, numbers in pairs.items() if numbers is not None}
+        others = [option for index, option in enumerate(options) if index not in decimals and index - 1 not in decimals]
+        expressible = [option for option in others if self._is_expressible(option)]
+        values = [self._value(option, at) for option in expressible or (others if not decimals else ())]
+        return self._one_of([*(text for numbers in decimals.values() for text in numbers), *values])
 
-    def _is_sayable(self, schema: Schema | bool) -> bool:
+    def _is_expressible(self, schema: Schema | bool) -> bool:
         if isinstance(schema, bool) or not isinstance(schema.get("pattern"), str):
             return True
         try:
@@ -173,15 +175,15 @@ class _Builder:
 
     def _reference(self, schema: Schema, at: _Position) -> str | None:
         reference = str(schema["$ref"])
-        rest = {key: value for key, value in schema.items() if key != "$ref" and key not in NOTES}
+        others = {key: value for key, value in schema.items() if key != "$ref" and key not in NOTES}
         if self._definitions.is_recursive(reference):
             if at.depth == 0:
                 return None
             is_again = at.depth < self._limits.depth
             at = _Position(at.depth - 1, at.level + is_again)
-        known = (reference, json.dumps(rest, default=repr), at)
+        known = (reference, json.dumps(others, default=repr), at)
         if known not in self._known:
-            self._known[known] = self._value(self._definitions.both(rest, self._definitions.target(reference)), at)
+            self._known[known] = self._value(self._definitions.both(others, self._definitions.target(reference)), at)
         return self._known[known]
 
     # Strings
@@ -196,8 +198,8 @@ class _Builder:
             return self._quoted(without_zone(known))
         if regex:
             try:
-                made = pattern(regex, low, high, self._repeated, is_strict=most is not None)
-                return None if made is None else self._quoted(made)
+                rule = pattern(regex, low, high, self._repeated, is_strict=most is not None)
+                return None if rule is None else self._quoted(rule)
             except UnsupportedPatternError:
                 pass
         elif known:
@@ -212,7 +214,7 @@ class _Builder:
         return "char"
 
     def _repeated(self, text: str, low: int, high: int) -> str:
-        """Any number of times, though the engine does not count far."""
+        """Repeat a text, in blocks if the count is too high for the engine."""
         item = self._rule(text)
         if high <= _COUNT:
             return repeat(item, low, high)
@@ -260,11 +262,11 @@ class _Builder:
     def _tuple(self, first: Sequence[Any], schema: Schema, low: int, high: int, at: _Position) -> str | None:
         known: list[str] = []
         for part in first:
-            made = self._value(part, at)
-            if made is None:  # the list ends before what cannot be
+            value = self._value(part, at)
+            if value is None:  # The list ends before a part that has no valid value.
                 high = len(known)
                 break
-            known.append(made)
+            known.append(value)
         if low > high or not known:
             return self._rule('"[]"') if low == 0 else None
         is_counted = "maxItems" in schema or "minItems" in schema
@@ -278,13 +280,13 @@ class _Builder:
         return self._rule(sequence('"["', ' ", " '.join(known), rest, '"]"'))
 
     def _values(self, schema: Schema | bool) -> list[Any]:
-        """Everything that a schema of items allows, where that is a short list."""
+        """Return all values that a schema of items allows, or [] if they are not enumerated."""
         if isinstance(schema, bool):
             return []
         if "$ref" in schema:
             reference = schema["$ref"]
-            is_endless = self._definitions.is_recursive(reference)
-            return [] if is_endless else self._values(self._definitions.target(reference))
+            is_recursive = self._definitions.is_recursive(reference)
+            return [] if is_recursive else self._values(self._definitions.target(reference))
         if "const" in schema:
             return [schema["const"]]
         return [False, True] if schema.get("type") == "boolean" else list(schema.get("enum", []))
@@ -295,14 +297,14 @@ class _Builder:
         return None if inner is None else self._rule(sequence('"["', inner, '"]"'))
 
     def _some_of(self, items: Sequence[str], low: int, high: int) -> str | None:
-        """From `low` to `high` of the items, each at most once and in their order, with commas between them."""
+        """Select from `low` to `high` items, each at most once and in their order, separated by commas."""
         if low > min(high, len(items)):
             return None
         is_limited = high < len(items)
-        most = high if is_limited else max(1, low)  # beyond that nothing depends on how many there are
+        most = high if is_limited else max(1, low)  # Beyond that, the count makes no difference.
         if len(items) * most > _STATES:
             return self._one_of_each(items, low, min(high, len(items), _DECLARED_ITEMS))
-        # From the last item to the first: what can follow, by the number of those that were taken before.
+        # From the last item to the first: the possible continuations by the number of items that were taken before.
         after: list[str | None] = [None if taken < low else '""' for taken in range(most + 1)]
         for item in reversed(items):
             before: list[str | None] = []
@@ -316,7 +318,7 @@ class _Builder:
         return after[0]
 
     def _one_of_each(self, items: Sequence[str], low: int, high: int) -> str:
-        """Where the items are too many to count: in as many groups as may come, and of each group at most one."""
+        """Select at most one item of each group, if there are too many items to count."""
         edges = [len(items) * index // high for index in range(high + 1)]
         groups = [items[start:end] for start, end in pairwise(edges)]
         return self._members([(self._rule(choice(group)), index < low) for index, group in enumerate(groups)])
@@ -341,7 +343,7 @@ class _Builder:
         return self._rule(sequence('"{"', self._members(members), '"}"'))
 
     def _members(self, members: Sequence[tuple[str, bool]]) -> str:
-        """The members of an object in their order; those that are not required may be left out."""
+        """Return the rule for the members of an object in their order. Members that are not required may be omitted."""
         first = next((index for index, (_, is_required) in enumerate(members) if is_required), None)
         if first is not None:
             before = [f'({member} ", ")?' for member, _ in members[:first]]
@@ -375,41 +377,41 @@ class _Builder:
         value = self._value(value_schema, inner) if high else None
         if value is None or low > high:
             return self._rule('"{}"') if low == 0 else None
-        lengths = {} if "pattern" in named else {"minLength": 1, "maxLength": _KEY}
+        lengths = {} if "pattern" in named else {"minLength": 1, "maxLength": _MAX_KEY}
         key = self._value({**lengths, **named, "type": "string"}, inner)
         if key is None:
             return self._rule('"{}"') if low == 0 else None
         return self._rule(self._listed("{", self._rule(sequence(key, '": "', value)), low, high, "}"))
 
     def _anything(self, at: _Position, nesting: int) -> str:
-        """Any JSON, a little nested."""
+        """Allow any JSON value with little nesting."""
         text = self._string({}, at) or ""
-        plain = [text, self._rule(number({}, is_whole=False) or ""), '"true"', '"false"', '"null"']
+        options = [text, self._rule(number({}, is_whole=False) or ""), '"true"', '"false"', '"null"']
         if nesting:
             inner = self._anything(replace(at, level=at.level + 1), nesting - 1)
-            key = self._quoted(repeat(self._character(), 1, _KEY))
+            key = self._quoted(repeat(self._character(), 1, _MAX_KEY))
             pair = self._rule(sequence(key, '": "', inner))
-            plain += [
+            options += [
                 self._listed("[", inner, 0, self._limits.items, "]"),
                 self._listed("{", pair, 0, self._limits.items, "}"),
             ]
-        return self._rule(choice(plain))
+        return self._rule(choice(options))
 
 
-def _key(name: Any) -> str:
-    """A key as JSON has it: a string, whatever it stands for."""
+def _key(name: object) -> str:
+    """Return a key as a JSON string, whatever its type is."""
     return json.dumps(name if isinstance(name, str) else json.dumps(name), ensure_ascii=False)
 
 
 def _kind(schema: Schema) -> str:
-    """The type that a schema without `type` speaks of."""
-    for kind, signs in _SIGNS.items():
-        if any(sign in schema for sign in signs):
+    """Return the type that the keywords of a schema without `type` imply, or ""."""
+    for kind, keywords in _KEYWORDS.items():
+        if any(keyword in schema for keyword in keywords):
             return kind
     return ""
 
 
-_SIGNS = {
+_KEYWORDS = {
     "object": ("properties", "additionalProperties", "patternProperties", "required", "propertyNames"),
     "array": ("items", "prefixItems", "minItems", "maxItems", "uniqueItems"),
     "string": ("pattern", "format", "minLength", "maxLength"),

@@ -1,13 +1,8 @@
-"""The notation itself: literals, choices and repetitions in GBNF.
+"""GBNF notation, and the rules of numbers within bounds.
 
-Numbers within bounds: digit by digit, so that every prefix can still become a number that fits.
-
-Called by the builder with what a schema says of an integer or a number.
-
-Decimal numbers: a union of a number and of a string that is one too, as `_schema` describes a `Decimal`.
-
-The number has the bounds, the string's pattern says how many digits may come before the point and after it.
-Called by the builder with each two neighbours among the options of a union.
+The rules restrict a number digit by digit, so that every prefix can still become a valid number. A `Decimal` has a
+schema that is a union of a number and a string. The number has the bounds, and the pattern of the string limits the
+digits before and after the point.
 """
 
 from __future__ import annotations
@@ -15,30 +10,32 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, localcontext
 from typing import Any
 
+from acorn.types import JsonObject
+
 
 def literal(text: str) -> str:
-    """Exactly this text."""
+    """Return the rule for exactly this text."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'
 
 
-def json_literal(value: Any) -> str:
-    """Exactly this value, as the grammar writes JSON."""
+def json_literal(value: object) -> str:
+    """Return the rule for exactly this JSON value."""
     return literal(json.dumps(value, ensure_ascii=False))
 
 
 def choice(options: Iterable[str]) -> str:
-    """One of these; the same option is not written twice."""
-    known = list(dict.fromkeys(options))
-    return known[0] if len(known) == 1 else f"({' | '.join(known)})"
+    """Return the rule for one of these options, without duplicates."""
+    unique = list(dict.fromkeys(options))
+    return unique[0] if len(unique) == 1 else f"({' | '.join(unique)})"
 
 
 def repeat(item: str, low: int, high: int) -> str:
-    """An atom or a rule from `low` to `high` times in a row; "" for never."""
+    """Return the rule for an item repeated from `low` to `high` times, or "" for 0 times."""
     if high == 0:
         return ""
     if (low, high) == (1, 1):
@@ -47,30 +44,30 @@ def repeat(item: str, low: int, high: int) -> str:
 
 
 def sequence(*parts: str) -> str:
-    """One after the other; empty parts fall away."""
+    """Return the rule for a sequence, without its empty parts."""
     return " ".join(part for part in parts if part) or '""'
 
 
 _PLACES = 6
-"""Decimal places of a number whose bounds ask for no more."""
+"""The decimal places of a number whose bounds do not need more."""
 _MOST_PLACES = 100
 _LIMIT = Decimal(10) ** 15 - 1
-"""The largest number where the schema names no bound; a double still holds it exactly."""
+"""The largest number if the schema sets no bound. A double represents it exactly."""
 _FAR = Decimal(10) ** 30
-"""Nothing larger is written where something smaller fits."""
+"""The largest number if a smaller one is valid too."""
 _LARGEST = Decimal(repr(math.nextafter(math.inf, 0)))
-"""A double holds no more. It is for whole numbers too that a grammar says no more digits."""
+"""The largest double. It also limits the digits of integers."""
 _PRECISION = 1000
 _MULTIPLES = 200
-"""How many multiples are offered of a `multipleOf`."""
+"""The maximum number of multiples for a `multipleOf`."""
 
 Range = tuple[Decimal | None, Decimal | None]
 
 
 def number(
-    schema: Mapping[str, Any], *, is_whole: bool, most_places: int | None = None, within: Range = (None, None)
+    schema: JsonObject, *, is_whole: bool, most_places: int | None = None, within: Range = (None, None)
 ) -> str | None:
-    """A number that fits a schema's bounds and the others that are given, or None where there is none."""
+    """Return the rule for numbers within the bounds of a schema and `within`, or None if there are none."""
     with localcontext(prec=_PRECISION):
         places = 0 if is_whole else _places_of(schema, _MOST_PLACES if most_places is None else most_places)
         low, high = _bounds(schema, places, within)
@@ -96,14 +93,14 @@ def _exact(value: Any) -> Decimal:
     return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
 
 
-def _places_of(schema: Mapping[str, Any], most: int) -> int:
-    """How many decimal places count."""
+def _places_of(schema: JsonObject, most: int) -> int:
+    """Return the number of decimal places to write."""
     exponents = [int(_exact(schema[key]).as_tuple().exponent) for key in _BOUNDS if _is_number(schema.get(key))]
     return min(most, max([_PLACES, *(1 - exponent for exponent in exponents)]))
 
 
-def _bounds(schema: Mapping[str, Any], places: int, within: Range) -> tuple[Decimal, Decimal]:
-    """The lowest and the highest number that is allowed, both included."""
+def _bounds(schema: JsonObject, places: int, within: Range) -> tuple[Decimal, Decimal]:
+    """Return the lowest and the highest valid number."""
     unit = Decimal(1).scaleb(-places)
     declared = {key: schema[key] for key in _BOUNDS if _is_number(schema.get(key))}
     lows = [_exact(declared["minimum"])] if "minimum" in declared else []
@@ -111,9 +108,9 @@ def _bounds(schema: Mapping[str, Any], places: int, within: Range) -> tuple[Deci
     lows += [bound for bound in within[:1] if bound is not None]
     highs += [bound for bound in within[1:] if bound is not None]
     if "exclusiveMinimum" in declared:
-        lows.append(_beside(declared["exclusiveMinimum"], unit, 1))
+        lows.append(_next_after(declared["exclusiveMinimum"], unit, 1))
     if "exclusiveMaximum" in declared:
-        highs.append(_beside(declared["exclusiveMaximum"], unit, -1))
+        highs.append(_next_after(declared["exclusiveMaximum"], unit, -1))
     low = max((_rounded(bound, unit, ROUND_CEILING) for bound in lows), default=None)
     high = min((_rounded(bound, unit, ROUND_FLOOR) for bound in highs), default=None)
     if low is None:
@@ -132,8 +129,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _beside(bound: Any, unit: Decimal, direction: int) -> Decimal:
-    """What comes after a bound that is not itself allowed, and as a double is not the bound again."""
+def _next_after(bound: Any, unit: Decimal, direction: int) -> Decimal:
+    """Return the next valid number after an exclusive bound. As a double it must differ from the bound."""
     nearest = _exact(bound) + direction * unit / 2
     if isinstance(bound, float):
         following = Decimal(math.nextafter(bound, direction * math.inf))
@@ -142,7 +139,7 @@ def _beside(bound: Any, unit: Decimal, direction: int) -> Decimal:
 
 
 def _rounded(value: Decimal, unit: Decimal, how: str) -> Decimal:
-    if value.adjusted() > _PRECISION // 2:  # further than any number that is written
+    if value.adjusted() > _PRECISION // 2:  # Larger than any number that is written.
         return value
     return (value / unit).to_integral_value(how) * unit
 
@@ -159,7 +156,7 @@ def _multiples(step: Decimal, low: Decimal, high: Decimal, places: int | None) -
 
 
 def _from_zero(low: Decimal, high: Decimal, places: int) -> str:
-    """From `low` to `high`, neither below zero."""
+    """Return the rule for numbers from `low` to `high`, which are not negative."""
     first, last = int(low), int(high)
     if places == 0:
         return _whole(first, last)
@@ -180,7 +177,7 @@ def _decimals(value: Decimal, places: int) -> str:
 
 
 def _whole(low: int, high: int) -> str:
-    """A whole number from `low` to `high`, neither below zero, without leading zeros."""
+    """Return the rule for integers from `low` to `high`, which are not negative, without leading zeros."""
     parts: list[str] = []
     if low == 0:
         parts.append('"0"')
@@ -200,7 +197,7 @@ def _whole(low: int, high: int) -> str:
 
 
 def _between(low: str, high: str) -> str:
-    """The digits from `low` to `high`, as many as these have."""
+    """Return the rule for digits from `low` to `high`, which have the same length."""
     if not low:
         return ""
     length = len(low) - 1
@@ -221,13 +218,13 @@ def _between(low: str, high: str) -> str:
 
 
 def _fraction(low: str, high: str) -> str:
-    """Decimal places from `low` to `high`, the point included; none where zero is among them."""
+    """Return the rule for the point and decimal places from `low` to `high`. They are optional if `low` is zero."""
     digits = sequence('"."', _places(low, high))
     return f"({digits})?" if not low.strip("0") else digits
 
 
 def _places(low: str, high: str) -> str:
-    """One digit or more; those that are left out are zeros."""
+    """Return the rule for one or more decimal places. Omitted ones are zeros."""
     length = len(low)
     zeros, nines = "0" * (length - 1), "9" * (length - 1)
     if not low.strip("0") and not high.strip("9"):
@@ -253,36 +250,36 @@ def _more(low: str, high: str) -> str:
     return f"({_places(low, high)})?" if not low.strip("0") else _places(low, high)
 
 
-_ROW = re.compile(
+_PATTERN_OPTION = re.compile(
     r"(?P<before>0|\\d\+|\\d\{1,(?P<whole>\d+)\})"
     r"(?P<after>\(\\\.(\\d\+|\\d\{1,(?P<places>\d+)\})\)\?|\\\.\\d\{1,(?P<needed>\d+)\})?"
 )
 _EXACT = 15
-"""Digits that a JSON number keeps on its way."""
+"""The digits that a JSON number preserves."""
 
 
-def decimal(bounds: Mapping[str, Any] | bool, text: Mapping[str, Any] | bool) -> list[str] | None:
-    """The numbers that fit both, as JSON numbers; None where the two are something else."""
+def decimal(bounds: JsonObject | bool, text: JsonObject | bool) -> list[str] | None:
+    """Return the rules for numbers that fit both schemas, or None if they are not those of a `Decimal`."""
     if isinstance(bounds, bool) or isinstance(text, bool) or bounds.get("type") != "number":
         return None
     regex = str(text.get("pattern", ""))
     inner = regex.removeprefix("^-?").removesuffix("$").removeprefix("(").removesuffix(")")
-    rows = [_ROW.fullmatch(row) for row in (inner.split("|") if "|" in inner else [regex[3:-1]])]
+    rows = [_PATTERN_OPTION.fullmatch(row) for row in (inner.split("|") if "|" in inner else [regex[3:-1]])]
     if text.get("type") != "string" or not regex.startswith("^-?") or None in rows:
         return None
-    return [made for row in rows if row for made in _numbers(bounds, row)]
+    return [rule for row in rows if row for rule in _numbers(bounds, row)]
 
 
-def _numbers(bounds: Mapping[str, Any], row: re.Match[str]) -> Iterator[str]:
-    """The numbers with as many digits as one row of the pattern has room for."""
+def _numbers(bounds: JsonObject, row: re.Match[str]) -> Iterator[str]:
+    """Yield the rules for numbers with the digits that one option of the pattern allows."""
     whole = 0 if row["before"] == "0" else min(int(row["whole"] or _EXACT), _EXACT)
     digits = row["places"] or row["needed"]
     places = min(int(digits), _EXACT) if digits else None if row["after"] else 0
     limit = Decimal(10) ** whole - Decimal(1).scaleb(-(places or 0))
     ranges = [(-limit, limit)]
-    if row["needed"]:  # no digit before the point, not even that of a plain zero
+    if row["needed"]:  # The pattern allows no digit before the point, not even a zero.
         ranges = [(Decimal(1).scaleb(-(places or 0)), limit), (-limit, -Decimal(1).scaleb(-(places or 0)))]
     for low, high in ranges if row["whole"] or row["before"] == "0" else [(None, None)]:
-        made = number(bounds, is_whole=places == 0, most_places=places, within=(low, high))
-        if made is not None:
-            yield made
+        rule = number(bounds, is_whole=places == 0, most_places=places, within=(low, high))
+        if rule is not None:
+            yield rule

@@ -1,8 +1,7 @@
-"""Regular expressions as grammar: what a schema's `pattern` allows, as JSON text between its quotes.
+"""Translation of the `pattern` of a schema into a grammar, as JSON text between the quotes.
 
-Reads what can be said by choices, sequences and bounded repetitions, in the dialect of Pydantic. Lookaround,
-backreferences, word boundaries, classes within classes and the names of scripts cannot: those are
-`UnsayableError`, and the builder does without the pattern.
+It supports choices, sequences and limited repetitions in the dialect of Pydantic. Lookaround, backreferences, word
+boundaries, nested classes and script names raise `UnsupportedPatternError`, and the grammar ignores the pattern.
 """
 
 from __future__ import annotations
@@ -16,24 +15,24 @@ from acorn.models.local.grammar.numbers import choice, literal, repeat, sequence
 
 _ENDLESS = 10**9
 _DEEPEST, _STACKED = 40, 4
-"""How deep groups may stand in groups, and how many repetitions behind one part."""
+"""The maximum nesting of groups, and the maximum number of repetitions after one part."""
 _MOST = 20_000
-"""The longest text that a pattern may ask for at least: more than any answer holds."""
+"""The highest minimum length of a text. No response is as long."""
 
 
 class UnsupportedPatternError(ValueError):
-    """A pattern that no grammar of ours expresses."""
+    """A pattern that the grammar cannot express."""
 
 
 @dataclass(frozen=True)
 class _Chars:
-    """One character of these."""
+    """One of several characters."""
 
     allowed: frozenset[str]
 
 
 @dataclass(frozen=True)
-class _Row:
+class _Sequence:
     parts: tuple[_Node, ...]
 
 
@@ -49,10 +48,10 @@ class _Repeat:
     high: int
 
 
-_Node = _Chars | _Row | _Choice | _Repeat
+_Node = _Chars | _Sequence | _Choice | _Repeat
 
 _ANY = frozenset(map(chr, range(0x20, 0x7F))) | frozenset("äöüéèàçñßøå")
-"""What `.` and the complements stand for: text that any tokenizer can write."""
+"""The characters of `.` and of negated classes, which any tokenizer can write."""
 _DIGITS = frozenset("0123456789")
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_") | _DIGITS
 _LETTERS = frozenset(sign for sign in _ANY if sign.isalpha())
@@ -79,39 +78,39 @@ _NAMED = {
     "word": _WORD,
     "xdigit": frozenset("0123456789abcdefABCDEF"),
 }
-"""The classes that are written `[:alpha:]` within another."""
+"""Named classes such as `[:alpha:]`, which occur within another class."""
 _FLAGS = re.compile(r"\?([imsuU]+)(:|\))")
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
 
 
 Repeated = Callable[[str, int, int], str]
-"""Writes a part that comes from so many to so many times."""
+"""A function that writes the repetition of a part, from a minimum to a maximum count."""
 
 
 def pattern(
     regex: str, shortest: int, longest: int, repeated: Repeated = repeat, *, is_strict: bool = True
 ) -> str | None:
-    """Text that fits a regular expression and the lengths; None where there is none.
+    """Return the rule for texts that match a regular expression and the lengths, or None if there are none.
 
-    The longest is a matter of taste unless `is_strict`. Some expressions leave no room to keep the lengths in
-    every text; those keep them where they can.
+    `longest` is only a preference unless `is_strict`. For some expressions the lengths cannot be guaranteed for every
+    text.
     """
     options: list[_Node] = []
     for node, has_start, has_end in _PatternReader(regex).read():
         least, most = _length(node)
         if most < shortest and not (has_start and has_end):
             anything = _Repeat(_Chars(_ANY), 0, _ENDLESS)
-            options.append(_Row((anything, node) if has_end else (node, anything)))
+            options.append(_Sequence((anything, node) if has_end else (node, anything)))
         elif most >= shortest and (least <= longest or (not is_strict and least <= _MOST)):
             options.append(node)
     if not options:
         return None
     node = options[0] if len(options) == 1 else _Choice(tuple(options))
-    return _render(_fitted(node, shortest, max(longest, _length(node)[0])), repeated)
+    return _render(_fit(node, shortest, max(longest, _length(node)[0])), repeated)
 
 
 class _PatternReader:
-    """Recursive descent over the regular expression."""
+    """A recursive descent parser for regular expressions."""
 
     def __init__(self, regex: str) -> None:
         self._regex = regex
@@ -122,7 +121,7 @@ class _PatternReader:
         self._has_end = False
 
     def read(self) -> list[tuple[_Node, bool, bool]]:
-        """The options at the top, and whether each is held to the beginning and to the end of the text."""
+        """Return the top-level options, each with whether it is anchored at the start and at the end of the text."""
         options: list[tuple[_Node, bool, bool]] = []
         while not options or self._take("|"):
             self._has_start = self._has_end = False
@@ -135,9 +134,9 @@ class _PatternReader:
         return self._regex.startswith(text, self._at)
 
     def _take(self, text: str) -> bool:
-        found = self._peek(text)
-        self._at += len(text) * found
-        return found
+        is_next = self._peek(text)
+        self._at += len(text) * is_next
+        return is_next
 
     def _next(self) -> str:
         if self._at >= len(self._regex):
@@ -162,19 +161,19 @@ class _PatternReader:
                     raise UnsupportedPatternError(self._regex)
                 continue
             parts.append(self._repeated(self._atom()))
-        return parts[0] if len(parts) == 1 else _Row(tuple(parts))
+        return parts[0] if len(parts) == 1 else _Sequence(tuple(parts))
 
     def _is_at_end(self) -> bool:
-        """Of a row."""
+        """Return whether the current row ends here."""
         return self._at >= len(self._regex) or self._peek("|") or self._peek(")")
 
     def _flags(self) -> bool:
-        """Flags for what follows. What is written is the same under all of these but for what is excluded."""
-        found = _FLAGS.match(self._regex, self._at + 1) if self._peek("(?") else None
-        if found is None or found[2] == ":":
+        """Read flags. Of these, only case-insensitivity matters, and only for negated classes."""
+        match = _FLAGS.match(self._regex, self._at + 1) if self._peek("(?") else None
+        if match is None or match[2] == ":":
             return False
-        self._is_caseless |= "i" in found[1]
-        self._at = found.end()
+        self._is_caseless |= "i" in match[1]
+        self._at = match.end()
         return True
 
     def _atom(self) -> _Node:
@@ -194,9 +193,9 @@ class _PatternReader:
         if self._take("?P<") or (self._peek("?<") and not self._peek("?<=") and not self._peek("?<!")):
             while self._next() != ">":
                 pass
-        elif (found := _FLAGS.match(self._regex, self._at)) and found[2] == ":":
-            self._is_caseless |= "i" in found[1]
-            self._at = found.end()
+        elif (match := _FLAGS.match(self._regex, self._at)) and match[2] == ":":
+            self._is_caseless |= "i" in match[1]
+            self._at = match.end()
         elif self._peek("?") and not self._take("?:"):
             raise UnsupportedPatternError(self._regex)
         self._depth += 1
@@ -224,7 +223,7 @@ class _PatternReader:
         return frozenset(sign)
 
     def _enclosed(self) -> str:
-        """What stands between braces, where there are some."""
+        """Return the text between braces, or "" if there are none."""
         if not self._take("{"):
             return ""
         start, end = self._at, self._regex.find("}", self._at)
@@ -234,7 +233,7 @@ class _PatternReader:
         return self._regex[start:end]
 
     def _code(self, length: int) -> str:
-        """A character by its number."""
+        """Return the character with a hexadecimal code."""
         digits = self._enclosed()
         if not digits:
             digits, self._at = self._regex[self._at : self._at + length], self._at + length
@@ -244,11 +243,11 @@ class _PatternReader:
             raise UnsupportedPatternError(self._regex) from None
 
     def _category(self, name: str) -> frozenset[str]:
-        """The characters of a general category, by its short name."""
-        found = frozenset(sign for sign in _ANY if unicodedata.category(sign).startswith(name))
-        if not found or len(name) > 2:
+        """Return the characters of a Unicode category, by its short name."""
+        members = frozenset(sign for sign in _ANY if unicodedata.category(sign).startswith(name))
+        if not members or len(name) > 2:
             raise UnsupportedPatternError(self._regex)
-        return found
+        return members
 
     def _class(self) -> frozenset[str]:
         is_negated = self._take("^")
@@ -256,7 +255,7 @@ class _PatternReader:
         has_words = False
         while not self._take("]"):
             has_words |= self._peek("\\w")
-            if any(map(self._peek, ("&&", "--", "~~"))):  # what is in both, in one only, in either
+            if any(map(self._peek, ("&&", "--", "~~"))):  # Set operations on classes.
                 raise UnsupportedPatternError(self._regex)
             first = self._member()
             if self._peek("-") and not self._peek("-]") and not self._peek("--"):
@@ -268,7 +267,7 @@ class _PatternReader:
             members |= first
         if not is_negated:
             return members
-        excluded = members | _LETTERS if has_words else members  # we write some letters of words; there are more
+        excluded = members | _LETTERS if has_words else members  # `\\w` includes more letters than `_WORD`.
         return _ANY - excluded - (_in_both_cases(excluded) if self._is_caseless else frozenset())
 
     def _member(self) -> frozenset[str]:
@@ -290,7 +289,7 @@ class _PatternReader:
             return part
         if stacked > _STACKED:
             raise UnsupportedPatternError(self._regex)
-        self._take("?")  # lazy: the same texts
+        self._take("?")  # A lazy repetition matches the same texts.
         if isinstance(part, _Repeat) and part.low < 2 and high == part.high == _ENDLESS:
             return self._repeated(replace(part, low=part.low * low), stacked + 1)
         return self._repeated(_Repeat(part, low, high), stacked + 1)
@@ -316,67 +315,67 @@ class _PatternReader:
 
 
 def _in_both_cases(signs: Iterable[str]) -> frozenset[str]:
-    return frozenset(sign for each in signs for sign in (*each.lower(), *each.upper()))
+    return frozenset(variant for sign in signs for variant in (*sign.lower(), *sign.upper()))
 
 
 def _range(first: str, last: str) -> Iterator[int]:
-    """The codes of a range; of a huge one the beginning is enough to write with."""
+    """Return the codes of a range. Of a large range, the start is enough."""
     return iter(range(ord(first), min(ord(last), ord(first) + 0x250) + 1))
 
 
 # Lengths
 
 
-def _fitted(node: _Node, shortest: int, longest: int) -> _Node:
-    """The node with its repetitions bounded so that no text is too long, and stretched so that none is too short."""
+def _fit(node: _Node, shortest: int, longest: int) -> _Node:
+    """Limit the repetitions so that no text is too long, and extend them so that none is too short."""
     slack = longest
-    bounded = _bounded(node, slack)
-    while slack and _length(bounded)[1] > longest:
+    limited = _limit(node, slack)
+    while slack and _length(limited)[1] > longest:
         slack = slack * 2 // 3
-        bounded = _bounded(node, slack)
-    return _stretched(bounded, shortest - _length(bounded)[0])
+        limited = _limit(node, slack)
+    return _extend(limited, shortest - _length(limited)[0])
 
 
-def _bounded(node: _Node, slack: int) -> _Node:
+def _limit(node: _Node, slack: int) -> _Node:
     match node:
         case _Chars():
             return node
-        case _Row(parts):
-            return _Row(tuple(_bounded(part, slack) for part in parts))
+        case _Sequence(parts):
+            return _Sequence(tuple(_limit(part, slack) for part in parts))
         case _Choice(options):
-            return _Choice(tuple(_bounded(option, slack) for option in options))
+            return _Choice(tuple(_limit(option, slack) for option in options))
         case _Repeat(part, low, high):
-            return _Repeat(_bounded(part, slack), low, min(high, low + slack))
+            return _Repeat(_limit(part, slack), low, min(high, low + slack))
 
 
-def _stretched(node: _Node, missing: int) -> _Node:
-    """At least so many characters more, as far as repetitions can give them."""
+def _extend(node: _Node, missing: int) -> _Node:
+    """Add at least `missing` characters, as far as the repetitions allow."""
     if missing <= 0:
         return node
     match node:
         case _Repeat(part, low, high) if least := _length(part)[0]:
             more = min(high, low + -(-missing // least))
             missing -= (more - low) * least
-            return replace(node, low=more, part=_stretched(part, -(-missing // more) if more else 0))
-        case _Row(parts):
+            return replace(node, low=more, part=_extend(part, -(-missing // more) if more else 0))
+        case _Sequence(parts):
             longer: list[_Node] = []
             for part in parts:
-                longer.append(_stretched(part, missing))
+                longer.append(_extend(part, missing))
                 missing -= _length(longer[-1])[0] - _length(part)[0]
-            return _Row(tuple(longer))
+            return _Sequence(tuple(longer))
         case _Choice(options):
             least = _length(node)[0]
-            return _Choice(tuple(_stretched(option, missing - _length(option)[0] + least) for option in options))
+            return _Choice(tuple(_extend(option, missing - _length(option)[0] + least) for option in options))
         case _:
             return node
 
 
 def _length(node: _Node) -> tuple[int, int]:
-    """How short and how long a text can be."""
+    """Return the minimum and maximum length of a text."""
     match node:
         case _Chars():
             return 1, 1
-        case _Row(parts):
+        case _Sequence(parts):
             return sum(_length(part)[0] for part in parts), sum(_length(part)[1] for part in parts)
         case _Choice(options):
             return min(_length(option)[0] for option in options), max(_length(option)[1] for option in options)
@@ -392,7 +391,7 @@ def _render(node: _Node, repeated: Repeated) -> str:
     match node:
         case _Chars(allowed):
             return _one_of(allowed)
-        case _Row(parts):
+        case _Sequence(parts):
             return f"({sequence(*(_render(part, repeated) for part in parts))})" if parts else '""'
         case _Choice(options):
             return choice(_render(option, repeated) for option in options)
@@ -404,15 +403,15 @@ _ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\f
 
 
 def _one_of(allowed: frozenset[str]) -> str:
-    """A character as JSON writes it."""
-    plain = sorted(sign for sign in allowed if sign not in _ESCAPED and ord(sign) >= 0x20 and ord(sign) != 0x7F)
-    plain = [sign for sign in plain if not 0xD800 <= ord(sign) <= 0xDFFF]
-    options = [f"[{''.join(map(_in_class, plain))}]"] if plain else []
-    # Beside other characters a quote or a line end is never needed, and a small model gets lost in escapes.
-    if not plain:
+    """Return the rule for one of these characters in JSON."""
+    unescaped = sorted(sign for sign in allowed if sign not in _ESCAPED and ord(sign) >= 0x20 and ord(sign) != 0x7F)
+    unescaped = [sign for sign in unescaped if not 0xD800 <= ord(sign) <= 0xDFFF]
+    options = [f"[{''.join(map(_in_class, unescaped))}]"] if unescaped else []
+    # If other characters are possible, omit quotes and line breaks: a small model gets lost in escapes.
+    if not unescaped:
         options = [literal(_ESCAPED[sign]) for sign in sorted(allowed) if sign in _ESCAPED]
     if not options:
-        raise UnsupportedPatternError("a character that JSON cannot hold")
+        raise UnsupportedPatternError("the character cannot be written in JSON")
     return choice(options)
 
 

@@ -1,11 +1,8 @@
-"""A schema whose keywords are of the types that they must be, so that the rooms after this one need not ask.
+"""JSON schemas for the grammar: normalization, references and string formats.
 
-Schemas come from anybody: what is written otherwise in older drafts (`items` as a list) or by other languages
-(`2.0` for a count) is brought into one form, what is no schema at all is an `UnreadableError` that says where.
-
-The definitions of a schema: what a reference points at, whether it leads back to itself, and schemas in one.
-
-Strings of a known format, as JSON text between its quotes. A table; the builder reads it.
+Schemas may come from any source. Other notations, of older drafts (`items` as a list) or other languages (`2.0` for a
+count), are normalized. A value that is not a schema raises an `UnreadableError` with its path. The code after this
+module therefore need not check the types of keywords.
 """
 
 from __future__ import annotations
@@ -17,42 +14,42 @@ from typing import Any
 
 from acorn.types import JsonObject
 
-Schema = Mapping[str, Any]
+Schema = JsonObject
 
-_DEEPEST = 60
-"""Schemas within schemas. Nobody writes so many; a reader of them must end all the same."""
-_MOST = 20_000
-"""The longest that a string or a list may be asked to be at least: more than any answer holds."""
+_MAX_DEPTH = 60
+"""The maximum nesting of schemas, so that reading them ends."""
+_MAX_MINIMUM = 20_000
+"""The highest minimum length of a string or a list. No response is as long."""
 
 
 class UnreadableError(ValueError):
-    """What should be a schema is none."""
+    """A value is not a valid schema."""
 
 
-def checked(schema: Any, path: str = "#", depth: int = 0) -> Schema | bool:
-    """The schema in one form, with everything in it that may be a schema too."""
+def normalize(schema: object, path: str = "#", depth: int = 0) -> Schema | bool:
+    """Return a schema and its subschemas in a uniform notation."""
     if isinstance(schema, bool):
         return schema
     if not isinstance(schema, Mapping):
-        raise UnreadableError(f"`{path}` must be a schema, got {_shown(schema)}")
-    if depth > _DEEPEST:
+        raise UnreadableError(f"`{path}` must be a schema, got {_shorten(schema)}")
+    if depth > _MAX_DEPTH:
         raise UnreadableError(f"`{path}` is nested too deeply")
-    made = {key: _value(key, value, f"{path}/{key}", depth) for key, value in schema.items()}
-    if isinstance(made.get("items"), list):
-        made["prefixItems"], made["items"] = made["items"], made.pop("additionalItems", True)
-    return made
+    normal = {key: _value(key, value, f"{path}/{key}", depth) for key, value in schema.items()}
+    if isinstance(normal.get("items"), list):
+        normal["prefixItems"], normal["items"] = normal["items"], normal.pop("additionalItems", True)
+    return normal
 
 
-def _value(key: Any, value: Any, path: str, depth: int) -> Any:
+def _value(key: str, value: Any, path: str, depth: int) -> Any:
     if key in ("items", *_SCHEMAS) and isinstance(value, list):
-        return [checked(each, f"{path}/{index}", depth + 1) for index, each in enumerate(value)]
+        return [normalize(item, f"{path}/{index}", depth + 1) for index, item in enumerate(value)]
     if key in _SCHEMA:
-        return checked(value, path, depth + 1)
+        return normalize(value, path, depth + 1)
     if key in _NAMED and isinstance(value, Mapping):
-        return {str(name): checked(each, f"{path}/{name}", depth + 1) for name, each in value.items()}
-    what, is_right = _WANTED.get(key, ("", _is_anything))
-    if not is_right(value):
-        raise UnreadableError(f"`{path}` must be {what}, got {_shown(value)}")
+        return {str(name): normalize(item, f"{path}/{name}", depth + 1) for name, item in value.items()}
+    expected, is_valid = _EXPECTED.get(key, ("", _accept_any))
+    if not is_valid(value):
+        raise UnreadableError(f"`{path}` must be {expected}, got {_shorten(value)}")
     return int(value) if key in _COUNTS else value
 
 
@@ -63,20 +60,20 @@ _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "m
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
-def _is_anything(value: Any) -> bool:
+def _accept_any(value: object) -> bool:
     return True
 
 
-def _is_never(value: Any) -> bool:
-    """What is right was taken before."""
+def _accept_none(value: object) -> bool:
+    """Reject every value, since valid ones were handled before."""
     return False
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
 
-def _is_texts(value: Any) -> bool:
+def _is_texts(value: object) -> bool:
     return isinstance(value, list) and all(map(_is_text, value))
 
 
@@ -89,14 +86,14 @@ def _is_count(value: Any) -> bool:
 
 
 def _is_least(value: Any) -> bool:
-    return _is_count(value) and value <= _MOST
+    return _is_count(value) and value <= _MAX_MINIMUM
 
 
 def _is_step(value: Any) -> bool:
     return _is_number(value) and not isinstance(value, bool) and value > 0
 
 
-def _is_json(value: Any) -> bool:
+def _is_json(value: object) -> bool:
     try:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError):
@@ -104,15 +101,17 @@ def _is_json(value: Any) -> bool:
     return True
 
 
-def _is_list(value: Any) -> bool:
+def _is_list(value: object) -> bool:
     return isinstance(value, list) and _is_json(value)
 
 
-_WANTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(_SCHEMAS, ("a list of schemas", _is_never)),
-    **dict.fromkeys(_NAMED, ("schemas by name", _is_never)),
+_EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(_SCHEMAS, ("a list of schemas", _accept_none)),
+    **dict.fromkeys(_NAMED, ("schemas by name", _accept_none)),
     **dict.fromkeys(_COUNTS, ("a whole number from 0", _is_count)),
-    **dict.fromkeys(("minLength", "minItems", "minProperties"), (f"a whole number from 0 to {_MOST}", _is_least)),
+    **dict.fromkeys(
+        ("minLength", "minItems", "minProperties"), (f"a whole number from 0 to {_MAX_MINIMUM}", _is_least)
+    ),
     **dict.fromkeys(_BOUNDS, ("a number", _is_number)),
     "multipleOf": ("a number above 0", _is_step),
     **dict.fromkeys(("pattern", "format", "$ref"), ("a string", _is_text)),
@@ -122,10 +121,10 @@ _WANTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "const": ("a value of JSON", _is_json),
     "uniqueItems": ("true or false", lambda value: isinstance(value, bool)),
 }
-"""What a keyword must be, in words and as a question."""
+"""The expected value of each keyword, as a text and as a check."""
 
 
-def _shown(value: Any) -> str:
+def _shorten(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
@@ -134,11 +133,11 @@ NOTES = {
     *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
     *("discriminator", "$defs"),
 }
-"""What of a schema says nothing of validity."""
+"""The keywords that do not affect validity."""
 
 
 class Definitions:
-    """What the references within one schema mean."""
+    """The definitions of a schema, and the combination of schemas."""
 
     def __init__(self, root: Schema | bool) -> None:
         self._root = root
@@ -146,36 +145,36 @@ class Definitions:
         self._recursive: dict[str, bool] = {}
 
     def target(self, reference: str) -> Schema | bool:
-        """What a reference points at; anything goes where it points nowhere."""
+        """Return the schema that a reference points to. A reference without a target allows anything."""
         if reference not in self._targets:
-            found: Any = self._root
+            target: object = self._root
             for part in filter(None, reference.lstrip("#").split("/")):
-                found = _member(found, part.replace("~1", "/").replace("~0", "~"))
-            self._targets[reference] = checked(found, reference)
+                target = _member(target, part.replace("~1", "/").replace("~0", "~"))
+            self._targets[reference] = normalize(target, reference)
         return self._targets[reference]
 
     def is_recursive(self, reference: str) -> bool:
-        """Whether a reference leads back to itself."""
+        """Return whether a reference leads back to itself."""
         if reference not in self._recursive:
             self._recursive[reference] = self._leads_back(reference)
         return self._recursive[reference]
 
     def _leads_back(self, reference: str) -> bool:
         seen: set[str] = set()
-        ahead = list(_references(self.target(reference)))
-        while ahead:
-            here = ahead.pop()
-            if here == reference:
+        pending = list(_references(self.target(reference)))
+        while pending:
+            current = pending.pop()
+            if current == reference:
                 return True
-            if here not in seen:
-                seen.add(here)
-                ahead += _references(self.target(here))
+            if current not in seen:
+                seen.add(current)
+                pending += _references(self.target(current))
         return False
 
     def both(self, one: Schema, other: Schema | bool, taken: set[str] | None = None) -> Schema | bool:
-        """A schema that says what both say; where they speak of the same, the narrower or the second.
+        """Combine two schemas. If both have a keyword, the narrower value or the second one is used.
 
-        The references that were followed are `taken`: one that comes again has nothing to add.
+        `taken` has the references that were followed. A repeated one adds nothing.
         """
         if isinstance(other, bool):
             return one if other else False
@@ -183,41 +182,41 @@ class Definitions:
             return other
         if "$ref" in other:
             taken = set() if taken is None else taken
-            reference, rest = other["$ref"], {key: value for key, value in other.items() if key != "$ref"}
-            here = self.both(one, rest, taken)
-            if isinstance(here, bool) or reference in taken:
-                return here
+            reference, siblings = other["$ref"], {key: value for key, value in other.items() if key != "$ref"}
+            combined = self.both(one, siblings, taken)
+            if isinstance(combined, bool) or reference in taken:
+                return combined
             taken.add(reference)
-            return self.both(here, self.target(reference), taken)
-        made = {**one, **other}
+            return self.both(combined, self.target(reference), taken)
+        merged = {**one, **other}
         if "allOf" in one and "allOf" in other:
-            made["allOf"] = [*one["allOf"], *other["allOf"]]
+            merged["allOf"] = [*one["allOf"], *other["allOf"]]
         if "properties" in one and "properties" in other:
-            made["properties"] = {**one["properties"], **other["properties"]}
+            merged["properties"] = {**one["properties"], **other["properties"]}
         if "required" in one and "required" in other:
-            made["required"] = [*one["required"], *other["required"]]
+            merged["required"] = [*one["required"], *other["required"]]
         for key, choose in _NARROWER.items():
             if key in one and key in other:
-                made[key] = choose(one[key], other[key])
-        return made
+                merged[key] = choose(one[key], other[key])
+        return merged
 
     def beside(self, shared: Schema, option: Schema | bool) -> Schema | bool:
-        """An option with what it shares with others. A reference stays one, so that recursion is noticed."""
+        """Add the shared keywords to an option. A reference stays a reference, so that recursion is detected."""
         if isinstance(option, bool) or "$ref" not in option or not shared:
             return self.both(shared, option)
-        rest = self.both(shared, {key: value for key, value in option.items() if key != "$ref"})
-        return rest if isinstance(rest, bool) else {**rest, "$ref": option["$ref"]}
+        combined = self.both(shared, {key: value for key, value in option.items() if key != "$ref"})
+        return combined if isinstance(combined, bool) else {**combined, "$ref": option["$ref"]}
 
     def merged(self, schema: Schema) -> Schema | bool:
-        """A schema without its `allOf`, and without those of its parts."""
-        made: Schema | bool = schema
+        """Merge the parts of `allOf` into the schema."""
+        combined: Schema | bool = schema
         taken: set[str] = set()
-        while not isinstance(made, bool) and "allOf" in made:
-            parts = made["allOf"]
-            made = {key: value for key, value in made.items() if key != "allOf"}
+        while not isinstance(combined, bool) and "allOf" in combined:
+            parts = combined["allOf"]
+            combined = {key: value for key, value in combined.items() if key != "allOf"}
             for part in parts:
-                made = made if isinstance(made, bool) else self.both(made, part, taken)
-        return made
+                combined = combined if isinstance(combined, bool) else self.both(combined, part, taken)
+        return combined
 
 
 _NARROWER: JsonObject = {
@@ -226,15 +225,16 @@ _NARROWER: JsonObject = {
 }
 
 
-def _member(found: Any, name: str) -> Any:
-    if isinstance(found, Mapping):
-        return found.get(name, {})
-    is_index = isinstance(found, list) and name.isdecimal() and len(name) < 6 and int(name) < len(found)
-    return found[int(name)] if is_index else {}
+def _member(container: object, name: str) -> object:
+    if isinstance(container, Mapping):
+        return container.get(name, {})
+    if isinstance(container, list) and name.isdecimal() and len(name) < 6 and int(name) < len(container):
+        return container[int(name)]
+    return {}
 
 
-def _references(schema: Any) -> Iterator[str]:
-    """Every `$ref` within a schema."""
+def _references(schema: object) -> Iterator[str]:
+    """Yield every `$ref` within a schema."""
     if isinstance(schema, Mapping):
         if isinstance(schema.get("$ref"), str):
             yield schema["$ref"]
@@ -257,7 +257,7 @@ _TIME = '([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9]'
 _OCTET = '("25" [0-5] | "2" [0-4] [0-9] | "1" [0-9] [0-9] | [1-9]? [0-9])'
 _LABEL = "[a-z0-9]{1,20}"
 _DOMAIN = f'{_LABEL} ("-" {_LABEL})? ("." {_LABEL})? "." [a-z]{{2,3}}'
-"""The last part is a short one: names such as `.test` and `.local` are no addresses."""
+"""The last part is short, since names such as `.test` and `.local` are not valid addresses."""
 _PATH = '("/" [A-Za-z0-9._-]{1,30}){0,4}'
 _GROUP = f"{_HEX}{{1,4}}"
 
@@ -268,7 +268,7 @@ def _uuid(version: str) -> str:
 
 _ZONE = ' "Z"'
 NAIVE = r"^[^Zz+]*$"
-"""The pattern of times without a zone, as `_schema` writes it beside their format."""
+"""The pattern of times without a zone, as acorn's schemas have it besides the format."""
 
 FORMATS = {
     "date": _DATE,
@@ -291,9 +291,9 @@ FORMATS = {
     **dict.fromkeys(("base64", "base64url"), "([A-Za-z0-9]{4,4}){1,40}"),
     "json-string": '([1-9] [0-9]{0,8} | "true" | "false" | "null")',
 }
-"""What stands between the quotes, by the schema's `format`. All are plain ASCII, with nothing to escape."""
+"""The text between the quotes by the `format` of a schema. All are ASCII without characters to escape."""
 
 
 def without_zone(known: str) -> str:
-    """The same date and time, of no zone."""
+    """Return a format of a time without its zone."""
     return known.removesuffix(_ZONE)

@@ -1,0 +1,444 @@
+"""Example values that fit a JSON Schema, the same each time. `any_model` fills tool calls and answers with them.
+
+Each kind of schema yields its candidates one after the other, the simplest first. A caller that needs another one, for
+an item that must differ or to end a recursion, takes the next. The rules of user-defined validators are not in a
+schema, so a value may break them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from decimal import Decimal
+from importlib import import_module
+from itertools import islice, product
+from typing import Any
+
+from acorn._formats.schema.generate import JsonSchema, inline_refs, resolve_ref
+from acorn.errors import AcornError
+from acorn.types import JsonObject
+
+_MAX_CANDIDATES = 64
+_MAX_DEPTH = 60
+
+
+def example_value(schema: JsonSchema, where: str) -> Any:
+    """Return the simplest value that fits a schema; `where` names its purpose in an error."""
+    search = _Search(schema)
+    for value in search.candidates(schema, ""):
+        return value
+    raise AcornError(
+        f"`AnyModel` found no value for `{search.failed[0]}` of `{where}`, which must fit {search.failed[1]}. Add "
+        f"`examples` to the field, or use `ScriptedModel`."
+    )
+
+
+class _Search:
+    """Finds the candidates for a schema and all schemas in it."""
+
+    def __init__(self, top: JsonSchema) -> None:
+        self.top = top
+        self.failed = ("output", "{}")
+        """The last field without a value, and its schema."""
+        self._open_refs: list[str] = []
+        """The definitions that are being filled. A repeated one would lead to an endless recursion."""
+
+    def candidates(self, schema: object, path: str) -> Iterator[Any]:
+        """Yield values that fit a schema."""
+        has_candidates = False
+        for value in islice(self._candidates_of_any(schema, path), _MAX_CANDIDATES):
+            has_candidates = True
+            yield value
+        if not has_candidates and len(path) >= len(self.failed[0]) * (self.failed[0] != "output"):
+            self.failed = (path or "output", json.dumps(schema)[:200])
+
+    def _candidates_of_any(self, schema: object, path: str) -> Iterator[Any]:
+        if schema is False or len(self._open_refs) > _MAX_DEPTH:
+            return
+        if not isinstance(schema, dict):
+            yield "text"
+            return
+        yield from schema.get("examples") or ()
+        if "const" in schema:
+            yield schema["const"]
+        elif "enum" in schema:
+            yield from schema["enum"]
+        elif "$ref" in schema:
+            yield from self._candidates_of_ref(schema, path)
+        elif "allOf" in schema:
+            yield from self.candidates(_merge(schema, schema["allOf"], self.top), path)
+        elif "anyOf" in schema or "oneOf" in schema:
+            yield from self._candidates_of_union(schema, path)
+        else:
+            kind = schema.get("type", _implied_type(schema))
+            for name in kind if isinstance(kind, list) else [kind]:
+                yield from self._candidates_of_type(str(name), schema, path)
+
+    def _candidates_of_ref(self, schema: JsonSchema, path: str) -> Iterator[Any]:
+        ref = schema["$ref"]
+        if ref in self._open_refs:
+            return
+        siblings = {key: value for key, value in schema.items() if key not in ("$ref", "default", "examples")}
+        self._open_refs.append(ref)
+        try:
+            # Collect them at once: a generator that is not exhausted would leave the definition open.
+            values = list(
+                islice(self.candidates({**resolve_ref(ref, self.top), **siblings}, path), _MAX_CANDIDATES // 8)
+            )
+        finally:
+            self._open_refs.remove(ref)
+        yield from values
+
+    def _candidates_of_union(self, schema: JsonSchema, path: str) -> Iterator[Any]:
+        options = schema.get("anyOf") or schema["oneOf"]
+        kinds = [option.get("type") for option in options if isinstance(option, dict)]
+        if kinds == ["number", "string"] and "pattern" in options[1]:  # A Decimal, whose digits are in the pattern.
+            fitting = (n for n in _numbers(options[0], whole=False) if matches_pattern(options[1]["pattern"], f"{n}"))
+            yield from islice(fitting, _MAX_CANDIDATES // 2)
+        siblings = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf", "discriminator")}
+        for option in options:
+            yield from self.candidates(_merge(siblings, [option], self.top) if _narrows(siblings) else option, path)
+
+    def _candidates_of_type(self, kind: str, schema: JsonSchema, path: str) -> Iterator[Any]:
+        match kind:
+            case "null":
+                yield None
+            case "boolean":
+                yield from (True, False)
+            case "integer":
+                yield from _numbers(schema, whole=True)
+            case "number":
+                yield from _numbers(schema, whole=False)
+            case "array":
+                yield from self._arrays(schema, path)
+            case "object":
+                yield from self._objects(schema, path)
+            case _:
+                yield from self._strings(schema, path)
+
+    def _strings(self, schema: JsonSchema, path: str) -> Iterator[Any]:
+        low, high = schema.get("minLength", 0), schema.get("maxLength")
+        if schema.get("contentMediaType") == "application/json":
+            for inner in self.candidates(schema.get("contentSchema", {}), path):
+                yield json.dumps(inner)
+            return
+        pattern = schema.get("pattern")
+        samples = FORMATS.get(schema.get("format", ""), ())
+        if schema.get("contentEncoding", "").startswith("base64"):
+            samples = ("YWJj", "YWJjZA==")
+        for text in samples or example_texts(pattern, low, high):
+            is_match = pattern is None or matches_pattern(pattern, text)
+            if is_match and len(text) >= low and (high is None or len(text) <= high):
+                yield text
+
+    def _arrays(self, schema: JsonSchema, path: str) -> Iterator[Any]:
+        first, low = schema.get("prefixItems", []), int(schema.get("minItems", 0))
+        high = schema.get("maxItems")
+        head: list[Any] = []
+        for index, item in enumerate(first if low or high is None else first[: int(high)]):
+            value = next(self.candidates(item, f"{path}[{index}]"), _NONE)
+            if value is _NONE:
+                return
+            head.append(value)
+        missing = max(low, 1 if high is None or high >= 1 else 0) - len(head)
+        tail = self._items(schema, missing, f"{path}[]") if missing > 0 else []
+        if tail is None and low <= len(head):
+            tail = []  # No item was found, for example in a recursion, but none is required.
+        if tail is None:
+            return
+        yield head + tail
+        if low <= len(head) and tail:
+            yield head
+
+    def _items(self, schema: JsonSchema, count: int, path: str) -> list[Any] | None:
+        """Return this number of items, or None if there are not enough."""
+        items: list[Any] = []
+        for value in self.candidates(schema.get("items", {}), path):
+            if not schema.get("uniqueItems"):
+                return [value] * count
+            if value not in items:
+                items.append(value)
+            if len(items) == count:
+                return items
+        return None
+
+    def _objects(self, schema: JsonSchema, path: str) -> Iterator[Any]:
+        known = schema.get("properties", {})
+        result: JsonObject = {}
+        needed = list(schema.get("required", []))
+        least = int(schema.get("minProperties", 0))
+        needed += [name for name in known if name not in needed][: max(0, least - len(needed))]
+        for name in needed:
+            value = next(self.candidates(known.get(name, {}), _join_path(path, name)), _NONE)
+            if value is _NONE:
+                return
+            result[name] = value
+        for name, inner in self._further_keys(schema, path) if len(result) < least else ():
+            value = next(self.candidates(inner, _join_path(path, name)), _NONE)
+            if value is _NONE:
+                return
+            result.setdefault(name, value)
+            if len(result) >= least:
+                break
+        if len(result) < least:
+            return
+        yield result
+        for name in result:  # More candidates, for callers that need a different one.
+            for value in islice(self.candidates(known.get(name, {}), _join_path(path, name)), 1, None):
+                yield {**result, name: value}
+
+    def _further_keys(self, schema: JsonSchema, path: str) -> Iterator[tuple[str, object]]:
+        """Yield keys that the schema does not list, each with the schema of its value."""
+        for pattern, inner in schema.get("patternProperties", {}).items():
+            for name in example_texts(pattern, 1, None):
+                yield name, inner
+        inner = schema.get("additionalProperties", "patternProperties" not in schema)
+        if inner is False:
+            return
+        names = schema.get("propertyNames", {"type": "string", "minLength": 1})
+        for name in self.candidates({"type": "string", **names} if isinstance(names, dict) else {}, f"{path}.(key)"):
+            yield str(name), inner
+
+
+_NONE: Any = object()
+
+
+def _join_path(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _implied_type(schema: JsonSchema) -> str:
+    """Return the type of a schema without `type`."""
+    if {"properties", "required", "additionalProperties", "patternProperties"} & schema.keys():
+        return "object"
+    if {"items", "prefixItems", "minItems"} & schema.keys():
+        return "array"
+    is_number = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"} & schema.keys()
+    return "number" if is_number else "string"
+
+
+def _narrows(schema: JsonSchema) -> bool:
+    return bool(schema.keys() - {"title", "description", "default", "examples", "deprecated", "$defs"})
+
+
+def _merge(schema: JsonSchema, parts: list[object], top: JsonSchema) -> JsonSchema:
+    """Combine a schema with others that apply as well."""
+    merged = {key: value for key, value in schema.items() if key not in ("allOf", "examples")}
+    for part in parts:
+        other = inline_refs(part, top) if isinstance(part, dict) else {}
+        properties = {**merged.get("properties", {}), **other.get("properties", {})}
+        required = [*merged.get("required", []), *other.get("required", [])]
+        merged = {**merged, **other}
+        if properties:
+            merged["properties"] = properties
+        if required:
+            merged["required"] = list(dict.fromkeys(required))
+    return merged
+
+
+def _numbers(schema: JsonSchema, *, whole: bool) -> Iterator[int | float]:
+    """Yield numbers within the bounds, the simplest first."""
+    step = Decimal(str(schema["multipleOf"])) if "multipleOf" in schema else None
+    low = max(_bounds(schema, "minimum", "exclusiveMinimum"), default=None)
+    high = min(_bounds(schema, "maximum", "exclusiveMaximum"), default=None)
+    tried: list[Decimal] = []
+    for start in _starts(low, high, step, whole=whole):
+        if start in tried or (whole and start % 1) or (step and start % step) or not _is_within(start, schema):
+            continue
+        tried.append(start)
+        yield int(start) if whole or start == int(start) else float(start)
+
+
+def _starts(low: Decimal | None, high: Decimal | None, step: Decimal | None, *, whole: bool) -> Iterator[Decimal]:
+    yield from (Decimal(1), Decimal(0))
+    unit = step or Decimal(1)
+    begin = low if low is not None else high - unit * _MAX_CANDIDATES if high is not None else Decimal(0)
+    begin = (begin / unit).to_integral_value() * unit
+    for count in range(-1, 2 * _MAX_CANDIDATES):
+        yield begin + unit * count
+    if not whole and step is None:
+        yield from (edge for edge in (low, high) if edge is not None)
+        yield from map(Decimal, ("0.5", "0.1", "0.25", "0.01"))
+        if low is not None and high is not None:
+            yield from ((low + (high - low) / part) for part in (2, 3, 4, 10))
+        if low is not None:
+            yield low + Decimal("0.1")
+        if high is not None:
+            yield high - Decimal("0.1")
+
+
+def _bounds(schema: JsonSchema, *names: str) -> list[Decimal]:
+    return [Decimal(str(schema[name])) for name in names if isinstance(schema.get(name), int | float)]
+
+
+def _is_within(value: Decimal, schema: JsonSchema) -> bool:
+    return (
+        all(value >= bound for bound in _bounds(schema, "minimum"))
+        and all(value > bound for bound in _bounds(schema, "exclusiveMinimum"))
+        and all(value <= bound for bound in _bounds(schema, "maximum"))
+        and all(value < bound for bound in _bounds(schema, "exclusiveMaximum"))
+    )
+
+
+# Texts for formats and patterns.
+
+_PARSER = import_module("re._parser")  # The parser of `re`, which has no public name.
+_LETTERS = "a1A_ -.@/é234567890bcdefBCDEF"
+_CLASSES = {"DIGIT": "1", "NOT_DIGIT": "a", "SPACE": " ", "NOT_SPACE": "a", "WORD": "a", "NOT_WORD": "-"}
+
+FORMATS: dict[str, tuple[str, ...]] = {
+    "date": ("2024-01-31", "2999-01-31"),
+    "date-time": ("2024-01-31T12:00:00Z", "2024-01-31T12:00:00", "2999-01-31T12:00:00Z"),
+    "time": ("12:00:00Z", "12:00:00"),
+    "duration": ("PT1H", "PT2H"),
+    "email": ("user@example.com", "other@example.com"),
+    "idn-email": ("user@example.com",),
+    "name-email": ("User <user@example.com>",),
+    "uri": ("https://example.com/", "https://example.com/other"),
+    "uri-reference": ("/path",),
+    "multi-host-uri": ("postgresql://user:word@localhost:5432/app",),
+    "hostname": ("example.com",),
+    "ipv4": ("127.0.0.1", "127.0.0.2"),
+    "ipv6": ("::1", "::2"),
+    "ipv4network": ("192.0.2.0/24",),
+    "ipv6network": ("2001:db8::/32",),
+    "ipv4interface": ("192.0.2.1/24",),
+    "ipv6interface": ("2001:db8::1/32",),
+    "ipvanyaddress": ("127.0.0.1",),
+    "ipvanyinterface": ("192.0.2.1/24",),
+    "ipvanynetwork": ("192.0.2.0/24",),
+    "path": ("text",),
+    "file-path": (__file__,),
+    "directory-path": (".",),
+    "new-path": ("no-such-file",),
+    "regex": ("a",),
+    "color": ("red", "blue"),
+    "json-string": ("{}",),
+    "base64": ("YWJj",),
+    "base64url": ("YWJj",),
+    "uuid": ("12345678-1234-4234-9234-123456789abc", "22345678-1234-4234-9234-123456789abc"),
+    **{f"uuid{version}": (f"12345678-1234-{version}234-9234-123456789abc",) for version in range(1, 9)},
+}
+
+
+def matches_pattern(pattern: str, text: str) -> bool:
+    """Return whether a text matches a pattern. A pattern that Python cannot read matches everything."""
+    try:
+        return re.search(_in_python(pattern), text) is not None
+    except re.error:
+        return True
+
+
+def example_texts(pattern: str | None, low: int, high: int | None) -> Iterator[str]:
+    """Yield texts of a length that match a pattern, the simplest first; none if the pattern is not supported."""
+    seen: list[str] = []
+    for text in _simple_texts(low, high) if pattern is None else _from_pattern(pattern, low):
+        has_length = len(text) >= low and (high is None or len(text) <= high)
+        if has_length and text not in seen and (pattern is None or matches_pattern(pattern, text)):
+            seen.append(text)
+            yield text
+
+
+def _simple_texts(low: int, high: int | None) -> Iterator[str]:
+    for number in range(100):
+        text = "text" + (str(number) if number else "")
+        text = text.ljust(low, "x")
+        yield text if high is None or len(text) <= high else _short_text(number, high)
+
+
+def _short_text(number: int, length: int) -> str:
+    """Return a distinct text of at most this length."""
+    digits = [chr(ord("a") + number // 26**power % 26) for power in range(min(length, 3))]
+    return "".join(reversed(digits)).rjust(length, "a")[:length]
+
+
+def _from_pattern(pattern: str, low: int) -> Iterator[str]:
+    try:
+        parsed = _PARSER.parse(_in_python(pattern))
+    except (re.error, OverflowError):
+        return
+    more = [0, 1, 2, 3, *([low] if low > 3 else [])]
+    for extra, choice, letter in product(more, range(4), range(len(_LETTERS))):
+        text = _PatternWriter(extra, choice, letter).write(parsed)
+        yield text
+        if len(text) < low:
+            yield text + "a" * (low - len(text))
+            yield "a" * (low - len(text)) + text
+
+
+def _in_python(pattern: str) -> str:
+    return pattern.replace("\\z", "\\Z")  # Pydantic writes the end of a text differently.
+
+
+class _PatternWriter:
+    """Writes a text that matches a parsed pattern, with extra repetitions, one option and a first letter."""
+
+    def __init__(self, extra: int, choice: int, letter: int) -> None:
+        self._extra = extra
+        self._choice = choice
+        self._letters = _LETTERS[letter:] + _LETTERS[:letter]
+        self._groups: dict[int, str] = {}
+
+    def write(self, parsed: Any) -> str:
+        return "".join(self._part(str(kind), argument) for kind, argument in parsed)
+
+    def _part(self, kind: str, argument: Any) -> str:
+        match kind:
+            case "LITERAL":
+                return chr(argument)
+            case "NOT_LITERAL":
+                return next(letter for letter in self._letters if letter != chr(argument))
+            case "ANY":
+                return self._letters[0]
+            case "IN":
+                return self._one_of(argument)
+            case "BRANCH":
+                options = argument[1]
+                return self.write(options[self._choice % len(options)])
+            case "SUBPATTERN":
+                text = self.write(argument[-1])
+                if argument[0] is not None:
+                    self._groups[argument[0]] = text
+                return text
+            case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
+                least, most, inner = argument
+                return "".join(self.write(inner) for _ in range(min(int(most), int(least) + self._extra)))
+            case "ATOMIC_GROUP":
+                return self.write(argument)
+            case "GROUPREF":
+                return self._groups.get(argument, "")
+            case _:  # Anchors and lookaround. The complete text is checked at the end.
+                return ""
+
+    def _one_of(self, members: Any) -> str:
+        is_negated = any(str(kind) == "NEGATE" for kind, _ in members)
+        signs = [*self._letters, *map(chr, range(33, 127))] if is_negated else self._letters_for(members)
+        for sign in signs:
+            if any(_contains(str(kind), argument, sign) for kind, argument in members) != is_negated:
+                return sign
+        return self._letters[0]
+
+    def _letters_for(self, members: Any) -> list[str]:
+        """Return the letters to try: the usual ones, and the first of each member."""
+        first_letters: list[str] = []
+        for kind, argument in members:
+            if str(kind) == "LITERAL":
+                first_letters.append(chr(argument))
+            elif str(kind) == "RANGE":
+                first_letters.append(chr(argument[0]))
+            elif str(kind) == "CATEGORY":
+                first_letters.append(_CLASSES.get(str(argument).removeprefix("CATEGORY_").removeprefix("UNI_"), "a"))
+        return [*self._letters, *first_letters]
+
+
+def _contains(kind: str, argument: Any, sign: str) -> bool:
+    if kind == "LITERAL":
+        return bool(ord(sign) == argument)
+    if kind == "RANGE":
+        return bool(argument[0] <= ord(sign) <= argument[1])
+    if kind == "CATEGORY":
+        name = str(argument).removeprefix("CATEGORY_").removeprefix("UNI_")
+        is_not, name = name.startswith("NOT_"), name.removeprefix("NOT_")
+        return {"DIGIT": sign.isdigit(), "SPACE": sign.isspace()}.get(name, sign.isalnum() or sign == "_") != is_not
+    return False

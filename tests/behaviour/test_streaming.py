@@ -1362,7 +1362,7 @@ def test_on_stream_of_iterator_sees_run(stream: Stream, watched: Watch, kind: st
 
 def test_iterating_caller_is_not_inside_run(stream: Stream, watched: Watch) -> None:
     def look(chunk: Chunk) -> bool:
-        with pytest.raises(AcornError, match="no run here"):
+        with pytest.raises(AcornError, match="not inside a run"):
             current_run()
         assert agent.history == ([] if chunk.run is None else chunk.run.history)
         return False

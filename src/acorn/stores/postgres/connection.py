@@ -24,6 +24,7 @@ try:
     import psycopg
     from psycopg import Connection, DataError, OperationalError, ProgrammingError, RawCursor
     from psycopg.conninfo import conninfo_to_dict
+    from psycopg.rows import TupleRow
     from psycopg.types.numeric import Int8Dumper
 
     from acorn.stores.postgres.schema import prepare
@@ -33,7 +34,7 @@ except ImportError as error:
     ) from error
 
 T = TypeVar("T")
-Cursor = RawCursor[Any]
+Cursor = RawCursor[TupleRow]
 
 # The address
 
@@ -148,8 +149,8 @@ class Database:
         self.name = self.address.name
         self._was_reached = False
 
-    def open(self) -> Connection[Any]:
-        connection: Connection[Any] = psycopg.connect(
+    def open(self) -> Connection[TupleRow]:
+        connection: Connection[TupleRow] = psycopg.connect(
             **self.address.parameters, autocommit=True, cursor_factory=RawCursor, prepare_threshold=2
         )
         self._was_reached = True
@@ -166,7 +167,7 @@ class Database:
             raise
         return connection
 
-    def use_once(self, act: Callable[[Connection[Any]], None]) -> None:
+    def use_once(self, act: Callable[[Connection[TupleRow]], None]) -> None:
         """Call a function with a connection that is opened for it and closed afterwards."""
 
         def once() -> None:
@@ -239,10 +240,10 @@ def is_connection_lost(error: psycopg.Error) -> bool:
     return state.startswith(("08", "57P", "25P03"))
 
 
-_abandoned: list[Connection[Any]] = []
+_abandoned: list[Connection[TupleRow]] = []
 
 
-def abandon(connection: Connection[Any]) -> None:
+def abandon(connection: Connection[TupleRow]) -> None:
     """Give up a connection of the parent in a forked child, without sending anything.
 
     The reference keeps psycopg from closing the connection, which would end the session of the parent.
@@ -263,7 +264,7 @@ class Transaction:
 
     __slots__ = ("_connection", "notifications")
 
-    def __init__(self, connection: Connection[Any]) -> None:
+    def __init__(self, connection: Connection[TupleRow]) -> None:
         self._connection = connection
         self.notifications: list[tuple[str, str]] = []
         """Channels and payloads."""
@@ -294,7 +295,7 @@ def _escape(value: object) -> object:
     return encodable([value])[0].replace("\0", "\\u0000") if isinstance(value, str) else value
 
 
-def pipelined(connection: Connection[Any], act: Callable[[], T]) -> T:
+def pipelined(connection: Connection[TupleRow], act: Callable[[], T]) -> T:
     """Call a function whose statements are sent without waiting for each result."""
     failure: psycopg.Error | None = None
     try:
@@ -309,7 +310,7 @@ def pipelined(connection: Connection[Any], act: Callable[[], T]) -> T:
     raise failure
 
 
-class PostgresConnection(SharedConnection[Connection[Any]]):
+class PostgresConnection(SharedConnection[Connection[TupleRow]]):
     """A shared connection that a forked child leaves to its parent."""
 
     def read(self, database: Database, act: Callable[[Transaction], T]) -> T:
@@ -321,7 +322,7 @@ class PostgresConnection(SharedConnection[Connection[Any]]):
         return self._transact(database, act, b"BEGIN")
 
     def _transact(self, database: Database, act: Callable[[Transaction], T], begin: bytes) -> T:
-        def in_transaction(connection: Connection[Any]) -> T:
+        def in_transaction(connection: Connection[TupleRow]) -> T:
             transaction = Transaction(connection)
             transaction.control(begin)
             result = act(transaction)

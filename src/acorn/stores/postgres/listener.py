@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
 
 import psycopg
 from psycopg import Connection
+from psycopg.rows import TupleRow
 
 from acorn._base.forks import close_at_fork
 from acorn.errors import StoreError
@@ -38,7 +38,7 @@ class _ListenerThread:
         self.pipe = os.pipe()
         """Written to end the wait of the thread."""
         self.is_stopped = False
-        self.connection: Connection[Any] | None = None
+        self.connection: Connection[TupleRow] | None = None
         self.thread: threading.Thread | None = None
 
     def stop(self) -> None:
@@ -118,7 +118,7 @@ class Listener:
             if self._calls:
                 listening.wait(_RECONNECT, [])
 
-    def _receive(self, listening: _ListenerThread, connection: Connection[Any]) -> None:
+    def _receive(self, listening: _ListenerThread, connection: Connection[TupleRow]) -> None:
         last_used = time.monotonic()
         while not listening.is_stopped:
             listening.wait(_IDLE, [connection.fileno()])

@@ -12,7 +12,7 @@ from datetime import datetime
 from hashlib import md5
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from acorn.errors import StoreError
 from acorn.stores.database import APPLICATION_ID
@@ -22,6 +22,7 @@ from acorn.stores.rules import without_repeats
 
 if TYPE_CHECKING:
     from psycopg import Connection
+    from psycopg.rows import TupleRow
 
 SCHEMA = "acorn_jobs"
 """The schema with the tables of the job engine."""
@@ -116,7 +117,7 @@ _OWN_OBJECTS = f"""
 """
 
 
-def prepare_engine(connection: Connection[Any], name: str) -> None:
+def prepare_engine(connection: Connection[TupleRow], name: str) -> None:
     """Create the tables of the job engine, or bring them to the version of the installed engine."""
     sql_files = _engine_sql_files()
     if _is_ready(connection, sql_files):
@@ -143,12 +144,12 @@ def prepare_engine(connection: Connection[Any], name: str) -> None:
         connection.execute("INSERT INTO applied SELECT unnest($1::text[])", [new])
 
 
-def _is_ready(connection: Connection[Any], sql_files: Path | None) -> bool:
+def _is_ready(connection: Connection[TupleRow], sql_files: Path | None) -> bool:
     applied = _applied_migrations(connection)
     return applied is not None and (sql_files is None or _engine_migrations(sql_files) <= applied)
 
 
-def _applied_migrations(connection: Connection[Any]) -> set[str] | None:
+def _applied_migrations(connection: Connection[TupleRow]) -> set[str] | None:
     """Return the migrations of the engine that were applied to this database. None if it has no engine."""
     (table,) = connection.execute("SELECT to_regclass($1)", [f"{SCHEMA}.applied"]).fetchone() or (None,)
     if table is None:

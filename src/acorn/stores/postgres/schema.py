@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from psycopg import Connection
+from psycopg.rows import TupleRow
 
 from acorn.errors import StoreError
 from acorn.stores.database import APPLICATION_ID, SCHEMA_VERSION
@@ -117,7 +118,7 @@ _SELECT_TABLES = """
 """
 
 
-def prepare(connection: Connection[Any], name: str, tables: Sequence[str] = TABLES) -> None:
+def prepare(connection: Connection[TupleRow], name: str, tables: Sequence[str] = TABLES) -> None:
     """Create the tables if they do not exist. Refuse a foreign schema and another schema version."""
     if _has_tables(connection, name):
         return
@@ -131,7 +132,7 @@ def prepare(connection: Connection[Any], name: str, tables: Sequence[str] = TABL
             connection.execute(statement.encode())
 
 
-def _has_tables(connection: Connection[Any], name: str) -> bool:
+def _has_tables(connection: Connection[TupleRow], name: str) -> bool:
     has_meta, tables = _fetch_one(connection, _SELECT_TABLES)
     if not has_meta:
         if tables:
@@ -149,7 +150,7 @@ def _has_tables(connection: Connection[Any], name: str) -> bool:
     return True
 
 
-def _fetch_one(connection: Connection[Any], sql: str) -> tuple[Any, ...]:
+def _fetch_one(connection: Connection[TupleRow], sql: str) -> tuple[Any, ...]:
     row: tuple[Any, ...] | None = connection.execute(sql.encode()).fetchone()
     assert row is not None
     return row

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import psycopg
 from psycopg import Connection
+from psycopg.rows import TupleRow
 
 from acorn.errors import StoreError
 from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter
@@ -57,7 +58,7 @@ class _UncertainCommit(NamedTuple):
     outcomes: list[CommitResult]
 
 
-class PostgresWriter(GroupCommitWriter[Connection[Any], _WriteJob]):
+class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
     """Writes jobs to a PostgreSQL database."""
 
     def __init__(self, connection: PostgresConnection, database: Database) -> None:
@@ -76,7 +77,7 @@ class PostgresWriter(GroupCommitWriter[Connection[Any], _WriteJob]):
         """Call a function in a transaction. Of several jobs with one key, only the first is sent ahead of results."""
         return self._put(_WriteJob(self, key, act, send_first))
 
-    def _transact(self, opened: Callable[[], Connection[Any]], jobs: list[_WriteJob]) -> None:
+    def _transact(self, opened: Callable[[], Connection[TupleRow]], jobs: list[_WriteJob]) -> None:
         try:
             self._write_with_retries(opened, jobs)
         except psycopg.Error as error:
@@ -88,7 +89,7 @@ class PostgresWriter(GroupCommitWriter[Connection[Any], _WriteJob]):
                 except psycopg.Error as job_error:
                     job.outcome = job.outcome or CommitResult(error=self._explain(job_error))
 
-    def _write_with_retries(self, opened: Callable[[], Connection[Any]], jobs: list[_WriteJob]) -> None:
+    def _write_with_retries(self, opened: Callable[[], Connection[TupleRow]], jobs: list[_WriteJob]) -> None:
         def act() -> None:
             connection = opened()
             self._resolve_uncertain(connection)
@@ -99,14 +100,14 @@ class PostgresWriter(GroupCommitWriter[Connection[Any], _WriteJob]):
 
         self._database.retry(act, self._connection.drop)
 
-    def _clean_up(self, connection: Connection[Any]) -> None:
+    def _clean_up(self, connection: Connection[TupleRow]) -> None:
         """Delete old rows, once per process."""
         if not self._has_cleaned_up:
             self._has_cleaned_up = True
             delete_idle_processes(Transaction(connection))
             delete_unused_limits(Transaction(connection))
 
-    def _write_together(self, connection: Connection[Any], jobs: list[_WriteJob]) -> None:
+    def _write_together(self, connection: Connection[TupleRow], jobs: list[_WriteJob]) -> None:
         def act() -> list[CommitResult]:
             transaction = Transaction(connection)
             transaction.control(b"BEGIN")
@@ -166,7 +167,7 @@ class PostgresWriter(GroupCommitWriter[Connection[Any], _WriteJob]):
             transaction.control(b"RELEASE one")
         return outcome
 
-    def _resolve_uncertain(self, connection: Connection[Any]) -> None:
+    def _resolve_uncertain(self, connection: Connection[TupleRow]) -> None:
         """Find out whether the transaction during which the connection broke was committed."""
         uncertain = self._uncertain
         if uncertain is not None:

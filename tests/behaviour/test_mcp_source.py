@@ -480,7 +480,7 @@ def test_mcp_server_that_does_not_open_reports_why(call: Call, tmp_path: Path, v
 
 
 def test_mcp_missing_command_is_named(call: Call) -> None:
-    with pytest.raises(AcornError, match="`mcp-server-nowhere` cannot be started. Check its name"):
+    with pytest.raises(AcornError, match=r"`mcp-server-nowhere` cannot be started. Check its name"):
         call.run(Worker(model=ScriptedModel([]), tools=[MCPServer("mcp-server-nowhere")]), "x")
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from threading import Event
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -82,7 +82,7 @@ from acorn._record.saved_form import write_request as request_to_json
 from acorn.errors import InputError
 from acorn.journal import Entry
 from acorn.stores.port import Status, Store, StoredRun
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_object, is_list_or_tuple
 
 __all__ = [
     # Types and wire names
@@ -110,6 +110,7 @@ __all__ = [
     "explain_agent",
     "instance_of",
     "is_agent",
+    "is_instance",
     "tool_name",
     # Inputs and schemas
     "aliases_of",
@@ -217,7 +218,7 @@ def describe_agent(agent: AgentOrClass) -> AgentDescription:
         max_steps=spec.max_steps,
         limits={name: value for name in _LIMITS if (value := getattr(spec, name)) is not None},
         tools=spec.tools,
-        branches={name: entry["module"] if isinstance(entry, Mapping) else entry for name, entry in entries},
+        branches={name: entry["module"] if _is_mapping(entry) else entry for name, entry in entries},
         source_count=len(spec.sources),
         store=spec.store,
         model=spec.model,
@@ -229,15 +230,20 @@ def agent_name(agent: AgentOrClass) -> str:
     return _specs.agent_name(_specs.class_of(agent))
 
 
-def is_agent(value: object) -> bool:
+def is_agent(value: object) -> TypeGuard[AgentOrClass]:
     """Return whether a value is a module class, also one with type arguments, or an instance."""
     return _specs.is_agent(value)
+
+
+def is_instance(value: object) -> TypeGuard[Agent]:
+    """Return whether a value is an instance of a module class."""
+    return isinstance(value, module)
 
 
 def instance_of(agent: AgentOrClass) -> Agent:
     """Return an agent as it is, or a new instance of a class."""
     instance = _specs.instance_of(agent)
-    assert isinstance(instance, module)
+    assert is_instance(instance)
     return instance
 
 
@@ -253,9 +259,9 @@ def parse_input(agent: Agent, values: object) -> BaseModel:
     """Validate a JSON object as the input of an agent; an `InputError` names every wrong field."""
     spec = _specs.spec_of(agent)
     shape, owner = spec.input, spec.owner
-    if not isinstance(values, dict):
+    if not is_json_object(values):
         raise InputError(f"The input of `{owner}` must be a JSON object.")
-    has_unknown = any(name not in shape._accepted for name in values) and not shape.allows_extra
+    has_unknown = any(name not in shape.accepted_names for name in values) and not shape.allows_extra
     try:
         parsed = shape.schema.model_validate_json(json.dumps(values), by_alias=True, by_name=True)
     except ValidationError:
@@ -384,9 +390,13 @@ def without_summary_introduction(summary: str) -> str:
 
 def secrets_of_model(model: object) -> set[str]:
     """Return the secrets in the declaration of a model, or of a list of models."""
-    if isinstance(model, list | tuple):
+    if is_list_or_tuple(model):
         return {secret for each in model for secret in secrets_of_model(each)}
-    return find_secrets(model) if isinstance(model, Mapping) else set()
+    return find_secrets(model) if _is_mapping(model) else set()
+
+
+def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, Mapping)
 
 
 # Tools and event loops

@@ -69,18 +69,8 @@ LATE_IMPORTS = {
     ("cli/commands/work", "acorn"),  # The queue, which is an extra.
     ("_telemetry/setup", "acorn"),  # Spans need OpenTelemetry, which a program may not have.
     ("_telemetry/setup", "opentelemetry"),
-    ("mcp/address", "mcp"),
-    ("mcp/address", "httpx2"),
-    ("mcp/connection", "mcp"),
-    ("mcp/connection", "mcp_types"),
-    ("mcp/elicitation", "jsonschema"),
-    ("mcp/elicitation", "referencing"),
-    ("mcp/process", "anyio"),
-    ("mcp/process", "mcp"),
-    ("mcp/process", "mcp_types"),
-    ("mcp/server", "jsonschema"),
-    ("mcp/server", "mcp"),
-    ("mcp/server", "uvicorn"),
+    ("mcp/source", "acorn"),  # Connections need the SDK, which is an extra.
+    ("mcp/__init__", "acorn"),  # So does the server.
     ("cli/commands/serve", "acorn"),  # The servers, which no other command needs.
     ("cli/commands/runs", "acorn"),  # The page, for one option.
 }

@@ -195,7 +195,7 @@ class Shape:
         unknown = {
             name: _describe_option(name) if name in options else f"`{name}` is not an input"
             for name in kwargs
-            if name not in self._accepted and not self.allows_extra
+            if name not in self.accepted_names and not self.allows_extra
         }
         try:
             instance = self.schema.model_validate(kwargs, by_alias=True, by_name=True)
@@ -240,7 +240,7 @@ class Shape:
         return {**self.json_schema, "properties": {**aliases, **self.json_schema["properties"], **by_name}}
 
     @cached_property
-    def _accepted(self) -> frozenset[str]:
+    def accepted_names(self) -> frozenset[str]:
         """The names that a caller may use: those of the fields, and their aliases."""
         names = set(self.schema.model_fields)
         for field in self.schema.model_fields.values():

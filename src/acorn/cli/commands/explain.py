@@ -121,7 +121,7 @@ def _print(explanation: Explanation, console: Console) -> None:
     _print_heading(console, "size")
     console.print(_sizes(explanation))
     _print_list(console, "inherits", [f"{name}: {', '.join(names)}" for name, names in explanation.inherits.items()])
-    _print_list(console, "warnings", explanation.odd)
+    _print_list(console, "warnings", explanation.warnings)
     _print_list(console, "notes", explanation.notes)
 
 

@@ -118,7 +118,7 @@ def test_mcp_schema_default_keys_are_not_pinned_or_sent(tmp_path: Path) -> None:
     assert "zebra" not in pinned
     assert '"default": "*** (sha256 ' in pinned
     run("zebratoken")
-    with pytest.raises(AcornError, match="defines its tools otherwise") as raised:
+    with pytest.raises(AcornError, match="differ from those in") as raised:
         run("anothertoken")
     assert "another" not in str(raised.value)
 
@@ -247,7 +247,7 @@ with server:
     print(Worker(model=ScriptedModel([call('echo', text='a'), finish('done')]), tools=[server])('x'))
 """
     ended = run_program(lines, tmp_path / "diary")
-    assert "is not open; its tools work in a run" in ended.stdout
+    assert "is not open. Call its tools in a run" in ended.stdout
     assert ended.stdout.endswith("done\n")
 
 
@@ -374,20 +374,24 @@ async def asks_later(name: str, arguments: dict[str, Any]) -> bool:
 @pytest.mark.parametrize(
     ("server", "options", "words"),
     [
-        ("ftp://example.com/mcp", {}, "must be a command, or an address with `http` or `https`"),
-        ("http://[::1", {}, "must be a command, or an address with `http` or `https`"),
-        ("http://", {}, "must be a command, or an address with `http` or `https`"),
+        ("ftp://example.com/mcp", {}, "must be a command or an `http` or `https` URL"),
+        ("http://[::1", {}, "must be a command or an `http` or `https` URL"),
+        ("http://", {}, "must be a command or an `http` or `https` URL"),
         ("time", {"env": {"API_TOKEN": "zebratoken", "DEPTH": 1}}, "'DEPTH' has a `int`"),
         ("time", {"env": "zebra"}, "must be a dict of strings, got a `str`"),
-        ("http://a/mcp", {"headers": {"Authorization": "Bearer zebra\n"}}, "without line ends; 'Authorization' has a"),
-        ("http://a/mcp", {"auth": "zebra"}, "got a `str`; a key is given as `headers="),
-        ("time", {"cwd": "nowhere-at-all"}, "`cwd` .* is no folder: 'nowhere-at-all'"),
+        (
+            "http://a/mcp",
+            {"headers": {"Authorization": "Bearer zebra\n"}},
+            "without line ends, but 'Authorization' has a",
+        ),
+        ("http://a/mcp", {"auth": "zebra"}, "got a `str`. Set a key with `headers="),
+        ("time", {"cwd": "nowhere-at-all"}, "`cwd` .* must be an existing folder, got 'nowhere-at-all'"),
         ("time", {"pin": 5}, "`pin` .* must be the path of a file, got 5"),
         ("time", {"pin": ""}, "`pin` .* must be the path of a file, got ''"),
-        ("time", {"prefix": None}, "`prefix` .* must be letters"),
-        ("time", {"max_result": 1.5}, "`max_result` .* must be a whole number"),
-        ("time", {"approve": takes_one}, "`approve` .* plain function of name and arguments"),
-        ("time", {"approve": asks_later}, "`approve` .* plain function of name and arguments"),
+        ("time", {"prefix": None}, "`prefix` .* must consist of letters"),
+        ("time", {"max_result": 1.5}, "`max_result` .* must be an integer"),
+        ("time", {"approve": takes_one}, "`approve` .* sync function of name and arguments"),
+        ("time", {"approve": asks_later}, "`approve` .* sync function of name and arguments"),
     ],
 )
 def test_mcp_errors_are_shown_without_keys(server: str, options: dict[str, Any], words: str) -> None:
@@ -397,7 +401,7 @@ def test_mcp_errors_are_shown_without_keys(server: str, options: dict[str, Any],
 
 
 def test_mcp_command_with_arguments_raises_with_advice() -> None:
-    with pytest.raises(AcornError, match=r"`mcp-nowhere --verbose` .* Arguments are given by `args=\[...\]`"):
+    with pytest.raises(AcornError, match=r"`mcp-nowhere --verbose` .* use `args=\[...\]` for arguments"):
         Worker(model=ScriptedModel([]), tools=[MCPServer("mcp-nowhere --verbose")])("x")
 
 

@@ -162,7 +162,7 @@ def test_mcp_serve_output_schema_is_object_with_data_names(session: Session) -> 
 
 @pytest.mark.parametrize(
     ("name", "words"),
-    [("rounding", "`rounding` gave `null`"), ("rewriting", "`rewriting` gave `In a word: it`")],
+    [("rounding", "`rounding` returned `null`"), ("rewriting", "`rewriting` returned `In a word: it`")],
 )
 def test_mcp_serve_output_that_misses_schema_is_reported(session: Session, name: str, words: str) -> None:
     result = session.call(name, result="x")
@@ -194,7 +194,7 @@ def test_mcp_serve_failure_is_tool_error(session: Session, name: str, arguments:
 def test_mcp_serve_paused_run_says_so(session: Session) -> None:
     result = session.call("waiting", result="x")
     assert result.is_error
-    assert "waits for a person and rests in its store" in text(result)
+    assert "is paused in its store and waits for human input" in text(result)
     assert "Shall I?" in text(result)
     assert (session.folder / "runs.db").exists()
 
@@ -272,7 +272,7 @@ def test_mcp_serve_ends_cleanly_on_ctrl_c(tmp_path: Path, http: bool) -> None:
     assert process.stderr is not None
     assert process.stdin is not None
     if http:
-        while "serving MCP" not in process.stderr.readline():
+        while "Serving MCP" not in process.stderr.readline():
             pass
     else:
         hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
@@ -332,7 +332,7 @@ def test_mcp_serve_rejects_unservable_module_immediately(tmp_path: Path) -> None
         serve()
     with pytest.raises(DeclarationError, match="takes classes and instances of modules, got 5"):
         serve(5)  # type: ignore[arg-type]
-    with pytest.raises(DeclarationError, match="two modules that are both `twin`"):
+    with pytest.raises(DeclarationError, match="Two modules of `serve` have the tool name `twin`"):
         serve(Twin, Twin())
     with pytest.raises(DeclarationError, match="`http` must be a port"):
         serve(Twin, http=70000)
@@ -340,15 +340,15 @@ def test_mcp_serve_rejects_unservable_module_immediately(tmp_path: Path) -> None
 
 def test_mcp_serve_names_port_in_use(address: str) -> None:
     port = int(address.split(":")[2].split("/")[0])
-    with pytest.raises(AcornError, match=f"Port {port} of 127.0.0.1 cannot be used"):
+    with pytest.raises(AcornError, match=f"Cannot use port {port} of 127.0.0.1"):
         serve(Twin, http=port)
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere.py"], "there is no file `nowhere.py`"),
-        ([TARGETS[1], "--http", "70000"], "invalid value for '--http'"),
+        (["nowhere.py"], "There is no file `nowhere.py`"),
+        ([TARGETS[1], "--http", "70000"], "Invalid value for '--http'"),
     ],
 )
 def test_mcp_serve_names_wrong_arguments(tmp_path: Path, words: list[str], said: str) -> None:

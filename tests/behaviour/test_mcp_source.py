@@ -313,7 +313,7 @@ def test_mcp_pin_records_definitions_and_change_stops_next_run(tmp_path: Path) -
     pinned = json.loads(lock.read_text())
     (known,) = pinned["servers"].values()
     assert list(known) == ["echo"]
-    with pytest.raises(AcornError, match=r"defines its tools otherwise") as caught:
+    with pytest.raises(AcornError, match=r"differ from those in") as caught:
         ask()
     assert '-    "description": "Do echo 1.",' in str(caught.value)
     assert '+    "description": "Do echo 2.",' in str(caught.value)
@@ -334,7 +334,7 @@ def test_mcp_new_tool_counts_as_change_of_pin(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("[]", "is no file that `pin` has written"), ("[" * 100_000, "cannot be read: maximum recursion depth")],
+    [("[]", "was not written by `pin`"), ("[" * 100_000, "the `pin` of an MCP server: maximum recursion depth")],
 )
 def test_mcp_invalid_lock_file_is_rejected(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "mcp.lock").write_text(text)
@@ -345,7 +345,7 @@ def test_mcp_invalid_lock_file_is_rejected(tmp_path: Path, text: str, words: str
 
 def test_mcp_unwritable_lock_file_is_named(tmp_path: Path) -> None:
     server = Odd(tmp_path / "diary", "paged", pin=tmp_path / "missing" / "mcp.lock").server
-    with pytest.raises(AcornError, match=r"missing/mcp.lock`, .* cannot be written: No such file or directory\.$"):
+    with pytest.raises(AcornError, match=r"missing/mcp.lock`, .* server: No such file or directory\.$"):
         Worker(model=ScriptedModel([]), tools=[server])("x")
 
 
@@ -355,9 +355,9 @@ def test_mcp_unwritable_lock_file_is_named(tmp_path: Path) -> None:
         ({"approve": "delete"}, "`approve` of an `MCPServer` must be a set of names"),
         ({"allow": "echo"}, "`allow` of an `MCPServer` must be a list of strings"),
         ({"args": "--help"}, "`args` of an `MCPServer` must be a list of strings"),
-        ({"prefix": "a b"}, "`prefix` of .* must be letters"),
+        ({"prefix": "a b"}, "`prefix` of .* must consist of letters"),
         ({"timeout": 0}, "`timeout` of .* must be a number above 0"),
-        ({"headers": {"a": "b"}}, "`headers` of .* is for an address"),
+        ({"headers": {"a": "b"}}, "`headers` of .* can only be used with a URL"),
         ({"env": {"A": 5}}, "`env` of .* must be a dict of strings"),
         ({"on_progress": 5}, "`on_progress` of .* must be a function"),
     ],
@@ -391,12 +391,12 @@ def test_mcp_hidden_text_in_descriptions_is_made_visible_and_short(tmp_path: Pat
 @pytest.mark.parametrize(
     ("variant", "words"),
     [
-        ("hidden", r"hides characters that nobody can see in the arguments of `pick` \('x\\u200b'\)"),
+        ("hidden", r"uses invisible characters in the arguments of `pick` \('x\\u200b'\)"),
         ("huge", r"describes the arguments of `echo` in \d+ characters"),
-        ("twins", r"offers `a.b` and `a/b`, which are both `a_b` to a model"),
+        ("twins", r"offers `a.b` and `a/b`, which both have the name `a_b` for the model"),
         ("fetching", r"refers to `http://127.0.0.1:9/x.json`, which is not in it"),
-        ("finish", r"offers a tool named `__finish__`, which ends a run; give the server a `prefix`"),
-        ("endless", r"lists tools without end"),
+        ("finish", r"offers a tool named `__finish__`, which is the name of the tool that ends a run. Set `prefix`"),
+        ("endless", r"lists too many pages of tools"),
     ],
 )
 def test_mcp_invalid_definition_is_rejected_before_model_call(tmp_path: Path, variant: str, words: str) -> None:
@@ -480,7 +480,7 @@ def test_mcp_server_that_does_not_open_reports_why(call: Call, tmp_path: Path, v
 
 
 def test_mcp_missing_command_is_named(call: Call) -> None:
-    with pytest.raises(AcornError, match="`mcp-server-nowhere` cannot be started; is it installed"):
+    with pytest.raises(AcornError, match=r"`mcp-server-nowhere` cannot be started. Check its name"):
         call.run(Worker(model=ScriptedModel([]), tools=[MCPServer("mcp-server-nowhere")]), "x")
 
 

@@ -52,7 +52,7 @@ def folder(tmp_path: Path) -> Path:
 WRONG: list[tuple[list[str], str]] = [
     (["nothing.py"], "There is no file `nothing.py`"),
     (["nothing.json"], "There is no file `nothing.json`"),
-    (["bad.json"], "`bad.json` holds no saved run"),
+    (["bad.json"], "`bad.json` is not a saved run"),
     (["empty"], "There is no `.json` file in `empty`"),
     (["agent.py", "bad.json"], "not both"),
     (["agent.py", "agent.py"], "The page shows one agent"),
@@ -62,7 +62,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["agent.py", "--store", "nowhere/x.db"], "does not exist. Create it."),
     (["--store", "nothing.db"], "There is no store `nothing.db`"),
     (["agent.py", "--port", "99999"], "65535"),
-    (["agent.py", "--host", "256.1.1.1", "--no-open"], "cannot listen on 256.1.1.1"),
+    (["agent.py", "--host", "256.1.1.1", "--no-open"], "Cannot listen on 256.1.1.1"),
 ]
 
 

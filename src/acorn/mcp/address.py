@@ -1,6 +1,6 @@
-"""Where a server is, and how it is reached: a command that is started, or an address on the web.
+"""The address of a server and its transport: a command to start, or a URL.
 
-The one room that makes transports of the SDK. What is shown of a server never has a key in it.
+This is the only module that creates transports of the SDK. The label of a server never contains a key.
 """
 
 from __future__ import annotations
@@ -14,21 +14,27 @@ from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from acorn._inside import find_secrets, redact
 from acorn.errors import AcornError
 from acorn.mcp.process import ServerLog, Watcher, start_process
 
-_MAY_BE_KEY = re.compile(r"(?=.*[0-9])[^\s/\\]{8,}|[^\s/\\]{16,}")
-"""Long words and those with a figure in them, but no paths."""
-_KEY_IN_PATH = re.compile(r"(?<=/)(?=(?:[^/]*[0-9]){3})[^/]{20,}")
-"""Some services give everybody an address of their own, which whoever knows it may use."""
-_ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
+if TYPE_CHECKING:
+    import httpx2
 
-FORGOTTEN = "Session terminated"
-"""How the SDK says that a server does not know the session any more."""
+Streams = tuple[Any, Any]
+"""The streams from and to a server, in the order of the SDK."""
+
+_MAY_BE_KEY = re.compile(r"(?=.*[0-9])[^\s/\\]{8,}|[^\s/\\]{16,}")
+"""Long words and words with a digit, except paths."""
+_KEY_IN_PATH = re.compile(r"(?<=/)(?=(?:[^/]*[0-9]){3})[^/]{20,}")
+"""Some services give each user a secret URL."""
+_URL = re.compile(r"https?://[^\s\"'<>]+")
+
+SESSION_LOST = "Session terminated"
+"""The message of the SDK if the server does not know the session."""
 
 
 @dataclass(frozen=True)
@@ -48,43 +54,43 @@ class ServerAddress:
 
     @property
     def label(self) -> str:
-        """The server in messages: neither its arguments nor a query, where keys may stand."""
+        """The server in messages, without arguments and query, which may contain keys."""
         if not self.is_web:
             return os.path.basename(self.target) or self.target
-        return _shown(self.target)
+        return _safe_url(self.target)
 
     @property
     def key(self) -> str:
-        """The server in a lock file: told apart from others of its label by what the label leaves out, as a hash."""
-        left_out = [*self.args, *self._in_path()]
-        if not left_out:
+        """The server in a lock file: its label, and a hash of the parts that the label omits."""
+        omitted = [*self.args, *self._path_keys()]
+        if not omitted:
             return self.label
-        return f"{self.label} {hashlib.sha256(json.dumps(left_out).encode()).hexdigest()[:12]}"
+        return f"{self.label} {hashlib.sha256(json.dumps(omitted).encode()).hexdigest()[:12]}"
 
-    def _in_path(self) -> list[str]:
+    def _path_keys(self) -> list[str]:
         return _KEY_IN_PATH.findall(urlsplit(self.target).path) if self.is_web else []
 
-    def hidden(self, text: str) -> str:
-        """A text of the server's without the keys that it was given."""
+    def redact(self, text: str) -> str:
+        """Remove the keys of the user from a text of the server."""
         return redact(text, self._secrets())
 
     def _secrets(self) -> set[str]:
-        """What is named like one; every header; and of the variables that this server alone has, what may be one."""
+        """Return the values with names of secrets, all headers, and variables of this server that may be keys."""
         env, headers = dict(self.env or {}), dict(self.headers or {})
-        named = [*map(_named, self.args), *map(_followed, self.args, self.args[1:])]
+        named = [*map(_assignment, self.args), *map(_option, self.args, self.args[1:])]
         own = {value for name, value in env.items() if os.environ.get(name) != value and _MAY_BE_KEY.fullmatch(value)}
-        told = own | {value for value in headers.values() if len(value) >= 6} | set(self._in_path())
+        values = own | {value for value in headers.values() if len(value) >= 6} | set(self._path_keys())
         return (
-            find_secrets({"headers": headers, "env": env, "target": self.target, "args": [*self.args, *named]}) | told
+            find_secrets({"headers": headers, "env": env, "target": self.target, "args": [*self.args, *named]}) | values
         )
 
     @asynccontextmanager
-    async def transport(self, log: ServerLog | None, watcher: Watcher, seconds: float) -> AsyncGenerator[Any]:
-        """The streams to and from the server; the watcher hears what goes wrong with them."""
+    async def transport(self, log: ServerLog | None, watcher: Watcher, timeout: float) -> AsyncGenerator[Streams]:
+        """Yield the streams to and from the server. The watcher is told about their failures."""
         if self.is_web:
-            forgotten: set[Any] = set()
-            async with self._over_http(watcher, seconds, forgotten) as (reading, writing):
-                yield _Watched(reading, watcher, forgotten), writing
+            lost_requests: set[object] = set()
+            async with self._over_http(watcher, timeout, lost_requests) as (reading, writing):
+                yield _WatchedStream(reading, watcher, lost_requests), writing
             return
         assert log is not None
         if os.name == "posix":
@@ -94,134 +100,138 @@ class ServerAddress:
             async with start_process(self.target, self.args, env, self.cwd, log, watcher) as streams:
                 yield streams
         else:
-            async with self._by_the_sdk(log) as (reading, writing):
-                yield _Watched(reading, watcher), writing
+            async with self._over_sdk_stdio(log) as (reading, writing):
+                yield _WatchedStream(reading, watcher), writing
 
     @asynccontextmanager
-    async def _by_the_sdk(self, log: ServerLog) -> AsyncGenerator[Any]:
-        """On Windows, where it knows how a command is found, and how it ends with all that it has started."""
+    async def _over_sdk_stdio(self, log: ServerLog) -> AsyncGenerator[Streams]:
+        """Start the server with the SDK, which knows how Windows finds commands and ends child processes."""
         from mcp.client.stdio import StdioServerParameters, stdio_client
 
         env = None if self.env is None else dict(self.env)
         server = StdioServerParameters(command=self.target, args=list(self.args), env=env, cwd=self.cwd)
         try:
             async with stdio_client(server, errlog=log.file) as streams:
-                log.let_go()
+                log.close_writer()
                 yield streams
         finally:
-            log.let_go()
+            log.close_writer()
 
     @asynccontextmanager
-    async def _over_http(self, watcher: Watcher, seconds: float, forgotten: set[Any]) -> AsyncGenerator[Any]:
+    async def _over_http(
+        self, watcher: Watcher, connect_timeout: float, lost_requests: set[object]
+    ) -> AsyncGenerator[Streams]:
         import httpx2
         from mcp.client.streamable_http import streamable_http_client
 
-        async def hear(response: Any) -> None:
-            watcher.answered(response.status_code)
-            asked = response.request
-            if response.status_code == 404 and asked.method == "POST" and "mcp-session-id" in asked.headers:
-                forgotten.add(json.loads(asked.content).get("id"))  # the protocol has no other meaning for it
+        async def on_response(response: httpx2.Response) -> None:
+            watcher.on_http_status(response.status_code)
+            request = response.request
+            # In the protocol, a 404 for a session means only that the server does not know it any more.
+            if response.status_code == 404 and request.method == "POST" and "mcp-session-id" in request.headers:
+                lost_requests.add(json.loads(request.content).get("id"))
 
-        # How long a call may be silent is for `timeout` to say, which hears of progress too.
-        timeout = httpx2.Timeout(min(seconds, 30.0), read=None)
-        options: Any = {"headers": dict(self.headers or {}), "auth": self.auth, "event_hooks": {"response": [hear]}}
+        # No read timeout: `CallTimeouts` limits the silence of a call and counts progress, too.
+        timeout = httpx2.Timeout(min(connect_timeout, 30.0), read=None)
+        hooks = {"response": [on_response]}
+        headers = dict(self.headers or {})
         async with (
-            httpx2.AsyncClient(**options, timeout=timeout) as client,
+            httpx2.AsyncClient(headers=headers, auth=self.auth, event_hooks=hooks, timeout=timeout) as client,
             streamable_http_client(self.target, http_client=client) as streams,
         ):
             yield streams
 
 
-def _shown(address: str) -> str:
-    parts = urlsplit(address)
+def _safe_url(url: str) -> str:
+    parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{_KEY_IN_PATH.sub('***', parts.path)}"
 
 
-def _named(argument: str) -> dict[str, str]:
-    """`--token=x`, `TOKEN=x` and `Authorization: x` as names with values."""
+def _assignment(argument: str) -> dict[str, str]:
+    """Return the name and the value of `--token=x`, `TOKEN=x` or `Authorization: x`."""
     name, mark, value = re.match(r"([^=:\s]*)([=:]?)(.*)", argument, re.DOTALL).groups()  # type: ignore[union-attr]
     return {name: value.strip()} if mark else {}
 
 
-def _followed(option: str, value: str) -> dict[str, str]:
-    """`--token x` the same."""
+def _option(option: str, value: str) -> dict[str, str]:
+    """Return the name and the value of `--token x`."""
     return {option: value} if option.startswith("-") else {}
 
 
-class _Watched:
-    """A stream of the SDK's that tells when it has come to its end, and of what is no message."""
+class _WatchedStream:
+    """A stream of the SDK that reports its end and invalid messages to a watcher."""
 
-    def __init__(self, inner: Any, watcher: Watcher, forgotten: Collection[Any] = ()) -> None:
+    def __init__(self, inner: Any, watcher: Watcher, lost_requests: Collection[object] = ()) -> None:
         self._inner = inner
         self._watcher = watcher
-        self._forgotten = forgotten
-        """The requests that were refused, since the server does not know the session; each may say so in its words."""
+        self._lost_requests = lost_requests
+        """The requests whose session the server does not know. Servers use different messages for this."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def __aiter__(self) -> _Watched:
+    def __aiter__(self) -> _WatchedStream:
         return self
 
     async def __anext__(self) -> Any:
-        return await self._heard(self._inner.__anext__())
+        return await self._receive(self._inner.__anext__())
 
     async def receive(self) -> Any:
-        return await self._heard(self._inner.receive())
+        return await self._receive(self._inner.receive())
 
-    async def _heard(self, coming: Awaitable[Any]) -> Any:
+    async def _receive(self, pending: Awaitable[Any]) -> Any:
         try:
-            item = await coming
+            item = await pending
         except BaseException:
-            self._watcher.lost()
+            self._watcher.on_lost()
             raise
         if isinstance(item, Exception):
-            self._watcher.misheard()
+            self._watcher.on_invalid_message()
             return item
-        if self._forgotten and getattr(item.message, "id", None) in self._forgotten:
-            item.message.error.message = FORGOTTEN
-        return self._watcher.veil.over(item)
+        if self._lost_requests and getattr(item.message, "id", None) in self._lost_requests:
+            item.message.error.message = SESSION_LOST
+        return self._watcher.error_redactor.hide(item)
 
-    async def __aenter__(self) -> _Watched:
+    async def __aenter__(self) -> _WatchedStream:
         await self._inner.__aenter__()
         return self
 
-    async def __aexit__(self, *error: Any) -> Any:
-        return await self._inner.__aexit__(*error)
+    async def __aexit__(self, *error: object) -> None:
+        await self._inner.__aexit__(*error)
 
 
 def check_installed() -> None:
-    """Say what to install where the SDK is missing, or is of the generation before."""
+    """Raise `AcornError` if the SDK is missing or too old."""
     try:
         import mcp
 
-        mcp.Client  # noqa: B018 - which the generation before does not have
-        _quiet()
+        mcp.Client  # noqa: B018 - missing in version 1
+        _configure_sdk_logs()
     except (ImportError, AttributeError) as error:
-        words = f"MCP needs the package `mcp`, version 2 or later: `pip install 'acorn-agents[mcp]'` ({error})."
-        raise AcornError(words) from error
+        message = f"MCP needs the package `mcp`, version 2 or later: `pip install 'acorn-agents[mcp]'` ({error})."
+        raise AcornError(message) from error
 
 
 @lru_cache(maxsize=1)
-def _quiet() -> None:
-    """What the SDK logs quotes the server; where nobody has set up logging, Python would write it to the terminal."""
+def _configure_sdk_logs() -> None:
+    """Keep the logs of the SDK from the terminal if logging is not configured, and remove keys from URLs in them."""
     for name in ("mcp", "client"):
         logging.getLogger(name).addHandler(logging.NullHandler())
     for name in ("httpx2", "mcp.client.streamable_http"):
-        logging.getLogger(name).addFilter(_without_keys)
+        logging.getLogger(name).addFilter(_redact_record)
 
 
-def _without_keys(record: logging.LogRecord) -> bool:
-    """The client logs the address of every request, at INFO, and keys may stand in it."""
-    record.msg, record.args = _without_addresses(record.getMessage()), ()
+def _redact_record(record: logging.LogRecord) -> bool:
+    """Remove keys from the URLs in a log record. The HTTP client logs the URL of every request at INFO."""
+    record.msg, record.args = _redact_urls(record.getMessage()), ()
     if record.exc_info:
-        record.exc_text = _without_addresses(logging.Formatter().formatException(record.exc_info))
+        record.exc_text = _redact_urls(logging.Formatter().formatException(record.exc_info))
         record.exc_info = None
     return True
 
 
-def _without_addresses(text: str) -> str:
+def _redact_urls(text: str) -> str:
     try:
-        return _ADDRESS.sub(lambda found: _shown(found[0]), text)
-    except ValueError:  # an address that is none
-        return _ADDRESS.sub("***", text)
+        return _URL.sub(lambda match: _safe_url(match[0]), text)
+    except ValueError:  # an invalid URL
+        return _URL.sub("***", text)

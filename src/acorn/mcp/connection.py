@@ -1,7 +1,7 @@
-"""One connection to a server, held by one task from beginning to end; what it calls, and how it fails.
+"""A connection to a server: its session, its calls and their failures.
 
-Everything here happens on the loop of servers. The task that enters the SDK's client is the task that leaves it, and
-calls are made by other tasks: so a server that dies fails the calls, and never looks like a cancelled run.
+Everything here happens on the event loop of the servers. One task enters and leaves the SDK's client, and other tasks
+make the calls. So the death of a server fails the calls and does not look like the cancellation of a run.
 """
 
 from __future__ import annotations
@@ -18,69 +18,75 @@ from pydantic import ValidationError
 from acorn import __version__
 from acorn._inside import describe_error, shorten
 from acorn.errors import AcornError
-from acorn.mcp.address import FORGOTTEN, ServerAddress, check_installed
-from acorn.mcp.elicitation import Caller, Silence, answer_address, answer_form
+from acorn.mcp.address import SESSION_LOST, ServerAddress, check_installed
+from acorn.mcp.elicitation import Caller, CallTimeouts, answer_form, answer_url
 from acorn.mcp.process import ErrorRedactor, ServerLog
-from acorn.mcp.tools import Definition, ServerError, check_apart, clean, cut, define
+from acorn.mcp.tools import Definition, ServerError, check_unique, clean, define_tool, truncate
 from acorn.types import JsonObject
 
 Progress = Callable[[str, float, float | None, str | None], object]
-"""Hears the tool, how much is done, of how much in all, and what the server says to it."""
+"""Receives the name of the tool, the progress, the total and the message of the server."""
 
 _logger = logging.getLogger("acorn.mcp")
-_MOST_PAGES = 100
-_LONGEST_WORDS = 2000
-_MOST_FAULTS = 3
-_FAREWELL = 2.0
-"""Seconds in which calls that are cancelled may tell the server so, and a dead server's last words arrive."""
+_MAX_PAGES = 100
+_MAX_MESSAGE = 2000
+_MAX_PROBLEMS = 3
+_CANCEL_TIMEOUT = 2.0
+"""Seconds for the cancellation of calls, and for the last output of a dead server."""
 
-_LONGEST_CLOSE = 10.0
-"""Seconds for the end of a process and of its session; an end over HTTP is a farewell and no more."""
+_CLOSE_TIMEOUT = 10.0
+"""Seconds for the end of a process and its session. An HTTP session gets `_CANCEL_TIMEOUT`."""
 
-_calling: ContextVar[Caller | None] = ContextVar("acorn_mcp_caller", default=None)
+_current_caller: ContextVar[Caller | None] = ContextVar("acorn_mcp_caller", default=None)
 
 
 class Connection:
     """A session with one server."""
 
     def __init__(
-        self, address: ServerAddress, to_connect: float, to_call: float, *, may_ask: bool, on_progress: Progress | None
+        self,
+        address: ServerAddress,
+        connect_timeout: float,
+        call_timeout: float,
+        *,
+        can_ask: bool,
+        on_progress: Progress | None,
     ) -> None:
         self.address = address
-        self.may_ask = may_ask
-        """Whether the server is told that there may be a person to ask."""
+        self.can_ask = can_ask
+        """Whether the server is told that it may ask a person."""
         self.is_lost = False
-        """Whether nothing can be called here any more."""
+        """Whether no more calls are possible."""
         self.has_ended = False
-        """Whether the server went away by itself, before it was open."""
-        self.is_older = False
-        """Whether it speaks the protocol with a handshake."""
+        """Whether the server ended before the session was open."""
+        self.is_legacy = False
+        """Whether the server speaks the older protocol, which has a handshake."""
         self.definitions: dict[str, Definition] = {}
-        """What the server listed last, by its names."""
-        self._to_connect = to_connect
-        """Seconds that the server may take to open and list."""
-        self._silence = Silence(to_call)
+        """The tools that the server listed last, by their names on the server."""
+        self._connect_timeout = connect_timeout
+        """Seconds for opening the session and listing the tools."""
+        self._timeouts = CallTimeouts(call_timeout)
         self._on_progress = on_progress
         self._client: Any = None
         self._log: ServerLog | None = None
         self._task: asyncio.Task[None] | None = None
-        self._leaving = asyncio.Event()
+        self._closing = asyncio.Event()
         self._calls: dict[asyncio.Task[Any], Caller] = {}
-        self._has_misheard = False
-        self._why_lost: str | None = None
+        self._has_invalid_output = False
+        self._loss_reason: str | None = None
         self._status = 0
-        """Of the last answer over HTTP."""
+        """The status of the last HTTP response."""
 
     # Opening and closing
 
-    async def open(self, *, is_older: bool) -> None:
-        """Connect and list the tools; an `AcornError` says why that failed. One that is older is not asked if it is."""
+    async def open(self, *, is_legacy: bool) -> None:
+        """Connect and list the tools. With `is_legacy`, use the older protocol without trying the newer one."""
         check_installed()
-        self.veil = ErrorRedactor()
+        self.error_redactor = ErrorRedactor()
         opened = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._own(opened, is_older))
+        self._task = asyncio.create_task(self._hold_session(opened, is_legacy))
         try:
-            async with asyncio.timeout(self._to_connect):
+            async with asyncio.timeout(self._connect_timeout):
                 await asyncio.wait({self._task, opened}, return_when=asyncio.FIRST_COMPLETED)
                 if opened.done():
                     await self.list_tools()
@@ -88,11 +94,11 @@ class Connection:
                 await self._task
         except TimeoutError as error:
             await self._abandon()
-            raise await self._failure(f"did not answer within {self._to_connect:g} s", error) from error
+            raise await self._failure(f"did not answer within {self._connect_timeout:g} s", error) from error
         except asyncio.CancelledError:
-            us = asyncio.current_task()
+            task = asyncio.current_task()
             await self._abandon()
-            if us is not None and us.cancelling():
+            if task is not None and task.cancelling():
                 raise
             raise await self._failure("broke off while it was opened", None) from None
         except AcornError:
@@ -100,37 +106,37 @@ class Connection:
             raise
         except Exception as error:
             await self._abandon()
-            raise await self._failure(*_why(error)) from error
+            raise await self._failure(*_explain(error)) from error
         raise await self._failure("ended while it was opened", None)
 
-    async def _own(self, opened: asyncio.Future[None], is_older: bool) -> None:
+    async def _hold_session(self, opened: asyncio.Future[None], is_legacy: bool) -> None:
         from mcp import Client, types
 
-        self._log = None if self.address.is_web else ServerLog(self.address.label, self.address.hidden)
+        self._log = None if self.address.is_web else ServerLog(self.address.label, self.address.redact)
         try:
             client = Client(
-                self.address.transport(self._log, self, self._to_connect),
-                elicitation_callback=self._elicit if self.may_ask else None,
+                self.address.transport(self._log, self, self._connect_timeout),
+                elicitation_callback=self._elicit if self.can_ask else None,
                 client_info=types.Implementation(name="acorn", version=__version__),
-                mode="legacy" if is_older else "auto",
+                mode="legacy" if is_legacy else "auto",
             )
             async with client:
                 self._client = client
-                self.is_older = client.session.initialize_result is not None
+                self.is_legacy = client.session.initialize_result is not None
                 opened.set_result(None)
-                await self._leaving.wait()
+                await self._closing.wait()
         finally:
             self.is_lost = True
 
-    def lost(self, why: str | None = None) -> None:
+    def on_lost(self, reason: str | None = None) -> None:
         self.is_lost = True
         self.has_ended = self.has_ended or self._client is None
-        self._why_lost = self._why_lost or why
+        self._loss_reason = self._loss_reason or reason
 
-    def misheard(self) -> None:
-        self._has_misheard = not self.address.is_web
+    def on_invalid_message(self) -> None:
+        self._has_invalid_output = not self.address.is_web
 
-    def answered(self, status: int) -> None:
+    def on_http_status(self, status: int) -> None:
         self._status = status
 
     async def _abandon(self) -> None:
@@ -142,77 +148,79 @@ class Connection:
             self._task.exception()
 
     async def close(self) -> None:
-        """End the calls that are under way, then the session and the server; one that is dead does not complain."""
+        """Cancel the open calls, then close the session and the server."""
         self.is_lost = True
         if self._calls:
             for task in self._calls:
                 task.cancel()
-            await asyncio.wait(list(self._calls), timeout=_FAREWELL)
-        self._silence.close()
-        self._leaving.set()
+            await asyncio.wait(list(self._calls), timeout=_CANCEL_TIMEOUT)
+        self._timeouts.close()
+        self._closing.set()
         if self._task is not None:
-            _, left = await asyncio.wait({self._task}, timeout=_FAREWELL if self.address.is_web else _LONGEST_CLOSE)
-            if left:
+            _, pending = await asyncio.wait(
+                {self._task}, timeout=_CANCEL_TIMEOUT if self.address.is_web else _CLOSE_TIMEOUT
+            )
+            if pending:
                 await self._abandon()
             elif not self._task.cancelled() and (error := self._task.exception()) is not None:
-                _logger.debug("closing `%s`: %s", self.address.label, self._words_of(error))
+                _logger.debug("closing `%s`: %s", self.address.label, self._describe(error))
 
     # Using it
 
     async def list_tools(self) -> list[Definition]:
-        """What the server defines now, all pages of it."""
-        found: list[Definition] = []
+        """List the tools that the server defines now."""
+        definitions: list[Definition] = []
         cursor: str | None = None
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             page = await self._client.list_tools(cursor=cursor)
-            found += [define(each, self.address.hidden) for each in page.tools]
+            definitions += [define_tool(tool, self.address.redact) for tool in page.tools]
             cursor = page.next_cursor
             if cursor is None:
-                check_apart(found, self.address.label)
-                self.definitions = {each.name: each for each in found}
-                return found
-        raise AcornError(f"The MCP server `{self.address.label}` lists tools without end; it is not used.")
+                check_unique(definitions, self.address.label)
+                self.definitions = {definition.name: definition for definition in definitions}
+                return definitions
+        raise AcornError(f"The MCP server `{self.address.label}` lists too many pages of tools, so it is not used.")
 
     async def list_again(self) -> list[Definition]:
-        """The same for a connection that is kept open."""
+        """List the tools of a connection that is already open."""
         try:
-            async with asyncio.timeout(self._to_connect):
+            async with asyncio.timeout(self._connect_timeout):
                 return await self.list_tools()
         except AcornError:
             raise
         except Exception as error:
             self.is_lost = True
-            raise await self._failure(*_why(error)) from error
+            raise await self._failure(*_explain(error)) from error
 
     async def call(self, definition: Definition, arguments: JsonObject, caller: Caller) -> Any:
-        """Call a tool once; whatever goes wrong is a `ServerError`."""
+        """Call a tool once. Every failure is a `ServerError`."""
         task = asyncio.current_task()
         assert task is not None
-        silence = caller.silence = self._silence
+        timeouts = caller.timeouts = self._timeouts
         caller.call = task
         self._calls[task] = caller
-        _calling.set(caller)
+        _current_caller.set(caller)
 
         async def progress(done: float, total: float | None, message: str | None) -> None:
-            silence.heard(task)
-            self._tell(caller, done, total, message)
+            timeouts.restart(task)
+            self._report_progress(caller, done, total, message)
 
-        silence.begin(task)
+        timeouts.start(task)
         try:
-            returned = await self._client.call_tool(definition.name, arguments, progress_callback=progress)
+            result = await self._client.call_tool(definition.name, arguments, progress_callback=progress)
         except asyncio.CancelledError as error:
-            if not silence.is_ours(task):
+            if not timeouts.is_expired(task):
                 raise
-            words = f"the server said nothing for {silence.seconds:g} s, and the call was cancelled"
-            raise ServerError(words + self._misheard_words()) from error
+            message = f"the server said nothing for {timeouts.seconds:g} s, and the call was cancelled"
+            raise ServerError(message + self._invalid_output_note()) from error
         except Exception as error:
             raise await self._call_failure(caller, error) from error
         finally:
-            silence.end(task)
+            timeouts.finish(task)
             del self._calls[task]
         if caller.failure is not None:
             raise ServerError(caller.failure)
-        return returned
+        return result
 
     async def _call_failure(self, caller: Caller, error: Exception) -> ServerError:
         from mcp import MCPError
@@ -220,118 +228,121 @@ class Connection:
 
         if caller.failure is not None:
             return ServerError(caller.failure)
-        kind = innermost(error)
-        said = self.veil.lift(_said_by(kind)) or type(kind).__name__
-        words = cut(clean(self.address.hidden(said)), _LONGEST_WORDS)
-        if isinstance(kind, MCPError) and said == FORGOTTEN:
+        cause = innermost(error)
+        original = self.error_redactor.restore(_message_of(cause)) or type(cause).__name__
+        message = truncate(clean(self.address.redact(original)), _MAX_MESSAGE)
+        if isinstance(cause, MCPError) and original == SESSION_LOST:
             self.is_lost = True
-            return NotCalledError(words)
-        # A result that does not fit its schema (a `RuntimeError`, a `ValueError`) is no lost connection.
-        # Servers use the SDK's code of a closed connection for errors of their own.
-        is_answer = isinstance(kind, _UNFIT)
-        if isinstance(kind, MCPError):
-            is_answer = kind.code != CONNECTION_CLOSED or not said.startswith(_CLOSED)
+            return NotCalledError(message)
+        # A result that does not fit its schema (a `RuntimeError` or a `ValueError`) is not a lost connection.
+        # Some servers use the SDK's code of a closed connection for their own errors.
+        is_answer = isinstance(cause, _INVALID_RESULT)
+        if isinstance(cause, MCPError):
+            is_answer = cause.code != CONNECTION_CLOSED or not original.startswith(_CLOSED)
         if is_answer and not self.is_lost:
-            return ServerError(f"{words} (HTTP status {self._status})" if said == _REFUSED else words)
+            return ServerError(f"{message} (HTTP status {self._status})" if original == _HTTP_ERROR else message)
         self.is_lost = True
-        words = self._why_lost or words
+        message = self._loss_reason or message
         return ServerError(
-            f"the connection to the MCP server `{self.address.label}` was lost ({words}). The call may or may not have "
-            f"taken effect and is not repeated; the next call connects anew.{await self._last_words()}"
+            f"the connection to the MCP server `{self.address.label}` was lost ({message}). The call may or may not "
+            f"have taken effect and is not repeated; the next call connects anew.{await self._stderr_note()}"
         )
 
-    def _tell(self, caller: Caller, done: float, total: float | None, message: str | None) -> None:
-        words = None if message is None else cut(clean(message), _LONGEST_WORDS)
-        _logger.debug("%s: %s of %s: %s", caller.tool, done, total, words)
+    def _report_progress(self, caller: Caller, done: float, total: float | None, message: str | None) -> None:
+        text = None if message is None else truncate(clean(message), _MAX_MESSAGE)
+        _logger.debug("%s: %s of %s: %s", caller.tool, done, total, text)
         if self._on_progress is not None:
-            caller.tell(partial(_heard, self._on_progress, caller.tool, done, total, words))
+            caller.notify(partial(_call_on_progress, self._on_progress, caller.tool, done, total, text))
 
-    # People
+    # Elicitation
 
     async def _elicit(self, context: Any, params: Any) -> Any:
-        """The server asks a person; every error is an answer to it, for an exception would end the session."""
+        """Answer a request for human input. Errors become answers, because an exception would end the session."""
         from mcp import types
 
-        caller = _calling.get() or self._only_caller()
+        caller = _current_caller.get() or self._only_caller()
         if caller is None or caller.on_human is None:
-            return types.ErrorData(code=types.INVALID_REQUEST, message="Nobody is here to be asked")
+            return types.ErrorData(code=types.INVALID_REQUEST, message="No person can be asked")
         try:
             if params.mode == "url":
-                return types.ElicitResult(action=await answer_address(caller, params.message, params.url))  # type: ignore[arg-type]
+                return types.ElicitResult(action=await answer_url(caller, params.message, params.url))
             action, content = await answer_form(caller, params.message, params.requested_schema)
-            return types.ElicitResult(action=action, content=content)  # type: ignore[arg-type]
+            return types.ElicitResult(action=action, content=content)
         except Exception as error:
             caller.failure = f"The answer of `on_human` cannot be used: {describe_error(error)}"
-            return types.ErrorData(code=types.INVALID_PARAMS, message="There is no answer that can be used")
+            return types.ErrorData(code=types.INVALID_PARAMS, message="The answer is invalid")
 
     def _only_caller(self) -> Caller | None:
-        """Servers of the older protocol do not say in which call they ask: it is clear where one run is calling."""
+        """Return the caller if only one run has open calls. The older protocol does not say which call asks."""
         callers = list(self._calls.values())
         return callers[-1] if len({caller.run_id for caller in callers}) == 1 else None
 
     # Failures
 
-    async def _failure(self, what: str, error: BaseException | None) -> AcornError:
-        said = [] if error is None or isinstance(error, TimeoutError) else [clean(self._words_of(innermost(error)))]
-        said += [f"HTTP status {self._status}"] if self._status >= 400 else []
-        words = self.address.hidden(f" ({shorten('; '.join(said), 500)})") if said else ""
-        words += self._misheard_words() + _ADVICE.get(self._status, "")
-        return AcornError(f"The MCP server `{self.address.label}` {what}{words}.{await self._last_words()}")
+    async def _failure(self, problem: str, error: BaseException | None) -> AcornError:
+        details = [] if error is None or isinstance(error, TimeoutError) else [clean(self._describe(innermost(error)))]
+        details += [f"HTTP status {self._status}"] if self._status >= 400 else []
+        note = self.address.redact(f" ({shorten('; '.join(details), 500)})") if details else ""
+        note += self._invalid_output_note() + _ADVICE.get(self._status, "")
+        return AcornError(f"The MCP server `{self.address.label}` {problem}{note}.{await self._stderr_note()}")
 
-    def _words_of(self, error: BaseException) -> str:
-        words = _said_by(error) if isinstance(error, ValidationError) else describe_error(error)
-        return self.address.hidden(self.veil.lift(words))
+    def _describe(self, error: BaseException) -> str:
+        message = _message_of(error) if isinstance(error, ValidationError) else describe_error(error)
+        return self.address.redact(self.error_redactor.restore(message))
 
-    def _misheard_words(self) -> str:
-        return "; it wrote lines to its standard output that are no messages of MCP" if self._has_misheard else ""
+    def _invalid_output_note(self) -> str:
+        return "; it wrote lines to its standard output that are no messages of MCP" if self._has_invalid_output else ""
 
-    async def _last_words(self) -> str:
-        lines = [] if self._log is None else await self._log.last_lines(_FAREWELL if self.is_lost else 0)
-        return f" It wrote:\n{self.address.hidden(chr(10).join(lines))}" if lines else ""
+    async def _stderr_note(self) -> str:
+        lines = [] if self._log is None else await self._log.last_lines(_CANCEL_TIMEOUT if self.is_lost else 0)
+        return f" It wrote:\n{self.address.redact(chr(10).join(lines))}" if lines else ""
 
 
 class NotCalledError(ServerError):
-    """The server does not know the session any more; it has refused the call, which can be made in another one."""
+    """The server lost the session and rejected the call, so the call can be repeated in a new session."""
 
 
-_REFUSED = "Server returned an error response"
-"""What the SDK says where the server has said no more than a status."""
+_HTTP_ERROR = "Server returned an error response"
+"""The message of the SDK if the server sent only an HTTP status."""
 _CLOSED = ("Connection closed", "SSE stream")
-"""How the SDK begins to say that no answer will come."""
-_UNFIT = (RuntimeError, ValueError)
+"""The beginnings of the SDK's messages for a closed connection."""
+_INVALID_RESULT = (RuntimeError, ValueError)
 
 
-_NO_KEY = "; check the key in `headers`, or give `auth`"
-_ADVICE: dict[int, str] = {401: _NO_KEY, 403: _NO_KEY, 404: "; check the path of the address"}
+_KEY_ADVICE = "; check the key in `headers`, or give `auth`"
+_ADVICE: dict[int, str] = {401: _KEY_ADVICE, 403: _KEY_ADVICE, 404: "; check the path of the address"}
 
 
-def _heard(on_progress: Progress, *told: Any) -> None:
+def _call_on_progress(on_progress: Progress, tool: str, done: float, total: float | None, message: str | None) -> None:
     try:
-        on_progress(*told)
+        on_progress(tool, done, total, message)
     except Exception:
         _logger.warning("`on_progress` of an MCP server failed", exc_info=True)
 
 
-def _said_by(error: BaseException) -> str:
-    """What an error says; of a result that is none of MCP, what is wrong with it, without the result itself."""
+def _message_of(error: BaseException) -> str:
+    """Return the message of an error. For an invalid result, return the problems without the result itself."""
     if not isinstance(error, ValidationError):
         return str(error)
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    words = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found[:_MOST_FAULTS])
-    return f"the result of the server is not as MCP has it: {words}"
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    lines = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems[:_MAX_PROBLEMS]]
+    return f"the result of the server is not as MCP has it: {'; '.join(lines)}"
 
 
-def _why(error: Exception) -> tuple[str, BaseException]:
-    kind = innermost(error)
-    if isinstance(kind, FileNotFoundError | PermissionError):
-        return "cannot be started; is it installed, and is its name right? Arguments are given by `args=[...]`", kind
-    if type(kind).__module__.partition(".")[0] == "httpx2":
-        return "cannot be reached", kind
-    return "could not be opened", kind
+def _explain(error: Exception) -> tuple[str, BaseException]:
+    cause = innermost(error)
+    if isinstance(cause, FileNotFoundError | PermissionError):
+        return (
+            "cannot be started. Check its name and whether it is installed, and use `args=[...]` for arguments",
+            cause,
+        )
+    if type(cause).__module__.partition(".")[0] == "httpx2":
+        return "cannot be reached", cause
+    return "could not be opened", cause
 
 
 def innermost(error: BaseException) -> BaseException:
-    """What went wrong, out of the groups in which task groups wrap it."""
+    """Return the first error inside of exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

@@ -1,10 +1,7 @@
-"""How long a server may say nothing in a call: one timer for all calls of a connection, for most of them end soon.
+"""Elicitation: a server that asks a person during a call. Also the timeouts of calls, which stop meanwhile.
 
-A call that waits too long is cancelled, and `is_ours` tells that from a run that was cancelled, whichever came first.
-
-A server that asks a person in the midst of a call asks the `on_human` of the run that made the call, nobody else.
-
-What comes back is checked against the form that the server sent before the server sees it.
+A server asks the `on_human` of the run that made the call. acorn checks the answer against the server's form before it
+sends it.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Literal
 
 from acorn._inside import (
     OwnerLoop,
@@ -33,280 +30,286 @@ from acorn._inside import (
     shorten,
     to_json_data,
 )
-from acorn.mcp.tools import clean, cut, has_unseen
+from acorn.mcp.tools import clean, has_invisible, truncate
 from acorn.types import JsonObject, Request
 
 Call = asyncio.Task[Any]
+Action = Literal["accept", "decline", "cancel"]
+Fields = dict[str, JsonObject]
+"""The fields of a form, by name."""
 
 
-class _Wait:
-    __slots__ = ("is_late", "questions", "until")
+class _CallTimer:
+    __slots__ = ("deadline", "is_expired", "open_questions")
 
     def __init__(self) -> None:
-        self.until = math.inf
-        self.questions = 0
-        self.is_late = False
+        self.deadline = math.inf
+        self.open_questions = 0
+        self.is_expired = False
 
 
-class Silence:
-    """The calls under way in one connection, and until when each of them waits."""
+class CallTimeouts:
+    """The timeouts of the calls of one connection.
+
+    A server may be silent for `seconds` in a call. One timer serves all calls, because most of them end soon. A call
+    that expires is cancelled; `is_expired` tells this from the cancellation of its run, whichever comes first.
+    """
 
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self._loop = asyncio.get_running_loop()
-        self._waits: dict[Call, _Wait] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timers: dict[Call, _CallTimer] = {}
+        self._handle: asyncio.TimerHandle | None = None
 
-    def begin(self, call: Call) -> None:
-        self._waits[call] = _Wait()
-        self._wait(call, self.seconds)
+    def start(self, call: Call) -> None:
+        self._timers[call] = _CallTimer()
+        self._set_deadline(call, self.seconds)
 
-    def end(self, call: Call) -> None:
-        del self._waits[call]
+    def finish(self, call: Call) -> None:
+        del self._timers[call]
 
-    def heard(self, call: Call) -> None:
-        """The server has said something, and has all the time again."""
-        if (wait := self._waits.get(call)) is not None and not wait.questions:
-            self._wait(call, self.seconds)
+    def restart(self, call: Call) -> None:
+        """Restart the timeout of a call, because the server reported progress."""
+        if (timer := self._timers.get(call)) is not None and not timer.open_questions:
+            self._set_deadline(call, self.seconds)
 
     @contextmanager
-    def asking(self, call: Call) -> Generator[None]:
-        """A person is asked meanwhile, which takes none of the server's time."""
-        wait = self._waits[call]
-        left = wait.until - self._loop.time()
-        wait.questions += 1
-        wait.until = math.inf
+    def pause(self, call: Call) -> Generator[None]:
+        """Stop the timeout of a call while a person is asked."""
+        timer = self._timers[call]
+        seconds_left = timer.deadline - self._loop.time()
+        timer.open_questions += 1
+        timer.deadline = math.inf
         try:
             yield
         finally:
-            wait.questions -= 1
-            if not wait.questions and call in self._waits:
-                self._wait(call, min(left, self.seconds))
+            timer.open_questions -= 1
+            if not timer.open_questions and call in self._timers:
+                self._set_deadline(call, min(seconds_left, self.seconds))
 
-    def is_ours(self, call: Call) -> bool:
-        """Whether a call that was cancelled was cancelled here, and by nobody else."""
-        return self._waits[call].is_late and call.uncancel() == 0
+    def is_expired(self, call: Call) -> bool:
+        """Return whether a cancelled call was cancelled only by its timeout."""
+        return self._timers[call].is_expired and call.uncancel() == 0
 
     def close(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._handle is not None:
+            self._handle.cancel()
 
-    def _wait(self, call: Call, seconds: float) -> None:
-        until = self._waits[call].until = self._loop.time() + seconds
-        if self._timer is None or until < self._timer.when():
-            self._look_at(until)
+    def _set_deadline(self, call: Call, seconds: float) -> None:
+        deadline = self._timers[call].deadline = self._loop.time() + seconds
+        if self._handle is None or deadline < self._handle.when():
+            self._schedule(deadline)
 
-    def _look_at(self, until: float) -> None:
+    def _schedule(self, deadline: float) -> None:
         self.close()
-        self._timer = self._loop.call_at(until, self._look)
+        self._handle = self._loop.call_at(deadline, self._cancel_expired)
 
-    def _look(self) -> None:
-        self._timer = None
+    def _cancel_expired(self) -> None:
+        self._handle = None
         now = self._loop.time()
-        for call, wait in self._waits.items():
-            if wait.until <= now:
-                wait.is_late, wait.until = True, math.inf
+        for call, timer in self._timers.items():
+            if timer.deadline <= now:
+                timer.is_expired, timer.deadline = True, math.inf
                 call.cancel()
-        nearest = min((wait.until for wait in self._waits.values()), default=math.inf)
+        nearest = min((timer.deadline for timer in self._timers.values()), default=math.inf)
         if nearest != math.inf:
-            self._look_at(nearest)
+            self._schedule(nearest)
 
 
-_LONGEST_QUESTION = 4000
+_MAX_QUESTION = 4000
 
 
 @dataclass(eq=False)
 class Caller:
-    """Who calls a tool: the event loop and the context of the call, and the run that it belongs to."""
+    """The caller of a tool: its event loop, its context and its run."""
 
     tool: str
     arguments: JsonObject
-    home: OwnerLoop | None
-    """None where the caller has no event loop, and waits in a thread."""
+    owner_loop: OwnerLoop | None
+    """None if the caller has no event loop and waits in a thread."""
     context: contextvars.Context
     run_id: str = ""
     branch: str | None = None
     on_human: Callable[[Request], Any] | None = None
-    call: asyncio.Task[Any] | None = None
-    silence: Silence | None = None
-    """What makes the call on the loop of servers, and ends it when the server says nothing for too long."""
+    call: Call | None = None
+    """The task of the call on the event loop of the servers."""
+    timeouts: CallTimeouts | None = None
     failure: str | None = None
-    """Why a person could not be asked, or the answer not be used. That is for the run, and not for the server."""
+    """Why the person could not be asked, or why the answer is invalid. Only the run sees it, not the server."""
 
     @classmethod
-    def here(cls, tool: str, arguments: JsonObject, home: OwnerLoop | None) -> Caller:
-        """The code that is running now, and the loop on which it waits, if it is on one."""
+    def here(cls, tool: str, arguments: JsonObject, owner_loop: OwnerLoop | None) -> Caller:
+        """Return the caller for the code that is running now."""
         context, machine = contextvars.copy_context(), current_machine()
         if machine is None:
-            return cls(tool, arguments, home, context)
-        return cls(tool, arguments, home, context, machine.run.id, machine.path or None, machine.plan.on_human)
+            return cls(tool, arguments, owner_loop, context)
+        return cls(tool, arguments, owner_loop, context, machine.run.id, machine.path or None, machine.plan.on_human)
 
     async def ask(self, question: str, choices: tuple[str, ...] | None) -> Any:
-        """What the person says, asked where the call came from; the clock of the call stands still meanwhile."""
+        """Ask the `on_human` of the run and return its answer. The timeout of the call stops meanwhile."""
         assert self.on_human is not None
         request = Request(
-            os.urandom(16).hex(), self.run_id, "question", cut(clean(question), _LONGEST_QUESTION), self.tool,
+            os.urandom(16).hex(), self.run_id, "question", truncate(clean(question), _MAX_QUESTION), self.tool,
             self.arguments, self.branch, datetime.now(UTC), choices,
         )  # fmt: skip
-        assert self.silence is not None
+        assert self.timeouts is not None
         assert self.call is not None
-        with self.silence.asking(self.call):
-            return await asyncio.create_task(self._asked(request), context=self.context.copy())
+        with self.timeouts.pause(self.call):
+            return await asyncio.create_task(self._ask(request), context=self.context.copy())
 
-    async def _asked(self, request: Request) -> Any:
+    async def _ask(self, request: Request) -> Any:
         assert self.on_human is not None
-        if self.home is not None:
-            return await self.home.run(partial(call_async, self.on_human, request))
+        if self.owner_loop is not None:
+            return await self.owner_loop.run(partial(call_async, self.on_human, request))
         return await asyncio.wrap_future(call_in_thread(self.on_human, request))
 
-    def tell(self, told: Callable[[], object]) -> None:
-        """Call something in order on the caller's loop; where it has none, in a thread for such."""
+    def notify(self, callback: Callable[[], object]) -> None:
+        """Call a function on the caller's event loop, in order. Without an event loop, call it in a thread."""
         context = self.context.copy()
-        if self.home is None:
-            _news.put((context, told))
-            _start_telling()
+        if self.owner_loop is None:
+            _notifications.put((context, callback))
+            _start_notifier(os.getpid())
             return
-        with suppress(RuntimeError):  # its loop has ended, and the run with it
-            self.home.loop.call_soon_threadsafe(told, context=context)
+        with suppress(RuntimeError):  # The loop is closed, so the run is over.
+            self.owner_loop.loop.call_soon_threadsafe(callback, context=context)
 
 
-_news: queue.SimpleQueue[tuple[contextvars.Context, Callable[[], object]]] = queue.SimpleQueue()
+_notifications: queue.SimpleQueue[tuple[contextvars.Context, Callable[[], object]]] = queue.SimpleQueue()
 
 
 @lru_cache(maxsize=1)
-def _telling(process: int) -> None:
-    """The thread that tells the news of sync runs, one a process."""
-    threading.Thread(target=_tell_all, name="acorn-mcp-progress", daemon=True).start()
+def _start_notifier(process_id: int) -> None:
+    """Start the thread that notifies sync runs, once per process."""
+    threading.Thread(target=_notify_all, name="acorn-mcp-progress", daemon=True).start()
 
 
-def _start_telling() -> None:
-    _telling(os.getpid())
-
-
-def _tell_all() -> None:
+def _notify_all() -> None:
     while True:
-        context, told = _news.get()
-        context.run(told)
+        context, callback = _notifications.get()
+        context.run(callback)
 
 
-def asks_people_here() -> bool:
-    """Whether the run that the calling code is in has somebody to ask."""
+def can_ask_here() -> bool:
+    """Return whether the current run has an `on_human`."""
     machine = current_machine()
     return machine is not None and machine.plan.on_human is not None
 
 
-async def answer_form(caller: Caller, message: str, schema: JsonObject) -> tuple[str, JsonObject | None]:
-    """What the server is told: `accept` with the answers, `decline`, or `cancel` where nobody is here."""
+async def answer_form(caller: Caller, message: str, schema: JsonObject) -> tuple[Action, JsonObject | None]:
+    """Return the response to a form: `accept` with the answers, `decline`, or `cancel` if there is no answer."""
     properties = schema.get("properties")
-    fields: dict[str, Any] = properties if isinstance(properties, dict) else {}
+    fields: Fields = properties if isinstance(properties, dict) else {}
     defaults = _defaults(fields, schema)
     question = _question(message, fields, defaults)
-    if len(question) > _LONGEST_QUESTION:  # nobody would have agreed to a default that is cut off
+    if len(question) > _MAX_QUESTION:  # The person could not see a default that is cut off.
         defaults, question = {}, _question(message, fields, {})
-    said = replace_surrogates(to_json_data(await caller.ask(question, _choices(fields))))
-    if said is None:
+    answer = replace_surrogates(to_json_data(await caller.ask(question, _choices(fields))))
+    if answer is None:
         return "cancel", None
-    if said is False and not _takes_bool(fields):
+    if answer is False and not _takes_bool(fields):
         return "decline", None
-    if said is True and not fields:
-        said = {}
-    answers = said if isinstance(said, dict) else dict.fromkeys(list(fields)[:1], said)
+    if answer is True and not fields:
+        answer = {}
+    answers = answer if isinstance(answer, dict) else dict.fromkeys(list(fields)[:1], answer)
     answers = answers | {name: default for name, default in defaults.items() if name not in answers}
-    _check(answers, fields, schema, said)
+    _check(answers, fields, schema, is_dict=isinstance(answer, dict))
     return "accept", answers
 
 
-async def answer_address(caller: Caller, message: str, address: str) -> str:
-    """The same for a page that the person is to open; nothing is opened here."""
-    said = await caller.ask(f"{message}\nOpen {address} and say yes when that is done.", None)
-    return "cancel" if said is None else "accept" if said is True else "decline"
+async def answer_url(caller: Caller, message: str, url: str) -> Action:
+    """Return the response to a request to open a URL. acorn does not open it."""
+    answer = await caller.ask(f"{message}\nOpen {url} and say yes when that is done.", None)
+    return "cancel" if answer is None else "accept" if answer is True else "decline"
 
 
-def _question(message: str, fields: dict[str, Any], defaults: JsonObject) -> str:
-    """The message, what is to be filled in where that is more than one answer, and what a field left out has."""
-    shown = {name: f" (default: {_shown(default)})" for name, default in defaults.items()}
+def _question(message: str, fields: Fields, defaults: JsonObject) -> str:
+    """Return the question: the message, the fields if there are several, and the defaults."""
+    notes = {name: f" (default: {_as_json(default)})" for name, default in defaults.items()}
     if len(fields) < 2:
-        is_plain = _choices(fields) is not None and not any(map(_has_titles, fields.values()))
-        offered = "" if is_plain else "".join(map(_told, fields.values()))
-        return message + offered + "".join(shown.values())
-    wanted = [
-        f"- {name}: {field.get('description') or field.get('type') or 'any'}{_told(field)}{shown.get(name, '')}"
+        has_plain_choices = _choices(fields) is not None and not any(map(_has_titles, fields.values()))
+        options = "" if has_plain_choices else "".join(map(_describe_options, fields.values()))
+        return message + options + "".join(notes.values())
+    lines = [
+        f"- {name}: {field.get('description') or field.get('type') or 'any'}{_describe_options(field)}"
+        + notes.get(name, "")
         for name, field in fields.items()
     ]
-    return "\n".join([message, "Answer with a dict of:", *wanted])
+    return "\n".join([message, "Answer with a dict of:", *lines])
 
 
-def _defaults(fields: dict[str, Any], schema: JsonObject) -> JsonObject:
-    """Those of the server's defaults that fit their fields, and that a person can see."""
-    found = {name: field["default"] for name, field in fields.items() if "default" in field}
-    if not found:
+def _defaults(fields: Fields, schema: JsonObject) -> JsonObject:
+    """Return the valid defaults of a form that contain only visible characters."""
+    defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
+    if not defaults:
         return {}
     form = _validator(schema)
     return {
         name: default
-        for name, default in found.items()
-        if _can_be_sent(default) and not has_unseen(_shown(default)) and not any(form.descend(default, fields[name]))
+        for name, default in defaults.items()
+        if _can_be_sent(default)
+        and not has_invisible(_as_json(default))
+        and not any(form.descend(default, fields[name]))
     }
 
 
-def _can_be_sent(default: Any) -> bool:
-    """Whether it is of a kind that a form of MCP has."""
+def _can_be_sent(default: object) -> bool:
+    """Return whether a default has a type that MCP forms allow."""
     if isinstance(default, list):
-        return all(isinstance(each, str) for each in default)
+        return all(isinstance(item, str) for item in default)
     return isinstance(default, str | int | float)
 
 
-def _shown(default: Any) -> str:
+def _as_json(default: object) -> str:
     return json.dumps(default, ensure_ascii=False)
 
 
-def _choices(fields: dict[str, Any]) -> tuple[str, ...] | None:
-    """The answers to choose from, where one is wanted."""
+def _choices(fields: Fields) -> tuple[str, ...] | None:
+    """Return the choices of a form with one field."""
     field = next(iter(fields.values())) if len(fields) == 1 else {}
-    return None if field.get("type") == "array" else tuple(_offered(field)) or None
+    return None if field.get("type") == "array" else tuple(_options(field)) or None
 
 
-def _offered(field: JsonObject) -> dict[str, str]:
-    """What may be chosen in a field, or put in its list, each with what the server calls it."""
+def _options(field: JsonObject) -> dict[str, str]:
+    """Return the titles of the values that may be chosen in a field or in its list."""
     inner = field.get("items", {}) if field.get("type") == "array" else field
     values, titles = inner.get("enum"), inner.get("enumNames")
     if isinstance(values, list):
         names = titles if isinstance(titles, list) and len(titles) == len(values) else values
-        found = dict(zip(map(str, values), map(str, names), strict=True))
+        options = dict(zip(map(str, values), map(str, names), strict=True))
     else:
-        named = [each for each in inner.get("oneOf") or inner.get("anyOf") or () if "const" in each]
-        found = {str(each["const"]): str(each.get("title", each["const"])) for each in named}
-    if any(map(has_unseen, [*found, *found.values()])):
+        members = [member for member in inner.get("oneOf") or inner.get("anyOf") or () if "const" in member]
+        options = {str(member["const"]): str(member.get("title", member["const"])) for member in members}
+    if any(map(has_invisible, [*options, *options.values()])):
         raise ValueError("the server hides characters that nobody can see in the choices")
-    return found
+    return options
 
 
 def _has_titles(field: JsonObject) -> bool:
-    return any(value != title for value, title in _offered(field).items())
+    return any(value != title for value, title in _options(field).items())
 
 
-def _told(field: JsonObject) -> str:
-    offered = [value if value == title else f"{value} = {title}" for value, title in _offered(field).items()]
+def _describe_options(field: JsonObject) -> str:
+    options = [value if value == title else f"{value} = {title}" for value, title in _options(field).items()]
     how_many = "any of" if field.get("type") == "array" else "one of"
-    return f" ({how_many}: {', '.join(offered)})" if offered else ""
+    return f" ({how_many}: {', '.join(options)})" if options else ""
 
 
-def _takes_bool(fields: dict[str, Any]) -> bool:
+def _takes_bool(fields: Fields) -> bool:
     return len(fields) == 1 and next(iter(fields.values())).get("type") == "boolean"
 
 
-def _check(answers: JsonObject, fields: dict[str, Any], schema: JsonObject, said: Any) -> None:
-    """Raise a `ValueError` where an answer does not fit the form."""
-    if not isinstance(said, dict) and len(fields) != 1:
+def _check(answers: JsonObject, fields: Fields, schema: JsonObject, *, is_dict: bool) -> None:
+    """Raise `ValueError` if the answers do not fit the form."""
+    if not is_dict and len(fields) != 1:
         raise ValueError(f"the form has the fields {', '.join(fields)}; answer with a dict of them")
-    found = list(describe_errors(_validator(schema).iter_errors(answers), schema))
-    if found:
-        raise ValueError(shorten("; ".join(map(str, found)), 500))
+    problems = list(describe_errors(_validator(schema).iter_errors(answers), schema))
+    if problems:
+        raise ValueError(shorten("; ".join(map(str, problems)), 500))
 
 
 def _validator(schema: JsonObject) -> Any:
     from jsonschema import Draft202012Validator
     from referencing import Registry
 
-    registry: Any = Registry()  # the one that `jsonschema` would use fetches what it does not know from the web
+    registry: Any = Registry()  # The default registry fetches unknown schemas from the web.
     return Draft202012Validator(schema, registry=registry)

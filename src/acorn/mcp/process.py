@@ -1,15 +1,11 @@
-"""Words of a server's errors, kept from the SDK: it writes them to spans of its own, where nobody takes keys out.
+"""A server as a process: MCP messages, one per line, on its standard input and output.
 
-The SDK sees a number in their place, and who tells of an error puts the words back.
+The SDK has such a transport, too, and acorn uses it on Windows. There, every message passes through two streams and two
+tasks, which is a quarter of the cost of a call. Here, callbacks of the event loop do the work and limit the memory that
+a server can fill.
 
-What a server writes to standard error: never on the user's terminal; its last lines are kept for error messages.
-
-All of it goes to the logger `acorn.mcp` at DEBUG.
-
-A server as a process: messages of MCP, one a line, to its standard input and from its standard output.
-
-The SDK has this too, and on Windows it is used. There every message passes through two streams and two tasks, which is
-a quarter of what a call costs; here the callbacks of the loop do it, and bound what a server can make us keep.
+The standard error of a server goes to the logger `acorn.mcp` at DEBUG, never to the terminal. Its last lines are kept
+for error messages.
 """
 
 from __future__ import annotations
@@ -23,164 +19,170 @@ import re
 import signal
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from acorn.mcp.tools import clean, cut
+from acorn.mcp.tools import Redact, clean, truncate
 
-_MOST = 1000
-"""Errors whose words are kept; by then they have been told."""
-_NUMBER = re.compile(r"error \d+ of the server")
+if TYPE_CHECKING:
+    from mcp.shared.message import SessionMessage
+    from mcp_types import JSONRPCMessage
+
+_MAX_ERRORS = 1000
+"""Error messages that are kept. Older ones have been reported."""
+_PLACEHOLDER = re.compile(r"error \d+ of the server")
 
 
 class ErrorRedactor:
-    """The words of one connection's errors, by what stands for them."""
+    """Hides the messages of a server's errors from the SDK.
+
+    The SDK writes them to its own spans, where keys would not be redacted. It sees a placeholder instead, and acorn
+    restores the message when it reports the error.
+    """
 
     def __init__(self) -> None:
         from mcp_types import JSONRPCError
 
-        self._is_error = JSONRPCError
-        self._words: dict[str, str] = {}
+        self._error_type = JSONRPCError
+        self._messages: dict[str, str] = {}
         self._count = 0
 
-    def over(self, item: Any) -> Any:
-        """A message of the SDK's, without its words where it is an error."""
-        if isinstance(item.message, self._is_error):
+    def hide(self, item: SessionMessage) -> SessionMessage:
+        """Replace the message of an error by a placeholder."""
+        if isinstance(item.message, self._error_type):
             self._count += 1
-            number = f"error {self._count} of the server"
-            self._words[number] = item.message.error.message
-            self._words.pop(f"error {self._count - _MOST} of the server", None)
-            item.message.error.message = number
+            placeholder = f"error {self._count} of the server"
+            self._messages[placeholder] = item.message.error.message
+            self._messages.pop(f"error {self._count - _MAX_ERRORS} of the server", None)
+            item.message.error.message = placeholder
         return item
 
-    def lift(self, text: str) -> str:
-        """A text with the words that the server gave to the errors in it."""
-        return _NUMBER.sub(lambda found: self._words.get(found[0], found[0]), text)
+    def restore(self, text: str) -> str:
+        """Replace the placeholders in a text by the messages of the server."""
+        return _PLACEHOLDER.sub(lambda match: self._messages.get(match[0], match[0]), text)
 
 
 _logger = logging.getLogger("acorn.mcp")
-_LINES = 20
-_LONGEST_LINE = 1000
+_MAX_LINES = 20
+_MAX_LINE = 1000
 
 
 class ServerLog:
-    """A pipe that a server process writes to, read by a thread to its end."""
+    """The standard error of a server process, read by a thread."""
 
-    def __init__(self, server: str, hidden: Callable[[str], str]) -> None:
+    def __init__(self, server: str, redact: Redact) -> None:
         reading, writing = os.pipe()
-        self.file = open(writing, "w", encoding="utf-8")  # noqa: SIM115 - closed when the server has its copy
-        self._lines: deque[str] = deque(maxlen=_LINES)
+        self.file = open(writing, "w", encoding="utf-8")  # noqa: SIM115 - closed by `close_writer`
+        self._lines: deque[str] = deque(maxlen=_MAX_LINES)
         self._server = server
-        self._hidden = hidden
+        self._redact = redact
         self._thread = threading.Thread(target=self._read, args=(reading,), name="acorn-mcp-stderr", daemon=True)
         self._thread.start()
 
     def _read(self, descriptor: int) -> None:
         with open(descriptor, encoding="utf-8", errors="replace") as pipe:
-            while line := pipe.readline(_LONGEST_LINE * 10):
-                text = cut(clean(line).rstrip(), _LONGEST_LINE)
+            while line := pipe.readline(_MAX_LINE * 10):
+                text = truncate(clean(line).rstrip(), _MAX_LINE)
                 if text:
                     self._lines.append(text)
                     if _logger.isEnabledFor(logging.DEBUG):
-                        _logger.debug("%s: %s", self._server, self._hidden(text))
+                        _logger.debug("%s: %s", self._server, self._redact(text))
 
-    def let_go(self) -> None:
-        """The server has its copy of the pipe, or is gone."""
+    def close_writer(self) -> None:
+        """Close our end of the pipe, after the server has its copy or could not start."""
         self.file.close()
 
     async def last_lines(self, seconds: float) -> list[str]:
-        """What it wrote in the end; where it has died, all that it wrote arrives within that time."""
+        """Return the last lines. For a dead server, wait at most `seconds` for the rest of its output."""
         if seconds and self._thread.is_alive():
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join, seconds)
         return list(self._lines)
 
 
-_LONGEST_MESSAGE = 100_000_000
-"""Bytes; a server that never ends its line would fill the memory."""
-_MOST_WAITING = 1000
-"""Messages that nobody has taken yet; a server that writes more waits."""
-_UNHEARD = ("notifications/message", "notifications/resources/updated")
-"""Nobody here hears them, and each would cost the SDK a task of its own."""
-_NUMBERED = re.compile(
+_MAX_MESSAGE = 100_000_000
+"""Bytes. A server that never ends its line would fill the memory."""
+_MAX_PENDING = 1000
+"""Messages that were not read yet. A server that writes more has to wait."""
+_IGNORED_METHODS = ("notifications/message", "notifications/resources/updated")
+"""Notifications without a listener. Each would cost the SDK a task."""
+_RESPONSE_ID = re.compile(
     rb'\s*\{(?:\s*"jsonrpc"\s*:\s*"2\.0"\s*,)?\s*"id"\s*:\s*(\d{1,15}|"[\w-]{1,80}")\s*,\s*"(?:result|error)"'
 )
-_TO_LEAVE = 2.0
-"""Seconds in which a server may end after its input did, and again after it was asked to."""
-_TO_LEAVE_AT_ONCE = 0.5
-"""The same where it was given up, and somebody waits to hear of it."""
+_EXIT_TIMEOUT = 2.0
+"""Seconds in which a server may exit after its input is closed, and again after SIGTERM."""
+_FAST_EXIT_TIMEOUT = 0.5
+"""The same for a server that failed, because the caller waits for the error."""
 
 
 class Watcher(Protocol):
-    """Hears of a transport what the SDK keeps to itself."""
+    """Receives the events of a transport that the SDK does not report."""
 
     @property
-    def veil(self) -> ErrorRedactor:
-        """What is laid over the server's errors."""
-        ...
+    def error_redactor(self) -> ErrorRedactor: ...
 
-    def lost(self, why: str | None = None) -> None:
-        """Nothing will come from the server any more."""
+    def on_lost(self, reason: str | None = None) -> None:
+        """The server will send nothing more."""
 
-    def misheard(self) -> None:
-        """The server wrote a line that is no message."""
+    def on_invalid_message(self) -> None:
+        """The server wrote a line that is not a message."""
 
-    def answered(self, status: int) -> None:
-        """A request was answered over HTTP."""
+    def on_http_status(self, status: int) -> None:
+        """The server answered a request over HTTP."""
 
 
 @asynccontextmanager
 async def start_process(
     command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None, log: ServerLog, watcher: Watcher
-) -> AsyncGenerator[tuple[Messages, Messages]]:
-    """The server, and the stream of messages from and to it; in the end it is gone, with all that it started."""
+) -> AsyncGenerator[tuple[MessageStream, MessageStream]]:
+    """Start a server and yield its message streams. At the end, stop the server and its child processes."""
     import anyio
 
     loop = asyncio.get_running_loop()
     try:
         _, server = await loop.subprocess_exec(
-            lambda: _Server(loop, watcher), command, *args,
+            lambda: _ServerProcess(loop, watcher), command, *args,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log.file,
             env=dict(env), cwd=cwd, start_new_session=True,
         )  # fmt: skip
     finally:
-        log.let_go()
-    messages = Messages(server)
-    to_leave = _TO_LEAVE_AT_ONCE
+        log.close_writer()
+    messages = MessageStream(server)
+    exit_timeout = _FAST_EXIT_TIMEOUT
     try:
         yield messages, messages
-        to_leave = _TO_LEAVE
+        exit_timeout = _EXIT_TIMEOUT
     finally:
         with anyio.CancelScope(shield=True):
-            await server.stop(to_leave)
+            await server.stop(exit_timeout)
 
 
-class Messages:
-    """Both streams as the SDK wants them."""
+class MessageStream:
+    """The message streams of a server, with the interface that the SDK expects."""
 
     last_context = None
-    """For which the SDK looks at every message."""
+    """The SDK reads this attribute for every message."""
 
-    def __init__(self, server: _Server) -> None:
+    def __init__(self, server: _ServerProcess) -> None:
         from mcp.shared.message import SessionMessage
         from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCNotification, jsonrpc_message_adapter
 
         self._server = server
-        self._veil = server.watcher.veil
+        self._error_redactor = server.watcher.error_redactor
         self._read = jsonrpc_message_adapter.validate_json
         self._wrap = SessionMessage
-        self._notice = JSONRPCNotification
+        self._notification_type = JSONRPCNotification
 
-        def refused(number: int | str) -> Any:
-            told = ErrorData(code=INTERNAL_ERROR, message="the answer of the server is no message of MCP")
-            return JSONRPCError(jsonrpc="2.0", id=number, error=told)
+        def error_response(request_id: int | str) -> JSONRPCMessage:
+            error = ErrorData(code=INTERNAL_ERROR, message="the answer of the server is no message of MCP")
+            return JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
 
-        self._refused = refused
+        self._error_response = error_response
 
-    def __aiter__(self) -> Messages:
+    def __aiter__(self) -> MessageStream:
         return self
 
-    async def __anext__(self) -> Any:
+    async def __anext__(self) -> SessionMessage:
         while True:
             line = await self._server.next_line()
             if line is None:
@@ -190,15 +192,15 @@ class Messages:
             try:
                 message = self._read(line, by_name=False)
             except ValueError:
-                self._server.watcher.misheard()
-                number = _answered(line)
-                if number is None:
+                self._server.watcher.on_invalid_message()
+                request_id = _request_id(line)
+                if request_id is None:
                     continue
-                message = self._refused(number)  # or its call would wait until its time is up
-            if not isinstance(message, self._notice) or message.method not in _UNHEARD:
-                return self._veil.over(self._wrap(message))
+                message = self._error_response(request_id)  # Otherwise the call would wait for its timeout.
+            if not isinstance(message, self._notification_type) or message.method not in _IGNORED_METHODS:
+                return self._error_redactor.hide(self._wrap(message))
 
-    async def receive(self) -> Any:
+    async def receive(self) -> SessionMessage:
         import anyio
 
         try:
@@ -206,7 +208,7 @@ class Messages:
         except StopAsyncIteration as error:
             raise anyio.EndOfStream from error
 
-    async def send(self, item: Any) -> None:
+    async def send(self, item: SessionMessage) -> None:
         import anyio
 
         if not self._server.is_writable:
@@ -214,42 +216,42 @@ class Messages:
         await self._server.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
 
     async def aclose(self) -> None:
-        """Nothing: the process is stopped by whoever started it, when both streams have been left."""
+        """Do nothing. `start_process` stops the process after both streams are closed."""
 
-    async def __aenter__(self) -> Messages:
+    async def __aenter__(self) -> MessageStream:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         return None
 
 
-def _answered(line: bytes) -> int | str | None:
-    """The number of the request that a line answers, though it is no message."""
+def _request_id(line: bytes) -> int | str | None:
+    """Return the id of the request that an invalid message answers."""
     try:
-        found = json.loads(line)
+        message = json.loads(line)
     except (ValueError, RecursionError):
-        known = _NUMBERED.match(line)
-        found = None if known is None else {"result": None, "id": json.loads(known[1])}
-    if not isinstance(found, dict) or found.keys().isdisjoint(("result", "error")):
+        match = _RESPONSE_ID.match(line)
+        message = None if match is None else {"result": None, "id": json.loads(match[1])}
+    if not isinstance(message, dict) or message.keys().isdisjoint(("result", "error")):
         return None
-    number = found.get("id")
-    return number if isinstance(number, int | str) and not isinstance(number, bool) else None
+    request_id = message.get("id")
+    return request_id if isinstance(request_id, int | str) and not isinstance(request_id, bool) else None
 
 
-class _Server(asyncio.SubprocessProtocol):
-    """The process, and the lines that it wrote and nobody has taken."""
+class _ServerProcess(asyncio.SubprocessProtocol):
+    """The process and the lines that were not read yet."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, watcher: Watcher) -> None:
         self.watcher = watcher
         self._loop = loop
         self._lines: deque[bytes] = deque()
-        self._begun: list[bytes] = []
-        """The pieces of a line that has not ended."""
+        self._partial_line: list[bytes] = []
+        """The pieces of an unfinished line."""
         self._size = 0
         self._has_ended = False
         self._news: asyncio.Future[None] | None = None
-        self._room: asyncio.Future[None] | None = None
-        """Until the server has read what it was sent."""
+        self._drained: asyncio.Future[None] | None = None
+        """Resolved when the server has read its input, or None."""
         self._is_paused = False
         self._exited: asyncio.Future[None] = loop.create_future()
 
@@ -258,40 +260,41 @@ class _Server(asyncio.SubprocessProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.SubprocessTransport)
         self._process = transport
+        # The event loop decides about the classes of these transports.
         self._input: Any = transport.get_pipe_transport(0)
         self._output: Any = transport.get_pipe_transport(1)
         self._owner = os.getpid()
-        atexit.register(self._leave_none)
+        atexit.register(self._terminate_at_exit)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         if self._has_ended:
             return
-        first, *rest = data.split(b"\n")
-        self._begun.append(first)
+        first, *lines = data.split(b"\n")
+        self._partial_line.append(first)
         self._size += len(first)
-        if rest:
-            self._lines.append(b"".join(self._begun))
-            self._lines.extend(rest[:-1])
-            self._begun, self._size = [rest[-1]], len(rest[-1])
-            if len(self._lines) > _MOST_WAITING and not self._is_paused:
+        if lines:
+            self._lines.append(b"".join(self._partial_line))
+            self._lines.extend(lines[:-1])
+            self._partial_line, self._size = [lines[-1]], len(lines[-1])
+            if len(self._lines) > _MAX_PENDING and not self._is_paused:
                 self._is_paused = True
                 self._output.pause_reading()
             self._wake()
-        elif self._size > _LONGEST_MESSAGE:
-            self._end(f"the server wrote a message of more than {_LONGEST_MESSAGE} bytes")
+        elif self._size > _MAX_MESSAGE:
+            self._end(f"the server wrote a message of more than {_MAX_MESSAGE} bytes")
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        self._end()  # also where only its input was closed: no answer would come to a request
+        self._end()  # Also if only its input was closed, because it could not receive a request.
 
     def process_exited(self) -> None:
         if not self._exited.done():
             self._exited.set_result(None)
 
-    def _end(self, why: str | None = None) -> None:
+    def _end(self, reason: str | None = None) -> None:
         if not self._has_ended:
             self._has_ended = True
-            self._begun = []
-            self.watcher.lost(why)
+            self._partial_line = []
+            self.watcher.on_lost(reason)
             self._wake()
             self.resume_writing()
 
@@ -300,16 +303,16 @@ class _Server(asyncio.SubprocessProtocol):
             self._news.set_result(None)
 
     async def next_line(self) -> bytes | None:
-        """What it wrote next, None when it has ended."""
+        """Return the next line, or None at the end."""
         while not self._lines:
             if self._has_ended:
                 return None
-            self._read_on()
+            self._resume_reading()
             self._news = self._loop.create_future()
             await self._news
         return self._lines.popleft()
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         if self._is_paused:
             self._is_paused = False
             self._output.resume_reading()
@@ -322,43 +325,43 @@ class _Server(asyncio.SubprocessProtocol):
 
     async def write(self, data: bytes) -> None:
         self._input.write(data)
-        if self._room is not None:
-            await asyncio.shield(self._room)  # which others may be waiting for as well
+        if self._drained is not None:
+            await asyncio.shield(self._drained)  # Several writers may wait for it.
 
     def pause_writing(self) -> None:
-        self._room = self._loop.create_future()
+        self._drained = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        room, self._room = self._room, None
-        if room is not None and not room.done():
-            room.set_result(None)
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
 
     # The end
 
     async def stop(self, seconds: float) -> None:
-        """As the protocol has it: the end of its input, then a signal, then one that cannot be refused."""
+        """Stop the process as the protocol says: close its input, then send SIGTERM, then SIGKILL."""
         self._has_ended = True
-        self._read_on()  # one that is stuck writing cannot read that its input has ended
+        self._resume_reading()  # A server that is blocked in a write cannot notice the end of its input.
         self._input.close()
         try:
             for number in (signal.SIGTERM, signal.SIGKILL):
-                if await self._is_gone(seconds):
+                if await self._has_exited(seconds):
                     return
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._process.get_pid(), number)
-            await self._is_gone(seconds)
+            await self._has_exited(seconds)
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 self._process.close()
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.get_pid(), signal.SIGTERM)  # what it has started, and left behind
-            atexit.unregister(self._leave_none)
+                os.killpg(self._process.get_pid(), signal.SIGTERM)  # for child processes that are still running
+            atexit.unregister(self._terminate_at_exit)
 
-    def _leave_none(self) -> None:
-        """The program ends before the server has, as after Ctrl-C; one that ends by itself has no harm of it."""
+    def _terminate_at_exit(self) -> None:
+        """Terminate the server if the program exits first, as after Ctrl-C."""
         if self._owner == os.getpid() and not self._exited.done():
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.get_pid(), signal.SIGTERM)
 
-    async def _is_gone(self, seconds: float) -> bool:
+    async def _has_exited(self, seconds: float) -> bool:
         return bool((await asyncio.wait({self._exited}, timeout=seconds))[0])

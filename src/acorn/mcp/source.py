@@ -1,8 +1,8 @@
-"""`MCPServer`: a server in `tools`, its tools beside those of the user, on the user's terms.
+"""`MCPServer`: the tools of an MCP server as a tool source.
 
-Connections live on a loop of their own, whatever the runs that use them are: sync, async, side by side. A run opens
-what it needs and closes it in the end; inside of `with server:` it stays open over many. All state is touched on that
-loop only.
+Connections have their own event loop, independent of the runs that use them: sync, async and concurrent ones. A run
+opens the connection that it needs and closes it at its end. `with server:` keeps it open over several runs. All state
+is used only on that event loop.
 """
 
 from __future__ import annotations
@@ -32,34 +32,34 @@ from acorn._inside import (
 from acorn.errors import AcornError, DeclarationError, ToolConflictError
 from acorn.mcp.address import ServerAddress
 from acorn.mcp.connection import Connection, NotCalledError, Progress
-from acorn.mcp.elicitation import Caller, asks_people_here
+from acorn.mcp.elicitation import Caller, can_ask_here
 from acorn.mcp.tools import (
     Definition,
     ServerError,
-    admitted,
+    allowed_tools,
     check_offered,
     check_pinned,
-    output_of,
     safe_description,
     safe_schema,
     tool_names,
+    tool_output,
 )
 from acorn.types import JsonObject
 
-_NO_HEADER = re.compile(r"[\x00\r\n]")
+_LINE_END = re.compile(r"[\x00\r\n]")
 Approve = Callable[[str, JsonObject], object]
-"""Whether a call of the tool, by the server's name, with these arguments needs a person's yes."""
+"""Decides whether a call needs approval, by the name of the tool on the server and its arguments."""
 
 
 class MCPServer:
-    """The tools of an MCP server: a command that is started, or the address of one that runs.
+    """The tools of an MCP server: a command to start, or the URL of a running server.
 
         tools = [
             MCPServer("mcp-server-git", args=["--repository", "."], approve={"git_commit"}),
             MCPServer("https://example.com/mcp", headers={"Authorization": "Bearer ..."}, prefix="shop_"),
         ]
 
-    A run opens it and closes it in the end; `with server:` keeps it open over runs.
+    A run opens the server and closes it at its end. `with server:` keeps it open over several runs.
     """
 
     def __init__(
@@ -81,69 +81,69 @@ class MCPServer:
         max_description: int = 4_000,
         max_result: int = 100_000,
     ) -> None:
-        where = None if cwd is None else str(cwd)
-        self.address = ServerAddress(_text(server, "server"), _texts(args, "args"), env, where, headers, auth)
+        folder = None if cwd is None else str(cwd)
+        self.address = ServerAddress(_check_server(server), _strings(args, "args"), env, folder, headers, auth)
         self.prefix = prefix
-        self.allow = None if allow is None else _texts(allow, "allow")
-        self.approve: tuple[str, ...] | Approve = approve if callable(approve) else _texts(approve, "approve")
-        self.pin = None if pin is None else _path(pin)
+        self.allow = None if allow is None else _strings(allow, "allow")
+        self.approve: tuple[str, ...] | Approve = approve if callable(approve) else _strings(approve, "approve")
+        self.pin = None if pin is None else _pin_path(pin)
         self.timeout = timeout
-        """Seconds that a server may be silent in a call: without a result and without progress."""
+        """Seconds that a server may take in a call without sending a result or progress."""
         self.connect_timeout = connect_timeout
         self.on_progress = on_progress
         self.max_description = max_description
         self.max_result = max_result
         self._check()
-        self._begin_anew()
+        self._reset()
 
     def __repr__(self) -> str:
         return f"MCPServer({self.address.label!r})"
 
     @property
     def asks_people(self) -> bool:
-        """Whether a call may wait for a person, which a run has to be prepared for before it begins."""
+        """Whether a call may need approval. A run has to know this before it starts."""
         return bool(self.approve)
 
     def _check(self) -> None:
+        """Raise `DeclarationError` for invalid arguments."""
         address = self.address
-        _check_target(address.target)
         for option in ("headers", "auth") if not address.is_web else ("args", "env", "cwd"):
             if getattr(address, option):
-                which = "an address" if option in ("headers", "auth") else "a command"
-                raise DeclarationError(f"`{option}` of `{self!r}` is for {which}; leave it out.")
-        texts: tuple[tuple[str, Any], ...] = (("env", address.env), ("headers", address.headers))
-        for option, given in texts:
-            if given is not None and not isinstance(given, Mapping):
-                raise DeclarationError(f"`{option}` of `{self!r}` must be a dict of strings, got a {_kind(given)}.")
-            for name, value in (given or {}).items():  # whose values may be keys, and are not shown
-                if not isinstance(name, str) or not isinstance(value, str) or _NO_HEADER.search(name + value):
+                kind = "a URL" if option in ("headers", "auth") else "a command"
+                raise DeclarationError(f"`{option}` of `{self!r}` can only be used with {kind}. Remove it.")
+        mappings: tuple[tuple[str, object], ...] = (("env", address.env), ("headers", address.headers))
+        for option, mapping in mappings:
+            if mapping is not None and not isinstance(mapping, Mapping):
+                raise DeclarationError(f"`{option}` of `{self!r}` must be a dict of strings, got a {_kind(mapping)}.")
+            for name, value in (mapping or {}).items():  # The values may be keys, so they are not shown.
+                if not isinstance(name, str) or not isinstance(value, str) or _LINE_END.search(name + value):
                     raise DeclarationError(
-                        f"`{option}` of `{self!r}` must be a dict of strings without line ends; {excerpt(name)} has "
-                        f"a {_kind(value)}{' with one' if isinstance(value, str) else ''}."
+                        f"`{option}` of `{self!r}` must be a dict of strings without line ends, but {excerpt(name)} "
+                        f"has a {_kind(value)}{' with one' if isinstance(value, str) else ''}."
                     )
         if isinstance(address.auth, str | bytes | Mapping):
             raise DeclarationError(
-                f"`auth` of `{self!r}` must be an object that signs requests, as the SDK's `OAuthClientProvider`, got "
-                f'a {_kind(address.auth)}; a key is given as `headers={{"Authorization": "Bearer ..."}}`.'
+                f"`auth` of `{self!r}` must be an object that signs requests, such as the SDK's `OAuthClientProvider`, "
+                f'got a {_kind(address.auth)}. Set a key with `headers={{"Authorization": "Bearer ..."}}`.'
             )
         if address.cwd is not None and not os.path.isdir(address.cwd):
-            raise DeclarationError(f"`cwd` of `{self!r}` is no folder: {excerpt(address.cwd)}.")
+            raise DeclarationError(f"`cwd` of `{self!r}` must be an existing folder, got {excerpt(address.cwd)}.")
         if callable(self.approve) and not _takes_two(self.approve):
             raise DeclarationError(
-                f"`approve` of `{self!r}` must be a set of names or a plain function of name and arguments, got "
+                f"`approve` of `{self!r}` must be a set of names or a sync function of name and arguments, got "
                 f"{excerpt(self.approve)}."
             )
-        prefix: Any = self.prefix
+        prefix: object = self.prefix
         if not isinstance(prefix, str) or (self.prefix and not is_tool_name(self.prefix)):
             raise DeclarationError(
-                f"`prefix` of `{self!r}` must be letters, digits, `_` and `-`, got {excerpt(self.prefix)}."
+                f"`prefix` of `{self!r}` must consist of letters, digits, `_` and `-`, got {excerpt(self.prefix)}."
             )
         for option in ("max_description", "max_result"):
             if not isinstance(getattr(self, option), int):
-                words = excerpt(getattr(self, option))
-                raise DeclarationError(f"`{option}` of `{self!r}` must be a whole number, got {words}.")
+                value = excerpt(getattr(self, option))
+                raise DeclarationError(f"`{option}` of `{self!r}` must be an integer, got {value}.")
         for option in ("timeout", "connect_timeout", "max_description", "max_result"):
-            number: Any = getattr(self, option)
+            number: object = getattr(self, option)
             if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
                 raise DeclarationError(f"`{option}` of `{self!r}` must be a number above 0, got {excerpt(number)}.")
         if self.on_progress is not None and not callable(self.on_progress):
@@ -152,126 +152,129 @@ class MCPServer:
     # Opening and closing
 
     def __enter__(self) -> MCPServer:
-        OwnerLoop.for_servers().wait(self._hold)
+        OwnerLoop.for_servers().wait(self._acquire)
         return self
 
     def __exit__(self, *_: object) -> None:
-        OwnerLoop.for_servers().wait(self._let_go)
+        OwnerLoop.for_servers().wait(self._release)
 
     async def __aenter__(self) -> MCPServer:
-        await OwnerLoop.for_servers().run(self._hold)
+        await OwnerLoop.for_servers().run(self._acquire)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await OwnerLoop.for_servers().run(self._let_go)
+        await OwnerLoop.for_servers().run(self._release)
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._process = os.getpid()
         self._users = 0
         self._connections: dict[bool, Connection] = {}
-        """One for runs that have somebody to ask, one for those that have not: a server is told so at the beginning."""
-        self._is_older = False
-        """Whether the process is known to speak the older protocol: some are long silent when they are asked."""
-        self._turn: asyncio.Lock | None = None
-        self._made: dict[str, Tool] = {}
-        """The tools by the fingerprints of their definitions, so that the same one is made once."""
+        """One for runs with `on_human`, one for runs without. A server is told at the start whether it may ask."""
+        self._is_legacy = False
+        """Whether the process speaks the older protocol. Some do not answer when they are asked for the newer one."""
+        self._open_lock: asyncio.Lock | None = None
+        self._tools: dict[str, Tool] = {}
+        """The tools by the fingerprints of their definitions."""
 
-    async def _hold(self) -> None:
-        if self._process != os.getpid():  # a forked child has neither the loop nor what it holds
-            self._begin_anew()
+    async def _acquire(self) -> None:
+        if self._process != os.getpid():  # A forked child has neither the event loop nor the connections.
+            self._reset()
         self._users += 1
 
-    async def _let_go(self) -> None:
-        if self._process != os.getpid() or self._users == 0:  # a forked child may leave what its parent has entered
+    async def _release(self) -> None:
+        if self._process != os.getpid() or self._users == 0:  # A forked child may exit the `with` of its parent.
             return
         self._users -= 1
         if self._users == 0:
-            open_ones, self._connections = list(self._connections.values()), {}
-            await asyncio.gather(*[connection.close() for connection in open_ones])
+            connections, self._connections = list(self._connections.values()), {}
+            await asyncio.gather(*[connection.close() for connection in connections])
 
-    async def _connected(self, may_ask: bool) -> Connection:
-        """The connection for such runs, opened or opened anew where that is needed."""
+    async def _connection(self, can_ask: bool) -> Connection:
+        """Return the connection for runs with or without `on_human`. Open it if necessary."""
         if self._process != os.getpid():
-            self._begin_anew()
-        known = self._connections.get(may_ask)
+            self._reset()
+        known = self._connections.get(can_ask)
         if known is not None and not known.is_lost:
             return known
-        if self._turn is None:
-            self._turn = asyncio.Lock()
-        async with self._turn:
-            known = self._connections.get(may_ask)  # somebody else may have opened it meanwhile
+        if self._open_lock is None:
+            self._open_lock = asyncio.Lock()
+        async with self._open_lock:
+            known = self._connections.get(can_ask)  # Another call may have opened it meanwhile.
             if known is not None and not known.is_lost:
                 return known
-            self._check_held()
+            self._check_in_use()
             if known is not None:
                 await known.close()
-            made = await self._opened(may_ask)
-            if self._users == 0:  # left meanwhile, and nobody would close it
-                await made.close()
-            self._check_held()
-            self._connections[may_ask] = made
-            return made
+            connection = await self._open(can_ask)
+            if self._users == 0:  # All users left meanwhile, and nothing else would close it.
+                await connection.close()
+            self._check_in_use()
+            self._connections[can_ask] = connection
+            return connection
 
-    def _check_held(self) -> None:
+    def _check_in_use(self) -> None:
         if self._users == 0:
             raise AcornError(
-                f"`{self!r}` is not open; its tools work in a run of a module that has it in `tools`, or inside of "
+                f"`{self!r}` is not open. Call its tools in a run of a module that has it in `tools`, or inside of "
                 f"`with server:`."
             )
 
-    async def _opened(self, may_ask: bool) -> Connection:
-        """Some servers end at the first question of the newer protocol; those are started anew with the older one."""
+    async def _open(self, can_ask: bool) -> Connection:
+        """Open a connection. A server that exits at the newer protocol is started again with the older one."""
         is_process = not self.address.is_web
         while True:
             times = (self.connect_timeout, self.timeout)
-            made = Connection(self.address, *times, may_ask=may_ask, on_progress=self.on_progress)
+            connection = Connection(self.address, *times, can_ask=can_ask, on_progress=self.on_progress)
             try:
-                await made.open(is_older=self._is_older)
+                await connection.open(is_legacy=self._is_legacy)
             except AcornError:
-                self._is_older = is_process and made.has_ended and not self._is_older
-                if not self._is_older:
+                self._is_legacy = is_process and connection.has_ended and not self._is_legacy
+                if not self._is_legacy:
                     raise
             else:
-                self._is_older = is_process and made.is_older
-                return made
+                self._is_legacy = is_process and connection.is_legacy
+                return connection
 
-    # Its tools
+    # Tools
 
     async def tools(self) -> list[Any]:
-        """What a run, or whoever has it open, may call."""
-        made: list[Tool] = await OwnerLoop.for_servers().run(partial(self._list, asks_people_here()))
-        _check_shadows(made)
-        return [_Listed(each) for each in made]
+        """Return the tools that a run may call."""
+        tools: list[Tool] = await OwnerLoop.for_servers().run(partial(self._list, can_ask_here()))
+        _check_shadows(tools)
+        return [_ListedTool(tool) for tool in tools]
 
-    async def _list(self, may_ask: bool) -> list[Tool]:
-        known = self._connections.get(may_ask)
-        connection = await self._connected(may_ask)
+    async def _list(self, can_ask: bool) -> list[Tool]:
+        known = self._connections.get(can_ask)
+        connection = await self._connection(can_ask)
         if connection is known:
             try:
                 await connection.list_again()
             except AcornError:
                 if not connection.is_lost:
                     raise
-                connection = await self._connected(may_ask)  # as calls do: a session may have ended meanwhile
+                connection = await self._connection(can_ask)  # The session may have ended meanwhile.
         offered = list(connection.definitions.values())
         label = self.address.label
-        let_in = admitted(offered, self.allow, label)
+        allowed = allowed_tools(offered, self.allow, label)
         if not callable(self.approve):
-            check_offered(self.approve, let_in, "approve", label)
+            check_offered(self.approve, allowed, "approve", label)
         if self.pin is not None:
-            check_pinned(self.pin, f"{self.prefix}{self.address.key}", let_in)
-        return [self._made_once(name, each) for name, each in tool_names(let_in, self.prefix, label).items()]
+            check_pinned(self.pin, f"{self.prefix}{self.address.key}", allowed)
+        return [self._tool(name, each) for name, each in tool_names(allowed, self.prefix, label).items()]
 
-    def _made_once(self, name: str, definition: Definition) -> Tool:
-        if definition.fingerprint not in self._made:
-            self._made[definition.fingerprint] = self._make(name, definition)
-        return self._made[definition.fingerprint]
+    def _tool(self, name: str, definition: Definition) -> Tool:
+        """Return the tool of a definition, which is created once."""
+        if definition.fingerprint not in self._tools:
+            self._tools[definition.fingerprint] = self._new_tool(name, definition)
+        return self._tools[definition.fingerprint]
 
-    def _make(self, name: str, definition: Definition) -> Tool:
+    def _new_tool(self, name: str, definition: Definition) -> Tool:
         label, approve = self.address.label, self.approve
 
         def call(**arguments: Any) -> Any:
-            return _Called(lambda home: partial(self._call, definition, arguments, Caller.here(name, arguments, home)))
+            return _ServerCall(
+                lambda loop: partial(self._call, definition, arguments, Caller.here(name, arguments, loop))
+            )
 
         call.__name__ = call.__qualname__ = name
         call.is_loop_bound = True  # type: ignore[attr-defined]
@@ -279,7 +282,7 @@ class MCPServer:
             name=name,
             description=safe_description(definition, self.max_description) or None,
             schema=safe_schema(definition, self.max_description, label),
-            once=True,  # nobody knows what a server's tool does, and its hints are only its word
+            once=True,  # The effects of the tool are unknown, and the hints of the server cannot be trusted.
             approval=partial(approve, definition.name) if callable(approve) else definition.name in approve,
         )(call)
         where = f"`{name}` of the MCP server `{label}`, which a `prefix` would keep apart"
@@ -287,8 +290,8 @@ class MCPServer:
             return new_tool(marked, where)
         except DeclarationError as error:
             raise AcornError(
-                f"The MCP server `{label}` describes the arguments of `{name}` wrongly, so that nothing can be checked "
-                f"against it; leave the tool out by `allow=[...]`. {error}"
+                f"The MCP server `{label}` describes the arguments of `{name}` with an invalid schema, so they cannot "
+                f"be checked. Use `allow=[...]` to leave the tool out. {error}"
             ) from error
 
     async def _call(self, definition: Definition, arguments: JsonObject, caller: Caller) -> Any:
@@ -296,12 +299,12 @@ class MCPServer:
             result = await self._call_once(definition, arguments, caller)
         except NotCalledError:
             result = await self._call_once(definition, arguments, caller)
-        return output_of(result, definition, self.max_result, self.address.hidden)
+        return tool_output(result, definition, self.max_result, self.address.redact)
 
     async def _call_once(self, definition: Definition, arguments: JsonObject, caller: Caller) -> Any:
-        connection = await self._connected(caller.on_human is not None)
-        now = connection.definitions.get(definition.name)
-        if now is None or now.fingerprint != definition.fingerprint:
+        connection = await self._connection(caller.on_human is not None)
+        current = connection.definitions.get(definition.name)
+        if current is None or current.fingerprint != definition.fingerprint:
             raise ServerError(
                 f"the MCP server `{self.address.label}` has changed the definition of `{definition.name}` while the "
                 f"run was under way; it was not called"
@@ -309,8 +312,8 @@ class MCPServer:
         return await connection.call(definition, arguments, caller)
 
 
-class _Called(LoopBoundCall):
-    """A call that is made when somebody waits for it, on a loop or without one."""
+class _ServerCall(LoopBoundCall):
+    """A call that starts when the caller awaits it or waits for it."""
 
     __slots__ = ("_make",)
 
@@ -324,39 +327,43 @@ class _Called(LoopBoundCall):
         return OwnerLoop.for_servers().wait(self._make(None))
 
 
-class _Listed:
-    """A tool that is made already, in the list of a source."""
+class _ListedTool:
+    """A finished tool in the list of a source."""
 
-    def __init__(self, made: Tool) -> None:
-        self._made = made
+    def __init__(self, tool: Tool) -> None:
+        self._tool = tool
 
     def __acorn_as_tool__(self, where: str, owner: str) -> Tool:
-        return self._made
+        return self._tool
 
 
-def _check_shadows(made: Sequence[Tool]) -> None:
-    """A server must not take the place of a tool that a branch has from the run above, as a tool of its own may."""
+def _check_shadows(tools: Sequence[Tool]) -> None:
+    """Raise `ToolConflictError` if a tool of a server would replace a tool that a branch inherits.
+
+    The branch's own tools may replace inherited ones.
+    """
     machine = current_machine()
     if machine is None:
         return
     above = {each.name: each for each in machine.plan.inherited}
-    for each in made:
+    for each in tools:
         other = above.get(each.name)
         if each.name in machine.plan.branches or (other is not None and other.function is not each.function):
             where = f"as {other.where}" if other is not None else "as a branch"
             raise ToolConflictError(
-                f"Tool '{each.name}' of `{machine.spec.owner}` is defined twice: {where} and as {each.where}; or leave "
-                f"the tool out by `allow=[...]`."
+                f"Tool '{each.name}' of `{machine.spec.owner}` is defined twice: {where} and as {each.where}. Or use "
+                f"`allow=[...]` to leave the tool out."
             )
 
 
-def _text(value: Any, option: str) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise DeclarationError(f"`{option}` of an `MCPServer` must be a command or an address, got {excerpt(value)}.")
-    return value
+def _check_server(server: object) -> str:
+    if not isinstance(server, str) or not server.strip():
+        raise DeclarationError(f"`server` of an `MCPServer` must be a command or a URL, got {excerpt(server)}.")
+    _check_url(server)
+    return server
 
 
-def _check_target(target: str) -> None:
+def _check_url(target: str) -> None:
     scheme, mark, _ = target.partition("://")
     if not mark:
         return
@@ -365,38 +372,35 @@ def _check_target(target: str) -> None:
     except ValueError:
         is_web = False
     if not is_web:
-        raise DeclarationError("`server` of an `MCPServer` must be a command, or an address with `http` or `https`.")
+        raise DeclarationError("`server` of an `MCPServer` must be a command or an `http` or `https` URL.")
 
 
-def _path(pin: Any) -> Path:
+def _pin_path(pin: object) -> Path:
     if not isinstance(pin, str | Path) or not str(pin):
         raise DeclarationError(f"`pin` of an `MCPServer` must be the path of a file, got {excerpt(pin)}.")
     return Path(pin)
 
 
-def _takes_two(function: Callable[..., Any]) -> bool:
+def _takes_two(function: Callable[..., object]) -> bool:
     if is_async(function):
         return False
     try:
         inspect.signature(function).bind("name", {})
     except TypeError:
         return False
-    except ValueError:  # one that does not say what it takes
+    except ValueError:  # The function has no signature.
         return True
     return True
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return f"`{type(value).__name__}`"
 
 
-def _texts(values: Any, option: str) -> tuple[str, ...]:
-    listed = () if isinstance(values, str | Mapping) or not isinstance(values, Iterable) else tuple(values)
-    if isinstance(values, str | Mapping) or not isinstance(values, Iterable) or not _all_texts(listed):
-        what = "a set of names, or a function of name and arguments" if option == "approve" else "a list of strings"
-        raise DeclarationError(f"`{option}` of an `MCPServer` must be {what}, got {excerpt(values)}.")
-    return listed
-
-
-def _all_texts(values: Iterable[Any]) -> bool:
-    return all(isinstance(each, str) for each in values)
+def _strings(values: object, option: str) -> tuple[str, ...]:
+    is_list = isinstance(values, Iterable) and not isinstance(values, str | Mapping)
+    strings = tuple(values) if isinstance(values, Iterable) and is_list else ()
+    if not is_list or not all(isinstance(value, str) for value in strings):
+        expected = "a set of names, or a function of name and arguments" if option == "approve" else "a list of strings"
+        raise DeclarationError(f"`{option}` of an `MCPServer` must be {expected}, got {excerpt(values)}.")
+    return strings

@@ -1,14 +1,7 @@
-"""Texts that a server wrote: what nobody can see in them is removed, and what is too long is cut and says so.
+"""The tools of a server: their definitions, their pinned definitions, and their results.
 
-`pin="mcp.lock"`: the definitions that were seen first, and a diff where a server has others now.
-
-The file holds the definitions themselves, so that it can be read and reviewed, and several servers side by side.
-
-The tools that a server defines: which of them are let in, under which names, and what the model reads of them.
-
-Pure. Everything in a definition is the server's word and nothing more: its hints are not even read.
-
-From what a server answered to what a tool returns: data where there is data, text, pictures and sounds.
+Definitions, results and texts are the server's word and are not trusted. Invisible characters are removed, long texts
+are cut, and hints about a tool's behavior are ignored.
 """
 
 from __future__ import annotations
@@ -25,16 +18,37 @@ from dataclasses import dataclass
 from difflib import unified_diff
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from acorn._inside import FINISH, shorten, to_compact_json
 from acorn.errors import AcornError, ToolConflictError
 from acorn.media import Audio, File, Image, Media
 from acorn.types import JsonObject
 
-# Control characters but tab and newline, halves of surrogate pairs, and what leaves no mark on the page: joiners,
-# fillers, changes of direction, selectors of variants, and the tags in which whole sentences can be hidden.
-_UNSEEN = re.compile(
+Redact = Callable[[str], str]
+"""Replaces the keys of the user in a text."""
+
+
+class SdkTool(Protocol):
+    """A tool as the SDK returns it."""
+
+    name: str
+    description: str | None
+    input_schema: JsonObject
+    output_schema: JsonObject | None
+
+
+class SdkResult(Protocol):
+    """The result of a call as the SDK returns it."""
+
+    content: list[Any]
+    structured_content: Any
+    is_error: bool
+
+
+# Control characters except tab and newline, lone surrogates, and characters that are not visible: joiners, fillers,
+# direction marks, variation selectors, and tags, in which whole sentences can be hidden.
+_INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
     "\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
@@ -42,94 +56,99 @@ _UNSEEN = re.compile(
 
 
 def clean(text: str) -> str:
-    """The text as a person would see it."""
-    return _UNSEEN.sub("", text)
+    """Remove the characters of a text that a person cannot see."""
+    return _INVISIBLE.sub("", text)
 
 
-def cut(text: str, limit: int) -> str:
-    """The text, or as much of it as is allowed."""
+def truncate(text: str, limit: int) -> str:
+    """Cut a text after `limit` characters, with a note about its length."""
     return text if len(text) <= limit else f"{text[:limit]}\n[cut off after {limit} of {len(text)} characters]"
 
 
-def cleaned(value: Any) -> Any:
-    """Plain data with all of its texts cleaned."""
+def clean_data(value: object) -> object:
+    """Remove invisible characters from all texts in JSON data."""
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, dict):
-        return {clean(key): cleaned(item) for key, item in value.items()}
-    return [cleaned(item) for item in value] if isinstance(value, list) else value
+        return {clean(key): clean_data(item) for key, item in value.items()}
+    return [clean_data(item) for item in value] if isinstance(value, list) else value
 
 
-def has_unseen(text: str) -> bool:
-    """Whether something in it cannot be seen."""
-    return _UNSEEN.search(text) is not None
+def has_invisible(text: str) -> bool:
+    """Return whether a text contains characters that a person cannot see."""
+    return _INVISIBLE.search(text) is not None
 
 
-_LONGEST_DIFF = 6000
+_MAX_DIFF = 6000
+
+
+# Pinned definitions: the file of `pin` holds the definitions of several servers, so that people can review them.
 
 
 def check_pinned(path: Path, key: str, definitions: Sequence[Definition]) -> None:
-    """Compare what a server defines with the file; what is not in the file yet is written to it."""
-    whole = _read(path)
-    now = {each.name: each.plain for each in definitions}
-    known = whole["servers"].get(key)
-    if known is None:
-        whole["servers"][key] = now
-        _write(path, whole)
-    elif known != now:
+    """Compare the definitions of a server with the pinned ones, or pin them if the file does not have the server."""
+    content = _read_pins(path)
+    current = {definition.name: definition.data for definition in definitions}
+    pinned = content["servers"].get(key)
+    if pinned is None:
+        content["servers"][key] = current
+        _write_pins(path, content)
+    elif pinned != current:
         raise AcornError(
-            f"The MCP server `{key}` defines its tools otherwise than `{path}` has them, so none of them is called. "
-            f"Read the difference; if you trust it, remove `{key}` from the file and run again.\n"
-            f"{_difference(known, now)}"
+            f"The tools of the MCP server `{key}` differ from those in `{path}`, so none of them is called. Read the "
+            f"difference. If you trust it, remove `{key}` from the file and run again.\n{_difference(pinned, current)}"
         )
 
 
-def _read(path: Path) -> JsonObject:
+def _read_pins(path: Path) -> JsonObject:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {"servers": {}}
     except (OSError, ValueError, RecursionError) as error:
-        raise AcornError(f"`{path}`, the `pin` of an MCP server, cannot be read: {shorten(str(error))}.") from error
-    if not isinstance(found, dict) or not isinstance(found.get("servers"), dict):
-        raise AcornError(f"`{path}`, the `pin` of an MCP server, is no file that `pin` has written; name another.")
-    return found
+        raise AcornError(f"Cannot read `{path}`, the `pin` of an MCP server: {shorten(str(error))}.") from error
+    if not isinstance(content, dict) or not isinstance(content.get("servers"), dict):
+        raise AcornError(f"`{path}`, the `pin` of an MCP server, was not written by `pin`. Use another file.")
+    return content
 
 
-def _write(path: Path, whole: JsonObject) -> None:
-    """At once or not at all: another process may read it."""
+def _write_pins(path: Path, content: JsonObject) -> None:
+    """Replace the file atomically, because another process may read it."""
     try:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
         try:
             with open(descriptor, "w", encoding="utf-8") as file:
-                file.write(_text(whole) + "\n")
+                file.write(_json_text(content) + "\n")
             os.chmod(name, 0o644)
             os.replace(name, path)
         except OSError:
             os.unlink(name)
             raise
     except OSError as error:
-        raise AcornError(f"`{path}`, the `pin` of an MCP server, cannot be written: {error.strerror}.") from error
+        raise AcornError(f"Cannot write `{path}`, the `pin` of an MCP server: {error.strerror}.") from error
 
 
-def _difference(known: Any, now: Any) -> str:
-    lines = list(unified_diff(_text(known).splitlines(), _text(now).splitlines(), "pinned", "now", lineterm="", n=2))
-    return shorten("\n".join(lines), _LONGEST_DIFF)
+def _difference(pinned: JsonObject, current: JsonObject) -> str:
+    before, after = _json_text(pinned).splitlines(), _json_text(current).splitlines()
+    lines = list(unified_diff(before, after, "pinned", "now", lineterm="", n=2))
+    return shorten("\n".join(lines), _MAX_DIFF)
 
 
-def _text(value: Any) -> str:
-    # In ASCII, so that a diff shows what cannot be seen.
+def _json_text(value: JsonObject) -> str:
+    # In ASCII, so that a diff shows invisible characters.
     return json.dumps(value, indent=2, sort_keys=True)
 
 
-_NO_NAME = re.compile(r"[^A-Za-z0-9_-]")
-_LONGEST_NAME = 64
-_LARGEST_SCHEMA = 200_000
-"""Characters of JSON; a larger one would crowd out everything else that the model should read."""
-_VALUES = ("default", "examples")
-"""What a schema proposes, and no argument depends on."""
-_WORDS = ("description", "title", "$comment")
-"""What a schema says to its reader, and no argument depends on."""
+# Definitions
+
+_NAME_ESCAPE = re.compile(r"[^A-Za-z0-9_-]")
+_MAX_NAME = 64
+_MAX_SCHEMA = 200_000
+"""Characters of JSON. A larger schema would fill the context of the model."""
+_VALUE_KEYWORDS = ("default", "examples")
+"""Keywords with suggested values, which do not affect validation."""
+_TEXT_KEYWORDS = ("description", "title", "$comment")
+"""Keywords with texts for the reader, which do not affect validation."""
 
 
 @dataclass(frozen=True)
@@ -140,211 +159,224 @@ class Definition:
     description: str
     schema: JsonObject
     output: JsonObject | None = None
-    veiled: JsonObject | None = None
-    """The schema for others to read, where it has keys of the user in it: a hash stands for each."""
+    redacted: JsonObject | None = None
+    """The schema with a hash for each key of the user, if it contains any."""
 
     @cached_property
-    def plain(self) -> JsonObject:
-        """What the model's reading depends on, word for word."""
-        return {"description": self.description, "schema": self.schema if self.veiled is None else self.veiled}
+    def data(self) -> JsonObject:
+        """The description and the schema, as they are pinned."""
+        return {"description": self.description, "schema": self.schema if self.redacted is None else self.redacted}
 
     @cached_property
     def fingerprint(self) -> str:
-        """The same for the same definition, and for no other."""
-        whole = json.dumps([self.name, self.plain, self.output], sort_keys=True)
-        return hashlib.sha256(whole.encode("utf-8", "surrogatepass")).hexdigest()
+        """A hash that identifies the definition."""
+        text = json.dumps([self.name, self.data, self.output], sort_keys=True)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether its results are wrapped, since they are no objects themselves."""
-        properties: Any = (self.output or {}).get("properties")
+        """Whether its results are wrapped in an object, because they are not objects themselves."""
+        properties = (self.output or {}).get("properties")
         return isinstance(properties, dict) and list(properties) == ["result"]
 
 
-def define(told: Any, hidden: Callable[[str], str]) -> Definition:
-    """A tool as a server tells of it, but not with the keys of the user: it is sent to a model, and may be written
-    to a file for all to read. A `default` with one in it is left out, for the server knows it by itself."""
-    description = hidden(told.description) if told.description else ""
-    schema = told.input_schema
-    as_text = json.dumps(schema, ensure_ascii=False)
-    if hidden(as_text) == as_text:
-        return Definition(told.name, description, schema, told.output_schema)
-    sent, veiled = _without_keys(schema, "", hidden), _with_hashes(schema, hidden)
-    return Definition(told.name, description, sent, told.output_schema, veiled)
+def define_tool(tool: SdkTool, redact: Redact) -> Definition:
+    """Return the definition of a tool without the keys of the user.
+
+    The definition is sent to a model and may be written to a file. A `default` that contains a key is removed, because
+    the server knows it anyway.
+    """
+    description = redact(tool.description) if tool.description else ""
+    schema = tool.input_schema
+    text = json.dumps(schema, ensure_ascii=False)
+    if redact(text) == text:
+        return Definition(tool.name, description, schema, tool.output_schema)
+    sent = {name: _without_keys(item, name, redact) for name, item in _without_values(schema, "", redact).items()}
+    redacted = {name: _with_hashes(item, redact) for name, item in schema.items()}
+    return Definition(tool.name, description, sent, tool.output_schema, redacted)
 
 
-def _without_keys(value: Any, key: str, hidden: Callable[[str], str]) -> Any:
+def _without_keys(value: object, key: str, redact: Redact) -> object:
     if isinstance(value, Mapping):
-        proposed = () if key == "properties" else _VALUES
-        kept = {name: item for name, item in value.items() if name not in proposed or not _has_key(item, hidden)}
-        return {name: _without_keys(item, name, hidden) for name, item in kept.items()}
+        return {name: _without_keys(item, name, redact) for name, item in _without_values(value, key, redact).items()}
     if isinstance(value, list):
-        return [_without_keys(item, key, hidden) for item in value]
-    return hidden(value) if isinstance(value, str) and key in _WORDS else value
+        return [_without_keys(item, key, redact) for item in value]
+    return redact(value) if isinstance(value, str) and key in _TEXT_KEYWORDS else value
 
 
-def _has_key(value: Any, hidden: Callable[[str], str]) -> bool:
+def _without_values(schema: Mapping[str, object], key: str, redact: Redact) -> Mapping[str, object]:
+    """Return a schema without suggested values that contain a key."""
+    removable = () if key == "properties" else _VALUE_KEYWORDS
+    return {name: item for name, item in schema.items() if name not in removable or not _has_key(item, redact)}
+
+
+def _has_key(value: object, redact: Redact) -> bool:
     if isinstance(value, Mapping | list):
-        return any(_has_key(item, hidden) for item in (value.values() if isinstance(value, Mapping) else value))
-    return isinstance(value, str) and hidden(value) != value
+        return any(_has_key(item, redact) for item in (value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, str) and redact(value) != value
 
 
-def _with_hashes(value: Any, hidden: Callable[[str], str]) -> Any:
+def _with_hashes(value: object, redact: Redact) -> object:
     if isinstance(value, Mapping):
-        return {name: _with_hashes(item, hidden) for name, item in value.items()}
+        return {name: _with_hashes(item, redact) for name, item in value.items()}
     if isinstance(value, list):
-        return [_with_hashes(item, hidden) for item in value]
-    if not isinstance(value, str) or hidden(value) == value:
+        return [_with_hashes(item, redact) for item in value]
+    if not isinstance(value, str) or redact(value) == value:
         return value
-    return f"{hidden(value)} (sha256 {hashlib.sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()[:16]})"
+    return f"{redact(value)} (sha256 {hashlib.sha256(value.encode('utf-8', 'surrogatepass')).hexdigest()[:16]})"
 
 
-def check_apart(offered: Sequence[Definition], server: str) -> None:
-    """Complain of two tools of one name: nobody could say which of them is called."""
-    known: set[str] = set()
-    for each in offered:
-        if each.name in known:
-            raise ToolConflictError(f"The MCP server `{server}` offers `{clean(each.name)}` twice; it is not used.")
-        known.add(each.name)
+def check_unique(definitions: Sequence[Definition], server: str) -> None:
+    """Raise `ToolConflictError` if two tools have the same name."""
+    names: set[str] = set()
+    for definition in definitions:
+        name = definition.name
+        if name in names:
+            raise ToolConflictError(f"The MCP server `{server}` offers `{clean(name)}` twice, so it is not used.")
+        names.add(name)
 
 
-def admitted(offered: Sequence[Definition], allow: Sequence[str] | None, server: str) -> list[Definition]:
-    """Those that the user lets in, in the order of the server."""
+def allowed_tools(offered: Sequence[Definition], allow: Sequence[str] | None, server: str) -> list[Definition]:
+    """Return the tools that `allow` names, in the order of the server."""
     if allow is None:
         return list(offered)
     check_offered(allow, offered, "allow", server)
-    return [each for each in offered if each.name in allow]
+    return [definition for definition in offered if definition.name in allow]
 
 
 def check_offered(names: Iterable[str], offered: Sequence[Definition], option: str, server: str) -> None:
-    """A name that is misspelt must not open, or leave open, another door."""
-    known = [each.name for each in offered]
+    """Raise an error for a name that the server does not offer. A misspelled name must not allow other calls."""
+    known = [definition.name for definition in offered]
     for name in names:
         if name not in known:
-            there = ", ".join(f"`{shorten(clean(each), 80)}`" for each in known) or "none"
+            available = ", ".join(f"`{shorten(clean(other), 80)}`" for other in known) or "none"
             raise AcornError(
-                f"`{option}` of the MCP server `{server}` names `{name}`, which the server does not offer; "
-                f"its tools: {there}."
+                f"`{option}` of the MCP server `{server}` names `{name}`, which the server does not offer. "
+                f"Its tools: {available}."
             )
 
 
 def tool_names(definitions: Sequence[Definition], prefix: str, server: str) -> dict[str, Definition]:
-    """Each under the name by which the model calls it."""
+    """Return the definitions by the names that the model uses."""
     named: dict[str, Definition] = {}
-    for each in definitions:
-        name = _tool_name(prefix, each.name)
-        other = named.setdefault(name, each)
-        if other is not each:
+    for definition in definitions:
+        name = _tool_name(prefix, definition.name)
+        other = named.setdefault(name, definition)
+        if other is not definition:
             raise ToolConflictError(
-                f"The MCP server `{server}` offers `{clean(other.name)}` and `{clean(each.name)}`, which are both "
-                f"`{name}` to a model; leave one out by `allow=[...]`."
+                f"The MCP server `{server}` offers `{clean(other.name)}` and `{clean(definition.name)}`, which "
+                f"both have the name `{name}` for the model. Use `allow=[...]` to leave one out."
             )
         if name == FINISH:
             raise ToolConflictError(
-                f"The MCP server `{server}` offers a tool named `{FINISH}`, which ends a run; give the server a "
-                f"`prefix`, or leave the tool out by `allow=[...]`."
+                f"The MCP server `{server}` offers a tool named `{FINISH}`, which is the name of the tool that ends a "
+                f"run. Set `prefix`, or use `allow=[...]` to leave the tool out."
             )
     return named
 
 
 def _tool_name(prefix: str, name: str) -> str:
-    whole = prefix + (_NO_NAME.sub("_", name) or "_")
-    if len(whole) <= _LONGEST_NAME:
-        return whole
-    mark = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
-    return f"{whole[: _LONGEST_NAME - 9]}_{mark}"
+    full_name = prefix + (_NAME_ESCAPE.sub("_", name) or "_")
+    if len(full_name) <= _MAX_NAME:
+        return full_name
+    digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+    return f"{full_name[: _MAX_NAME - 9]}_{digest}"
 
 
 def safe_description(definition: Definition, limit: int) -> str:
-    """What the model reads of a tool."""
-    return cut(clean(definition.description), limit).strip()
+    """Return the description of a tool for the model."""
+    return truncate(clean(definition.description), limit).strip()
 
 
 def safe_schema(definition: Definition, limit: int, server: str) -> JsonObject:
-    """The schema as it is, but for what it says in words, which is cleaned and cut like any description.
+    """Return the schema of a tool for the model, with its texts cleaned and cut.
 
-    In the rest nothing can be changed, for the server expects it so; what is unseen there is refused.
+    The rest must stay as the server expects it, so invisible characters in it raise an error.
     """
     size = len(json.dumps(definition.schema))
-    if size > _LARGEST_SCHEMA:
+    if size > _MAX_SCHEMA:
         raise AcornError(
-            f"The MCP server `{server}` describes the arguments of `{clean(definition.name)}` in {size} characters, "
-            f"and at most {_LARGEST_SCHEMA} are taken; leave the tool out by `allow=[...]`."
+            f"The MCP server `{server}` describes the arguments of `{clean(definition.name)}` in {size} characters. "
+            f"At most {_MAX_SCHEMA} are allowed. Use `allow=[...]` to leave the tool out."
         )
-    made: JsonObject = _safe(definition.schema, "", limit, definition, server)
-    return made
+    return _safe_object(definition.schema, limit, definition, server)
 
 
-def _safe(value: Any, key: str, limit: int, definition: Definition, server: str) -> Any:
+def _safe_object(schema: Mapping[str, object], limit: int, definition: Definition, server: str) -> JsonObject:
+    return {
+        _check_visible(name, definition, server): _safe_value(item, name, limit, definition, server)
+        for name, item in schema.items()
+    }
+
+
+def _safe_value(value: object, key: str, limit: int, definition: Definition, server: str) -> object:
     if isinstance(value, Mapping):
-        return {
-            _seen(name, definition, server): _safe(item, name, limit, definition, server)
-            for name, item in value.items()
-        }
+        return _safe_object(value, limit, definition, server)
     if isinstance(value, list):
-        return [_safe(item, key, limit, definition, server) for item in value]
+        return [_safe_value(item, key, limit, definition, server) for item in value]
     if not isinstance(value, str):
         return value
-    return cut(clean(value), limit) if key in _WORDS else _seen(value, definition, server)
+    return truncate(clean(value), limit) if key in _TEXT_KEYWORDS else _check_visible(value, definition, server)
 
 
-def _seen(text: str, definition: Definition, server: str) -> str:
-    if has_unseen(text):
+def _check_visible(text: str, definition: Definition, server: str) -> str:
+    if has_invisible(text):
         raise AcornError(
-            f"The MCP server `{server}` hides characters that nobody can see in the arguments of "
-            f"`{clean(definition.name)}` ({shorten(text, 80)!a}); leave the tool out by `allow=[...]`, or do not "
-            f"use this server."
+            f"The MCP server `{server}` uses invisible characters in the arguments of `{clean(definition.name)}` "
+            f"({shorten(text, 80)!a}). Use `allow=[...]` to leave the tool out, or do not use this server."
         )
     return text
 
 
-LARGEST_MEDIA = 20_000_000
-"""Bytes of one picture, sound or file."""
+# Results
+
+MAX_MEDIA = 20_000_000
+"""Bytes of one image, audio or file."""
 
 
 class ServerError(Exception):
-    """A call that a server answered with an error, or did not answer; the words are for the model."""
+    """A call that failed. The model reads the message."""
 
 
-def media(data: str, media_type: str | None) -> Media:
-    """A server's bytes as something that a message can carry."""
+def read_media(data: str, media_type: str | None) -> Media:
+    """Return the media that a server sent in base64."""
     media_type = clean(media_type or "application/octet-stream").lower()
     try:
-        whole = base64.b64decode(data, validate=True)
+        content = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError) as error:
         raise ServerError(f"the server sent `{media_type}` that is no base64: {error}") from error
-    if len(whole) > LARGEST_MEDIA:
-        raise ServerError(f"the server sent {len(whole)} bytes of `{media_type}`; at most {LARGEST_MEDIA} are taken")
+    if len(content) > MAX_MEDIA:
+        raise ServerError(f"the server sent {len(content)} bytes of `{media_type}`; at most {MAX_MEDIA} are taken")
     kind = {"image": Image, "audio": Audio}.get(media_type.partition("/")[0], File)
     try:
-        return kind.from_bytes(whole, media_type)
+        return kind.from_bytes(content, media_type)
     except (AcornError, ValueError) as error:
         raise ServerError(f"the server sent `{media_type}`, which cannot be passed on: {error}") from error
 
 
-def output_of(result: Any, definition: Definition, limit: int, hidden: Callable[[str], str]) -> Any:
-    """What the tool returns; an error that the server reports is raised, without the keys of the user."""
+def tool_output(result: SdkResult, definition: Definition, limit: int, redact: Redact) -> object:
+    """Return the result of a call. An error that the server reports is raised, without the keys of the user."""
     structured = result.structured_content
     if result.is_error:
-        words = _texts(result.content) or ("" if structured is None else to_compact_json(structured))
-        raise ServerError(cut(hidden(clean(words)), limit) or "the server reports an error without a word")
+        message = _join_texts(result.content) or ("" if structured is None else to_compact_json(structured))
+        raise ServerError(truncate(redact(clean(message)), limit) or "the server reports an error without a word")
     if structured is None:
         if all(_is_text(block) for block in result.content):
-            return cut(clean(_texts(result.content)), limit)
-        given = _within([_part(block) for block in result.content], limit)
-        return given[0] if len(given) == 1 else given
+            return truncate(clean(_join_texts(result.content)), limit)
+        parts = _limit_texts([_part(block) for block in result.content], limit)
+        return parts[0] if len(parts) == 1 else parts
     if definition.is_wrapped and isinstance(structured, dict) and list(structured) == ["result"]:
         structured = structured["result"]
-    data = _bounded(cleaned(structured), limit)
-    others = [_part(block) for block in result.content if block.type != "text"]  # which is the same data again
-    return [data, *_within(others, limit - len(to_compact_json(data)))] if others else data
+    data = _limit_data(clean_data(structured), limit)
+    others = [_part(block) for block in result.content if block.type != "text"]  # Text repeats the structured data.
+    return [data, *_limit_texts(others, limit - len(to_compact_json(data)))] if others else data
 
 
 def _is_text(block: Any) -> bool:
     return block.type not in ("image", "audio") and (block.type != "resource" or hasattr(block.resource, "text"))
 
 
-def _texts(blocks: list[Any]) -> str:
+def _join_texts(blocks: Sequence[Any]) -> str:
     return "\n".join(_text_of_block(block) for block in blocks if _is_text(block))
 
 
@@ -353,36 +385,36 @@ def _text_of_block(block: Any) -> str:
         case "text":
             return str(block.text)
         case "resource_link":
-            return " ".join(each for each in (block.name, block.uri, block.description) if each)
+            return " ".join(text for text in (block.name, block.uri, block.description) if text)
         case "resource":
             return str(block.resource.text)
         case _:
             return f"[{block.type}]"
 
 
-def _part(block: Any) -> Any:
-    """One block: a text as a person would see it, or something that is none."""
+def _part(block: Any) -> str | Media:
+    """Return a block of a result as a clean text or as media."""
     if _is_text(block):
         return clean(_text_of_block(block))
     if block.type == "resource":
-        return media(block.resource.blob, block.resource.mime_type)
-    return media(block.data, block.mime_type)
+        return read_media(block.resource.blob, block.resource.mime_type)
+    return read_media(block.data, block.mime_type)
 
 
-def _bounded(data: Any, limit: int) -> Any:
-    """Data as it is, or as much of its JSON as is allowed."""
+def _limit_data(data: object, limit: int) -> object:
+    """Return data, or its JSON cut after `limit` characters."""
     if isinstance(data, str):
-        return cut(data, limit)
+        return truncate(data, limit)
     text = to_compact_json(data)
-    return data if len(text) <= limit else cut(text, limit)
+    return data if len(text) <= limit else truncate(text, limit)
 
 
-def _within(parts: list[Any], limit: int) -> list[Any]:
-    """The parts, of whose texts no more is left than is allowed in all."""
-    kept: list[Any] = []
+def _limit_texts(parts: Sequence[str | Media], limit: int) -> list[str | Media]:
+    """Cut the texts among the parts, so that they have at most `limit` characters in total."""
+    limited: list[str | Media] = []
     for part in parts:
         if isinstance(part, str):
-            part = cut(part, max(limit, 0))
+            part = truncate(part, max(limit, 0))
             limit -= len(part)
-        kept.append(part)
-    return kept
+        limited.append(part)
+    return limited

@@ -193,7 +193,7 @@ class TypedDictFrame:
         self.fields = fields
         self.other = other
         """The expectation of unknown keys."""
-        self.items: dict[Any, object] = dict.fromkeys(required)
+        self.items: dict[Any, Any] = dict.fromkeys(required)
         """A new dict after each change, because snapshots keep the old one."""
         self.name: Any = NOT_READY
 

@@ -207,7 +207,7 @@ def _path(detail: ErrorDetails, received: object) -> list[int | str]:
     for part in location:
         keys = range(len(value)) if isinstance(value, list | tuple) else value if isinstance(value, dict) else ()
         if part in keys:
-            value = value[part]
+            value = typing.cast(Any, value)[part]
             path.append(part)
     if _is_missing(detail) and location:
         path.append(location[-1])

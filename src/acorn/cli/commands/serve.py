@@ -301,12 +301,12 @@ def mcp(
     Each module is a tool with the name of its class. The server uses standard input and output. Give clients the
     command "acorn mcp agent.py". The server stops when the client closes the connection, or with Ctrl-C.
     """
-    from acorn.mcp.server import serve_apart
+    from acorn.mcp.server import serve_to
 
     out = context.obj.reserve_stdout()  # The user's code may print, from its import on.
     agents = [load_agent(target, debug=debug, once=True) for target in targets]
     try:
-        serve_apart(agents, http, out)
+        serve_to(agents, http, out)
     except AcornError as error:
         raise CommandError(error_message(error), FAILED, debug=debug) from error
     return SUCCESS

@@ -5,16 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 JsonObject = dict[str, Any]
 """A JSON object: a message part, a schema, the arguments of a call, or the body of a request."""
+
+JsonValue = JsonObject | list[Any] | str | float | bool | None
+"""Any JSON value. A variable of this type stays typed after `isinstance(value, dict)`, unlike an `object`."""
 
 Content = str | list[JsonObject]
 """The content of a message: text, or a list of parts in the format of OpenAI."""
 
 TOOL_ERROR = "Tool error: "
 """The text before the error of a tool in a tool result."""
+
+
+def is_json_object(value: object) -> TypeGuard[JsonObject]:
+    """Whether a value is a dict. The keys of dicts that come from JSON are strings."""
+    return isinstance(value, dict)
+
+
+def is_json_list(value: object) -> TypeGuard[list[Any]]:
+    """Whether a value is a list."""
+    return isinstance(value, list)
+
+
+def is_list_or_tuple(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
+    """Whether a value is a list or a tuple."""
+    return isinstance(value, list | tuple)
 
 
 class ForkedFrom(NamedTuple):

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
+
+from typing_extensions import TypeIs
 
 JsonObject = dict[str, Any]
 """A JSON object: a message part, a schema, the arguments of a call, or the body of a request."""
@@ -15,6 +17,29 @@ Content = str | list[JsonObject]
 
 TOOL_ERROR = "Tool error: "
 """The text before the error of a tool in a tool result."""
+
+
+# Type checkers narrow `isinstance(value, dict)` to `dict[Unknown, Unknown]`. These functions name the type of the items.
+
+
+def is_json_object(value: object) -> TypeIs[JsonObject]:
+    """Return whether a value is a dict. The keys are not checked: those of JSON are strings."""
+    return isinstance(value, dict)
+
+
+def is_mapping(value: object) -> TypeIs[Mapping[str, Any]]:
+    """Return whether a value is a mapping. The keys are not checked."""
+    return isinstance(value, Mapping)
+
+
+def is_list(value: object) -> TypeIs[list[Any]]:
+    """Return whether a value is a list."""
+    return isinstance(value, list)
+
+
+def is_list_or_tuple(value: object) -> TypeIs[list[Any] | tuple[Any, ...]]:
+    """Return whether a value is a list or a tuple."""
+    return isinstance(value, list | tuple)
 
 
 class ForkedFrom(NamedTuple):

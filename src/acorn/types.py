@@ -12,6 +12,9 @@ from typing_extensions import TypeIs
 JsonObject = dict[str, Any]
 """A JSON object: a message part, a schema, the arguments of a call, or the body of a request."""
 
+JsonValue = JsonObject | list[Any] | str | float | bool | None
+"""Any JSON value. A variable of this type stays typed after `isinstance(value, dict)`, unlike an `object`."""
+
 Content = str | list[JsonObject]
 """The content of a message: text, or a list of parts in the format of OpenAI."""
 
@@ -19,7 +22,7 @@ TOOL_ERROR = "Tool error: "
 """The text before the error of a tool in a tool result."""
 
 
-# Type checkers narrow `isinstance(value, dict)` to `dict[Unknown, Unknown]`. These functions name the type of the items.
+# Type checkers narrow `isinstance(value, dict)` to `dict[Unknown, Unknown]`. These functions name the items' types.
 
 
 def is_json_object(value: object) -> TypeIs[JsonObject]:
@@ -32,7 +35,7 @@ def is_mapping(value: object) -> TypeIs[Mapping[str, Any]]:
     return isinstance(value, Mapping)
 
 
-def is_list(value: object) -> TypeIs[list[Any]]:
+def is_json_list(value: object) -> TypeIs[list[Any]]:
     """Return whether a value is a list."""
     return isinstance(value, list)
 

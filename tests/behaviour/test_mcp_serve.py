@@ -347,8 +347,8 @@ def test_mcp_serve_names_port_in_use(address: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["nowhere.py"], "there is no file `nowhere.py`"),
-        ([TARGETS[1], "--http", "70000"], "invalid value for '--http'"),
+        (["nowhere.py"], "There is no file `nowhere.py`"),
+        ([TARGETS[1], "--http", "70000"], "Invalid value for '--http'"),
     ],
 )
 def test_mcp_serve_names_wrong_arguments(tmp_path: Path, words: list[str], said: str) -> None:

@@ -23,7 +23,7 @@ def begun(store: Path, cls: str = "Desk") -> Terminal:
 )
 def test_terminal_asks_for_approval(tmp_path: Path, typed: str, read: str) -> None:
     terminal = begun(tmp_path / "runs.db")
-    terminal.until(lambda screen: "why not]" in screen.text)
+    terminal.until(lambda screen: "a reason to reject]" in screen.text)
     terminal.type(f"{typed}\n")
     assert terminal.end() == 0
     assert "settled" in terminal.screen.text
@@ -47,7 +47,7 @@ def test_terminal_asks_question(tmp_path: Path) -> None:
 def test_unanswered_request_prints_how_to_resume(tmp_path: Path, is_interrupted: bool) -> None:
     store = tmp_path / "runs.db"
     terminal = begun(store)
-    terminal.until(lambda screen: "why not]" in screen.text)
+    terminal.until(lambda screen: "a reason to reject]" in screen.text)
     if is_interrupted:
         terminal.interrupt()
     else:

@@ -173,7 +173,7 @@ def test_explain_accepts_open_option_after_target(acorn: Acorn, agent: Path) -> 
 def test_explain_makes_example_input(acorn: Acorn, agent: Path) -> None:
     ended = acorn("explain", f"{agent}:Researcher")
     assert ended.code == 0, ended.err
-    assert "the input is an example, since none was given" in ended.out
+    assert "The input is an example, because none was given." in ended.out
 
 
 def test_explain_output_is_safe_text(acorn: Acorn, agent: Path) -> None:
@@ -181,7 +181,7 @@ def test_explain_output_is_safe_text(acorn: Acorn, agent: Path) -> None:
     assert "Made now." in ended.out
     assert "\x1b" not in ended.out
     assert "[bold]x[/bold]" in ended.out
-    assert "tokens, about" in ended.out
+    assert "tokens (estimate)" in ended.out
 
 
 def test_explain_shows_no_key(acorn: Acorn, agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_explain_wrong_arguments_and_failing_prompt_are_one_line(acorn: Acorn, a
         ([f"{agent}:Researcher", "--questoin", "x"], 2, "--question"),
         ([f"{agent}:Nobody"], 2, "Nobody"),
         ([f"{agent}:Broken", "x"], 1, "no prompt today"),
-        ([f"{agent}:Researcher", "--question", "x", "--save", "f"], 2, "`--save` is for `acorn run`"),
+        ([f"{agent}:Researcher", "--question", "x", "--save", "f"], 2, "`--save` is an option of `acorn run`"),
         ([f"{agent}:Researcher", "--input", "none.json"], 2, "none.json"),
     ):
         ended = acorn("explain", *words)

@@ -68,7 +68,7 @@ def test_fork_edit_by_ambiguous_tool_name_is_rejected(acorn: Acorn, store: Path,
     }
     ended = acorn("fork", run_id, "--before", 3, "--edit", "look=dark", "--store", store)
     assert ended.code == 2
-    assert "`look` was called 2 times before step 3: `look-0`, `look-1`" in ended.err
+    assert "`look` was called 2 times before step 3. Use one of these ids: `look-0`, `look-1`" in ended.err
     for edit, words in (("nobody=1", "no call `nobody` before step 3"), ("look", "CALL=VALUE")):
         ended = acorn("fork", run_id, "--before", 3, "--edit", edit, "--store", store)
         assert ended.code == 2
@@ -83,8 +83,8 @@ def test_fork_of_branch_is_rejected_with_advice(acorn: Acorn, store: Path) -> No
     for branch in (outer, inner):
         ended = acorn("fork", branch.id, "--before", 1, "--store", store)
         assert ended.code == 2
-        assert f"`acorn fork {run.id[:8]} --before 2` calls `outer` anew" in ended.err
-        assert "--before 3` keeps what it returned" in ended.err
+        assert f"`acorn fork {run.id[:8]} --before 2` calls `outer` again" in ended.err
+        assert "--before 3` keeps its result" in ended.err
     ended = acorn("fork", run.id, "--before", 2, "--store", store)
     assert ended.output == "done"
     ended = acorn("fork", run.id, "--before", 3, "--store", store, "--json")
@@ -132,7 +132,7 @@ def test_fork_wrong_arguments_are_one_line(acorn: Acorn, store: Path, run_id: st
     (tmp_path / "bad.json").write_text('{"format": 2}', encoding="utf-8")
     ended = acorn("fork", "bad.json", "--before", 2, "--agent", SCOUT)
     assert ended.code == 2
-    assert "holds no saved run" in ended.err
+    assert "is not a saved run" in ended.err
 
 
 def test_show_python_prints_passing_test(

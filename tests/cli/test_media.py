@@ -67,7 +67,7 @@ def test_media_path_in_json_is_rejected(acorn: Acorn) -> None:
     Path("input.json").write_text(json.dumps({"photo": "cat.png"}))
     ended = acorn("run", LOOKER, "--input", "input.json")
     assert ended.code == 2
-    assert "`photo` in `input.json` is refused: expected an image" in ended.err
+    assert "`photo` in `input.json` is not valid: expected an image" in ended.err
 
 
 def test_media_help_says_what_is_expected(acorn: Acorn) -> None:

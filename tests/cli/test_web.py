@@ -62,7 +62,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["agent.py", "--store", "nowhere/x.db"], "does not exist. Create it."),
     (["--store", "nothing.db"], "There is no store `nothing.db`"),
     (["agent.py", "--port", "99999"], "65535"),
-    (["agent.py", "--host", "256.1.1.1", "--no-open"], "cannot listen on 256.1.1.1"),
+    (["agent.py", "--host", "256.1.1.1", "--no-open"], "Cannot listen on 256.1.1.1"),
 ]
 
 

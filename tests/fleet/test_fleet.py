@@ -196,9 +196,9 @@ def test_worker_without_database_ends_on_signal(tmp_path: Path) -> None:
             for worker in (idle, busy):
                 assert comes_true(partial(_has_lost, worker))
                 worker.send(signal.SIGTERM)
-            for worker, under_way in ((idle, "0 runs under way."), (busy, "1 run under way; each stands")):
+            for worker, under_way in ((idle, "0 runs in progress."), (busy, "1 run in progress. Another worker")):
                 assert worker.ends() == 1
-                assert f"does not answer. Stopped without it: {under_way}" in worker.said()
+                assert f"does not answer. Stopped with {under_way}" in worker.said()
                 assert "Traceback" not in worker.said()
             server.start()
             Path(f"{fleet.log}.go").touch()
@@ -380,7 +380,7 @@ def test_run_is_cancelled_remotely_and_second_signal_ends_worker(fleet: Fleet) -
     agent.submit(question="Wait.")
     assert comes_true(lambda: len([line for line in fleet.lines() if line.what == "linger"]) == 2)
     worker.send(signal.SIGINT)
-    assert comes_true(lambda: "stopping: 1 run under way" in worker.said())
+    assert comes_true(lambda: "stopping: 1 run in progress" in worker.said())
 
     def strikes() -> bool:  # One that arrives immediately counts as the same.
         worker.send(signal.SIGINT)

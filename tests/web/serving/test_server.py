@@ -244,15 +244,15 @@ def test_keys_are_given_generated_or_disabled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((ECHO, "--key", ""), "a key has at least"),
-        ((ECHO, "--key", "with a blank in it"), "a key has at least"),
-        ((ECHO, "--key", KEY, "--no-key"), "exclude each other"),
-        ((ECHO, "--no-key", "--host", "0.0.0.0"), "for this machine alone"),
+        ((ECHO, "--key", ""), "A key must have at least"),
+        ((ECHO, "--key", "with a blank in it"), "A key must have at least"),
+        ((ECHO, "--key", KEY, "--no-key"), "cannot be combined"),
+        ((ECHO, "--no-key", "--host", "0.0.0.0"), "works on this machine only"),
         ((ECHO, "--timeout", "0"), "above 0"),
         ((ECHO, "--concurrency", "0"), "concurrency"),
-        ((ECHO, "--port", "TAKEN"), "cannot listen on 127.0.0.1"),
+        ((ECHO, "--port", "TAKEN"), "Cannot listen on 127.0.0.1"),
         ((ECHO, "--model", ""), "model"),
-        (("nowhere.py",), "there is no file"),
+        (("nowhere.py",), "There is no file"),
         ((CLERK,), "no one can answer"),
     ],
 )

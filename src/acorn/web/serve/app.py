@@ -12,7 +12,8 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from acorn import Paused, Run, StreamChunk, module
-from acorn._inside import RESULT, aresume, parse_input
+from acorn._inside import RESULT, parse_input
+from acorn._inside_runs import aresume
 from acorn.errors import DeclarationError
 from acorn.stores.open import open_store
 from acorn.types import is_json_object

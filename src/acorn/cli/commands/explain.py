@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from acorn import AcornError
-from acorn._inside import Explanation, describe_blobs, example_input, explain_agent, to_json_text, tool_name
+from acorn._inside import describe_blobs, to_json_text
+from acorn._inside_runs import Explanation, example_input, explain_agent, tool_name
 from acorn.cli.commands.run import describe_target
 from acorn.cli.help import show_help
 from acorn.cli.input import make_input

@@ -82,7 +82,7 @@ from acorn._record.saved_form import write_request as request_to_json
 from acorn.errors import InputError
 from acorn.journal import Entry
 from acorn.stores.port import Status, Store, StoredRun
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_object, is_list_or_tuple, is_mapping
 
 __all__ = [
     # Types and wire names
@@ -217,7 +217,7 @@ def describe_agent(agent: AgentOrClass) -> AgentDescription:
         max_steps=spec.max_steps,
         limits={name: value for name in _LIMITS if (value := getattr(spec, name)) is not None},
         tools=spec.tools,
-        branches={name: entry["module"] if isinstance(entry, Mapping) else entry for name, entry in entries},
+        branches={name: entry["module"] if is_mapping(entry) else entry for name, entry in entries},
         source_count=len(spec.sources),
         store=spec.store,
         model=spec.model,
@@ -253,9 +253,9 @@ def parse_input(agent: Agent, values: object) -> BaseModel:
     """Validate a JSON object as the input of an agent; an `InputError` names every wrong field."""
     spec = _specs.spec_of(agent)
     shape, owner = spec.input, spec.owner
-    if not isinstance(values, dict):
+    if not is_json_object(values):
         raise InputError(f"The input of `{owner}` must be a JSON object.")
-    has_unknown = any(name not in shape._accepted for name in values) and not shape.allows_extra
+    has_unknown = any(name not in shape.accepted_names for name in values) and not shape.allows_extra
     try:
         parsed = shape.schema.model_validate_json(json.dumps(values), by_alias=True, by_name=True)
     except ValidationError:
@@ -384,9 +384,9 @@ def without_summary_introduction(summary: str) -> str:
 
 def secrets_of_model(model: object) -> set[str]:
     """Return the secrets in the declaration of a model, or of a list of models."""
-    if isinstance(model, list | tuple):
-        return {secret for each in model for secret in secrets_of_model(each)}
-    return find_secrets(model) if isinstance(model, Mapping) else set()
+    if is_list_or_tuple(model):
+        return {secret for member in model for secret in secrets_of_model(member)}
+    return find_secrets(model) if is_mapping(model) else set()
 
 
 # Tools and event loops

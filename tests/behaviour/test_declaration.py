@@ -676,7 +676,7 @@ def test_frozen_dataclass_can_be_module() -> None:
         final_output = str
 
     agent = Agent(name="b")
-    with Agent.override(model=ScriptedModel(finish(result="done"))):
+    with Agent.override(model=ScriptedModel([finish(result="done"), finish(result="done")])):
         assert agent.using(deps=1)() == "done"
         assert agent() == "done"
     assert agent.last is not None

@@ -38,7 +38,7 @@ from acorn.journal import (
 from acorn.record import Run
 from acorn.testing.literals import arguments_of, is_exact, is_identifier, is_name, literal
 from acorn.thread import dump_events
-from acorn.types import JsonObject, Paused, Unfinished, Usage
+from acorn.types import JsonObject, Paused, Unfinished, Usage, is_json_object
 
 _UNKNOWN = "your_project"
 _TAB = "    "
@@ -242,7 +242,7 @@ class _TestWriter:
             yield "kept = ["
             yield from (f"{_TAB}{self._literal(event)}," for event in self._kept(run.forked_from.before))
             yield "]"
-        given = to_saved_data(run.input) if run.forked_from is None else {}
+        given = to_saved_data(run.input) if run.forked_from is None else JsonObject()
         made = f"{own.name}({', '.join(f'{name}={self._literal(value)}' for name, value in self._set())})"
         again = made
         if using:
@@ -259,7 +259,7 @@ class _TestWriter:
             self.needs |= {"pytest", failure}
             held.append(f"pytest.raises({failure})")
         yield f"with {', '.join(held)}:"
-        named = isinstance(given, dict) and all(is_name(name) for name in given)
+        named = is_json_object(given) and all(is_name(name) for name in given)
         target = "" if failure is not None else "run = "
         if not given:
             yield f"{_TAB}{target}{made}.run()"
@@ -395,7 +395,7 @@ def _plain(text: str) -> Any:
         found = from_json(text)
     except ValueError:
         return None
-    return found if isinstance(found, bool | dict) else None
+    return found if isinstance(found, bool) or is_json_object(found) else None
 
 
 def _is_failed_request(run: Run) -> bool:

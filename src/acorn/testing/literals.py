@@ -11,14 +11,14 @@ from typing import Any
 from pydantic_core import from_json
 
 from acorn._inside import to_compact_json
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_list, is_json_object, is_list_or_tuple
 
 
 def literal(plain: Any, hide: Callable[[str], str] = str) -> str:
     """Plain data as Python writes it; `hide` takes what is secret out of every text."""
-    if isinstance(plain, dict):
+    if is_json_object(plain):
         return f"{{{', '.join(f'{literal(key, hide)}: {literal(value, hide)}' for key, value in plain.items())}}}"
-    if isinstance(plain, list | tuple):
+    if is_list_or_tuple(plain):
         return f"[{', '.join(literal(each, hide) for each in plain)}]"
     if isinstance(plain, float) and not math.isfinite(plain):
         return f"float({str(plain)!r})"
@@ -42,7 +42,7 @@ def arguments_of(text: str) -> JsonObject | None:
         found = from_json(text, allow_inf_nan=False)
     except ValueError:
         return None
-    if not isinstance(found, dict) or not all(map(is_name, found)) or "_id" in found:
+    if not is_json_object(found) or not all(map(is_name, found)) or "_id" in found:
         return None
     return found if to_compact_json(found) == text and is_exact(found) else None
 
@@ -53,6 +53,6 @@ def is_exact(plain: Any) -> bool:
         return math.isfinite(plain)
     if isinstance(plain, str):
         return not any("\ud800" <= letter <= "\udfff" for letter in plain)
-    if isinstance(plain, dict):
+    if is_json_object(plain):
         return all(is_exact(key) and is_exact(value) for key, value in plain.items())
-    return all(map(is_exact, plain)) if isinstance(plain, list) else True
+    return all(map(is_exact, plain)) if is_json_list(plain) else True

@@ -1,0 +1,416 @@
+"""The transports to a server: standard input and output of a process, or HTTP.
+
+The SDK has a transport for processes, too, and acorn uses it on Windows. There, every message passes through two
+streams and two tasks, which is a quarter of the cost of a call. Here, callbacks of the event loop do the work and limit
+the memory that a server can fill.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import json
+import os
+import re
+import signal
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, Protocol
+
+import anyio
+import httpx2
+from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCNotification, jsonrpc_message_adapter
+
+from acorn.mcp.address import ServerAddress, ServerLog
+from acorn.types import is_json_object
+
+Streams = tuple[Any, Any]
+"""The streams from and to a server, in the order of the SDK."""
+
+SESSION_LOST = "Session terminated"
+"""The message of the SDK if the server does not know the session."""
+
+_MAX_ERRORS = 1000
+"""Error messages that are kept. Older ones have been reported."""
+_PLACEHOLDER = re.compile(r"error \d+ of the server")
+
+
+class ErrorRedactor:
+    """Hides the messages of a server's errors from the SDK.
+
+    The SDK writes them to its own spans, where keys would not be redacted. It sees a placeholder instead, and acorn
+    restores the message when it reports the error.
+    """
+
+    def __init__(self) -> None:
+        self._messages: dict[str, str] = {}
+        self._count = 0
+
+    def hide(self, item: SessionMessage) -> SessionMessage:
+        """Replace the message of an error by a placeholder."""
+        if isinstance(item.message, JSONRPCError):
+            self._count += 1
+            placeholder = f"error {self._count} of the server"
+            self._messages[placeholder] = item.message.error.message
+            self._messages.pop(f"error {self._count - _MAX_ERRORS} of the server", None)
+            item.message.error.message = placeholder
+        return item
+
+    def restore(self, text: str) -> str:
+        """Replace the placeholders in a text by the messages of the server."""
+        return _PLACEHOLDER.sub(lambda match: self._messages.get(match[0], match[0]), text)
+
+
+_MAX_MESSAGE = 100_000_000
+"""Bytes. A server that never ends its line would fill the memory."""
+_MAX_PENDING = 1000
+"""Messages that were not read yet. A server that writes more has to wait."""
+_IGNORED_METHODS = ("notifications/message", "notifications/resources/updated")
+"""Notifications without a listener. Each would cost the SDK a task."""
+_RESPONSE_ID = re.compile(
+    rb'\s*\{(?:\s*"jsonrpc"\s*:\s*"2\.0"\s*,)?\s*"id"\s*:\s*(\d{1,15}|"[\w-]{1,80}")\s*,\s*"(?:result|error)"'
+)
+_EXIT_TIMEOUT = 2.0
+"""Seconds in which a server may exit after its input is closed, and again after SIGTERM."""
+_FAST_EXIT_TIMEOUT = 0.5
+"""The same for a server that failed, because the caller waits for the error."""
+
+
+class Watcher(Protocol):
+    """Receives the events of a transport that the SDK does not report."""
+
+    @property
+    def error_redactor(self) -> ErrorRedactor: ...
+
+    def on_lost(self, reason: str | None = None) -> None:
+        """The server will send nothing more."""
+
+    def on_invalid_message(self) -> None:
+        """The server wrote a line that is not a message."""
+
+    def on_http_status(self, status: int) -> None:
+        """The server answered a request over HTTP."""
+
+
+@asynccontextmanager
+async def start_process(
+    command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None, log: ServerLog, watcher: Watcher
+) -> AsyncGenerator[tuple[MessageStream, MessageStream]]:
+    """Start a server and yield its message streams. At the end, stop the server and its child processes."""
+    loop = asyncio.get_running_loop()
+    try:
+        _, server = await loop.subprocess_exec(
+            lambda: _ServerProcess(loop, watcher), command, *args,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=log.file,
+            env=dict(env), cwd=cwd, start_new_session=True,
+        )  # fmt: skip
+    finally:
+        log.close_writer()
+    messages = MessageStream(server)
+    exit_timeout = _FAST_EXIT_TIMEOUT
+    try:
+        yield messages, messages
+        exit_timeout = _EXIT_TIMEOUT
+    finally:
+        with anyio.CancelScope(shield=True):
+            await server.stop(exit_timeout)
+
+
+class MessageStream:
+    """The message streams of a server, with the interface that the SDK expects."""
+
+    last_context = None
+    """The SDK reads this attribute for every message."""
+
+    def __init__(self, server: _ServerProcess) -> None:
+        self._server = server
+        self._error_redactor = server.watcher.error_redactor
+
+    def __aiter__(self) -> MessageStream:
+        return self
+
+    async def __anext__(self) -> SessionMessage:
+        while True:
+            line = await self._server.next_line()
+            if line is None:
+                raise StopAsyncIteration
+            if not line.strip():
+                continue
+            try:
+                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+            except ValueError:
+                self._server.watcher.on_invalid_message()
+                request_id = _request_id(line)
+                if request_id is None:
+                    continue
+                message = _error_response(request_id)  # Otherwise the call would wait for its timeout.
+            if not isinstance(message, JSONRPCNotification) or message.method not in _IGNORED_METHODS:
+                return self._error_redactor.hide(SessionMessage(message))
+
+    async def receive(self) -> SessionMessage:
+        try:
+            return await self.__anext__()
+        except StopAsyncIteration as error:
+            raise anyio.EndOfStream from error
+
+    async def send(self, item: SessionMessage) -> None:
+        if not self._server.is_writable:
+            raise anyio.BrokenResourceError
+        await self._server.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
+
+    async def aclose(self) -> None:
+        """Do nothing. `start_process` stops the process after both streams are closed."""
+
+    async def __aenter__(self) -> MessageStream:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        return None
+
+
+def _error_response(request_id: int | str) -> JSONRPCError:
+    error = ErrorData(code=INTERNAL_ERROR, message="the answer of the server is no message of MCP")
+    return JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
+
+
+def _request_id(line: bytes) -> int | str | None:
+    """Return the id of the request that an invalid message answers."""
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        match = _RESPONSE_ID.match(line)
+        message = None if match is None else {"result": None, "id": json.loads(match[1])}
+    if not is_json_object(message) or message.keys().isdisjoint(("result", "error")):
+        return None
+    request_id = message.get("id")
+    return request_id if isinstance(request_id, int | str) and not isinstance(request_id, bool) else None
+
+
+class _ServerProcess(asyncio.SubprocessProtocol):
+    """The process and the lines that were not read yet."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, watcher: Watcher) -> None:
+        self.watcher = watcher
+        self._loop = loop
+        self._lines: deque[bytes] = deque()
+        self._partial_line: list[bytes] = []
+        """The pieces of an unfinished line."""
+        self._size = 0
+        self._has_ended = False
+        self._news: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        """Resolved when the server has read its input, or None."""
+        self._is_paused = False
+        self._exited: asyncio.Future[None] = loop.create_future()
+
+    # From the server
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)
+        self._process = transport
+        # The event loop decides about the classes of these transports.
+        self._input: Any = transport.get_pipe_transport(0)
+        self._output: Any = transport.get_pipe_transport(1)
+        self._owner = os.getpid()
+        atexit.register(self._terminate_at_exit)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if self._has_ended:
+            return
+        first, *lines = data.split(b"\n")
+        self._partial_line.append(first)
+        self._size += len(first)
+        if lines:
+            self._lines.append(b"".join(self._partial_line))
+            self._lines.extend(lines[:-1])
+            self._partial_line, self._size = [lines[-1]], len(lines[-1])
+            if len(self._lines) > _MAX_PENDING and not self._is_paused:
+                self._is_paused = True
+                self._output.pause_reading()
+            self._wake()
+        elif self._size > _MAX_MESSAGE:
+            self._end(f"the server wrote a message of more than {_MAX_MESSAGE} bytes")
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self._end()  # Also if only its input was closed, because it could not receive a request.
+
+    def process_exited(self) -> None:
+        if not self._exited.done():
+            self._exited.set_result(None)
+
+    def _end(self, reason: str | None = None) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._partial_line = []
+            self.watcher.on_lost(reason)
+            self._wake()
+            self.resume_writing()
+
+    def _wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    async def next_line(self) -> bytes | None:
+        """Return the next line, or None at the end."""
+        while not self._lines:
+            if self._has_ended:
+                return None
+            self._resume_reading()
+            self._news = self._loop.create_future()
+            await self._news
+        return self._lines.popleft()
+
+    def _resume_reading(self) -> None:
+        if self._is_paused:
+            self._is_paused = False
+            self._output.resume_reading()
+
+    # To the server
+
+    @property
+    def is_writable(self) -> bool:
+        return not self._has_ended and not self._input.is_closing()
+
+    async def write(self, data: bytes) -> None:
+        self._input.write(data)
+        if self._drained is not None:
+            await asyncio.shield(self._drained)  # Several writers may wait for it.
+
+    def pause_writing(self) -> None:
+        self._drained = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        drained, self._drained = self._drained, None
+        if drained is not None and not drained.done():
+            drained.set_result(None)
+
+    # The end
+
+    async def stop(self, seconds: float) -> None:
+        """Stop the process as the protocol says: close its input, then send SIGTERM, then SIGKILL."""
+        self._has_ended = True
+        self._resume_reading()  # A server that is blocked in a write cannot notice the end of its input.
+        self._input.close()
+        try:
+            for number in (signal.SIGTERM, signal.SIGKILL):
+                if await self._has_exited(seconds):
+                    return
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.get_pid(), number)
+            await self._has_exited(seconds)
+        finally:
+            with suppress(ProcessLookupError, PermissionError):
+                self._process.close()
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.get_pid(), signal.SIGTERM)  # for child processes that are still running
+            atexit.unregister(self._terminate_at_exit)
+
+    def _terminate_at_exit(self) -> None:
+        """Terminate the server if the program exits first, as after Ctrl-C."""
+        if self._owner == os.getpid() and not self._exited.done():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.get_pid(), signal.SIGTERM)
+
+    async def _has_exited(self, seconds: float) -> bool:
+        return bool((await asyncio.wait({self._exited}, timeout=seconds))[0])
+
+
+@asynccontextmanager
+async def open_transport(
+    address: ServerAddress, log: ServerLog | None, watcher: Watcher, timeout: float
+) -> AsyncGenerator[Streams]:
+    """Yield the streams from and to a server. The watcher receives their failures."""
+    if address.is_web:
+        lost_requests: set[object] = set()
+        async with _over_http(address, watcher, timeout, lost_requests) as (reading, writing):
+            yield _WatchedStream(reading, watcher, lost_requests), writing
+        return
+    assert log is not None
+    if os.name == "posix":
+        env = get_default_environment() | dict(address.env or {})
+        async with start_process(address.target, address.args, env, address.cwd, log, watcher) as streams:
+            yield streams
+    else:
+        async with _over_sdk_stdio(address, log) as (reading, writing):
+            yield _WatchedStream(reading, watcher), writing
+
+
+@asynccontextmanager
+async def _over_sdk_stdio(address: ServerAddress, log: ServerLog) -> AsyncGenerator[Streams]:
+    """Start the server with the SDK, which knows how Windows finds commands and ends child processes."""
+    env = None if address.env is None else dict(address.env)
+    server = StdioServerParameters(command=address.target, args=list(address.args), env=env, cwd=address.cwd)
+    try:
+        async with stdio_client(server, errlog=log.file) as streams:
+            log.close_writer()
+            yield streams
+    finally:
+        log.close_writer()
+
+
+@asynccontextmanager
+async def _over_http(
+    address: ServerAddress, watcher: Watcher, connect_timeout: float, lost_requests: set[object]
+) -> AsyncGenerator[Streams]:
+    async def on_response(response: httpx2.Response) -> None:
+        watcher.on_http_status(response.status_code)
+        request = response.request
+        # In the protocol, a 404 for a session means only that the server does not know it any more.
+        if response.status_code == 404 and request.method == "POST" and "mcp-session-id" in request.headers:
+            lost_requests.add(json.loads(request.content).get("id"))
+
+    # No read timeout: `CallTimeouts` limits the silence of a call and counts progress, too.
+    timeout = httpx2.Timeout(min(connect_timeout, 30.0), read=None)
+    hooks = {"response": [on_response]}
+    headers = dict(address.headers or {})
+    async with (
+        httpx2.AsyncClient(headers=headers, auth=address.auth, event_hooks=hooks, timeout=timeout) as client,
+        streamable_http_client(address.target, http_client=client) as streams,
+    ):
+        yield streams
+
+
+class _WatchedStream:
+    """A stream of the SDK that reports its end and invalid messages to a watcher."""
+
+    def __init__(self, inner: Any, watcher: Watcher, lost_requests: Collection[object] = ()) -> None:
+        self._inner = inner
+        self._watcher = watcher
+        self._lost_requests = lost_requests
+        """The requests whose session the server does not know. Servers use different messages for this."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __aiter__(self) -> _WatchedStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await self._receive(self._inner.__anext__())
+
+    async def receive(self) -> Any:
+        return await self._receive(self._inner.receive())
+
+    async def _receive(self, pending: Awaitable[Any]) -> Any:
+        try:
+            item = await pending
+        except BaseException:
+            self._watcher.on_lost()
+            raise
+        if isinstance(item, Exception):
+            self._watcher.on_invalid_message()
+            return item
+        if self._lost_requests and getattr(item.message, "id", None) in self._lost_requests:
+            item.message.error.message = SESSION_LOST
+        return self._watcher.error_redactor.hide(item)
+
+    async def __aenter__(self) -> _WatchedStream:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._inner.__aexit__(*error)

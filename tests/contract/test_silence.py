@@ -1,0 +1,377 @@
+"""A run prints nothing unrequested and leaves nothing: observed from outside, in new processes.
+
+Warnings are errors in these processes, the root logger writes to standard error, and every connection is recorded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tests.waiting import AGES, PATIENCE
+
+ROOT = Path(__file__).parents[2]
+by_every_lane = pytest.mark.parametrize("lane", ["native", "litellm"], indirect=True)
+
+# Record every address that is looked up or connected to, in a list named `connections`.
+WATCHED = """
+import sys
+
+connections = []
+
+def note(event, args):
+    if event == "socket.connect":
+        connections.append(args[1])
+    elif event == "socket.getaddrinfo":
+        connections.append(args[0])
+
+sys.addaudithook(note)
+"""
+
+AGENT = """
+import asyncio, gc, logging, threading, time
+logging.basicConfig(level=logging.WARNING)
+
+from tests.loopback import Fault, Loopback
+from acorn import ModelError, module, tool
+from acorn.testing import call, finish
+
+@tool
+def look(place: str) -> str:
+    return f"nothing in {place}"
+
+class Plain(module):
+    "You answer."
+    final_output = str
+    max_steps = 2
+    tools = [look]
+
+def answer(request):
+    "Looks first, and answers when there is a result."
+    has_looked = any(message["role"] != "user" for message in request.body["messages"] if message["role"] != "system")
+    return finish(result="done") if has_looked else call("look", place="here")
+
+def agents(server, **extra):
+    return [Plain(model=server.openai(**extra)), Plain(model=server.anthropic(**extra))]
+"""
+
+
+def run(script: str) -> None:
+    """Run a script that must print nothing, succeed, and end with its last line."""
+    code = (
+        WATCHED
+        + AGENT
+        + textwrap.dedent(script)
+        + "\nimport os\nos.write(int(sys.argv[1]), str(time.time()).encode())\n"
+    )
+    execute(code)
+
+
+def inherited() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("LITELLM")}
+
+
+def execute(code: str) -> None:
+    read, write = os.pipe()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", code, str(write)],
+            cwd=ROOT,
+            env=inherited(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=AGES,
+            pass_fds=[write],
+        )
+        ended = time.time()
+        os.close(write)
+        said = os.read(read, 100)
+    finally:
+        os.close(read)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert ended - float(said or ended) < PATIENCE
+
+
+def test_import_acorn_connects_nowhere_and_loads_no_litellm() -> None:
+    execute(
+        WATCHED
+        + textwrap.dedent("""
+        import acorn
+        import acorn.testing, acorn.models
+
+        class Plain(acorn.module):
+            "You answer."
+            model = "openai/gpt-4o"
+            final_output = str
+            cache = True
+
+        agent = Plain(temperature=0.1)
+        repr(agent)
+        assert connections == [], connections
+        loaded = [name for name in ("litellm", "openai", "httpx", "asyncio", "requests") if name in sys.modules]
+        assert loaded == [], loaded
+        """)
+    )
+
+
+@by_every_lane
+def test_runs_of_every_way_print_nothing_and_end_with_program(lane: str) -> None:
+    run("""
+    with Loopback(answer) as server:
+        for agent in agents(server):
+            assert agent() == "done"
+            for _ in range(3):
+                assert asyncio.run(agent.acall()) == "done"
+
+            async def many():
+                return await asyncio.gather(*(agent.acall() for _ in range(20)))
+
+            assert asyncio.run(many()) == ["done"] * 20
+
+            async def inside():
+                return agent()
+
+            assert asyncio.run(inside()) == "done"
+        gc.collect()
+        loops = [thing for thing in gc.get_objects() if isinstance(thing, asyncio.AbstractEventLoop)]
+        assert len(loops) <= 3, loops  # those that have ended are not kept
+    with Loopback(lambda request: Fault(status=503)) as server:
+        for agent in agents(server, num_retries=1):
+            for failing in (agent, lambda: asyncio.run(agent.acall())):
+                try:
+                    failing()
+                except ModelError as error:
+                    assert error.status == 503
+                else:
+                    raise AssertionError("it should have failed")
+    with Loopback(lambda request: Fault(reset="inside")) as server:
+        for agent in agents(server, num_retries=1):
+            for failing in (agent, lambda: asyncio.run(agent.acall())):
+                try:
+                    failing()
+                except ModelError as error:
+                    assert error.status is None
+    with Loopback(lambda request: Fault(delay=240)) as server:
+        for agent in agents(server):
+            try:
+                asyncio.run(asyncio.wait_for(agent.acall(), 0.2))
+            except TimeoutError:
+                pass
+    gc.collect()
+    assert {address[0] if isinstance(address, tuple) else address for address in connections} <= {"127.0.0.1"}
+    """)
+
+
+@by_every_lane
+def test_threads_starting_together_get_their_answers(lane: str) -> None:
+    run("""
+    outcomes = []
+
+    def work(agent, way):
+        outcomes.append(agent() if way else asyncio.run(agent.acall()))
+
+    with Loopback(answer) as server:
+        both = agents(server)
+        for _ in range(2):
+            threads = [threading.Thread(target=work, args=(both[at % 2], at % 4 < 2)) for at in range(8)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+    assert outcomes == ["done"] * 16, outcomes
+    gc.collect()
+    """)
+
+
+LITELLM = """
+import warnings
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import litellm
+
+def threads_of_litellm():
+    return [thread.name for thread in threading.enumerate() if "litellm" in thread.name]
+
+def ask_litellm(server, **how):
+    asked = {key: value for key, value in server.openai().items() if key not in ("num_retries", "lane")}
+    return litellm.completion(**asked, messages=[{"role": "user", "content": "Hello?"}], max_retries=0, **how)
+"""
+
+# One process imports LiteLLM; each script continues in a fork of it and ends like a program.
+FORKING = (
+    WATCHED
+    + AGENT
+    + LITELLM
+    + """
+import json, os, signal
+for line in sys.stdin:
+    asked = json.loads(line)
+    copy = os.fork()
+    if not copy:
+        break
+    code = os.waitstatus_to_exitcode(os.waitpid(copy, 0)[1])
+    print(json.dumps([code, time.time()]), flush=True)
+else:
+    sys.exit()
+for number in (0, 1, 2):
+    file = os.open(asked["files"][number], os.O_RDWR | os.O_CREAT)
+    os.dup2(file, number)
+    os.close(file)
+os.environ.clear()
+os.environ.update(asked["environment"])
+signal.alarm(asked["seconds"])
+exec(asked["script"])
+os.write(1, str(time.time()).encode())
+"""
+)
+
+Program = Callable[[str], None]
+
+
+def with_litellm() -> dict[str, str]:
+    return {**inherited(), "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+
+
+@pytest.fixture(scope="module")
+def importer() -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", FORKING],
+        cwd=ROOT,
+        env=with_litellm(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        yield process
+
+
+@pytest.fixture
+def program(importer: subprocess.Popen[str], tmp_path: Path) -> Program:
+    """Run a script in a program that has imported LiteLLM; it must print nothing and end."""
+
+    def run(script: str) -> None:
+        assert importer.stdin is not None
+        assert importer.stdout is not None
+        out, err = tmp_path / "out", tmp_path / "err"
+        asked = {
+            "script": textwrap.dedent(script),
+            "environment": with_litellm(),
+            "files": [os.devnull, str(out), str(err)],
+            "seconds": int(AGES),
+        }
+        print(json.dumps(asked), file=importer.stdin, flush=True)
+        code, ended = json.loads(importer.stdout.readline())
+        assert (code, err.read_text()) == (0, "")
+        assert ended - float(out.read_text()) < PATIENCE
+
+    return run
+
+
+@by_every_lane
+def test_program_with_own_litellm_use_works(lane: str, program: Program) -> None:
+    program(
+        """
+        litellm.drop_params = False
+        with Loopback(answer) as server:
+            for agent in agents(server):
+                assert agent() == "done"
+                for _ in range(2):
+                    assert asyncio.run(agent.acall()) == "done"
+        assert litellm.drop_params is False
+        # The SDK under it, for those who want it, keeps clients open when their event loop has ended.
+        warnings.simplefilter("ignore", ResourceWarning)
+        os.environ["EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"] = "False"
+        with Loopback(answer) as server:
+            for agent in agents(server):
+                assert agent() == "done"
+                assert asyncio.run(agent.acall()) == "done"
+        """
+    )
+
+
+@pytest.mark.parametrize("lane", ["litellm"], indirect=True)
+def test_litellm_accounting_is_skipped_only_for_acorn_calls(
+    program: Program,
+) -> None:
+    program(
+        """
+        before = litellm.disable_streaming_logging
+        with Loopback(answer) as server:
+            for agent in agents(server):
+                assert agent() == "done"
+                assert [chunk for chunk in agent.using().stream()]
+                assert asyncio.run(agent.acall()) == "done"
+            assert threads_of_litellm() == [], threads_of_litellm()
+            assert litellm.disable_streaming_logging == before
+            ask_litellm(server)
+            assert threads_of_litellm() != []
+        """
+    )
+
+
+@pytest.mark.parametrize("lane", ["litellm"], indirect=True)
+def test_litellm_listeners_receive_every_call(lane: str, program: Program) -> None:
+    program(
+        """
+        from litellm.integrations.custom_logger import CustomLogger
+        from tests.waiting import comes_true
+
+        class Ears(CustomLogger):
+            heard = 0
+
+            def log_success_event(self, **what):
+                Ears.heard += 1
+
+            async def async_log_success_event(self, **what):
+                Ears.heard += 1
+
+        def hears(count):
+            assert comes_true(lambda: Ears.heard == count), Ears.heard
+            Ears.heard = 0
+
+        warnings.simplefilter("ignore")  # LiteLLM's accounts are full of them
+        litellm.callbacks = [Ears()]
+        with Loopback(answer) as server:
+            agent = agents(server)[0]
+
+            async def awaited():
+                assert await agent.acall() == "done"
+                await asyncio.to_thread(hears, 2)
+
+            asyncio.run(awaited())
+            assert agent() == "done"
+            hears(2)
+            assert [chunk for chunk in agent.stream()]
+            hears(2)
+        """
+    )
+
+
+@pytest.mark.parametrize("lane", ["litellm"], indirect=True)
+def test_callback_in_model_dict_receives_its_calls(lane: str, program: Program) -> None:
+    program(
+        """
+        from litellm.integrations.custom_logger import CustomLogger
+        from tests.waiting import comes_true
+
+        heard = []
+
+        class Ears(CustomLogger):
+            def log_success_event(self, **what):
+                heard.append(what)
+
+        with Loopback(answer) as server:
+            listened = agents(server, success_callback=[Ears()])[0]
+            assert agents(server)[0]() == "done"
+            assert listened() == "done"
+            assert comes_true(lambda: len(heard) == 2), heard
+        """
+    )

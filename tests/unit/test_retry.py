@@ -1,0 +1,335 @@
+"""Retries around any model of the port: each of the four ways to ask it."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from tests.raw_model import RawModel
+
+from acorn import ModelError, module
+from acorn.models import Delta, ModelRequest, ModelResponse, Price
+from acorn.models.assemble import Assembly
+from acorn.models.port import can_stream, is_model, thinks
+from acorn.models.retry import LONGEST_WAIT, RetryingModel, RetryPolicy
+from acorn.testing import Failure, Reply, ScriptedModel, finish
+from acorn.testing.scripted import Scripted
+
+Ask = Callable[[RetryingModel, ModelRequest], ModelResponse]
+
+
+def whole(retrying: RetryingModel, request: ModelRequest) -> ModelResponse:
+    return retrying.complete(request)
+
+
+def awhole(retrying: RetryingModel, request: ModelRequest) -> ModelResponse:
+    return asyncio.run(retrying.acomplete(request))
+
+
+def streamed(retrying: RetryingModel, request: ModelRequest) -> ModelResponse:
+    assembly = Assembly()
+    for delta in retrying.stream(request):
+        assembly.add(delta)
+    return assembly.response()
+
+
+def astreamed(retrying: RetryingModel, request: ModelRequest) -> ModelResponse:
+    async def main() -> ModelResponse:
+        assembly = Assembly()
+        async for delta in retrying.astream(request):
+            assembly.add(delta)
+        return assembly.response()
+
+    return asyncio.run(main())
+
+
+@pytest.fixture(params=[whole, awhole, streamed, astreamed], ids=["complete", "acomplete", "stream", "astream"])
+def ask(request: pytest.FixtureRequest) -> Ask:
+    way: Ask = request.param
+    return way
+
+
+def request(**fields: Any) -> ModelRequest:
+    return ModelRequest([{"role": "user", "content": "Where?"}], [], temperature=0.7, max_tokens=100, **fields)
+
+
+def retried(model: Any, count: int = 2) -> RetryingModel:
+    return RetryingModel(model, RetryPolicy(count, delay=0.0))
+
+
+def busy(retry_after: float | None = None) -> ModelError:
+    return ModelError("busy", retryable=True, retry_after=retry_after)
+
+
+# Retries
+
+
+@pytest.mark.parametrize("status", [None, 408, 409, 429, 500, 503, 529])
+def test_retryable_request_is_sent_until_success(ask: Ask, status: int | None) -> None:
+    with ScriptedModel([Failure(status), Failure(status), "Here."]) as model:
+        response = ask(retried(model), request())
+    assert response.content == "Here."
+    assert (response.attempts, response.waits) == (3, (0.0, 0.0))
+
+
+def test_immediate_success_is_one_attempt(ask: Ask) -> None:
+    with ScriptedModel(["Here."]) as model:
+        response = ask(retried(model), request())
+    assert (response.attempts, response.waits) == (1, ())
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_failing_request_is_sent_allowed_times(ask: Ask, count: int) -> None:
+    with ScriptedModel([Failure(503)] * count + [Failure(429)]) as model, pytest.raises(ModelError) as caught:
+        ask(retried(model, count), request())
+    assert len(model.requests) == count + 1
+    assert caught.value.status == 429
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 413, 422])
+def test_permanent_failure_is_sent_once(ask: Ask, status: int) -> None:
+    model = ScriptedModel([Failure(status)])
+    with pytest.raises(ModelError):
+        ask(retried(model), request())
+    assert len(model.requests) == 1
+
+
+def test_other_exception_propagates(ask: Ask) -> None:
+    model = ScriptedModel([KeyError("a bug")])
+    with pytest.raises(KeyError, match="a bug"):
+        ask(retried(model), request())
+    assert len(model.requests) == 1
+
+
+def test_failure_is_not_cause_of_next(ask: Ask) -> None:
+    model = ScriptedModel([Failure(503), Failure(401)])
+    with pytest.raises(ModelError) as caught:
+        ask(retried(model), request())
+    assert caught.value.__context__ is None
+
+
+# Streams
+
+
+def hear(retrying: RetryingModel, heard: list[Delta], way: str) -> None:
+    """Collect every piece up to the break of the stream."""
+
+    async def main() -> None:
+        async for delta in retrying.astream(request()):
+            heard.extend([delta])
+
+    if way == "async":
+        asyncio.run(main())
+    else:
+        heard.extend(retrying.stream(request()))
+
+
+@pytest.fixture(params=["sync", "async"])
+def way(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_stream_broken_after_piece_is_not_retried(way: str) -> None:
+    heard: list[Delta] = []
+    model = ScriptedModel([Failure(503, after=Reply("Let me see."))], chunk_size=4)
+    with pytest.raises(ModelError):
+        hear(retried(model), heard, way)
+    assert "".join(delta.content for delta in heard) == "Let me see."
+    assert len(model.requests) == 1
+
+
+def test_first_piece_reports_retries(way: str) -> None:
+    heard: list[Delta] = []
+    hear(retried(ScriptedModel([Failure(503), Reply("Let me see.")], chunk_size=4)), heard, way)
+    assert [delta.attempts for delta in heard[:3]] == [2, 1, 1]
+    assert [delta.waits for delta in heard[:3]] == [(0.0,), (), ()]
+
+
+class Watched(ScriptedModel):
+    """A model whose streams are not generators and record when they are closed."""
+
+    def __init__(self, replies: Sequence[Scripted]) -> None:
+        super().__init__(replies)
+        self.closed = 0
+
+    def stream(self, request: ModelRequest) -> Iterator[Delta]:
+        return Stream(self, super().stream(request))
+
+    def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
+        return Stream(self, super().astream(request))
+
+
+class Stream:
+    def __init__(self, model: Watched, deltas: Any) -> None:
+        self._model = model
+        self._deltas = deltas
+
+    def __iter__(self) -> Stream:
+        return self
+
+    def __next__(self) -> Delta:
+        found: Delta = next(self._deltas)
+        return found
+
+    def __aiter__(self) -> Stream:
+        return self
+
+    async def __anext__(self) -> Delta:
+        found: Delta = await anext(self._deltas)
+        return found
+
+    def close(self) -> None:
+        self._model.closed += 1
+
+    async def aclose(self) -> None:
+        self._model.closed += 1
+
+
+def test_every_stream_is_closed_including_failed_ones(way: str) -> None:
+    model = Watched([Failure(503), "Let me see."])
+    hear(retried(model), [], way)
+    assert model.closed == 2
+
+
+def test_left_stream_is_closed(way: str) -> None:
+    async def leave() -> None:
+        deltas = retried(model).astream(request())
+        await anext(deltas)
+        await deltas.aclose()
+
+    model = Watched(["Let me see."])
+    if way == "async":
+        asyncio.run(leave())
+    else:
+        deltas = retried(model).stream(request())
+        next(deltas)
+        assert model.closed == 0
+        deltas.close()
+    assert model.closed == 1
+
+
+def test_stream_without_piece_is_empty_response(way: str) -> None:
+    class Silent(ScriptedModel):
+        def _pieces(self, reply: Scripted, request: ModelRequest, at: int) -> Iterator[Delta]:
+            self._respond(reply, request, at)
+            yield from ()
+
+    response = (astreamed if way == "async" else streamed)(retried(Silent([Failure(503), ""])), request())
+    assert (response.content, response.attempts) == ("", 2)
+
+
+# Waiting and time
+
+
+def test_retry_after_of_provider_is_waited(ask: Ask) -> None:
+    with ScriptedModel([busy(0.01), busy(0.02), "Here."]) as model:
+        assert ask(retried(model), request()).waits == (0.01, 0.02)
+
+
+@pytest.mark.parametrize(("asked", "left"), [(LONGEST_WAIT + 1, None), (5.0, 4.0), (5.0, 5.0)])
+def test_too_long_wait_is_not_started(ask: Ask, asked: float, left: float | None) -> None:
+    model = ScriptedModel([busy(asked)])
+    with pytest.raises(ModelError) as caught:
+        ask(retried(model), request(timeout=left))
+    assert caught.value.retry_after == asked
+    assert len(model.requests) == 1
+
+
+def test_each_attempt_gets_remaining_time(ask: Ask) -> None:
+    first = request(timeout=100.0)
+    with ScriptedModel([Failure(503, delay=0.02), busy(0.02), "Here."]) as model:
+        ask(retried(model), first)
+    assert model.requests[0] is first
+    assert first.timeout == 100.0
+    times = [sent.timeout for sent in model.requests]
+    assert times[1] is not None
+    assert times[2] is not None
+    assert 0 < times[1] <= 99.98
+    assert 0 < times[2] <= times[1] - 0.02
+    assert all(sent.messages is first.messages for sent in model.requests)
+
+
+def test_request_without_timeout_is_resent_unchanged(ask: Ask) -> None:
+    first = request()
+    with ScriptedModel([Failure(503), "Here."]) as model:
+        ask(retried(model), first)
+    assert all(sent is first for sent in model.requests)
+
+
+def test_cancelled_wait_sends_nothing() -> None:
+    async def main() -> None:
+        task = asyncio.ensure_future(retried(model).acomplete(request()))
+        while not model.requests:
+            await asyncio.sleep(0)
+        task.cancel()
+        await task
+
+    model = ScriptedModel([busy(LONGEST_WAIT)])
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(main())
+    assert len(model.requests) == 1
+
+
+# The wrapped model
+
+
+class Odd(ScriptedModel):
+    thinks = True
+    provider = "acme"
+
+
+class Mute(RawModel):
+    stream = astream = None
+
+
+def test_wrapper_behaves_like_model() -> None:
+    retrying = retried(Odd([], name="acme/large", price=Price(1.0, 2.0), forces=False))
+    assert (retrying.name, retrying.price(), retrying.provider) == ("acme/large", Price(1.0, 2.0), "acme")
+    assert not retrying.can_force_tool(request())
+    assert copy.copy(retrying).name == "acme/large"
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        _ = retrying.no_such_thing
+
+
+def test_wrapper_forwards_capabilities() -> None:
+    thoughtful, plain = retried(Odd([])), retried(RawModel([]))
+    assert is_model(thoughtful)
+    assert is_model(plain)
+    assert (thinks(thoughtful), thinks(plain)) == (True, False)
+    assert (can_stream(thoughtful), can_stream(plain), can_stream(retried(Mute([])))) == (True, False, False)
+
+
+def test_agent_accepts_retried_model() -> None:
+    class Plain(module):
+        final_output = str
+
+    with ScriptedModel([Failure(503), finish(result="done")]) as model:
+        assert Plain(model=retried(model))() == "done"
+
+
+# The log
+
+
+def test_each_retry_is_logged_without_content(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "acorn")
+    script: list[Scripted] = [Failure(503, "you said: Where?"), Failure(None, "sk-secret"), "Here."]
+    ask(retried(ScriptedModel(script, name="acme/large")), request())
+    assert [(record.name, record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("acorn", "INFO", "`acme/large` failed (HTTP 503). Attempt 2 of 3 follows in 0.00 s."),
+        ("acorn", "INFO", "`acme/large` failed (no response). Attempt 3 of 3 follows in 0.00 s."),
+    ]
+
+
+def test_final_failure_is_not_logged_as_retry(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "acorn")
+    with pytest.raises(ModelError):
+        ask(retried(ScriptedModel([Failure(401)])), request())
+    assert not caplog.records
+
+
+def test_nothing_is_printed_without_listener() -> None:
+    assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("acorn").handlers)

@@ -1,0 +1,132 @@
+"""Comparing two runs, forking a run, and a run as Python, as a user does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from playwright.sync_api import expect
+from tests.waiting import PATIENCE
+from tests.web.browser.conftest import LOOKS
+from tests.web.browser.test_play import assert_good, status
+from tests.web.desk import Desk
+
+from acorn.stores.memory import MemoryStore
+
+Open = Callable[..., Any]
+expect.set_options(timeout=PATIENCE * 1000)
+
+
+@pytest.fixture(scope="session")
+def two(store: MemoryStore) -> None:
+    """Two different runs, one of them hostile."""
+    agent = Desk(store=store)
+    agent.using(run_id="oaks").run(question="search oaks", limit=3)
+    agent.using(run_id="beeches").run(question="search beeches", limit=3)
+    agent.using(run_id="evil").run(question="hostile")
+
+
+@pytest.mark.usefixtures("two")
+def test_two_runs_are_selected_and_compared(open_page: Open) -> None:
+    page = open_page("/runs/")
+    page.get_by_label("Choose search oaks to compare").check()
+    expect(page.locator(".choice")).to_contain_text("Choose another")
+    page.get_by_label("Choose search beeches to compare").check()
+    page.get_by_role("link", name="Compare", exact=True).click()
+    expect(page.get_by_role("heading", name="Comparison")).to_be_visible()
+    expect(page.locator("tr.is-other", has_text="question")).to_contain_text("search beeches")
+    expect(page.locator("tr:not(.is-other)", has_text="limit")).to_have_count(1)
+    expect(page.locator("tr.is-other", has_text="answer").first).to_contain_text("search oaks")
+    expect(page.locator("tr", has_text="cost")).to_contain_text("$")
+    expect(page.locator(".pairs > li.is-other").first).to_be_visible()
+    page.locator("a.cell", has_text="search").last.click()
+    expect(page.locator(".vrow[aria-selected='true']")).to_be_visible()
+
+
+@pytest.mark.usefixtures("two")
+def test_keyboard_compares_runs_and_equal_rows_are_folded(open_page: Open) -> None:
+    page = open_page("/runs/oaks")
+    expect(page.locator(".vrow").first).to_be_visible()
+    page.keyboard.press("c")
+    page.locator(".run-line", has_text="search beeches").click()
+    expect(page.locator(".pairs > li").first).to_be_visible()
+    page.goto(page.url.replace("b=beeches", "b=oaks"))
+    page.get_by_role("button", name="4 equal rows").click()
+    expect(page.locator(".pairs > li")).to_have_count(4)
+
+
+@pytest.mark.usefixtures("two")
+def test_run_is_forked_with_other_result_and_compared(open_page: Open) -> None:
+    page = open_page("/runs/oaks%23row-2")
+    expect(page.locator(".vrow[aria-selected='true']")).to_have_attribute("id", "row-2")
+    page.keyboard.press("f")
+    expect(page.get_by_label("continue at")).to_have_value("2")
+    expect(page.locator(".note")).to_contain_text("The model may call these tools again, with real effects: `search`")
+    expect(page.locator(".note")).to_contain_text("Usage and limits start at zero")
+    page.get_by_label("1 search returned").fill("There are no oaks.")
+    page.get_by_label("prompt").fill("Answer in verse.")
+    page.get_by_role("button", name="Fork").click()
+    expect(status(page)).to_have_text("finished")
+    page.get_by_role("link", name="Timeline").click()
+    expect(page.locator(".chip", has_text="forked before step 2")).to_be_visible()
+    expect(page.locator(".vrow.is-kept")).to_have_count(2)
+    page.locator(".vrow", has_text="search").nth(1).click()
+    expect(page.locator(".detail")).to_contain_text("There are no oaks.")
+    page.get_by_role("link", name="compare", exact=True).click()
+    expect(page.locator(".pairs > li.is-other", has_text="search").first).to_be_visible()
+
+
+def test_step_in_branch_is_forked_before_branch(open_page: Open, store: MemoryStore) -> None:
+    Desk(store=store).using(run_id="forest").run(question="branches")
+    page = open_page("/runs/forest")
+    page.locator(".vrow.k-branch").first.click()
+    page.keyboard.press("j")
+    expect(page.locator(".vrow[aria-selected='true']")).to_have_attribute("aria-level", "3")
+    page.keyboard.press("f")
+    expect(page.get_by_label("continue at")).to_have_value("1")
+    expect(page.locator("main")).to_contain_text("A branch cannot be forked alone")
+    assert_good(page)
+    page.get_by_role("link", name="step 2").click()
+    expect(page.get_by_label("continue at")).to_have_value("2")
+    page.get_by_label("1 check returned").first.fill("It is false.")
+    page.get_by_role("button", name="Fork").click()
+    expect(status(page)).to_have_text("finished")
+
+
+@pytest.mark.usefixtures("two")
+def test_impossible_fork_is_reported(open_page: Open, told: Any) -> None:
+    told.allowed += ["422", "404"]
+    page = open_page("/fork?run=oaks%26before=2")
+    page.get_by_label("1 call of search").fill("no object")
+    page.get_by_role("button", name="Fork").click()
+    expect(page.get_by_role("alert")).to_contain_text("must be a JSON object")
+    page.goto(page.url.partition("/fork")[0] + "/fork?run=nothing")
+    expect(page.locator("main")).to_contain_text("This run does not exist.")
+    page.goto(page.url.partition("/fork")[0] + "/compare?a=nothing&b=oaks")
+    expect(page.locator("main")).to_contain_text("This run does not exist.")
+
+
+@pytest.mark.usefixtures("two")
+def test_run_is_shown_as_python(open_page: Open) -> None:
+    page = open_page("/runs/oaks")
+    page.get_by_role("button", name="Show as Python").click()
+    expect(page.get_by_role("dialog")).to_contain_text("ScriptedModel")
+    assert_good(page)
+
+
+@pytest.mark.usefixtures("two")
+@pytest.mark.parametrize(("width", "dark"), LOOKS)
+def test_compare_pages_are_accessible_and_fit(open_page: Open, width: int, dark: bool) -> None:
+    page = open_page("/compare?a=evil%26b=oaks", width=width, dark=dark)
+    home = page.url.partition("/compare")[0]
+    expect(page.locator(".pairs > li").first).to_be_visible()
+    assert_good(page)
+    page.goto(f"{home}/compare?a=oaks")
+    expect(page.locator(".run-line").first).to_be_visible()
+    assert_good(page)
+    page.goto(f"{home}/fork?run=evil&before=2")
+    expect(page.get_by_role("button", name="Fork")).to_be_visible()
+    assert_good(page)
+    assert page.locator("main img[src='x'], main script").count() == 0
+    assert "broken" not in page.title()

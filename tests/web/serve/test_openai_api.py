@@ -1,0 +1,187 @@
+"""OpenAI's chat completions: how requests are read, and the responses, whole and streamed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from tests.web.serve.served_agent import Clerk, Echo, Greeter
+from tests.web.serve.server import app, events, get, post
+
+from acorn import module
+from acorn.stores.memory import MemoryStore
+from acorn.testing import Failure, ScriptedModel, finish
+
+CHAT = "/v1/chat/completions"
+
+
+def user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def said(service: Any, *messages: dict[str, Any], **more: Any) -> str:
+    answer = post(service, CHAT, {"messages": list(messages), **more})
+    assert answer.status_code == 200, answer.text
+    found: str = answer.json()["choices"][0]["message"]["content"]
+    return found
+
+
+@pytest.fixture
+def clerk() -> Any:
+    return app(Clerk(store=MemoryStore()))
+
+
+def test_agent_is_only_model() -> None:
+    assert [model["id"] for model in get(app(Echo()), "/v1/models").json()["data"]] == ["Echo"]
+    wrong = post(app(Echo()), CHAT, {"model": "gpt-5", "messages": [user("x")]})
+    assert (wrong.status_code, wrong.json()["error"]["code"]) == (404, "model_not_found")
+    assert "`Echo`" in wrong.json()["error"]["message"]
+
+
+def test_text_goes_in_and_out_as_text() -> None:
+    assert said(app(Echo()), user("{not json} \U0001f330")) == "{not json} \U0001f330"
+    assert said(app(Echo()), user('{"result": 1}')) == '{"result": 1}'
+    assert said(app(Echo()), user([{"type": "text", "text": "in "}, {"type": "text", "text": "parts"}])) == "in parts"
+    assert said(app(Greeter()), user("whatever")) == "hello"
+
+
+def test_text_field_or_json_input_is_accepted(clerk: Any) -> None:
+    assert json.loads(said(clerk, user("Whence?"))) == {"answer": "Whence?", "confidence": 1.0}
+    assert json.loads(said(clerk, user('{"question": "Whither?", "limit": 2}')))["answer"] == "Whither?"
+    assert json.loads(said(clerk, user('{"other": 1}')))["answer"].count("other") == 1
+    wrong = post(clerk, CHAT, {"messages": [user('{"question": "Whither?", "limit": 99}')]})
+    assert wrong.json()["error"]["problems"][0]["path"] == "limit"
+
+
+def test_input_without_text_field_needs_json() -> None:
+    class Sum(BaseModel):
+        a: int
+        b: int
+
+    class Adder(module[Sum, int]):
+        """Add."""
+
+        model = ScriptedModel(lambda request: finish(3))
+
+    assert said(app(Adder()), user('{"a": 1, "b": 2}')) == "3"
+    wrong = post(app(Adder()), CHAT, {"messages": [user("one and two")]})
+    assert wrong.status_code == 400
+    assert "`a`, `b`" in wrong.json()["error"]["message"]
+
+
+def test_earlier_messages_are_history_after_prompt(clerk: Any) -> None:
+    earlier = [{"role": "system", "content": "Be brief."}, user("Hi"), {"role": "assistant", "content": "Ho"}]
+    found = json.loads(said(clerk, *earlier, user("history")))["answer"].split("|")
+    assert found[0].startswith("system: Answer the question.")
+    assert found[1:] == ["system: Be brief.", "user: Hi", "assistant: Ho"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ([], "body"),
+        ({}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": ["x"]}, "messages[0]"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0]"),
+        ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, "messages"),
+        ({"messages": [user([{"type": "image_url", "image_url": {"url": "x"}}])]}, "messages[0].content[0]"),
+        ({"messages": [user("x")], "tools": [{"type": "function"}]}, "tools"),
+        (
+            {"messages": [user([{"type": "image_url", "image_url": {"url": "http://x"}}]), user("x")]},
+            "messages[0].content[0]",
+        ),
+        ({"messages": [user("x")], "n": 2}, "n"),
+        ({"messages": [user("x")], "stream": "yes"}, "stream"),
+        ({"messages": [user("x")], "response_format": {"type": "json_object"}}, "response_format"),
+        ({"messages": [user("x")], "response_format": {"type": "json_schema", "json_schema": {}}}, "response_format"),
+        ({"messages": [user("x")], "response_format": "text"}, "response_format"),
+        ({"messages": [user("x")], "stream_options": 1}, "stream_options"),
+    ],
+)
+def test_unsupported_request_is_reported(body: Any, param: str) -> None:
+    wrong = post(app(Echo()), CHAT, body)
+    assert wrong.status_code == 400
+    assert wrong.json()["error"]["param"] == param
+
+
+def test_model_parameters_of_client_are_ignored() -> None:
+    tuned = {"temperature": 2, "max_tokens": 1, "stop": ["e"], "user": "me", "tools": [], "n": 1, "logprobs": False}
+    assert said(app(Echo()), user("hello"), **tuned) == "hello"
+
+
+def test_json_output_requires_json_format(clerk: Any) -> None:
+    assert json.loads(said(clerk, user("hello"), response_format={"type": "json_object"}))["answer"] == "hello"
+    assert said(app(Echo()), user("hello"), response_format={"type": "text"}) == "hello"
+
+
+def test_earlier_messages_keep_only_text(clerk: Any) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "leave", "arguments": "{}"}}
+    earlier = [
+        user([{"type": "text", "text": "first "}, {"type": "text", "text": "part"}]),
+        {"role": "assistant", "content": "fine", "tool_calls": [call], "refusal": None, "name": "x"},
+    ]
+    found = said(clerk, *earlier, user("history"))
+    assert "user: first part|assistant: fine" in found
+
+
+def pieces(service: Any, content: str, **more: Any) -> list[Any]:
+    return events(post(service, CHAT, {"messages": [user(content)], "stream": True, **more}))
+
+
+def text_in(found: list[Any], name: str = "content") -> str:
+    chunks = [event for event in found if event != "[DONE]" and event["choices"]]
+    return "".join(chunk["choices"][0]["delta"].get(name, "") for chunk in chunks)
+
+
+def test_stream_has_openai_form() -> None:
+    found = pieces(app(Echo()), "as it is written", stream_options={"include_usage": True})
+    assert found[-1] == "[DONE]"
+    assert found[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert text_in(found) == "as it is written"
+    assert found[-3]["choices"][0]["finish_reason"] == "stop"
+    assert found[-2]["choices"] == []
+    assert found[-2]["usage"]["total_tokens"] == sum(
+        found[-2]["usage"][name] for name in ("prompt_tokens", "completion_tokens")
+    )
+    assert len({event["id"] for event in found[:-1]}) == 1
+    assert all("usage" not in event for event in pieces(app(Echo()), "x")[:-1])
+
+
+def test_streamed_answer_equals_whole_answer(clerk: Any) -> None:
+    assert text_in(pieces(clerk, "Whence?")) == said(clerk, user("Whence?"))
+    assert json.loads(text_in(pieces(clerk, "Whence?")))["answer"] == "Whence?"
+
+
+def test_corrected_answer_is_streamed_again() -> None:
+    class Short(module[str, str]):
+        """Be brief."""
+
+        def on_finish(self, output: str) -> None:
+            if len(output) > 10:
+                raise ValueError("too long")
+
+    model = ScriptedModel([finish("a long and winding answer"), finish("a short")])
+    found = text_in(pieces(app(Short(model=model)), "x"))
+    assert found == "a long and winding answer\n\na short"
+
+
+def test_paused_run_asks_in_chat(clerk: Any) -> None:
+    waits = post(clerk, CHAT, {"messages": [user("refund")]})
+    assert waits.status_code == 202
+    assert "refund" in waits.json()["choices"][0]["message"]["content"]
+    ended = post(clerk, waits.json()["paused"]["answer"], {"answer": True})
+    assert ended.json()["answer"] == "200.0 paid back"
+    found = pieces(clerk, "refund")
+    assert "refund" in text_in(found)
+    assert found[-2]["paused"]["requests"][0]["kind"] == "approval"
+
+
+def test_stream_failure_is_sent_in_stream() -> None:
+    model = ScriptedModel([Failure(status=500, after=finish("half of it"))])
+    found = pieces(app(Echo(model=model)), "x")
+    assert found[-1]["error"]["type"] == "model"
+    assert "[DONE]" not in found

@@ -1,0 +1,141 @@
+"""Access to the service: keys, Host, Origin, methods, kinds and lengths of bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from itertools import product
+from typing import Any
+
+import pytest
+from tests.web.serve.served_agent import Echo
+from tests.web.serve.server import HOME, KEY, app, asked, get, post
+
+from acorn import DeclarationError
+from acorn.web.serve.app import MAX_BODY
+from acorn.web.server import bind_socket
+
+OTHER = "another-key-for-tests"
+HOST = {"127.0.0.1:8123": True, "localhost": True, "[::1]:8123": True, "evil.example": False, "": False,
+        "127.0.0.1.evil.example": False, "127.0.0.1:8123, evil.example": False}  # fmt: skip
+ORIGIN = {None: True, "same": True, "http://evil.example": False, "null": False}
+SITE = {None: True, "same-origin": True, "none": True, "same-site": False, "cross-site": False}
+KEYS = {f"Bearer {KEY}": True, f"bearer  {OTHER}": True, f"Bearer {KEY}x": False, "Bearer ": False, None: False,
+        f"Basic {KEY}": False, KEY: False, f"Bearer {KEY[:-1]}": False, "Bearer ä": False}  # fmt: skip
+KIND = {"application/json": True, "application/json; charset=utf-8": True, "text/plain": False, None: False}
+
+
+@pytest.fixture(scope="module")
+def service() -> Any:
+    return app(Echo(), keys=[KEY, OTHER])
+
+
+@pytest.mark.parametrize("host", HOST)
+def test_service_guard_follows_matrix(service: Any, host: str) -> None:
+    async def main() -> None:
+        for origin, site, key, kind in product(ORIGIN, SITE, KEYS, KIND):
+            own = f"http://{host}" if origin == "same" else origin
+            headers = {"host": host, "origin": own, "sec-fetch-site": site, "content-type": kind}
+            sent: dict[str, bytes | None] = {
+                name: value.encode() for name, value in headers.items() if value is not None
+            }
+            sent |= {"authorization": key.encode() if key is not None else None}
+            answer = await asked(service, "POST", "/run", headers=sent | ({} if kind else {"content-type": None}),
+                                 content=b'"x"')  # fmt: skip
+            fits = HOST[host] and ORIGIN[origin] and SITE[site]
+            wanted = 403 if not fits else 415 if not KIND[kind] else 200 if KEYS[key] else 401
+            assert answer.status_code == wanted, headers
+
+    asyncio.run(main())
+
+
+def test_every_route_but_one_needs_key(service: Any) -> None:
+    for path in ("/openapi.json", "/v1/models", "/", "/nothing"):
+        refused = get(service, path, headers={"authorization": None})
+        assert (refused.status_code, refused.json()["error"]["type"]) == (401, "key")
+        assert refused.headers["www-authenticate"] == "Bearer"
+    for path in ("/run", "/stream", "/v1/chat/completions", "/runs/x/answer"):
+        assert post(service, path, {}, headers={"authorization": "Bearer wrong"}).status_code == 401
+    assert get(service, "/health", headers={"authorization": None}).json() == {"status": "ok"}
+    assert get(service, "/health", headers={"host": "evil.example"}).status_code == 403
+
+
+def test_browser_visitor_is_told_what_to_do(service: Any) -> None:
+    browser = {"authorization": None, "accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    for path in ("/", "/run", "/openapi.json"):
+        page = get(service, path, headers=browser)
+        assert (page.status_code, page.headers["www-authenticate"]) == (401, "Bearer")
+        assert page.headers["content-type"] == "text/plain; charset=utf-8"
+        assert page.headers["x-content-type-options"] == "nosniff"
+        for words in ("Authorization: Bearer", f"curl {HOME}/openapi.json", "`acorn serve` printed", "`acorn web"):
+            assert words in page.text
+    assert "Echo" not in page.text  # A client without a key need not know what is served.
+    assert get(service, "/", headers=browser | {"host": "evil.example"}).status_code == 403
+    assert get(service, "/", headers={"authorization": None}).json()["error"]["type"] == "key"
+
+
+def test_service_without_keys_needs_none() -> None:
+    assert post(app(Echo(), keys=[]), "/run", "x", headers={"authorization": None}).json() == "x"
+
+
+@pytest.mark.parametrize("key", ["", " ", "\t", "two words", "with-newline\n", "kéy", None])
+def test_unusable_key_is_rejected(key: Any) -> None:
+    with pytest.raises(DeclarationError, match="key"):
+        app(Echo(), keys=[KEY, key])
+
+
+def test_host_rejection_says_what_to_do(service: Any) -> None:
+    refused = get(service, "/v1/models", headers={"host": "box.local:8123"})
+    assert "--allow-host box.local" in refused.json()["error"]["message"]
+    assert get(app(Echo(), hosts=["box.local"]), "/v1/models", headers={"host": "box.local"}).status_code == 200
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "OPTIONS", "TRACE"])
+def test_other_methods_are_rejected_without_cors(service: Any, method: str) -> None:
+    answer = asyncio.run(asked(service, method, "/run", headers={"origin": HOME}))
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, POST")
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+    assert (
+        asyncio.run(asked(service, "DELETE", "/run", headers={"content-type": "application/json"})).status_code == 405
+    )
+
+
+def test_too_long_body_is_rejected_despite_headers(service: Any) -> None:
+    declared = post(service, "/run", content=b"x", headers={"content-length": str(MAX_BODY + 1)})
+    assert (declared.status_code, declared.json()["error"]["type"]) == (413, "body")
+
+    async def endless() -> AsyncIterator[bytes]:
+        while True:
+            yield b" " * 1_000_000
+
+    assert post(service, "/run", content=endless()).status_code == 413
+    long = '"' + "x" * (MAX_BODY - 2) + '"'
+    assert len(post(service, "/run", content=long.encode()).content) == MAX_BODY
+
+
+def test_every_response_has_security_headers(service: Any) -> None:
+    for answer in (
+        get(service, "/health"),
+        post(service, "/run", "x"),
+        post(service, "/stream", "x"),
+        get(service, "/x"),
+    ):
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+        assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
+
+
+def test_service_can_be_mounted() -> None:
+    from starlette.applications import Starlette
+    from starlette.routing import Mount
+
+    whole = Starlette(routes=[Mount("/echo", app=app(Echo()))])
+    assert post(whole, "/echo/run", "x").json() == "x"
+    assert get(whole, "/echo/v1/models").status_code == 200
+
+
+def test_socket_is_tcp_nodelay() -> None:
+    with bind_socket("127.0.0.1", 0, is_exact=True) as made:
+        assert made.proto == socket.IPPROTO_TCP
+        assert made.getsockname()[0] == "127.0.0.1"

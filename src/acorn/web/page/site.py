@@ -250,7 +250,7 @@ class Site:
             acorn.runs(self.store).get(run_id),
             module=header.agent,
             settings=overrides.get("settings", {}),
-            hide=lambda text: redact(text, NO_LIMIT),
+            redact=lambda text: redact(text, NO_LIMIT),
         )
 
     def fleet(self) -> JsonObject | None:

@@ -156,7 +156,7 @@ def judge_xml(shape: Shape, content: str, root: str, *, cut_off: bool, max_token
 
 def judge_fields(shape: Shape, fields: JsonObject, owner: str) -> BaseModel:
     """Validate the fields that a user passed to `step.finish`."""
-    unknown = [] if shape.allows_extra else [name for name in fields if name not in shape._accepted]
+    unknown = [] if shape.allows_extra else [name for name in fields if name not in shape.accepted_names]
     found = [_unknown_field(name, shape, fields) for name in unknown]
     cause: ValidationError | None = None
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, TypeGuard
@@ -33,6 +33,11 @@ def is_json_list(value: object) -> TypeGuard[list[Any]]:
 def is_list_or_tuple(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
     """Whether a value is a list or a tuple."""
     return isinstance(value, list | tuple)
+
+
+def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether a value is a mapping."""
+    return isinstance(value, Mapping)
 
 
 class ForkedFrom(NamedTuple):

@@ -12,6 +12,7 @@ from acorn._history.history import call_ids, change_of
 from acorn._history.repair import ROLES
 from acorn.journal import HistoryEdited
 from acorn.record import Message, Run
+from acorn.types import JsonValue, is_json_object
 
 
 class HistoryEdits:
@@ -27,7 +28,7 @@ class HistoryEdits:
 
     def note_moves(self) -> None:
         """Note messages that user code added, removed, replaced or moved."""
-        history: Any = self._history.messages
+        history: JsonValue = self._history.messages
         noted = self._history.noted
         if noted is None:  # No user code has received the history.
             return
@@ -84,7 +85,7 @@ class HistoryEdits:
 
 def _is_message(message: object) -> bool:
     """Whether it is a message. The next request raises an error for any other value."""
-    return isinstance(message, dict) and message.get("role") in ROLES
+    return is_json_object(message) and message.get("role") in ROLES
 
 
 def _differs(message: object, copy: Message) -> bool:
@@ -138,6 +139,6 @@ def _fingerprints(message: object) -> list[str]:
     ids = [f"call {call_id}" for call_id in call_ids(message) if call_id]
     if ids:
         return ids
-    if isinstance(message, dict) and message.get("role") == "tool":
+    if is_json_object(message) and message.get("role") == "tool":
         return [f"result {message.get('tool_call_id')}"]
     return [to_json_text(message)]

@@ -18,6 +18,7 @@ from acorn.errors import AcornError, DeclarationError, InputError, LimitError
 from acorn.journal import MessagesAdded
 from acorn.models.request_body import SentMedium, media_of
 from acorn.record import Message, Run
+from acorn.types import is_list_or_tuple
 
 
 def input_message(spec: Spec, run_input: BaseModel) -> Message:
@@ -89,7 +90,7 @@ def prior_messages(history: object, owner: str) -> list[Message]:
     if history is None:
         return []
     messages = history.history if isinstance(history, Run) else history
-    if not isinstance(messages, list | tuple):
+    if not is_list_or_tuple(messages):
         raise _wrong_history("history", "a list of messages or a record of a run", history, owner)
     for index, message in enumerate(messages):
         if not isinstance(message, dict) or message.get("role") not in ROLES:

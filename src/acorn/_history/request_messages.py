@@ -34,6 +34,7 @@ from acorn._history.repair import (
 from acorn.errors import AcornError
 from acorn.models.request_body import SentMessages, SentPart, media_of
 from acorn.record import Message
+from acorn.types import JsonValue
 
 REMINDER = f"Please go on: call one of your tools, or call `{FINISH}` with your answer."
 _OMITTED = "The beginning of this conversation was left out."
@@ -264,7 +265,7 @@ def _is_name(name: object) -> bool:
     return type(name) is str and _NAME.fullmatch(name) is not None
 
 
-def _read(message: Any, index: int) -> tuple[Message, Message]:
+def _read(message: JsonValue, index: int) -> tuple[Message, Message]:
     """Return a private copy to compare with, and the message as plain data in text that can be encoded."""
     if not isinstance(message, dict) or message.get("role") not in ROLES:
         raise AcornError(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 from pydantic_core import from_json
 
@@ -38,7 +37,7 @@ from acorn.journal import (
 )
 from acorn.models.port import ModelResponse, RawCall
 from acorn.record import Message, Run
-from acorn.types import TOOL_ERROR, Content, ToolCall, ToolResult, Unfinished
+from acorn.types import TOOL_ERROR, Content, JsonValue, ToolCall, ToolResult, Unfinished
 
 _STOPPED = "This call was not completed: the run was stopped."
 _WAITING = "This call has not returned yet: it waits for a person."
@@ -184,7 +183,7 @@ class Transcript:
         assert self.turn is not None
         if self.history.noted is not None:
             self.edits.note_moves()
-        history: Any = self.history.messages
+        history = self.history.messages
         if type(history) is list and history and history[-1] is self.turn:
             index: int | None = len(history)
         else:
@@ -318,7 +317,7 @@ def read_calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
     for call_id, call in zip(ids, raw, strict=True):
         arguments = call.arguments or "{}"
         try:
-            parsed = from_json(arguments)
+            parsed: JsonValue = from_json(arguments)
         except (ValueError, TypeError):  # The text is not JSON, or holds a lone surrogate.
             parsed = None
         calls.append(ToolCall(call_id, call.name, parsed if isinstance(parsed, dict) else {}, arguments))

@@ -35,7 +35,7 @@ from acorn.thread.events import (
 )
 from acorn.thread.messages import events_of, join_events
 from acorn.thread.to_journal import discard_outdated_extras, fork_entries
-from acorn.types import ForkedFrom
+from acorn.types import ForkedFrom, is_list_or_tuple
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +164,7 @@ def _read_events(source: object, owner: str) -> list[AgentEvent]:
         raise _error("thread", f"{expected}, got text. `acorn.thread.parse_events` reads events from JSON.", source)
     if isinstance(source, Mapping):
         raise _error("thread", f"{expected}, got a dict. `acorn.Run.from_json(text)` reads a saved run.", source)
-    if not isinstance(source, list | tuple):
+    if not is_list_or_tuple(source):
         raise _error("thread", f"{expected}, got {excerpt(source)}.", source)
     if not source:
         raise _error("thread", f"`thread` of `{owner}.using` has no events, so there is nothing to fork.", source)

@@ -29,7 +29,7 @@ from acorn.errors import AcornError, DeclarationError, ToolConflictError
 from acorn.models.port import ModelRequest, ModelResponse, models_of, takes_strict, takes_tool, thinks
 from acorn.record import Message, Run
 from acorn.step import Step, StepChanges
-from acorn.types import JsonObject, ToolCall, ToolResult, Usage
+from acorn.types import JsonObject, ToolCall, ToolResult, Usage, is_list_or_tuple
 
 if TYPE_CHECKING:
     from acorn._history.thread_message import ThreadMessage
@@ -198,7 +198,7 @@ class RequestBuilder:
     def add_source(self, source: object, listed: object) -> None:
         """Add the tools that a source has listed."""
         where = f"tools of {type(source).__name__}"
-        if not isinstance(listed, list | tuple):
+        if not is_list_or_tuple(listed):
             raise AcornError(f"The {where} must be a list of functions, got {safe_repr(listed)[:120]}.")
         tools, _ = collect_tools(list(listed), where, {})
         self.source_tools.append(tuple(tools))

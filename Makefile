@@ -83,13 +83,13 @@ test: check
 
 # Install the system's package if that is allowed; otherwise print the command.
 browser: $(VENV)/.installed-dev
-	@$(BIN)/python tests/web/browser/finding.py || { \
+	@$(BIN)/python tests/web/browser/find_browser.py || { \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 	    apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core > /dev/null; \
 	  else \
 	    echo 'No Chromium found. Install it: sudo apt-get install --no-install-recommends chromium fonts-dejavu-core'; \
 	    echo 'or set its path: ACORN_BROWSER=/path/to/chromium'; exit 1; \
-	  fi && $(BIN)/python tests/web/browser/finding.py; }
+	  fi && $(BIN)/python tests/web/browser/find_browser.py; }
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .

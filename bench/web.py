@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from measure import Line, cpu
-from tests.web.browser.finding import browser
+from tests.web.browser.find_browser import browser
 
 import acorn.web
 from acorn import module, tool

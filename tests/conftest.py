@@ -18,7 +18,7 @@ FIRST = (
     "test_clone.py",
     "test_local.py",
     "test_fleet.py",
-    "test_quiet.py",
+    "test_silence.py",
     "test_wire_streaming.py",
     "test_kills.py",
     "test_processes.py",

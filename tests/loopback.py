@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.loopback_responses import responses_answer, responses_stream
-from tests.patience import PATIENCE
+from tests.waiting import PATIENCE
 
 from acorn.testing import Reply
 from acorn.types import Usage

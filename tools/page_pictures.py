@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.web.browser.finding import browser  # noqa: E402
+from tests.web.browser.find_browser import browser  # noqa: E402
 
 import acorn.web  # noqa: E402
 from acorn import module, tool  # noqa: E402

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
-from acorn._declare.agent import NOT_COPIED, AgentBase, call_options, set_call_options
+from acorn._declare.agent import NOT_COPIED, AgentBase, call_options, set_call_options, set_private
 from acorn._declare.generics import Deps, In, Out, read_generics
 from acorn._declare.names import check_setting_name, local_types, warn_about_misspelled_names
 from acorn._declare.settings import SETTINGS, describe_model, remove_overridden
@@ -387,7 +387,7 @@ class module(AgentBase, Generic[In, Out, Deps]):
         if changes:
             set_call_options(other, _caller(self).change_options(changes))
         if self.__acorn_open_sources__ is not None:
-            other.__acorn_open_sources__ = self.__acorn_open_sources__.for_copy()
+            set_private(other, "__acorn_open_sources__", self.__acorn_open_sources__.for_copy())
         return other
 
     @classmethod

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, NamedTuple, TypeGuard
+from typing import Any, Literal, NamedTuple
+
+from typing_extensions import TypeIs
 
 JsonObject = dict[str, Any]
 """A JSON object: a message part, a schema, the arguments of a call, or the body of a request."""
@@ -20,18 +22,26 @@ TOOL_ERROR = "Tool error: "
 """The text before the error of a tool in a tool result."""
 
 
-def is_json_object(value: object) -> TypeGuard[JsonObject]:
-    """Whether a value is a dict. The keys of dicts that come from JSON are strings."""
+# Type checkers narrow `isinstance(value, dict)` to `dict[Unknown, Unknown]`. These functions name the items' types.
+
+
+def is_json_object(value: object) -> TypeIs[JsonObject]:
+    """Return whether a value is a dict. The keys are not checked: those of JSON are strings."""
     return isinstance(value, dict)
 
 
-def is_json_list(value: object) -> TypeGuard[list[Any]]:
-    """Whether a value is a list."""
+def is_mapping(value: object) -> TypeIs[Mapping[str, Any]]:
+    """Return whether a value is a mapping. The keys are not checked."""
+    return isinstance(value, Mapping)
+
+
+def is_json_list(value: object) -> TypeIs[list[Any]]:
+    """Return whether a value is a list."""
     return isinstance(value, list)
 
 
-def is_list_or_tuple(value: object) -> TypeGuard[list[Any] | tuple[Any, ...]]:
-    """Whether a value is a list or a tuple."""
+def is_list_or_tuple(value: object) -> TypeIs[list[Any] | tuple[Any, ...]]:
+    """Return whether a value is a list or a tuple."""
     return isinstance(value, list | tuple)
 
 

@@ -26,7 +26,7 @@ from acorn.testing import ScriptedModel
 AS_THREAD = "as a thread"
 SAVED = "saved and loaded"
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-EVERY_WAY = ["test_loop.py", "test_history.py", "test_branches.py", "test_fallbacks.py"]
+EVERY_WAY = ["test_loop.py", "test_history.py", "test_branches.py", "test_model_lists.py"]
 SAVED_FILES = list(EVERY_WAY)
 if TORTURE:
     SAVED_FILES += [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field
 from tests.behaviour.conftest import Call, Script
-from tests.patience import PATIENCE
+from tests.waiting import PATIENCE
 
 from acorn import DeclarationError, Step, ToolConflictError, Unfinished, Usage, current_run, listen, module, tool
 from acorn.journal import BranchFinished, BranchStarted, RunStarted

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.patience import AGES, PATIENCE, comes_true, waiting_for_nothing
+from tests.waiting import AGES, PATIENCE, comes_true, waiting_for_nothing
 
 import acorn
 from acorn import ModelError, StoreError, module, tool

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.patience import PATIENCE
 from tests.provider_rules import assert_complete, assert_request_valid, assert_thread_true, assert_valid
 from tests.saved_tree import SavedTree
+from tests.waiting import PATIENCE
 
 from acorn import DeclarationError, LimitError, Run, Step, StreamChunk, listen, module, tool
 from acorn._call.plan import new_machine

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from pydantic import BaseModel, Field
 from tests.behaviour.conftest import Call, Script
-from tests.photo import Photo, Sketch, Sound, image
+from tests.parts import Photo, Sketch, Sound, image
 from tests.provider_rules import assert_valid
 
 from acorn import LimitError, Run, Step, Usage, module, tool

@@ -667,6 +667,21 @@ def test_dataclass_can_be_module() -> None:
     assert spec_of(Agent(name="b")).prompt.text == "Help."
 
 
+def test_frozen_dataclass_can_be_module() -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Agent(module):
+        """Help."""
+
+        name: str = "a"
+        final_output = str
+
+    agent = Agent(name="b")
+    with Agent.override(model=ScriptedModel([finish(result="done"), finish(result="done")])):
+        assert agent.using(deps=1)() == "done"
+        assert agent() == "done"
+    assert agent.last is not None
+
+
 def test_instance_tools_can_be_its_bound_methods() -> None:
     class Agent(module):
         def __init__(self) -> None:

@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
-from tests.patience import PATIENCE, given_time
 from tests.provider_rules import assert_complete, assert_request_valid
+from tests.waiting import PATIENCE, given_time
 
 from acorn import DeclarationError, LimitError, Run, Step, ToolResult, Usage, capture, module, tool
 from acorn._call.plan import new_machine

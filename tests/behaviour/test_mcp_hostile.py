@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from tests.behaviour.conftest import TORTURE, Call
 from tests.behaviour.test_mcp_source import SERVERS, Odd, Worker, results, together
-from tests.patience import AGES, PATIENCE, comes_true, waiting_for_nothing
+from tests.waiting import AGES, PATIENCE, comes_true, waiting_for_nothing
 
 from acorn import AcornError, DeclarationError, Request
 from acorn.mcp import MCPServer

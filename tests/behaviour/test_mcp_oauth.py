@@ -15,8 +15,8 @@ from mcp.client.auth import AuthorizationCodeResult, OAuthClientProvider
 from mcp.shared.auth import OAuthClientMetadata
 from tests.behaviour.conftest import Call, Script
 from tests.behaviour.test_mcp_source import SERVERS, Worker, results
-from tests.patience import comes_true
 from tests.ports import free_port, listens
+from tests.waiting import comes_true
 
 from acorn import AcornError
 from acorn.mcp import MCPServer

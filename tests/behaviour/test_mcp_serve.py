@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
-from tests.patience import PATIENCE, comes_true
+from tests.waiting import PATIENCE, comes_true
 
 from acorn import AcornError, DeclarationError, module
 from acorn.mcp import MCPServer, serve

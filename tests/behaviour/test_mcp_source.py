@@ -18,8 +18,8 @@ from typing import Any
 import httpx2
 import pytest
 from tests.behaviour.conftest import Call, Script
-from tests.patience import PATIENCE, comes_true, given_time
 from tests.ports import free_port, listens
+from tests.waiting import PATIENCE, comes_true, given_time
 
 from acorn import AcornError, DeclarationError, Paused, Request, Run, Step, ToolConflictError, module, tool
 from acorn.mcp import MCPServer

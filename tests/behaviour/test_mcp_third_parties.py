@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 from tests.behaviour.conftest import TORTURE, Call, Script
-from tests.patience import comes_true
 from tests.ports import free_port, listens
+from tests.waiting import comes_true
 
 from acorn import Request, module
 from acorn.mcp import MCPServer

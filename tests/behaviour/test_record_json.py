@@ -15,7 +15,7 @@ import pytest
 from pydantic import BaseModel, Field
 from tests.behaviour.test_content_parts import DONE as ANSWERED
 from tests.behaviour.test_content_parts import OAK, REPLIES, Showing
-from tests.photo import Photo
+from tests.parts import Photo
 
 from acorn import (
     AcornError,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, RootModel, computed_field
 from tests.behaviour.conftest import Call, Script
-from tests.patience import AGES, waiting_for_nothing
+from tests.waiting import AGES, waiting_for_nothing
 
 from acorn import AcornError, LimitError, ModelError, Usage, module, tool
 from acorn.models import ModelRequest, ModelResponse, Price, RawCall

@@ -25,10 +25,10 @@ from typing import Annotated, Any, Literal
 import pytest
 from pydantic import BaseModel, BeforeValidator, Field, RootModel
 from tests.behaviour.conftest import Call
-from tests.behaviour.test_reply_fuzz import MODULES, _reply
-from tests.patience import AGES, PATIENCE, given_time
+from tests.behaviour.test_response_fuzz import MODULES, _reply
 from tests.provider_rules import assert_complete, assert_request_valid, assert_thread_true
 from tests.raw_model import RawModel, calling, finishing
+from tests.waiting import AGES, PATIENCE, given_time
 from typing_extensions import TypedDict
 
 from acorn import (

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
-from tests.patience import AGES, PATIENCE
 from tests.raw_model import RawModel, calling, finishing
+from tests.waiting import AGES, PATIENCE
 
 from acorn import (
     BranchError,

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tests.patience import PATIENCE
+from tests.waiting import PATIENCE
 
 _PIECE = re.compile(
     r"\x1b\[(?P<args>[0-9;?]*)(?P<act>[A-Za-z])|(?P<control>[\x00-\x1f\x7f-\x9f])|(?P<text>[^\x00-\x1f\x7f-\x9f]+)"

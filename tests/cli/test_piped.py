@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.cli.conftest import AGENTS
 from tests.cli.screen import Terminal
-from tests.patience import PATIENCE
+from tests.waiting import PATIENCE
 
 ECHO = AGENTS / "echo.py"
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from tests.cli.conftest import AGENTS, Acorn, Ended
-from tests.patience import PATIENCE, comes_true
+from tests.waiting import PATIENCE, comes_true
 
 import acorn as library
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.loopback import Answer, Loopback, Request
 from tests.loopback_responses import as_chat
-from tests.patience import comes_true
+from tests.waiting import comes_true
 
 from acorn import ModelError, Run, module
 from acorn.models.circuit_breaker import CIRCUITS

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.contract.conftest import Wire
 from tests.loopback import Answer, Fault, Loopback
-from tests.patience import AGES, PATIENCE, comes_true, waiting_for_nothing
 from tests.ports import free_port
+from tests.waiting import AGES, PATIENCE, comes_true, waiting_for_nothing
 
 from acorn import ModelError, Run, Step, module, tool
 from acorn.journal import ModelResponded, RunFailed, RunInterrupted

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import pytest
 from jsonschema import Draft202012Validator
 from pydantic import BaseModel, Field, RootModel
-from tests.patience import AGES
 from tests.unit.random_schemas import schema
+from tests.waiting import AGES
 
 from acorn import DeclarationError, ModelError, module, tool
 from acorn.models.local.download import KNOWN, fetch

@@ -15,7 +15,7 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
-from tests.patience import PATIENCE
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 

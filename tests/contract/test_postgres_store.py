@@ -17,8 +17,8 @@ import psycopg
 import pytest
 from tests.commits import begin, birth, change, elsewhere, go_on, request
 from tests.cutting_proxy import CuttingProxy
-from tests.patience import PATIENCE, comes_true
 from tests.postgres_server import NAMED, OwnServer, in_database
+from tests.waiting import PATIENCE, comes_true
 
 import acorn
 from acorn import DeclarationError, StoreError

@@ -13,8 +13,8 @@ import httpx
 import pytest
 from tests.contract.conftest import Wire
 from tests.loopback import Fault, Loopback, Request
-from tests.patience import AGES, PATIENCE, comes_true, given_time, waiting_for_nothing
 from tests.ports import free_port
+from tests.waiting import AGES, PATIENCE, comes_true, given_time, waiting_for_nothing
 
 from acorn import AcornError, LimitError, ModelError, module
 from acorn.models.retry import LONGEST_WAIT, RetryPolicy, parse_retry_after

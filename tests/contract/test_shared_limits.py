@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.patience import AGES, comes_true, waiting_for_nothing
-from tests.sliding import most_in_any_window
+from tests.waiting import AGES, comes_true, waiting_for_nothing
+from tests.windows import most_in_any_window
 
 from acorn import DeclarationError, LimitError, ModelError, StoreError, module
 from acorn.stores import PostgresStore

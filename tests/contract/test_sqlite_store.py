@@ -20,8 +20,8 @@ from pathlib import Path
 
 import pytest
 from tests.commits import begin, birth, change, go_on
-from tests.patience import PATIENCE, comes_true
-from tests.striking import Strike
+from tests.ctrl_c import Strike
+from tests.waiting import PATIENCE, comes_true
 
 from acorn import DeclarationError, StoreError
 from acorn.stores.database import APPLICATION_ID, SCHEMA_VERSION

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.commits import begin, birth, change, elsewhere, go_on
-from tests.patience import PATIENCE, comes_true
+from tests.waiting import PATIENCE, comes_true
 
 from acorn import StoreError
 from acorn.stores.lease import claim_of, claim_run, start_heartbeat, stop_heartbeat, this_process

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from tests.commits import NOON, begin, birth, change, dead_here, elsewhere, go_on, request
-from tests.patience import PATIENCE, comes_true
+from tests.waiting import PATIENCE, comes_true
 
 from acorn import StoreError, Usage
 from acorn.stores.lease import start_heartbeat, stop_heartbeat, this_process

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import trustme
 from tests.loopback import EVENTS, Fault, Loopback, openai_completion, openai_stream
-from tests.patience import comes_true, waiting_for_nothing
+from tests.waiting import comes_true, waiting_for_nothing
 
 from acorn import DeclarationError, LimitError, ModelError, Step, module, tool
 from acorn.testing import call, finish

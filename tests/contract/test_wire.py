@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, Field
 from tests.contract.conftest import Wire
 from tests.loopback import Fault, Loopback, Request
-from tests.photo import Photo
+from tests.parts import Photo
 
 from acorn import ModelError, Step, module, tool
 from acorn.models import ModelRequest

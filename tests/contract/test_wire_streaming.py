@@ -14,8 +14,8 @@ import pytest
 from pydantic import BaseModel
 from tests.contract.conftest import Wire
 from tests.loopback import EVENTS, Fault, Loopback, Request
-from tests.patience import AGES, PATIENCE, comes_true, given_time, waiting_for_nothing
 from tests.provider_rules import assert_complete
+from tests.waiting import AGES, PATIENCE, comes_true, given_time, waiting_for_nothing
 
 from acorn import LimitError, ModelError, Partial, Run, StreamChunk, ToolResult, capture, module, tool
 from acorn.models import ModelRequest, ModelResponse

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from tests.crash.copies import restore
-from tests.patience import PATIENCE
+from tests.waiting import PATIENCE
 
 import acorn
 from acorn.journal import ModelResponded, ToolFinished

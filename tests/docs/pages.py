@@ -33,8 +33,8 @@ from typing import Any
 
 import pytest
 from tests.loopback import Answer, Fault, Loopback, Request
-from tests.patience import PATIENCE
 from tests.telemetry import no_provider
+from tests.waiting import PATIENCE
 
 from acorn.models import ModelRequest
 from acorn.testing import AnyModel, Reply, call, finish

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from tests.patience import PATIENCE, comes_true
+from tests.waiting import PATIENCE, comes_true
 
-CREW = Path(__file__).with_name("crew.py")
+AGENTS = Path(__file__).with_name("worker_agents.py")
 SOURCE = Path(__file__).parents[2] / "src"
 LEASE = 3.0
 
@@ -68,7 +68,7 @@ class Fleet:
         if error is not None:
             error.add_note("\n".join(f"worker {each.pid}:\n{each.said()[-2000:]}" for each in self.workers))
 
-    def start(self, *targets: str, file: Path = CREW, concurrency: int = 4, options: tuple[str, ...] = ()) -> Worker:
+    def start(self, *targets: str, file: Path = AGENTS, concurrency: int = 4, options: tuple[str, ...] = ()) -> Worker:
         output = self.folder / f"worker-{len(self.workers)}.log"
         named = [f"{file}:{target}" for target in targets]
         command = [

@@ -24,10 +24,10 @@ import pytest
 from procrastinate.manager import JobManager
 from procrastinate.worker import Worker as EngineWorker
 from tests.commits import begin, birth
-from tests.fleet.crew import Deadly, Desk, Lingering, Minding, Scout
 from tests.fleet.fleet import LEASE, Fleet, Worker
-from tests.patience import PATIENCE, comes_true
+from tests.fleet.worker_agents import Deadly, Desk, Lingering, Minding, Scout
 from tests.postgres_server import OwnServer
+from tests.waiting import PATIENCE, comes_true
 
 import acorn
 from acorn import AcornError, ModelError, StoreError, module
@@ -53,7 +53,7 @@ def fleet(postgres: str, tmp_path: Path) -> Iterator[Fleet]:
 
 def named(cls: type[module[Any, Any]], store: str) -> Any:
     """Return an agent with the name that the workers know."""
-    same: Any = type(cls.__name__, (cls,), {"__module__": "crew", "__qualname__": cls.__name__})
+    same: Any = type(cls.__name__, (cls,), {"__module__": "worker_agents", "__qualname__": cls.__name__})
     return same(store=store)
 
 
@@ -214,7 +214,7 @@ def _has_lost(worker: Worker) -> bool:
 
 def test_worker_leaves_unknown_and_unfitting_runs(fleet: Fleet, tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
-    older = tmp_path / "old" / "crew.py"
+    older = tmp_path / "old" / "worker_agents.py"
     older.write_text(
         "from acorn import module\nclass Desk(module):\n    'Old.'\n    initial_input = [('number', int)]\n"
         "    final_output = str\n    model = 'openai/gpt-4o'\n"
@@ -252,7 +252,7 @@ def test_run_that_fits_no_worker_fails_and_can_be_retried(postgres: str) -> None
 
     agent, told = named(Desk, postgres), list[Any]()
     handle = agent.using(run_id="run-a").submit(question="run-a")
-    older = type("Desk", (Older,), {"__module__": "crew", "__qualname__": "Desk"})
+    older = type("Desk", (Older,), {"__module__": "worker_agents", "__qualname__": "Desk"})
 
     async def work() -> None:
         store = open_store(postgres, "test")
@@ -263,9 +263,11 @@ def test_run_that_fits_no_worker_fails_and_can_be_retried(postgres: str) -> None
         await working
 
     asyncio.run(work())
-    with pytest.raises(StoreError, match=r"run-a fits no worker's `crew:Desk`.*`acorn resume run-a`.*number Field req"):
+    with pytest.raises(
+        StoreError, match=r"run-a fits no worker's `worker_agents:Desk`.*`acorn resume run-a`.*number Field req"
+    ):
         handle.result()
-    assert told[-1][:3] == ("run-a", "crew:Desk", "failed")
+    assert told[-1][:3] == ("run-a", "worker_agents:Desk", "failed")
     assert agent.resume("run-a").answer == "run-a ok"
 
 
@@ -314,9 +316,9 @@ def test_failed_local_run_is_retried_by_workers(fleet: Fleet) -> None:
 @pytest.mark.parametrize("status", ["stopped", "failed"])
 def test_requeued_run_belongs_to_workers(postgres: str, status: Any) -> None:
     store = PostgresStore(postgres)
-    begin(store, "run-a", status=status, agent="crew:Desk")
-    begin(store, "run-b", status=status, agent="crew:Scout")
-    again = [QueuedRun(name, birth(agent="crew:Desk")) for name in ("run-a", "run-b")]
+    begin(store, "run-a", status=status, agent="worker_agents:Desk")
+    begin(store, "run-b", status=status, agent="worker_agents:Scout")
+    again = [QueuedRun(name, birth(agent="worker_agents:Desk")) for name in ("run-a", "run-b")]
     assert store.enqueue(again, deliver=True) == []
     assert jobs(postgres) == (["run-a"] if status == "stopped" else [])
 
@@ -334,7 +336,7 @@ def test_priority_and_not_before_order_runs(fleet: Fleet) -> None:
     assert [name for name in began if name in names] == names
     assert later.status() == "queued"
     (facts,) = PostgresStore(fleet.store).fleet().agents
-    assert (facts.agent, facts.queued, facts.delayed) == ("crew:Desk", 0, 1)
+    assert (facts.agent, facts.queued, facts.delayed) == ("worker_agents:Desk", 0, 1)
 
 
 def test_worker_reports_health(fleet: Fleet) -> None:
@@ -348,7 +350,7 @@ def test_worker_reports_health(fleet: Fleet) -> None:
         except urllib.error.HTTPError as error:
             return error.code, json.loads(error.read() or b"null")
 
-    facts = {"status": "ok", "agents": ["crew:Lingering"], "running": 0, "concurrency": 4}
+    facts = {"status": "ok", "agents": ["worker_agents:Lingering"], "running": 0, "concurrency": 4}
     assert ask() == (200, facts)
     assert ask("/else")[0] == 404
     handle = named(Lingering, fleet.store).submit(question="Wait.")
@@ -427,12 +429,12 @@ def test_run_in_delivery_is_not_lost(postgres: str) -> None:
     store = PostgresStore(postgres)
     with psycopg.connect(postgres, options="-c search_path=acorn_jobs", autocommit=True) as connection:
         connection.execute("UPDATE acorn.runs SET updated = now() - interval '1 hour'")
-        assert store.requeue_lost(["crew:Desk"], 60.0) == []
+        assert store.requeue_lost(["worker_agents:Desk"], 60.0) == []
         connection.execute("INSERT INTO procrastinate_workers DEFAULT VALUES")
         connection.execute("SELECT procrastinate_fetch_job_v2(NULL, (SELECT id FROM procrastinate_workers))")
-        assert store.requeue_lost(["crew:Desk"], 60.0) == []  # A worker has just received it.
+        assert store.requeue_lost(["worker_agents:Desk"], 60.0) == []  # A worker has just received it.
         connection.execute("UPDATE procrastinate_events SET at = now() - interval '1 hour'")
-        assert store.requeue_lost(["crew:Desk"], 60.0) == [handle.run_id]
+        assert store.requeue_lost(["worker_agents:Desk"], 60.0) == [handle.run_id]
 
 
 def test_returned_run_keeps_its_job(postgres: str) -> None:

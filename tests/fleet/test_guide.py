@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.fleet.fleet import SOURCE, Fleet
-from tests.patience import PATIENCE, comes_true
+from tests.waiting import PATIENCE, comes_true
 
 import acorn
 

@@ -19,7 +19,7 @@ from peers import chart, shown, table
 from peers.environments import CONTENDERS, Contender
 from peers.run import COMPARED, Process, serving, take, without_paths
 from peers.tasks import MARK, WORKS, answer, pieces, question, report, requests_of
-from tests.patience import PATIENCE
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"

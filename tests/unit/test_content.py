@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from pydantic import BaseModel, Field, RootModel, TypeAdapter, computed_field, field_serializer
-from tests.photo import Photo, Sketch, Sound, image
+from tests.parts import Photo, Sketch, Sound, image
 from typing_extensions import TypedDict
 
 from acorn._formats.content import PartCollector, _active_collector, restore_parts, save_parts, text_of, to_content

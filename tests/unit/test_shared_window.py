@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 import pytest
-from tests.sliding import most_in_any_window
 from tests.unit.machines import run
+from tests.windows import most_in_any_window
 
 from acorn._declare.settings import RateLimit
 

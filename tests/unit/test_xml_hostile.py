@@ -28,8 +28,8 @@ import pytest
 from lxml import etree
 from pydantic import BaseModel, ConfigDict, Field, RootModel, ValidationError, create_model
 from pydantic_core import to_json
-from tests.patience import waiting_for_nothing
 from tests.unit.xml_schemas import FORBIDDEN, KEYS, WORDS, some_shape
+from tests.waiting import waiting_for_nothing
 
 from acorn._formats.json import excerpt, to_compact_json, to_json_text
 from acorn._formats.schema.shape import Shape

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import httpx
 from pydantic import BaseModel, Field
-from tests.patience import AGES
+from tests.waiting import AGES
 
 import acorn.web
 from acorn import Image, ask_human, module, tool

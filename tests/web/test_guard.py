@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.patience import AGES, PATIENCE
+from tests.waiting import AGES, PATIENCE
 from tests.web.browser.conftest import served
 from tests.web.desk import HOME, KEY, Desk, asked, get, post, site
 

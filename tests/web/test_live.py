@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.patience import PATIENCE, comes_true
+from tests.waiting import PATIENCE, comes_true
 from tests.web.desk import GATES, Desk, asked, begin, ended, events, events_in, get, post, site
 
 import acorn

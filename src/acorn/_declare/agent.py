@@ -125,4 +125,9 @@ def call_options(agent: AgentBase) -> CallOptions:
 
 def set_call_options(agent: AgentBase, options: CallOptions) -> None:
     """Replace the options of the next call of an instance."""
-    agent.__acorn_call_options__ = options
+    set_private(agent, "__acorn_call_options__", options)
+
+
+def set_private(agent: AgentBase, name: str, value: object) -> None:
+    """Set private state of an instance, also if its class refuses assignment, such as a frozen dataclass."""
+    object.__setattr__(agent, name, value)

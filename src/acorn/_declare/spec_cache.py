@@ -19,7 +19,7 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard, get_origin
 
-from acorn._declare.agent import AgentBase, ClassSpec, DeclaredValues, InstanceSpec, call_options
+from acorn._declare.agent import AgentBase, ClassSpec, DeclaredValues, InstanceSpec, call_options, set_private
 from acorn._declare.generics import ORIG_CLASS, generics_of
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec import Spec, compile_spec, revise_spec
@@ -57,7 +57,8 @@ def spec_of(agent: AgentBase) -> Spec:
         if alias is not None:
             settings = {**generics_of(agent).attributes(), **settings}
         revised = check_spec(revise_spec(spec, cls, settings, cls.__acorn_locals__))
-        cached = agent.__acorn_spec__ = InstanceSpec(spec, DeclaredValues(values), revised)
+        cached = InstanceSpec(spec, DeclaredValues(values), revised)
+        set_private(agent, "__acorn_spec__", cached)
     return cached.spec
 
 

@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any, Protocol
 
-from acorn._declare.agent import AgentBase
+from acorn._declare.agent import AgentBase, set_private
 from acorn._declare.spec_cache import current_overrides, spec_within
 from acorn._declare.tools.collect import callable_docstring, callable_name
 from acorn._drive.bridge import call_async, call_sync, is_async, start_thread
@@ -385,7 +385,8 @@ def _sources_of(agent: AgentBase) -> AgentSources | None:
 
 def _new_sources(agent: AgentBase) -> AgentSources:
     with _create_lock:
-        sources = agent.__acorn_open_sources__ = _sources_of(agent) or AgentSources()
+        sources = _sources_of(agent) or AgentSources()
+        set_private(agent, "__acorn_open_sources__", sources)
     return sources
 
 

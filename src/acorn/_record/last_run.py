@@ -36,7 +36,8 @@ def remember_run(run: Run, agent: RunOwner, places: tuple[Place, ...]) -> None:
     last_runs = agent.__acorn_last_runs__
     if last_runs is None:
         with _create_lock:
-            last_runs = agent.__acorn_last_runs__ = agent.__acorn_last_runs__ or LastRuns()
+            last_runs = agent.__acorn_last_runs__ or LastRuns()
+            object.__setattr__(agent, "__acorn_last_runs__", last_runs)  # A frozen dataclass refuses assignment.
     last_runs.remember(places, run)
 
 

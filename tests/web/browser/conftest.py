@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
-from tests.patience import PATIENCE
-from tests.web.browser.finding import browser, is_required
+from tests.waiting import PATIENCE
+from tests.web.browser.find_browser import browser, is_required
 from tests.web.desk import KEY, Desk
 
 import acorn.web

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 from pydantic import AwareDatetime, BaseModel
-from tests.patience import PATIENCE
+from tests.waiting import PATIENCE
 from tests.web.browser.conftest import served
 from tests.web.browser.test_play import status
 from tests.web.desk import KEY

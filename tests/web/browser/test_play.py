@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import expect
-from tests.patience import PATIENCE
+from tests.waiting import PATIENCE
 from tests.web.browser.conftest import LOOKS, served
 from tests.web.desk import GATES, KEY, Desk
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from tests.loopback import EVENTS, Fault, Loopback, openai_completion, openai_stream
-from tests.patience import AGES, PATIENCE, comes_true, waiting_for_nothing
+from tests.waiting import AGES, PATIENCE, comes_true, waiting_for_nothing
 
 from acorn import ModelError, module
 from acorn.models.lanes.anthropic import Anthropic

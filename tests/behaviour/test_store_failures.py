@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import TORTURE
-from tests.patience import PATIENCE, comes_true, waiting_for_nothing
+from tests.waiting import PATIENCE, comes_true, waiting_for_nothing
 
 import acorn
 from acorn import ModelError, Step, StoreError, module, tool

@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from tests.patience import PATIENCE
-from tests.web.serving.server import KEY, ROOT, serving
+from tests.waiting import PATIENCE
+from tests.web.serve.server import KEY, ROOT, serving
 
 PAGE = (ROOT / "docs" / "guides" / "serve.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, flags=re.DOTALL)

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
-from tests.fleet.crew import Desk, Lingering
-from tests.fleet.fleet import CREW, SOURCE, Fleet
-from tests.patience import PATIENCE, comes_true
+from tests.fleet.fleet import AGENTS, SOURCE, Fleet
+from tests.fleet.worker_agents import Desk, Lingering
+from tests.waiting import PATIENCE, comes_true
 from tests.web.browser.conftest import served
 from tests.web.browser.test_play import assert_good
 from tests.web.desk import KEY
@@ -40,7 +40,7 @@ class Quick(Lingering):
 
 def named(cls: type[module[Any, Any]], name: str, store: str) -> Any:
     """Return an agent with the name that other processes know."""
-    same: Any = type(name, (cls,), {"__module__": "crew", "__qualname__": name})
+    same: Any = type(name, (cls,), {"__module__": "worker_agents", "__qualname__": name})
     return same(store=store)
 
 
@@ -68,7 +68,7 @@ def test_fleet_page_shows_workers_and_answers_requests(open_page: Open, postgres
 def lingering(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A process that drives a run whose tool waits for a file."""
     path = os.pathsep.join([str(SOURCE), *sys.path])
-    command = [sys.executable, "-m", "acorn", "run", f"{CREW}:Lingering", "--question", "wait", "--store", "runs.db"]
+    command = [sys.executable, "-m", "acorn", "run", f"{AGENTS}:Lingering", "--question", "wait", "--store", "runs.db"]
     process = subprocess.Popen(
         command,
         cwd=tmp_path,

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 from tests.behaviour.conftest import Call, Script
-from tests.patience import AGES, PATIENCE, comes_true, waiting_for_nothing
+from tests.waiting import AGES, PATIENCE, comes_true, waiting_for_nothing
 
 from acorn import DeclarationError, LimitError, ModelError, module
 from acorn.models import Delta, ModelRequest, ModelResponse

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tests.patience import AGES, PATIENCE
+from tests.waiting import AGES, PATIENCE
 
 ROOT = Path(__file__).parents[2]
 by_every_lane = pytest.mark.parametrize("lane", ["native", "litellm"], indirect=True)
@@ -322,7 +322,7 @@ def test_litellm_listeners_receive_every_call(lane: str, program: Program) -> No
     program(
         """
         from litellm.integrations.custom_logger import CustomLogger
-        from tests.patience import comes_true
+        from tests.waiting import comes_true
 
         class Ears(CustomLogger):
             heard = 0
@@ -360,7 +360,7 @@ def test_callback_in_model_dict_receives_its_calls(lane: str, program: Program) 
     program(
         """
         from litellm.integrations.custom_logger import CustomLogger
-        from tests.patience import comes_true
+        from tests.waiting import comes_true
 
         heard = []
 

@@ -1,7 +1,7 @@
 """A program that is killed: it works through a batch, or pays what was approved.
 
-python clerk.py batch STORE LOG ROWS
-python clerk.py pay STORE LOG (ask|resume) [RUN_ID]
+python batch_victim.py batch STORE LOG ROWS
+python batch_victim.py pay STORE LOG (ask|resume) [RUN_ID]
 """
 
 from __future__ import annotations

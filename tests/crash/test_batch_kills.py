@@ -11,14 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.patience import PATIENCE, comes_true
+from tests.waiting import PATIENCE, comes_true
 
 import acorn
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL of POSIX")
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-CLERK = Path(__file__).with_name("clerk.py")
+CLERK = Path(__file__).with_name("served_agent.py")
 
 
 class Office:

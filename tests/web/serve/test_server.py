@@ -15,14 +15,14 @@ from urllib.parse import urlsplit
 import httpx
 import openai
 import pytest
-from tests.patience import PATIENCE, comes_true
-from tests.web.serving.clerk import CANARIES
-from tests.web.serving.server import CLERK, KEY, Served, serving
+from tests.waiting import PATIENCE, comes_true
+from tests.web.serve.served_agent import CANARIES
+from tests.web.serve.server import CLERK, KEY, Served, serving
 
 import acorn
 from acorn.cli.app import main
 
-ECHO = "tests.web.serving.clerk:Echo"
+ECHO = "tests.web.serve.served_agent:Echo"
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.patience import PATIENCE
 from tests.provider_rules import assert_complete, assert_thread_true
 from tests.saved_tree import SavedTree
+from tests.waiting import PATIENCE
 
 from acorn import (
     AcornError,

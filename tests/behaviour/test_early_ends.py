@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from tests.patience import PATIENCE, given_time
+from tests.waiting import PATIENCE, given_time
 
 import acorn
 from acorn import ModelError, Run, StreamChunk, current_run, module, tool

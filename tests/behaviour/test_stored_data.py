@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 from pydantic import BaseModel
-from tests.photo import Photo
+from tests.parts import Photo
 
 import acorn
 from acorn import LimitError, ModelError, StoreError, current_run, module, tool

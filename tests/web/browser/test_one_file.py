@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import expect
-from tests.patience import PATIENCE
+from tests.waiting import PATIENCE
 from tests.web.browser.test_play import assert_good
 from tests.web.desk import HOSTILE, Desk
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from tests.patience import given_time
+from tests.waiting import given_time
 
 from acorn import LimitError, module
 from acorn.models import Delta, ModelRequest

@@ -11,8 +11,8 @@ from urllib.parse import quote
 import jsonschema
 import pytest
 from pydantic import BaseModel, Field, computed_field
-from tests.web.serving.clerk import CANARIES, ENVIRONMENT, Clerk, Echo, Greeter
-from tests.web.serving.server import KEY, app, asked, events, get, post
+from tests.web.serve.served_agent import CANARIES, ENVIRONMENT, Clerk, Echo, Greeter
+from tests.web.serve.server import KEY, app, asked, events, get, post
 
 from acorn import Image, module, tool
 from acorn.errors import DeclarationError, ModelError

@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from tests.patience import PATIENCE, comes_true
-from tests.web.serving.clerk import ENVIRONMENT
+from tests.waiting import PATIENCE, comes_true
+from tests.web.serve.served_agent import ENVIRONMENT
 
 import acorn.web
 
 ROOT = Path(__file__).parents[3]
 KEY = "a-key-for-tests-and-nothing-else"
 HOME = "http://127.0.0.1:8123"
-CLERK = "tests.web.serving.clerk:Clerk"
+CLERK = "tests.web.serve.served_agent:Clerk"
 
 
 class Served:

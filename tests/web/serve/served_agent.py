@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field
-from tests.patience import AGES
+from tests.waiting import AGES
 
 from acorn import module, tool
 from acorn.models import ModelRequest

@@ -9,8 +9,8 @@ from itertools import product
 from typing import Any
 
 import pytest
-from tests.web.serving.clerk import Echo
-from tests.web.serving.server import HOME, KEY, app, asked, get, post
+from tests.web.serve.served_agent import Echo
+from tests.web.serve.server import HOME, KEY, app, asked, get, post
 
 from acorn import DeclarationError
 from acorn.web.serve.app import MAX_BODY

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 from tests.behaviour.conftest import Call, Script
-from tests.patience import PATIENCE, comes_true
 from tests.raw_model import RawModel, calling, finishing
+from tests.waiting import PATIENCE, comes_true
 
 from acorn import Audio, DeclarationError, ModelError, Run, Step, StreamChunk, ToolResult, Usage, module, tool
 from acorn._call.plan import new_machine

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.patience import PATIENCE, waiting_for_nothing
+from tests.waiting import PATIENCE, waiting_for_nothing
 
 import acorn
 from acorn import LimitError, ModelError, ParseError, StoreError, Unfinished, current_run, module, tool

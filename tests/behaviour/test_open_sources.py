@@ -14,7 +14,7 @@ from typing import Any
 import anyio
 import pytest
 from tests.behaviour.conftest import Call, Script
-from tests.patience import AGES, PATIENCE
+from tests.waiting import AGES, PATIENCE
 
 from acorn import AcornError, Run, Step, module
 from acorn._drive.sources import open_sources_of

@@ -21,8 +21,8 @@ from functools import partial
 from typing import Any
 
 import pytest
+from tests.ctrl_c import Strike
 from tests.provider_rules import assert_complete
-from tests.striking import Strike
 
 from acorn import Run, Step, StreamChunk, capture, module, tool
 from acorn._drive import bridge

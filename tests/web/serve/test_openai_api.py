@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
-from tests.web.serving.clerk import Clerk, Echo, Greeter
-from tests.web.serving.server import app, events, get, post
+from tests.web.serve.served_agent import Clerk, Echo, Greeter
+from tests.web.serve.server import app, events, get, post
 
 from acorn import module
 from acorn.stores.memory import MemoryStore

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.patience import AGES, comes_true, waiting_for_nothing
+from tests.waiting import AGES, comes_true, waiting_for_nothing
 
 import acorn
 from acorn import Run, module, tool

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.conftest import AGENTS, Acorn
-from tests.patience import PATIENCE, comes_true
+from tests.waiting import PATIENCE, comes_true
 
 from acorn.thread import parse_events
 

@@ -1,6 +1,6 @@
 """Agents for workers in separate processes. They write a line per effect to `CREW_LOG`, which shows repeated work.
 
-acorn work crew.py:Desk crew.py:Scout --store URL
+acorn work worker_agents.py:Desk worker_agents.py:Scout --store URL
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def committed(run_id: str, kind: type, call_id: str = "") -> int:
     """Return the number of stored entries of a kind."""
     if not STORE:
         return 0
-    kept = open_store(STORE, "crew").read(run_id)
+    kept = open_store(STORE, "worker_agents").read(run_id)
     if not kept or kept[0].state == NOT_STARTED:
         return 0
     name = {ModelResponded: "model_answered", ToolFinished: "tool_returned"}[kind]

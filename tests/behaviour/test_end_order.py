@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.behaviour.conftest import Call
-from tests.patience import AGES, PATIENCE
+from tests.waiting import AGES, PATIENCE
 
 from acorn import capture, listen, module
 from acorn.journal import Entry, RunFailed, RunInterrupted, RunStarted

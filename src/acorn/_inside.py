@@ -255,7 +255,7 @@ def parse_input(agent: Agent, values: object) -> BaseModel:
     shape, owner = spec.input, spec.owner
     if not isinstance(values, dict):
         raise InputError(f"The input of `{owner}` must be a JSON object.")
-    has_unknown = any(name not in shape._accepted for name in values) and not shape.allows_extra
+    has_unknown = any(name not in shape.accepted_names for name in values) and not shape.allows_extra
     try:
         parsed = shape.schema.model_validate_json(json.dumps(values), by_alias=True, by_name=True)
     except ValidationError:

@@ -45,11 +45,6 @@ def is_list_or_tuple(value: object) -> TypeIs[list[Any] | tuple[Any, ...]]:
     return isinstance(value, list | tuple)
 
 
-def is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
-    """Whether a value is a mapping."""
-    return isinstance(value, Mapping)
-
-
 class ForkedFrom(NamedTuple):
     """The origin of a forked run."""
 

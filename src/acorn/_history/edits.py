@@ -11,7 +11,7 @@ from acorn._formats.json import to_json_text
 from acorn._history.history import call_ids, change_of
 from acorn._history.repair import ROLES
 from acorn.journal import HistoryEdited
-from acorn.record import Message, Run
+from acorn.record import Message, Run, history_of_run
 from acorn.types import JsonValue, is_json_object
 
 
@@ -21,7 +21,7 @@ class HistoryEdits:
     def __init__(self, run: Run) -> None:
         self._run_id = run.id
         self._journal = run.journal
-        self._history = run._history
+        self._history = history_of_run(run)
         self._rebuilt: list[Message] = []
         """The history as the journal describes it, as far as the entries were read."""
         self._entries_read = 0

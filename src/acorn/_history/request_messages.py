@@ -207,7 +207,7 @@ class RequestMessages:
         return True
 
 
-def _private_copy(message: object) -> Message:
+def _private_copy(message: JsonValue) -> Message:
     copy, readable = _read(message, 0)
     return readable if copy is NOT_COMPARABLE else copy
 
@@ -304,7 +304,7 @@ def _is_all_ascii_text(message: Message) -> bool:
 
 def _copy_plain(value: Any, depth: int) -> Any:
     """Copy plain data. Raise `TypeError` for other values and for data that is nested too deeply."""
-    kind = type(value)
+    kind = type(value)  # pyright: ignore[reportUnknownVariableType] - The value may be of any type.
     if (
         kind is str
         or kind is Blob

@@ -156,14 +156,14 @@ def judge_xml(shape: Shape, content: str, root: str, *, cut_off: bool, max_token
 
 def judge_fields(shape: Shape, fields: JsonObject, owner: str) -> BaseModel:
     """Validate the fields that a user passed to `step.finish`."""
-    unknown = [] if shape.allows_extra else [name for name in fields if name not in shape._accepted]
+    unknown = [] if shape.allows_extra else [name for name in fields if name not in shape.accepted_names]
     found = [_unknown_field(name, shape, fields) for name in unknown]
     cause: ValidationError | None = None
     try:
         instance = shape.schema.model_validate(fields, by_alias=True, by_name=True)
     except ValidationError as error:
         found += [
-            problem for problem in find_problems(error, shape._call_schema, fields) if problem["path"] not in unknown
+            problem for problem in find_problems(error, shape.call_schema, fields) if problem["path"] not in unknown
         ]
         cause = error
     else:

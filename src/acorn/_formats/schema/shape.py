@@ -195,12 +195,12 @@ class Shape:
         unknown = {
             name: _describe_option(name) if name in options else f"`{name}` is not an input"
             for name in kwargs
-            if name not in self._accepted and not self.allows_extra
+            if name not in self.accepted_names and not self.allows_extra
         }
         try:
             instance = self.schema.model_validate(kwargs, by_alias=True, by_name=True)
         except ValidationError as error:
-            problems = find_problems(error, self._call_schema, kwargs)
+            problems = find_problems(error, self.call_schema, kwargs)
             wrong = [problem for problem in problems if problem["path"] not in unknown]
             raise self._input_error(owner, wrong, unknown, kwargs) from error
         except PydanticUserError as error:
@@ -231,7 +231,7 @@ class Shape:
         raise InputError(message, problems=[input_problem("", takes, excerpt(args), message)])
 
     @cached_property
-    def _call_schema(self) -> JsonSchema:
+    def call_schema(self) -> JsonSchema:
         """The schema with every field under each of its names, for error messages."""
         by_name = self.xml_schema["properties"]
         aliases = {
@@ -240,7 +240,7 @@ class Shape:
         return {**self.json_schema, "properties": {**aliases, **self.json_schema["properties"], **by_name}}
 
     @cached_property
-    def _accepted(self) -> frozenset[str]:
+    def accepted_names(self) -> frozenset[str]:
         """The names that a caller may use: those of the fields, and their aliases."""
         names = set(self.schema.model_fields)
         for field in self.schema.model_fields.values():

@@ -14,6 +14,7 @@ from functools import cached_property
 from time import monotonic
 from typing import Any
 
+import httpx
 from pydantic_core import from_json
 
 from acorn._formats.json import copy_json
@@ -71,7 +72,7 @@ from acorn.models.port import (
 )
 from acorn.models.providers import check_key, custom_address, provider_in_id
 from acorn.models.retry import DEFAULT_TIMEOUT, connect_timeout, parse_retry_after, parse_timeout
-from acorn.types import JsonObject
+from acorn.types import JsonObject, JsonValue
 
 _STREAM_ARGUMENTS: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
 
@@ -100,7 +101,7 @@ class _LiteLLMAttempt:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, ModelError):
-            raise self.model._error(error, self) from error
+            raise self.model.as_model_error(error, self) from error
 
 
 class LiteLLMModel:
@@ -166,8 +167,9 @@ class LiteLLMModel:
 
     @property
     def thinks(self) -> bool:
-        thinking, effort = self._arguments.get("thinking"), self._arguments.get("reasoning_effort")
-        effort = effort or (self._arguments.get("reasoning") or {}).get("effort")
+        thinking: JsonValue = self._arguments.get("thinking")
+        reasoning: JsonObject = self._arguments.get("reasoning") or {}
+        effort = self._arguments.get("reasoning_effort") or reasoning.get("effort")
         is_off = isinstance(thinking, dict) and thinking.get("type") == "disabled"
         return (bool(thinking) and not is_off) or effort not in (None, "", "none")
 
@@ -319,9 +321,7 @@ class LiteLLMModel:
         return foreign if takes_items else [*foreign, "reasoning_items"]
 
     @cached_property
-    def _timeout(self) -> Any:
-        import httpx
-
+    def _timeout(self) -> httpx.Timeout:
         timeout = self._configured_timeout
         return (
             timeout if isinstance(timeout, httpx.Timeout) else httpx.Timeout(timeout, connect=connect_timeout(timeout))
@@ -333,7 +333,8 @@ class LiteLLMModel:
         response = read_response(raw)
         response.model = response.model or self.name
         if not self._has_price:  # If the model dict has a price, the loop computes the cost.
-            response.cost = (getattr(raw, "_hidden_params", None) or {}).get("response_cost")
+            hidden: JsonObject = getattr(raw, "_hidden_params", None) or {}
+            response.cost = hidden.get("response_cost")
         called_names = {call.name for call in response.tool_calls}
         self._rejected.check_forced(request.forced_tool, called_names, response.stop_reason)
         return response
@@ -352,14 +353,14 @@ class LiteLLMModel:
                     return
         else:
             self._rejected.remember(attempt.left_out)
-        raise self._error(error, attempt) from error
+        raise self.as_model_error(error, attempt) from error
 
     def _set_by_user(self, request: ModelRequest) -> set[str]:
         """Return the settings that the user set on the class or in the model dict."""
         names = {*request.declared, *self._arguments} - {"strict"}
         return names | {"strict"} if is_strict_by_user(request) else names
 
-    def _error(self, error: Exception, attempt: _LiteLLMAttempt) -> ModelError:
+    def as_model_error(self, error: Exception, attempt: _LiteLLMAttempt) -> ModelError:
         secrets = secrets_of(self._config, attempt.request)
         chain = error_chain(error, attempt.outer_error)
         redact_errors(chain, secrets)

@@ -16,7 +16,11 @@ from contextlib import suppress
 from functools import lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import aiohttp
+import httpx
+from yarl import URL
 
 from acorn.models.failures import NO_CONNECTION, TIMED_OUT, error_chain
 from acorn.models.lanes.http import proxy_of
@@ -25,9 +29,6 @@ from acorn.models.litellm.library import ignore_warnings, library, without_callb
 from acorn.models.litellm.translate import find_failure
 from acorn.models.retry import DEFAULT_TIMEOUT
 from acorn.types import JsonObject
-
-if TYPE_CHECKING:
-    from aiohttp import ClientResponse
 
 _clients: dict[asyncio.AbstractEventLoop, Any] = {}
 
@@ -44,8 +45,6 @@ async def http_client() -> Any:
 
 @lru_cache(maxsize=1)
 def _client_class() -> Any:
-    import httpx
-
     http: Any = library().llms.custom_httpx.http_handler
 
     class SendOnceHandler(http.AsyncHTTPHandler):  # type: ignore[misc]
@@ -54,7 +53,7 @@ def _client_class() -> Any:
         def create_client(self, timeout: Any = None, *_: object, **__: object) -> httpx.AsyncClient:
             return httpx.AsyncClient(
                 timeout=timeout or DEFAULT_TIMEOUT,
-                transport=_transport_class()(http.get_ssl_configuration()),
+                transport=_AiohttpTransport(http.get_ssl_configuration()),
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
                 follow_redirects=True,
             )
@@ -65,63 +64,57 @@ def _client_class() -> Any:
     return SendOnceHandler
 
 
-@lru_cache(maxsize=1)
-def _transport_class() -> Any:
-    import aiohttp
-    import httpx
-    from yarl import URL
+def _as_httpx_error(error: Exception) -> Exception:
+    """Return the equivalent error of httpx, which LiteLLM understands."""
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return httpx.ConnectTimeout(str(error))
+    if isinstance(error, TimeoutError):
+        return httpx.ReadTimeout(str(error))
+    error_class = httpx.ConnectError if isinstance(error, aiohttp.ClientConnectorError) else httpx.ReadError
+    return error_class(str(error) or type(error).__name__)
 
-    def as_httpx_error(error: Exception) -> Exception:
-        """Return the equivalent error of httpx, which LiteLLM understands."""
-        if isinstance(error, aiohttp.ConnectionTimeoutError):
-            return httpx.ConnectTimeout(str(error))
-        if isinstance(error, TimeoutError):
-            return httpx.ReadTimeout(str(error))
-        error_class = httpx.ConnectError if isinstance(error, aiohttp.ClientConnectorError) else httpx.ReadError
-        return error_class(str(error) or type(error).__name__)
 
-    class ResponseBody(httpx.AsyncByteStream):
-        def __init__(self, response: ClientResponse) -> None:
-            self._response = response
+class _ResponseBody(httpx.AsyncByteStream):
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
 
-        async def __aiter__(self) -> AsyncIterator[bytes]:
-            try:
-                async for piece in self._response.content.iter_any():
-                    yield piece
-            except (aiohttp.ClientError, OSError) as error:
-                raise as_httpx_error(error) from error
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for piece in self._response.content.iter_any():
+                yield piece
+        except (aiohttp.ClientError, OSError) as error:
+            raise _as_httpx_error(error) from error
 
-        async def aclose(self) -> None:
-            self._response.close()  # If it was read to the end, its connection is already back in the pool.
+    async def aclose(self) -> None:
+        self._response.close()  # If it was read to the end, its connection is already back in the pool.
 
-    class AiohttpTransport(httpx.AsyncBaseTransport):
-        def __init__(self, verify: Any) -> None:
-            self._verify = verify
 
-        async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-            # httpx has copied the credentials of the URL into a header. aiohttp rejects having both.
-            bare = request.url.copy_with(username=None, password=None) if request.url.userinfo else request.url
-            url, timeouts = str(bare), request.extensions.get("timeout", {})
-            timeout = aiohttp.ClientTimeout(sock_connect=timeouts.get("connect"), sock_read=timeouts.get("read"))
-            session = await current_session()
-            try:
-                response = await session.request(
-                    request.method,
-                    URL(url, encoded=True),
-                    data=await request.aread() or None,
-                    headers=request.headers,
-                    timeout=timeout,
-                    proxy=proxy_of(url),
-                    ssl=self._verify,
-                    allow_redirects=False,
-                    auto_decompress=False,
-                )
-            except (aiohttp.ClientError, OSError) as error:
-                raise as_httpx_error(error) from error
-            body = ResponseBody(response)
-            return httpx.Response(response.status, headers=response.headers, stream=body, request=request)
+class _AiohttpTransport(httpx.AsyncBaseTransport):
+    def __init__(self, verify: Any) -> None:
+        self._verify = verify
 
-    return AiohttpTransport
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        # httpx has copied the credentials of the URL into a header. aiohttp rejects having both.
+        bare = request.url.copy_with(username=None, password=None) if request.url.userinfo else request.url
+        url, timeouts = str(bare), request.extensions.get("timeout", {})
+        timeout = aiohttp.ClientTimeout(sock_connect=timeouts.get("connect"), sock_read=timeouts.get("read"))
+        session = await current_session()
+        try:
+            response = await session.request(
+                request.method,
+                URL(url, encoded=True),
+                data=await request.aread() or None,
+                headers=request.headers,
+                timeout=timeout,
+                proxy=proxy_of(url),
+                ssl=self._verify,
+                allow_redirects=False,
+                auto_decompress=False,
+            )
+        except (aiohttp.ClientError, OSError) as error:
+            raise _as_httpx_error(error) from error
+        body = _ResponseBody(response)
+        return httpx.Response(response.status, headers=response.headers, stream=body, request=request)
 
 
 class RawStream:
@@ -142,8 +135,6 @@ class RawStream:
 
     def _replace_lines(self) -> None:
         """Split the lines here: httpx also splits at U+2028 and similar, which JSON may contain, and loses the line."""
-        import httpx
-
         lines: Any = getattr(self._inner, "streaming_response", None)
         is_async = hasattr(lines, "ag_frame")
         if getattr(lines, "__name__", "") != ("aiter_lines" if is_async else "iter_lines"):
@@ -180,8 +171,6 @@ class RawStream:
     def _check_deadline(self) -> None:
         """Raise if the time is up. The timeout of httpx limits only the wait for the next piece, even a keep-alive."""
         if self._deadline is not None and monotonic() > self._deadline:
-            import httpx
-
             raise httpx.ReadTimeout("The response was not complete in time.")
 
     def _decode_line(self, line: bytes) -> str:

@@ -131,7 +131,7 @@ def _input(text: str, shape: Shape) -> object:
             raise _invalid("messages", "The last message must be the input as JSON.")
         return value
     value = _read_json(text) if field is None or len(shape.schema.model_fields) > 1 else None
-    if isinstance(value, dict) and (field is None or set(value) <= shape._accepted):
+    if isinstance(value, dict) and (field is None or set(value) <= shape.accepted_names):
         return value
     if field is None:
         names = ", ".join(f"`{name}`" for name in shape.schema.model_fields)

@@ -17,7 +17,7 @@ from acorn.errors import DeclarationError, LimitError
 from acorn.journal import ResultMessage
 from acorn.models.port import Model, ModelResponse, Price, models_of
 from acorn.record import Run
-from acorn.types import ToolCall, ToolResult, Usage
+from acorn.types import JsonValue, ToolCall, ToolResult, Usage
 
 _ANSWER_SHARE = 0.1
 """The share of the seconds of a run that is reserved for the answer, at least."""

@@ -12,9 +12,9 @@ from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-import httpx
 from pydantic_core import from_json
 
 from acorn._formats.json import copy_json
@@ -22,6 +22,7 @@ from acorn._formats.redact import redact
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.failures import (
     TIMED_OUT,
+    FailureDetails,
     RejectedSettings,
     error_chain,
     is_strict_by_user,
@@ -48,11 +49,9 @@ from acorn.models.litellm.translate import (
     LiteLLMStreamReader,
     adapt_arguments,
     anthropic_tool,
-    find_failure,
     injection_points,
     is_bad_request,
     is_too_long,
-    limit_timeout,
     provider_message,
     read_response,
     suggest_litellm_fix,
@@ -60,7 +59,6 @@ from acorn.models.litellm.translate import (
     with_blocks,
     with_documents,
 )
-from acorn.models.litellm.transport import RawStream, http_client
 from acorn.models.port import (
     Delta,
     ModelRequest,
@@ -71,8 +69,12 @@ from acorn.models.port import (
     price_in,
 )
 from acorn.models.providers import check_key, custom_address, provider_in_id
-from acorn.models.retry import DEFAULT_TIMEOUT, connect_timeout, parse_retry_after, parse_timeout
+from acorn.models.retry import DEFAULT_TIMEOUT, parse_retry_after, parse_timeout
 from acorn.types import JsonObject, JsonValue
+
+if TYPE_CHECKING:
+    import httpx
+
 
 _STREAM_ARGUMENTS: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
 
@@ -216,7 +218,9 @@ class LiteLLMModel:
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
         reader, deadline = LiteLLMStreamReader(has_cost=not self._has_price), _deadline_of(request)
         with _LiteLLMAttempt(self, request) as attempt:
-            with closing(RawStream(self._send(attempt, **_STREAM_ARGUMENTS), deadline, self._arguments)) as raw:
+            response = self._send(attempt, **_STREAM_ARGUMENTS)
+            raw: RawStream = _transport().RawStream(response, deadline, self._arguments)
+            with closing(raw):
                 for chunk in raw:
                     yield from reader.read(chunk, raw.finish_reason)
             yield from reader.finish(raw.finish_reason, raw.refusal)
@@ -225,8 +229,9 @@ class LiteLLMModel:
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         reader, deadline = LiteLLMStreamReader(has_cost=not self._has_price), _deadline_of(request)
         with _LiteLLMAttempt(self, request) as attempt:
-            stream = await self._asend(attempt, **_STREAM_ARGUMENTS)
-            async with aclosing(RawStream(stream, deadline, self._arguments)) as raw:
+            response = await self._asend(attempt, **_STREAM_ARGUMENTS)
+            raw: RawStream = _transport().RawStream(response, deadline, self._arguments)
+            async with aclosing(raw):
                 async for chunk in raw:
                     for delta in reader.read(chunk, raw.finish_reason):
                         yield delta
@@ -263,7 +268,7 @@ class LiteLLMModel:
     async def _client_argument(self) -> JsonObject:
         """Return acorn's HTTP client if LiteLLM accepts one. LiteLLM's own resends a request if a connection breaks."""
         is_free = {"client", "ssl_verify", "shared_session"}.isdisjoint(self._arguments)
-        return {"client": await http_client()} if is_free and takes_client(self.provider) else {}
+        return {"client": await _transport().http_client()} if is_free and takes_client(self.provider) else {}
 
     def _call_arguments(self, attempt: _LiteLLMAttempt) -> JsonObject:
         left_out = self._rejected.known | attempt.left_out
@@ -279,7 +284,9 @@ class LiteLLMModel:
             "messages": self._messages(request),
             **({"tools": self._tools(request)} if request.tools else {}),
             "max_retries": 0,
-            "timeout": self._timeout if request.timeout is None else limit_timeout(self._timeout, request.timeout),
+            "timeout": self._timeout
+            if request.timeout is None
+            else _transport().limit_timeout(self._timeout, request.timeout),
             "_skip_mcp_handler": True,  # Otherwise LiteLLM searches all messages for MCP references.
         }
         if request.forced_tool and "tool_choice" not in left_out:
@@ -322,10 +329,8 @@ class LiteLLMModel:
 
     @cached_property
     def _timeout(self) -> httpx.Timeout:
-        timeout = self._configured_timeout
-        return (
-            timeout if isinstance(timeout, httpx.Timeout) else httpx.Timeout(timeout, connect=connect_timeout(timeout))
-        )
+        timeout: httpx.Timeout = _transport().timeout_of(self._configured_timeout)
+        return timeout
 
     def _read_response(self, raw: Any, request: ModelRequest) -> ModelResponse:
         if not raw.choices:
@@ -364,7 +369,7 @@ class LiteLLMModel:
         secrets = secrets_of(self._config, attempt.request)
         chain = error_chain(error, attempt.outer_error)
         redact_errors(chain, secrets)
-        failure = find_failure(chain)
+        failure: FailureDetails = _transport().find_failure(chain)
         message = "" if failure.problem == TIMED_OUT else redact(provider_message(error), secrets)
         set_by_user = self._set_by_user(attempt.request)
         suggestion = suggest_litellm_fix(error, failure, message, set_by_user, self.name)
@@ -390,3 +395,10 @@ def _private_copy(value: list[JsonObject], written: Callable[[], bytes] | None) 
     """Return a deep copy. If the JSON already exists, parsing it is the fastest way to copy."""
     copy: list[JsonObject] = copy_json(value) if written is None else from_json(written())
     return copy
+
+
+def _transport() -> ModuleType:
+    """Return the module that sends requests. It loads httpx and aiohttp, which a missing key does not need."""
+    from acorn.models.litellm import transport
+
+    return transport

@@ -1,8 +1,7 @@
 """Translation between acorn's requests and responses and those of LiteLLM, whose format is OpenAI's.
 
-The second part lists media that LiteLLM or a provider would lose or download. The third part reads errors: LiteLLM's
-types and statuses are partly guesses, and the original error of httpx is in the chain of causes. Nothing here performs
-I/O.
+The second part lists media that LiteLLM or a provider would lose or download. The third part reads the messages of
+errors. Nothing here performs I/O.
 """
 
 from __future__ import annotations
@@ -13,14 +12,11 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Any, Protocol
 
-import httpx
 from pydantic_core import from_json
 
 from acorn.models.failures import (
     CHECK_MODEL_ID,
-    NO_CONNECTION,
     TIMED_OUT,
-    UNREADABLE,
     FailureDetails,
     rejected_setting,
     suggest_fix,
@@ -55,14 +51,6 @@ def adapt_arguments(arguments: JsonObject, provider: str) -> JsonObject:
     if provider == "anthropic":
         adapted |= adapted.pop("extra_body", None) or {}
     return adapted
-
-
-def limit_timeout(timeout: httpx.Timeout, seconds_left: float) -> httpx.Timeout:
-    """Return a copy of a timeout of httpx that does not exceed the seconds left."""
-    parts = {
-        name: seconds_left if part is None else min(part, seconds_left) for name, part in timeout.as_dict().items()
-    }
-    return type(timeout)(**{name: max(0.001, part) for name, part in parts.items()})
 
 
 def anthropic_tool(tool: JsonObject) -> JsonObject:
@@ -345,50 +333,11 @@ def _is_openai_compatible(provider: str) -> bool:
 
 # Failures
 
-_RELIABLE_ERRORS = (
-    "AuthenticationError",
-    "NotFoundError",
-    "RateLimitError",
-    "PermissionDeniedError",
-    "ContextWindowExceededError",
-    "ContentPolicyViolationError",
-    "UnprocessableEntityError",
-)
-"""LiteLLM's errors with a reliable status. It also raises others for an unreadable response, with a made-up 500."""
-_PARSING_ERRORS = (LookupError, AttributeError, TypeError, json.JSONDecodeError)
-"""Errors within LiteLLM if a response has an unexpected form."""
-_PARSING_MESSAGES = ("Unable to get json response", "with no 'choices'")
 _ERROR_PREFIX = re.compile(r"^(?:litellm\.)?(?:\w*(?:Error|Timeout|Exception) ?)+(?::|- )\s*")
 _ERROR_SUFFIX = re.compile(
     r"\s*(?:Traceback \(most recent|Original exception: | Handle with `litellm\.|\.? To drop these, set `litellm\.).*",
     re.DOTALL,
 )
-
-
-def find_failure(chain: list[BaseException]) -> FailureDetails:
-    """Return the HTTP status and headers of the response, or the problem with the connection."""
-    for cause in chain:
-        if isinstance(cause, httpx.HTTPStatusError):
-            return FailureDetails(cause.response.status_code, cause.response.headers)
-    for cause in chain:
-        if isinstance(cause, httpx.TimeoutException):
-            return FailureDetails(problem=TIMED_OUT)
-        if isinstance(cause, httpx.TransportError | ConnectionError):
-            return FailureDetails(problem=NO_CONNECTION)
-    error = chain[0]
-    kind, status = type(error).__name__, getattr(error, "status_code", None)
-    if kind == "Timeout":
-        return FailureDetails(problem=TIMED_OUT)
-    if isinstance(status, int) and kind in _RELIABLE_ERRORS:
-        return FailureDetails(status, getattr(error, "litellm_response_headers", None) or {})
-    if kind == "MidStreamFallbackError":  # LiteLLM raises it if a provider reports an error within a stream.
-        for cause in chain[1:]:
-            if any(base.__name__ == "BaseLLMException" for base in type(cause).__mro__):
-                return FailureDetails(getattr(cause, "status_code", None))
-    is_unreadable = any(isinstance(cause, _PARSING_ERRORS) for cause in chain) or any(
-        message in str(error) for message in _PARSING_MESSAGES
-    )
-    return FailureDetails(problem=UNREADABLE if is_unreadable and not is_bad_request(error) else "")
 
 
 def provider_message(error: Exception) -> str:

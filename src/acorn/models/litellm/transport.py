@@ -3,8 +3,11 @@
 LiteLLM uses httpx, whose asynchronous pool becomes slow with many concurrent requests. The client here sends through
 the aiohttp session of the native lanes, of which there is one for each event loop.
 
+This module loads httpx and aiohttp, so the adapter imports it with the first request.
+
 `RawStream` adds to a stream of LiteLLM what it lacks: lines as they were sent, the provider's finish reason, a deadline
-and a way to close it.
+and a way to close it. `find_failure` reads errors: LiteLLM's types and statuses are partly guesses, and the original
+error of httpx is in the chain of causes.
 """
 
 from __future__ import annotations
@@ -22,12 +25,12 @@ import aiohttp
 import httpx
 from yarl import URL
 
-from acorn.models.failures import NO_CONNECTION, TIMED_OUT, error_chain
+from acorn.models.failures import NO_CONNECTION, TIMED_OUT, UNREADABLE, FailureDetails, error_chain
 from acorn.models.lanes.http import proxy_of
 from acorn.models.lanes.http_async import current_session
 from acorn.models.litellm.library import ignore_warnings, library, without_callbacks
-from acorn.models.litellm.translate import find_failure
-from acorn.models.retry import DEFAULT_TIMEOUT
+from acorn.models.litellm.translate import is_bad_request
+from acorn.models.retry import DEFAULT_TIMEOUT, connect_timeout
 from acorn.types import JsonObject
 
 _clients: dict[asyncio.AbstractEventLoop, Any] = {}
@@ -115,6 +118,21 @@ class _AiohttpTransport(httpx.AsyncBaseTransport):
             raise _as_httpx_error(error) from error
         body = _ResponseBody(response)
         return httpx.Response(response.status, headers=response.headers, stream=body, request=request)
+
+
+def timeout_of(configured: float | httpx.Timeout | None) -> httpx.Timeout:
+    """Return a configured timeout as a timeout of httpx."""
+    if isinstance(configured, httpx.Timeout):
+        return configured
+    return httpx.Timeout(configured, connect=connect_timeout(configured))
+
+
+def limit_timeout(timeout: httpx.Timeout, seconds_left: float) -> httpx.Timeout:
+    """Return a copy of a timeout of httpx that does not exceed the seconds left."""
+    parts = {
+        name: seconds_left if part is None else min(part, seconds_left) for name, part in timeout.as_dict().items()
+    }
+    return type(timeout)(**{name: max(0.001, part) for name, part in parts.items()})
 
 
 class RawStream:
@@ -237,3 +255,46 @@ class RawStream:
             close = getattr(holder, "aclose", None)
             if close is not None:
                 await close()
+
+
+# Failures
+
+_RELIABLE_ERRORS = (
+    "AuthenticationError",
+    "NotFoundError",
+    "RateLimitError",
+    "PermissionDeniedError",
+    "ContextWindowExceededError",
+    "ContentPolicyViolationError",
+    "UnprocessableEntityError",
+)
+"""LiteLLM's errors with a reliable status. It also raises others for an unreadable response, with a made-up 500."""
+_PARSING_ERRORS = (LookupError, AttributeError, TypeError, json.JSONDecodeError)
+"""Errors within LiteLLM if a response has an unexpected form."""
+_PARSING_MESSAGES = ("Unable to get json response", "with no 'choices'")
+
+
+def find_failure(chain: list[BaseException]) -> FailureDetails:
+    """Return the HTTP status and headers of the response, or the problem with the connection."""
+    for cause in chain:
+        if isinstance(cause, httpx.HTTPStatusError):
+            return FailureDetails(cause.response.status_code, cause.response.headers)
+    for cause in chain:
+        if isinstance(cause, httpx.TimeoutException):
+            return FailureDetails(problem=TIMED_OUT)
+        if isinstance(cause, httpx.TransportError | ConnectionError):
+            return FailureDetails(problem=NO_CONNECTION)
+    error = chain[0]
+    kind, status = type(error).__name__, getattr(error, "status_code", None)
+    if kind == "Timeout":
+        return FailureDetails(problem=TIMED_OUT)
+    if isinstance(status, int) and kind in _RELIABLE_ERRORS:
+        return FailureDetails(status, getattr(error, "litellm_response_headers", None) or {})
+    if kind == "MidStreamFallbackError":  # LiteLLM raises it if a provider reports an error within a stream.
+        for cause in chain[1:]:
+            if any(base.__name__ == "BaseLLMException" for base in type(cause).__mro__):
+                return FailureDetails(getattr(cause, "status_code", None))
+    is_unreadable = any(isinstance(cause, _PARSING_ERRORS) for cause in chain) or any(
+        message in str(error) for message in _PARSING_MESSAGES
+    )
+    return FailureDetails(problem=UNREADABLE if is_unreadable and not is_bad_request(error) else "")

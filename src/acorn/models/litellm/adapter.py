@@ -75,6 +75,8 @@ from acorn.types import JsonObject, JsonValue
 if TYPE_CHECKING:
     import httpx
 
+    from acorn.models.litellm.transport import RawStream
+
 
 _STREAM_ARGUMENTS: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
 

@@ -63,11 +63,11 @@ class ThreadedModel(ScriptedModel):
         super().__init__(replies, **options)
         self._given = given
 
-    def _next(self, request: ModelRequest) -> tuple[Scripted, int]:
-        return super()._next(translated(request, self._given))
+    def _next_reply(self, request: ModelRequest) -> tuple[Scripted, int]:
+        return super()._next_reply(translated(request, self._given))
 
-    def _answer(self, reply: Scripted, request: ModelRequest, at: int) -> ModelResponse:
-        return self._given.note(super()._answer(reply, request, at))
+    def _respond(self, reply: Scripted, request: ModelRequest, at: int) -> ModelResponse:
+        return self._given.note(super()._respond(reply, request, at))
 
 
 class RawThreadedModel(RawModel):

@@ -1,36 +1,25 @@
 """The interface between the library and its surfaces.
 
 A surface is a part of acorn that uses the library from outside: `cli`, `web`, `mcp`, `durable` and `testing`. Surfaces
-import `acorn`, its public modules and this module, and no other private module. A third party could write a surface
-with the same means. `import acorn` does not load this module.
+import `acorn`, its public modules, this module and `acorn._inside_runs`, and no other private module. A third party
+could write a surface with the same means. `import acorn` does not load this module. It does not load `asyncio`, so that
+`import acorn.testing` stays light: `acorn._inside_runs` has the functions that start and drive runs.
 
-The functions are grouped by task: agents, inputs, runs, stored runs, messages, redaction, text, tools.
+The functions are grouped by task: agents, inputs, stored runs, messages, redaction, text, tools.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from threading import Event
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from acorn import Run, module
+from acorn import module
 from acorn._base.interrupts import StopSignal
 from acorn._base.startup import raise_on_interrupt
-from acorn._call.batch import Batch, Item
-from acorn._call.call import AgentCaller as _AgentCaller
-from acorn._call.call import adrive_tree as _adrive_tree
-from acorn._call.call import aresume_stream, resume_stream, stored_settings
-from acorn._call.call import drive_tree as _drive_tree
-from acorn._call.call import load_queued as _load_queued
-from acorn._call.explain import Explanation, tool_name
-from acorn._call.explain import example_input as _example_input
-from acorn._call.explain import explain as explain_agent
-from acorn._call.plan import plan_call as check_agent
 from acorn._declare import spec_cache as _specs
 from acorn._declare.agent import BatchItem as _BatchItem
 from acorn._declare.agent import call_options as _call_options
@@ -40,13 +29,6 @@ from acorn._declare.tools.collect import FunctionTool as _FunctionTool
 from acorn._declare.tools.collect import make_tool as _make_tool
 from acorn._declare.tools.decorator import options_of as _options_of
 from acorn._declare.tools.kinds import Tool
-from acorn._drive.bridge import LoopBoundCall, call_async, is_async
-from acorn._drive.bridge import call_sync as _call_sync
-from acorn._drive.bridge import start_thread as _start_thread
-from acorn._drive.commit import status_of as _status_of
-from acorn._drive.load import build_in_thread as _build_in_thread
-from acorn._drive.owner_loop import OwnerLoop
-from acorn._drive.tree import current_machine
 from acorn._formats.blobs import describe_blobs, read_without_blobs, to_saved_data
 from acorn._formats.content import text_of
 from acorn._formats.json import (
@@ -81,36 +63,27 @@ from acorn._record.saved_form import write_entry as entry_to_json
 from acorn._record.saved_form import write_request as request_to_json
 from acorn.errors import InputError
 from acorn.journal import Entry
-from acorn.stores.port import Status, Store, StoredRun
-from acorn.types import JsonObject
+from acorn.stores.port import StoredRun
+from acorn.types import JsonObject, is_json_object, is_list_or_tuple
 
 __all__ = [
     # Types and wire names
     "FINISH",
     "RESULT",
     "AgentDescription",
-    "Batch",
-    "Explanation",
     "StopSignal",
-    "Item",
     "JsonSchema",
-    "LoopBoundCall",
     "MisfitError",
-    "OwnerLoop",
     "Problem",
-    "ClaimedRun",
     "RecordedError",
     "Shape",
     "Tool",
     # Agents
     "agent_name",
-    "check_agent",
     "describe_agent",
-    "example_input",
-    "explain_agent",
     "instance_of",
     "is_agent",
-    "tool_name",
+    "is_instance",
     # Inputs and schemas
     "aliases_of",
     "describe_schema",
@@ -122,10 +95,7 @@ __all__ = [
     "parse_input",
     "describe_errors",
     # Runs
-    "aresume",
-    "aresume_stream",
     "in_batch",
-    "resume_stream",
     # Stored runs
     "class_in_journal",
     "entry_to_json",
@@ -134,7 +104,6 @@ __all__ = [
     "read_stored_entries",
     "request_to_json",
     "stored_file",
-    "stored_settings",
     "to_saved_data",
     "read_without_blobs",
     # Messages of the machine
@@ -159,11 +128,7 @@ __all__ = [
     "to_json_text",
     "replace_surrogates",
     # Tools and event loops
-    "call_async",
-    "call_in_thread",
     "describe_as_tool",
-    "current_machine",
-    "is_async",
     "is_tool_name",
     "new_tool",
     # The process
@@ -217,7 +182,7 @@ def describe_agent(agent: AgentOrClass) -> AgentDescription:
         max_steps=spec.max_steps,
         limits={name: value for name in _LIMITS if (value := getattr(spec, name)) is not None},
         tools=spec.tools,
-        branches={name: entry["module"] if isinstance(entry, Mapping) else entry for name, entry in entries},
+        branches={name: entry["module"] if _is_mapping(entry) else entry for name, entry in entries},
         source_count=len(spec.sources),
         store=spec.store,
         model=spec.model,
@@ -229,21 +194,21 @@ def agent_name(agent: AgentOrClass) -> str:
     return _specs.agent_name(_specs.class_of(agent))
 
 
-def is_agent(value: object) -> bool:
+def is_agent(value: object) -> TypeGuard[AgentOrClass]:
     """Return whether a value is a module class, also one with type arguments, or an instance."""
     return _specs.is_agent(value)
+
+
+def is_instance(value: object) -> TypeGuard[Agent]:
+    """Return whether a value is an instance of a module class."""
+    return isinstance(value, module)
 
 
 def instance_of(agent: AgentOrClass) -> Agent:
     """Return an agent as it is, or a new instance of a class."""
     instance = _specs.instance_of(agent)
-    assert isinstance(instance, module)
+    assert is_instance(instance)
     return instance
-
-
-def example_input(agent: Agent) -> Any:
-    """Make up an input that an agent accepts; None if it takes no input."""
-    return _example_input(_specs.spec_of(agent))
 
 
 # Inputs and schemas
@@ -253,7 +218,7 @@ def parse_input(agent: Agent, values: object) -> BaseModel:
     """Validate a JSON object as the input of an agent; an `InputError` names every wrong field."""
     spec = _specs.spec_of(agent)
     shape, owner = spec.input, spec.owner
-    if not isinstance(values, dict):
+    if not is_json_object(values):
         raise InputError(f"The input of `{owner}` must be a JSON object.")
     has_unknown = any(name not in shape.accepted_names for name in values) and not shape.allows_extra
     try:
@@ -286,50 +251,6 @@ def in_batch(agent: AgentT, batch: str, index: int) -> AgentT:
     """Make the next run of an agent an item of a batch, as the runs of a chat are. Returns the agent."""
     _set_call_options(agent, replace(_call_options(agent), item=_BatchItem(batch, index)))
     return agent
-
-
-async def aresume(agent: Agent, run_id: str, answers: object, *, is_one: bool) -> Run:
-    """Resume a stored run on the event loop. `answers` is one answer if `is_one`, else answers by request id."""
-    return await _AgentCaller[Any, Any](agent).aresume(run_id, answers, is_single=is_one)
-
-
-class ClaimedRun:
-    """A run that a queue delivered and that this process has claimed."""
-
-    def __init__(self, agent: Agent, stored: Sequence[StoredRun], store: Store, stop: Event | None) -> None:
-        """Load the run. Once `stop` is set, the run stops at its next commit with a `StopSignal`."""
-        self._run_id = stored[0].facts.id
-        self._tree = _load_queued(agent, stored, store)
-        self._tree.stop_event = stop
-
-    @classmethod
-    async def build(cls, build: Callable[[], ClaimedRun]) -> ClaimedRun:
-        """Load a run in a thread. If the caller is cancelled meanwhile, the claim is released."""
-        loaded: list[ClaimedRun] = []
-
-        def load() -> tuple[Any, str]:
-            loaded.append(build())
-            return loaded[0]._tree, loaded[0]._run_id
-
-        await _build_in_thread(load)
-        return loaded[0]
-
-    def drive(self) -> Run:
-        """Drive the run until it ends or pauses."""
-        return _drive_tree(self._tree, self._run_id)
-
-    async def adrive(self) -> Run:
-        """Drive the run on the event loop until it ends or pauses."""
-        return await _adrive_tree(self._tree, self._run_id)
-
-    @property
-    def status(self) -> Status:
-        return _status_of(self._tree.machines[self._run_id])
-
-    @property
-    def fatal_error(self) -> BaseException | None:
-        """The error after which the run could not be committed."""
-        return self._tree.fatal_error
 
 
 # Stored runs
@@ -384,9 +305,13 @@ def without_summary_introduction(summary: str) -> str:
 
 def secrets_of_model(model: object) -> set[str]:
     """Return the secrets in the declaration of a model, or of a list of models."""
-    if isinstance(model, list | tuple):
+    if is_list_or_tuple(model):
         return {secret for each in model for secret in secrets_of_model(each)}
-    return find_secrets(model) if isinstance(model, Mapping) else set()
+    return find_secrets(model) if _is_mapping(model) else set()
+
+
+def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, Mapping)
 
 
 # Tools and event loops
@@ -408,8 +333,3 @@ def new_tool(function: Callable[..., object], where: str) -> Tool:
 def describe_as_tool(agent: Agent, where: str, owner: str) -> JsonObject:
     """Return the name, the description and the parameters of an agent as a tool."""
     return _make_tool(agent, where, owner, {}).schema
-
-
-def call_in_thread(function: Callable[..., Any], *args: object) -> Future[Any]:
-    """Call a sync or async function in a new thread, with a copy of the caller's context."""
-    return _start_thread(_call_sync, function, *args)

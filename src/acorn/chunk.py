@@ -148,6 +148,16 @@ class StreamChunk(Generic[Out]):
         index, id, name, pieces = self._call
         return {"index": index, "id": id, "name": name, "arguments": "".join(pieces[: self._count])}
 
+    @property
+    def call_index(self) -> int | None:
+        """The index of the tool call, if the chunk has a part of one. Cheaper than `tool_call`."""
+        return None if self._call is None else self._call[0]
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the chunk has a part of the answer, which `partial` parses."""
+        return self._answer is not None
+
     def _parse(self) -> tuple[Any, tuple[str, ...]]:
         if self._parsed is None:
             self._parsed = (None, ()) if self._answer is None else self._answer.at(self._count)

@@ -62,6 +62,19 @@ _FIELDS = ("data", "url", "media_type", "name")
 _KEYS = {*_FIELDS, "kind", "sha256", "bytes"}
 
 
+class UnknownMediaTypeError(ValueError):
+    """Data whose media type is not given and cannot be guessed."""
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(problem, fix)
+        self.problem = problem
+        self.fix = fix
+        """What to change in Python code."""
+
+    def __str__(self) -> str:
+        return f"{self.problem}. {self.fix}"
+
+
 class Media(ContentPart):
     """The base class of images, audio and files."""
 
@@ -142,7 +155,7 @@ class Media(ContentPart):
         other_type = _signature_type(raw) or by_name
         if other_type is not None:
             raise ValueError(f"{where} is {other_type}, but must be {cls._word}")
-        raise ValueError(f"the type of {where} is unknown. Set `media_type`, such as `{cls._example()}`")
+        raise UnknownMediaTypeError(f"the type of {where} is unknown", f"Set `media_type`, such as `{cls._example()}`")
 
     @classmethod
     def _check_type(cls, media_type: Any, where: str) -> str:

@@ -105,6 +105,23 @@ def start_python(folder: Path, *words: str) -> subprocess.Popen[str]:
     )
 
 
+def wait_for_line(process: subprocess.Popen[str], pattern: str, name: str = "stderr") -> str:
+    """Return the text in the output of a process that matches a pattern. Fail if it ends or takes too long."""
+    stream = process.stderr if name == "stderr" else process.stdout
+    assert stream is not None
+    timer = threading.Timer(PATIENCE, process.kill)
+    timer.start()
+    try:
+        lines = []
+        while line := stream.readline():
+            if match := re.search(pattern, line):
+                return match[0]
+            lines.append(line)
+    finally:
+        timer.cancel()
+    raise AssertionError(f"no line of {name} matches {pattern!r}: {lines}")
+
+
 @pytest.fixture(scope="module")
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     folder = tmp_path_factory.mktemp("served")
@@ -272,15 +289,13 @@ def test_mcp_serve_ends_cleanly_on_ctrl_c(tmp_path: Path, http: bool) -> None:
     assert process.stderr is not None
     assert process.stdin is not None
     if http:
-        while "Serving MCP" not in process.stderr.readline():
-            pass
+        wait_for_line(process, "Serving MCP")
     else:
         hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
         asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}
         process.stdin.write(json.dumps(asked) + "\n")
         process.stdin.flush()
-        assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["id"] == 1
+        assert json.loads(wait_for_line(process, ".+", "stdout"))["id"] == 1
     os.killpg(process.pid, signal.SIGINT)
     process.wait(PATIENCE)  # With its standard input open.
     _, err = process.communicate()
@@ -295,10 +310,7 @@ def test_mcp_serve_ends_cleanly_on_ctrl_c(tmp_path: Path, http: bool) -> None:
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("web")
     process = start(folder, *TARGETS, "--http", "0")
-    assert process.stderr is not None
-    while not (found := re.search(r"http://\S+/mcp", process.stderr.readline())):
-        pass
-    yield found[0]
+    yield wait_for_line(process, r"http://\S+/mcp")
     process.kill()
     process.communicate()
 

@@ -70,7 +70,7 @@ def test_override_applies_to_existing_instances_and_ends_with_block() -> None:
     assert len(agent.model.requests) == 1
     with pytest.raises(KeyError), Agent.override(model=inside):
         raise KeyError
-    with pytest.raises(AssertionError, match="asked 2 times"):
+    with pytest.raises(AssertionError, match="received 2 requests"):
         agent()
 
 

@@ -210,13 +210,13 @@ def test_unexpected_request_raises(ask: Ask) -> None:
     model = ScriptedModel(["only this"], name="some-model")
     ask(model, request())
     with pytest.raises(
-        AssertionError, match=r"`some-model` was asked 2 times, but its script has 1 reply\. .*what now"
+        AssertionError, match=r"`some-model` received 2 requests, but its script has 1 reply\. .*what now"
     ):
         ask(model, request("what now?"))
 
 
 def test_unexpected_request_in_run_fails_test(call: Call) -> None:
-    with pytest.raises(AssertionError, match="asked once, but its script has 0 replies"):
+    with pytest.raises(AssertionError, match="received 1 request, but its script has 0 replies"):
         call(Asker(model=ScriptedModel([])), question="?")
 
 
@@ -233,17 +233,17 @@ def test_swallowed_unexpected_request_is_raised_by_done(call: Call, script: Scri
         max_steps = 3
 
     call(Outer(model=script(calling("delegate", question="a"), finish(answer="b"))), question="?")
-    with pytest.raises(AssertionError, match="asked once, but its script has 0 replies"):
+    with pytest.raises(AssertionError, match="received 1 request, but its script has 0 replies"):
         inner.done()
 
 
 def test_unused_reply_is_raised_by_done() -> None:
     model = ScriptedModel(["a", "b", "c"], name="some-model")
     model.complete(request())
-    with pytest.raises(AssertionError, match="`some-model` has 2 unused replies, the first of them 'b'"):
+    with pytest.raises(AssertionError, match=r"`some-model` has 2 unused replies\. The first one is 'b'"):
         model.done()
     model.complete(request())
-    with pytest.raises(AssertionError, match="has 1 unused reply, the first of them 'c'"):
+    with pytest.raises(AssertionError, match=r"has 1 unused reply\. The first one is 'c'"):
         model.done()
     model.complete(request())
     model.done()
@@ -266,7 +266,7 @@ def test_invalid_reply_raises(ask: Ask) -> None:
     made: Any = ScriptedModel(lambda asked: None)  # type: ignore[arg-type, return-value]
     listed: Any = ScriptedModel([5])  # type: ignore[list-item]
     for model, what in ((made, "None"), (listed, "5")):
-        with pytest.raises(AssertionError, match=f"holds {what}, which is neither a reply nor a failure"):
+        with pytest.raises(AssertionError, match=rf"contains {what}\. Use a `Reply`"):
             ask(model, request())
 
 
@@ -448,7 +448,7 @@ def test_by_turn_chooses_reply_by_conversation(call: Call) -> None:
             again.complete(request)
     assert run.output == Answer(answer="c")
     given = [again.complete(request).tool_calls for request in turns.requests]
-    assert given == [turns._answer(reply, turns.requests[0], at).tool_calls for at, reply in enumerate(replies)]
+    assert given == [turns._respond(reply, turns.requests[0], at).tool_calls for at, reply in enumerate(replies)]
 
 
 def test_by_turn_ignores_prior_conversation() -> None:
@@ -467,7 +467,7 @@ def test_by_turn_reports_unused_and_missing_replies() -> None:
     with pytest.raises(AssertionError, match="1 unused reply"):
         model.done()
     short = ScriptedModel([calling("search", query="a")], by_turn=True)
-    with pytest.raises(AssertionError, match=r"asked for turn 2, but its script has 1 reply\."):
+    with pytest.raises(AssertionError, match=r"received turn 2, but its script has 1 reply\."):
         Searcher(model=short)(question="?")
 
 

@@ -54,7 +54,7 @@ from acorn.models import ModelRequest, ModelResponse, Price, RawCall
 from acorn.models.port import Delta
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calls
-from acorn.testing.scripted import cut
+from acorn.testing.scripted import split_response
 
 RUNS = 20_000 if os.environ.get("ACORN_TORTURE") == "1" else 150
 
@@ -446,7 +446,7 @@ def test_model_stream_iterators_need_no_close(stream: Stream) -> None:
 
     class Simple(RawModel):
         def stream(self, request: ModelRequest) -> Any:
-            return Pieces(list(cut(self.complete(request), 5)))
+            return Pieces(list(split_response(self.complete(request), 5)))
 
         astream = stream
 
@@ -1567,7 +1567,9 @@ class Flowing(RawModel):
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
         response = self.complete(request)
-        yield from cut(response, self.chance.choice([1, 2, 5, 50, 10**6] if len(str(response)) < 5000 else [10**5]))
+        yield from split_response(
+            response, self.chance.choice([1, 2, 5, 50, 10**6] if len(str(response)) < 5000 else [10**5])
+        )
         yield Delta(extra=response.extra or None)
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:

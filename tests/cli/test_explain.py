@@ -110,7 +110,7 @@ def test_explain_shows_first_request_and_size(acorn: Acorn, agent: Path) -> None
 
 
 def test_explain_reports_warnings(acorn: Acorn, agent: Path) -> None:
-    odd = "\n".join(acorn("explain", f"{agent}:Researcher", "--question", "x", "--json").output["odd"])
+    warnings = "\n".join(acorn("explain", f"{agent}:Researcher", "--question", "x", "--json").output["warnings"])
     for words in (
         "no `model` is set",
         "tools without `max_steps`",
@@ -119,23 +119,23 @@ def test_explain_reports_warnings(acorn: Acorn, agent: Path) -> None:
         "fields of the output without a description: `answer`, `parts`",
         "text without a longest length in the output: `answer`, `parts`",
     ):
-        assert words in odd
-    odd = "\n".join(acorn("explain", f"{agent}:Quiet", "x", "--json").output["odd"])
-    assert "`max_steps` without tools" in odd
-    assert "model" not in odd
-    odd = "\n".join(acorn("explain", AGENTS / "desk.py:Desk", "x", "--json").output["odd"])
-    assert "the tool `refund` waits for a person" in odd
+        assert words in warnings
+    warnings = "\n".join(acorn("explain", f"{agent}:Quiet", "x", "--json").output["warnings"])
+    assert "`max_steps` without tools" in warnings
+    assert "model" not in warnings
+    warnings = "\n".join(acorn("explain", AGENTS / "desk.py:Desk", "x", "--json").output["warnings"])
+    assert "the tool `refund` waits for a person" in warnings
 
 
 def test_explain_names_model_too_small_for_tools(acorn: Acorn, agent: Path) -> None:
     told = acorn("explain", f"{agent}:Small", "--question", "x", "--json").output
     assert told["model"] == "openai/gpt-4o, local/smollm2"
-    assert "`local/smollm2` is too small for tools: it calls them at random, for minutes" in told["odd"]
+    assert "`local/smollm2` is too small for tools: it calls them at random, for minutes" in told["warnings"]
     shown = acorn("explain", f"{agent}:Small", "--question", "x").out
     assert "on openai/gpt-4o, local/smollm2, temperature 0.25" in shown
     assert "sk-secret" not in shown
     quiet = acorn("explain", f"{agent}:Quiet", "x", "--json").output
-    assert not any("too small" in line for line in quiet["odd"])
+    assert not any("too small" in line for line in quiet["warnings"])
 
 
 def test_run_warns_of_model_too_small_for_tools(
@@ -299,6 +299,6 @@ class Read(module[str, Bill]):
 
 def test_explain_checks_nested_fields(acorn: Acorn, agent: Path) -> None:
     agent.write_text(NESTED, encoding="utf-8")
-    odd = acorn("explain", str(agent), "x", "--json").output["odd"]
-    assert "fields of the output without a description: `first.what`, `lines.what`" in odd
-    assert "text without a longest length in the output: `first.what`, `lines.what`, `notes`" in odd
+    warnings = acorn("explain", str(agent), "x", "--json").output["warnings"]
+    assert "fields of the output without a description: `first.what`, `lines.what`" in warnings
+    assert "text without a longest length in the output: `first.what`, `lines.what`, `notes`" in warnings

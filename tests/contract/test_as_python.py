@@ -188,7 +188,7 @@ def test_as_python_of_concurrent_tools_text_and_correction(agents: Any, tmp_path
     run = agents.Researcher(model=model).run(**question(agents))
     text = as_python(run)
     assert "call('search', query='a')" in text
-    assert "The tools are really called: `search`, `broken`." in text
+    assert "The test calls the real tools: `search`, `broken`." in text
     from_a_store = as_python(Run.from_json(run.to_json()))  # Without its class.
     passes(tmp_path, text, from_a_store)
 
@@ -230,7 +230,7 @@ def test_as_python_of_concurrent_branches(agents: Any) -> None:
     run = agents.Researcher(model=agents.ScriptedModel(reply)).run(**question(agents))
     assert len(run.branches) == 2
     text = as_python(run)
-    assert "side by side" in text
+    assert "were concurrent" in text
     for _ in range(3):
         runs_here(text)
 
@@ -263,7 +263,7 @@ def test_as_python_of_hostile_record_imports_nothing(agents: Any) -> None:
         imports = [node for node in ast.walk(ast.parse(made)) if isinstance(node, ast.Import | ast.ImportFrom)]
         known = {"pytest", "pydantic_core", "acorn", "acorn.testing", "your_project"}
         assert {getattr(node, "module", None) or node.names[0].name for node in imports} <= known
-        assert "say where" in made
+        assert "Replace `your_project`" in made
 
 
 def test_as_python_of_plain_input_and_own_setting(agents: Any, tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_as_python_skips_unsupported_parts_with_reason(agents: Any, tmp_path: Pa
     out = agent("x")
     agent.resume(out.run_id, answers={out.requests[0].id: "red"})
     made = as_python(runs(agent.store).get(out.run_id))
-    assert "who answered in part" in made
+    assert "some requests for human input were not answered" in made
     single = agents.Researcher(model=agents.ScriptedModel([agents.call("search", query="a")]), max_steps=None)
     told = as_python(single.run(**question(agents)), settings={"max_steps": None})
     passes(tmp_path, made, told, outcome="1 passed, 1 skipped")
@@ -372,9 +372,9 @@ def test_as_python_is_readable(agents: Any) -> None:
     made = as_python(run).replace(agents.__name__, "project.agents")
     assert made == textwrap.dedent(
         '''\
-        """A run of `Researcher` as a test: the model says again what it said, and the agent must come to the same.
+        """Replay a run of `Researcher`: the model repeats its responses, and the output must match.
 
-        The tools are really called: `search`.
+        The test calls the real tools: `search`.
         """
 
         from pydantic_core import to_jsonable_python

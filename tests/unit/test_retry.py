@@ -215,7 +215,7 @@ def test_left_stream_is_closed(way: str) -> None:
 def test_stream_without_piece_is_empty_response(way: str) -> None:
     class Silent(ScriptedModel):
         def _pieces(self, reply: Scripted, request: ModelRequest, at: int) -> Iterator[Delta]:
-            self._answer(reply, request, at)
+            self._respond(reply, request, at)
             yield from ()
 
     response = (astreamed if way == "async" else streamed)(retried(Silent([Failure(503), ""])), request())

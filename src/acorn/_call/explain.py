@@ -61,7 +61,7 @@ class Explanation:
     parts: list[RequestPart]
     inherits: dict[str, list[str]]
     """The inherited attributes, hooks and tools, by the name of the class that defines them."""
-    odd: list[str]
+    warnings: list[str]
     """Warnings about the declaration."""
     notes: list[str]
     """The parts of the request that are not shown here."""
@@ -112,7 +112,7 @@ def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bo
         max_tokens=setting_in(first, "max_tokens", request.max_tokens),
         parts=[*_message_parts(request.messages), *_tool_parts(request.tools)],
         inherits=_inherited(type(agent)),
-        odd=list(_warnings(agent, spec, request.tools, bool(spec.sources))),
+        warnings=list(_warnings(agent, spec, request.tools, bool(spec.sources))),
         notes=notes,
     )
 

@@ -32,6 +32,7 @@ from acorn.cli.options import Option, Options, ParsedArguments, ValuePath
 from acorn.cli.output import CommandError, error_text, user_code_line, write_line
 from acorn.cli.schema_node import SchemaNode
 from acorn.cli.streams import descriptor_of
+from acorn.media import UnknownMediaTypeError
 from acorn.types import JsonObject
 
 _MISSING: Any = object()
@@ -337,8 +338,10 @@ def read_media(text: str, node: SchemaNode, flag: str) -> Image | Audio | File |
             return _MEDIA_CLASSES[kind].from_path(text)
         except OSError as error:
             raise CommandError(f"Cannot read `{flag} {text}`: {error.strerror or error}") from error
+        except UnknownMediaTypeError as error:
+            reasons.append(f"{error.problem}. Rename the file so that its extension shows the type.")
         except ValueError as error:
-            reasons.append(str(error).partition(";")[0])  # The second part is advice for Python code.
+            reasons.append(str(error))
     raise CommandError(f"`{flag}`: {reasons[0]}")
 
 

@@ -27,7 +27,8 @@ from acorn import (
     capture,
     listen,
 )
-from acorn._inside import AgentDescription, resume_stream, secrets_of_model, to_json_data
+from acorn._inside import AgentDescription, secrets_of_model, to_json_data
+from acorn._inside_runs import resume_stream
 from acorn.cli.options import AcornOptions
 from acorn.cli.output import (
     FAILED,

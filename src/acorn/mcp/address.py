@@ -1,31 +1,28 @@
-"""The address of a server and its transport: a command to start, or a URL.
+"""The address of a server, which is a command to start or a URL, and its logs.
 
-This is the only module that creates transports of the SDK. The label of a server never contains a key.
+The label of a server never contains a key. This module does not need the SDK.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
 import os
 import re
-from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping
-from contextlib import asynccontextmanager
+import threading
+from collections import deque
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from acorn._inside import find_secrets, redact
 from acorn.errors import AcornError
-from acorn.mcp.process import ServerLog, Watcher, start_process
-
-if TYPE_CHECKING:
-    import httpx2
-
-Streams = tuple[Any, Any]
-"""The streams from and to a server, in the order of the SDK."""
+from acorn.mcp.tools import Redact, clean, truncate
 
 _MAY_BE_KEY = re.compile(r"(?=.*[0-9])[^\s/\\]{8,}|[^\s/\\]{16,}")
 """Long words and words with a digit, except paths."""
@@ -33,8 +30,10 @@ _KEY_IN_PATH = re.compile(r"(?<=/)(?=(?:[^/]*[0-9]){3})[^/]{20,}")
 """Some services give each user a secret URL."""
 _URL = re.compile(r"https?://[^\s\"'<>]+")
 
-SESSION_LOST = "Session terminated"
-"""The message of the SDK if the server does not know the session."""
+_logger = logging.getLogger("acorn.mcp")
+_MAX_LINES = 20
+"""Lines of a server's log that are kept for error messages."""
+_MAX_LINE = 1000
 
 
 @dataclass(frozen=True)
@@ -84,63 +83,6 @@ class ServerAddress:
             find_secrets({"headers": headers, "env": env, "target": self.target, "args": [*self.args, *named]}) | values
         )
 
-    @asynccontextmanager
-    async def transport(self, log: ServerLog | None, watcher: Watcher, timeout: float) -> AsyncGenerator[Streams]:
-        """Yield the streams to and from the server. The watcher is told about their failures."""
-        if self.is_web:
-            lost_requests: set[object] = set()
-            async with self._over_http(watcher, timeout, lost_requests) as (reading, writing):
-                yield _WatchedStream(reading, watcher, lost_requests), writing
-            return
-        assert log is not None
-        if os.name == "posix":
-            from mcp.client.stdio import get_default_environment
-
-            env = get_default_environment() | dict(self.env or {})
-            async with start_process(self.target, self.args, env, self.cwd, log, watcher) as streams:
-                yield streams
-        else:
-            async with self._over_sdk_stdio(log) as (reading, writing):
-                yield _WatchedStream(reading, watcher), writing
-
-    @asynccontextmanager
-    async def _over_sdk_stdio(self, log: ServerLog) -> AsyncGenerator[Streams]:
-        """Start the server with the SDK, which knows how Windows finds commands and ends child processes."""
-        from mcp.client.stdio import StdioServerParameters, stdio_client
-
-        env = None if self.env is None else dict(self.env)
-        server = StdioServerParameters(command=self.target, args=list(self.args), env=env, cwd=self.cwd)
-        try:
-            async with stdio_client(server, errlog=log.file) as streams:
-                log.close_writer()
-                yield streams
-        finally:
-            log.close_writer()
-
-    @asynccontextmanager
-    async def _over_http(
-        self, watcher: Watcher, connect_timeout: float, lost_requests: set[object]
-    ) -> AsyncGenerator[Streams]:
-        import httpx2
-        from mcp.client.streamable_http import streamable_http_client
-
-        async def on_response(response: httpx2.Response) -> None:
-            watcher.on_http_status(response.status_code)
-            request = response.request
-            # In the protocol, a 404 for a session means only that the server does not know it any more.
-            if response.status_code == 404 and request.method == "POST" and "mcp-session-id" in request.headers:
-                lost_requests.add(json.loads(request.content).get("id"))
-
-        # No read timeout: `CallTimeouts` limits the silence of a call and counts progress, too.
-        timeout = httpx2.Timeout(min(connect_timeout, 30.0), read=None)
-        hooks = {"response": [on_response]}
-        headers = dict(self.headers or {})
-        async with (
-            httpx2.AsyncClient(headers=headers, auth=self.auth, event_hooks=hooks, timeout=timeout) as client,
-            streamable_http_client(self.target, http_client=client) as streams,
-        ):
-            yield streams
-
 
 def _safe_url(url: str) -> str:
     parts = urlsplit(url)
@@ -158,56 +100,13 @@ def _option(option: str, value: str) -> dict[str, str]:
     return {option: value} if option.startswith("-") else {}
 
 
-class _WatchedStream:
-    """A stream of the SDK that reports its end and invalid messages to a watcher."""
-
-    def __init__(self, inner: Any, watcher: Watcher, lost_requests: Collection[object] = ()) -> None:
-        self._inner = inner
-        self._watcher = watcher
-        self._lost_requests = lost_requests
-        """The requests whose session the server does not know. Servers use different messages for this."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def __aiter__(self) -> _WatchedStream:
-        return self
-
-    async def __anext__(self) -> Any:
-        return await self._receive(self._inner.__anext__())
-
-    async def receive(self) -> Any:
-        return await self._receive(self._inner.receive())
-
-    async def _receive(self, pending: Awaitable[Any]) -> Any:
-        try:
-            item = await pending
-        except BaseException:
-            self._watcher.on_lost()
-            raise
-        if isinstance(item, Exception):
-            self._watcher.on_invalid_message()
-            return item
-        if self._lost_requests and getattr(item.message, "id", None) in self._lost_requests:
-            item.message.error.message = SESSION_LOST
-        return self._watcher.error_redactor.hide(item)
-
-    async def __aenter__(self) -> _WatchedStream:
-        await self._inner.__aenter__()
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        await self._inner.__aexit__(*error)
-
-
-def check_installed() -> None:
-    """Raise `AcornError` if the SDK is missing or too old."""
+@contextmanager
+def loading_sdk() -> Generator[None]:
+    """Raise `AcornError` if the code inside imports a file that needs the SDK, and the SDK is missing or too old."""
     try:
-        import mcp
-
-        mcp.Client  # noqa: B018 - missing in version 1
+        yield
         _configure_sdk_logs()
-    except (ImportError, AttributeError) as error:
+    except ImportError as error:
         message = f"MCP needs the package `mcp`, version 2 or later: `pip install 'acorn-agents[mcp]'` ({error})."
         raise AcornError(message) from error
 
@@ -235,3 +134,38 @@ def _redact_urls(text: str) -> str:
         return _URL.sub(lambda match: _safe_url(match[0]), text)
     except ValueError:  # an invalid URL
         return _URL.sub("***", text)
+
+
+class ServerLog:
+    """The standard error of a server process, read by a thread.
+
+    It goes to the logger `acorn.mcp` at DEBUG, never to the terminal. The last lines are kept for error messages.
+    """
+
+    def __init__(self, server: str, redact: Redact) -> None:
+        reading, writing = os.pipe()
+        self.file = open(writing, "w", encoding="utf-8")  # noqa: SIM115 - closed by `close_writer`
+        self._lines: deque[str] = deque(maxlen=_MAX_LINES)
+        self._server = server
+        self._redact = redact
+        self._thread = threading.Thread(target=self._read, args=(reading,), name="acorn-mcp-stderr", daemon=True)
+        self._thread.start()
+
+    def _read(self, descriptor: int) -> None:
+        with open(descriptor, encoding="utf-8", errors="replace") as pipe:
+            while line := pipe.readline(_MAX_LINE * 10):
+                text = truncate(clean(line).rstrip(), _MAX_LINE)
+                if text:
+                    self._lines.append(text)
+                    if _logger.isEnabledFor(logging.DEBUG):
+                        _logger.debug("%s: %s", self._server, self._redact(text))
+
+    def close_writer(self) -> None:
+        """Close our end of the pipe, after the server has its copy or could not start."""
+        self.file.close()
+
+    async def last_lines(self, seconds: float) -> list[str]:
+        """Return the last lines. For a dead server, wait at most `seconds` for the rest of its output."""
+        if seconds and self._thread.is_alive():
+            await asyncio.get_running_loop().run_in_executor(None, self._thread.join, seconds)
+        return list(self._lines)

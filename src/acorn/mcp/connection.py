@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
+from mcp import Client, MCPError, types
+from mcp.client.session import ClientRequestContext
+from mcp_types import CONNECTION_CLOSED
 from pydantic import ValidationError
 
 from acorn import __version__
 from acorn._inside import describe_error, shorten
 from acorn.errors import AcornError
-from acorn.mcp.address import SESSION_LOST, ServerAddress, check_installed
-from acorn.mcp.elicitation import Caller, CallTimeouts, answer_form, answer_url
-from acorn.mcp.process import ErrorRedactor, ServerLog
-from acorn.mcp.tools import Definition, ServerError, check_unique, clean, define_tool, truncate
+from acorn.mcp.address import ServerAddress, ServerLog
+from acorn.mcp.elicitation import Caller, CallTimeouts, Progress, answer_form, answer_url
+from acorn.mcp.tools import Definition, NotCalledError, ServerError, check_unique, clean, define_tool, truncate
+from acorn.mcp.transport import SESSION_LOST, ErrorRedactor, open_transport
 from acorn.types import JsonObject
-
-Progress = Callable[[str, float, float | None, str | None], object]
-"""Receives the name of the tool, the progress, the total and the message of the server."""
 
 _logger = logging.getLogger("acorn.mcp")
 _MAX_PAGES = 100
@@ -67,7 +66,7 @@ class Connection:
         """Seconds for opening the session and listing the tools."""
         self._timeouts = CallTimeouts(call_timeout)
         self._on_progress = on_progress
-        self._client: Any = None
+        self._client: Client | None = None
         self._log: ServerLog | None = None
         self._task: asyncio.Task[None] | None = None
         self._closing = asyncio.Event()
@@ -81,7 +80,6 @@ class Connection:
 
     async def open(self, *, is_legacy: bool) -> None:
         """Connect and list the tools. With `is_legacy`, use the older protocol without trying the newer one."""
-        check_installed()
         self.error_redactor = ErrorRedactor()
         opened = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._hold_session(opened, is_legacy))
@@ -110,12 +108,10 @@ class Connection:
         raise await self._failure("ended while it was opened", None)
 
     async def _hold_session(self, opened: asyncio.Future[None], is_legacy: bool) -> None:
-        from mcp import Client, types
-
         self._log = None if self.address.is_web else ServerLog(self.address.label, self.address.redact)
         try:
             client = Client(
-                self.address.transport(self._log, self, self._connect_timeout),
+                open_transport(self.address, self._log, self, self._connect_timeout),
                 elicitation_callback=self._elicit if self.can_ask else None,
                 client_info=types.Implementation(name="acorn", version=__version__),
                 mode="legacy" if is_legacy else "auto",
@@ -169,6 +165,7 @@ class Connection:
 
     async def list_tools(self) -> list[Definition]:
         """List the tools that the server defines now."""
+        assert self._client is not None
         definitions: list[Definition] = []
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
@@ -192,22 +189,23 @@ class Connection:
             self.is_lost = True
             raise await self._failure(*_explain(error)) from error
 
-    async def call(self, definition: Definition, arguments: JsonObject, caller: Caller) -> Any:
+    async def call(self, definition: Definition, arguments: JsonObject, caller: Caller) -> types.CallToolResult:
         """Call a tool once. Every failure is a `ServerError`."""
-        task = asyncio.current_task()
+        client, task = self._client, asyncio.current_task()
+        assert client is not None
         assert task is not None
         timeouts = caller.timeouts = self._timeouts
         caller.call = task
         self._calls[task] = caller
         _current_caller.set(caller)
 
-        async def progress(done: float, total: float | None, message: str | None) -> None:
+        async def report(progress: float, total: float | None, message: str | None) -> None:
             timeouts.restart(task)
-            self._report_progress(caller, done, total, message)
+            self._report_progress(caller, progress, total, message)
 
         timeouts.start(task)
         try:
-            result = await self._client.call_tool(definition.name, arguments, progress_callback=progress)
+            result = await client.call_tool(definition.name, arguments, progress_callback=report)
         except asyncio.CancelledError as error:
             if not timeouts.is_expired(task):
                 raise
@@ -223,9 +221,6 @@ class Connection:
         return result
 
     async def _call_failure(self, caller: Caller, error: Exception) -> ServerError:
-        from mcp import MCPError
-        from mcp_types import CONNECTION_CLOSED
-
         if caller.failure is not None:
             return ServerError(caller.failure)
         cause = innermost(error)
@@ -256,10 +251,10 @@ class Connection:
 
     # Elicitation
 
-    async def _elicit(self, context: Any, params: Any) -> Any:
+    async def _elicit(
+        self, context: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult | types.ErrorData:
         """Answer a request for human input. Errors become answers, because an exception would end the session."""
-        from mcp import types
-
         caller = _current_caller.get() or self._only_caller()
         if caller is None or caller.on_human is None:
             return types.ErrorData(code=types.INVALID_REQUEST, message="No person can be asked")
@@ -296,10 +291,6 @@ class Connection:
     async def _stderr_note(self) -> str:
         lines = [] if self._log is None else await self._log.last_lines(_CANCEL_TIMEOUT if self.is_lost else 0)
         return f" It wrote:\n{self.address.redact(chr(10).join(lines))}" if lines else ""
-
-
-class NotCalledError(ServerError):
-    """The server lost the session and rejected the call, so the call can be repeated in a new session."""
 
 
 _HTTP_ERROR = "Server returned an error response"
@@ -343,6 +334,10 @@ def _explain(error: Exception) -> tuple[str, BaseException]:
 
 def innermost(error: BaseException) -> BaseException:
     """Return the first error inside of exception groups."""
-    while isinstance(error, BaseExceptionGroup):
+    while _is_group(error):
         error = error.exceptions[0]
     return error
+
+
+def _is_group(error: BaseException) -> TypeGuard[BaseExceptionGroup[BaseException]]:
+    return isinstance(error, BaseExceptionGroup)

@@ -20,23 +20,20 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial
 from typing import Any, Literal
 
-from acorn._inside import (
-    OwnerLoop,
-    call_async,
-    call_in_thread,
-    current_machine,
-    describe_errors,
-    replace_surrogates,
-    shorten,
-    to_json_data,
-)
+from jsonschema import Draft202012Validator
+from referencing import Registry
+
+from acorn._inside import describe_errors, replace_surrogates, shorten, to_json_data
+from acorn._inside_runs import OwnerLoop, call_async, call_in_thread, current_machine
 from acorn.mcp.tools import clean, has_invisible, truncate
-from acorn.types import JsonObject, Request
+from acorn.types import JsonObject, Request, is_json_list, is_json_object
 
 Call = asyncio.Task[Any]
 Action = Literal["accept", "decline", "cancel"]
 Fields = dict[str, JsonObject]
 """The fields of a form, by name."""
+Progress = Callable[[str, float, float | None, str | None], object]
+"""Receives the name of the tool, the progress, the total and the message of the server."""
 
 
 class _CallTimer:
@@ -198,7 +195,7 @@ def can_ask_here() -> bool:
 async def answer_form(caller: Caller, message: str, schema: JsonObject) -> tuple[Action, JsonObject | None]:
     """Return the response to a form: `accept` with the answers, `decline`, or `cancel` if there is no answer."""
     properties = schema.get("properties")
-    fields: Fields = properties if isinstance(properties, dict) else {}
+    fields: Fields = properties if is_json_object(properties) else {}
     defaults = _defaults(fields, schema)
     question = _question(message, fields, defaults)
     if len(question) > _MAX_QUESTION:  # The person could not see a default that is cut off.
@@ -208,11 +205,9 @@ async def answer_form(caller: Caller, message: str, schema: JsonObject) -> tuple
         return "cancel", None
     if answer is False and not _takes_bool(fields):
         return "decline", None
-    if answer is True and not fields:
-        answer = {}
-    answers = answer if isinstance(answer, dict) else dict.fromkeys(list(fields)[:1], answer)
+    answers: JsonObject = answer if is_json_object(answer) else dict.fromkeys(list(fields)[:1], answer)
     answers = answers | {name: default for name, default in defaults.items() if name not in answers}
-    _check(answers, fields, schema, is_dict=isinstance(answer, dict))
+    _check(answers, fields, schema, is_dict=is_json_object(answer) or (answer is True and not fields))
     return "accept", answers
 
 
@@ -242,7 +237,7 @@ def _defaults(fields: Fields, schema: JsonObject) -> JsonObject:
     defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
     if not defaults:
         return {}
-    form = _validator(schema)
+    form = make_validator(schema)
     return {
         name: default
         for name, default in defaults.items()
@@ -254,7 +249,7 @@ def _defaults(fields: Fields, schema: JsonObject) -> JsonObject:
 
 def _can_be_sent(default: object) -> bool:
     """Return whether a default has a type that MCP forms allow."""
-    if isinstance(default, list):
+    if is_json_list(default):
         return all(isinstance(item, str) for item in default)
     return isinstance(default, str | int | float)
 
@@ -273,8 +268,8 @@ def _options(field: JsonObject) -> dict[str, str]:
     """Return the titles of the values that may be chosen in a field or in its list."""
     inner = field.get("items", {}) if field.get("type") == "array" else field
     values, titles = inner.get("enum"), inner.get("enumNames")
-    if isinstance(values, list):
-        names = titles if isinstance(titles, list) and len(titles) == len(values) else values
+    if is_json_list(values):
+        names = titles if is_json_list(titles) and len(titles) == len(values) else values
         options = dict(zip(map(str, values), map(str, names), strict=True))
     else:
         members = [member for member in inner.get("oneOf") or inner.get("anyOf") or () if "const" in member]
@@ -302,14 +297,12 @@ def _check(answers: JsonObject, fields: Fields, schema: JsonObject, *, is_dict: 
     """Raise `ValueError` if the answers do not fit the form."""
     if not is_dict and len(fields) != 1:
         raise ValueError(f"the form has the fields {', '.join(fields)}; answer with a dict of them")
-    problems = list(describe_errors(_validator(schema).iter_errors(answers), schema))
+    problems = list(describe_errors(make_validator(schema).iter_errors(answers), schema))
     if problems:
         raise ValueError(shorten("; ".join(map(str, problems)), 500))
 
 
-def _validator(schema: JsonObject) -> Any:
-    from jsonschema import Draft202012Validator
-    from referencing import Registry
-
-    registry: Any = Registry()  # The default registry fetches unknown schemas from the web.
+def make_validator(schema: JsonObject) -> Any:
+    """Return the validator of a schema."""
+    registry = Registry[Any]()  # The default registry fetches unknown schemas from the web.
     return Draft202012Validator(schema, registry=registry)

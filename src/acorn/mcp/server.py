@@ -15,7 +15,12 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeGuard
+
+import uvicorn
+from mcp import types
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
 
 from acorn import AcornError, DeclarationError, Paused, Unfinished, __version__, listen, module
 from acorn._inside import (
@@ -34,8 +39,8 @@ from acorn._inside import (
     to_json_text,
 )
 from acorn.journal import Entry, ModelRequested, ToolStarted
-from acorn.mcp.address import check_installed
-from acorn.types import JsonObject
+from acorn.mcp.elicitation import make_validator
+from acorn.types import JsonObject, is_json_object
 
 Agent = module[Any, Any]
 Report = Callable[[float, float | None, str | None], Awaitable[None]]
@@ -46,17 +51,8 @@ _GRACE = 2
 """Seconds that open requests may take after the server is told to stop."""
 
 
-def serve(*agents: Agent | type[Agent], http: int | None = None) -> None:
-    """Offer modules to MCP clients until standard input closes or Ctrl-C is pressed.
-
-    Without `http`, the protocol uses standard input and output, and everything that code prints goes to standard
-    error. With `http`, a port of this machine, the server listens at `http://127.0.0.1:PORT/mcp`.
-    """
-    asyncio.run(_serve(_offers(agents), http, None))
-
-
-def serve_to(agents: list[Agent], http: int | None, out: TextIO) -> None:
-    """Serve as `serve` does, with `out` as standard output. The command line has redirected the real one."""
+def serve_agents(agents: Sequence[object], http: int | None, out: TextIO | None = None) -> None:
+    """Serve modules as `acorn.mcp.serve` does, with `out` as standard output if the real one is redirected."""
     asyncio.run(_serve(_offers(agents), http, out))
 
 
@@ -74,12 +70,11 @@ class _Offer:
 
 
 def _offers(agents: Sequence[object]) -> dict[str, _Offer]:
-    check_installed()
     if not agents:
         raise DeclarationError("`serve` needs at least one module; call it as `serve(MyAgent)`.")
     offers: dict[str, _Offer] = {}
     for index, source in enumerate(agents):
-        if not isinstance(source, module) and not (isinstance(source, type) and issubclass(source, module)):
+        if not _is_agent(source):
             raise DeclarationError(f"`serve` takes classes and instances of modules, got {excerpt(source)}.")
         agent = source() if isinstance(source, type) else source
         schema = describe_as_tool(agent, f"agents[{index}]", "serve")
@@ -90,6 +85,10 @@ def _offers(agents: Sequence[object]) -> dict[str, _Offer]:
         output = describe_agent(agent).output
         offers[name] = _Offer(agent, name, description, schema["parameters"], output, _output_schema(output))
     return offers
+
+
+def _is_agent(value: object) -> TypeGuard[Agent | type[Agent]]:
+    return isinstance(value, module) or (isinstance(value, type) and issubclass(value, module))
 
 
 # The protocol
@@ -107,9 +106,6 @@ async def _serve(offers: dict[str, _Offer], http: int | None, out: TextIO | None
 
 
 def _server(offers: dict[str, _Offer]) -> Any:
-    from mcp import types
-    from mcp.server.lowlevel import Server
-
     tools = [
         types.Tool(
             name=offer.name,
@@ -173,14 +169,12 @@ async def _run(offer: _Offer, arguments: JsonObject, report: Report) -> tuple[st
     data = json.loads(to_json_text(to_json_data({RESULT: output} if offer.output.wrapped else output)))
     if offer.output_schema is not None and not _fits(data, offer.output_schema):  # Clients would reject it.
         return f"`{offer.name}` returned `{text}`, which does not fit its `final_output`.", None, True
-    return text, data if isinstance(data, dict) else None, False
+    return text, data if is_json_object(data) else None, False
 
 
 def _fits(data: object, schema: JsonObject) -> bool:
     """Return whether data fits a schema. NaN and the output of an `on_finish` may not."""
-    from jsonschema import Draft202012Validator
-
-    return bool(Draft202012Validator(schema).is_valid(data))
+    return bool(make_validator(schema).is_valid(data))
 
 
 def _paused_text(paused: Paused) -> str:
@@ -229,8 +223,6 @@ def _progress_message(entry: Entry) -> str | None:
 
 
 async def _over_stdio(server: Any, out: TextIO | None) -> None:
-    from mcp.server.stdio import stdio_server
-
     lines: Any = _InputLines()
     writer: Any = None if out is None else _LineWriter(out)
     try:
@@ -295,8 +287,6 @@ class _LineWriter:
 
 
 async def _over_http(server: Any, port: int) -> None:
-    import uvicorn
-
     class AnnouncedServer(uvicorn.Server):
         """Prints its address after startup. From then on it handles Ctrl-C."""
 

@@ -15,26 +15,19 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 from urllib.parse import urlsplit
 
 from acorn import tool
-from acorn._inside import (
-    LoopBoundCall,
-    OwnerLoop,
-    Tool,
-    current_machine,
-    excerpt,
-    is_async,
-    is_tool_name,
-    new_tool,
-)
+from acorn._inside import Tool, excerpt, is_tool_name, new_tool
+from acorn._inside_runs import LoopBoundCall, OwnerLoop, current_machine, is_async
 from acorn.errors import AcornError, DeclarationError, ToolConflictError
-from acorn.mcp.address import ServerAddress
-from acorn.mcp.connection import Connection, NotCalledError, Progress
-from acorn.mcp.elicitation import Caller, can_ask_here
+from acorn.mcp.address import ServerAddress, loading_sdk
+from acorn.mcp.elicitation import Caller, Progress, can_ask_here
 from acorn.mcp.tools import (
     Definition,
+    NotCalledError,
+    SdkResult,
     ServerError,
     allowed_tools,
     check_offered,
@@ -45,6 +38,9 @@ from acorn.mcp.tools import (
     tool_output,
 )
 from acorn.types import JsonObject
+
+if TYPE_CHECKING:
+    from acorn.mcp.connection import Connection
 
 _LINE_END = re.compile(r"[\x00\r\n]")
 Approve = Callable[[str, JsonObject], object]
@@ -121,10 +117,11 @@ class MCPServer:
                         f"`{option}` of `{self!r}` must be a dict of strings without line ends, but {excerpt(name)} "
                         f"has a {_kind(value)}{' with one' if isinstance(value, str) else ''}."
                     )
+        auth_kind = _kind(address.auth)
         if isinstance(address.auth, str | bytes | Mapping):
             raise DeclarationError(
                 f"`auth` of `{self!r}` must be an object that signs requests, such as the SDK's `OAuthClientProvider`, "
-                f'got a {_kind(address.auth)}. Set a key with `headers={{"Authorization": "Bearer ..."}}`.'
+                f'got a {auth_kind}. Set a key with `headers={{"Authorization": "Bearer ..."}}`.'
             )
         if address.cwd is not None and not os.path.isdir(address.cwd):
             raise DeclarationError(f"`cwd` of `{self!r}` must be an existing folder, got {excerpt(address.cwd)}.")
@@ -221,6 +218,9 @@ class MCPServer:
 
     async def _open(self, can_ask: bool) -> Connection:
         """Open a connection. A server that exits at the newer protocol is started again with the older one."""
+        with loading_sdk():
+            from acorn.mcp.connection import Connection
+
         is_process = not self.address.is_web
         while True:
             times = (self.connect_timeout, self.timeout)
@@ -294,14 +294,14 @@ class MCPServer:
                 f"be checked. Use `allow=[...]` to leave the tool out. {error}"
             ) from error
 
-    async def _call(self, definition: Definition, arguments: JsonObject, caller: Caller) -> Any:
+    async def _call(self, definition: Definition, arguments: JsonObject, caller: Caller) -> object:
         try:
             result = await self._call_once(definition, arguments, caller)
         except NotCalledError:
             result = await self._call_once(definition, arguments, caller)
         return tool_output(result, definition, self.max_result, self.address.redact)
 
-    async def _call_once(self, definition: Definition, arguments: JsonObject, caller: Caller) -> Any:
+    async def _call_once(self, definition: Definition, arguments: JsonObject, caller: Caller) -> SdkResult:
         connection = await self._connection(caller.on_human is not None)
         current = connection.definitions.get(definition.name)
         if current is None or current.fingerprint != definition.fingerprint:
@@ -398,9 +398,13 @@ def _kind(value: object) -> str:
 
 
 def _strings(values: object, option: str) -> tuple[str, ...]:
-    is_list = isinstance(values, Iterable) and not isinstance(values, str | Mapping)
-    strings = tuple(values) if isinstance(values, Iterable) and is_list else ()
-    if not is_list or not all(isinstance(value, str) for value in strings):
+    items = tuple(values) if _is_collection(values) else None
+    strings = tuple(item for item in items or () if isinstance(item, str))
+    if items is None or len(strings) < len(items):
         expected = "a set of names, or a function of name and arguments" if option == "approve" else "a list of strings"
         raise DeclarationError(f"`{option}` of an `MCPServer` must be {expected}, got {excerpt(values)}.")
     return strings
+
+
+def _is_collection(values: object) -> TypeGuard[Iterable[object]]:
+    return isinstance(values, Iterable) and not isinstance(values, str | Mapping)

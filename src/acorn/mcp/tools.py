@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from acorn._inside import FINISH, shorten, to_compact_json
 from acorn.errors import AcornError, ToolConflictError
 from acorn.media import Audio, File, Image, Media
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_list, is_json_object
 
 Redact = Callable[[str], str]
 """Replaces the keys of the user in a text."""
@@ -69,9 +69,9 @@ def clean_data(value: object) -> object:
     """Remove invisible characters from all texts in JSON data."""
     if isinstance(value, str):
         return clean(value)
-    if isinstance(value, dict):
+    if is_json_object(value):
         return {clean(key): clean_data(item) for key, item in value.items()}
-    return [clean_data(item) for item in value] if isinstance(value, list) else value
+    return [clean_data(item) for item in value] if is_json_list(value) else value
 
 
 def has_invisible(text: str) -> bool:
@@ -107,7 +107,7 @@ def _read_pins(path: Path) -> JsonObject:
         return {"servers": {}}
     except (OSError, ValueError, RecursionError) as error:
         raise AcornError(f"Cannot read `{path}`, the `pin` of an MCP server: {shorten(str(error))}.") from error
-    if not isinstance(content, dict) or not isinstance(content.get("servers"), dict):
+    if not is_json_object(content) or not isinstance(content.get("servers"), dict):
         raise AcornError(f"`{path}`, the `pin` of an MCP server, was not written by `pin`. Use another file.")
     return content
 
@@ -177,7 +177,7 @@ class Definition:
     def is_wrapped(self) -> bool:
         """Whether its results are wrapped in an object, because they are not objects themselves."""
         properties = (self.output or {}).get("properties")
-        return isinstance(properties, dict) and list(properties) == ["result"]
+        return is_json_object(properties) and list(properties) == ["result"]
 
 
 def define_tool(tool: SdkTool, redact: Redact) -> Definition:
@@ -197,9 +197,9 @@ def define_tool(tool: SdkTool, redact: Redact) -> Definition:
 
 
 def _without_keys(value: object, key: str, redact: Redact) -> object:
-    if isinstance(value, Mapping):
+    if is_json_object(value):
         return {name: _without_keys(item, name, redact) for name, item in _without_values(value, key, redact).items()}
-    if isinstance(value, list):
+    if is_json_list(value):
         return [_without_keys(item, key, redact) for item in value]
     return redact(value) if isinstance(value, str) and key in _TEXT_KEYWORDS else value
 
@@ -211,15 +211,17 @@ def _without_values(schema: Mapping[str, object], key: str, redact: Redact) -> M
 
 
 def _has_key(value: object, redact: Redact) -> bool:
-    if isinstance(value, Mapping | list):
-        return any(_has_key(item, redact) for item in (value.values() if isinstance(value, Mapping) else value))
+    if is_json_object(value):
+        return any(_has_key(item, redact) for item in value.values())
+    if is_json_list(value):
+        return any(_has_key(item, redact) for item in value)
     return isinstance(value, str) and redact(value) != value
 
 
 def _with_hashes(value: object, redact: Redact) -> object:
-    if isinstance(value, Mapping):
+    if is_json_object(value):
         return {name: _with_hashes(item, redact) for name, item in value.items()}
-    if isinstance(value, list):
+    if is_json_list(value):
         return [_with_hashes(item, redact) for item in value]
     if not isinstance(value, str) or redact(value) == value:
         return value
@@ -310,9 +312,9 @@ def _safe_object(schema: Mapping[str, object], limit: int, definition: Definitio
 
 
 def _safe_value(value: object, key: str, limit: int, definition: Definition, server: str) -> object:
-    if isinstance(value, Mapping):
+    if is_json_object(value):
         return _safe_object(value, limit, definition, server)
-    if isinstance(value, list):
+    if is_json_list(value):
         return [_safe_value(item, key, limit, definition, server) for item in value]
     if not isinstance(value, str):
         return value
@@ -336,6 +338,10 @@ MAX_MEDIA = 20_000_000
 
 class ServerError(Exception):
     """A call that failed. The model reads the message."""
+
+
+class NotCalledError(ServerError):
+    """The server lost the session and rejected the call, so the call can be repeated in a new session."""
 
 
 def read_media(data: str, media_type: str | None) -> Media:
@@ -365,7 +371,7 @@ def tool_output(result: SdkResult, definition: Definition, limit: int, redact: R
             return truncate(clean(_join_texts(result.content)), limit)
         parts = _limit_texts([_part(block) for block in result.content], limit)
         return parts[0] if len(parts) == 1 else parts
-    if definition.is_wrapped and isinstance(structured, dict) and list(structured) == ["result"]:
+    if definition.is_wrapped and is_json_object(structured) and list(structured) == ["result"]:
         structured = structured["result"]
     data = _limit_data(clean_data(structured), limit)
     others = [_part(block) for block in result.content if block.type != "text"]  # Text repeats the structured data.

@@ -1,17 +1,17 @@
-"""A run as Python: a test with a `ScriptedModel` that says again what the model said, ready to paste.
+"""Write a run as a Python test: a `ScriptedModel` repeats the responses of the model.
 
     print(as_python(agent.last))
 
-Every text of the run is written as a literal, and names are written only where they are names: a record may come from
-anywhere. What people answered is answered again; what a script cannot do again (limits, an interruption) is said, and
-the test is skipped.
+The run may come from an untrusted file. All of its text becomes string literals, and its names are used only if they
+are valid Python names. The test repeats the answers of people. If a script cannot repeat the run, for example because
+it was interrupted, the test is skipped with a reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import combinations
 
 from pydantic_core import from_json
 
@@ -36,410 +36,429 @@ from acorn.journal import (
     ToolStarted,
 )
 from acorn.record import Run
-from acorn.testing.literals import arguments_of, is_exact, is_identifier, is_name, literal
+from acorn.testing.literals import is_exact, is_identifier, is_keyword_argument, literal, read_arguments
 from acorn.thread import dump_events
-from acorn.types import JsonObject, Paused, Unfinished, Usage
+from acorn.types import JsonObject, Paused, Unfinished, is_json_object
 
-_UNKNOWN = "your_project"
-_TAB = "    "
+_UNKNOWN_MODULE = "your_project"
+_INDENT = "    "
+_OTHER_IMPORTS = {
+    "ModelRequest": "from acorn.models import ModelRequest",
+    "MemoryStore": "from acorn.stores import MemoryStore",
+    "RawCall": "from acorn.models.port import RawCall",
+}
+
+_Turn = Compacted | ModelResponded | ModelError
+"""A response of the model, a summary that it wrote, or the error that ended the run."""
 
 
 def as_python(
     run: Run,
     *,
     module: str | None = None,
-    settings: Mapping[str, Any] | None = None,
-    hide: Callable[[str], str] = str,
+    settings: Mapping[str, object] | None = None,
+    redact: Callable[[str], str] = str,
 ) -> str:
-    """The text of a test file for a run; `module` says where its class is, as in `package.file:Class`.
+    """Return the text of a test file for a run.
 
-    `settings` are those that the instance had beside its class, as plain data. `hide` takes what is secret out of every
-    text of the run.
+    `module` is the class of the agent, such as `package.file:Class`. `settings` are the settings of the instance that
+    differ from its class, as JSON data. `redact` removes secrets from every text of the run.
     """
-    return _TestWriter(run, module, settings or {}, hide).text()
+    return _TestWriter(run, module, settings or {}, redact).text()
 
 
 @dataclass(eq=False)
-class _Class:
-    """The runs of one class, and what its model said in them, in order."""
+class _ScriptedClass:
+    """An agent class, and all of its runs."""
 
     name: str
-    source: str
-    """Where it is imported from."""
-    runs: list[tuple[Run, list[Any]]] = field(default_factory=list[tuple[Run, list[Any]]])
-    """Each with its turns."""
+    module: str
+    runs: list[tuple[Run, list[_Turn]]] = field(default_factory=list[tuple[Run, list[_Turn]]])
     variable: str = "model"
+    """The variable of its model in the test."""
 
     @property
-    def is_side_by_side(self) -> bool:
-        spans = [(_began(run), _began(run) + run.seconds, run) for run, _ in self.runs]
+    def has_concurrent_runs(self) -> bool:
         return any(
-            one[0] < other[1] and other[0] < one[1] and not _is_below(one[2], other[2])
-            for at, one in enumerate(spans)
-            for other in spans[at + 1 :]
+            _start_time(one) < _start_time(other) + other.seconds
+            and _start_time(other) < _start_time(one) + one.seconds
+            and not _is_nested(one, other)
+            for (one, _), (other, _) in combinations(self.runs, 2)
         )
 
 
 class _TestWriter:
-    def __init__(self, run: Run, module: str | None, settings: Mapping[str, Any], hide: Callable[[str], str]) -> None:
-        self.run = run
-        self._hide = hide
-        self.settings = {name: value for name, value in settings.items() if name not in ("model", "store")}
-        self.is_named = True
-        self.answers = _answers(run)
-        self.is_kept = module is not None or bool(_asked_people(run))
-        """Whether it needs a store; never the one that it was kept in."""
-        self.classes: dict[tuple[str, str], _Class] = {}
-        """By where they are and their names; that of the run itself is the first."""
-        self.own = self._add(run, module)
-        for below in _below(run):
-            self._add(below, None)
-        for number, each in enumerate(self.classes.values()):
-            each.variable = "model" if number == 0 else f"{snake_case(each.name)}_model"
-        self.testing = {"ScriptedModel"}
-        self.needs: set[str] = set()
+    """Collects the parts of a test file."""
 
-    def _add(self, run: Run, module: str | None) -> _Class:
-        source, name = _names(module or class_in_journal(run.journal.entries) or "")
+    def __init__(
+        self, run: Run, module: str | None, settings: Mapping[str, object], redact: Callable[[str], str]
+    ) -> None:
+        self.run = run
+        self.redact = redact
+        self.settings = {
+            name: value
+            for name, value in settings.items()
+            if name not in ("model", "store") and is_keyword_argument(name)
+        }
+        self.answers = _human_answers(run)
+        self.needs_store = module is not None or bool(_input_requests(run))
+        """Whether the test needs a store. It never uses the store of the run."""
+        self.knows_modules = True
+        self.classes: dict[tuple[str, str], _ScriptedClass] = {}
+        """The agent classes by module and name. The class of the run itself is the first."""
+        self.agent = self._add_run(run, module)
+        for branch in _branches(run):
+            self._add_run(branch, None)
+        for cls in self.classes.values():
+            cls.variable = "model" if cls is self.agent else f"{snake_case(cls.name)}_model"
+        self.testing_imports = {"ScriptedModel"}
+        """The names to import from `acorn.testing`."""
+        self.imports: set[str] = set()
+        """Other names to import."""
+
+    def _add_run(self, run: Run, module: str | None) -> _ScriptedClass:
+        source, name = _split_class_path(module or class_in_journal(run.journal.entries) or "")
         if source is None:
-            self.is_named = False
-        found = self.classes.setdefault((source or _UNKNOWN, name), _Class(name, source or _UNKNOWN))
-        turns: list[Any] = [
+            self.knows_modules = False
+        source = source or _UNKNOWN_MODULE
+        cls = self.classes.setdefault((source, name), _ScriptedClass(name, source))
+        turns: list[_Turn] = [
             entry
             for entry in run.journal.entries
             if isinstance(entry, Compacted) or (isinstance(entry, ModelResponded) and entry.attempts > 0)
         ]
-        if _is_failed_request(run):
-            turns.append(run.error)
-        found.runs.append((run, turns))
-        return found
+        if (error := _request_error(run)) is not None:
+            turns.append(error)
+        cls.runs.append((run, turns))
+        return cls
 
     def text(self) -> str:
-        body = [*self._scripts(), *self._call()]
-        why = _why_not(self.run)
-        head = f"A run of `{self.own.name}` as a test: the model says again what it said"
-        head = f'"""{head}, and the agent must come to the same.'
-        lines = [head, "", *self._remarks(), '"""', "", *self._imports(bool(why)), "", ""]
-        if why:
-            lines.append(f"@pytest.mark.skip(reason={why!r})")
-        lines.append(f"def test_{snake_case(self.own.name)}() -> None:")
-        return "\n".join([*lines, *(f"{_TAB}{line}" if line else "" for line in body)]) + "\n"
+        body = [*self._models(), *self._call()]
+        skip_reason = _skip_reason(self.run)
+        lines = [
+            f'"""Replay a run of `{self.agent.name}`: the model repeats its responses, and the output must match.',
+            "",
+            *self._remarks(),
+            '"""',
+            "",
+            *self._import_lines(skip_reason is not None),
+            "",
+            "",
+        ]
+        if skip_reason is not None:
+            lines.append(f"@pytest.mark.skip(reason={skip_reason!r})")
+        lines.append(f"def test_{snake_case(self.agent.name)}() -> None:")
+        return "\n".join([*lines, *(f"{_INDENT}{line}" if line else "" for line in body)]) + "\n"
 
     def _remarks(self) -> list[str]:
         entries = [entry for run in _tree(self.run) for entry in run.journal.entries]
         called = dict.fromkeys(entry.name for entry in entries if isinstance(entry, ToolStarted))
-        names = [name for name in called if name.isidentifier()]
-        said: list[str] = []
-        if names:
-            said.append(f"The tools are really called: {', '.join(f'`{name}`' for name in names)}.")
-        if not self.is_named:
-            said.append(f"The record does not tell where every class is: say where instead of `{_UNKNOWN}`.")
+        tools = [f"`{name}`" for name in called if name.isidentifier()]
+        remarks: list[str] = []
+        if tools:
+            remarks.append(f"The test calls the real tools: {', '.join(tools)}.")
+        if not self.knows_modules:
+            remarks.append(f"Replace `{_UNKNOWN_MODULE}` by the module of the class, which the run does not contain.")
         if self.run.deps is not None:
-            said.append("What `using(deps=...)` brought along is not told: add it.")
-        return said or ["No tool is called."]
+            remarks.append("Add `using(deps=...)`: the run does not contain the value that was passed.")
+        return remarks or ["The test calls no tools."]
 
-    def _imports(self, is_skipped: bool) -> list[str]:
-        outside = ["import pytest"] if is_skipped or "pytest" in self.needs else []
-        if "to_jsonable_python" in self.needs:
-            outside.append("from pydantic_core import to_jsonable_python")
-        # Where they are is unknown or a name, and an order by name is what a formatter would make of it.
-        own = {f"from acorn.testing import {', '.join(sorted(self.testing, key=_by_case))}"}
-        for need, line in _IMPORTS.items():
-            if need in self.needs:
-                own.add(line)
-        if named := sorted(self.needs & (_ERRORS | _NAMES), key=_by_case):
-            own.add(f"from acorn import {', '.join(named)}")
-        sources: dict[str, set[str]] = {}
-        for each in self.classes.values():
-            sources.setdefault(each.source, set()).add(each.name)
-        own |= {f"from {source} import {', '.join(sorted(names))}" for source, names in sources.items()}
-        return [*outside, *([""] if outside else []), *sorted(own)]
+    def _import_lines(self, is_skipped: bool) -> list[str]:
+        third_party = ["import pytest"] if is_skipped or "pytest" in self.imports else []
+        if "to_jsonable_python" in self.imports:
+            third_party.append("from pydantic_core import to_jsonable_python")
+        # Sorted by name, as a formatter would sort them.
+        first_party = {f"from acorn.testing import {', '.join(sorted(self.testing_imports, key=_classes_first))}"}
+        first_party |= {line for name, line in _OTHER_IMPORTS.items() if name in self.imports}
+        if acorn_names := sorted(self.imports & (_ERROR_NAMES | {"Paused", "Usage", "runs"}), key=_classes_first):
+            first_party.add(f"from acorn import {', '.join(acorn_names)}")
+        class_names: dict[str, set[str]] = {}
+        for cls in self.classes.values():
+            class_names.setdefault(cls.module, set()).add(cls.name)
+        first_party |= {f"from {module} import {', '.join(sorted(names))}" for module, names in class_names.items()}
+        return [*third_party, *([""] if third_party else []), *sorted(first_party)]
 
-    # What the model says
+    # The models
 
-    def _scripts(self) -> Iterator[str]:
-        for each in self.classes.values():
-            if each.is_side_by_side:
-                yield from self._side_by_side(each)
+    def _models(self) -> Iterator[str]:
+        for cls in self.classes.values():
+            if cls.has_concurrent_runs:
+                yield from self._model_by_input(cls)
                 continue
-            turns = [(_asked(run, turn), turn) for run, listed in each.runs for turn in listed]
-            turns.sort(key=lambda one: one[0])
-            yield from self._model(each.variable, [turn for _, turn in turns])
+            turns = [(_request_time(run, turn), turn) for run, run_turns in cls.runs for turn in run_turns]
+            turns.sort(key=lambda item: item[0])
+            yield f"{cls.variable} = ScriptedModel("
+            yield f"{_INDENT}["
+            yield from self._replies([turn for _, turn in turns])
+            yield f"{_INDENT}]"
+            yield ")"
 
-    def _model(self, variable: str, turns: Sequence[Any]) -> Iterator[str]:
-        yield f"{variable} = ScriptedModel("
-        yield f"{_TAB}["
-        yield from (f"{_TAB}{_TAB}{self._reply(turn)}," for turn in turns)
-        yield f"{_TAB}]"
-        yield ")"
-
-    def _side_by_side(self, each: _Class) -> Iterator[str]:
-        """A function that knows a run by its input, since which one asks first is chance."""
-        self.needs |= {"ModelRequest"}
-        self.testing |= {"Reply"}
-        yield f"# Runs of `{each.name}` went on side by side, so each is known by what it was asked."
-        scripts = f"{each.variable}_scripts"
+    def _model_by_input(self, cls: _ScriptedClass) -> Iterator[str]:
+        """Write a function that identifies a run by its input, because the order of concurrent requests varies."""
+        self.imports.add("ModelRequest")
+        self.testing_imports.add("Reply")
+        scripts = f"{cls.variable}_scripts"
+        yield f"# Runs of `{cls.name}` were concurrent, so the input of a run selects its script."
         yield f"{scripts} = {{"
-        for run, turns in each.runs:
-            yield f"{_TAB}{self._literal(_opening(run))}: ["
-            yield from (f"{_TAB}{_TAB}{self._reply(turn)}," for turn in turns)
-            yield f"{_TAB}],"
+        for run, turns in cls.runs:
+            yield f"{_INDENT}{self._literal(_input_text(run))}: ["
+            yield from self._replies(turns)
+            yield f"{_INDENT}],"
         yield "}"
         yield ""
-        yield f"def {each.variable}_reply(request: ModelRequest) -> Reply:"
-        yield f"{_TAB}texts = [message['content'] for message in request.messages]"
-        yield f"{_TAB}at = max(at for at, text in enumerate(texts) if text in {scripts})"
-        yield f"{_TAB}turns = [message for message in request.messages[at:] if message['role'] == 'assistant']"
-        yield f"{_TAB}return {scripts}[texts[at]][len(turns)]"
+        yield f"def {cls.variable}_reply(request: ModelRequest) -> Reply:"
+        yield f"{_INDENT}texts = [message['content'] for message in request.messages]"
+        yield f"{_INDENT}start = max(index for index, text in enumerate(texts) if text in {scripts})"
+        yield f"{_INDENT}turns = [message for message in request.messages[start:] if message['role'] == 'assistant']"
+        yield f"{_INDENT}return {scripts}[texts[start]][len(turns)]"
         yield ""
-        yield f"{each.variable} = ScriptedModel({each.variable}_reply)"
+        yield f"{cls.variable} = ScriptedModel({cls.variable}_reply)"
 
-    def _reply(self, turn: Any) -> str:
+    def _replies(self, turns: Sequence[_Turn]) -> Iterator[str]:
+        return (f"{_INDENT}{_INDENT}{self._reply(turn)}," for turn in turns)
+
+    def _reply(self, turn: _Turn) -> str:
         if isinstance(turn, Compacted):
-            self.testing.add("Reply")
+            self.testing_imports.add("Reply")
             return f"Reply({self._literal(without_summary_introduction(turn.summary))}{self._usage(turn)})"
         if isinstance(turn, ModelError):
-            self.testing.add("Failure")
+            self.testing_imports.add("Failure")
             return f"Failure(status={turn.status!r})" if type(turn.status) is int else "Failure()"
         options = self._usage(turn)
         if turn.stop_reason not in ("stop", "tool_calls"):
             options += f", stop_reason={self._literal(turn.stop_reason)}"
         if turn.refusal is not None:
             options += f", refusal={self._literal(turn.refusal)}"
-        calls = list(map(self._called, turn.calls))
-        if turn.content or options or not calls:
-            self.testing.add("Reply")
-            calls.insert(0, f"Reply({self._literal(turn.content)}{options})")
-        return " & ".join(calls)
+        replies = list(map(self._tool_call, turn.calls))
+        if turn.content or options or not replies:
+            self.testing_imports.add("Reply")
+            replies.insert(0, f"Reply({self._literal(turn.content)}{options})")
+        return " & ".join(replies)
 
-    def _usage(self, turn: Any) -> str:
-        """Only where it decides when a summary is made."""
+    def _usage(self, turn: Compacted | ModelResponded) -> str:
+        """Write the usage only if the run was summarized: the usage decides when that happens."""
         if not any(isinstance(entry, Compacted) for run in _tree(self.run) for entry in run.journal.entries):
             return ""
-        self.needs.add("Usage")
-        usage: Usage = turn.usage
-        return f", usage=Usage({usage.input_tokens!r}, {usage.output_tokens!r}, requests=1)"
+        self.imports.add("Usage")
+        return f", usage=Usage({turn.usage.input_tokens!r}, {turn.usage.output_tokens!r}, requests=1)"
 
-    def _called(self, call: CalledTool) -> str:
-        arguments = arguments_of(call.arguments)
+    def _tool_call(self, call: CalledTool) -> str:
+        arguments = read_arguments(call.arguments)
         if arguments is None:
-            self.testing.add("Reply")
-            self.needs.add("RawCall")
+            self.testing_imports.add("Reply")
+            self.imports.add("RawCall")
             return f"Reply(calls=[RawCall(None, {self._literal(call.name)}, {self._literal(call.arguments)})])"
-        given = [f"{name}={self._literal(value)}" for name, value in arguments.items()]
-        if call.name == FINISH and given:
-            self.testing.add("finish")
-            return f"finish({', '.join(given)})"
-        self.testing.add("call")
-        return f"call({', '.join([self._literal(call.name), *given])})"
+        keywords = self._keywords(arguments)
+        if call.name == FINISH and keywords:
+            self.testing_imports.add("finish")
+            return f"finish({', '.join(keywords)})"
+        self.testing_imports.add("call")
+        return f"call({', '.join([self._literal(call.name), *keywords])})"
 
-    # The call, and what came of it
+    # The call and its outcome
 
     def _call(self) -> Iterator[str]:
-        run, own = self.run, self.own
-        using = dict(self._using())
-        if run.forked_from is not None:
-            yield "kept = ["
-            yield from (f"{_TAB}{self._literal(event)}," for event in self._kept(run.forked_from.before))
+        fork = self.run.forked_from
+        if fork is not None:
+            yield "events = ["
+            yield from (f"{_INDENT}{self._literal(event)}," for event in self._events_before(fork.before))
             yield "]"
-        given = to_saved_data(run.input) if run.forked_from is None else {}
-        made = f"{own.name}({', '.join(f'{name}={self._literal(value)}' for name, value in self._set())})"
-        again = made
-        if using:
-            listed = ", ".join(f"{name}={value}" for name, value in using.items())
-            made = f"{made}.using({listed})"
-        held = [each.variable for each in self.classes.values() if not each.is_side_by_side]
-        kept_in = ", store=store" if self.is_kept else ""
-        held += [f"{each.name}.override(model={each.variable}{kept_in})" for each in self.classes.values()]
-        if self.is_kept:
-            self.needs.add("MemoryStore")
+        agent = f"{self.agent.name}({', '.join(self._keywords(self.settings))})"
+        options = ", ".join(self._options())
+        configured = f"{agent}.using({options})" if options else agent
+        contexts = [cls.variable for cls in self.classes.values() if not cls.has_concurrent_runs]
+        store = ", store=store" if self.needs_store else ""
+        contexts += [f"{cls.name}.override(model={cls.variable}{store})" for cls in self.classes.values()]
+        if self.needs_store:
+            self.imports.add("MemoryStore")
             yield "store = MemoryStore()"
-        failure = self._failure()
-        if failure is not None:
-            self.needs |= {"pytest", failure}
-            held.append(f"pytest.raises({failure})")
-        yield f"with {', '.join(held)}:"
-        named = isinstance(given, dict) and all(is_name(name) for name in given)
-        target = "" if failure is not None else "run = "
-        if not given:
-            yield f"{_TAB}{target}{made}.run()"
-        elif named:
-            yield f"{_TAB}{target}{made}.run("
-            yield from (f"{_TAB}{_TAB}{name}={self._literal(value)}," for name, value in given.items())
-            yield f"{_TAB})"
+        error_name = self._error_name()
+        if error_name is not None:
+            self.imports |= {"pytest", error_name}
+            contexts.append(f"pytest.raises({error_name})")
+        yield f"with {', '.join(contexts)}:"
+        target = "run = " if error_name is None else ""
+        values: object = to_saved_data(self.run.input) if fork is None else {}
+        if not values:
+            yield f"{_INDENT}{target}{configured}.run()"
+        elif is_json_object(values) and all(map(is_keyword_argument, values)):
+            yield f"{_INDENT}{target}{configured}.run("
+            yield from (f"{_INDENT}{_INDENT}{keyword}," for keyword in self._keywords(values))
+            yield f"{_INDENT})"
         else:
-            yield f"{_TAB}{target}{made}.run(**{self._literal(given)})"
-        if self.answers and failure is None:
-            yield from self._answer(again)
-        if failure is None:
-            yield from self._asserts()
+            yield f"{_INDENT}{target}{configured}.run(**{self._literal(values)})"
+        if error_name is None:
+            if self.answers:
+                yield from self._resume(agent)
+            yield from self._assertions()
 
-    def _answer(self, agent: str) -> Iterator[str]:
-        """What people said, in the order in which they were asked."""
-        self.needs |= {"Paused", "runs"}
-        yield f"{_TAB}answers = iter({self._literal(self.answers)})"
-        yield f"{_TAB}while isinstance(run.output, Paused):"
-        yield f"{_TAB}{_TAB}given = {{request.id: next(answers) for request in run.output.requests}}"
-        yield f"{_TAB}{_TAB}{agent}.resume(run.id, answers=given)"
-        yield f"{_TAB}{_TAB}run = runs(store).get(run.id)"
-
-    def _set(self) -> list[tuple[str, Any]]:
-        return [(name, value) for name, value in self.settings.items() if is_name(name)]
-
-    def _using(self) -> Iterator[tuple[str, str]]:
-        run = self.run
-        if run.forked_from is not None:
-            yield "thread", "kept"
-            yield "before", repr(int(run.forked_from.before))
+    def _options(self) -> Iterator[str]:
+        """Yield the arguments of `using`."""
+        fork = self.run.forked_from
+        if fork is not None:
+            yield "thread=events"
+            yield f"before={int(fork.before)!r}"
             return
-        first = next((entry for entry in run.journal.entries if isinstance(entry, MessagesAdded)), None)
-        prior = [] if first is None else list(first.messages[:-1])
-        if prior and prior[0].get("role") in ("system", "developer"):
-            del prior[0]
-        if prior:
-            yield "history", self._literal(to_json_data(prior))
+        messages = list(_first_messages(self.run)[:-1])
+        if messages and messages[0].get("role") in ("system", "developer"):
+            del messages[0]
+        if messages:
+            yield f"history={self._literal(to_json_data(messages))}"
 
-    def _kept(self, before: int) -> list[JsonObject]:
-        """The events that a fork began with, without when they happened."""
-        kept = [event for event in self.run.thread if event.branch is None and event.iteration < before]
-        times = ("timestamp", "seconds")
-        return [{name: value for name, value in each.items() if name not in times} for each in dump_events(kept)]
+    def _events_before(self, step: int) -> list[JsonObject]:
+        """Return the events that a fork started with, without their times."""
+        events = [event for event in self.run.thread if event.branch is None and event.iteration < step]
+        return [
+            {name: value for name, value in event.items() if name not in ("timestamp", "seconds")}
+            for event in dump_events(events)
+        ]
 
-    def _failure(self) -> str | None:
+    def _error_name(self) -> str | None:
+        """Return the error class that the test expects."""
         error = self.run.error
         if error is None:
             return None
         if isinstance(error, RecordedError):
             return "Exception"
-        known = [kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _ERRORS]
-        return known[0] if known else "Exception"
+        return next((cls.__name__ for cls in type(error).__mro__ if cls.__name__ in _ERROR_NAMES), "Exception")
 
-    def _asserts(self) -> Iterator[str]:
+    def _resume(self, agent: str) -> Iterator[str]:
+        """Write the code that repeats the answers of people, in the order of the requests."""
+        self.imports |= {"Paused", "runs"}
+        yield f"{_INDENT}answers = iter({self._literal(self.answers)})"
+        yield f"{_INDENT}while isinstance(run.output, Paused):"
+        yield f"{_INDENT}{_INDENT}answers_by_id = {{request.id: next(answers) for request in run.output.requests}}"
+        yield f"{_INDENT}{_INDENT}{agent}.resume(run.id, answers=answers_by_id)"
+        yield f"{_INDENT}{_INDENT}run = runs(store).get(run.id)"
+
+    def _assertions(self) -> Iterator[str]:
         run = self.run
         if isinstance(run.output, Unfinished | Paused):
             yield "assert not run.output"
             return
         if run.stop_reason is not None and run.stop_reason != "limit":
             yield f"assert run.stop_reason == {self._literal(run.stop_reason)}"
-        plain = to_json_data(run.output)
-        if is_exact(plain):
-            self.needs.add("to_jsonable_python")
-            yield f"assert to_jsonable_python(run.output, by_alias=False) == {self._literal(plain)}"
+        output: object = to_json_data(run.output)
+        if is_exact(output):
+            self.imports.add("to_jsonable_python")
+            yield f"assert to_jsonable_python(run.output, by_alias=False) == {self._literal(output)}"
         else:
-            yield "# The output holds a number that equals no other, so it is not compared."
+            yield "# The output is not compared: it contains a number or a text that is not equal after it is written."
 
-    def _literal(self, plain: Any) -> str:
-        return literal(plain, self._hide)
+    def _keywords(self, values: Mapping[str, object]) -> list[str]:
+        return [f"{name}={self._literal(value)}" for name, value in values.items()]
 
-
-_IMPORTS = {
-    "ModelRequest": "from acorn.models import ModelRequest",
-    "MemoryStore": "from acorn.stores import MemoryStore",
-    "RawCall": "from acorn.models.port import RawCall",
-}
-_NAMES = {"Paused", "Usage", "runs"}
-"""What is imported from `acorn` itself, beside errors."""
+    def _literal(self, value: object) -> str:
+        return literal(value, self.redact)
 
 
-def _public(kind: type[AcornError]) -> set[str]:
-    """The names of our errors, from one of them down."""
-    below = [each for each in kind.__subclasses__() if each.__module__ == AcornError.__module__]
-    return {kind.__name__}.union(*map(_public, below))
+def _error_names(cls: type[AcornError]) -> set[str]:
+    """Return the names of an error class of acorn and its subclasses."""
+    subclasses = [subclass for subclass in cls.__subclasses__() if subclass.__module__ == AcornError.__module__]
+    return {cls.__name__}.union(*map(_error_names, subclasses))
 
 
-_ERRORS = _public(AcornError)
+_ERROR_NAMES = _error_names(AcornError)
 
 
-def _why_not(run: Run) -> str | None:
-    """Why a script alone cannot make the run again."""
-    open_ones = [request_id for _, request_id, _ in _asked_people(run) if request_id not in _said(run)]
-    if open_ones and (run.stop_reason != "paused" or _said(run)):
-        return "the run asked people who did not answer, or who answered in part"
-    if run.error is not None and _asked_people(run):
-        return "the run failed after people were asked; give the agent an `on_human` that answers as they did"
+def _skip_reason(run: Run) -> str | None:
+    """Return why a script alone cannot repeat the run."""
+    requests, answers = _input_requests(run), _received_answers(run)
+    has_open_requests = any(request_id not in answers for _, request_id, _ in requests)
+    if has_open_requests and (run.stop_reason != "paused" or answers):
+        return "some requests for human input were not answered"
+    if run.error is not None and requests:
+        return "the run failed after it requested human input; give the agent an `on_human` with the same answers"
     if run.stop_reason is None:
-        return "the run had not ended when this was written"
+        return "the run had not ended when this test was written"
     if run.stop_reason == "cancelled":
-        return "the run was interrupted, which a script cannot do"
+        return "the run was interrupted, which a script cannot repeat"
     if isinstance(run.error, LimitError):
-        return "the run ended at a limit of tokens, cost or time, which a script does not use up"
+        return "the run reached a limit of tokens, cost or time, which a script does not reach"
     return None
 
 
-def _asked_people(run: Run) -> list[tuple[float, str, str]]:
-    """What people were asked in all runs of a tree: when, by which request, and whether for an approval."""
-    asked = (
-        (_began(each) + entry.at, entry.request_id, entry.kind)
-        for each in _tree(run)
-        for entry in each.journal.entries
+# Human input
+
+
+def _input_requests(run: Run) -> list[tuple[float, str, str]]:
+    """Return the time, the id and the kind of each request for human input in a tree of runs, sorted by time."""
+    return sorted(
+        (_start_time(member) + entry.at, entry.request_id, entry.kind)
+        for member in _tree(run)
+        for entry in member.journal.entries
         if isinstance(entry, InputRequested)
     )
-    return sorted(asked)
 
 
-def _said(run: Run) -> dict[str, str]:
-    entries = (entry for each in _tree(run) for entry in each.journal.entries)
+def _received_answers(run: Run) -> dict[str, str]:
+    entries = (entry for member in _tree(run) for entry in member.journal.entries)
     return {entry.request_id: entry.answer for entry in entries if isinstance(entry, InputReceived)}
 
 
-def _answers(run: Run) -> list[Any]:
-    """What people answered, in the order in which they were asked; the journal has it as text, or else as JSON."""
-    said = _said(run)
-    known = [(said[request_id], kind) for _, request_id, kind in _asked_people(run) if request_id in said]
-    return [parsed if kind == "approval" and (parsed := _plain(text)) is not None else text for text, kind in known]
+def _human_answers(run: Run) -> list[str | bool | JsonObject]:
+    """Return the answers of people in the order of the requests."""
+    texts = _received_answers(run)
+    answers = ((texts[request_id], kind) for _, request_id, kind in _input_requests(run) if request_id in texts)
+    return [_parse_approval(text) if kind == "approval" else text for text, kind in answers]
 
 
-def _plain(text: str) -> Any:
-    """A yes or a no, or one with other arguments; None where it is a text."""
+def _parse_approval(text: str) -> str | bool | JsonObject:
+    """Read the answer to a request for approval: a boolean, a JSON object with other arguments, or a text."""
     try:
-        found = from_json(text)
+        value: object = from_json(text)
     except ValueError:
-        return None
-    return found if isinstance(found, bool | dict) else None
+        return text
+    return value if isinstance(value, bool) or is_json_object(value) else text
 
 
-def _is_failed_request(run: Run) -> bool:
-    """Whether the last request was answered by an error of the provider."""
-    if not isinstance(run.error, ModelError):
-        return False
-    answers = [entry for entry in run.journal.entries if isinstance(entry, ModelResponded)]
-    return not (answers and answers[-1].refusal is not None)
+# Reading a run
 
 
 def _tree(run: Run) -> list[Run]:
-    return [run, *_below(run)]
+    return [run, *_branches(run)]
 
 
-def _below(run: Run) -> list[Run]:
-    return [each for branch in run.branches for each in _tree(branch)]
+def _branches(run: Run) -> list[Run]:
+    return [member for branch in run.branches for member in _tree(branch)]
 
 
-def _is_below(one: Run, other: Run) -> bool:
-    return any(each is other for each in _tree(one)) or any(each is one for each in _tree(other))
+def _is_nested(one: Run, other: Run) -> bool:
+    return any(member is other for member in _tree(one)) or any(member is one for member in _tree(other))
 
 
-def _began(run: Run) -> float:
+def _start_time(run: Run) -> float:
     return 0.0 if run.started is None else run.started.timestamp()
 
 
-def _asked(run: Run, turn: Any) -> float:
-    at = turn.asked if isinstance(turn, ModelResponded | Compacted) else run.seconds
-    return _began(run) + at
+def _request_time(run: Run, turn: _Turn) -> float:
+    return _start_time(run) + (run.seconds if isinstance(turn, ModelError) else turn.asked)
 
 
-def _opening(run: Run) -> str:
-    """The last message that a run began with."""
-    first = next((entry for entry in run.journal.entries if isinstance(entry, MessagesAdded)), None)
-    return text_of(first.messages[-1].get("content")) if first is not None and first.messages else ""
+def _request_error(run: Run) -> ModelError | None:
+    """Return the error of the provider that ended the run. A refusal is a response, not an error of the provider."""
+    if not isinstance(run.error, ModelError):
+        return None
+    responses = [entry for entry in run.journal.entries if isinstance(entry, ModelResponded)]
+    return None if responses and responses[-1].refusal is not None else run.error
 
 
-def _names(module: str) -> tuple[str | None, str]:
-    """From `package.file:Class` to where the class is and its name; None where that is no place to import from."""
-    source, _, name = module.partition(":")
+def _first_messages(run: Run) -> Sequence[JsonObject]:
+    return next((entry.messages for entry in run.journal.entries if isinstance(entry, MessagesAdded)), ())
+
+
+def _input_text(run: Run) -> str:
+    messages = _first_messages(run)
+    return text_of(messages[-1].get("content")) if messages else ""
+
+
+def _split_class_path(path: str) -> tuple[str | None, str]:
+    """Split `package.file:Class` into module and class. The module is None if it cannot be imported."""
+    module, _, name = path.partition(":")
     is_class = is_identifier(name)
-    is_source = bool(source) and all(map(is_identifier, source.split("."))) and source != "__main__"
-    return (source if is_class and is_source else None), (name if is_class else "Agent")
+    is_module = bool(module) and all(map(is_identifier, module.split("."))) and module != "__main__"
+    return (module if is_class and is_module else None), (name if is_class else "Agent")
 
 
-def _by_case(name: str) -> tuple[bool, str]:
+def _classes_first(name: str) -> tuple[bool, str]:
     return not name[0].isupper(), name

@@ -1,58 +1,58 @@
-"""Values as Python writes them, where that says the same, and names where they are names: whatever a record says, it
-stays data."""
+"""Python literals of JSON data. Text of a record always becomes a string literal, never code."""
 
 from __future__ import annotations
 
 import keyword
 import math
 from collections.abc import Callable
-from typing import Any
 
 from pydantic_core import from_json
 
 from acorn._inside import to_compact_json
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_list, is_json_object, is_list_or_tuple
 
 
-def literal(plain: Any, hide: Callable[[str], str] = str) -> str:
-    """Plain data as Python writes it; `hide` takes what is secret out of every text."""
-    if isinstance(plain, dict):
-        return f"{{{', '.join(f'{literal(key, hide)}: {literal(value, hide)}' for key, value in plain.items())}}}"
-    if isinstance(plain, list | tuple):
-        return f"[{', '.join(literal(each, hide) for each in plain)}]"
-    if isinstance(plain, float) and not math.isfinite(plain):
-        return f"float({str(plain)!r})"
-    if plain is None or isinstance(plain, bool | int | float):
-        return repr(plain)
-    return repr(hide(str.__str__(plain) if isinstance(plain, str) else str(plain)))
+def literal(value: object, redact: Callable[[str], str] = str) -> str:
+    """Write JSON data as a Python expression. `redact` removes secrets from every text."""
+    if is_json_object(value):
+        items = (f"{literal(key, redact)}: {literal(item, redact)}" for key, item in value.items())
+        return f"{{{', '.join(items)}}}"
+    if is_list_or_tuple(value):
+        return f"[{', '.join(literal(item, redact) for item in value)}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"float({str(value)!r})"
+    if value is None or isinstance(value, bool | int | float):
+        return repr(value)
+    # `str.__str__`, because a subclass of `str` may return another text.
+    return repr(redact(str.__str__(value) if isinstance(value, str) else str(value)))
 
 
 def is_identifier(text: str) -> bool:
     return text.isidentifier() and not keyword.iskeyword(text)
 
 
-def is_name(text: Any) -> bool:
-    """Whether it can be the name of an argument; Python would spell others in its own way."""
-    return isinstance(text, str) and text.isascii() and is_identifier(text)
+def is_keyword_argument(name: object) -> bool:
+    """Return whether a name can be a keyword argument. Python normalizes names that are not ASCII."""
+    return isinstance(name, str) and name.isascii() and is_identifier(name)
 
 
-def arguments_of(text: str) -> JsonObject | None:
-    """The arguments where they can be written as Python's, to the letter."""
+def read_arguments(text: str) -> JsonObject | None:
+    """Read the JSON arguments of a call; None if keyword arguments would not give exactly the same text."""
     try:
-        found = from_json(text, allow_inf_nan=False)
+        arguments: object = from_json(text, allow_inf_nan=False)
     except ValueError:
         return None
-    if not isinstance(found, dict) or not all(map(is_name, found)) or "_id" in found:
+    if not is_json_object(arguments) or not all(map(is_keyword_argument, arguments)) or "_id" in arguments:
         return None
-    return found if to_compact_json(found) == text and is_exact(found) else None
+    return arguments if to_compact_json(arguments) == text and is_exact(arguments) else None
 
 
-def is_exact(plain: Any) -> bool:
-    """Whether a value is written and read as the same: what is no number, nor half a letter, is not."""
-    if isinstance(plain, float):
-        return math.isfinite(plain)
-    if isinstance(plain, str):
-        return not any("\ud800" <= letter <= "\udfff" for letter in plain)
-    if isinstance(plain, dict):
-        return all(is_exact(key) and is_exact(value) for key, value in plain.items())
-    return all(map(is_exact, plain)) if isinstance(plain, list) else True
+def is_exact(value: object) -> bool:
+    """Return whether JSON data is the same after it is written and read. NaN and lone surrogates are not."""
+    if isinstance(value, float):
+        return math.isfinite(value)
+    if isinstance(value, str):
+        return not any("\ud800" <= character <= "\udfff" for character in value)
+    if is_json_object(value):
+        return all(is_exact(key) and is_exact(item) for key, item in value.items())
+    return all(map(is_exact, value)) if is_json_list(value) else True

@@ -1,11 +1,17 @@
-"""A model that says what it is told to, and remembers what it was asked.
+"""Models for tests: one that replays a script, and one that answers any agent.
 
     model = ScriptedModel([call("search", query="acorns"), finish(answer="They are nuts.")])
     agent = Researcher(model=model)
 
-With `by_turn=True` a list counts by the conversation, so that it fits a run that goes on in another process.
-It complains of a request that the script does not foresee, and, used in a `with` block or by `done()`, of a
-reply that nobody asked for.
+    with Researcher.override(model=AnyModel()):
+        application()
+
+`ScriptedModel` stores the requests that it receives. It raises an error for a request that its script has no reply for.
+At the end of a `with` block, or in `done()`, it also raises an error for replies that were not used. With
+`by_turn=True` it counts the turns of the conversation instead of the requests, so that a run can be resumed in another
+process.
+
+`AnyModel` needs no script, for tests in which the answers do not matter.
 """
 
 from __future__ import annotations
@@ -19,7 +25,7 @@ from typing import Any
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json
 
-from acorn._inside import FINISH, RESULT, text_of
+from acorn._inside import FINISH, RESULT, example_value, is_finish_result, text_of
 from acorn.errors import ModelError
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RawCall, is_retryable
 from acorn.models.request_body import SentMessages
@@ -29,7 +35,7 @@ from acorn.types import JsonObject, Usage
 
 @dataclass
 class Reply:
-    """One response of the script: text, calls, or both."""
+    """A response of the script: text, tool calls, or both."""
 
     content: str = ""
     calls: list[RawCall] = field(default_factory=list[RawCall])
@@ -38,10 +44,10 @@ class Reply:
     refusal: str | None = None
     usage: Usage | None = None
     delay: float = 0.0
-    """Seconds to wait before it is given."""
+    """The seconds to wait before the response."""
 
     def __and__(self, other: Reply) -> Reply:
-        """Both in one response: `Reply("Let me see.") & call("a") & call("b")`."""
+        """Combine two replies into one response: `Reply("Let me see.") & call("a") & call("b")`."""
         return Reply(
             self.content + other.content,
             self.calls + other.calls,
@@ -55,45 +61,47 @@ class Reply:
 
 @dataclass
 class Failure:
-    """A request that goes wrong."""
+    """A request that fails."""
 
     status: int | None = None
-    """The HTTP status; None is a broken connection."""
+    """The HTTP status, or None for a broken connection."""
     message: str = "the script says so"
     delay: float = 0.0
+    """The seconds to wait before the failure."""
     after: Reply | None = None
-    """What a stream gives before it breaks."""
+    """The reply that a stream sends before it fails."""
 
-
-_UNSET: Any = object()
 
 Scripted = Reply | Failure | str | BaseException
-"""What a script may hold; a string is a reply in text, an exception is raised as it is."""
+"""An item of a script. A string is a reply with text. An exception is raised."""
+
+_UNSET = object()
 
 
 def call(name: str, /, _id: str | None = None, **arguments: Any) -> Reply:
-    """A response that calls a tool; an `_id` of "" is a provider that gives none."""
+    """Return a response that calls a tool. The `_id` "" stands for a provider that sends no id."""
     return Reply(calls=[RawCall(_id, name, to_json(arguments).decode())])
 
 
 def finish(output: Any = _UNSET, /, **fields: Any) -> Reply:
-    """A response that calls `__finish__`, with the fields of the output or with the output itself."""
+    """Return a response that calls `__finish__`, with the output or with its fields."""
     if output is _UNSET:
         return call(FINISH, **fields)
     if fields:
-        raise TypeError(f"`finish` takes an output or its fields, not both; got {output!r} and {', '.join(fields)}")
+        names = ", ".join(f"`{name}`" for name in fields)
+        raise TypeError(f"`finish` takes an output or its fields, not both. It got {output!r} and {names}.")
     if isinstance(output, BaseModel) and not isinstance(output, RootModel):
-        # By their own names, which are always taken; what is computed is not to be given.
+        # Field names are always accepted, aliases are not. `round_trip` leaves out computed fields, which are rejected.
         return Reply(calls=[RawCall(None, FINISH, output.model_dump_json(by_alias=False, round_trip=True))])
     return Reply(calls=[RawCall(None, FINISH, to_json({RESULT: output}).decode())])
 
 
 class ScriptedModel:
-    """A model of the port for tests: one reply, replies in order, or made by a function of the request.
+    """A model for tests that replays one reply or a list of replies, or calls a function for each request.
 
-    With `by_turn=True` the reply is chosen by how many turns of the model stand behind the last input, not by how many
-    requests came: a run that is resumed, or a turn that is asked for again, gets what is next in the list. A branch
-    that goes on with its parent's conversation needs a model of its own then.
+    With `by_turn=True`, the number of the model's turns after the last input selects the reply, not the number of
+    requests. A resumed run or a repeated request then gets the next reply of the list. A branch that continues its
+    parent's conversation needs another model in this mode.
     """
 
     def __init__(
@@ -108,25 +116,25 @@ class ScriptedModel:
     ) -> None:
         self.name = name
         self.requests: list[ModelRequest] = []
-        """Every request, in the order of arrival."""
+        """All requests, in the order of arrival."""
         self._price = price
-        self._forces = forces
+        self._can_force = forces
         self._by_turn = by_turn
         self._last_turn = -1
-        """The furthest reply that was given, where turns count."""
+        """The highest index of a reply that was used."""
         self._chunk_size = chunk_size
-        """How many characters a streamed piece has."""
-        self._make: Callable[[ModelRequest], Scripted] | None = None
+        """The number of characters in a piece of a stream."""
+        self._reply_function: Callable[[ModelRequest], Scripted] | None = None
         self._script: list[Scripted] = []
         if isinstance(replies, Reply | Failure | str | BaseException):
             self._script = [replies]
         elif callable(replies):
-            self._make = replies
+            self._reply_function = replies
         else:
             self._script = list(replies)
         self._lock = threading.Lock()
         self._counted: tuple[SentMessages | None, int, int] = (None, 0, 0)
-        """Of the last conversation: how many messages, and how many characters in them."""
+        """The last conversation, the number of its messages that were counted, and their characters."""
 
     def __getstate__(self) -> JsonObject:
         return {name: value for name, value in vars(self).items() if name not in ("_lock", "_counted")}
@@ -145,84 +153,80 @@ class ScriptedModel:
             self.done()
 
     def done(self) -> None:
-        """Complain if a reply was never asked for, or if there were requests without one."""
-        if self._make is not None:
+        """Raise `AssertionError` if a reply is unused or a request had no reply."""
+        if self._reply_function is not None:
             return
-        asked = self._last_turn + 1 if self._by_turn else len(self.requests)
-        if asked > len(self._script):  # said before, but a tool or a hook may have swallowed it
-            raise AssertionError(self._unexpected(asked - 1))
-        if asked < len(self._script):
-            unused = len(self._script) - asked
+        used = self._last_turn + 1 if self._by_turn else len(self.requests)
+        if used > len(self._script):  # The request raised this, too, but a tool or a hook may have caught it.
+            raise AssertionError(self._describe_missing_reply(used - 1))
+        if used < len(self._script):
+            unused = len(self._script) - used
             raise AssertionError(
-                f"The script of `{self.name}` has {unused} unused {'reply' if unused == 1 else 'replies'}, "
-                f"the first of them {self._script[asked]!r}."
+                f"The script of `{self.name}` has {unused} unused {'reply' if unused == 1 else 'replies'}. "
+                f"The first one is {self._script[used]!r}."
             )
 
     def takes_tool(self, tool: Mapping[str, Any]) -> bool:
-        """A script takes any."""
+        """Return True: a script accepts every tool."""
         return True
 
     def can_force_tool(self, request: ModelRequest) -> bool:
-        return self._forces
+        return self._can_force
 
     def price(self) -> Price | None:
         return self._price
 
     def complete(self, request: ModelRequest) -> ModelResponse:
-        reply, at = self._next(request)
-        if delay := _delay(reply, request):
+        reply, index = self._next_reply(request)
+        if delay := _delay_of(reply, request):
             time.sleep(delay)
-        return self._answer(reply, request, at)
+        return self._respond(reply, request, index)
 
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
-        reply, at = self._next(request)
-        if delay := _delay(reply, request):
-            import asyncio  # only an async run needs it
+        reply, index = self._next_reply(request)
+        if delay := _delay_of(reply, request):
+            import asyncio  # Only an async run needs it.
 
             await asyncio.sleep(delay)
-        return self._answer(reply, request, at)
+        return self._respond(reply, request, index)
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
-        reply, at = self._next(request)
-        if delay := _delay(reply, request):
+        reply, index = self._next_reply(request)
+        if delay := _delay_of(reply, request):
             time.sleep(delay)
-        yield from self._pieces(reply, request, at)
+        yield from self._stream_reply(reply, request, index)
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
-        reply, at = self._next(request)
-        if delay := _delay(reply, request):
-            import asyncio  # only an async run needs it
+        reply, index = self._next_reply(request)
+        if delay := _delay_of(reply, request):
+            import asyncio  # Only an async run needs it.
 
             await asyncio.sleep(delay)
-        for delta in self._pieces(reply, request, at):
+        for delta in self._stream_reply(reply, request, index):
             yield delta
 
-    def _pieces(self, reply: Scripted, request: ModelRequest, at: int) -> Iterator[Delta]:
-        if isinstance(reply, Failure) and reply.after is not None:
-            yield from cut(self._answer(reply.after, request, at), self._chunk_size, whole=False)
-        yield from cut(self._answer(reply, request, at), self._chunk_size)
-
-    def _next(self, request: ModelRequest) -> tuple[Scripted, int]:
-        """The reply to a request, and how many requests came before it."""
+    def _next_reply(self, request: ModelRequest) -> tuple[Scripted, int]:
+        """Return the reply to a request, and its index."""
         with self._lock:
             self.requests.append(request)
-            at = _turns(request.messages) if self._by_turn else len(self.requests) - 1
-            self._last_turn = max(self._last_turn, at)
-        if self._make is not None:
-            return self._make(request), at
-        if at >= len(self._script):
-            raise AssertionError(self._unexpected(at))
-        return self._script[at], at
+            index = _count_turns(request.messages) if self._by_turn else len(self.requests) - 1
+            self._last_turn = max(self._last_turn, index)
+        if self._reply_function is not None:
+            return self._reply_function(request), index
+        if index >= len(self._script):
+            raise AssertionError(self._describe_missing_reply(index))
+        return self._script[index], index
 
-    def _unexpected(self, at: int) -> str:
-        what = f"for turn {at + 1}" if self._by_turn else "once" if at == 0 else f"{at + 1} times"
+    def _describe_missing_reply(self, index: int) -> str:
+        received = f"turn {index + 1}" if self._by_turn else "1 request" if index == 0 else f"{index + 1} requests"
         count = len(self._script)
+        last_message = self.requests[-1 if self._by_turn else index].messages[-1]
         return (
-            f"`{self.name}` was asked {what}, but its script has {count} {'reply' if count == 1 else 'replies'}. "
-            f"The last message was: {str(self.requests[-1 if self._by_turn else at].messages[-1])[:300]}"
+            f"`{self.name}` received {received}, but its script has {count} {'reply' if count == 1 else 'replies'}. "
+            f"The last message was: {str(last_message)[:300]}"
         )
 
-    def _answer(self, reply: Scripted, request: ModelRequest, at: int) -> ModelResponse:
+    def _respond(self, reply: Scripted, request: ModelRequest, index: int) -> ModelResponse:
         if isinstance(reply, str):
             reply = Reply(reply)
         if isinstance(reply, Reply | Failure) and request.timeout is not None and reply.delay > request.timeout:
@@ -230,23 +234,24 @@ class ScriptedModel:
                 f"`{self.name}` took longer than {request.timeout:g} s", provider="scripted", retryable=True
             )
         if isinstance(reply, Failure):
-            raise self._failure(reply)
+            raise self._model_error(reply)
         if isinstance(reply, BaseException):
             raise reply
         if not isinstance(reply, Reply):
             raise AssertionError(
-                f"The script of `{self.name}` holds {reply!r}, which is neither a reply nor a failure."
+                f"The script of `{self.name}` contains {reply!r}. "
+                "Use a `Reply`, a `Failure`, a string or an exception instead."
             )
         usage = reply.usage or Usage(
-            input_tokens=self._characters(request) // 4,
-            output_tokens=(len(reply.content) + sum(len(made.arguments) for made in reply.calls)) // 4 + 1,
+            input_tokens=self._count_characters(request) // 4,
+            output_tokens=(len(reply.content) + sum(len(raw.arguments) for raw in reply.calls)) // 4 + 1,
             requests=1,
         )
         return ModelResponse(
             content=reply.content,
             tool_calls=[
-                RawCall(f"call_{at + 1}_{slot}" if made.id is None else made.id, made.name, made.arguments)
-                for slot, made in enumerate(reply.calls)
+                RawCall(f"call_{index + 1}_{number}" if raw.id is None else raw.id, raw.name, raw.arguments)
+                for number, raw in enumerate(reply.calls)
             ],
             stop_reason=reply.stop_reason or ("tool_calls" if reply.calls else "stop"),
             usage=usage,
@@ -255,65 +260,124 @@ class ScriptedModel:
             refusal=reply.refusal,
         )
 
-    def _characters(self, request: ModelRequest) -> int:
-        """The length of all that a request says; of what the one before it said, it is known."""
-        part = request.sent
-        if part is None or part.has_extra_messages:
-            return sum(len(text_of(message.get("content"))) for message in request.messages)
-        known, count, length = self._counted
-        if known is not part.sent or count > part.count:
-            count = length = 0
-        length += sum(len(text_of(message.get("content"))) for message in part.sent.messages[count : part.count])
-        self._counted = part.sent, part.count, length
-        return length
-
-    def _failure(self, failure: Failure) -> ModelError:
-        what = "the connection broke" if failure.status is None else f"HTTP {failure.status}"
+    def _model_error(self, failure: Failure) -> ModelError:
+        cause = "the connection broke" if failure.status is None else f"HTTP {failure.status}"
         return ModelError(
-            f"`{self.name}` failed ({what}): {failure.message}",
+            f"`{self.name}` failed ({cause}): {failure.message}",
             provider="scripted",
             status=failure.status,
             retryable=failure.status is None or is_retryable(failure.status),
         )
 
+    def _count_characters(self, request: ModelRequest) -> int:
+        """Count the characters of a request. Those of the request before it are not counted again."""
+        part = request.sent
+        if part is None or part.has_extra_messages:
+            return _text_length(request.messages)
+        conversation, count, length = self._counted
+        if conversation is not part.sent or count > part.count:
+            count = length = 0
+        length += _text_length(part.sent.messages[count : part.count])
+        self._counted = part.sent, part.count, length
+        return length
 
-def conversation_of(messages: list[JsonObject]) -> list[JsonObject]:
-    """The messages; those that a document tells of, where it is sent instead."""
-    text = text_of(messages[-1].get("content")) if messages else ""
-    return list(to_messages(parse_thread_xml(text))) if text.startswith("<thread>") else messages
+    def _stream_reply(self, reply: Scripted, request: ModelRequest, index: int) -> Iterator[Delta]:
+        if isinstance(reply, Failure) and reply.after is not None:
+            yield from split_response(self._respond(reply.after, request, index), self._chunk_size, is_complete=False)
+        yield from split_response(self._respond(reply, request, index), self._chunk_size)
 
 
-def _turns(messages: list[JsonObject]) -> int:
-    """How many turns of the model stand behind the last input, or behind all where inputs look otherwise."""
-    told = conversation_of(messages)
-    inputs = [at for at, message in enumerate(told) if _is_input(message)]
-    return sum(message["role"] == "assistant" for message in told[inputs[-1] if inputs else 0 :])
-
-
-def _is_input(message: JsonObject) -> bool:
-    return message["role"] == "user" and text_of(message.get("content")).startswith(("<input>", "<input ", "<input/"))
-
-
-def _delay(reply: Scripted, request: ModelRequest) -> float:
-    """Seconds to wait, as far as the request has the time."""
+def _delay_of(reply: Scripted, request: ModelRequest) -> float:
+    """Return the seconds to wait, at most until the timeout of the request."""
     delay = reply.delay if isinstance(reply, Reply | Failure) else 0.0
     return delay if request.timeout is None else min(delay, request.timeout)
 
 
-def cut(response: ModelResponse, size: int, *, whole: bool = True) -> Iterator[Delta]:
-    """A response in pieces, the way providers send it: thinking, text, the calls, how it ended, what it cost."""
+def split_response(response: ModelResponse, size: int, *, is_complete: bool = True) -> Iterator[Delta]:
+    """Split a response in the way of the providers: reasoning, text, tool calls, stop reason, usage."""
 
-    def pieces(text: str) -> Iterator[str]:
-        return (text[at : at + size] for at in range(0, len(text), size))
+    def split(text: str) -> Iterator[str]:
+        return (text[start : start + size] for start in range(0, len(text), size))
 
-    for piece in pieces(response.reasoning or ""):
+    for piece in split(response.reasoning or ""):
         yield Delta(reasoning=piece)
-    for piece in pieces(response.content):
+    for piece in split(response.content):
         yield Delta(content=piece)
-    for index, made in enumerate(response.tool_calls):
-        yield Delta(calls=(CallDelta(index, made.id, made.name),))
-        for piece in pieces(made.arguments):
+    for index, tool_call in enumerate(response.tool_calls):
+        yield Delta(calls=(CallDelta(index, tool_call.id, tool_call.name),))
+        for piece in split(tool_call.arguments):
             yield Delta(calls=(CallDelta(index, arguments=piece),))
-    if whole:
+    if is_complete:
         yield Delta(refusal=response.refusal, stop_reason=response.stop_reason, model=response.model)
         yield Delta(usage=response.usage)
+
+
+# Reading the messages of a request
+
+
+def _text(message: JsonObject) -> str:
+    content = message.get("content")
+    return content if isinstance(content, str) else text_of(content)
+
+
+def _text_length(messages: Sequence[JsonObject]) -> int:
+    return sum([len(_text(message)) for message in messages])
+
+
+def _conversation(messages: list[JsonObject]) -> list[JsonObject]:
+    """Return the messages of the conversation. A request may contain them as one message with a thread in XML."""
+    text = _text(messages[-1]) if messages else ""
+    return list(to_messages(parse_thread_xml(text))) if text.startswith("<thread>") else messages
+
+
+def _count_turns(messages: list[JsonObject]) -> int:
+    """Count the model's turns after the last input, or all of them if no message looks like an input."""
+    conversation = _conversation(messages)
+    inputs = [index for index, message in enumerate(conversation) if _is_input(message)]
+    return sum(message["role"] == "assistant" for message in conversation[inputs[-1] if inputs else 0 :])
+
+
+def _is_input(message: JsonObject) -> bool:
+    return message["role"] == "user" and _text(message).startswith(("<input>", "<input ", "<input/"))
+
+
+class AnyModel(ScriptedModel):
+    """A model that calls every tool once and then finishes, with example values that fit the schemas.
+
+    Its first response calls all tools and branches that the conversation has no calls of yet. A branch that continues
+    its parent's conversation therefore does not repeat the parent's calls. Every run gives the same result. An agent
+    that has tools but no `max_steps` ends `Unfinished`, as with any model that calls a tool.
+    """
+
+    def __init__(self, *, name: str = "any", chunk_size: int = 8) -> None:
+        super().__init__(_example_reply, name=name, price=Price(0.0, 0.0), chunk_size=chunk_size)
+
+
+def _example_reply(request: ModelRequest) -> Reply:
+    functions: dict[str, JsonObject] = {
+        tool["function"]["name"]: tool["function"] for tool in request.tools if "function" in tool
+    }
+    if not functions:
+        return Reply("In short.")
+    called = _called_tools(_conversation(request.messages))
+    names = [] if request.forced_tool else [name for name in functions if name != FINISH and name not in called]
+    calls: list[RawCall] = []
+    for name in names or [FINISH]:
+        arguments = example_value(functions[name].get("parameters") or {"type": "object"}, name)
+        calls.append(RawCall(None, name, to_json(arguments).decode()))
+    return Reply(calls=calls)
+
+
+def _called_tools(messages: list[JsonObject]) -> set[str]:
+    """Return the tools that were called after the last accepted output. Earlier calls belong to another run."""
+    called: set[str] = set()
+    finish_ids: set[str] = set()
+    for message in messages:
+        for tool_call in message.get("tool_calls") or ():
+            name: str = tool_call["function"]["name"]
+            called.add(name)
+            if name == FINISH:
+                finish_ids.add(tool_call["id"])
+        if message.get("tool_call_id") in finish_ids and is_finish_result(message.get("content")):
+            called.clear()
+    return called

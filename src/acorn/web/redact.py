@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from acorn._inside import find_secrets, redact, to_json_data
+from acorn.types import is_json_object, is_list_or_tuple
 
 TEXT_LIMIT = 200_000
 """Characters of one text in a detail view."""
@@ -69,7 +70,7 @@ class PageRedactor:
 
     def data(self, value: Any, limit: int = TEXT_LIMIT, depth: int = 0) -> Any:
         """Redact JSON data, including the names of fields. Data that is nested too deep is omitted."""
-        kind = type(value)
+        kind: type[Any] = type(value)
         if kind is str:
             return self.text(value, limit)
         if depth > _PAGE_MAX_DEPTH:
@@ -84,9 +85,9 @@ class PageRedactor:
 
     def partial(self, value: object) -> object:
         """Remove the possible beginning of a secret from the end of each text in data that is still growing."""
-        if isinstance(value, dict):
+        if is_json_object(value):
             return {key: self.partial(item) for key, item in value.items()}
-        if isinstance(value, list | tuple):
+        if is_list_or_tuple(value):
             return [self.partial(item) for item in value]
         return self.partial_text(value) if isinstance(value, str) else value
 
@@ -137,9 +138,9 @@ class ServiceRedactor:
             return self.text(value)
         if depth > _SERVICE_MAX_DEPTH:
             return "…"
-        if isinstance(value, dict):
+        if is_json_object(value):
             return {self.text(str(key)): self.data(item, depth + 1) for key, item in value.items()}
-        if isinstance(value, list | tuple):
+        if is_list_or_tuple(value):
             return [self.data(item, depth + 1) for item in value]
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
@@ -149,11 +150,11 @@ class ServiceRedactor:
             text = self.text(value)
             prefix = self.secret_prefix_length(text)
             return text[: len(text) - prefix] if prefix >= _MIN_PREFIX else text
-        if isinstance(value, dict):
+        if is_json_object(value):
             redacted = self.data(value)
-            assert isinstance(redacted, dict)
+            assert is_json_object(redacted)
             return {key: self.partial(item) for key, item in redacted.items()}
-        return [self.partial(item) for item in value] if isinstance(value, list | tuple) else self.data(value)
+        return [self.partial(item) for item in value] if is_list_or_tuple(value) else self.data(value)
 
     def text(self, text: str) -> str:
         """Return a text without the known secrets."""

@@ -70,7 +70,7 @@ def serving(folder: Path, *words: object, target: str = CLERK, **environment: st
         for line in process.stderr:
             printed.append(line)
             address = address or "".join(re.findall(r"http://[\w.\[\]:]+", line))
-            if line.startswith("Ctrl-C"):
+            if line.startswith("Press Ctrl-C"):
                 break
         assert address, "".join(printed)
         served = Served(process, address, folder, printed)

@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from acorn import AcornError
-from acorn._inside import Explanation, describe_blobs, example_input, explain_agent, to_json_text, tool_name
+from acorn._inside import describe_blobs, to_json_text
+from acorn._inside_runs import Explanation, example_input, explain_agent, tool_name
 from acorn.cli.commands.run import describe_target
 from acorn.cli.help import show_help
 from acorn.cli.input import make_input
@@ -121,7 +122,7 @@ def _print(explanation: Explanation, console: Console) -> None:
     _print_heading(console, "size")
     console.print(_sizes(explanation))
     _print_list(console, "inherits", [f"{name}: {', '.join(names)}" for name, names in explanation.inherits.items()])
-    _print_list(console, "warnings", explanation.odd)
+    _print_list(console, "warnings", explanation.warnings)
     _print_list(console, "notes", explanation.notes)
 
 

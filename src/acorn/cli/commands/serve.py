@@ -301,7 +301,7 @@ def mcp(
     Each module is a tool with the name of its class. The server uses standard input and output. Give clients the
     command "acorn mcp agent.py". The server stops when the client closes the connection, or with Ctrl-C.
     """
-    from acorn.mcp.server import serve_to
+    from acorn.mcp import serve_to
 
     out = context.obj.reserve_stdout()  # The user's code may print, from its import on.
     agents = [load_agent(target, debug=debug, once=True) for target in targets]

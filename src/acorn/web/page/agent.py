@@ -17,7 +17,6 @@ from acorn._inside import (
     AgentDescription,
     Shape,
     agent_name,
-    aresume_stream,
     describe_agent,
     describe_blobs,
     in_batch,
@@ -25,10 +24,11 @@ from acorn._inside import (
     secrets_of_model,
     to_json_data,
 )
+from acorn._inside_runs import aresume_stream
 from acorn.models.resolve import model_name
 from acorn.stores.port import Store
 from acorn.thread import AgentEvent, ErrorEvent, MessageEvent, ToolCallEvent, ToolResultEvent
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_object
 from acorn.web.redact import TEXT_LIMIT
 
 Agent = module[Any, Any]
@@ -130,12 +130,12 @@ class ForkRequest(NamedTuple):
 def read_fork_request(body: object) -> ForkRequest:
     """Validate the `fork` of a request body."""
     known = {"run", "before", "edits", "prompt"}
-    if not isinstance(body, dict) or not isinstance(body.get("run"), str) or body.keys() - known:
+    if not is_json_object(body) or not isinstance(body.get("run"), str) or body.keys() - known:
         raise InputError("`fork` must be an object with `run` and `before`, and optionally `edits` and `prompt`.")
     before, edits, prompt = body.get("before"), body.get("edits", {}), body.get("prompt")
     if not isinstance(before, int) or isinstance(before, bool):
         raise InputError("`before` of `fork` must be the number of a step.")
-    if not isinstance(edits, dict) or not all(isinstance(text, str) for text in edits.values()):
+    if not is_json_object(edits) or not all(isinstance(text, str) for text in edits.values()):
         raise InputError("`edits` of `fork` must be an object with texts by the numbers of events.")
     if prompt is not None and not (isinstance(prompt, str) and prompt.strip()):
         raise InputError("`prompt` of `fork` must be a non-empty string.")
@@ -228,7 +228,7 @@ def _edit(event: AgentEvent, text: str) -> AgentEvent:
             return event.model_copy(update={"content": text})
         case ToolCallEvent():
             arguments = _read_json(text)
-            if not isinstance(arguments, dict):
+            if not is_json_object(arguments):
                 raise InputError(f"The arguments of `{event.tool_name}` must be a JSON object.")
             return event.model_copy(update={"args": arguments, "raw_arguments": None})
         case ToolResultEvent():

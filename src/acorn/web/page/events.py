@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from acorn import StreamChunk
 from acorn._inside import describe_blobs, entry_to_json, to_json_data
 from acorn.journal import Entry
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_list, is_json_object
 from acorn.web.redact import PageRedactor, last_word_start
 
 Event = JsonObject
@@ -39,9 +39,9 @@ def chunk_event(chunk: StreamChunk, root: str) -> Event | None:
         return {"entry": "text", **run, "s": chunk.content}
     if chunk.reasoning:
         return {"entry": "reasoning", **run, "s": chunk.reasoning}
-    if chunk._call is not None:
-        return {"entry": "call", **run, "chunk": chunk, "i": chunk._call[0]}
-    return None if chunk._answer is None else {"entry": "answer", **run, "chunk": chunk}
+    if chunk.call_index is not None:
+        return {"entry": "call", **run, "chunk": chunk, "i": chunk.call_index}
+    return {"entry": "answer", **run, "chunk": chunk} if chunk.has_answer else None
 
 
 def page_event(event: Event, redactor: PageRedactor) -> Event:
@@ -134,11 +134,11 @@ def strings_in(value: object) -> Iterator[str]:
     """Yield every key and every value of JSON data as text."""
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
+    elif is_json_object(value):
         for key, item in value.items():
             yield key
             yield from strings_in(item)
-    elif isinstance(value, list):
+    elif is_json_list(value):
         for item in value:
             yield from strings_in(item)
     elif value is not None:

@@ -146,7 +146,7 @@ def _sent_messages(rows: Rows) -> JsonObject:
         if sent is None:
             continue
         messages, request = sent
-        before, earlier = last.get(row.run_id, (None, []))
+        before, earlier = last.get(row.run_id) or (None, list[Message]())
         pairs = enumerate(zip(earlier, messages, strict=False))
         difference = next((index for index, (old, new) in pairs if old != new), None)
         keep = min(len(earlier), len(messages)) if difference is None else difference

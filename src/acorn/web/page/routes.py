@@ -20,7 +20,7 @@ import acorn
 from acorn import AcornError, InputError, StoreError, module
 from acorn._inside import describe_blobs, describe_error, shorten
 from acorn.stores.port import Status, Store
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_object
 from acorn.web.guard import LOOPBACK, BodyTimeoutError, BodyTooLargeError, PageGuard
 from acorn.web.page.agent import agent_json, read_fork_request
 from acorn.web.page.align import align
@@ -376,7 +376,7 @@ async def _read_body(request: Request, known: set[str]) -> JsonObject:
         body = json.loads(await request.body())
     except (ValueError, RecursionError):
         raise _RequestError(422, "The request body must be valid JSON.") from None
-    if not isinstance(body, dict):
+    if not is_json_object(body):
         raise _RequestError(422, "The request body must be a JSON object.")
     if unknown := sorted(body.keys() - known):
         raise _RequestError(422, f"The request body has the unknown key `{unknown[0]}`.")

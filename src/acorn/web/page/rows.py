@@ -35,7 +35,7 @@ from acorn.journal import (
     ToolResultsAdded,
     ToolStarted,
 )
-from acorn.types import TOOL_ERROR, ForkedFrom, JsonObject, Usage
+from acorn.types import TOOL_ERROR, ForkedFrom, JsonObject, Usage, is_json_object
 from acorn.web.page.events import PREVIEW_LIMIT, STREAM_LIMIT
 from acorn.web.redact import PageRedactor
 
@@ -368,7 +368,7 @@ def _text(content: object) -> str:
 def first_text(value: object) -> str:
     """Return a value on one line: the value if it is a text, else the first text in it, else JSON."""
     data = to_json_data(value)
-    if isinstance(data, dict):
+    if is_json_object(data):
         text = next((item for item in data.values() if isinstance(item, str) and item.strip()), None)
         data = next(iter(data.values())) if text is None and len(data) == 1 else data if text is None else text
     return " ".join(_text(data).split())[: 4 * PREVIEW_LIMIT]

@@ -32,7 +32,7 @@ from acorn.journal import Entry, RunStarted
 from acorn.stores.port import RunFacts, SearchableStore, Status, Store, StoredRun
 from acorn.thread import parse_events
 from acorn.thread.to_journal import thread_entries
-from acorn.types import JsonObject, Paused
+from acorn.types import JsonObject, Paused, is_json_object
 from acorn.web.page.events import entry_event, strings_in
 from acorn.web.page.rows import Rows, first_text
 from acorn.web.redact import PageRedactor
@@ -299,10 +299,10 @@ def header_of(facts: RunFacts) -> Header:
 
 def _header_of_stored(stored: StoredRun) -> Header:
     record = _read_json(stored.record)
-    run = record.get("run") if isinstance(record, dict) else None
-    output = run.get("output") if isinstance(run, dict) and stored.facts.stop_reason else None
-    overrides = _read_json(stored.header.overrides) if stored.header.overrides else {}
-    file = overrides.get("file") if isinstance(overrides, dict) else None
+    run = record.get("run") if is_json_object(record) else None
+    output = run.get("output") if is_json_object(run) and stored.facts.stop_reason else None
+    overrides = _read_json(stored.header.overrides) if stored.header.overrides else None
+    file = overrides.get("file") if is_json_object(overrides) else None
     return {
         **header_of(stored.facts),
         "input": _read_json(stored.header.input),

@@ -17,8 +17,8 @@ from functools import cached_property
 from pathlib import Path
 
 import acorn
-from acorn import AcornError, DeclarationError, InputError, StoreError, StreamChunk, listen, module
-from acorn._inside import agent_name, describe_error, request_to_json
+from acorn import AcornError, DeclarationError, InputError, StoreError, StreamChunk, listen
+from acorn._inside import agent_name, describe_error, is_instance, request_to_json
 from acorn.journal import Entry
 from acorn.stores.memory import MemoryStore
 from acorn.stores.open import open_store
@@ -244,13 +244,13 @@ class Site:
         if self.store is None:
             raise StoreError(f"To write a file as Python, use `acorn show {run_id}.json --python`.")
         header = self.store.read(run_id)[0].header
-        settings = json.loads(header.overrides).get("settings", {}) if header.overrides else {}
+        overrides: JsonObject = json.loads(header.overrides) if header.overrides else {}
         redact = self.redactor().text
         return as_python(
             acorn.runs(self.store).get(run_id),
             module=header.agent,
-            settings=settings,
-            hide=lambda text: redact(text, NO_LIMIT),
+            settings=overrides.get("settings", {}),
+            redact=lambda text: redact(text, NO_LIMIT),
         )
 
     def fleet(self) -> JsonObject | None:
@@ -328,7 +328,7 @@ class Site:
 
 def make_site(agent: object, store: object, files: Sequence[Path] = ()) -> Site:
     """Return the site of an agent, of a store, or of files."""
-    if agent is not None and not isinstance(agent, module):
+    if agent is not None and not is_instance(agent):
         raise DeclarationError(f"`acorn.web.app` needs an instance of a module, such as `Researcher()`, got {agent!r}.")
     if files:
         return Site(None, FileRunIndex(files), None)

@@ -103,8 +103,14 @@ async def row_events(site: Site, view: RunView, version: int) -> AsyncGenerator[
             is_over = not (view.is_active or (live is not None and not live.is_over))
             if rows or is_over or status != header["status"]:
                 status = header["status"]
-                requests = redactor.data(await run_in_threadpool(site.requests, run_id)) if is_waiting else []
-                update = {"rows": rows, "head": header, "version": version, "requests": requests, "over": is_over}
+                waiting = await run_in_threadpool(site.requests, run_id) if is_waiting else []
+                update = {
+                    "rows": rows,
+                    "head": header,
+                    "version": version,
+                    "requests": redactor.data(waiting),
+                    "over": is_over,
+                }
                 yield _message(str(version), update)
             if is_over:
                 return

@@ -12,9 +12,11 @@ from typing import Any
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from acorn import Paused, Run, StreamChunk, module
-from acorn._inside import RESULT, aresume, parse_input
+from acorn._inside import RESULT, parse_input
+from acorn._inside_runs import aresume
 from acorn.errors import DeclarationError
 from acorn.stores.open import open_store
+from acorn.types import is_json_object
 from acorn.web.guard import (
     LOOPBACK,
     BodyTooLargeError,
@@ -277,9 +279,9 @@ class ServiceRoutes:
 
 def _read_answer(body: object) -> tuple[object, bool]:
     """Return the answer, or the answers by request id, and whether it is a single answer."""
-    if isinstance(body, dict) and set(body) == {"answer"}:
+    if is_json_object(body) and set(body) == {"answer"}:
         return body["answer"], True
-    if isinstance(body, dict) and set(body) == {"answers"} and isinstance(body["answers"], dict):
+    if is_json_object(body) and set(body) == {"answers"} and is_json_object(body["answers"]):
         return body["answers"], False
     raise RejectedRequestError(
         422,

@@ -15,7 +15,7 @@ from typing import NamedTuple, get_args
 
 from acorn import Paused, Run, StreamChunk
 from acorn._inside import Shape, excerpt, to_json_text
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_list, is_json_object
 from acorn.web.redact import RedactedStream, ServiceRedactor
 from acorn.web.serve.exchange import RejectedRequestError, check_finished
 from acorn.web.serve.streams import encode_event, paused_json
@@ -39,7 +39,7 @@ class CompletionRequest(NamedTuple):
 
 def read_completion(body: object, name: str, input_shape: Shape, output_shape: Shape) -> CompletionRequest:
     """Validate a chat completion request. `name` is the model name of the agent."""
-    if not isinstance(body, dict):
+    if not is_json_object(body):
         raise _invalid("body", "The body must be a JSON object with `messages`.")
     if body.get("model", name) != name:
         message = f"The model {excerpt(body['model'])} does not exist. Use `{name}`."
@@ -54,15 +54,15 @@ def read_completion(body: object, name: str, input_shape: Shape, output_shape: S
         raise _invalid("stream", "`stream` must be true or false.")
     _check_format(body.get("response_format"), output_shape)
     messages = body.get("messages")
-    if not isinstance(messages, list) or not messages:
+    if not is_json_list(messages) or not messages:
         raise _invalid("messages", "`messages` must be a list of messages that ends with a message of the user.")
     for index, message in enumerate(messages):
         _check_message(f"messages[{index}]", message)
     *earlier, last = messages
     if last["role"] != "user":
         raise _invalid("messages", f"The last of `messages` must have the role `user`, got `{last['role']}`.")
-    options = body.get("stream_options") or {}
-    if not isinstance(options, dict):
+    options = body.get("stream_options") or JsonObject()
+    if not is_json_object(options):
         raise _invalid("stream_options", '`stream_options` must be an object, such as `{"include_usage": true}`.')
     text = _text_of(last["content"], f"messages[{len(earlier)}].content")
     return CompletionRequest(
@@ -74,7 +74,7 @@ def read_completion(body: object, name: str, input_shape: Shape, output_shape: S
 
 
 def _check_format(wanted: object, output_shape: Shape) -> None:
-    kind = wanted.get("type") if isinstance(wanted, dict) else wanted if wanted is None else ""
+    kind = wanted.get("type") if is_json_object(wanted) else wanted if wanted is None else ""
     has_one_text = len(output_shape.schema.model_fields) == 1 and text_field(output_shape) is not None
     is_object = not output_shape.wrapped and not has_one_text
     if kind in (None, "text") or (kind == "json_object" and is_object):
@@ -84,11 +84,11 @@ def _check_format(wanted: object, output_shape: Shape) -> None:
 
 
 def _check_message(path: str, message: object) -> None:
-    if not isinstance(message, dict) or message.get("role") not in _ROLES:
+    if not is_json_object(message) or message.get("role") not in _ROLES:
         roles = ", ".join(_ROLES)
         raise _invalid(path, f"`{path}` must be an object with one of the roles {roles}, got {excerpt(message)}.")
     content = message.get("content")
-    is_parts = isinstance(content, list) and all(isinstance(part, dict) for part in content)
+    is_parts = is_json_list(content) and all(is_json_object(part) for part in content)
     if not isinstance(content, str) and not is_parts:
         text = f"`{path}.content` must be a string or a list of parts, got {excerpt(content)}."
         raise _invalid(f"{path}.content", text)
@@ -131,7 +131,7 @@ def _input(text: str, shape: Shape) -> object:
             raise _invalid("messages", "The last message must be the input as JSON.")
         return value
     value = _read_json(text) if field is None or len(shape.schema.model_fields) > 1 else None
-    if isinstance(value, dict) and (field is None or set(value) <= shape.accepted_names):
+    if is_json_object(value) and (field is None or set(value) <= shape.accepted_names):
         return value
     if field is None:
         names = ", ".join(f"`{name}`" for name in shape.schema.model_fields)
@@ -257,7 +257,7 @@ class CompletionEvents:
             yield from self._text_delta("reasoning_content", self._reasoning.add(text))
         else:
             yield from self._text_delta("reasoning_content", self._reasoning.flush())
-        if chunk._answer is not None and (answer := _single_text(chunk.partial, self._shape)) is not None:
+        if chunk.has_answer and (answer := _single_text(chunk.partial, self._shape)) is not None:
             yield from self._text_delta("content", self._answer.add(self._new_part(answer)))
 
     def _new_part(self, text: str) -> str:

@@ -6,7 +6,7 @@ import re
 
 import acorn
 from acorn._inside import RESULT, Shape, describe_agent, output_schema
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_list, is_json_object
 from acorn.web.page.agent import Agent
 
 _DEFS = "#/$defs/"
@@ -153,9 +153,9 @@ def _move_references(node: object, prefix: str) -> object:
     if isinstance(node, str):
         is_reference = node.startswith(_DEFS)
         return _ref(_component_name(prefix, node.removeprefix(_DEFS)))["$ref"] if is_reference else node
-    if isinstance(node, list):
+    if is_json_list(node):
         return [_move_references(item, prefix) for item in node]
-    return _move_in_object(node, prefix) if isinstance(node, dict) else node
+    return _move_in_object(node, prefix) if is_json_object(node) else node
 
 
 def _move_in_object(node: JsonObject, prefix: str) -> JsonObject:
@@ -167,7 +167,7 @@ def _move_in_object(node: JsonObject, prefix: str) -> JsonObject:
 
 def _is_schema(value: object) -> bool:
     """Return whether a value is a schema. A field may have the name of a data keyword."""
-    return isinstance(value, dict) and bool(value.keys() & {"type", "$ref", "anyOf", "oneOf", "allOf"})
+    return is_json_object(value) and bool(value.keys() & {"type", "$ref", "anyOf", "oneOf", "allOf"})
 
 
 def _ref(name: str) -> JsonObject:

@@ -13,8 +13,9 @@ from collections.abc import Collection, Coroutine, Generator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from acorn import DeclarationError, module
-from acorn._inside import check_agent, describe_agent, excerpt
+from acorn import DeclarationError
+from acorn._inside import describe_agent, excerpt, is_instance
+from acorn._inside_runs import check_agent
 from acorn.web.page.agent import Agent, secrets_of
 from acorn.web.redact import ServiceRedactor
 from acorn.web.serve.exchange import (
@@ -37,7 +38,7 @@ class Service:
     """An agent that is served over HTTP."""
 
     def __init__(self, agent: object, keys: Collection[str], timeout: float, concurrency: int) -> None:
-        if not isinstance(agent, module):
+        if not is_instance(agent):
             raise DeclarationError(
                 f"`acorn.web.service` needs an instance of a module, such as `Researcher()`, got {excerpt(agent)}."
             )

@@ -85,9 +85,9 @@ def _kind(chunk: StreamChunk) -> str | int | None:
     """Return the part of the response that a chunk belongs to, or None if the chunk is complete."""
     if chunk.tool_result is not None or chunk.run is not None:
         return None
-    if chunk._call is not None:
-        return chunk._call[0]
-    return "content" if chunk.content else "reasoning" if chunk.reasoning else "answer" if chunk._answer else None
+    if chunk.call_index is not None:
+        return chunk.call_index
+    return "content" if chunk.content else "reasoning" if chunk.reasoning else "answer" if chunk.has_answer else None
 
 
 class ChunkEncoder(Protocol):
@@ -119,7 +119,7 @@ class ChunkEvents:
                 yield from [{kind: released, **branch}] if released else []
             if not text or chunk.done:  # This text is complete.
                 yield from [{kind: held, **branch}] if (held := self._text(chunk, kind).flush()) else []
-        if chunk._answer is not None:
+        if chunk.has_answer:
             partial = self._redactor.partial(to_json_data(chunk.partial))
             yield {"partial": partial, "completed": list(chunk.completed), **branch}
         if chunk.tool_call is not None:

@@ -1,11 +1,8 @@
-"""A server as a process: MCP messages, one per line, on its standard input and output.
+"""The transports to a server: standard input and output of a process, or HTTP.
 
-The SDK has such a transport, too, and acorn uses it on Windows. There, every message passes through two streams and two
-tasks, which is a quarter of the cost of a call. Here, callbacks of the event loop do the work and limit the memory that
-a server can fill.
-
-The standard error of a server goes to the logger `acorn.mcp` at DEBUG, never to the terminal. Its last lines are kept
-for error messages.
+The SDK has a transport for processes, too, and acorn uses it on Windows. There, every message passes through two
+streams and two tasks, which is a quarter of the cost of a call. Here, callbacks of the event loop do the work and limit
+the memory that a server can fill.
 """
 
 from __future__ import annotations
@@ -13,21 +10,29 @@ from __future__ import annotations
 import asyncio
 import atexit
 import json
-import logging
 import os
 import re
 import signal
-import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-from acorn.mcp.tools import Redact, clean, truncate
+import anyio
+import httpx2
+from mcp.client.stdio import StdioServerParameters, get_default_environment, stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCNotification, jsonrpc_message_adapter
 
-if TYPE_CHECKING:
-    from mcp.shared.message import SessionMessage
-    from mcp_types import JSONRPCMessage
+from acorn.mcp.address import ServerAddress, ServerLog
+from acorn.types import is_json_object
+
+Streams = tuple[Any, Any]
+"""The streams from and to a server, in the order of the SDK."""
+
+SESSION_LOST = "Session terminated"
+"""The message of the SDK if the server does not know the session."""
 
 _MAX_ERRORS = 1000
 """Error messages that are kept. Older ones have been reported."""
@@ -42,15 +47,12 @@ class ErrorRedactor:
     """
 
     def __init__(self) -> None:
-        from mcp_types import JSONRPCError
-
-        self._error_type = JSONRPCError
         self._messages: dict[str, str] = {}
         self._count = 0
 
     def hide(self, item: SessionMessage) -> SessionMessage:
         """Replace the message of an error by a placeholder."""
-        if isinstance(item.message, self._error_type):
+        if isinstance(item.message, JSONRPCError):
             self._count += 1
             placeholder = f"error {self._count} of the server"
             self._messages[placeholder] = item.message.error.message
@@ -61,43 +63,6 @@ class ErrorRedactor:
     def restore(self, text: str) -> str:
         """Replace the placeholders in a text by the messages of the server."""
         return _PLACEHOLDER.sub(lambda match: self._messages.get(match[0], match[0]), text)
-
-
-_logger = logging.getLogger("acorn.mcp")
-_MAX_LINES = 20
-_MAX_LINE = 1000
-
-
-class ServerLog:
-    """The standard error of a server process, read by a thread."""
-
-    def __init__(self, server: str, redact: Redact) -> None:
-        reading, writing = os.pipe()
-        self.file = open(writing, "w", encoding="utf-8")  # noqa: SIM115 - closed by `close_writer`
-        self._lines: deque[str] = deque(maxlen=_MAX_LINES)
-        self._server = server
-        self._redact = redact
-        self._thread = threading.Thread(target=self._read, args=(reading,), name="acorn-mcp-stderr", daemon=True)
-        self._thread.start()
-
-    def _read(self, descriptor: int) -> None:
-        with open(descriptor, encoding="utf-8", errors="replace") as pipe:
-            while line := pipe.readline(_MAX_LINE * 10):
-                text = truncate(clean(line).rstrip(), _MAX_LINE)
-                if text:
-                    self._lines.append(text)
-                    if _logger.isEnabledFor(logging.DEBUG):
-                        _logger.debug("%s: %s", self._server, self._redact(text))
-
-    def close_writer(self) -> None:
-        """Close our end of the pipe, after the server has its copy or could not start."""
-        self.file.close()
-
-    async def last_lines(self, seconds: float) -> list[str]:
-        """Return the last lines. For a dead server, wait at most `seconds` for the rest of its output."""
-        if seconds and self._thread.is_alive():
-            await asyncio.get_running_loop().run_in_executor(None, self._thread.join, seconds)
-        return list(self._lines)
 
 
 _MAX_MESSAGE = 100_000_000
@@ -136,8 +101,6 @@ async def start_process(
     command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None, log: ServerLog, watcher: Watcher
 ) -> AsyncGenerator[tuple[MessageStream, MessageStream]]:
     """Start a server and yield its message streams. At the end, stop the server and its child processes."""
-    import anyio
-
     loop = asyncio.get_running_loop()
     try:
         _, server = await loop.subprocess_exec(
@@ -164,20 +127,8 @@ class MessageStream:
     """The SDK reads this attribute for every message."""
 
     def __init__(self, server: _ServerProcess) -> None:
-        from mcp.shared.message import SessionMessage
-        from mcp_types import INTERNAL_ERROR, ErrorData, JSONRPCError, JSONRPCNotification, jsonrpc_message_adapter
-
         self._server = server
         self._error_redactor = server.watcher.error_redactor
-        self._read = jsonrpc_message_adapter.validate_json
-        self._wrap = SessionMessage
-        self._notification_type = JSONRPCNotification
-
-        def error_response(request_id: int | str) -> JSONRPCMessage:
-            error = ErrorData(code=INTERNAL_ERROR, message="the answer of the server is no message of MCP")
-            return JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
-
-        self._error_response = error_response
 
     def __aiter__(self) -> MessageStream:
         return self
@@ -190,27 +141,23 @@ class MessageStream:
             if not line.strip():
                 continue
             try:
-                message = self._read(line, by_name=False)
+                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
             except ValueError:
                 self._server.watcher.on_invalid_message()
                 request_id = _request_id(line)
                 if request_id is None:
                     continue
-                message = self._error_response(request_id)  # Otherwise the call would wait for its timeout.
-            if not isinstance(message, self._notification_type) or message.method not in _IGNORED_METHODS:
-                return self._error_redactor.hide(self._wrap(message))
+                message = _error_response(request_id)  # Otherwise the call would wait for its timeout.
+            if not isinstance(message, JSONRPCNotification) or message.method not in _IGNORED_METHODS:
+                return self._error_redactor.hide(SessionMessage(message))
 
     async def receive(self) -> SessionMessage:
-        import anyio
-
         try:
             return await self.__anext__()
         except StopAsyncIteration as error:
             raise anyio.EndOfStream from error
 
     async def send(self, item: SessionMessage) -> None:
-        import anyio
-
         if not self._server.is_writable:
             raise anyio.BrokenResourceError
         await self._server.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
@@ -225,6 +172,11 @@ class MessageStream:
         return None
 
 
+def _error_response(request_id: int | str) -> JSONRPCError:
+    error = ErrorData(code=INTERNAL_ERROR, message="the answer of the server is no message of MCP")
+    return JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
+
+
 def _request_id(line: bytes) -> int | str | None:
     """Return the id of the request that an invalid message answers."""
     try:
@@ -232,7 +184,7 @@ def _request_id(line: bytes) -> int | str | None:
     except (ValueError, RecursionError):
         match = _RESPONSE_ID.match(line)
         message = None if match is None else {"result": None, "id": json.loads(match[1])}
-    if not isinstance(message, dict) or message.keys().isdisjoint(("result", "error")):
+    if not is_json_object(message) or message.keys().isdisjoint(("result", "error")):
         return None
     request_id = message.get("id")
     return request_id if isinstance(request_id, int | str) and not isinstance(request_id, bool) else None
@@ -365,3 +317,100 @@ class _ServerProcess(asyncio.SubprocessProtocol):
 
     async def _has_exited(self, seconds: float) -> bool:
         return bool((await asyncio.wait({self._exited}, timeout=seconds))[0])
+
+
+@asynccontextmanager
+async def open_transport(
+    address: ServerAddress, log: ServerLog | None, watcher: Watcher, timeout: float
+) -> AsyncGenerator[Streams]:
+    """Yield the streams from and to a server. The watcher receives their failures."""
+    if address.is_web:
+        lost_requests: set[object] = set()
+        async with _over_http(address, watcher, timeout, lost_requests) as (reading, writing):
+            yield _WatchedStream(reading, watcher, lost_requests), writing
+        return
+    assert log is not None
+    if os.name == "posix":
+        env = get_default_environment() | dict(address.env or {})
+        async with start_process(address.target, address.args, env, address.cwd, log, watcher) as streams:
+            yield streams
+    else:
+        async with _over_sdk_stdio(address, log) as (reading, writing):
+            yield _WatchedStream(reading, watcher), writing
+
+
+@asynccontextmanager
+async def _over_sdk_stdio(address: ServerAddress, log: ServerLog) -> AsyncGenerator[Streams]:
+    """Start the server with the SDK, which knows how Windows finds commands and ends child processes."""
+    env = None if address.env is None else dict(address.env)
+    server = StdioServerParameters(command=address.target, args=list(address.args), env=env, cwd=address.cwd)
+    try:
+        async with stdio_client(server, errlog=log.file) as streams:
+            log.close_writer()
+            yield streams
+    finally:
+        log.close_writer()
+
+
+@asynccontextmanager
+async def _over_http(
+    address: ServerAddress, watcher: Watcher, connect_timeout: float, lost_requests: set[object]
+) -> AsyncGenerator[Streams]:
+    async def on_response(response: httpx2.Response) -> None:
+        watcher.on_http_status(response.status_code)
+        request = response.request
+        # In the protocol, a 404 for a session means only that the server does not know it any more.
+        if response.status_code == 404 and request.method == "POST" and "mcp-session-id" in request.headers:
+            lost_requests.add(json.loads(request.content).get("id"))
+
+    # No read timeout: `CallTimeouts` limits the silence of a call and counts progress, too.
+    timeout = httpx2.Timeout(min(connect_timeout, 30.0), read=None)
+    hooks = {"response": [on_response]}
+    headers = dict(address.headers or {})
+    async with (
+        httpx2.AsyncClient(headers=headers, auth=address.auth, event_hooks=hooks, timeout=timeout) as client,
+        streamable_http_client(address.target, http_client=client) as streams,
+    ):
+        yield streams
+
+
+class _WatchedStream:
+    """A stream of the SDK that reports its end and invalid messages to a watcher."""
+
+    def __init__(self, inner: Any, watcher: Watcher, lost_requests: Collection[object] = ()) -> None:
+        self._inner = inner
+        self._watcher = watcher
+        self._lost_requests = lost_requests
+        """The requests whose session the server does not know. Servers use different messages for this."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def __aiter__(self) -> _WatchedStream:
+        return self
+
+    async def __anext__(self) -> Any:
+        return await self._receive(self._inner.__anext__())
+
+    async def receive(self) -> Any:
+        return await self._receive(self._inner.receive())
+
+    async def _receive(self, pending: Awaitable[Any]) -> Any:
+        try:
+            item = await pending
+        except BaseException:
+            self._watcher.on_lost()
+            raise
+        if isinstance(item, Exception):
+            self._watcher.on_invalid_message()
+            return item
+        if self._lost_requests and getattr(item.message, "id", None) in self._lost_requests:
+            item.message.error.message = SESSION_LOST
+        return self._watcher.error_redactor.hide(item)
+
+    async def __aenter__(self) -> _WatchedStream:
+        await self._inner.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._inner.__aexit__(*error)

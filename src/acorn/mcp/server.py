@@ -17,10 +17,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO, TypeGuard
 
-import uvicorn
 from mcp import types
 from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
+from uvicorn import Config
+from uvicorn import Server as HttpServer
 
 from acorn import AcornError, DeclarationError, Paused, Unfinished, __version__, listen, module
 from acorn._inside import (
@@ -287,7 +288,7 @@ class _LineWriter:
 
 
 async def _over_http(server: Any, port: int) -> None:
-    class AnnouncedServer(uvicorn.Server):
+    class AnnouncedServer(HttpServer):
         """Prints its address after startup. From then on it handles Ctrl-C."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -297,7 +298,7 @@ async def _over_http(server: Any, port: int) -> None:
 
     with _listen_on(port) as listener:
         app = server.streamable_http_app(host=_HOST)  # It rejects other hosts and origins.
-        config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=_GRACE)
+        config = Config(app, log_level="warning", timeout_graceful_shutdown=_GRACE)
         await AnnouncedServer(config).serve(sockets=[listener])
 
 

@@ -64,7 +64,7 @@ from acorn._record.saved_form import write_request as request_to_json
 from acorn.errors import InputError
 from acorn.journal import Entry
 from acorn.stores.port import StoredRun
-from acorn.types import JsonObject, is_json_object, is_list_or_tuple
+from acorn.types import JsonObject, is_json_object, is_list_or_tuple, is_mapping
 
 __all__ = [
     # Types and wire names
@@ -182,7 +182,7 @@ def describe_agent(agent: AgentOrClass) -> AgentDescription:
         max_steps=spec.max_steps,
         limits={name: value for name in _LIMITS if (value := getattr(spec, name)) is not None},
         tools=spec.tools,
-        branches={name: entry["module"] if _is_mapping(entry) else entry for name, entry in entries},
+        branches={name: entry["module"] if is_mapping(entry) else entry for name, entry in entries},
         source_count=len(spec.sources),
         store=spec.store,
         model=spec.model,
@@ -306,12 +306,8 @@ def without_summary_introduction(summary: str) -> str:
 def secrets_of_model(model: object) -> set[str]:
     """Return the secrets in the declaration of a model, or of a list of models."""
     if is_list_or_tuple(model):
-        return {secret for each in model for secret in secrets_of_model(each)}
-    return find_secrets(model) if _is_mapping(model) else set()
-
-
-def _is_mapping(value: object) -> TypeGuard[Mapping[str, Any]]:
-    return isinstance(value, Mapping)
+        return {secret for member in model for secret in secrets_of_model(member)}
+    return find_secrets(model) if is_mapping(model) else set()
 
 
 # Tools and event loops

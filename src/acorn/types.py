@@ -45,6 +45,11 @@ def is_list_or_tuple(value: object) -> TypeIs[list[Any] | tuple[Any, ...]]:
     return isinstance(value, list | tuple)
 
 
+def is_class(value: object) -> TypeIs[type[Any]]:
+    """Return whether a value is a class."""
+    return isinstance(value, type)
+
+
 class ForkedFrom(NamedTuple):
     """The origin of a forked run."""
 

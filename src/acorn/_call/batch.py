@@ -14,7 +14,7 @@ import hashlib
 import queue
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sized
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Iterator, Sized
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,7 +31,7 @@ from acorn._formats.json import excerpt
 from acorn._formats.schema.shape import RESULT, Shape
 from acorn.errors import DeclarationError, InputError, LimitError
 from acorn.record import Run
-from acorn.types import JsonObject, Paused, Usage
+from acorn.types import JsonObject, Paused, Usage, is_mapping
 
 Out = TypeVar("Out", default=Any)
 StartRow = Callable[[Any, int, str | None], tuple[Tree, str]]
@@ -388,7 +388,7 @@ def batch_progress(rows: Any, owner: str, options: BatchOptions) -> BatchProgres
             f"as `acorn work --concurrency 32`."
         )
     concurrency = _CONCURRENCY if concurrency is None else concurrency
-    if isinstance(rows, str | bytes | Mapping | BaseModel) or not hasattr(rows, "__iter__"):
+    if isinstance(rows, str | bytes | BaseModel) or is_mapping(rows) or not hasattr(rows, "__iter__"):
         raise DeclarationError(f"`{owner}.map` takes the inputs of many runs, such as a list, got {excerpt(rows)}.")
     is_count = isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency >= 1
     is_amount = isinstance(max_cost, int | float) and not isinstance(max_cost, bool) and max_cost > 0
@@ -406,7 +406,7 @@ def batch_progress(rows: Any, owner: str, options: BatchOptions) -> BatchProgres
 
 def arguments_of(row: Any, shape: Shape) -> tuple[tuple[Any, ...], JsonObject]:
     """Return a row as the arguments of a call: a dict as keyword arguments, any other value as the only argument."""
-    if isinstance(row, Mapping) and (not shape.wrapped or list(row) == [RESULT]):
+    if is_mapping(row) and (not shape.wrapped or list(row) == [RESULT]):
         return (), {str(name): value for name, value in row.items()}
     return (row,), {}
 

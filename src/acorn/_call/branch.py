@@ -20,7 +20,7 @@ from acorn._machine.branches import unfinished_message
 from acorn._machine.state import BranchContext
 from acorn.errors import AcornError, BranchError, DeclarationError
 from acorn.record import CallSite, call_site_of
-from acorn.types import JsonObject, Unfinished
+from acorn.types import JsonObject, Unfinished, is_list_or_tuple, is_mapping
 
 
 def branch(agent: AgentBase, which: Branch, inputs: JsonObject) -> Any:
@@ -98,14 +98,13 @@ def _branch_site(agent: AgentBase) -> _BranchSite:
 
 def _check_branches(branches: object, concurrency: object) -> None:
     """Check the arguments of `branch_all` before any branch starts."""
-    if not isinstance(branches, list | tuple):
+    if not is_list_or_tuple(branches):
         raise DeclarationError(
             f"`branch_all` takes a list of pairs, each a module class and a dict of its inputs, "
             f"got {excerpt(branches)}."
         )
     for index, pair in enumerate(branches):
-        is_pair = isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[1], Mapping)
-        if not is_pair:
+        if not is_list_or_tuple(pair) or len(pair) != 2 or not is_mapping(pair[1]):
             raise DeclarationError(
                 f"`branches[{index}]` of `branch_all` must be a pair of a module class and a dict of its inputs, such "
                 f"as `(Review, {{}})`, got {excerpt(pair)}."

@@ -243,8 +243,8 @@ def load_queued(agent: AgentBase, stored_runs: Sequence[StoredRun], store: Store
 
 def stored_settings(stored_run: StoredRun) -> JsonObject:
     """Return those settings of a run's instance that were stored with the run."""
-    notes = json.loads(stored_run.header.overrides) if stored_run.header.overrides else {}
-    settings = dict(notes.get("settings", {}))
+    notes: JsonObject = json.loads(stored_run.header.overrides) if stored_run.header.overrides else {}
+    settings: JsonObject = dict(notes.get("settings", {}))
     model = settings.get("model")
     if MODEL_OBJECT in (model if isinstance(model, list) else [model]):
         del settings["model"]

@@ -31,7 +31,7 @@ from acorn.errors import AcornError, DeclarationError, InputError
 from acorn.models.local.download import too_small_for_tools
 from acorn.models.port import ModelRequest, ModelResponse, Price, thinks
 from acorn.models.resolve import model_name, resolve
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_object, is_list_or_tuple
 
 _METHODS = (*HOOKS, "system_prompt")
 
@@ -100,7 +100,7 @@ def explain(agent: module[Any, Any], arguments: Sequence[Any] = (), *, opens: bo
     if not model.requests:
         raise AcornError(f"There is nothing to explain: `{spec.owner}` ended without a request to its model.")
     request, run = model.requests[0], probe.last
-    first = spec.model[0] if isinstance(spec.model, list | tuple) else spec.model
+    first = spec.model[0] if is_list_or_tuple(spec.model) else spec.model
     return Explanation(
         agent=f"{type(agent).__module__}:{type(agent).__qualname__}",
         model=model_name(spec.model),
@@ -307,7 +307,7 @@ def _fields(
 
 def _values(node: Any, top: JsonSchema, above: frozenset[str]) -> Iterator[tuple[JsonSchema, frozenset[str]]]:
     """Iterate over a schema and those of its list items, dict values and union members. A recursive class ends it."""
-    if not isinstance(node, dict) or node.get("$ref") in above:
+    if not is_json_object(node) or node.get("$ref") in above:
         return
     if "$ref" in node:
         above |= {node["$ref"]}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_origin
@@ -41,7 +40,7 @@ from acorn.models.resolve import resolve
 from acorn.record import Run
 from acorn.stores.open import open_store
 from acorn.stores.port import SharedLimits, Store
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_mapping
 
 if TYPE_CHECKING:
     from acorn._machine.fork import Fork  # It loads the event classes, which only a forked run needs.
@@ -148,7 +147,7 @@ def _start_agent_tool(overrides: Overrides, tool: AgentTool) -> BranchTool:
 
 
 def _branch_tool(name: str, entry: Any, overrides: Overrides) -> BranchTool:
-    which, description = (entry["module"], entry.get("description")) if isinstance(entry, Mapping) else (entry, None)
+    which, description = (entry["module"], entry.get("description")) if is_mapping(entry) else (entry, None)
     spec = spec_within(overrides, which)
     return BranchTool(name, description, spec, lambda: plan_for(instance_of(which), overrides), module_docstring(which))
 
@@ -258,13 +257,16 @@ def store_of(spec: Spec) -> Store:
     return open_store(spec.store, f"`{spec.owner}.store`")
 
 
+_STORABLE: tuple[type[Any], ...] = (str, int, float, dict, list, type(None))
+
+
 def origin_of(agent: AgentBase) -> Origin:
     """Return the class of an agent and those settings of the instance that can be stored with a run."""
     settings = {name: value for name, value in list(vars(agent).items()) if name in SETTINGS and name != "store"}
     overrides = {
         name: value
         for name, value in settings_to_json(settings).items()
-        if isinstance(value, str | int | float | dict | list | None) and to_json_data(value) == value
+        if isinstance(value, _STORABLE) and to_json_data(value) == value
     }
     file = getattr(sys.modules.get(type(agent).__module__), "__file__", None)
     batch, index = call_options(agent).item or (None, None)

@@ -20,6 +20,7 @@ from pydantic_core import PydanticSerializationError, SchemaSerializer, core_sch
 
 from acorn._formats.json import to_json_data
 from acorn.errors import StoreError
+from acorn.types import JsonValue, is_json_object, is_list_or_tuple
 
 _MEDIA = "__media__"
 """The key that marks saved text with placeholders."""
@@ -134,9 +135,9 @@ class BlobCollector:
         """Replace the blobs in JSON data without serializing it."""
         if isinstance(data, Blob):
             return self.placeholder(data)
-        if isinstance(data, dict):
+        if is_json_object(data):
             return {key: self.replace(item) for key, item in data.items()}
-        return [self.replace(item) for item in data] if isinstance(data, list | tuple) else data
+        return [self.replace(item) for item in data] if is_list_or_tuple(data) else data
 
 
 _active_collector: ContextVar[BlobCollector | None] = ContextVar("acorn_data", default=None)
@@ -156,7 +157,7 @@ def to_saved_data(value: object) -> Any:
     return _restore(data, collector.prefix, collector.blobs) if collector.blobs else data
 
 
-def describe_blobs(data: Any) -> Any:
+def describe_blobs(data: JsonValue) -> Any:
     """Return JSON data for display, with a short description in place of each blob."""
     if isinstance(data, dict):
         is_audio = data.keys() == {"data", "format"}
@@ -171,7 +172,7 @@ def describe_blobs(data: Any) -> Any:
     return data
 
 
-def _restore(data: object, prefix: str, blobs: Sequence[str]) -> object:
+def _restore(data: JsonValue, prefix: str, blobs: Sequence[str]) -> object:
     if isinstance(data, str):
         return blobs[int(data[len(prefix) :])] if data.startswith(prefix) else data
     if isinstance(data, dict):
@@ -229,7 +230,7 @@ class BlobReader:
 
     def read(self, text: str) -> Any:
         """Return the JSON data of a saved text, with its blobs."""
-        data = json.loads(text)
+        data: JsonValue = json.loads(text)
         if not isinstance(data, dict) or _MEDIA not in data:
             return data
         prefix, index = data[_MEDIA]
@@ -237,7 +238,7 @@ class BlobReader:
 
     def _load(self, index: Sequence[Sequence[str]]) -> Iterator[Blob]:
         unknown = [sha256 for sha256, head in index if (sha256, head) not in self._known]
-        raw = self._fetch(unknown) if unknown else {}
+        raw: Mapping[str, bytes] = self._fetch(unknown) if unknown else {}
         for sha256, head in index:
             if (sha256, head) not in self._known:
                 if sha256 not in raw:
@@ -248,7 +249,7 @@ class BlobReader:
 
 def read_without_blobs(text: str) -> Any:
     """Return the JSON data of a saved text, with placeholders in place of its blobs."""
-    data = json.loads(text)
+    data: JsonValue = json.loads(text)
     return data[_CONTENT] if isinstance(data, dict) and _MEDIA in data else data
 
 
@@ -272,7 +273,7 @@ def to_single_text(build: Callable[[], object]) -> str:
 
 def from_single_text(text: str) -> Any:
     """Return the data of a text from `to_single_text`."""
-    data = json.loads(text)
+    data: JsonValue = json.loads(text)
     if not isinstance(data, dict) or _MEDIA not in data:
         return data
     prefix, index, contents = data[_MEDIA]

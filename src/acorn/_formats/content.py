@@ -22,7 +22,7 @@ from pydantic import GetCoreSchemaHandler, TypeAdapter
 from pydantic_core import PydanticSerializationUnexpectedValue, SchemaSerializer, core_schema
 
 from acorn._formats.json import to_json_text
-from acorn.types import Content, JsonObject
+from acorn.types import Content, JsonObject, JsonValue, is_json_list, is_mapping
 
 PLACEHOLDER_KEY = "media"
 """The key of a placeholder that holds the number of its part."""
@@ -141,8 +141,8 @@ def text_of(content: object) -> str:
     """Return the text of message content, also of content in parts."""
     if isinstance(content, str):
         return content
-    if isinstance(content, list):
-        texts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+    if is_json_list(content):
+        texts = [part.get("text") if is_mapping(part) else part for part in content]
         return "\n".join(text for text in texts if isinstance(text, str))
     return "" if content is None else to_json_text(content)
 
@@ -178,14 +178,15 @@ def save_parts(value: object) -> tuple[str, JsonObject | None]:
     return text, {"mark": key, "found": collector.parts}
 
 
-def restore_parts(data: object, saved: Mapping[str, Any]) -> Any:
+def restore_parts(data: JsonValue, saved: Mapping[str, Any]) -> Any:
     """Return the value with each part in its place, so that a model reads the same text again."""
     return _restore(data, saved["mark"], [SavedPart(*entry) for entry in saved["found"]])
 
 
-def _restore(data: object, key: str, parts: list[SavedPart]) -> object:
+def _restore(data: JsonValue, key: str, parts: list[SavedPart]) -> object:
     if isinstance(data, dict):
         if key in data:
-            return parts[data[key] - 1]
+            number: int = data[key]
+            return parts[number - 1]
         return {name: _restore(item, key, parts) for name, item in data.items()}
     return [_restore(item, key, parts) for item in data] if isinstance(data, list) else data

@@ -16,9 +16,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json, to_jsonable_python
+from typing_extensions import TypeIs
 
 from acorn._formats.redact import redact, redact_by_name
-from acorn.types import JsonObject
+from acorn.types import JsonObject, JsonValue, is_json_object, is_list_or_tuple, is_mapping
 
 _MAX_DEPTH = 150
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{8,}")
@@ -62,11 +63,11 @@ def find_path(part: object, value: object, parents: tuple[int, ...] = ()) -> str
 
 
 def _members(value: object) -> Iterable[tuple[object, object]]:
-    if isinstance(value, RootModel):
-        return [("root", value.root)]  # pyright: ignore[reportUnknownMemberType]
+    if is_root_model(value):
+        return [("root", value.root)]
     if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
         return field_values(value).items()
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         return value.items()
     return enumerate(items_of(value) or ())
 
@@ -87,7 +88,7 @@ def to_json_text(value: object) -> str:
         return _write(to_json_data(value), "null")
 
 
-def copy_json(value: Any) -> Any:
+def copy_json(value: JsonValue) -> Any:
     """Copy the dicts and lists of JSON data; other objects are shared."""
     if isinstance(value, dict):
         return {key: copy_json(item) for key, item in value.items()}
@@ -104,9 +105,9 @@ def replace_surrogates(value: Any) -> Any:
         except UnicodeEncodeError:
             return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return value
-    if isinstance(value, dict):
+    if is_json_object(value):
         return {replace_surrogates(key): replace_surrogates(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
+    if is_list_or_tuple(value):
         return [replace_surrogates(item) for item in value]
     return value
 
@@ -131,7 +132,7 @@ def items_of(value: object) -> list[Any] | None:
 def _convert(value: object, parents: tuple[int, ...], fallback: _Fallback) -> Any:
     """Convert a value with Pydantic, or part by part if Pydantic fails; `parents` are the containers around it."""
     try:
-        if parents and isinstance(value, Iterator):
+        if parents and _is_iterator(value):
             return safe_repr(value)  # The first attempt, on the outermost value, has consumed it.
         if isinstance(value, BaseModel):
             return _dump(value, fallback)
@@ -145,18 +146,32 @@ def _convert(value: object, parents: tuple[int, ...], fallback: _Fallback) -> An
         return safe_repr(value)
 
 
+def is_root_model(value: object) -> TypeIs[RootModel[Any]]:
+    """Return whether a value is an instance of a `RootModel`."""
+    return isinstance(value, RootModel)
+
+
+def is_root_class(kind: object) -> TypeIs[type[RootModel[Any]]]:
+    """Return whether a type is a subclass of `RootModel`."""
+    return isinstance(kind, type) and issubclass(kind, RootModel)
+
+
+def _is_iterator(value: object) -> TypeIs[Iterator[Any]]:
+    return isinstance(value, Iterator)
+
+
 def _convert_parts(value: object, parents: tuple[int, ...], fallback: _Fallback) -> object:
     """Convert each part separately, so that one failing part does not affect the others."""
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if isinstance(value, Enum):
         return _convert(value.value, parents, fallback)
-    if isinstance(value, RootModel):
-        return _convert(value.root, parents, fallback)  # pyright: ignore[reportUnknownMemberType]
+    if is_root_model(value):
+        return _convert(value.root, parents, fallback)
     if isinstance(value, BaseModel) or (is_dataclass(value) and not isinstance(value, type)):
         return _convert_fields(value, parents, fallback)
-    if isinstance(value, Mapping):
-        pairs = dict.items(value) if isinstance(value, dict) else value.items()
+    if is_mapping(value):
+        pairs = dict[str, Any].items(value) if is_json_object(value) else value.items()
         return {_convert_key(key, fallback): _convert(item, parents, fallback) for key, item in pairs}
     items = items_of(value)
     return fallback(value) if items is None else [_convert(item, parents, fallback) for item in items]
@@ -184,7 +199,7 @@ def _dump(value: object, fallback: _Fallback, only: set[str] | None = None) -> A
 
 
 def _fallback(value: object) -> object:
-    return dict(value) if isinstance(value, Mapping) else safe_repr(value)
+    return dict(value) if is_mapping(value) else safe_repr(value)
 
 
 def _convert_key(key: object, fallback: _Fallback) -> str:
@@ -196,14 +211,14 @@ def _convert_key(key: object, fallback: _Fallback) -> str:
         return base64.b64encode(key).decode() if isinstance(key, bytes) else str(fallback(key))
 
 
-def _write(data: object, inf_nan_mode: Literal["constants", "null"]) -> str:
+def _write(data: JsonValue, inf_nan_mode: Literal["constants", "null"]) -> str:
     try:
         return to_json(data, inf_nan_mode=inf_nan_mode).decode()
     except ValueError:  # A lone surrogate, or more levels than the serializer supports.
         return to_json(replace_surrogates(_limit_depth(data, _MAX_DEPTH)), inf_nan_mode=inf_nan_mode).decode()
 
 
-def _limit_depth(data: object, levels: int) -> object:
+def _limit_depth(data: JsonValue, levels: int) -> object:
     if not isinstance(data, dict | list):
         return data
     if not levels:

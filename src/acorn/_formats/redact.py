@@ -16,6 +16,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from acorn.types import is_list_or_tuple, is_mapping
+
 _SECRET_WORDS = ("key", "token", "secret", "password", "credential", "authorization", "cookie", "x-auth", "signature")
 _SECRET_QUERY_NAMES = ("auth", "code", "pass", "pwd", "sig")
 """Names of secrets in the query of a URL, where the usual words are shortened."""
@@ -42,7 +44,7 @@ def is_secret_name(name: object) -> bool:
 
 def redact_by_name(value: Any) -> Any:
     """Return nested data in which the values under secret names are replaced."""
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         return {key: _REDACTED if is_secret_name(key) else redact_by_name(item) for key, item in value.items()}
     if type(value) in (list, tuple):
         return type(value)(map(redact_by_name, value))
@@ -74,18 +76,18 @@ def _strings_under_secret_names(value: object, is_secret: bool = False) -> Itera
     if isinstance(value, str) and is_secret:
         yield value
         yield value.rpartition(" ")[2]  # Without `Bearer` or `Basic`.
-    elif isinstance(value, Mapping):
+    elif is_mapping(value):
         for key, item in value.items():
-            if str(key).lower().endswith("headers") and isinstance(item, Mapping):
+            if str(key).lower().endswith("headers") and is_mapping(item):
                 yield from _strings_under_secret_names(_private_headers(item), is_secret=True)
             else:
                 yield from _strings_under_secret_names(item, is_secret or is_secret_name(key))
-    elif isinstance(value, list | tuple):
+    elif is_list_or_tuple(value):
         for item in value:
             yield from _strings_under_secret_names(item, is_secret)
 
 
-def _private_headers(headers: Mapping[object, object]) -> list[object]:
+def _private_headers(headers: Mapping[str, object]) -> list[object]:
     """Return the values of all headers but the well-known ones: a header with any name may contain a key."""
     return [value for name, value in headers.items() if str(name).lower() not in _PUBLIC_HEADERS]
 
@@ -93,10 +95,10 @@ def _private_headers(headers: Mapping[object, object]) -> list[object]:
 def _all_strings(value: object) -> Iterable[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, Mapping):
+    elif is_mapping(value):
         for item in value.values():
             yield from _all_strings(item)
-    elif isinstance(value, list | tuple):
+    elif is_list_or_tuple(value):
         for item in value:
             yield from _all_strings(item)
 

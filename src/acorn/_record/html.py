@@ -25,7 +25,7 @@ from acorn.thread.events import (
     ToolCallEvent,
     ToolResultEvent,
 )
-from acorn.types import Paused
+from acorn.types import Paused, is_json_object
 
 _MOST_CHARACTERS = 2000
 _CELL_STYLE = "text-align: left; vertical-align: top"
@@ -86,7 +86,8 @@ def _ending(run: Any) -> Iterator[tuple[str, str]]:
         yield "unfinished", repr(run.output)
     elif run.output is not None:
         data = to_json_data(run.output)
-        yield from ((name, _text(value)) for name, value in (data.items() if isinstance(data, dict) else [("", data)]))
+        members = data.items() if is_json_object(data) else [("", data)]
+        yield from ((name, _text(value)) for name, value in members)
 
 
 def _text(value: object) -> str:

@@ -21,7 +21,19 @@ from acorn._formats.schema.shape import SHAPES, Shape, Shapes
 from acorn._history.history import history_of
 from acorn.errors import AcornError, ModelError, StoreError
 from acorn.journal import CalledTool, Entry, ModelResponded, ResultMessage, RunFailed, RunInterrupted, RunStarted
-from acorn.types import Fallback, ForkedFrom, JsonObject, Paused, Request, ToolCall, ToolResult, Unfinished, Usage
+from acorn.types import (
+    Fallback,
+    ForkedFrom,
+    JsonObject,
+    JsonValue,
+    Paused,
+    Request,
+    ToolCall,
+    ToolResult,
+    Unfinished,
+    Usage,
+    is_json_object,
+)
 
 FORMAT = 2
 """The version of the JSON form. acorn reads this version and earlier ones."""
@@ -80,7 +92,7 @@ def read_run(make: Callable[..., Any], text: str, agent: Any) -> Any:
 
 def check_format(saved: object) -> None:
     """Raise `StoreError` if this version of acorn cannot read the data."""
-    version = saved.get("format") if isinstance(saved, dict) else None
+    version = saved.get("format") if is_json_object(saved) else None
     if type(version) is not int:
         raise StoreError("Cannot read the saved run: the text has no `format`. Use text from `run.to_json()`.")
     if version > FORMAT:
@@ -219,7 +231,7 @@ def read_output(fields: Mapping[str, Any], shape: Shape | None, *, may_differ: b
         return _read_unfinished(fields["unfinished"])
     if fields.get("waits_for") is not None:
         return Paused(fields["id"], map(read_request, fields["waits_for"]))
-    data = fields["output"]
+    data: JsonValue = fields["output"]
     if shape is None or shape.is_empty or data is None:
         return data  # The instance of the run set `final_output`, its class does not.
     output = shape.revive(data)
@@ -334,7 +346,7 @@ def _write_error(error: BaseException, journal_text: str | None = None, depth: i
     }
 
 
-def _redact_data(data: Any, secrets: set[str]) -> Any:
+def _redact_data(data: JsonValue, secrets: set[str]) -> Any:
     if isinstance(data, str):
         return redact(data, secrets)
     if isinstance(data, dict):

@@ -14,11 +14,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from typing_extensions import TypeIs
+
 from acorn._formats.json import to_json_data
 from acorn._formats.redact import find_secrets, redact, redact_by_name
 from acorn.journal import ModelResponded
 from acorn.models.request_body import strip_signature
-from acorn.types import Content, JsonObject, Usage
+from acorn.types import (
+    Content,
+    JsonObject,
+    JsonValue,
+    Usage,
+    is_json_object,
+    is_list_or_tuple,
+    is_mapping,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -150,7 +160,8 @@ class ContentWriter:
         """Redact the secrets of the current model dict and of the environment from now on."""
         if model is not self._model or not self._secrets:
             self._model = model
-            self._secrets |= find_secrets({"model": model} if isinstance(model, dict | list | tuple) else {})
+            has_settings = is_json_object(model) or is_list_or_tuple(model)
+            self._secrets |= find_secrets({"model": model} if has_settings else {})
 
     def text(self, text: str) -> str:
         """Return a text without secrets and base64."""
@@ -161,15 +172,15 @@ class ContentWriter:
         parts = [
             part
             for message in messages
-            if isinstance(message, Mapping) and _role(message) == "system"
+            if is_mapping(message) and message.get("role") == "system"
             for part in self._parts(message)
         ]
         return _json(parts) if parts else None
 
     def messages(self, messages: Iterable[object]) -> str:
         """Return all messages but the system messages as JSON."""
-        others = (message for message in messages if isinstance(message, Mapping) and _role(message) != "system")
-        return _json([{"role": str(_role(message)), "parts": self._parts(message)} for message in others])
+        others = (message for message in messages if is_mapping(message) and message.get("role") != "system")
+        return _json([{"role": str(message.get("role")), "parts": self._parts(message)} for message in others])
 
     def answer(self, entry: ModelResponded) -> str:
         """Return the response of the model as JSON."""
@@ -207,7 +218,7 @@ class ContentWriter:
                 pass
         return self.text(text)
 
-    def _redact_data(self, value: object) -> object:
+    def _redact_data(self, value: JsonValue) -> object:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -221,23 +232,23 @@ class ContentWriter:
             return [{"type": "tool_call_response", "id": call_id(message.get("tool_call_id")), "response": response}]
         parts = self._content(content)
         for call in message.get("tool_calls") or ():
-            function = call.get("function") or {}
+            function: JsonObject = call.get("function") or {}
             parts.append(self._call(call.get("id"), function.get("name"), function.get("arguments")))
         return parts
 
     def _content(self, content: object) -> list[Part]:
         if isinstance(content, str):
             return [{"type": "text", "content": self.text(content)}] if content else []
-        return [self._part(part) for part in content] if isinstance(content, Sequence) else []
+        return [self._part(part) for part in content] if _is_sequence(content) else []
 
     def _part(self, part: object) -> Part:
-        if not isinstance(part, Mapping):
+        if not is_mapping(part):
             return {"type": "text", "content": self.text(str(part))}
         kind = str(part.get("type"))
         if kind == "text":
             return {"type": "text", "content": self.text(str(part.get("text") or ""))}
         inner = part.get(kind)
-        source: Any = inner if isinstance(inner, Mapping) else {}
+        source: Mapping[str, Any] = inner if is_mapping(inner) else {}
         if kind == "image_url":
             return self._media("image", str(source.get("url") or inner or ""), None)
         if kind == "input_audio":
@@ -279,8 +290,8 @@ def _blob(modality: str, media_type: str | None) -> Part:
     return {"type": "blob", "modality": modality, "mime_type": media_type, "content": ""}
 
 
-def _role(message: object) -> object:
-    return message.get("role") if isinstance(message, Mapping) else None
+def _is_sequence(value: object) -> TypeIs[Sequence[object]]:
+    return isinstance(value, Sequence)
 
 
 def _json(value: object) -> str:

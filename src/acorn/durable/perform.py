@@ -182,7 +182,7 @@ def _driven_here(run_id: str) -> DeliverAgainError:
     return DeliverAgainError(f"Run {run_id} is already driven by this process. Deliver it again later.")
 
 
-def _lookup(agents: Any) -> Lookup:
+def _lookup(agents: Iterable[object] | Callable[..., Any] | None) -> Lookup:
     """Return the function that finds an agent by its name."""
     if agents is None:
         return _by_name

@@ -378,7 +378,7 @@ def takes_tool(model: Model, tool: JsonObject) -> bool:
 
 def models_of(model: Model) -> Sequence[Model]:
     """Return the models that may answer a request to this one."""
-    models = getattr(model, "models", None)
+    models: tuple[Model, ...] | None = getattr(model, "models", None)
     return models if isinstance(models, tuple) and models and all(map(is_model, models)) else (model,)
 
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from pydantic.alias_generators import to_camel
 
 from acorn._formats.json import to_json_data
-from acorn.types import JsonObject
+from acorn.types import JsonObject, JsonValue
 
 _SCALARS = {str, int, bool, type(None)}
 
@@ -200,7 +200,7 @@ def to_finite_json(value: object) -> Any:
     return value if type(value) in _SCALARS else _without_nan(to_json_data(value))
 
 
-def _without_nan(data: object) -> object:
+def _without_nan(data: JsonValue) -> object:
     if isinstance(data, float):
         return data if math.isfinite(data) else None
     if isinstance(data, dict):

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
 from pydantic_core import from_json
+from typing_extensions import TypeIs
 
 from acorn._formats.content import text_of
 from acorn._formats.json import excerpt, to_json_text
@@ -28,7 +29,7 @@ from acorn.thread.events import (
     as_events,
     to_finite_json,
 )
-from acorn.types import TOOL_ERROR, JsonObject
+from acorn.types import TOOL_ERROR, JsonObject, is_json_object, is_list_or_tuple, is_mapping
 
 Message = JsonObject
 MessagePart = MessageEvent | ToolCallEvent | ToolResultEvent | ErrorEvent
@@ -41,15 +42,19 @@ def from_messages(messages: Iterable[Mapping[str, Any]]) -> list[AgentEvent]:
     """
     events: list[AgentEvent] = []
     iteration = 0
-    source: Any = messages
-    if not isinstance(source, Iterable) or isinstance(source, str | Mapping):
+    source: object = messages
+    if not _is_iterable(source) or isinstance(source, str) or is_mapping(source):
         raise InputError(f"`from_messages` takes a list of messages, got {excerpt(messages)}.")
     for index, message in enumerate(source):
-        if not isinstance(message, Mapping):
+        if not is_mapping(message):
             raise InputError(f"`messages[{index}]` must be a dict with a `role`, got {excerpt(message)}.")
         iteration += message.get("role") == "assistant"
         events += events_of(message, iteration)
     return events
+
+
+def _is_iterable(value: object) -> TypeIs[Iterable[object]]:
+    return isinstance(value, Iterable)
 
 
 def events_of(message: Mapping[str, Any], iteration: int) -> list[MessagePart]:
@@ -60,7 +65,7 @@ def events_of(message: Mapping[str, Any], iteration: int) -> list[MessagePart]:
         events = [outcome_event(str(message.get("tool_call_id") or ""), text, iteration)]
     elif role == "assistant":
         calls = message.get("tool_calls")
-        events = [read_call(call, iteration) for call in (calls if isinstance(calls, list | tuple) else ())]
+        events = [read_call(call, iteration) for call in (calls if is_list_or_tuple(calls) else ())]
         if text or not events:
             events.insert(0, MessageEvent(iteration=iteration, role="assistant", content=text))
     else:
@@ -92,9 +97,9 @@ def attach_remainder(events: Sequence[MessagePart], message: Mapping[str, Any]) 
 
 def read_call(call: object, iteration: int) -> ToolCallEvent:
     """Return the event of a call in any form; an invalid call is kept in the remainder of the message."""
-    source: Mapping[str, Any] = call if isinstance(call, Mapping) else {}
+    source: Mapping[str, Any] = call if is_mapping(call) else {}
     function = source.get("function")
-    holder: Mapping[str, Any] = function if isinstance(function, Mapping) else source
+    holder = function if is_mapping(function) else source
     arguments = holder.get("arguments")
     text = arguments if isinstance(arguments, str) else to_json_text(arguments or {})
     return make_call_event(str(source.get("id") or ""), str(holder.get("name") or ""), text, iteration)
@@ -106,7 +111,7 @@ def make_call_event(call_id: str, name: str, arguments: str, iteration: int) -> 
         parsed = from_json(arguments, allow_inf_nan=False)
     except (ValueError, TypeError):  # Not JSON, or JSON with a lone surrogate.
         parsed = None
-    args: JsonObject = parsed if isinstance(parsed, dict) else {}
+    args: JsonObject = parsed if is_json_object(parsed) else {}
     if to_json_text(args) == arguments:
         return ToolCallEvent(iteration=iteration, tool_name=name, tool_call_id=call_id, args=args)
     return ToolCallEvent(

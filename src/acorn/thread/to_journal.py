@@ -58,7 +58,7 @@ from acorn.thread.messages import (
     read_call,
     to_messages,
 )
-from acorn.types import TOOL_ERROR, JsonObject, Usage
+from acorn.types import TOOL_ERROR, JsonObject, Usage, is_json_object, is_list_or_tuple
 
 _ASK_HUMAN = "ask_human"
 _TURN_KEYS = ("role", "content", "tool_calls")
@@ -182,8 +182,8 @@ def _read_calls(calls: Iterable[Any]) -> tuple[CalledTool, ...] | None:
     """Return the calls of a message, or None if one does not have the form of a model response."""
     called: list[CalledTool] = []
     for call in calls:
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or call.keys() != {"id", "type", "function"}:
+        function = call.get("function") if is_json_object(call) else None
+        if not is_json_object(function) or call.keys() != {"id", "type", "function"}:
             return None
         tool_call = CalledTool(call["id"], function.get("name", ""), function.get("arguments", ""))
         if not all(isinstance(part, str) for part in tool_call) or function.keys() != {"name", "arguments"}:
@@ -248,7 +248,7 @@ def _discard_edited_calls(turn: list[MessagePart]) -> None:
     if not turn or not turn[0].rest or "tool_calls" not in turn[0].rest:
         return
     stored = turn[0].rest["tool_calls"]
-    stored_calls = [read_call(call, 0) for call in stored] if isinstance(stored, list | tuple) else []
+    stored_calls = [read_call(call, 0) for call in stored] if is_list_or_tuple(stored) else []
     calls = [event for event in turn if isinstance(event, ToolCallEvent)]
     if [_call_key(call) for call in stored_calls] != [_call_key(call) for call in calls]:
         # An empty remainder keeps it a separate turn.
@@ -264,7 +264,7 @@ _At = tuple[str, int, float]
 
 
 @dataclass(eq=False)
-class _RunState:
+class _EventRun:
     """The state of a run while its events are read."""
 
     id: str
@@ -289,18 +289,18 @@ class _RunState:
 
 def thread_entries(events: Iterable[AgentEvent]) -> Iterator[Entry]:
     """Yield one entry for each event, in the same order, and one for the start of each branch."""
-    runs = {"": _RunState("")}
+    runs = {"": _EventRun("")}
     for event in events:
         key = (event.run_id or event.branch) if event.branch else ""
         if key not in runs:
-            runs[key] = _RunState(key, event.branch or "")
+            runs[key] = _EventRun(key, event.branch or "")
             yield _branch_started(runs[key], event, list(runs.values()))
         run = runs[key]
         run.update(event)
         yield _entry(event, run)
 
 
-def _branch_started(child: _RunState, first: AgentEvent, runs: list[_RunState]) -> BranchStarted:
+def _branch_started(child: _EventRun, first: AgentEvent, runs: list[_EventRun]) -> BranchStarted:
     """Return the entry for the start of a branch: under the open call of its name, or else started by user code."""
     above, _, name = child.path.rpartition("/")
     parent = next((run for run in reversed(runs) if run.path == above), runs[0])
@@ -314,7 +314,7 @@ def _branch_started(child: _RunState, first: AgentEvent, runs: list[_RunState]) 
     )
 
 
-def _entry(event: AgentEvent, run: _RunState) -> Entry:
+def _entry(event: AgentEvent, run: _EventRun) -> Entry:
     at = (run.id, run.step, run.now)
     match event:
         case MessageEvent():
@@ -346,7 +346,7 @@ def _message_entry(at: _At, role: str, content: str) -> MessagesAdded:
     return MessagesAdded(*at, ({"role": role, "content": content},))
 
 
-def _result_entry(at: _At, run: _RunState, result: ResultMessage) -> ToolResultsAdded:
+def _result_entry(at: _At, run: _EventRun, result: ResultMessage) -> ToolResultsAdded:
     run.open_calls.pop(result.call_id, None)
     return ToolResultsAdded(*at, (result,), None, None)
 

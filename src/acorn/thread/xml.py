@@ -28,7 +28,7 @@ from acorn.thread.events import (
     as_events,
     to_finite_json,
 )
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_object
 
 Names = dict[tuple[str, str | None], str]
 UNKNOWN = "unknown"
@@ -254,7 +254,7 @@ class _ThreadReader:
 
     def _call(self, name: str, body: str, index: str, iteration: int) -> ToolCallEvent:
         args = json.loads(body)
-        if not isinstance(args, dict):
+        if not is_json_object(args):
             raise ValueError("arguments must be a JSON object")
         call_id = f"call_{index}"
         self._open_calls.add(call_id)

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Optional, Self, Union, get_args
 import typing_extensions
 from pydantic import BaseModel, ConfigDict, Field, RootModel, create_model
 
+from acorn._formats.json import is_root_class
 from acorn._formats.partial.frames import NOT_READY, Frame, GrowingText, LazyValue
 from acorn._formats.schema.shape import fields_of, has_fields
 from acorn.types import JsonObject
@@ -227,7 +228,7 @@ _classes: dict[Any, type[PartialModel]] = {}
 def has_partial(kind: object) -> bool:
     """Return whether a type is a model, a `RootModel` or a dataclass with readable type hints."""
     cls = get_origin(kind) or kind
-    if isinstance(cls, type) and issubclass(cls, RootModel):
+    if is_root_class(cls):
         return True
     return has_fields(kind) and not typing_extensions.is_typeddict(cls) and has_readable_hints(kind)
 

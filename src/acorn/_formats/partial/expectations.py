@@ -22,7 +22,7 @@ from acorn._formats.partial.classes import (
     RootText,
 )
 from acorn._formats.partial.frames import NOT_READY, DictFrame, Frame, GrowingText, ListFrame, TypedDictFrame
-from acorn.types import JsonObject
+from acorn.types import JsonObject, JsonValue
 
 
 class Expectation:
@@ -257,7 +257,7 @@ class UnionExpectation(LeafExpectation):
     def text(self, value: str) -> object:
         return value if self.is_text else super().text(value)
 
-    def validate_container(self, value: object) -> object:
+    def validate_container(self, value: Any) -> object:
         complete = self.validate_data(value)
         if complete is not NOT_READY:
             for member in self.members:  # Its models are partial, like those of members that were selected early.
@@ -386,12 +386,12 @@ class UnionFrame:
         return NOT_READY if self.chosen is None else self.chosen.snapshot(child)
 
 
-def put_value(frame: Frame, key: str, value: object) -> None:
+def put_value(frame: Frame, key: str, value: JsonValue) -> None:
     """Add to a frame a value that was read without an expectation."""
     frame.put(read_value(frame.enter(key), value))
 
 
-def read_value(expected: Expectation, value: object) -> object:
+def read_value(expected: Expectation, value: JsonValue) -> object:
     """Return complete JSON data as the expectation would have read it."""
     if isinstance(value, dict):
         frame = expected.object_frame()

@@ -11,7 +11,13 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, Protocol
 
-NOT_READY: Any = type("NotReady", (), {"__repr__": lambda self: "NOT_READY"})()
+
+class _NotReady:
+    def __repr__(self) -> str:
+        return "NOT_READY"
+
+
+NOT_READY: Any = _NotReady()
 """The sentinel for a value that is not shown yet: an incomplete number, or a value that does not fit."""
 
 LONG_TEXT = 1000

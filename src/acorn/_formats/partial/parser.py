@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, RootModel
 from pydantic.fields import FieldInfo
 from typing_extensions import is_typeddict
 
+from acorn._formats.json import is_root_class
 from acorn._formats.partial.classes import DICTS, LISTS, has_readable_hints, partial_class, resolve_self
 from acorn._formats.partial.expectations import (
     ANYTHING,
@@ -361,7 +362,7 @@ class _Compiler:
             return DictExpectation(
                 kind, self.config, self.compile(value), None if name is str else LeafExpectation(name, self.config)
             )
-        if isinstance(kind, type) and issubclass(kind, RootModel):
+        if is_root_class(kind):
             return self._root(kind)
         if has_fields(kind) and has_readable_hints(kind):
             return self._object(kind, origin)

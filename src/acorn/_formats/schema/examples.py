@@ -17,7 +17,7 @@ from typing import Any
 
 from acorn._formats.schema.generate import JsonSchema, inline_refs, resolve_ref
 from acorn.errors import AcornError
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_list, is_json_object
 
 _MAX_CANDIDATES = 64
 _MAX_DEPTH = 60
@@ -56,7 +56,7 @@ class _Search:
     def _candidates_of_any(self, schema: object, path: str) -> Iterator[Any]:
         if schema is False or len(self._open_refs) > _MAX_DEPTH:
             return
-        if not isinstance(schema, dict):
+        if not is_json_object(schema):
             yield "text"
             return
         yield from schema.get("examples") or ()
@@ -72,7 +72,7 @@ class _Search:
             yield from self._candidates_of_union(schema, path)
         else:
             kind = schema.get("type", _implied_type(schema))
-            for name in kind if isinstance(kind, list) else [kind]:
+            for name in kind if is_json_list(kind) else [kind]:
                 yield from self._candidates_of_type(str(name), schema, path)
 
     def _candidates_of_ref(self, schema: JsonSchema, path: str) -> Iterator[Any]:
@@ -92,7 +92,7 @@ class _Search:
 
     def _candidates_of_union(self, schema: JsonSchema, path: str) -> Iterator[Any]:
         options = schema.get("anyOf") or schema["oneOf"]
-        kinds = [option.get("type") for option in options if isinstance(option, dict)]
+        kinds = [option.get("type") for option in options if is_json_object(option)]
         if kinds == ["number", "string"] and "pattern" in options[1]:  # A Decimal, whose digits are in the pattern.
             fitting = (n for n in _numbers(options[0], whole=False) if matches_pattern(options[1]["pattern"], f"{n}"))
             yield from islice(fitting, _MAX_CANDIDATES // 2)
@@ -197,7 +197,7 @@ class _Search:
         if inner is False:
             return
         names = schema.get("propertyNames", {"type": "string", "minLength": 1})
-        for name in self.candidates({"type": "string", **names} if isinstance(names, dict) else {}, f"{path}.(key)"):
+        for name in self.candidates({"type": "string", **names} if is_json_object(names) else {}, f"{path}.(key)"):
             yield str(name), inner
 
 
@@ -226,7 +226,7 @@ def _merge(schema: JsonSchema, parts: list[object], top: JsonSchema) -> JsonSche
     """Combine a schema with others that apply as well."""
     merged = {key: value for key, value in schema.items() if key not in ("allOf", "examples")}
     for part in parts:
-        other = inline_refs(part, top) if isinstance(part, dict) else {}
+        other = inline_refs(part, top) if is_json_object(part) else {}
         properties = {**merged.get("properties", {}), **other.get("properties", {})}
         required = [*merged.get("required", []), *other.get("required", [])]
         merged = {**merged, **other}

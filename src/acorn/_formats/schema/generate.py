@@ -19,7 +19,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonRef, JsonSchemaMode, JsonSchemaValue
 from pydantic_core import PydanticSerializationError, core_schema, to_jsonable_python
 
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_list, is_json_object
 
 JsonSchema = JsonObject
 
@@ -47,8 +47,8 @@ def resolve_ref(ref: str, schema: JsonSchema) -> JsonSchema:
         node = schema if ref == "#" or ref.startswith("#/") else {}
         for part in ref.split("/")[1:]:
             key = unquote(part).replace("~1", "/").replace("~0", "~")
-            node = node.get(key, {}) if isinstance(node, dict) else {}
-    return node if isinstance(node, dict) else {}
+            node = node.get(key, {}) if is_json_object(node) else {}
+    return node if is_json_object(node) else {}
 
 
 def follow_refs(node: JsonSchema, top: JsonSchema) -> JsonSchema:
@@ -131,8 +131,8 @@ class _Generator(GenerateJsonSchema):
 
     def get_argument_name(self, argument: Any) -> str:
         alias = argument.get("alias")
-        if self.by_alias and isinstance(alias, list):  # `AliasChoices`: use the first one that is a simple name.
-            names = [str(path[0]) for path in alias if isinstance(path, list) and len(path) == 1]
+        if self.by_alias and is_json_list(alias):  # `AliasChoices`: use the first one that is a simple name.
+            names = [str(path[0]) for path in alias if is_json_list(path) and len(path) == 1]
             return names[0] if names else str(argument["name"])
         return super().get_argument_name(argument)
 
@@ -266,7 +266,7 @@ def close_objects(schema: JsonSchema) -> JsonSchema:
 
 
 def _close_inner(inner: object) -> object:
-    return close_objects(inner) if isinstance(inner, dict) else inner
+    return close_objects(inner) if is_json_object(inner) else inner
 
 
 def _nodes(schema: JsonSchema, depth: int) -> list[tuple[JsonSchema, int]]:
@@ -276,7 +276,7 @@ def _nodes(schema: JsonSchema, depth: int) -> list[tuple[JsonSchema, int]]:
     inner_depth = depth + (schema.get("type") == "object")
     nodes = [(schema, inner_depth)]
     for node in inner:
-        nodes += _nodes(node if isinstance(node, dict) else {"not": node}, inner_depth)
+        nodes += _nodes(node if is_json_object(node) else {"not": node}, inner_depth)
     return nodes
 
 

@@ -23,7 +23,7 @@ from pydantic_core import ErrorDetails, core_schema
 
 from acorn._formats.json import excerpt, shorten, to_compact_json
 from acorn._formats.schema.generate import JsonSchema, follow_refs, resolve_ref
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_list, is_json_object, is_list_or_tuple
 
 _TYPES = {
     "string": "string",
@@ -64,7 +64,7 @@ def describe_schema(node: JsonSchema, top: JsonSchema, depth: int = _MAX_DEPTH) 
         if union in node:
             return " or ".join(_unique(describe_schema(member, top, depth - 1) for member in node[union]))
     kind = node.get("type")
-    if isinstance(kind, list):
+    if is_json_list(kind):
         return " or ".join(_unique(describe_schema({**node, "type": name}, top, depth - 1) for name in kind))
     if kind == "array":
         return _describe_list(node, top, depth - 1)
@@ -100,7 +100,7 @@ def _describe_limits(node: JsonSchema) -> str:
 def _describe_list(node: JsonSchema, top: JsonSchema, depth: int) -> str:
     if "prefixItems" in node:
         return "list of " + ", ".join(describe_schema(member, top, depth) for member in node["prefixItems"])
-    item = node.get("items") or {}
+    item: JsonSchema = node.get("items") or {}
     text = "list of " + describe_schema(item, top, depth) if item else "list"
     count = _describe_count(node.get("minItems"), node.get("maxItems"), "item")
     return f"{text}, {count}" if count else text
@@ -205,7 +205,7 @@ def _path(detail: ErrorDetails, received: object) -> list[int | str]:
     path: list[int | str] = []
     value: Any = received
     for part in location:
-        keys = range(len(value)) if isinstance(value, list | tuple) else value if isinstance(value, dict) else ()
+        keys = range(len(value)) if is_list_or_tuple(value) else value if is_json_object(value) else ()
         if part in keys:
             value = typing.cast(Any, value)[part]
             path.append(part)
@@ -289,7 +289,7 @@ def _find_node(node: JsonSchema, path: list[int | str], top: JsonSchema) -> Json
         inner = prefix[step] if step < len(prefix) else node.get("items")
     else:
         inner = node.get("properties", {}).get(step, node.get("additionalProperties"))
-    return _find_node(inner, remaining, top) if isinstance(inner, dict) else None
+    return _find_node(inner, remaining, top) if is_json_object(inner) else None
 
 
 _DESCRIBED_KEYWORDS = {
@@ -321,7 +321,7 @@ def describe_errors(errors: Iterable[Any], top: JsonSchema) -> Iterator[str]:
 def required_properties(schema: JsonSchema) -> list[str]:
     """Return the required properties of an object schema."""
     names = schema.get("required")
-    return names if isinstance(names, list) else []  # In Draft 3, `required` is a boolean of each property.
+    return names if is_json_list(names) else []  # In Draft 3, `required` is a boolean of each property.
 
 
 def _mismatch(error: Any, expected: str) -> str:

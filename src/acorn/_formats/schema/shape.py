@@ -21,21 +21,23 @@ from functools import cached_property
 from typing import Any, ForwardRef, NamedTuple, get_args, get_origin
 
 import typing_extensions
-from pydantic import BaseModel, ConfigDict, RootModel, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic_core import SchemaError, to_json
+from typing_extensions import TypeIs
 
-from acorn._formats.json import excerpt, shorten
+from acorn._formats.json import excerpt, is_root_class, shorten
 from acorn._formats.schema.generate import JsonSchema, schema_of
 from acorn._formats.schema.problems import Problem, find_problems, input_problem
 from acorn.errors import DeclarationError, InputError
+from acorn.types import JsonObject, is_class, is_json_list, is_json_object, is_list_or_tuple
 
 
 def has_fields(kind: object) -> bool:
     """Return whether a type is a class with fields, possibly with type arguments."""
     cls = get_origin(kind) or kind
-    if not isinstance(cls, type) or issubclass(cls, RootModel):
+    if not is_class(cls) or is_root_class(cls):
         return False
     return issubclass(cls, BaseModel) or dataclasses.is_dataclass(cls) or typing_extensions.is_typeddict(cls)
 
@@ -117,16 +119,17 @@ def require_no_media(schema: JsonSchema, whose: str) -> JsonSchema:
 
 
 def _find_media(node: object, top: JsonSchema, path: tuple[str, ...], seen: frozenset[str]) -> tuple[str, str] | None:
-    if isinstance(node, list):
+    if is_json_list(node):
         return next(filter(None, (_find_media(member, top, path, seen) for member in node)), None)
-    if not isinstance(node, dict):
+    if not is_json_object(node):
         return None
     if isinstance(kind := node.get("format"), str) and kind.startswith(MEDIA_FORMAT):
         return ".".join(path), kind.removeprefix(MEDIA_FORMAT)
     if isinstance(ref := node.get("$ref"), str) and ref not in seen:
-        name = ref.rpartition("/")[2]
-        return _find_media((top.get("$defs") or {}).get(name), top, path, seen | {ref})
-    for name, inner in (node.get("properties") or {}).items():
+        definitions: JsonObject = top.get("$defs") or {}
+        return _find_media(definitions.get(ref.rpartition("/")[2]), top, path, seen | {ref})
+    properties: JsonObject = node.get("properties") or {}
+    for name, inner in properties.items():
         if (found := _find_media(inner, top, (*path, name), seen)) is not None:
             return found
     inner_nodes = [node.get(key) for key in ("anyOf", "oneOf", "allOf", "items", "prefixItems", "additionalProperties")]
@@ -200,7 +203,7 @@ class Shape:
         try:
             instance = self.schema.model_validate(kwargs, by_alias=True, by_name=True)
         except ValidationError as error:
-            problems = find_problems(error, self._call_schema, kwargs)
+            problems = find_problems(error, self.call_schema, kwargs)
             wrong = [problem for problem in problems if problem["path"] not in unknown]
             raise self._input_error(owner, wrong, unknown, kwargs) from error
         except PydanticUserError as error:
@@ -231,7 +234,7 @@ class Shape:
         raise InputError(message, problems=[input_problem("", takes, excerpt(args), message)])
 
     @cached_property
-    def _call_schema(self) -> JsonSchema:
+    def call_schema(self) -> JsonSchema:
         """The schema with every field under each of its names, for error messages."""
         by_name = self.xml_schema["properties"]
         aliases = {
@@ -307,11 +310,11 @@ def shape_of(declared: object, owner: str, attribute: str) -> Shape:
     """Compile a declared input or output; `owner` and `attribute` name it in errors."""
     if declared is BaseModel:
         raise DeclarationError(f"`{owner}.{attribute}` must be {_FORMS}, got `BaseModel` itself, which has no fields.")
-    if isinstance(declared, type) and issubclass(declared, BaseModel) and not issubclass(declared, RootModel):
+    if is_class(declared) and issubclass(declared, BaseModel) and not is_root_class(declared):
         shape = Shape(declared)
     elif declared is None or declared is type(None) or declared == []:
         return _EMPTY
-    elif isinstance(declared, list | tuple):
+    elif is_list_or_tuple(declared):
         shape = Shape(_class_from_list(declared, owner, attribute))
     else:
         fields = {RESULT: (_check_type(declared, owner, attribute), ...)}
@@ -353,9 +356,13 @@ def _class_from_list(declared: Sequence[object], owner: str, attribute: str) -> 
     return _create_class(f"{owner}{_suffix(attribute)}", fields, owner, attribute)
 
 
+def _is_tuple(value: object) -> TypeIs[tuple[Any, ...]]:
+    return isinstance(value, tuple)
+
+
 def _read_field(entry: object, owner: str, where: str) -> tuple[str, tuple[Any, Any]]:
-    parts = (entry,) if isinstance(entry, str) else entry
-    if not isinstance(parts, tuple) or not 1 <= len(parts) <= 3 or not isinstance(parts[0], str):
+    parts: object = (entry,) if isinstance(entry, str) else entry
+    if not _is_tuple(parts) or not 1 <= len(parts) <= 3 or not isinstance(parts[0], str):
         raise DeclarationError(
             f"`{owner}.{where}` must be `'name'`, `('name', type)` or `('name', type, default)`, "
             f"got {excerpt(entry, 200)}."
@@ -369,12 +376,12 @@ def _read_field(entry: object, owner: str, where: str) -> tuple[str, tuple[Any, 
     return name, (kind, parts[2] if len(parts) == 3 else ...)
 
 
+_NOT_TYPES: tuple[type[Any], ...] = (str, ForwardRef, bytes, int, float, dict, set, BaseModel, FieldInfo)
+"""The classes of values that are certainly not types. The messages of Pydantic about them are confusing."""
+
+
 def _check_type(declared: Any, owner: str, where: str) -> Any:
-    # These values are certainly not types, and the messages of Pydantic about them are confusing.
-    if (
-        isinstance(declared, str | ForwardRef | bytes | int | float | dict | set | BaseModel | FieldInfo)
-        or declared is ...
-    ):
+    if isinstance(declared, _NOT_TYPES) or declared is ...:
         raise DeclarationError(f"`{owner}.{where}` must be {_FORMS}, got {excerpt(declared, 200)}.")
     return declared
 

@@ -21,7 +21,7 @@ from acorn._formats.schema.generate import JsonSchema, follow_refs
 from acorn._formats.schema.shape import Shape
 from acorn._formats.xml.parse import MAX_DEPTH, Element, check_size, parse_xml, raise_dtd, raise_too_deep, unescape
 from acorn.errors import ParseError
-from acorn.types import JsonObject
+from acorn.types import JsonObject, JsonValue, is_json_object
 
 _FENCE = "```"
 _HALF_TAG = re.compile(r"</[\w.\-]*\s*")
@@ -203,7 +203,7 @@ class _XmlReader:
         for child in element.children:
             name = child.attributes.get("key", child.name) if child.name == "entry" else child.name
             schema = properties.get(name, others)
-            found, cost = self.convert(child, schema if isinstance(schema, dict) else _ANYTHING)
+            found, cost = self.convert(child, schema if is_json_object(schema) else _ANYTHING)
             misfit += cost if schema is not None else _UNKNOWN
             misfit += _UNKNOWN if name in value else 5 * _PREFERENCE if properties and name not in properties else 0
             earlier = value.get(name)
@@ -284,8 +284,8 @@ class _XmlReader:
         return data if isinstance(data, kind) else None
 
 
-def _is_deep(value: object, levels: int) -> bool:
-    inner: Iterable[object] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+def _is_deep(value: JsonValue, levels: int) -> bool:
+    inner: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     return levels < 0 or any(_is_deep(item, levels - 1) for item in inner)
 
 

@@ -21,14 +21,14 @@ from pydantic import BaseModel, RootModel
 from pydantic_core import to_json
 
 from acorn._formats.content import PLACEHOLDER_KEY, ContentPart, PartCollector
-from acorn._formats.json import field_values, items_of, to_json_data
+from acorn._formats.json import field_values, is_root_model, items_of, to_json_data
 from acorn._formats.schema.generate import JsonSchema, resolve_ref
 from acorn._formats.schema.problems import Problem
 from acorn._formats.schema.shape import fields_of
 from acorn._formats.xml.decode import additional_schema
 from acorn._formats.xml.parse import escape_attribute, escape_comment, escape_text, is_xml_name
 from acorn.errors import AcornError
-from acorn.types import JsonObject
+from acorn.types import JsonObject, JsonValue, is_json_list, is_json_object
 
 DescriptionFormat = Literal["attribute", "comment"]
 
@@ -83,7 +83,7 @@ class _XmlWriter:
         self.format: DescriptionFormat | None = style.description_format if style.descriptions else None
         self.lines = lines
 
-    def element(self, start: str, end: str, data: object, source: object, depth: int) -> None:
+    def element(self, start: str, end: str, data: JsonValue, source: object, depth: int) -> None:
         """Write an element; `source` is the object that the JSON data came from."""
         if isinstance(data, str):
             text = escape_text(data)
@@ -101,8 +101,8 @@ class _XmlWriter:
             raise AcornError(
                 f"A value is nested more than {MAX_DEPTH} levels deep, or contains itself. Pass a flatter value."
             )
-        while isinstance(source, RootModel):
-            source = source.root  # pyright: ignore[reportUnknownMemberType]
+        while is_root_model(source):
+            source = source.root
         lines, indent = self.lines, "  " * depth
         if isinstance(data, dict) and PLACEHOLDER_KEY in data and isinstance(source, ContentPart):
             lines.append(f"{indent}{start}{_attributes(data)} />")
@@ -180,20 +180,23 @@ def _special_float(origin: object) -> float | None:
     return origin if type(origin) is float and not math.isfinite(origin) else None
 
 
-def _originals(source: object, data: list[Any]) -> list[Any]:
+def _originals(source: object, data: list[Any]) -> list[object]:
     """Return the original objects of the items, or the items if they are not known."""
-    originals = source if type(source) is list else items_of(source)
+    originals = source if is_json_list(source) and type(source) is list else items_of(source)
     return data if originals is None or len(originals) != len(data) else originals
+
+
+_dict_values = dict[str, Any].values  # A subclass may override its method.
 
 
 def _originals_by_key(source: object, data: JsonObject) -> JsonObject:
     """Return the original objects by their written keys (`1` becomes `"1"`); the order is the same."""
-    originals = list(dict.values(source)) if isinstance(source, dict) else []
+    originals = list(_dict_values(source)) if is_json_object(source) else []
     return dict(zip(data, originals, strict=True)) if len(originals) == len(data) else data
 
 
 @lru_cache(maxsize=1024)
-def _tags(cls: type, format: DescriptionFormat | None) -> dict[str, _ElementTag] | None:
+def _tags(cls: type[Any], format: DescriptionFormat | None) -> dict[str, _ElementTag] | None:
     """Return the tags of the fields of a class, or None if the class has no fields."""
     if issubclass(cls, RootModel) or not (issubclass(cls, BaseModel) or is_dataclass(cls)):
         return None
@@ -223,7 +226,7 @@ def _name_tag(name: str) -> _ElementTag:
 
 
 @lru_cache(maxsize=1024)
-def _item_tag(cls: type) -> _ElementTag:
+def _item_tag(cls: type[Any]) -> _ElementTag:
     is_object = (issubclass(cls, BaseModel) or is_dataclass(cls)) and not issubclass(cls, RootModel)
     name = snake_case(cls.__name__) if is_object else "item"
     return _name_tag(name if is_xml_name(name) else "item")
@@ -265,7 +268,8 @@ def _write_skeleton(
         return
     lines.append(f"{indent}{start}>")
     if node.get("type") == "array":
-        for item in node.get("prefixItems") or [node.get("items") or {}]:
+        items: list[JsonSchema] = node.get("prefixItems") or [node.get("items") or {}]
+        for item in items:
             _write_skeleton("<item", "</item>", item, top, depth + 1, seen, lines)
     elif properties:
         for name, field in properties.items():
@@ -278,16 +282,16 @@ def _write_skeleton(
 
 def _resolve_node(node: JsonSchema, top: JsonSchema, seen: tuple[str, ...]) -> tuple[JsonSchema, tuple[str, ...], bool]:
     """Follow references, and use the first member of a union that is not null; stop at a repeated reference."""
-    while True:
-        if "$ref" in node:
-            if node["$ref"] in seen:
-                return node, seen, True
-            seen = (*seen, node["$ref"])
-            node = resolve_ref(node["$ref"], top)
-        elif members := node.get("anyOf") or node.get("oneOf"):
-            node = next((member for member in members if member.get("type") != "null"), members[0])
-        else:
-            return node, seen, False
+    if "$ref" in node:
+        ref: str = node["$ref"]
+        if ref in seen:
+            return node, seen, True
+        return _resolve_node(resolve_ref(ref, top), top, (*seen, ref))
+    members: list[JsonSchema] = node.get("anyOf") or node.get("oneOf") or []
+    if not members:
+        return node, seen, False
+    first = next((member for member in members if member.get("type") != "null"), members[0])
+    return _resolve_node(first, top, seen)
 
 
 VALIDATION_ERROR_START = '<error type="validation">'

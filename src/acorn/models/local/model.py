@@ -245,7 +245,8 @@ class _ReplyReader:
             raise self._error(piece["error"])
         usage = piece.get("usage")
         if usage:
-            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+            details: JsonObject = usage.get("prompt_tokens_details") or {}
+            cached = details.get("cached_tokens", 0)
             counts = Usage(usage["prompt_tokens"], usage["completion_tokens"], cached, requests=1)
             yield Delta(usage=counts, cost=0.0, model=self._model)
         for choice in piece.get("choices", ()):

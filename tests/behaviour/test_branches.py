@@ -526,7 +526,7 @@ def test_branch_can_be_removed_like_tool(call: Call, script: Script) -> None:
                 with pytest.raises(DeclarationError, match=r"no tool `check` to remove\. There are: `look`, `boom`\."):
                     step.remove_tool("check")
             if step.counter == 2:
-                with pytest.raises(DeclarationError, match="There is no tool `check` to remove"):
+                with pytest.raises(DeclarationError, match="Cannot remove the tool `check`"):
                     step.remove_tool("check")
 
     model = script(calling("check"), TRUE, calling("check"), calling("look"), DONE)
@@ -544,7 +544,8 @@ def test_remove_tool_error_lists_branches(call: Call, script: Script) -> None:
             step.remove_tool("chek")
 
     with pytest.raises(
-        DeclarationError, match=r"There is no tool `chek` to remove\. There are: `look`, `boom`, `check`"
+        DeclarationError,
+        match=r"Cannot remove the tool `chek`: the step does not have it\. Its tools: `look`, `boom`, `check`",
     ):
         run_main(call, script(calling("look")), Wrong)
 

@@ -523,9 +523,8 @@ def test_branch_can_be_removed_like_tool(call: Call, script: Script) -> None:
             if step.counter == 1:
                 step.remove_tool("check")
                 assert step.tools == [look, boom]
-                with pytest.raises(
-                    DeclarationError, match=r"Cannot remove the tool `check`: .*\. Its tools: `look`, `boom`\."
-                ):
+                removed = r"Cannot remove the tool `check`: .*\. Its tools: `look`, `boom`\."
+                with pytest.raises(DeclarationError, match=removed):
                     step.remove_tool("check")
             if step.counter == 2:
                 with pytest.raises(DeclarationError, match="Cannot remove the tool `check`"):

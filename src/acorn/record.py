@@ -44,6 +44,11 @@ def call_key(run_id: str, step: int, call_id: str) -> str:
     return f"{run_id}:{step}:{call_id}"
 
 
+def history_of_run(run: Run) -> HistoryOwnership:
+    """Return the history of a run for acorn's code. Reading `run.history` would hand the list out to user code."""
+    return run._history  # pyright: ignore[reportPrivateUsage] - The attribute is not part of the public class.
+
+
 class _ModuleType(Protocol[Returned_co]):
     """A module, as far as the type of `from_json` needs it."""
 

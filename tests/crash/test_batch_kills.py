@@ -18,7 +18,7 @@ import acorn
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL of POSIX")
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
-CLERK = Path(__file__).with_name("served_agent.py")
+PROGRAM = Path(__file__).with_name("batch_victim.py")
 
 
 class Office:
@@ -35,7 +35,7 @@ class Office:
         return any(line.startswith("begin") for line in self.lines())
 
     def start(self, what: str, *words: object) -> subprocess.Popen[str]:
-        command = [sys.executable, str(CLERK), what, self.store, str(self.log), *map(str, words)]
+        command = [sys.executable, str(PROGRAM), what, self.store, str(self.log), *map(str, words)]
         return subprocess.Popen(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def finish(self, what: str, *words: object) -> str:

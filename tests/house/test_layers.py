@@ -60,11 +60,7 @@ LATE_IMPORTS = {
     ("models/local/download", "platformdirs"),
     ("models/lanes/http_async", "aiohttp"),
     ("models/litellm/library", "litellm"),
-    ("models/litellm/transport", "aiohttp"),
-    ("models/litellm/transport", "httpx"),
-    ("models/litellm/transport", "yarl"),
-    ("models/litellm/adapter", "httpx"),
-    ("models/litellm/translate", "httpx"),
+    ("models/litellm/adapter", "acorn"),  # The transport loads httpx and aiohttp, which a missing key does not need.
     ("testing/scripted", "asyncio"),
     ("cli/commands/work", "acorn"),  # The queue, which is an extra.
     ("_telemetry/setup", "acorn"),  # Spans need OpenTelemetry, which a program may not have.

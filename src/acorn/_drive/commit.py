@@ -25,7 +25,7 @@ from acorn.record import Run
 from acorn.stores.lease import claim_of, start_heartbeat, stop_heartbeat, this_process
 from acorn.stores.messages import claim_lost
 from acorn.stores.port import Change, Commit, MediaBlob, RunCancelledError, RunHeader, Status, Store, StoredRun
-from acorn.types import JsonObject
+from acorn.types import JsonObject, JsonValue
 
 _SECONDS_TO_COMMIT = 5.0
 """Seconds in which a healthy store finishes a commit."""
@@ -239,7 +239,7 @@ def _text_or_none(part: object, text: str) -> str | None:
 def notes_of_run(header: RunHeader) -> JsonObject:
     """Return the notes in the header of a run. They are empty if they cannot be read."""
     try:
-        notes = json.loads(header.overrides or "{}")
+        notes: JsonValue = json.loads(header.overrides or "{}")
     except ValueError:
         return {}
     return notes if isinstance(notes, dict) else {}

@@ -11,6 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
+from typing_extensions import TypeIs
+
 from acorn._base.interrupts import StopSignal, is_signal
 from acorn._drive.driven_run import attach_run
 from acorn._drive.pause import AskKey
@@ -244,9 +246,13 @@ class Schedule(Generic[R]):
 
 def _is_pause(error: BaseException) -> bool:
     """Return whether user code ended because its branches wait for human input. Task groups wrap such signals."""
-    if isinstance(error, BaseExceptionGroup):
-        return error.split(lambda each: is_signal(each, "paused"))[1] is None
+    if _is_group(error):
+        return error.split(lambda member: is_signal(member, "paused"))[1] is None
     return is_signal(error, "paused")
+
+
+def _is_group(error: BaseException) -> TypeIs[BaseExceptionGroup]:
+    return isinstance(error, BaseExceptionGroup)
 
 
 class SourceCloseErrors:

@@ -25,6 +25,7 @@ from acorn._declare.tools.collect import callable_docstring, callable_name
 from acorn._drive.bridge import call_async, call_sync, is_async, start_thread
 from acorn._drive.owner_loop import OwnerLoop
 from acorn.errors import AcornError
+from acorn.types import is_list_or_tuple
 
 Method = Callable[[], Any]
 """A method of a source. Its result may be an awaitable."""
@@ -139,7 +140,7 @@ class OpenSource:
         return self._bind_to_loop(await owner.run(tools))
 
     def _bind_to_loop(self, listed: object) -> object:
-        if self._owner is None or not isinstance(listed, list | tuple):
+        if self._owner is None or not is_list_or_tuple(listed):
             return listed
         return [_on_loop(function, self._owner) for function in listed]
 

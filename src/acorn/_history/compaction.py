@@ -13,6 +13,7 @@ from acorn._formats.json import to_json_text
 from acorn._history.history import call_ids, user_message
 from acorn._history.repair import SYSTEM_ROLES
 from acorn.record import Message
+from acorn.types import JsonValue, is_json_list, is_json_object
 
 _KEPT_TURNS = 2
 """The number of responses at the end that stay unchanged, with their results."""
@@ -45,12 +46,12 @@ class CompactedRange:
         return [index for index in range(self.start, self.end) if index not in self.kept]
 
 
-def estimate_tokens(history: Iterable[object]) -> int:
+def estimate_tokens(history: Iterable[JsonValue]) -> int:
     """Estimate the number of tokens of messages."""
     return sum(_text_length(message) for message in history) // 4
 
 
-def _text_length(message: object) -> int:
+def _text_length(message: JsonValue) -> int:
     if not isinstance(message, dict):
         return 0
     calls = message.get("tool_calls")
@@ -59,7 +60,7 @@ def _text_length(message: object) -> int:
 
 def range_to_compact(history: object, openings: Sequence[Message], max_tokens: int) -> CompactedRange | None:
     """Return the part that a summary can replace, or None if no part is large enough."""
-    if not isinstance(history, list):  # The user may assign any value to `history`.
+    if not is_json_list(history):  # The user may assign any value to `history`.
         return None
     turns = [index for index, message in enumerate(history) if _role(message) == "assistant"]
     if len(turns) <= _KEPT_TURNS:
@@ -80,11 +81,11 @@ def _is_kept(message: object, openings: Sequence[Message]) -> bool:
 
 
 def _role(message: object) -> object:
-    return message.get("role") if isinstance(message, dict) else None
+    return message.get("role") if is_json_object(message) else None
 
 
 def _result_id(message: object) -> str:
-    return str(message.get("tool_call_id") or "") if isinstance(message, dict) else ""
+    return str(message.get("tool_call_id") or "") if is_json_object(message) else ""
 
 
 def _end_without_split_calls(history: Sequence[object], end: int) -> int:

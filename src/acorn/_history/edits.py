@@ -11,7 +11,8 @@ from acorn._formats.json import to_json_text
 from acorn._history.history import call_ids, change_of
 from acorn._history.repair import ROLES
 from acorn.journal import HistoryEdited
-from acorn.record import Message, Run
+from acorn.record import Message, Run, history_of_run
+from acorn.types import JsonValue, is_json_object
 
 
 class HistoryEdits:
@@ -20,14 +21,14 @@ class HistoryEdits:
     def __init__(self, run: Run) -> None:
         self._run_id = run.id
         self._journal = run.journal
-        self._history = run._history
+        self._history = history_of_run(run)
         self._rebuilt: list[Message] = []
         """The history as the journal describes it, as far as the entries were read."""
         self._entries_read = 0
 
     def note_moves(self) -> None:
         """Note messages that user code added, removed, replaced or moved."""
-        history: Any = self._history.messages
+        history: JsonValue = self._history.messages
         noted = self._history.noted
         if noted is None:  # No user code has received the history.
             return
@@ -83,8 +84,8 @@ class HistoryEdits:
 
 
 def _is_message(message: object) -> bool:
-    """Whether it is a message. The next request raises an error for any other value."""
-    return isinstance(message, dict) and message.get("role") in ROLES
+    """Whether a value is a message. The next request raises an error for any other value."""
+    return is_json_object(message) and message.get("role") in ROLES
 
 
 def _differs(message: object, copy: Message) -> bool:
@@ -138,6 +139,6 @@ def _fingerprints(message: object) -> list[str]:
     ids = [f"call {call_id}" for call_id in call_ids(message) if call_id]
     if ids:
         return ids
-    if isinstance(message, dict) and message.get("role") == "tool":
+    if is_json_object(message) and message.get("role") == "tool":
         return [f"result {message.get('tool_call_id')}"]
     return [to_json_text(message)]

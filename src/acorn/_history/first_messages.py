@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Sequence
 
 from pydantic import BaseModel
+from typing_extensions import TypeIs
 
 from acorn._declare.spec import Spec
 from acorn._formats.blobs import format_size
@@ -18,6 +19,7 @@ from acorn.errors import AcornError, DeclarationError, InputError, LimitError
 from acorn.journal import MessagesAdded
 from acorn.models.request_body import SentMedium, media_of
 from acorn.record import Message, Run
+from acorn.types import is_json_object, is_list_or_tuple
 
 
 def input_message(spec: Spec, run_input: BaseModel) -> Message:
@@ -88,20 +90,24 @@ def prior_messages(history: object, owner: str) -> list[Message]:
     """
     if history is None:
         return []
-    messages = history.history if isinstance(history, Run) else history
-    if not isinstance(messages, list | tuple):
+    messages: object = history.history if _is_run(history) else history
+    if not is_list_or_tuple(messages):
         raise _wrong_history("history", "a list of messages or a record of a run", history, owner)
     for index, message in enumerate(messages):
-        if not isinstance(message, dict) or message.get("role") not in ROLES:
+        if not is_json_object(message) or message.get("role") not in ROLES:
             raise _wrong_history(f"history[{index}]", f"a dict with a `role` of {', '.join(ROLES)}", message, owner)
     prompt_index = _prompt_index(messages, history)
     return [message for index, message in enumerate(messages) if index != prompt_index]
 
 
+def _is_run(value: object) -> TypeIs[Run]:
+    return isinstance(value, Run)
+
+
 def _prompt_index(messages: Sequence[Message], history: object) -> int | None:
     """Return the index of the prompt, or None. The user may have moved or edited the prompt of a run."""
     is_first = bool(messages) and messages[0].get("role") in SYSTEM_ROLES
-    if isinstance(history, Run):
+    if _is_run(history):
         start = next((entry for entry in history.journal.entries if isinstance(entry, MessagesAdded)), None)
         if start is not None:
             if not start.messages or start.messages[0].get("role") not in SYSTEM_ROLES:

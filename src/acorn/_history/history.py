@@ -23,7 +23,7 @@ from acorn.journal import (
     ModelResponded,
     ToolResultsAdded,
 )
-from acorn.types import Content
+from acorn.types import Content, is_json_list, is_json_object, is_list_or_tuple
 
 
 def user_message(content: Content) -> Message:
@@ -49,12 +49,12 @@ def tool_message(call_id: str, content: Content) -> Message:
 
 def call_ids(message: object) -> list[str]:
     """Return the ids of the tool calls in an assistant message, which the user may have written."""
-    if not isinstance(message, dict) or message.get("role") != "assistant":
+    if not is_json_object(message) or message.get("role") != "assistant":
         return []
     calls: object = message.get("tool_calls")
-    if not isinstance(calls, list | tuple):
+    if not is_list_or_tuple(calls):
         return []
-    return [str(call.get("id") or "") if isinstance(call, dict) else "" for call in calls]
+    return [str(call.get("id") or "") if is_json_object(call) else "" for call in calls]
 
 
 def history_of(entries: Iterable[Entry]) -> list[Message]:
@@ -105,7 +105,7 @@ def steps_of(entries: Iterable[Entry]) -> list[int]:
 
 def own_messages(history: object, entries: Iterable[Entry]) -> list[Message]:
     """Return the messages that a run added to its history, without its prompt and the messages it started with."""
-    if not isinstance(history, list):  # The user may assign any value to `history`.
+    if not is_json_list(history):  # The user may assign any value to `history`.
         return []
     known: list[Message] = []
     is_own: list[bool] = []
@@ -166,7 +166,7 @@ def _is_edited_copy(message: object, other: object) -> bool:
     ids = set(call_ids(message)) - {""}
     if ids:
         return not ids.isdisjoint(call_ids(other))
-    if not (isinstance(message, dict) and isinstance(other, dict) and message.get("role") == other.get("role")):
+    if not (is_json_object(message) and is_json_object(other) and message.get("role") == other.get("role")):
         return False
     return message["role"] == "tool" and message.get("tool_call_id") == other.get("tool_call_id")
 

@@ -16,7 +16,7 @@ from acorn._formats.json import to_json_text
 from acorn._history.history import call_ids, tool_message, user_message
 from acorn.models.request_body import strip_signature
 from acorn.record import Message
-from acorn.types import Content, JsonObject
+from acorn.types import Content, JsonObject, JsonValue, is_json_object
 
 SYSTEM_ROLES = ("system", "developer")
 ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
@@ -66,11 +66,11 @@ def _match(message: Message, open_slots: dict[str, list[Slot]], results: dict[in
 
 
 def _calls_of(message: Message) -> list[Any]:
-    calls: object = message.get("tool_calls")
+    calls: JsonValue = message.get("tool_calls")
     return calls if isinstance(calls, list) else []
 
 
-def _id_of(holder: object, key: str) -> str:
+def _id_of(holder: JsonValue, key: str) -> str:
     """Return an id as text, or an empty string if it is missing."""
     return str(holder.get(key) or "") if isinstance(holder, dict) else ""
 
@@ -126,11 +126,11 @@ def split_media(content: Content, name: str, call_id: str) -> tuple[Content, lis
     return (texts[0]["text"] if is_one_text else texts or _RESULT_FOLLOWS), labelled
 
 
-def _repair_call(call: object, call_id: str) -> JsonObject:
+def _repair_call(call: JsonValue, call_id: str) -> JsonObject:
     """Return a call in OpenAI's format. Its arguments are a JSON object."""
-    source: JsonObject = call if isinstance(call, dict) else {}
-    function: object = source.get("function")
-    holder: JsonObject = function if isinstance(function, dict) else source
+    source = call if isinstance(call, dict) else {}
+    function: JsonValue = source.get("function")
+    holder = function if isinstance(function, dict) else source
     # Models invent names such as `functions.search`, which no provider accepts in a later request.
     name = _NOT_IN_A_NAME.sub("_", str(holder.get("name") or "unknown"))[:_MAX_NAME_LENGTH]
     return {
@@ -140,7 +140,7 @@ def _repair_call(call: object, call_id: str) -> JsonObject:
     }
 
 
-def _object_json(arguments: object) -> str:
+def _object_json(arguments: JsonValue) -> str:
     if isinstance(arguments, dict):
         return to_json_text(arguments)
     if not isinstance(arguments, str):
@@ -151,7 +151,7 @@ def _object_json(arguments: object) -> str:
         return "{}"
 
 
-def repair_content(content: object) -> Content | None:
+def repair_content(content: JsonValue) -> Content | None:
     """Return text or content parts, or None if the content is empty."""
     if isinstance(content, str):
         return content if content.strip() else None
@@ -192,7 +192,7 @@ def open_calls(history: Sequence[object]) -> list[tuple[int, list[str]]]:
         missing = Counter(ids)
         for later_index in range(index + 1, len(history)):
             later = history[later_index]
-            if isinstance(later, dict) and later.get("role") == "assistant":
+            if is_json_object(later) and later.get("role") == "assistant":
                 break
             if (answered := _answered_id(later)) is not None and missing[answered]:
                 missing[answered] -= 1
@@ -230,6 +230,6 @@ def find_turn(history: Sequence[object], message: Message) -> int | None:
 
 def _answered_id(message: object) -> str | None:
     """Return the id of the call that a tool message answers, or None for any other message."""
-    if not isinstance(message, dict) or message.get("role") != "tool":
+    if not is_json_object(message) or message.get("role") != "tool":
         return None
     return str(message.get("tool_call_id") or "")

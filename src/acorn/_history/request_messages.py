@@ -34,6 +34,7 @@ from acorn._history.repair import (
 from acorn.errors import AcornError
 from acorn.models.request_body import SentMessages, SentPart, media_of
 from acorn.record import Message
+from acorn.types import JsonValue
 
 REMINDER = f"Please go on: call one of your tools, or call `{FINISH}` with your answer."
 _OMITTED = "The beginning of this conversation was left out."
@@ -206,7 +207,7 @@ class RequestMessages:
         return True
 
 
-def _private_copy(message: object) -> Message:
+def _private_copy(message: JsonValue) -> Message:
     copy, readable = _read(message, 0)
     return readable if copy is NOT_COMPARABLE else copy
 
@@ -264,7 +265,7 @@ def _is_name(name: object) -> bool:
     return type(name) is str and _NAME.fullmatch(name) is not None
 
 
-def _read(message: Any, index: int) -> tuple[Message, Message]:
+def _read(message: JsonValue, index: int) -> tuple[Message, Message]:
     """Return a private copy to compare with, and the message as plain data in text that can be encoded."""
     if not isinstance(message, dict) or message.get("role") not in ROLES:
         raise AcornError(
@@ -303,7 +304,7 @@ def _is_all_ascii_text(message: Message) -> bool:
 
 def _copy_plain(value: Any, depth: int) -> Any:
     """Copy plain data. Raise `TypeError` for other values and for data that is nested too deeply."""
-    kind = type(value)
+    kind = type(value)  # pyright: ignore[reportUnknownVariableType] - The value may be of any type.
     if (
         kind is str
         or kind is Blob

@@ -9,7 +9,7 @@ from acorn._history.history import user_message
 from acorn.record import Message
 from acorn.thread.messages import events_of
 from acorn.thread.xml import Names, event_lines, thread_document
-from acorn.types import Content, JsonObject
+from acorn.types import Content, JsonObject, JsonValue
 
 
 class ThreadMessage:
@@ -49,7 +49,7 @@ def _starts_with(messages: list[Message], known: list[Message]) -> bool:
 
 def _media_parts(message: Message, event: int) -> list[JsonObject]:
     """Return the parts that XML cannot hold, each after a line with the number of its event."""
-    content = message.get("content")
+    content: JsonValue = message.get("content")
     if not isinstance(content, list):
         return []
     media = (part for part in content if not isinstance(part.get("text"), str))

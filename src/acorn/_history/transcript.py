@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 from pydantic_core import from_json
 
@@ -37,8 +36,17 @@ from acorn.journal import (
     ToolResultsAdded,
 )
 from acorn.models.port import ModelResponse, RawCall
-from acorn.record import Message, Run
-from acorn.types import TOOL_ERROR, Content, ToolCall, ToolResult, Unfinished
+from acorn.record import Message, Run, history_of_run
+from acorn.types import (
+    TOOL_ERROR,
+    Content,
+    JsonValue,
+    ToolCall,
+    ToolResult,
+    Unfinished,
+    is_json_object,
+    is_list_or_tuple,
+)
 
 _STOPPED = "This call was not completed: the run was stopped."
 _WAITING = "This call has not returned yet: it waits for a person."
@@ -50,7 +58,7 @@ class Transcript:
     def __init__(self, run: Run) -> None:
         self.run = run
         self.journal = run.journal
-        self.history = run._history
+        self.history = history_of_run(run)
         self.turn: Message | None = None
         """The last response of the model, as the message that was added to the history."""
         self.written: list[Message] | None = None
@@ -184,7 +192,7 @@ class Transcript:
         assert self.turn is not None
         if self.history.noted is not None:
             self.edits.note_moves()
-        history: Any = self.history.messages
+        history = self.history.messages
         if type(history) is list and history and history[-1] is self.turn:
             index: int | None = len(history)
         else:
@@ -279,7 +287,7 @@ class Transcript:
         """
         closed = self._close(results, _STOPPED)
         kind = RunFailed if is_final else RunInterrupted
-        secrets = find_secrets({"model": model}) if isinstance(model, dict | list | tuple) else ()
+        secrets = find_secrets({"model": model}) if is_json_object(model) or is_list_or_tuple(model) else ()
         message = redact(describe_error(error), secrets)
         journal = self.journal
         journal.entries.append(kind(self._run_id, journal.step, journal.now, message, closed))
@@ -318,7 +326,7 @@ def read_calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
     for call_id, call in zip(ids, raw, strict=True):
         arguments = call.arguments or "{}"
         try:
-            parsed = from_json(arguments)
+            parsed: JsonValue = from_json(arguments)
         except (ValueError, TypeError):  # The text is not JSON, or holds a lone surrogate.
             parsed = None
         calls.append(ToolCall(call_id, call.name, parsed if isinstance(parsed, dict) else {}, arguments))

@@ -31,7 +31,7 @@ from acorn.errors import BranchError, InputError
 from acorn.journal import BranchFinished, BranchStarted, RunFailed, RunInterrupted
 from acorn.record import Message, Run
 from acorn.step import changes_of
-from acorn.types import Content, JsonObject, ToolCall, ToolResult, Unfinished
+from acorn.types import Content, JsonObject, JsonValue, ToolCall, ToolResult, Unfinished
 
 _NO_RESULT_YET = "This call has not returned yet."
 
@@ -225,7 +225,7 @@ def inherited_spec(
     inherited = {name: settings.get(name, getattr(parent, name)) for name in undeclared}
     if "model" in inherited:  # Settings of the step and of the branch override those in the model dict.
         is_list = isinstance(settings.get("model"), list | tuple)  # Its overridden settings are already removed.
-        nearer = own.declared | (settings.keys() if inherits and not is_list else set())
+        nearer = own.declared | settings.keys() if inherits and not is_list else own.declared
         inherited["model"] = without_overridden(inherited["model"], nearer)
     declared_above = (parent.declared | settings.keys()) & inherited.keys()
     max_depth = depth + own.max_depth if "max_depth" in own.declared else parent.max_depth
@@ -287,7 +287,7 @@ def _join_prompts(parent: Any, prompt: str) -> Content:
 def read_branch_input(shape: Shape, name: str, call: ToolCall) -> BaseModel:
     """Read the input of a branch from the arguments of its call."""
     try:
-        arguments = from_json(call.raw_arguments or "{}")
+        arguments: JsonValue = from_json(call.raw_arguments or "{}")
     except ValueError as error:
         raise InputError(f"The arguments are not valid JSON: {error}") from error
     if not isinstance(arguments, dict):

@@ -163,7 +163,7 @@ def judge_fields(shape: Shape, fields: JsonObject, owner: str) -> BaseModel:
         instance = shape.schema.model_validate(fields, by_alias=True, by_name=True)
     except ValidationError as error:
         found += [
-            problem for problem in find_problems(error, shape._call_schema, fields) if problem["path"] not in unknown
+            problem for problem in find_problems(error, shape.call_schema, fields) if problem["path"] not in unknown
         ]
         cause = error
     else:

@@ -6,7 +6,7 @@ are raised before the first request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,7 +35,7 @@ from acorn.thread.events import (
 )
 from acorn.thread.messages import events_of, join_events
 from acorn.thread.to_journal import discard_outdated_extras, fork_entries
-from acorn.types import ForkedFrom
+from acorn.types import ForkedFrom, is_json_object, is_list_or_tuple, is_mapping
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class Fork:
 
     @property
     def prompt(self) -> str:
-        """The prompt of that run."""
+        """The prompt of the original run."""
         return text_of(join_events([system])["content"]) if (system := self._system) is not None else ""
 
     @property
@@ -162,17 +162,17 @@ def _read_events(source: object, owner: str) -> list[AgentEvent]:
     expected = f"`thread` of `{owner}.using` must be the events of a run, such as `run.thread`, or its record"
     if isinstance(source, str | bytes):
         raise _error("thread", f"{expected}, got text. `acorn.thread.parse_events` reads events from JSON.", source)
-    if isinstance(source, Mapping):
+    if is_mapping(source):
         raise _error("thread", f"{expected}, got a dict. `acorn.Run.from_json(text)` reads a saved run.", source)
-    if not isinstance(source, list | tuple):
+    if not is_list_or_tuple(source):
         raise _error("thread", f"{expected}, got {excerpt(source)}.", source)
     if not source:
         raise _error("thread", f"`thread` of `{owner}.using` has no events, so there is nothing to fork.", source)
     for index, event in enumerate(source):
         if isinstance(event, Event):
             continue
-        if not isinstance(event, dict) or "type" not in event:
-            hint = " Pass messages as `history`." if isinstance(event, dict) and "role" in event else ""
+        if not is_json_object(event) or "type" not in event:
+            hint = " Pass messages as `history`." if is_json_object(event) and "role" in event else ""
             message = f"`thread[{index}]` of `{owner}.using` is not an event: {excerpt(event)}.{hint}"
             raise _error(f"thread[{index}]", message, event)
     if all(isinstance(event, Event) for event in source):

@@ -17,7 +17,7 @@ from acorn.errors import DeclarationError, LimitError
 from acorn.journal import ResultMessage
 from acorn.models.port import Model, ModelResponse, Price, models_of
 from acorn.record import Run
-from acorn.types import ToolCall, ToolResult, Usage
+from acorn.types import JsonValue, ToolCall, ToolResult, Usage
 
 _ANSWER_SHARE = 0.1
 """The share of the seconds of a run that is reserved for the answer, at least."""
@@ -75,7 +75,7 @@ class Meter:
     spent: Spent = field(default_factory=Spent)
 
     def count(self, usage: Usage, seconds: float) -> None:
-        """Measure a response."""
+        """Record the tokens and the duration of a response."""
         if self.last is not None:
             self.growth = max(0, usage.input_tokens - self.last.input_tokens)
         self.last = usage
@@ -165,7 +165,7 @@ class Budgets:
                 f"`input_cost_per_token` and `output_cost_per_token` in the model dict, or use `max_total_tokens`."
             )
 
-    def must_answer(self, new: Iterable[object], model: Model, steps: int, now: float) -> bool:
+    def must_answer(self, new: Iterable[JsonValue], model: Model, steps: int, now: float) -> bool:
         """Whether the next request must end in an answer. `new` are the messages that the model has not read yet."""
         # The data of an image does not count: its tokens are unknown, but far fewer than its characters.
         text = sum(len(text_of(message.get("content"))) for message in new if isinstance(message, dict))

@@ -38,7 +38,7 @@ from acorn._record.saved_form import read_instance
 from acorn.errors import AcornError, LimitError, ModelError, StoreError
 from acorn.journal import ModelRequested, ModelResponded, RunStarted, ToolStarted
 from acorn.models.port import ModelResponse, thinks
-from acorn.record import Run
+from acorn.record import Message, Run
 from acorn.step import changes_of
 from acorn.stores.port import RunCancelledError
 from acorn.types import Content, Paused, Request, ToolCall, ToolResult, Unfinished
@@ -362,7 +362,7 @@ class Machine:
         """Whether the limits leave room for one more step and an answer."""
         history, turn_index = self.transcript.history.messages, self.transcript.turn_index
         if self.transcript.turn is None:
-            new: Sequence[object] = history
+            new: Sequence[Message] = history
         else:
             new = [] if turn_index is None else history[turn_index + 1 :]
         return not self.budgets.must_answer(new, self.builder.model, self.run.steps, now)

@@ -29,7 +29,7 @@ from acorn.errors import AcornError, DeclarationError, ToolConflictError
 from acorn.models.port import ModelRequest, ModelResponse, models_of, takes_strict, takes_tool, thinks
 from acorn.record import Message, Run
 from acorn.step import Step, StepChanges
-from acorn.types import JsonObject, ToolCall, ToolResult, Usage
+from acorn.types import JsonObject, ToolCall, ToolResult, Usage, is_json_list, is_list_or_tuple
 
 if TYPE_CHECKING:
     from acorn._history.thread_message import ThreadMessage
@@ -177,7 +177,7 @@ class RequestBuilder:
             state.settings = merge_settings(state.settings, changes.settings)
             self._read_settings()
             # The models of a list may have settings of their own, which other settings override.
-            if "model" in changes.settings or isinstance(self._model_setting, list | tuple):
+            if "model" in changes.settings or is_list_or_tuple(self._model_setting):
                 self.model = self._plan.resolve(self._model_setting, self._spec)
                 if self._budgets.has_cost_limit:
                     self._budgets.check_price(self.model)
@@ -198,7 +198,7 @@ class RequestBuilder:
     def add_source(self, source: object, listed: object) -> None:
         """Add the tools that a source has listed."""
         where = f"tools of {type(source).__name__}"
-        if not isinstance(listed, list | tuple):
+        if not is_list_or_tuple(listed):
             raise AcornError(f"The {where} must be a list of functions, got {safe_repr(listed)[:120]}.")
         tools, _ = collect_tools(list(listed), where, {})
         self.source_tools.append(tuple(tools))
@@ -409,7 +409,7 @@ def _new_thread_message() -> ThreadMessage:
 
 def _check_items(values: object, kind: type[T], name: str) -> list[T]:
     """Raise an error if a hook replaced the list of a step by another value."""
-    if isinstance(values, list):
+    if is_json_list(values):
         for value in values:
             if not isinstance(value, kind):
                 break

@@ -45,7 +45,7 @@ from acorn.journal import (
     ToolFinished,
     ToolStarted,
 )
-from acorn.record import TOOL, Run
+from acorn.record import TOOL, Run, history_of_run
 from acorn.types import JsonObject, ToolCall, Usage
 
 MIN_CALLS = 8
@@ -191,13 +191,13 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
     )
     fill_journal(run, read_entries(saved["journal"]))
     run.journal.now = record["seconds"]
-    run._history.start(history_of(run.journal.entries))
+    history_of_run(run).start(history_of(run.journal.entries))
     machine = Machine(plan, run, state)
     _count_usage(machine)
     if state.phase == "done":
         _restore_end(run, plan, record)
         machine.branches.are_counted = True
-    turn = None if state.turn is None else run._history.messages[state.turn]
+    turn = None if state.turn is None else history_of_run(run).messages[state.turn]
     if turn is None and state.response is not None:
         # The user has removed the response from the history, and may put it back.
         called = [CalledTool(call.id, call.name, call.raw_arguments) for call in state.calls]

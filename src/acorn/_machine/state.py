@@ -19,7 +19,7 @@ from acorn._record.saved_form import fields_of, read_request, read_result, write
 from acorn.errors import AcornError
 from acorn.models.port import ModelResponse, RawCall
 from acorn.record import Message
-from acorn.types import Fallback, JsonObject, Request, ToolCall, ToolResult, Usage
+from acorn.types import Fallback, JsonObject, Request, ToolCall, ToolResult, Usage, is_json_object, is_list_or_tuple
 
 _SAVED_MODEL_KEYS = (
     "model", "id", "base_url", "api_base", "api_version", "custom_llm_provider", "num_retries", "retry_delay",
@@ -53,13 +53,13 @@ def settings_from_json(settings: Mapping[str, Any]) -> JsonObject:
 
 def _without_secrets(model: Any) -> Any:
     """Return the keys of a model dict that hold no secrets, and its URLs without a password."""
-    if isinstance(model, dict):
+    if is_json_object(model):
         plain = {
             key: value for key, value in model.items() if key in _SAVED_MODEL_KEYS and to_json_data(value) == value
         }
         urls = {key: value for key, value in plain.items() if isinstance(value, str) and "://" in value}
         return plain | {key: redact(value, find_secrets(model)) for key, value in urls.items()}
-    if isinstance(model, list | tuple):
+    if is_list_or_tuple(model):
         return [_without_secrets(each) for each in model]
     return model if isinstance(model, str) else MODEL_OBJECT
 

@@ -24,7 +24,7 @@ from acorn._machine.state import BranchContext, State
 from acorn.errors import InputError, StoreError
 from acorn.journal import InputReceived, InputRequested
 from acorn.record import TOOL, Run, call_key
-from acorn.types import JsonObject, Request, ToolCall, ToolResult
+from acorn.types import JsonObject, JsonValue, Request, ToolCall, ToolResult
 
 _CUT_OFF = "The reply was cut off at the token limit before the arguments were complete; call again with less."
 _UNKNOWN = (
@@ -383,10 +383,11 @@ def decision_of(request: Request, value: object) -> Approved | Rejected:
         return Rejected(value)
     if isinstance(value, bool):
         return Approved() if value else Rejected()
-    answer = to_json_data(value)
-    is_change = isinstance(answer, dict) and answer.keys() == {"approved", "arguments"} and answer["approved"] is True
-    if is_change and isinstance(answer["arguments"], dict):
-        return Approved(answer["arguments"])
+    answer: JsonValue = to_json_data(value)
+    if isinstance(answer, dict) and answer.keys() == {"approved", "arguments"} and answer["approved"] is True:
+        arguments: JsonValue = answer["arguments"]
+        if isinstance(arguments, dict):
+            return Approved(arguments)
     raise InputError(
         f"The request `{request.id}` is about a call of `{request.tool}`. Answer it by True, by False, by a text that "
         f"says why not, or by {{'approved': True, 'arguments': {{...}}}} with all arguments. Got {excerpt(value)}."

@@ -17,6 +17,7 @@ from rich.tree import Tree
 from acorn._inside import RESULT, to_compact_json
 from acorn.cli.output import call_text, clean, end_of, one_line, seconds_text
 from acorn.cli.view_tree import BranchRow, CallRow, LineRow, TaskRow, TurnRow
+from acorn.types import is_json_object
 
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _ASCII_FRAMES = "|/-\\"
@@ -198,7 +199,7 @@ def answer_lines(answer: object, completed: tuple[str, ...], pen: Pen, *, is_gro
     """Write the output, one line for each field that the model has started."""
     if isinstance(answer, BaseModel):
         answer = {name: getattr(answer, name, None) for name in type(answer).model_fields}
-    if not isinstance(answer, dict):
+    if not is_json_object(answer):
         yield _value_line("", answer, pen, is_growing)
         return
     width = min(24, max((len(str(name)) for name in answer), default=0))

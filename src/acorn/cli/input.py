@@ -33,7 +33,7 @@ from acorn.cli.output import CommandError, error_text, user_code_line, write_lin
 from acorn.cli.schema_node import SchemaNode
 from acorn.cli.streams import descriptor_of
 from acorn.media import UnknownMediaTypeError
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_list, is_json_object
 
 _MISSING: Any = object()
 
@@ -132,9 +132,9 @@ def _read_input_file(source: str, options: Options) -> JsonObject:
         raise CommandError(f"Cannot read `--input {source}`: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise CommandError(f"{_source_name(source)} is not valid JSON: {error}") from error
-    if options.shape.wrapped and not (isinstance(values, dict) and set(values) == {RESULT}):
+    if options.shape.wrapped and not (is_json_object(values) and set(values) == {RESULT}):
         return {RESULT: values}
-    if not isinstance(values, dict):
+    if not is_json_object(values):
         raise CommandError(f"{_source_name(source)} must contain a JSON object, got {shorten(json.dumps(values), 80)}.")
     return values
 
@@ -242,7 +242,7 @@ def is_text(option: Option) -> bool:
 def _has_value(values: Mapping[str, Any], option: Option) -> bool:
     value: Any = values
     for part in option.path:
-        if not isinstance(value, dict):
+        if not is_json_object(value):
             return True  # The whole value is something else.
         if part not in value:
             return False
@@ -301,7 +301,7 @@ def _read_list(texts: Sequence[str | bool], node: SchemaNode, flag: str) -> list
             return None
         value = _parse_json(str(texts[0]), "[")
         holds_lists = "array" in node.item(0).kinds
-        if isinstance(value, list) and (not holds_lists or all(isinstance(item, list) for item in value)):
+        if is_json_list(value) and (not holds_lists or all(is_json_list(item) for item in value)):
             return value
     return [_read_one(str(text), node.item(index), flag) for index, text in enumerate(texts)]
 
@@ -393,22 +393,22 @@ def put(values: JsonObject, path: Sequence[str | int], value: object, flag: str)
     """Set a part of the input and create the dicts and lists on the way."""
     container: Any = values
     for part, next_part in pairwise(path):
-        inner = _get(container, part)
-        if not isinstance(inner, list if isinstance(next_part, int) else dict):
-            inner = [] if isinstance(next_part, int) else {}
+        inner, needs_list = _get(container, part), isinstance(next_part, int)
+        if not (is_json_list(inner) if needs_list else is_json_object(inner)):
+            inner = list[Any]() if needs_list else JsonObject()
             _set(container, part, inner, flag)
         container = inner
     _set(container, path[-1], value, flag)
 
 
 def _get(container: Any, part: str | int) -> Any:
-    if isinstance(container, dict):
-        return container.get(part)
+    if is_json_object(container):
+        return container.get(part) if isinstance(part, str) else None
     return container[part] if isinstance(part, int) and part < len(container) else None
 
 
 def _set(container: object, part: str | int, value: object, flag: str) -> None:
-    if isinstance(container, list) and isinstance(part, int) and part >= len(container):
+    if is_json_list(container) and isinstance(part, int) and part >= len(container):
         if part > len(container):
             raise CommandError(f"`{flag}` skips item {len(container)}. Items are counted from 0, without gaps.")
         container.append(value)

@@ -30,6 +30,7 @@ from acorn._inside import (
     to_json_data,
 )
 from acorn.cli.streams import flush_or_discard
+from acorn.types import is_json_list, is_json_object
 
 # Text for a terminal
 
@@ -73,7 +74,7 @@ def call_text(name: str, arguments: str, limit: int = 160) -> str:
         values = from_json(replace_surrogates(arguments) or "{}", allow_partial="trailing-strings")
     except ValueError:
         values = None
-    if not isinstance(values, dict):
+    if not is_json_object(values):
         return one_line(f"{name}({arguments})", limit)
     return one_line(f"{name}({', '.join(f'{key}={to_compact_json(value)}' for key, value in values.items())})", limit)
 
@@ -116,9 +117,9 @@ def _replace_non_finite(data: Any) -> Any:
     """Replace NaN and the infinities, which JSON does not have, by None."""
     if isinstance(data, float) and (data != data or data in (float("inf"), float("-inf"))):
         return None
-    if isinstance(data, dict):
+    if is_json_object(data):
         return {key: _replace_non_finite(item) for key, item in data.items()}
-    return [_replace_non_finite(item) for item in data] if isinstance(data, list) else data
+    return [_replace_non_finite(item) for item in data] if is_json_list(data) else data
 
 
 # Exit codes and errors

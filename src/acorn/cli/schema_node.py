@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from acorn._inside import JsonSchema, describe_schema, follow_refs, media_kind
+from acorn.types import is_json_list, is_json_object
 
 _ALIASES = "acorn-aliases"
 """The key under which an object has the other names of its fields."""
@@ -107,7 +108,7 @@ class SchemaNode:
             if member.get("type") == "object":
                 extra = member.get("additionalProperties", "properties" not in member)
                 if extra is not False:
-                    return SchemaNode(extra if isinstance(extra, dict) else {}, self.root)
+                    return SchemaNode(extra if is_json_object(extra) else {}, self.root)
         return SchemaNode({}, self.root) if not self.kinds else None
 
     @property
@@ -124,13 +125,13 @@ def add_aliases(schema: JsonSchema, aliased: JsonSchema) -> JsonSchema:
 
 
 def _add_aliases(schema: Any, aliased: Any) -> Any:
-    if isinstance(schema, list) and isinstance(aliased, list) and len(schema) == len(aliased):
+    if is_json_list(schema) and is_json_list(aliased) and len(schema) == len(aliased):
         return [_add_aliases(item, other) for item, other in zip(schema, aliased, strict=True)]
-    if not isinstance(schema, dict) or not isinstance(aliased, dict):
+    if not is_json_object(schema) or not is_json_object(aliased):
         return schema
     copy = {key: _add_aliases(value, aliased.get(key)) for key, value in schema.items()}
     fields, aliased_fields = schema.get("properties"), aliased.get("properties")
-    if isinstance(fields, dict) and isinstance(aliased_fields, dict) and len(fields) == len(aliased_fields):
+    if is_json_object(fields) and is_json_object(aliased_fields) and len(fields) == len(aliased_fields):
         pairs = list(zip(fields, aliased_fields, strict=True))  # Both are in the order of the class.
         copy["properties"] = {name: _add_aliases(fields[name], aliased_fields[alias]) for name, alias in pairs}
         copy[_ALIASES] = {alias: name for name, alias in pairs if alias != name}
@@ -159,11 +160,20 @@ def _members(schema: JsonSchema, root: JsonSchema) -> Iterator[JsonSchema]:
 def _kinds(member: JsonSchema) -> list[str]:
     kind = member.get("type")
     if kind is not None:
-        return kind if isinstance(kind, list) else [kind]
+        return kind if is_json_list(kind) else [kind]
     values = [member["const"]] if "const" in member else member.get("enum", [])
     return list(dict.fromkeys(_kind_of(value) for value in values))
 
 
+_KINDS: dict[type[object], str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    list: "array",
+}
+
+
 def _kind_of(value: object) -> str:
-    kinds = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array"}
-    return kinds.get(type(value), "object")
+    return _KINDS.get(type(value), "object")

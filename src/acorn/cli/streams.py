@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeGuard
 
 from typing_extensions import Buffer
 
@@ -38,7 +38,7 @@ class Streams:
                 setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open to the end
         self.out: TextIO = sys.stdout
         """The stream for the output of the command."""
-        if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        if _is_text_file(sys.stdout) and sys.stdout.errors == "strict":
             # A character that the terminal lacks is written as an escape, instead of ending the command.
             self._original_errors = sys.stdout.errors
             sys.stdout.reconfigure(errors="backslashreplace")
@@ -70,7 +70,7 @@ class Streams:
             os.dup2(self._output_descriptor, _OUT)
             flush_or_discard(self.out)
             self.out.close()
-        if self._original_errors is not None and isinstance(sys.stdout, io.TextIOWrapper):
+        if self._original_errors is not None and _is_text_file(sys.stdout):
             sys.stdout.reconfigure(errors=self._original_errors)
 
     def _redirected_descriptors(self) -> Sequence[int]:
@@ -154,10 +154,14 @@ def open_forgiving(descriptor: int, encoding: str | None, also_discards: Callabl
     return io.TextIOWrapper(writer, encoding=encoding or "utf-8", errors="backslashreplace", write_through=True)
 
 
-def descriptor_of(stream: object) -> int | None:
+def _is_text_file(stream: object) -> TypeGuard[io.TextIOWrapper]:
+    return isinstance(stream, io.TextIOWrapper)
+
+
+def descriptor_of(stream: Any) -> int | None:
     """Return the descriptor of a stream; None for one without, as tests and notebooks have."""
     try:
-        descriptor: int = stream.fileno()  # type: ignore[attr-defined]
+        descriptor: int = stream.fileno()
     except (AttributeError, OSError, ValueError):
         return None
     return descriptor

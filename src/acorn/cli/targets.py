@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from acorn import AcornError, InputError, StoreError, module
-from acorn._inside import describe_agent, stored_file
+from acorn._inside import describe_agent, is_instance, stored_file
 from acorn._inside_runs import stored_settings
 from acorn.cli.output import CommandError, error_message, error_text, user_code_line
 from acorn.stores.open import open_store
@@ -136,12 +136,12 @@ def _run_user_code(act: Callable[[], T], loaded: ModuleType | None, failure: str
 
 def _module_classes(loaded: ModuleType) -> list[type[Agent]]:
     """Return the module classes that a Python module defines, or those that it imports if it defines none."""
-    classes = [
-        value
-        for value in dict.fromkeys(value for value in vars(loaded).values() if isinstance(value, type))
-        if issubclass(value, module) and value is not module
-    ]
+    classes = list(dict.fromkeys(value for value in vars(loaded).values() if _is_module_class(value)))
     return [cls for cls in classes if cls.__module__ == loaded.__name__] or classes
+
+
+def _is_module_class(value: object) -> TypeGuard[type[Agent]]:
+    return isinstance(value, type) and issubclass(value, module) and value is not module
 
 
 def _only_class(loaded: ModuleType, source: str) -> type[Agent]:
@@ -159,7 +159,7 @@ def _only_class(loaded: ModuleType, source: str) -> type[Agent]:
 
 def _find_agent(loaded: ModuleType, name: str, source: str) -> type[Agent] | Agent:
     value = getattr(loaded, name, None)
-    if isinstance(value, module) or (isinstance(value, type) and issubclass(value, module) and value is not module):
+    if is_instance(value) or _is_module_class(value):
         return value
     names = ", ".join(f"`{cls.__name__}`" for cls in _module_classes(loaded)) or "none"
     problem = f"has no `{name}`" if value is None else f"has a `{name}` that is not a module"

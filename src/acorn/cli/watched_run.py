@@ -54,7 +54,7 @@ from acorn.cli.streams import descriptor_of
 from acorn.cli.targets import Agent, choose_store, short_id
 from acorn.cli.views import View, open_view
 from acorn.journal import Entry
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_list, is_json_object
 
 Chunks = Generator[StreamChunk, None, None]
 Start = Callable[[], Chunks]
@@ -290,7 +290,7 @@ def _all_entries(run: Run | None) -> list[Entry]:
 def single_text(output: object) -> str | None:
     """Return an output that is text, or the text in its only field."""
     data: object = to_json_data(output)
-    if isinstance(data, dict) and len(data) == 1:
+    if is_json_object(data) and len(data) == 1:
         (data,) = data.values()
     return data if isinstance(data, str) else None
 
@@ -356,6 +356,6 @@ def redact_data(redact: Callable[[str], str], value: Any) -> Any:
     """Redact every text in JSON data."""
     if isinstance(value, str):
         return redact(value)
-    if isinstance(value, dict):
+    if is_json_object(value):
         return {key: redact_data(redact, item) for key, item in value.items()}
-    return [redact_data(redact, item) for item in value] if isinstance(value, list) else value
+    return [redact_data(redact, item) for item in value] if is_json_list(value) else value

@@ -31,7 +31,7 @@ from acorn.types import JsonObject
 Ended = Literal["done", "waiting", "failed", "cancelled"]
 """The status of a run that need not be delivered again. A `waiting` run is delivered again after it was answered."""
 Lookup = Callable[[str], Any]
-"""Finds a class or an instance by its name. None if there is no such agent."""
+"""Finds a class or an instance by its name. None if the agent is unknown."""
 _ENDED: tuple[Status, ...] = ("done", "failed", "cancelled")
 
 
@@ -182,7 +182,7 @@ def _driven_here(run_id: str) -> DeliverAgainError:
     return DeliverAgainError(f"Run {run_id} is already driven by this process. Deliver it again later.")
 
 
-def _lookup(agents: Any) -> Lookup:
+def _lookup(agents: Iterable[object] | Callable[..., Any] | None) -> Lookup:
     """Return the function that finds an agent by its name."""
     if agents is None:
         return _by_name

@@ -336,7 +336,8 @@ class Worker:
 
 class _Connector(procrastinate.PsycopgConnector):
     def __init__(self, report_lost: Callable[[Exception], None], **options: Any) -> None:
-        super().__init__(**options)
+        # Two parameters of procrastinate have no complete type.
+        super().__init__(**options)  # pyright: ignore[reportUnknownMemberType]
         self._report_lost = report_lost
 
     async def listen_notify(self, on_notification: Any, channels: Iterable[str]) -> None:

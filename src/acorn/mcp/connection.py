@@ -53,7 +53,7 @@ class Connection:
     ) -> None:
         self.address = address
         self.can_ask = can_ask
-        """Whether the server is told that it may ask a person."""
+        """Whether the server may ask a person."""
         self.is_lost = False
         """Whether no more calls are possible."""
         self.has_ended = False

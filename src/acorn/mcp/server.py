@@ -48,7 +48,7 @@ Report = Callable[[float, float | None, str | None], Awaitable[None]]
 
 _HOST = "127.0.0.1"
 _GRACE = 2
-"""Seconds that open requests may take after the server is told to stop."""
+"""Seconds that open requests may take after the server begins to stop."""
 
 
 def serve_agents(agents: Sequence[object], http: int | None, out: TextIO | None = None) -> None:

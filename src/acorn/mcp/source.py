@@ -166,7 +166,7 @@ class MCPServer:
         self._process = os.getpid()
         self._users = 0
         self._connections: dict[bool, Connection] = {}
-        """One for runs with `on_human`, one for runs without. A server is told at the start whether it may ask."""
+        """One for runs with `on_human`, one for runs without. A server learns at the start whether it may ask."""
         self._is_legacy = False
         """Whether the process speaks the older protocol. Some do not answer when they are asked for the newer one."""
         self._open_lock: asyncio.Lock | None = None

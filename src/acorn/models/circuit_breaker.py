@@ -15,7 +15,7 @@ from contextlib import suppress
 from weakref import ref
 
 from acorn._base.log import logger
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_object
 
 FAILURES = 3
 """The number of failures in a row that opens a circuit."""
@@ -33,19 +33,19 @@ class CircuitPass:
 
     def report_success(self, name: str) -> None:
         """Report a response. The name of the model is for the log."""
-        self._circuit._close(name)
+        self._circuit.close(name)
 
     def report_failure(self, name: str) -> None:
         """Report a request that was given up, but might succeed later."""
-        self._circuit._count_failure(self, name)
+        self._circuit.count_failure(self, name)
 
     def report_rejection(self) -> None:
         """Report that the model rejected the request permanently. The model works, but it did not answer."""
-        self._circuit._reset_failures(self)
+        self._circuit.reset_failures(self)
 
     def release(self) -> None:
         """Release the pass of an abandoned request."""
-        self._circuit._release(self)
+        self._circuit.release(self)
 
 
 class Circuit:
@@ -79,7 +79,7 @@ class Circuit:
     def _current_trial(self) -> CircuitPass | None:
         return None if self._trial is None else self._trial()
 
-    def _close(self, name: str) -> None:
+    def close(self, name: str) -> None:
         if self._open_until is None and not self._failures:
             return
         with self._lock:
@@ -88,7 +88,7 @@ class Circuit:
         if was_open:
             logger.info("The circuit of `%s` is closed again.", name)
 
-    def _count_failure(self, holder: CircuitPass, name: str) -> None:
+    def count_failure(self, holder: CircuitPass, name: str) -> None:
         with self._lock:
             is_open = self._open_until is not None
             if is_open and self._current_trial() is not holder:
@@ -99,12 +99,12 @@ class Circuit:
             failures, self._open_until, self._trial = self._failures, self._clock() + OPEN_SECONDS, None
         logger.info("The circuit of `%s` is open for %g s: it failed %d times in a row.", name, OPEN_SECONDS, failures)
 
-    def _reset_failures(self, holder: CircuitPass) -> None:
+    def reset_failures(self, holder: CircuitPass) -> None:
         if self._open_until is None:
             self._failures = 0
-        self._release(holder)
+        self.release(holder)
 
-    def _release(self, holder: CircuitPass) -> None:
+    def release(self, holder: CircuitPass) -> None:
         with self._lock:
             if self._current_trial() is holder:
                 self._trial = None
@@ -124,7 +124,7 @@ class CircuitRegistry:
 
     def of(self, declared: object) -> Circuit:
         """Return the circuit of a declared model: an id, a dict or an object."""
-        if isinstance(declared, str | dict):
+        if isinstance(declared, str) or is_json_object(declared):
             return self._by_address.setdefault(model_address(declared), Circuit(self._clock))
         object_id = id(declared)
         with self._lock:

@@ -21,7 +21,7 @@ from pydantic_core import to_json
 from acorn._declare.tools.collect import FINISH
 from acorn._formats.redact import find_secrets, redact, redact_by_name
 from acorn.models.port import ModelRequest, is_retryable
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_object
 
 NO_CONNECTION = "no connection"
 """The connection failed before the complete response arrived."""
@@ -65,7 +65,7 @@ def suggest_fix(
     is_too_long: bool,
     is_filtered: bool = False,
 ) -> str:
-    """Return a suggestion for the user, who set some of the parameters, or "" if there is none."""
+    """Return a suggestion for the user, who set some of the parameters, or an empty string."""
     text, status = message.lower(), failure.status
     if failure.problem == TIMED_OUT:
         return "Increase `timeout` in the model dict, or try again later."
@@ -158,7 +158,9 @@ def _redact_value(value: Any, secrets: set[str]) -> Any:
         return redact(value.decode("utf-8", "replace"), secrets).encode()
     if type(value) in (list, tuple):
         return type(value)(_redact_value(item, secrets) for item in value)
-    return {key: _redact_value(item, secrets) for key, item in value.items()} if type(value) is dict else value
+    if is_json_object(value) and type(value) is dict:
+        return {key: _redact_value(item, secrets) for key, item in value.items()}
+    return value
 
 
 # Rejected settings

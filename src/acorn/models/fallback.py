@@ -44,7 +44,7 @@ from acorn.models.port import (
     takes_strict,
     thinks,
 )
-from acorn.types import Fallback, JsonObject, Usage
+from acorn.types import Fallback, JsonObject, Usage, is_json_object
 
 _MOST_ENTRIES = 10_000
 _SHARED_REASONING = ("anthropic", "openai")
@@ -93,9 +93,9 @@ class ReasoningOwner:
 
 def reasoning_reader(declared: object) -> Hashable:
     """Return a value that is equal for models that can read each other's reasoning."""
-    if not isinstance(declared, str | dict):
+    if not isinstance(declared, str) and not is_json_object(declared):
         return str(getattr(declared, "name", ""))
-    config: JsonObject = {"model": declared} if isinstance(declared, str) else declared
+    config = {"model": declared} if isinstance(declared, str) else declared
     name = str(config.get("model") or config.get("id"))
     provider = name.partition("/")[0]
     address = config.get("base_url") or config.get("api_base")

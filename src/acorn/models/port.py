@@ -378,7 +378,7 @@ def takes_tool(model: Model, tool: JsonObject) -> bool:
 
 def models_of(model: Model) -> Sequence[Model]:
     """Return the models that may answer a request to this one."""
-    models = getattr(model, "models", None)
+    models: tuple[Model, ...] | None = getattr(model, "models", None)
     return models if isinstance(models, tuple) and models and all(map(is_model, models)) else (model,)
 
 
@@ -405,7 +405,7 @@ class ModelWrapper(ABC):
         return self._model.price()
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the wrapped model. If that cannot stream, there is no `stream` here either."""
+        """Return an attribute of the wrapped model. If that cannot stream, the wrapper has no `stream` either."""
         if name.startswith("_"):  # `copy` and `pickle` look for these before `_model` exists.
             raise AttributeError(name)
         attribute = getattr(self._model, name)

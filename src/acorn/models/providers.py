@@ -82,7 +82,7 @@ def check_key(name: str, provider: str, config: JsonObject) -> None:
     row = _PROVIDERS.get(provider)
     if row is None or find_api_key(config, *row.keys):
         return
-    headers = {**(config.get("headers") or {}), **(config.get("extra_headers") or {})}
+    headers: JsonObject = {**(config.get("headers") or {}), **(config.get("extra_headers") or {})}
     if any(str(header).lower() in _CREDENTIAL_HEADERS for header in headers) or custom_address(provider, config):
         return
     raise ModelError(

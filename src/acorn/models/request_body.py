@@ -19,7 +19,7 @@ from typing import NamedTuple, Protocol, Self, TypeGuard
 from pydantic_core import to_json
 
 from acorn._formats.blobs import Blob
-from acorn.types import JsonObject
+from acorn.types import JsonObject, JsonValue
 
 
 def message_json(message: JsonObject) -> bytes:
@@ -229,11 +229,11 @@ class SentMedium(NamedTuple):
 
 def media_of(message: JsonObject) -> list[SentMedium]:
     """Return the media in a message."""
-    content = message.get("content")
+    content: JsonValue = message.get("content")
     return _media_in(content) if isinstance(content, list) else []
 
 
-def _media_in(content: Sequence[object]) -> list[SentMedium]:
+def _media_in(content: Sequence[JsonValue]) -> list[SentMedium]:
     media: list[SentMedium] = []
     first_text, last_text = "", ""
     for part in content:
@@ -250,7 +250,7 @@ def _media_in(content: Sequence[object]) -> list[SentMedium]:
 def _medium(part: JsonObject, source: str) -> SentMedium:
     part_type = str(part.get("type"))
     holder, data_key = _DATA_KEYS.get(part_type, ("", ""))
-    inner = part.get(holder)
+    inner: JsonValue = part.get(holder)
     fields = inner if isinstance(inner, dict) else {data_key: inner}
     data = fields.get(data_key)
     if isinstance(data, Blob):

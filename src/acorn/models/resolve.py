@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ from acorn.models.fallback import FallbackChain, FallbackLink, reasoning_reader
 from acorn.models.limits.throttle import Throttle
 from acorn.models.port import Model, is_model
 from acorn.models.retry import RetryingModel, RetryPolicy
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_object, is_list_or_tuple, is_mapping
 
 
 class _Adapter(NamedTuple):
@@ -51,9 +51,9 @@ _ADAPTERS = (
 
 def model_name(declared: object) -> str | None:
     """Return the name of a declared model, or the names of a list. Nothing else of a dict, which may hold a key."""
-    if isinstance(declared, list | tuple):
+    if is_list_or_tuple(declared):
         return ", ".join(name for member in declared if (name := model_name(member)))
-    if isinstance(declared, Mapping):
+    if is_mapping(declared):
         declared = declared.get("model", declared.get("id"))
     if declared is None or isinstance(declared, str):
         return declared
@@ -88,9 +88,9 @@ def resolve(declared: Any, owner: str, throttle: Throttle | None = None) -> Mode
         )
     if is_model(declared):
         return apply_throttle(declared, throttle)
-    if isinstance(declared, list | tuple):
+    if is_list_or_tuple(declared):
         return FallbackChain([_link(member, resolve(member, owner, throttle)) for member in declared])
-    config = declared if isinstance(declared, dict) else {"model": declared}
+    config = declared if is_json_object(declared) else {"model": declared}
     name = str(config.get("model") or config.get("id"))
     try:
         adapter = next(adapter for adapter in _ADAPTERS if adapter.handles(name, config))

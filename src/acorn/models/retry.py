@@ -73,7 +73,7 @@ def connect_timeout(timeout: float | None) -> float:
 
 
 LONGEST_WAIT = 60.0
-"""The longest wait in seconds before a retry. If a provider asks for more, there is no retry."""
+"""The longest wait in seconds before a retry. If a provider asks for more, acorn does not retry."""
 
 T = TypeVar("T")
 Outcome = TypeVar("Outcome", ModelResponse, Delta)
@@ -109,11 +109,11 @@ class RetryingModel(ModelWrapper):
 
     def __init__(self, model: Model, policy: RetryPolicy) -> None:
         super().__init__(model)
-        self._policy = policy
+        self.policy = policy
 
     def wrap_inner(self, wrap: Callable[[Model], Model]) -> RetryingModel:
         """Return a copy whose inner model is wrapped."""
-        return RetryingModel(wrap(self._model), self._policy)
+        return RetryingModel(wrap(self._model), self.policy)
 
     def complete(self, request: ModelRequest) -> ModelResponse:
         attempts = _RetryAttempts(self, request)
@@ -206,7 +206,7 @@ class _RetryAttempts:
 
     def wait_after(self, error: ModelError) -> float | None:
         """Return the seconds to wait before the next attempt, or None to give up."""
-        policy, failures = self._model._policy, len(self._waits) + 1
+        policy, failures = self._model.policy, len(self._waits) + 1
         wait = policy.wait(error, failures, self._time_left)
         if wait is not None:
             self._waits += (wait,)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from importlib import import_module
 from weakref import WeakValueDictionary
 
+from typing_extensions import TypeIs
+
 from acorn.errors import DeclarationError
 from acorn.stores.port import Store
 
@@ -24,9 +26,9 @@ def open_store(declared: object, owner: str) -> Store:
     """Return the store for a declared value: a path, `memory`, a URL, or a store. Messages name it by `owner`."""
     if isinstance(declared, Store) and not isinstance(declared, type):
         return declared
-    if not isinstance(declared, str | os.PathLike):
+    if not _is_path(declared):
         raise _invalid_store(declared, owner)
-    text: object = os.fspath(declared)
+    text = os.fspath(declared)
     if not isinstance(text, str):
         raise _invalid_store(declared, owner)
     scheme, separator, _ = text.partition("://")
@@ -40,6 +42,10 @@ def open_store(declared: object, owner: str) -> Store:
         return _memory_store()
     absolute = os.path.realpath(os.path.expanduser(text))
     return _open_once(absolute, lambda: _new_store("acorn.stores.sqlite.store", "SQLiteStore", text))
+
+
+def _is_path(value: object) -> TypeIs[str | os.PathLike[str] | os.PathLike[bytes]]:
+    return isinstance(value, str | os.PathLike)
 
 
 def _invalid_store(declared: object, owner: str) -> DeclarationError:

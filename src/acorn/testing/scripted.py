@@ -185,9 +185,7 @@ class ScriptedModel:
     async def acomplete(self, request: ModelRequest) -> ModelResponse:
         reply, index = self._next_reply(request)
         if delay := _delay_of(reply, request):
-            import asyncio  # Only an async run needs it.
-
-            await asyncio.sleep(delay)
+            await _sleep(delay)
         return self._respond(reply, request, index)
 
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
@@ -199,9 +197,7 @@ class ScriptedModel:
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         reply, index = self._next_reply(request)
         if delay := _delay_of(reply, request):
-            import asyncio  # Only an async run needs it.
-
-            await asyncio.sleep(delay)
+            await _sleep(delay)
         for delta in self._stream_reply(reply, request, index):
             yield delta
 
@@ -285,6 +281,12 @@ class ScriptedModel:
         if isinstance(reply, Failure) and reply.after is not None:
             yield from split_response(self._respond(reply.after, request, index), self._chunk_size, is_complete=False)
         yield from split_response(self._respond(reply, request, index), self._chunk_size)
+
+
+async def _sleep(seconds: float) -> None:
+    import asyncio  # Only an async run needs it.
+
+    await asyncio.sleep(seconds)
 
 
 def _delay_of(reply: Scripted, request: ModelRequest) -> float:

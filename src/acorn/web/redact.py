@@ -70,7 +70,7 @@ class PageRedactor:
 
     def data(self, value: Any, limit: int = TEXT_LIMIT, depth: int = 0) -> Any:
         """Redact JSON data, including the names of fields. Data that is nested too deep is omitted."""
-        kind: type[Any] = type(value)
+        kind: object = value.__class__
         if kind is str:
             return self.text(value, limit)
         if depth > _PAGE_MAX_DEPTH:

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 _PORT_TRIES = 20
 GRACE = 1
-"""Seconds that open requests may take after the server is told to stop."""
+"""Seconds that open requests may take after the server begins to stop."""
 
 
 class Server(uvicorn.Server):

@@ -203,7 +203,7 @@ class Shape:
         try:
             instance = self.schema.model_validate(kwargs, by_alias=True, by_name=True)
         except ValidationError as error:
-            problems = find_problems(error, self._call_schema, kwargs)
+            problems = find_problems(error, self.call_schema, kwargs)
             wrong = [problem for problem in problems if problem["path"] not in unknown]
             raise self._input_error(owner, wrong, unknown, kwargs) from error
         except PydanticUserError as error:
@@ -234,7 +234,7 @@ class Shape:
         raise InputError(message, problems=[input_problem("", takes, excerpt(args), message)])
 
     @cached_property
-    def _call_schema(self) -> JsonSchema:
+    def call_schema(self) -> JsonSchema:
         """The schema with every field under each of its names, for error messages."""
         by_name = self.xml_schema["properties"]
         aliases = {

@@ -32,6 +32,7 @@ from acorn.cli.output import (
 )
 from acorn.cli.targets import load_agent
 from acorn.cli.watched_run import redact_data
+from acorn.types import is_json_list
 
 
 def explain(
@@ -128,7 +129,7 @@ def _print(explanation: Explanation, console: Console) -> None:
 
 def _parts(content: object) -> list[str]:
     """Return the text of a message and its other parts as JSON."""
-    if not isinstance(content, list):
+    if not is_json_list(content):
         return [content if isinstance(content, str) else to_json_text(content)]
     return [part["text"] if part.get("type") == "text" else to_json_text(part) for part in content]
 

@@ -52,6 +52,7 @@ from acorn.testing.as_python import as_python
 from acorn.thread import AgentEvent, dump_events, parse_events, serialize_thread_to_xml
 from acorn.thread.to_journal import thread_entries
 from acorn.types import ForkedFrom, JsonObject, Request
+from acorn.web.redact import PageRedactor
 
 if TYPE_CHECKING:
     from acorn.stores.postgres.queue import AgentFacts, WorkerFacts
@@ -377,22 +378,20 @@ def _print_python(run: Run, store: Store | None) -> int:
 
 
 def _write_html(source: str, option: str | None, out: str) -> int:
-    from acorn.web.page.files import single_page
-    from acorn.web.page.run_index import StoreRunIndex, read_file
-    from acorn.web.redact import PageRedactor
+    from acorn.web.page import files, run_index
 
     with as_usage_error():
         if choose_store(option) is not None and not Path(source).is_file():
             store = open_chosen_store(option)
-            view = StoreRunIndex(store).view(find_run_id(store, source))
+            view = run_index.StoreRunIndex(store).view(find_run_id(store, source))
         elif Path(source).is_file():
-            view = read_file(Path(source), Path(source).stem)
+            view = run_index.read_file(Path(source), Path(source).stem)
         else:
             raise missing_source(source)
     if view is None:
         raise CommandError(f"`{source}` is a branch. Show the run that started it.")
     try:
-        Path(out).write_bytes(single_page(view, PageRedactor()))
+        Path(out).write_bytes(files.single_page(view, PageRedactor()))
     except OSError as error:
         raise CommandError(f"Cannot write `{out}`: {error.strerror or error}") from error
     write_line(f"written: {one_line(out)}")

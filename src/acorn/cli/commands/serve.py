@@ -78,11 +78,8 @@ def serve(
 ) -> int:
     """Serve an agent over HTTP, with its input and output as JSON and with OpenAI's chat completions."""
     with _require_web_extra("serve"):
-        from acorn.web.guard import LOOPBACK
-        from acorn.web.serve.app import service_app
-        from acorn.web.serve.service import GRACE, Service
-        from acorn.web.server import bind_socket
-        from acorn.web.server import serve as serve_on
+        from acorn.web import guard, server
+        from acorn.web.serve import app, service
     if not timeout > 0:
         raise CommandError(f"`--timeout` must be a number of seconds above 0, got {timeout:g}.")
     is_loopback = host in _LOOPBACK
@@ -90,13 +87,13 @@ def serve(
     keys = given_keys or ([] if no_key else [secrets.token_urlsafe(32)])
     agent = _load_service_agent(target, model, store, debug)
     try:
-        service = Service(agent, keys, timeout, concurrency)
+        served = service.Service(agent, keys, timeout, concurrency)
     except AcornError as error:
         raise CommandError(error_message(error), debug=debug) from error
     with _listen_errors(host, SERVICE_PORT if port is None else port):
-        socket = bind_socket(host, SERVICE_PORT if port is None else port, is_exact=port is not None)
+        socket = server.bind_socket(host, SERVICE_PORT if port is None else port, is_exact=port is not None)
     bracketed = _bracket_ipv6(host)
-    names = [*LOOPBACK, *(allow_host or []), *([] if is_loopback else [bracketed])]
+    names = [*guard.LOOPBACK, *(allow_host or []), *([] if is_loopback else [bracketed])]
     shown_host = "127.0.0.1" if host in ("0.0.0.0", "::", "localhost") else bracketed
     write_line(f"acorn serve: http://{shown_host}:{socket.getsockname()[1]}")
     if not is_loopback:
@@ -113,7 +110,7 @@ def serve(
     logger.addHandler(handler)
     try:
         with agent:  # Opens the tool sources once, and not for each request.
-            serve_on(service_app(service, names, keys), service.close, socket, grace=GRACE + 2)
+            server.serve(app.service_app(served, names, keys), served.close, socket, grace=service.GRACE + 2)
     except AcornError as error:
         raise CommandError(error_message(error), debug=debug) from error
     finally:
@@ -179,12 +176,9 @@ def web(
     The page accepts only browsers that have the key in its address.
     """
     with _require_web_extra("web"):
-        from acorn.web.guard import LOOPBACK
-        from acorn.web.page.routes import page_app
-        from acorn.web.page.run_index import read_file
+        from acorn.web import guard, server
+        from acorn.web.page import routes, run_index
         from acorn.web.page.site import make_site
-        from acorn.web.server import bind_socket
-        from acorn.web.server import serve as serve_on
     if store is not None and no_store:
         raise CommandError("`--store` and `--no-store` cannot be combined.")
     files = _run_files(targets or [])
@@ -192,7 +186,7 @@ def web(
     try:
         if files:
             if len(files) == 1:
-                read_file(files[0])  # Reports an error in a single file before the server starts.
+                run_index.read_file(files[0])  # Reports an error in a single file before the server starts.
             site = make_site(None, None, files)
         else:
             agent = None if not targets else _load_page_agent(targets, model, debug)
@@ -201,9 +195,9 @@ def web(
         raise CommandError(error_message(error), debug=debug) from error
     key = secrets.token_urlsafe(32)
     with _listen_errors(host, PAGE_PORT if port is None else port):
-        socket = bind_socket(host, PAGE_PORT if port is None else port, is_exact=port is not None)
+        socket = server.bind_socket(host, PAGE_PORT if port is None else port, is_exact=port is not None)
     is_loopback = host in _LOOPBACK
-    names = [*LOOPBACK, *(allow_host or []), *([] if is_loopback else [_bracket_ipv6(host)])]
+    names = [*guard.LOOPBACK, *(allow_host or []), *([] if is_loopback else [_bracket_ipv6(host)])]
     if not is_loopback:
         write_line(
             f"warning: other machines can reach the page on {host}. It accepts requests to {', '.join(names)} with "
@@ -216,7 +210,7 @@ def web(
     write_line("Press Ctrl-C to stop.")
     redirect = _open_in_browser(f"{address}/login?key={key}&next={quote(path)}") if open_it else None
     try:
-        serve_on(page_app(site, names, key), site.close, socket)
+        server.serve(routes.page_app(site, names, key), site.close, socket)
     finally:
         for live in tuple(site.live_runs.values()):
             live.thread.join(1.0)

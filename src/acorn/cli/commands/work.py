@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,7 +25,7 @@ from acorn.cli.output import (
     seconds_text,
     write_line,
 )
-from acorn.cli.targets import STORE_HELP, STORE_VARIABLE, choose_store, load_agent, open_chosen_store, short_id
+from acorn.cli.targets import STORE_HELP, STORE_VARIABLE, Agent, choose_store, load_agent, open_chosen_store, short_id
 from acorn.types import JsonObject
 
 if TYPE_CHECKING:
@@ -60,10 +61,7 @@ def work(
     opened_store = _open_postgres(store)
     agents = [load_agent(target, debug=debug, once=True) for target in targets]
     try:
-        from acorn.durable.worker import Worker
-
-        worker = Worker(agents, opened_store, concurrency, say=write_line, ran=_print_run)
-        asyncio.run(_serve(worker, address))
+        _work(agents, opened_store, concurrency, address)
     except AcornError as error:
         raise CommandError(error_message(error), debug=debug) from error
     except OSError as error:
@@ -82,26 +80,29 @@ def _open_postgres(store: str | None) -> Store:
     return open_chosen_store(chosen_store)
 
 
-async def _serve(worker: Worker, address: tuple[str | None, int] | None) -> None:
-    from acorn.durable.worker import StuckWorkerError
+def _work(agents: Sequence[Agent], store: Store, concurrency: int, address: tuple[str | None, int] | None) -> None:
+    from acorn.durable.worker import StuckWorkerError, Worker, serve_health
 
-    _handle_signals(worker)
-    async with AsyncExitStack() as stack:
-        if address is not None:
-            from acorn.durable.worker import serve_health
+    worker = Worker(agents, store, concurrency, say=write_line, ran=_print_run)
 
-            port = await stack.enter_async_context(serve_health(*address, lambda: (worker.is_well, _health(worker))))
-            write_line(f"health on port {port}")
-        try:
-            await worker.run()
-        except StuckWorkerError as error:
-            count = plural(len(worker.running), "run")
-            hint = " Another worker resumes them from their last commit once the database is back."
-            write_line(
-                f"error: {error_message(error)} Stopped with {count} in progress.{hint if worker.running else ''}"
-            )
-            os._exit(FAILED)  # Waiting threads would keep the process alive for long.
-    write_line("stopped")
+    async def serve() -> None:
+        _handle_signals(worker)
+        async with AsyncExitStack() as stack:
+            if address is not None:
+                health = serve_health(*address, lambda: (worker.is_well, _health(worker)))
+                write_line(f"health on port {await stack.enter_async_context(health)}")
+            try:
+                await worker.run()
+            except StuckWorkerError as error:
+                count = plural(len(worker.running), "run")
+                hint = " Another worker resumes them from their last commit once the database is back."
+                write_line(
+                    f"error: {error_message(error)} Stopped with {count} in progress.{hint if worker.running else ''}"
+                )
+                os._exit(FAILED)  # Waiting threads would keep the process alive for long.
+        write_line("stopped")
+
+    asyncio.run(serve())
 
 
 def _handle_signals(worker: Worker) -> None:

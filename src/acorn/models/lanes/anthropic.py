@@ -23,7 +23,7 @@ from acorn.models.lanes.native import NativeModel
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.models.providers import TokenCounts, check_key, find_api_key, prices_of
 from acorn.models.request_body import unsupported_kind
-from acorn.types import JsonObject, Usage
+from acorn.types import JsonObject, JsonValue, Usage
 
 _ADDRESS = "https://api.anthropic.com"
 _VERSION = "2023-06-01"
@@ -69,7 +69,7 @@ class Anthropic:
 
     def __init__(self, config: JsonObject) -> None:
         self.name = str(config.get("model") or config["id"]).removeprefix("anthropic/")
-        thinking = config.get("thinking")
+        thinking: JsonValue = config.get("thinking")
         self.thinks = bool(thinking) and not (isinstance(thinking, dict) and thinking.get("type") == "disabled")
         self._config = config
         self._settings = {key: config[key] for key in _SETTINGS if config.get(key) is not None}
@@ -268,8 +268,9 @@ class _AnthropicReader:
         return Delta(calls=(CallDelta(number, arguments=to_json(block.get("input") or {}).decode()),))
 
     def _end_message(self, event: JsonObject) -> Delta:
-        changes = event.get("delta") or {}
-        self._usage.update({name: value for name, value in (event.get("usage") or {}).items() if value is not None})
+        changes: JsonObject = event.get("delta") or {}
+        usage_fields: JsonObject = event.get("usage") or {}
+        self._usage.update({name: value for name, value in usage_fields.items() if value is not None})
         usage, self.used = _usage(self._usage)
         delta = Delta(usage=usage, model=self._model)
         if reason := changes.get("stop_reason"):
@@ -297,13 +298,13 @@ class _AnthropicReader:
 def parse_tool_input(text: str) -> JsonObject:
     """Return the input of a hosted tool. It is empty if the stream was interrupted within it."""
     try:
-        value = from_json(text)
+        value: JsonValue = from_json(text)
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
 
 
-def provider_error(error: object) -> ProviderError:
+def provider_error(error: JsonValue) -> ProviderError:
     details = error if isinstance(error, dict) else {"message": error}
     message = str(details.get("message") or "it failed").rstrip(".")
     return ProviderError(f"{message}.", _STATUSES.get(str(details.get("type"))))
@@ -312,5 +313,6 @@ def provider_error(error: object) -> ProviderError:
 def _usage(raw: JsonObject) -> tuple[Usage, TokenCounts]:
     cached, written = int(raw.get("cache_read_input_tokens") or 0), int(raw.get("cache_creation_input_tokens") or 0)
     prompt, output = int(raw.get("input_tokens") or 0) + cached + written, int(raw.get("output_tokens") or 0)
-    hour = (raw.get("cache_creation") or {}).get("ephemeral_1h_input_tokens") or 0
+    cache_creation: JsonObject = raw.get("cache_creation") or {}
+    hour = cache_creation.get("ephemeral_1h_input_tokens") or 0
     return Usage(prompt, output, cached, 0, 1, written), TokenCounts(prompt, output, cached, written - hour, hour)

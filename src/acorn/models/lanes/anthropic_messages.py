@@ -19,7 +19,7 @@ from pydantic_core import from_json, to_json
 from acorn.models.lanes.lane import BLOCKS_KEY, cache_marks, drop_trailing_reasoning, part_payload
 from acorn.models.port import ModelRequest
 from acorn.models.request_body import AdapterCache, portable_id
-from acorn.types import Content, JsonObject
+from acorn.types import Content, JsonObject, is_json_list
 
 _TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml")
 _REASONING_TYPES = frozenset(("thinking", "redacted_thinking"))
@@ -164,15 +164,15 @@ def _mark_last(blocks: list[JsonObject], mark: JsonObject | None) -> list[JsonOb
     if not blocks or not mark:
         return blocks
     last = blocks[-1]
-    if last["type"] == "tool_result" and isinstance(last["content"], list):
-        return [*blocks[:-1], {**last, "content": _mark_last(last["content"], mark)}]
+    if last["type"] == "tool_result" and is_json_list(content := last["content"]):
+        return [*blocks[:-1], {**last, "content": _mark_last(content, mark)}]
     return [*blocks[:-1], {**last, "cache_control": mark}]
 
 
 def tool_definition(function: JsonObject) -> JsonObject:
     """Return a function definition in Anthropic's format."""
     description = {"description": function["description"]} if function.get("description") else {}
-    schema = function.get("parameters") or {"type": "object", "properties": {}}
+    schema: JsonObject = function.get("parameters") or {"type": "object", "properties": {}}
     strict = {"strict": True} if function.get("strict") else {}
     return {"type": "custom", "name": function["name"], **description, "input_schema": schema, **strict}
 

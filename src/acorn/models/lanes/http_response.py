@@ -91,7 +91,7 @@ class ChunkParser:
     """Extracts the data from HTTP's chunked encoding. Chunks that arrive together are returned together."""
 
     def __init__(self) -> None:
-        self._unread = b""
+        self._unread: bytes = b""
         self._left = 0
         """The bytes of the current chunk that have not arrived."""
         self._in_trailer = False

@@ -13,7 +13,7 @@ from typing import Protocol
 from acorn.models.lanes.http import basic_auth_of, is_http_url, split_url
 from acorn.models.port import PRICE_KEYS, Delta, ModelRequest, ModelResponse
 from acorn.models.providers import TokenCounts
-from acorn.types import JsonObject
+from acorn.types import JsonObject, JsonValue
 
 ADDRESS_KEYS = ("api_base", "base_url", "api_key", "headers", "extra_headers")
 COMMON_KEYS = (
@@ -100,10 +100,12 @@ def apply_user_headers(url: str, headers: dict[str, str], config: JsonObject) ->
         headers["Authorization"] = basic_auth
         address = split_url(url)
         url = address._replace(netloc=address.netloc.rpartition("@")[2]).geturl()
-    user_headers = {**(config.get("headers") or {}), **(config.get("extra_headers") or {})}
+    user_headers: JsonObject = {**(config.get("headers") or {}), **(config.get("extra_headers") or {})}
     overridden = {name.lower() for name in user_headers}
     headers["User-Agent"] = "acorn"  # Some gateways reject requests without a `User-Agent`.
-    merged = {name: value for name, value in headers.items() if name.lower() not in overridden} | user_headers
+    merged: JsonObject = {
+        name: value for name, value in headers.items() if name.lower() not in overridden
+    } | user_headers
     for name, value in merged.items():
         if not isinstance(value, str) or not value.isascii() or not value.isprintable():
             raise ProviderError(
@@ -118,7 +120,7 @@ def apply_user_headers(url: str, headers: dict[str, str], config: JsonObject) ->
 def part_payload(part: JsonObject, *keys: str) -> JsonObject:
     """Return the object in a content part. It must have one of these keys, since a user may have written the part."""
     kind = str(part.get("type"))
-    payload: object = part.get(kind)
+    payload: JsonValue = part.get(kind)
     payload = {keys[0]: payload} if isinstance(payload, str) else payload
     if not isinstance(payload, dict) or not any(isinstance(payload.get(key), str) for key in keys):
         expected = " or ".join(f"`{key}`" for key in keys)

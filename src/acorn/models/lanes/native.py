@@ -38,7 +38,7 @@ from acorn.models.lanes.lane import COMMON_KEYS, Lane, ProviderError, Unsupporte
 from acorn.models.port import Delta, ModelRequest, ModelResponse, Price, RequestNotSupportedError, ResendError, price_in
 from acorn.models.providers import TokenCounts, custom_address, prices_of
 from acorn.models.retry import DEFAULT_TIMEOUT, connect_timeout, parse_retry_after, parse_timeout
-from acorn.types import JsonObject
+from acorn.types import JsonObject, JsonValue
 
 
 class _NativeAttempt:
@@ -63,7 +63,7 @@ class NativeModel:
         self.lane = lane
         self._config = config
         self._settings = {key: value for key, value in config.items() if key not in COMMON_KEYS}
-        self._rejected = RejectedSettings(self.name, self._settings)
+        self.rejected = RejectedSettings(self.name, self._settings)
         self._timeout = parse_timeout(config.get("timeout", config.get("request_timeout", DEFAULT_TIMEOUT)))
         self._connect_timeout = connect_timeout(self._timeout)
         self._price = price_in(config)
@@ -86,7 +86,7 @@ class NativeModel:
         return self.lane.takes_tool(tool)
 
     def can_force_tool(self, request: ModelRequest) -> bool:
-        return "tool_choice" not in self._rejected.known and self.lane.can_force_tool()
+        return "tool_choice" not in self.rejected.known and self.lane.can_force_tool()
 
     def price(self) -> Price | None:
         if self._price is not None:
@@ -141,7 +141,7 @@ class NativeModel:
                 incoming = send(self._post(attempt, is_stream=True))
                 try:
                     if incoming.status < 300:
-                        self._rejected.remember(attempt.left_out)
+                        self.rejected.remember(attempt.left_out)
                         response.is_event_stream = is_event_stream(incoming.header("content-type"))
                         for data in incoming.pieces():
                             yield from response.read(data)
@@ -166,7 +166,7 @@ class NativeModel:
                 incoming = await asend(self._post(attempt, is_stream=True))
                 try:
                     if incoming.status < 300:
-                        self._rejected.remember(attempt.left_out)
+                        self.rejected.remember(attempt.left_out)
                         response.is_event_stream = is_event_stream(incoming.header("content-type"))
                         async for data in incoming.pieces():
                             for delta in response.read(data):
@@ -188,25 +188,25 @@ class NativeModel:
         request = attempt.request
         try:
             url, headers = self.lane.address()
-            left_out = self._rejected.known | attempt.left_out
+            left_out = self.rejected.known | attempt.left_out
             body = self.lane.body(without_rejected_strict(request, left_out), left_out, is_stream=is_stream)
         except ProviderError as error:
-            self._raise(FailureDetails(), str(error), error, attempt, is_rejected=True)
+            self.raise_failure(FailureDetails(), str(error), error, attempt, is_rejected=True)
         deadline = None if request.timeout is None else time.monotonic() + request.timeout
         return Post(url, headers, body, self._connect_timeout, self._timeout, deadline)
 
     def _read_response(self, data: bytes, attempt: _NativeAttempt) -> ModelResponse:
-        self._rejected.remember(attempt.left_out)
+        self.rejected.remember(attempt.left_out)
         try:
             response, used = self.lane.read(parse_json(data))
         except ProviderError as error:
-            self._raise_provider_error(error, attempt)
+            self.raise_provider_error(error, attempt)
         except (ValueError, LookupError, TypeError, AttributeError) as error:
-            self._raise_unreadable(data, error, attempt)
+            self.raise_unreadable(data, error, attempt)
         response.model = response.model or self.name
         response.cost = self.cost(used)
         called_names = {call.name for call in response.tool_calls}
-        self._rejected.check_forced(attempt.request.forced_tool, called_names, response.stop_reason)
+        self.rejected.check_forced(attempt.request.forced_tool, called_names, response.stop_reason)
         return response
 
     # Failures
@@ -218,15 +218,15 @@ class NativeModel:
         set_by_user = self._set_by_user(attempt)
         if status in (400, 422) and not is_too_long(message):
             for name, mark in removable_settings(request, set_by_user):
-                if mentions(message, name) and mark not in left_out | self._rejected.known:
+                if mentions(message, name) and mark not in left_out | self.rejected.known:
                     left_out.add(mark)
                     if request.left_out is not None:
                         raise ResendError(f"`{self.name}` does not support `{name}`", status=status)
                     return
         else:
-            self._rejected.remember(left_out)
+            self.rejected.remember(left_out)
         wait = parse_retry_after(retry_after)
-        self._raise(FailureDetails(status), message, ProviderError(message, status), attempt, wait)
+        self.raise_failure(FailureDetails(status), message, ProviderError(message, status), attempt, wait)
 
     def _set_by_user(self, attempt: _NativeAttempt) -> set[str]:
         """Return the settings that the user set on the class or in the model dict."""
@@ -235,20 +235,20 @@ class NativeModel:
 
     def _raise_transport_error(self, error: TransportError, attempt: _NativeAttempt) -> NoReturn:
         if isinstance(error, ResponseTimeoutError):
-            self._raise(FailureDetails(problem=TIMED_OUT), "", error, attempt)
-        self._raise(FailureDetails(problem=NO_CONNECTION), _as_sentence(str(error)), error, attempt)
+            self.raise_failure(FailureDetails(problem=TIMED_OUT), "", error, attempt)
+        self.raise_failure(FailureDetails(problem=NO_CONNECTION), _as_sentence(str(error)), error, attempt)
 
-    def _raise_provider_error(self, error: ProviderError, attempt: _NativeAttempt) -> NoReturn:
+    def raise_provider_error(self, error: ProviderError, attempt: _NativeAttempt) -> NoReturn:
         """Raise an error that the provider reported in a response with a success status."""
         problem = "" if error.status else UNREADABLE
-        self._raise(FailureDetails(error.status, problem=problem), str(error), error, attempt)
+        self.raise_failure(FailureDetails(error.status, problem=problem), str(error), error, attempt)
 
-    def _raise_unreadable(self, data: bytes, error: Exception, attempt: _NativeAttempt) -> NoReturn:
+    def raise_unreadable(self, data: bytes, error: Exception, attempt: _NativeAttempt) -> NoReturn:
         text = data[:200].decode("utf-8", "replace").strip()
         message = f"The response was {text!r}." if text else "The response was empty."
-        self._raise(FailureDetails(problem=UNREADABLE), message, error, attempt)
+        self.raise_failure(FailureDetails(problem=UNREADABLE), message, error, attempt)
 
-    def _raise(
+    def raise_failure(
         self,
         failure: FailureDetails,
         message: str,
@@ -289,7 +289,7 @@ class _NativeStream:
         self._events = EventParser()
         self._reader = model.lane.stream_reader()
         self._head: bytes | None = b""
-        """The data before the first event, for the error message if there is no stream."""
+        """The data before the first event, for the error message if the response is not a stream."""
         self.is_done = False
         self.is_event_stream = True
         """Whether the content type is that of an event stream."""
@@ -309,9 +309,9 @@ class _NativeStream:
             try:
                 delta = read_event(parse_json(text))
             except ProviderError as error:
-                model._raise_provider_error(error, self._attempt)
+                model.raise_provider_error(error, self._attempt)
             except (ValueError, LookupError, TypeError, AttributeError) as error:
-                model._raise_unreadable(text, error, self._attempt)
+                model.raise_unreadable(text, error, self._attempt)
             if delta is not None:
                 yield delta if delta.usage is None else self._with_cost(delta)
         if self._head is not None and len(self._head) < 1000:
@@ -327,13 +327,13 @@ class _NativeStream:
         if not self.is_done and self._events.ends_with_event():
             yield from self.read(b"\n")
         if self._head and not self.is_event_stream:
-            model._raise_unreadable(self._head, ProviderError("no stream"), self._attempt)
+            model.raise_unreadable(self._head, ProviderError("no stream"), self._attempt)
         if not self.is_complete:
             message = "The stream ended before the response was complete."
-            model._raise(FailureDetails(problem=NO_CONNECTION), message, TransportError(message), self._attempt)
+            model.raise_failure(FailureDetails(problem=NO_CONNECTION), message, TransportError(message), self._attempt)
         if (last := reader.finish()) is not None:
             yield self._with_cost(last)
-        model._rejected.check_forced(self._attempt.request.forced_tool, reader.called_names, reader.stop_reason)
+        model.rejected.check_forced(self._attempt.request.forced_tool, reader.called_names, reader.stop_reason)
 
 
 def is_event_stream(content_type: str | None) -> bool:
@@ -350,11 +350,11 @@ def parse_json(data: bytes) -> Any:
 def error_message_in(data: bytes) -> str:
     """Return the error message in the body of a failed response."""
     try:
-        answer: object = parse_json(data)
+        answer: JsonValue = parse_json(data)
     except ValueError:
         return _as_sentence(data.decode("utf-8", "replace").strip()[:500])
-    error: object = answer.get("error", answer) if isinstance(answer, dict) else answer
-    message: object = error.get("message", error.get("detail")) if isinstance(error, dict) else error
+    error: JsonValue = answer.get("error", answer) if isinstance(answer, dict) else answer
+    message: JsonValue = error.get("message", error.get("detail")) if isinstance(error, dict) else error
     return _as_sentence(message if isinstance(message, str) else str(answer)[:500])
 
 

@@ -33,7 +33,7 @@ from acorn.models.lanes.openai_shared import (
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.models.providers import TokenCounts, custom_address
 from acorn.models.request_body import unsupported_url, with_portable_ids
-from acorn.types import JsonObject, Usage
+from acorn.types import JsonObject, JsonValue, Usage, is_json_object
 
 _SETTINGS = (
     *("top_p", "top_k", "stop", "seed", "user", "store"),
@@ -164,7 +164,7 @@ class _ChatReader:
         calls: tuple[CallDelta, ...] = ()
         if choices := event.get("choices"):
             choice = choices[0]
-            delta = choice.get("delta") or {}
+            delta: JsonObject = choice.get("delta") or {}
             if raw_calls := delta.get("tool_calls"):
                 calls = tuple([_call_delta(call, at) for at, call in enumerate(raw_calls)])
                 self.called_names += "".join([call.name for call in calls if call.name])
@@ -193,12 +193,12 @@ class _ChatReader:
 # Parts of a response
 
 
-def text_of(content: object) -> str:
+def text_of(content: JsonValue) -> str:
     """Return the text of a content, which may be in parts."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
-        return "".join([part.get("text") or "" for part in content if isinstance(part, dict)])
+        return "".join([part.get("text") or "" for part in content if is_json_object(part)])
     if content is not None:
         raise TypeError("The content is not text.")
     return ""
@@ -212,7 +212,8 @@ def _raw_call(call: JsonObject) -> RawCall:
 
 
 def _call_delta(call: JsonObject, at: int) -> CallDelta:
-    function, index = call.get("function") or {}, call.get("index")
+    function: JsonObject = call.get("function") or {}
+    index = call.get("index")
     text = function.get("arguments") or ""
     if not isinstance(text, str):
         text = to_json(text).decode()
@@ -222,7 +223,8 @@ def _call_delta(call: JsonObject, at: int) -> CallDelta:
 def usage_of(raw: JsonObject | None) -> Usage:
     if not raw:
         return Usage(requests=1)
-    prompt_details, output_details = raw.get("prompt_tokens_details") or {}, raw.get("completion_tokens_details") or {}
+    prompt_details: JsonObject = raw.get("prompt_tokens_details") or {}
+    output_details: JsonObject = raw.get("completion_tokens_details") or {}
     return Usage(
         int(raw.get("prompt_tokens") or 0),
         int(raw.get("completion_tokens") or 0),

@@ -43,7 +43,7 @@ from acorn.models.lanes.openai_shared import (
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse
 from acorn.models.providers import TokenCounts, custom_address
 from acorn.models.request_body import portable_id, unsupported_kind
-from acorn.types import JsonObject
+from acorn.types import JsonObject, JsonValue
 
 _SETTINGS = (
     *("top_p", "top_logprobs", "user", "safety_identifier", "store", "include", "truncation", "prompt_cache_key"),
@@ -82,7 +82,8 @@ class OpenAIResponses:
         self.name = _model_name(config)
         self._config = config
         self._settings = _translate_settings(config, self.name)
-        self.thinks = (self._settings.get("reasoning") or {}).get("effort") not in (None, "", "none")
+        reasoning: JsonObject = self._settings.get("reasoning") or {}
+        self.thinks = reasoning.get("effort") not in (None, "", "none")
         self._is_stored = self._settings.get("store") is not False
         self._settings_cache = SettingsCache(self._request_settings)
         self._written: list[tuple[JsonObject, bytes]] = []
@@ -216,7 +217,7 @@ def _text_format(response_format: JsonObject | None) -> JsonObject | None:
     """Translate the `response_format` of chat completions."""
     if not response_format or response_format.get("type") != "json_schema":
         return response_format or None
-    inner = response_format.get("json_schema") or {}
+    inner: JsonObject = response_format.get("json_schema") or {}
     return {
         "type": "json_schema",
         "name": inner.get("name", "response_schema"),
@@ -225,7 +226,7 @@ def _text_format(response_format: JsonObject | None) -> JsonObject | None:
     }
 
 
-def _tool_choice(choice: object) -> object:
+def _tool_choice(choice: JsonValue) -> JsonValue:
     """Translate the `tool_choice` of chat completions."""
     function = choice.get("function") if isinstance(choice, dict) else None
     return {"type": "function", "name": function["name"]} if function else choice
@@ -279,7 +280,8 @@ class _ResponsesReader:
         if kind in ("response.completed", "response.incomplete"):
             return self._end_response(event["response"])
         if kind == "response.failed":
-            raise _server_error((event.get("response") or {}).get("error"))
+            response: JsonObject = event.get("response") or {}
+            raise _server_error(response.get("error"))
         if kind == "error" or event.get("error"):
             raise _server_error(event.get("error") or event)
         return None
@@ -328,7 +330,7 @@ class _ResponsesReader:
         return None
 
 
-def _server_error(error: object) -> ProviderError:
+def _server_error(error: JsonValue) -> ProviderError:
     """Return the error of a response that failed after its start. Without a code, it is an error of the server."""
     details = provider_error(error)
     return ProviderError(str(details), details.status or 500)

@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from acorn.models.lanes.lane import ITEMS_KEY, ProviderError, apply_user_headers, drop_trailing_reasoning, part_payload
 from acorn.models.port import ModelRequest, RawCall
 from acorn.models.providers import TokenCounts, check_key, find_api_key, prices_of
-from acorn.types import Content, JsonObject, Usage
+from acorn.types import Content, JsonObject, JsonValue, Usage
 
 _ADDRESS = "https://api.openai.com/v1"
 _REASONING = re.compile(r"(?:^|/)o\d|gpt-[56](?!-chat)")
@@ -113,7 +113,7 @@ def raise_if_failed(response: JsonObject) -> None:
         raise provider_error(error)
 
 
-def provider_error(error: object) -> ProviderError:
+def provider_error(error: JsonValue) -> ProviderError:
     details = error if isinstance(error, dict) else {"message": error}
     message = str(details.get("message") or error or "it failed").rstrip(".")
     statuses = (_status_of(details.get(key)) for key in ("code", "type"))
@@ -285,7 +285,8 @@ def call_of(item: JsonObject) -> RawCall:
 
 
 def stop_reason_of(response: JsonObject, *, has_calls: bool) -> str:
-    reason = (response.get("incomplete_details") or {}).get("reason")
+    details: JsonObject = response.get("incomplete_details") or {}
+    reason = details.get("reason")
     if reason or response.get("status") == "incomplete":
         return "content_filter" if reason == "content_filter" else "length"
     return "tool_calls" if has_calls else "stop"
@@ -294,7 +295,8 @@ def stop_reason_of(response: JsonObject, *, has_calls: bool) -> str:
 def usage_of(raw: JsonObject | None) -> Usage:
     if not raw:
         return Usage(requests=1)
-    input_details, output_details = raw.get("input_tokens_details") or {}, raw.get("output_tokens_details") or {}
+    input_details: JsonObject = raw.get("input_tokens_details") or {}
+    output_details: JsonObject = raw.get("output_tokens_details") or {}
     return Usage(
         int(raw.get("input_tokens") or 0),
         int(raw.get("output_tokens") or 0),

@@ -12,7 +12,8 @@ from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import from_json
 
@@ -21,6 +22,7 @@ from acorn._formats.redact import redact
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.failures import (
     TIMED_OUT,
+    FailureDetails,
     RejectedSettings,
     error_chain,
     is_strict_by_user,
@@ -47,11 +49,9 @@ from acorn.models.litellm.translate import (
     LiteLLMStreamReader,
     adapt_arguments,
     anthropic_tool,
-    find_failure,
     injection_points,
     is_bad_request,
     is_too_long,
-    limit_timeout,
     provider_message,
     read_response,
     suggest_litellm_fix,
@@ -59,7 +59,6 @@ from acorn.models.litellm.translate import (
     with_blocks,
     with_documents,
 )
-from acorn.models.litellm.transport import RawStream, http_client
 from acorn.models.port import (
     Delta,
     ModelRequest,
@@ -70,8 +69,14 @@ from acorn.models.port import (
     price_in,
 )
 from acorn.models.providers import check_key, custom_address, provider_in_id
-from acorn.models.retry import DEFAULT_TIMEOUT, connect_timeout, parse_retry_after, parse_timeout
-from acorn.types import JsonObject
+from acorn.models.retry import DEFAULT_TIMEOUT, parse_retry_after, parse_timeout
+from acorn.types import JsonObject, JsonValue
+
+if TYPE_CHECKING:
+    import httpx
+
+    from acorn.models.litellm.transport import RawStream
+
 
 _STREAM_ARGUMENTS: JsonObject = {"stream": True, "stream_options": {"include_usage": True}}
 
@@ -100,7 +105,7 @@ class _LiteLLMAttempt:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception) and not isinstance(error, ModelError):
-            raise self.model._error(error, self) from error
+            raise self.model.as_model_error(error, self) from error
 
 
 class LiteLLMModel:
@@ -166,8 +171,9 @@ class LiteLLMModel:
 
     @property
     def thinks(self) -> bool:
-        thinking, effort = self._arguments.get("thinking"), self._arguments.get("reasoning_effort")
-        effort = effort or (self._arguments.get("reasoning") or {}).get("effort")
+        thinking: JsonValue = self._arguments.get("thinking")
+        reasoning: JsonObject = self._arguments.get("reasoning") or {}
+        effort = self._arguments.get("reasoning_effort") or reasoning.get("effort")
         is_off = isinstance(thinking, dict) and thinking.get("type") == "disabled"
         return (bool(thinking) and not is_off) or effort not in (None, "", "none")
 
@@ -214,7 +220,9 @@ class LiteLLMModel:
     def stream(self, request: ModelRequest) -> Iterator[Delta]:
         reader, deadline = LiteLLMStreamReader(has_cost=not self._has_price), _deadline_of(request)
         with _LiteLLMAttempt(self, request) as attempt:
-            with closing(RawStream(self._send(attempt, **_STREAM_ARGUMENTS), deadline, self._arguments)) as raw:
+            response = self._send(attempt, **_STREAM_ARGUMENTS)
+            raw: RawStream = _transport().RawStream(response, deadline, self._arguments)
+            with closing(raw):
                 for chunk in raw:
                     yield from reader.read(chunk, raw.finish_reason)
             yield from reader.finish(raw.finish_reason, raw.refusal)
@@ -223,8 +231,9 @@ class LiteLLMModel:
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         reader, deadline = LiteLLMStreamReader(has_cost=not self._has_price), _deadline_of(request)
         with _LiteLLMAttempt(self, request) as attempt:
-            stream = await self._asend(attempt, **_STREAM_ARGUMENTS)
-            async with aclosing(RawStream(stream, deadline, self._arguments)) as raw:
+            response = await self._asend(attempt, **_STREAM_ARGUMENTS)
+            raw: RawStream = _transport().RawStream(response, deadline, self._arguments)
+            async with aclosing(raw):
                 async for chunk in raw:
                     for delta in reader.read(chunk, raw.finish_reason):
                         yield delta
@@ -261,7 +270,7 @@ class LiteLLMModel:
     async def _client_argument(self) -> JsonObject:
         """Return acorn's HTTP client if LiteLLM accepts one. LiteLLM's own resends a request if a connection breaks."""
         is_free = {"client", "ssl_verify", "shared_session"}.isdisjoint(self._arguments)
-        return {"client": await http_client()} if is_free and takes_client(self.provider) else {}
+        return {"client": await _transport().http_client()} if is_free and takes_client(self.provider) else {}
 
     def _call_arguments(self, attempt: _LiteLLMAttempt) -> JsonObject:
         left_out = self._rejected.known | attempt.left_out
@@ -277,7 +286,9 @@ class LiteLLMModel:
             "messages": self._messages(request),
             **({"tools": self._tools(request)} if request.tools else {}),
             "max_retries": 0,
-            "timeout": self._timeout if request.timeout is None else limit_timeout(self._timeout, request.timeout),
+            "timeout": self._timeout
+            if request.timeout is None
+            else _transport().limit_timeout(self._timeout, request.timeout),
             "_skip_mcp_handler": True,  # Otherwise LiteLLM searches all messages for MCP references.
         }
         if request.forced_tool and "tool_choice" not in left_out:
@@ -319,13 +330,9 @@ class LiteLLMModel:
         return foreign if takes_items else [*foreign, "reasoning_items"]
 
     @cached_property
-    def _timeout(self) -> Any:
-        import httpx
-
-        timeout = self._configured_timeout
-        return (
-            timeout if isinstance(timeout, httpx.Timeout) else httpx.Timeout(timeout, connect=connect_timeout(timeout))
-        )
+    def _timeout(self) -> httpx.Timeout:
+        timeout: httpx.Timeout = _transport().timeout_of(self._configured_timeout)
+        return timeout
 
     def _read_response(self, raw: Any, request: ModelRequest) -> ModelResponse:
         if not raw.choices:
@@ -333,7 +340,8 @@ class LiteLLMModel:
         response = read_response(raw)
         response.model = response.model or self.name
         if not self._has_price:  # If the model dict has a price, the loop computes the cost.
-            response.cost = (getattr(raw, "_hidden_params", None) or {}).get("response_cost")
+            hidden: JsonObject = getattr(raw, "_hidden_params", None) or {}
+            response.cost = hidden.get("response_cost")
         called_names = {call.name for call in response.tool_calls}
         self._rejected.check_forced(request.forced_tool, called_names, response.stop_reason)
         return response
@@ -352,18 +360,18 @@ class LiteLLMModel:
                     return
         else:
             self._rejected.remember(attempt.left_out)
-        raise self._error(error, attempt) from error
+        raise self.as_model_error(error, attempt) from error
 
     def _set_by_user(self, request: ModelRequest) -> set[str]:
         """Return the settings that the user set on the class or in the model dict."""
         names = {*request.declared, *self._arguments} - {"strict"}
         return names | {"strict"} if is_strict_by_user(request) else names
 
-    def _error(self, error: Exception, attempt: _LiteLLMAttempt) -> ModelError:
+    def as_model_error(self, error: Exception, attempt: _LiteLLMAttempt) -> ModelError:
         secrets = secrets_of(self._config, attempt.request)
         chain = error_chain(error, attempt.outer_error)
         redact_errors(chain, secrets)
-        failure = find_failure(chain)
+        failure: FailureDetails = _transport().find_failure(chain)
         message = "" if failure.problem == TIMED_OUT else redact(provider_message(error), secrets)
         set_by_user = self._set_by_user(attempt.request)
         suggestion = suggest_litellm_fix(error, failure, message, set_by_user, self.name)
@@ -389,3 +397,10 @@ def _private_copy(value: list[JsonObject], written: Callable[[], bytes] | None) 
     """Return a deep copy. If the JSON already exists, parsing it is the fastest way to copy."""
     copy: list[JsonObject] = copy_json(value) if written is None else from_json(written())
     return copy
+
+
+def _transport() -> ModuleType:
+    """Return the module that sends requests. It loads httpx and aiohttp, which a missing key does not need."""
+    from acorn.models.litellm import transport
+
+    return transport

@@ -1,8 +1,7 @@
 """Translation between acorn's requests and responses and those of LiteLLM, whose format is OpenAI's.
 
-The second part lists media that LiteLLM or a provider would lose or download. The third part reads errors: LiteLLM's
-types and statuses are partly guesses, and the original error of httpx is in the chain of causes. Nothing here performs
-I/O.
+The second part lists media that LiteLLM or a provider would lose or download. The third part reads the messages of
+errors. Nothing here performs I/O.
 """
 
 from __future__ import annotations
@@ -17,9 +16,7 @@ from pydantic_core import from_json
 
 from acorn.models.failures import (
     CHECK_MODEL_ID,
-    NO_CONNECTION,
     TIMED_OUT,
-    UNREADABLE,
     FailureDetails,
     rejected_setting,
     suggest_fix,
@@ -31,7 +28,7 @@ from acorn.models.lanes.openai_chat import STOP_REASONS
 from acorn.models.litellm.library import library
 from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
 from acorn.models.request_body import SentMedium, unsupported_kind, unsupported_url
-from acorn.types import JsonObject, Usage
+from acorn.types import JsonObject, JsonValue, Usage
 
 # Requests
 
@@ -56,19 +53,11 @@ def adapt_arguments(arguments: JsonObject, provider: str) -> JsonObject:
     return adapted
 
 
-def limit_timeout(timeout: Any, seconds_left: float) -> Any:
-    """Return a copy of a timeout of httpx that does not exceed the seconds left."""
-    parts = {
-        name: seconds_left if part is None else min(part, seconds_left) for name, part in timeout.as_dict().items()
-    }
-    return type(timeout)(**{name: max(0.001, part) for name, part in parts.items()})
-
-
 def anthropic_tool(tool: JsonObject) -> JsonObject:
     """Return a strict tool in Anthropic's format. LiteLLM drops `strict` from OpenAI's format."""
     function = tool["function"]
     description = {"description": function["description"]} if function.get("description") else {}
-    schema = function.get("parameters") or {"type": "object", "properties": {}}
+    schema: JsonObject = function.get("parameters") or {"type": "object", "properties": {}}
     return {"type": "custom", "name": function["name"], **description, "input_schema": schema, "strict": True}
 
 
@@ -90,7 +79,7 @@ def with_blocks(message: JsonObject) -> JsonObject:
 
 def with_documents(message: JsonObject) -> JsonObject:
     """Return a message with files in Anthropic's format. LiteLLM sends every file as a PDF, and none by its URL."""
-    content = message.get("content")
+    content: JsonValue = message.get("content")
     if not isinstance(content, list) or all(part.get("type") != "file" for part in content):
         return message
     return {**message, "content": [block_of(part) if part.get("type") == "file" else part for part in content]}
@@ -120,7 +109,7 @@ def read_response(raw: Any) -> ModelResponse:
     choice = raw.choices[0]
     message = _fields(choice.message)
     extra: JsonObject = {}
-    specific = message.get("provider_specific_fields") or {}
+    specific: JsonObject = message.get("provider_specific_fields") or {}
     # Providers reject reasoning without a signature.
     reasoning = [
         dict(block) for block in message.get("thinking_blocks") or () if block.get("signature") or "data" in block
@@ -172,7 +161,7 @@ class LiteLLMStreamReader:
         self.stop_reason = ""
 
     def read(self, chunk: Any, finish_reason: str | None) -> Iterator[Delta]:
-        """Translate a chunk. `finish_reason` is that of the provider, or None as long as there is none."""
+        """Translate a chunk. `finish_reason` is that of the provider, or None before it has arrived."""
         usage = getattr(chunk, "usage", None)
         choice = chunk.choices[0] if chunk.choices else None
         if choice is not None and choice.finish_reason and finish_reason is None:
@@ -193,16 +182,18 @@ class LiteLLMStreamReader:
     def _read_message(self, message: JsonObject, delta: Delta) -> None:
         delta.content = message.get("content") or ""
         delta.reasoning = message.get("reasoning_content") or ""
-        for block in message.get("thinking_blocks") or []:
+        blocks: list[JsonObject] = message.get("thinking_blocks") or []
+        for block in blocks:
             self._read_reasoning(block)
         self._items = _reasoning_items(message) or self._items
         self._text += [delta.content] if delta.content else []
         self._specific.update(message.get("provider_specific_fields") or {})
+        fragments: list[_CallFragment] = message.get("tool_calls") or []
         delta.calls = tuple(
             CallDelta(
                 fragment.index, fragment.id, _original_name(fragment.function.name), fragment.function.arguments or ""
             )
-            for fragment in message.get("tool_calls") or []
+            for fragment in fragments
             if not self._take_hosted(fragment)
         )
         self.called_names += "".join(call.name for call in delta.calls if call.name)
@@ -266,7 +257,7 @@ def _hosted_results(specific: JsonObject) -> list[JsonObject]:
 
 
 def _reasoning_items(message: JsonObject) -> list[JsonObject]:
-    items = message.get("reasoning_items") or []
+    items: list[JsonObject] = message.get("reasoning_items") or []
     return [{key: value for key, value in item.items() if value is not None} for item in items]
 
 
@@ -342,19 +333,6 @@ def _is_openai_compatible(provider: str) -> bool:
 
 # Failures
 
-_RELIABLE_ERRORS = (
-    "AuthenticationError",
-    "NotFoundError",
-    "RateLimitError",
-    "PermissionDeniedError",
-    "ContextWindowExceededError",
-    "ContentPolicyViolationError",
-    "UnprocessableEntityError",
-)
-"""LiteLLM's errors with a reliable status. It also raises others for an unreadable response, with a made-up 500."""
-_PARSING_ERRORS = (LookupError, AttributeError, TypeError, json.JSONDecodeError)
-"""Errors within LiteLLM if a response has an unexpected form."""
-_PARSING_MESSAGES = ("Unable to get json response", "with no 'choices'")
 _ERROR_PREFIX = re.compile(r"^(?:litellm\.)?(?:\w*(?:Error|Timeout|Exception) ?)+(?::|- )\s*")
 _ERROR_SUFFIX = re.compile(
     r"\s*(?:Traceback \(most recent|Original exception: | Handle with `litellm\.|\.? To drop these, set `litellm\.).*",
@@ -362,40 +340,12 @@ _ERROR_SUFFIX = re.compile(
 )
 
 
-def find_failure(chain: list[BaseException]) -> FailureDetails:
-    """Return the HTTP status and headers of the response, or the problem with the connection."""
-    import httpx
-
-    for cause in chain:
-        if isinstance(cause, httpx.HTTPStatusError):
-            return FailureDetails(cause.response.status_code, cause.response.headers)
-    for cause in chain:
-        if isinstance(cause, httpx.TimeoutException):
-            return FailureDetails(problem=TIMED_OUT)
-        if isinstance(cause, httpx.TransportError | ConnectionError):
-            return FailureDetails(problem=NO_CONNECTION)
-    error = chain[0]
-    kind, status = type(error).__name__, getattr(error, "status_code", None)
-    if kind == "Timeout":
-        return FailureDetails(problem=TIMED_OUT)
-    if isinstance(status, int) and kind in _RELIABLE_ERRORS:
-        return FailureDetails(status, getattr(error, "litellm_response_headers", None) or {})
-    if kind == "MidStreamFallbackError":  # LiteLLM raises it if a provider reports an error within a stream.
-        for cause in chain[1:]:
-            if any(base.__name__ == "BaseLLMException" for base in type(cause).__mro__):
-                return FailureDetails(getattr(cause, "status_code", None))
-    is_unreadable = any(isinstance(cause, _PARSING_ERRORS) for cause in chain) or any(
-        message in str(error) for message in _PARSING_MESSAGES
-    )
-    return FailureDetails(problem=UNREADABLE if is_unreadable and not is_bad_request(error) else "")
-
-
 def provider_message(error: Exception) -> str:
     """Return the message of the provider, without the text that LiteLLM adds."""
     text = str(error)
     try:
         body = json.loads(text[text.index("{") : text.rindex("}") + 1])
-        inner = body.get("error", body)
+        inner: JsonValue = body.get("error", body)
         message = inner.get("message") if isinstance(inner, dict) else inner
         if isinstance(message, str) and message:
             return message.strip().rstrip(".") + "."
@@ -421,7 +371,7 @@ def is_too_long(error: BaseException) -> bool:
 def suggest_litellm_fix(
     error: Exception, failure: FailureDetails, message: str, set_by_user: Collection[str], name: str
 ) -> str:
-    """Return a suggestion for the user, who set some of the parameters, or "" if there is none."""
+    """Return a suggestion for the user, who set some of the parameters, or an empty string."""
     kind = type(error).__name__
     if failure.problem != TIMED_OUT and not is_too_long(error):
         if kind == "UnsupportedParamsError" and "'tools'" in message:

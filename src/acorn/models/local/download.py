@@ -21,13 +21,14 @@ import sys
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from acorn.errors import ModelError
+from acorn.types import is_list_or_tuple, is_mapping
 
 Progress = Callable[[int, int], None]
 """Called with the number of bytes that have arrived and the total number."""
@@ -204,8 +205,9 @@ KNOWN: Mapping[str, Weights] = {
 
 def too_small_for_tools(model: object) -> str | None:
     """Return the declared model that is embedded and calls tools at random, for minutes, or None."""
-    for member in model if isinstance(model, list | tuple) else [model]:
-        name = member.get("model", member.get("id")) if isinstance(member, Mapping) else member
+    members: Iterable[object] = model if is_list_or_tuple(model) else [model]
+    for member in members:
+        name: object = member.get("model", member.get("id")) if is_mapping(member) else member
         weights = (
             KNOWN.get(name.removeprefix("local/")) if isinstance(name, str) and name.startswith("local/") else None
         )

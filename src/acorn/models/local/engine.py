@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from acorn.errors import ModelError
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_object
 
 PROVIDER = "local"
 _CONTEXT = 8192
@@ -101,7 +101,7 @@ class Engine:
                 return job.is_stopped or self._is_closed
 
             response = self._server.handle_chat_completions(job.body, deliver)
-            if isinstance(response, dict):
+            if is_json_object(response):
                 job.deliver(response)
         except ModelError as error:
             return error

@@ -82,7 +82,7 @@ class LocalModel:
 
     @property
     def path(self) -> Path:
-        """The path of the model file. Raises `ModelError` if there is none."""
+        """The path of the model file. Raises `ModelError` if the file is missing."""
         return find(self._file) if self._file in KNOWN else _check_file(self.name, Path(self._file))
 
     @property
@@ -131,7 +131,7 @@ class LocalModel:
         def deliver(piece: _Piece) -> None:
             try:
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
-            except RuntimeError:  # The loop is closed, so there is no caller any more.
+            except RuntimeError:  # The loop is closed, so no caller waits any more.
                 job.stop()
 
         job = EngineJob(body, deliver)
@@ -245,7 +245,8 @@ class _ReplyReader:
             raise self._error(piece["error"])
         usage = piece.get("usage")
         if usage:
-            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+            details: JsonObject = usage.get("prompt_tokens_details") or {}
+            cached = details.get("cached_tokens", 0)
             counts = Usage(usage["prompt_tokens"], usage["completion_tokens"], cached, requests=1)
             yield Delta(usage=counts, cost=0.0, model=self._model)
         for choice in piece.get("choices", ()):

@@ -7,10 +7,10 @@ names of the fields: if it also gets the possible values, it copies the first on
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from acorn._formats.schema.generate import JsonSchema, resolve_ref
-from acorn.types import Content, JsonObject
+from acorn.types import Content, JsonObject, is_mapping
 
 _DEPTH = 6
 """The number of levels of a schema to describe: fields, lists and unions."""
@@ -64,7 +64,7 @@ def _describe_tools(tools: Sequence[JsonObject], is_small: bool) -> str:
     if not tools:
         return ""
     if len(tools) == 1:
-        schema = tools[0].get("parameters") or {}
+        schema: JsonObject = tools[0].get("parameters") or {}
         if is_small:
             return f"Reply only with JSON that has {_Outline(schema).of(schema, _DEPTH)}"
         return f"Reply only with JSON that fits this schema: {json.dumps(schema, ensure_ascii=False)}"
@@ -81,7 +81,7 @@ class _Outline:
         self._definitions: dict[tuple[str, int], str] = {}
 
     def of(self, schema: object, depth: int) -> str:
-        if not isinstance(schema, Mapping) or depth == 0:
+        if not is_mapping(schema) or depth == 0:
             return "..."
         if "$ref" in schema:
             return self._definition(str(schema["$ref"]), depth)
@@ -105,5 +105,5 @@ class _Outline:
 
     def _field(self, schema: object, depth: int) -> str:
         outline = self.of(schema, depth - 1)
-        description = schema.get("description") if isinstance(schema, Mapping) else None
+        description = schema.get("description") if is_mapping(schema) else None
         return " ".join(str(description).split()).rstrip(".") if description and outline == "..." else outline

@@ -18,7 +18,7 @@ from acorn.errors import DeclarationError, StoreError
 from acorn.stores.database import SharedConnection
 from acorn.stores.lease import lease
 from acorn.stores.rules import encodable
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_list
 
 try:
     import psycopg
@@ -233,7 +233,7 @@ class Database:
 
 
 def is_connection_lost(error: psycopg.Error) -> bool:
-    """Whether an error means that there is no connection, or never was one."""
+    """Whether an error means that the connection is lost or was never established."""
     state = error.sqlstate
     if state is None:  # raised by psycopg itself
         return isinstance(error, OperationalError)
@@ -288,7 +288,7 @@ class Transaction:
 
 def _encodable(values: Sequence[Any]) -> Sequence[Any]:
     """Replace lone surrogates and NUL, which PostgreSQL cannot store, by their JSON escapes."""
-    return [_encodable(value) if isinstance(value, list) else _escape(value) for value in values]
+    return [_encodable(value) if is_json_list(value) else _escape(value) for value in values]
 
 
 def _escape(value: object) -> object:

@@ -29,7 +29,7 @@ from acorn.web.serve.exchange import (
 TIMEOUT = 600.0
 CONCURRENCY = 256
 GRACE = 5
-"""Seconds that runs may take after the server is told to stop."""
+"""Seconds that runs may take after the server begins to stop."""
 
 Result = TypeVar("Result")
 

@@ -16,7 +16,7 @@ from typing import Any
 from acorn.models.local.grammar.numbers import choice, decimal, json_literal, literal, number, repeat, sequence
 from acorn.models.local.grammar.pattern import UnsupportedPatternError, pattern
 from acorn.models.local.grammar.schema import FORMATS, NAIVE, NOTES, Definitions, Schema, normalize, without_zone
-from acorn.types import JsonObject
+from acorn.types import JsonObject, JsonValue
 
 _CHARACTER = r'[^"\\\x7F\x00-\x1F] | "\\" ["\\nt]'
 _MAX_KEY = 40
@@ -120,7 +120,7 @@ class _Builder:
         for union in ("anyOf", "oneOf"):
             if union in schema:
                 return self._union(self._options(schema, union), at)
-        kind = schema.get("type", _kind(schema))
+        kind: JsonValue = schema.get("type", _kind(schema))
         if isinstance(kind, list):
             return self._union([{**schema, "type": one} for one in kind], at)
         return self._of_type(kind, schema, at)
@@ -358,7 +358,7 @@ class _Builder:
 
     def _dict(self, schema: Schema, at: _Position) -> str | None:
         low, most = schema.get("minProperties", 0), schema.get("maxProperties")
-        named = schema.get("propertyNames", True)
+        named: Schema | bool = schema.get("propertyNames", True)
         if named is False:
             return self._rule('"{}"') if low == 0 else None
         named = {} if named is True else named

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from math import isfinite
 from typing import Any
 
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_list, is_mapping
 
 Schema = JsonObject
 
@@ -30,7 +30,7 @@ def normalize(schema: object, path: str = "#", depth: int = 0) -> Schema | bool:
     """Return a schema and its subschemas in a uniform notation."""
     if isinstance(schema, bool):
         return schema
-    if not isinstance(schema, Mapping):
+    if not is_mapping(schema):
         raise UnreadableError(f"`{path}` must be a schema, got {_shorten(schema)}")
     if depth > _MAX_DEPTH:
         raise UnreadableError(f"`{path}` is nested too deeply")
@@ -41,11 +41,11 @@ def normalize(schema: object, path: str = "#", depth: int = 0) -> Schema | bool:
 
 
 def _value(key: str, value: Any, path: str, depth: int) -> Any:
-    if key in ("items", *_SCHEMAS) and isinstance(value, list):
+    if key in ("items", *_SCHEMAS) and is_json_list(value):
         return [normalize(item, f"{path}/{index}", depth + 1) for index, item in enumerate(value)]
     if key in _SCHEMA:
         return normalize(value, path, depth + 1)
-    if key in _NAMED and isinstance(value, Mapping):
+    if key in _NAMED and is_mapping(value):
         return {str(name): normalize(item, f"{path}/{name}", depth + 1) for name, item in value.items()}
     expected, is_valid = _EXPECTED.get(key, ("", _accept_any))
     if not is_valid(value):
@@ -74,7 +74,7 @@ def _is_text(value: object) -> bool:
 
 
 def _is_texts(value: object) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
+    return is_json_list(value) and all(map(_is_text, value))
 
 
 def _is_number(value: Any) -> bool:
@@ -102,7 +102,7 @@ def _is_json(value: object) -> bool:
 
 
 def _is_list(value: object) -> bool:
-    return isinstance(value, list) and _is_json(value)
+    return is_json_list(value) and _is_json(value)
 
 
 _EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
@@ -226,22 +226,22 @@ _NARROWER: JsonObject = {
 
 
 def _member(container: object, name: str) -> object:
-    if isinstance(container, Mapping):
+    if is_mapping(container):
         return container.get(name, {})
-    if isinstance(container, list) and name.isdecimal() and len(name) < 6 and int(name) < len(container):
+    if is_json_list(container) and name.isdecimal() and len(name) < 6 and int(name) < len(container):
         return container[int(name)]
     return {}
 
 
 def _references(schema: object) -> Iterator[str]:
     """Yield every `$ref` within a schema."""
-    if isinstance(schema, Mapping):
+    if is_mapping(schema):
         if isinstance(schema.get("$ref"), str):
             yield schema["$ref"]
         for key, inner in schema.items():
             if key not in ("default", "examples", "const", "enum", "$defs"):
                 yield from _references(inner)
-    elif isinstance(schema, list):
+    elif is_json_list(schema):
         for inner in schema:
             yield from _references(inner)
 

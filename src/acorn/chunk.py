@@ -42,7 +42,8 @@ class AnswerReader:
     def chunk(self) -> StreamChunk:
         """Return a chunk with the answer so far, which is parsed when it is read."""
         chunk: StreamChunk = _new(StreamChunk)
-        chunk._answer, chunk._count = self, len(self._pieces)
+        # `__init__` is skipped for speed: there is one chunk for each delta.
+        chunk._answer, chunk._count = self, len(self._pieces)  # pyright: ignore[reportPrivateUsage]
         return chunk
 
     def at(self, count: int) -> tuple[Any, tuple[str, ...]]:

@@ -24,7 +24,7 @@ from pydantic_core import core_schema
 from acorn._formats.blobs import Blob, format_size, is_saving
 from acorn._formats.content import ContentPart, part_schema
 from acorn._formats.schema.shape import MEDIA_FORMAT
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_mapping
 
 _TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 _SIGNATURES = (
@@ -60,6 +60,7 @@ _SUFFIXES = {
 _AUDIO_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav"}
 _FIELDS = ("data", "url", "media_type", "name")
 _KEYS = {*_FIELDS, "kind", "sha256", "bytes"}
+_BYTES: tuple[type[Any], ...] = (bytes, bytearray, memoryview)
 
 
 class UnknownMediaTypeError(ValueError):
@@ -252,23 +253,33 @@ class Media(ContentPart):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        serialization = core_schema.plain_serializer_function_ser_schema(_to_json, when_used="json")
+        serialization = core_schema.plain_serializer_function_ser_schema(cls._to_json, when_used="json")
         return part_schema(cls, core_schema.no_info_plain_validator_function(cls._read, serialization=serialization))
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> JsonObject:
         return {"type": "string", "format": f"{MEDIA_FORMAT}{cls.kind}"}
 
+    def _to_json(self) -> JsonObject:
+        """Return the JSON form: with the data if a run is saved, else only a description, for example in a log."""
+        content: JsonObject = {"url": self._url} if self._data is None else {}
+        if self._data is not None and is_saving():
+            content = {"data": self._data}
+        elif self._data is not None:
+            content = {"sha256": self._data.sha256, "bytes": self.size}
+        description = {"media_type": self._media_type, "name": self._name}
+        return {"kind": self.kind} | content | {key: value for key, value in description.items() if value is not None}
+
     @classmethod
     def _read(cls, value: Any) -> Self:
         """Validate the value of a field."""
         if isinstance(value, cls):
             return value
-        if isinstance(value, bytes | bytearray | memoryview):
+        if isinstance(value, _BYTES):
             return cls.from_bytes(bytes(value))
         if isinstance(value, str):
             return cls._read_text(value)
-        if isinstance(value, Mapping) and value.keys() <= _KEYS and value.get("kind", cls.kind) == cls.kind:
+        if is_mapping(value) and value.keys() <= _KEYS and value.get("kind", cls.kind) == cls.kind:
             return cls._read_saved(value)
         hint = f". For a file, use `acorn.{cls.__name__}.from_path(...)`" if isinstance(value, os.PathLike) else ""
         raise ValueError(f"expected {cls._word}: `acorn.{cls.__name__}`, bytes, a data URL or an http(s) URL{hint}")
@@ -297,18 +308,7 @@ class Media(ContentPart):
 
 
 def _unpickle(kind: type[Media], data: Any, url: Any, media_type: Any, name: Any) -> Media:
-    return kind._create(data, url, media_type, name)
-
-
-def _to_json(media: Media) -> JsonObject:
-    """Return the JSON form: with the data if a run is saved, else only a description, for example in a log."""
-    content: JsonObject = {"url": media._url} if media._data is None else {}
-    if media._data is not None and is_saving():
-        content = {"data": media._data}
-    elif media._data is not None:
-        content = {"sha256": media._data.sha256, "bytes": media.size}
-    description = {"media_type": media._media_type, "name": media._name}
-    return {"kind": media.kind} | content | {key: value for key, value in description.items() if value is not None}
+    return kind._create(data, url, media_type, name)  # pyright: ignore[reportPrivateUsage]  # Pickles need a function.
 
 
 class Image(Media):

@@ -74,8 +74,8 @@ class _HistoryField:
     def __get__(self, run: Any, owner: object = None) -> Any:
         return self if run is None else run._history.hand_out()
 
-    def __set__(self, run: Any, value: Any) -> None:
-        history = vars(run).setdefault("_history", HistoryOwnership())
+    def __set__(self, run: object, value: Any) -> None:
+        history: HistoryOwnership = vars(run).setdefault("_history", HistoryOwnership())
         if value is not self:  # A dataclass sets its default, this descriptor, if `history` is not passed.
             history.replace(value)
 

@@ -27,7 +27,7 @@ from acorn._machine.finish import judge_fields
 from acorn.errors import DeclarationError, ToolConflictError
 from acorn.models.port import ModelResponse, is_model
 from acorn.record import Run
-from acorn.types import Content, JsonObject, ToolCall, ToolResult, Usage
+from acorn.types import Content, JsonObject, ToolCall, ToolResult, Usage, is_json_list, is_json_object, is_list_or_tuple
 
 _SETTABLE = ("model", "temperature", "max_tokens", "tools", "tool_calls", "tool_results")
 Deps = TypeVar("Deps", default=Any)
@@ -118,7 +118,7 @@ class Step(Generic[Deps]):
     def model(self) -> Any:
         if "model" not in self._settings:
             model = self._model_before
-            if not isinstance(model, dict | list | tuple) or is_model(model):
+            if not (is_json_object(model) or is_list_or_tuple(model)) or is_model(model):
                 return model
             # The hook may change the dict in place, which must not change the dict of the class.
             self._settings = {**self._settings, "model": _copy_model(model)}
@@ -228,7 +228,7 @@ class Step(Generic[Deps]):
             return
         if name not in tools:
             names = ", ".join(f"`{known}`" for known in (*tools, *branches)) or "none"
-            raise DeclarationError(f"There is no tool `{name}` to remove. There are: {names}.")
+            raise DeclarationError(f"Cannot remove the tool `{name}`: the step does not have it. Its tools: {names}.")
         self.tools[:] = [function for function in self.tools if function != tools[name].function]
 
     def finish(self, /, **fields: Any) -> None:
@@ -266,14 +266,16 @@ class Step(Generic[Deps]):
         changed = dict(self._settings)
         if "model" in changed and not self._is_model_set:
             model, before = changed["model"], self._model_before
-            before = list(before) if isinstance(before, tuple) else before
+            before = list(before) if is_list_or_tuple(before) else before
             if model == before:
                 del changed["model"]
             else:
                 check_setting(self._spec.owner, "model", model)
                 # A nearer setting overrides an unchanged value of the dict, as it did before the hook.
-                if isinstance(before, list):
-                    changed["model"] = [without_overridden(each, changed) if each in before else each for each in model]
+                if is_json_list(before):
+                    changed["model"] = [
+                        without_overridden(member, changed) if member in before else member for member in model
+                    ]
                 else:
                     unchanged = [
                         name for name, key in settings_in(model) if key in before and before[key] == model[key]
@@ -282,6 +284,13 @@ class Step(Generic[Deps]):
                     changed["model"] = without_overridden(model, overridden)
                 check_set_once("step", changed["model"], changed)
         return changed
+
+    def _changes(self) -> StepChanges:
+        parts = self._parts
+        context = parts.content("\n".join(self._context)) if self._context and parts is not None else None
+        return StepChanges(
+            self._changed_settings(), self._chosen_tools(), self._removed_branches, context, self._output
+        )
 
     @property
     def _model_before(self) -> Any:
@@ -311,14 +320,13 @@ class StepChanges(NamedTuple):
 
 def changes_of(step: Step) -> StepChanges:
     """Return the changes that a hook made to a step."""
-    context = step._parts.content("\n".join(step._context)) if step._context and step._parts is not None else None
-    return StepChanges(step._changed_settings(), step._chosen_tools(), step._removed_branches, context, step._output)
+    return step._changes()  # pyright: ignore[reportPrivateUsage]  # Hooks do not need it, so it is not public.
 
 
 def _copy_model(model: Any) -> Any:
     """Copy a model dict, or a list and the dicts in it."""
-    if isinstance(model, list | tuple):
-        return [_copy_model(each) if isinstance(each, dict) else each for each in model]
+    if is_list_or_tuple(model):
+        return [_copy_model(member) if is_json_object(member) else member for member in model]
     return dict(model)
 
 

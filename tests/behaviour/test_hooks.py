@@ -797,7 +797,7 @@ def test_add_tool_with_existing_name_conflicts(call: Call, script: Script) -> No
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("serach", r"no tool `serach` to remove\. There are: `search_web`, `read_file`\."),
+        ("serach", r"Cannot remove the tool `serach`: .*\. Its tools: `search_web`, `read_file`\."),
         ("__finish__", "`__finish__` cannot be removed"),
     ],
 )

@@ -49,9 +49,15 @@ WRONG = [
     (["--photo", "none.png"], "Cannot read `--photo none.png`: No such file or directory"),
     (["--photo", "."], "Cannot read `--photo .`: Is a directory"),
     (["--photo", "receipt.pdf"], "`--photo`: `receipt.pdf` is application/pdf, but must be an image"),
-    (["--photo", "odd.thing"], "`--photo`: the type of `odd.thing` is unknown"),
+    (
+        ["--photo", "odd.thing"],
+        "`--photo`: the type of `odd.thing` is unknown. Rename the file so that its extension shows the type.",
+    ),
     (["--photo", "data:image/png;base64,*"], "`--photo` is not valid: the data is not valid base64"),
-    (["--photo", "cat.png", "--papers", "odd.thing"], "`--papers`: the type of `odd.thing` is unknown"),
+    (
+        ["--photo", "cat.png", "--papers", "odd.thing"],
+        "`--papers`: the type of `odd.thing` is unknown. Rename the file so that its extension shows the type.",
+    ),
     ([], "`--photo` is missing (image)"),
 ]
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 from acorn._declare.spec import Spec
 from acorn._record.last_run import LastRuns
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_list, is_json_object
 
 
 class Queueing(NamedTuple):
@@ -57,7 +57,7 @@ class DeclaredValues:
 
     def __init__(self, values: list[Any]) -> None:
         self._values = values
-        self._contents = [(value, _content(value)) for value in values if isinstance(value, list | dict)]
+        self._contents = [(value, _content(value)) for value in values if is_json_list(value) or is_json_object(value)]
 
     def is_same(self, values: list[Any]) -> bool:
         """Return whether these are the same objects, with the same content."""
@@ -68,10 +68,10 @@ class DeclaredValues:
         )
 
 
-def _content(value: list[Any] | dict[Any, Any]) -> list[Any]:
+def _content(value: list[Any] | JsonObject) -> list[Any]:
     if isinstance(value, dict):
         return list(value.items())
-    return [dict(entry) if type(entry) is dict else entry for entry in value]
+    return [dict(entry) if is_json_object(entry) and type(entry) is dict else entry for entry in value]
 
 
 class ClassSpec(NamedTuple):

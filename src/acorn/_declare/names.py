@@ -61,7 +61,7 @@ def local_types(cls: type) -> dict[str, object]:
 
     It must be called by `module.__init_subclass__`.
     """
-    frame = sys._getframe(2)
+    frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # Documented by Python, and faster than `inspect`.
     while frame.f_globals.get("__name__") != cls.__module__ and frame.f_back is not None:
         frame = frame.f_back
     if frame.f_locals is frame.f_globals:

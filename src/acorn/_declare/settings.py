@@ -26,7 +26,7 @@ from acorn._formats.json import excerpt
 from acorn._formats.xml.parse import is_xml_name
 from acorn.errors import DeclarationError
 from acorn.models.port import is_model, missing_members, resembles_model
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_json_object, is_list_or_tuple, is_mapping
 
 Limit = TypeVar("Limit")
 _RATE_LIMIT_KEYS = ("requests", "tokens", "per", "shared")
@@ -55,7 +55,7 @@ def read_rate_limit(value: object, owner: str) -> RateLimit | None:
     if value is None:
         return None
     where = f"`{owner}.rate_limit"
-    if not isinstance(value, Mapping):
+    if not is_mapping(value):
         raise DeclarationError(
             f"{where}` must be a dict such as {{'requests': 60, 'tokens': 100_000, 'per': 60}}, or None, "
             f"got {excerpt(value)}."
@@ -97,7 +97,7 @@ class HasSettings(Protocol):
 
 def settings_in(model: object) -> Iterator[tuple[str, str]]:
     """Yield the attributes that a model dict sets, each with its key."""
-    if isinstance(model, dict):
+    if is_json_object(model):
         for attribute, keys in MODEL_KEYS.items():
             for key in keys:
                 if key in model:
@@ -106,7 +106,7 @@ def settings_in(model: object) -> Iterator[tuple[str, str]]:
 
 def setting_in(model: object, attribute: str, default: Any) -> Any:
     """Return the value of an attribute in a model dict, or the default."""
-    if isinstance(model, dict):
+    if is_json_object(model):
         for key in MODEL_KEYS[attribute]:
             if key in model:
                 return model[key]
@@ -115,7 +115,7 @@ def setting_in(model: object, attribute: str, default: Any) -> Any:
 
 def without_overridden(model: Any, nearer: Collection[str]) -> Any:
     """Return a model, or a list of models, without the values that attributes set on a nearer level override."""
-    if isinstance(model, list | tuple):
+    if is_list_or_tuple(model):
         members = [without_overridden(member, nearer) for member in model]
         return model if all(map(is_, members, model)) else members
     overridden = [key for attribute, key in settings_in(model) if attribute in nearer]
@@ -132,7 +132,7 @@ def remove_overridden(settings: JsonObject, overrides: Mapping[str, Any]) -> Non
 
 def check_set_once(owner: str, model: object, attributes: Collection[str]) -> None:
     """Raise `DeclarationError` if one level sets the same value twice: it would be unclear which one applies."""
-    if isinstance(model, list | tuple):
+    if is_list_or_tuple(model):
         for index, member in enumerate(model):
             _check_set_once(owner, f"model[{index}]", member, ())
     else:
@@ -234,11 +234,11 @@ def _is_model(value: object) -> bool:
 
 def _is_model_list(value: object) -> bool:
     """Return whether it is a non-empty list; `_check_models` checks the members."""
-    return isinstance(value, list | tuple) and bool(value)
+    return is_list_or_tuple(value) and bool(value)
 
 
 def _is_one_model(value: object) -> bool:
-    if isinstance(value, dict):
+    if is_json_object(value):
         name = value.get("model", value.get("id"))
         return (
             isinstance(name, str)
@@ -254,9 +254,9 @@ def _is_one_model(value: object) -> bool:
 
 def _describe_model(value: object) -> str:
     """Describe a model without its secrets: of a dict, show only the keys."""
-    if isinstance(value, Mapping):
+    if is_mapping(value):
         return f"a dict with the keys {', '.join(sorted(map(str, value))) or '(none)'}"
-    if isinstance(value, list | tuple):
+    if is_list_or_tuple(value):
         return f"a {type(value).__name__} of {', '.join(map(_describe_model, value)) or 'nothing'}"
     if isinstance(value, type) and resembles_model(value):
         return f"the class `{value.__name__}` instead of an instance of it"
@@ -274,12 +274,12 @@ _ROLES = ("system", "user", "assistant", "tool")
 def _is_cache(value: object) -> bool:
     if isinstance(value, bool) or (isinstance(value, str) and value == AUTO):
         return True
-    return isinstance(value, list | tuple) and len(value) <= 4 and all(_is_cache_point(point) for point in value)
+    return is_list_or_tuple(value) and len(value) <= 4 and all(_is_cache_point(point) for point in value)
 
 
 def _is_cache_point(point: object) -> bool:
     return (
-        isinstance(point, dict)
+        is_json_object(point)
         and set(point) <= _CACHE_KEYS
         and point.get("location") == "message"
         and ("role" in point or "index" in point)
@@ -361,7 +361,7 @@ def check_setting(owner: str, attribute: str, value: object) -> None:
     if not SETTINGS[attribute].is_valid(value):
         raise setting_error(owner, attribute, value)
     if attribute == "model":
-        if isinstance(value, list | tuple) and not is_model(value):
+        if is_list_or_tuple(value) and not is_model(value):
             _check_models(owner, value)
         else:
             _check_model_keys(owner, "model", value)
@@ -397,8 +397,8 @@ def setting_error(owner: str, attribute: str, value: object, where: str = "") ->
 
 def describe_model(model: object) -> str:
     """Describe a model or a list of models without secrets."""
-    if isinstance(model, list | tuple):
+    if is_list_or_tuple(model):
         return f"model=[{', '.join(describe_model(entry).removeprefix('model=') for entry in model)}]"
-    if isinstance(model, dict):
+    if is_json_object(model):
         model = model.get("model", model.get("id"))
     return f"model={model!r}" if isinstance(model, str) else f"model={type(model).__name__}" if model else "no model"

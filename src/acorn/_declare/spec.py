@@ -25,12 +25,13 @@ from acorn._declare.settings import (
     without_overridden,
 )
 from acorn._declare.tools.collect import FunctionTool, collect_methods, collect_tools, merge_tools
+from acorn._declare.tools.decorator import unwrap_method
 from acorn._declare.tools.kinds import AgentTool, Tool, ToolSource, may_ask_human
 from acorn._formats.schema.shape import Shape, shape_of
 from acorn._formats.xml.encode import DescriptionFormat, XmlStyle
 from acorn.errors import DeclarationError
 from acorn.models.port import AUTO_CACHE
-from acorn.types import JsonObject
+from acorn.types import JsonObject, is_mapping
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +97,7 @@ class Spec:
     @property
     def startable(self) -> tuple[Any, ...]:
         """The modules that a run may start: agents that are tools, and branches."""
-        branches = [entry["module"] if isinstance(entry, Mapping) else entry for entry in self.branches.values()]
+        branches = [entry["module"] if is_mapping(entry) else entry for entry in self.branches.values()]
         return (*self.agent_tools, *branches)
 
 
@@ -211,7 +212,7 @@ def _read_prompt(declared: object, owner: type, *, is_on_instance: bool = False)
         file = _find_file(declared, owner)
         read_prompt_file(file, owner.__name__)
         return Prompt(file=file)
-    function = declared.__func__ if isinstance(declared, staticmethod | classmethod) else declared
+    function = unwrap_method(declared)
     if not callable(function) or isinstance(function, type):
         raise setting_error(owner.__name__, "system_prompt", declared)
     # Python binds functions and class methods to the instance, but no other callables.

@@ -30,6 +30,7 @@ from acorn._formats.json import excerpt, safe_repr, shorten
 from acorn._formats.schema.shape import Shapes, require_no_media
 from acorn._formats.xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
+from acorn.types import is_json_object, is_mapping
 
 _UNSET = object()
 
@@ -187,7 +188,7 @@ def check_spec(spec: Spec) -> Spec:
     for name, entry in spec.branches.items():
         where = f"`{spec.owner}.branches[{name!r}]`"
         which = entry
-        if isinstance(entry, dict):
+        if is_json_object(entry):
             which = entry.get("module")
             if set(entry) - {"module", "description"} or not isinstance(entry.get("description"), str | None):
                 raise DeclarationError(
@@ -255,7 +256,7 @@ def _find_child(spec: Spec, name: str) -> object:
     """Return the class or instance that is the branch or agent tool of this name, or None."""
     entry = spec.branches.get(name)
     if entry is not None:
-        which: Branch = entry["module"] if isinstance(entry, Mapping) else entry
+        which: Branch = entry["module"] if is_mapping(entry) else entry
         return which if isinstance(which, type) else instance_of(which)
     return next((tool.function for tool in spec.tools if isinstance(tool, AgentTool) and tool.name == name), None)
 

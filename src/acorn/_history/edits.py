@@ -84,7 +84,7 @@ class HistoryEdits:
 
 
 def _is_message(message: object) -> bool:
-    """Whether it is a message. The next request raises an error for any other value."""
+    """Whether a value is a message. The next request raises an error for any other value."""
     return is_json_object(message) and message.get("role") in ROLES
 
 

@@ -54,7 +54,7 @@ class Fork:
 
     @property
     def prompt(self) -> str:
-        """The prompt of that run."""
+        """The prompt of the original run."""
         return text_of(join_events([system])["content"]) if (system := self._system) is not None else ""
 
     @property

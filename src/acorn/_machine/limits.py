@@ -75,7 +75,7 @@ class Meter:
     spent: Spent = field(default_factory=Spent)
 
     def count(self, usage: Usage, seconds: float) -> None:
-        """Measure a response."""
+        """Record the tokens and the duration of a response."""
         if self.last is not None:
             self.growth = max(0, usage.input_tokens - self.last.input_tokens)
         self.last = usage

@@ -248,7 +248,7 @@ def read_output(fields: Mapping[str, Any], shape: Shape | None, *, may_differ: b
 
 def _write_unfinished(output: Unfinished) -> JsonObject:
     return {
-        "owner": output._owner,
+        "owner": output._owner,  # pyright: ignore[reportPrivateUsage]  # Public attributes are those of the model's turn.
         "content": output.content,
         "tool_calls": to_json_data([fields_of(call) for call in output.tool_calls]),
         "tool_results": to_saved_data([write_result(result) for result in output.tool_results]),

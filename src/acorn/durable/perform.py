@@ -31,7 +31,7 @@ from acorn.types import JsonObject
 Ended = Literal["done", "waiting", "failed", "cancelled"]
 """The status of a run that need not be delivered again. A `waiting` run is delivered again after it was answered."""
 Lookup = Callable[[str], Any]
-"""Finds a class or an instance by its name. None if there is no such agent."""
+"""Finds a class or an instance by its name. None if the agent is unknown."""
 _ENDED: tuple[Status, ...] = ("done", "failed", "cancelled")
 
 

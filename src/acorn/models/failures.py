@@ -65,7 +65,7 @@ def suggest_fix(
     is_too_long: bool,
     is_filtered: bool = False,
 ) -> str:
-    """Return a suggestion for the user, who set some of the parameters, or "" if there is none."""
+    """Return a suggestion for the user, who set some of the parameters, or an empty string."""
     text, status = message.lower(), failure.status
     if failure.problem == TIMED_OUT:
         return "Increase `timeout` in the model dict, or try again later."

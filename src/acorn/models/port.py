@@ -405,7 +405,7 @@ class ModelWrapper(ABC):
         return self._model.price()
 
     def __getattr__(self, name: str) -> Any:
-        """Return an attribute of the wrapped model. If that cannot stream, there is no `stream` here either."""
+        """Return an attribute of the wrapped model. If that cannot stream, the wrapper has no `stream` either."""
         if name.startswith("_"):  # `copy` and `pickle` look for these before `_model` exists.
             raise AttributeError(name)
         attribute = getattr(self._model, name)

@@ -73,7 +73,7 @@ def connect_timeout(timeout: float | None) -> float:
 
 
 LONGEST_WAIT = 60.0
-"""The longest wait in seconds before a retry. If a provider asks for more, there is no retry."""
+"""The longest wait in seconds before a retry. If a provider asks for more, acorn does not retry."""
 
 T = TypeVar("T")
 Outcome = TypeVar("Outcome", ModelResponse, Delta)

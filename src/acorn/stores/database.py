@@ -1,4 +1,4 @@
-"""What the database stores share: a connection used by many threads, and the store methods that are one transaction.
+"""The base of the database stores: a connection used by many threads, and the store methods that are one transaction.
 
 `sqlite/` and `postgres/` implement the transactions and the statements.
 """

@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from pydantic_core import from_json
-
 from acorn._inside import (
     FINISH,
     RecordedError,
@@ -36,7 +34,14 @@ from acorn.journal import (
     ToolStarted,
 )
 from acorn.record import Run
-from acorn.testing.literals import is_exact, is_identifier, is_keyword_argument, literal, read_arguments
+from acorn.testing.literals import (
+    is_exact,
+    is_keyword_argument,
+    literal,
+    read_approval,
+    read_arguments,
+    split_class_path,
+)
 from acorn.thread import dump_events
 from acorn.types import JsonObject, Paused, Unfinished, is_json_object
 
@@ -117,7 +122,7 @@ class _TestWriter:
         """Other names to import."""
 
     def _add_run(self, run: Run, module: str | None) -> _ScriptedClass:
-        source, name = _split_class_path(module or class_in_journal(run.journal.entries) or "")
+        source, name = split_class_path(module or class_in_journal(run.journal.entries) or "")
         if source is None:
             self.knows_modules = False
         source = source or _UNKNOWN_MODULE
@@ -168,9 +173,9 @@ class _TestWriter:
         if "to_jsonable_python" in self.imports:
             third_party.append("from pydantic_core import to_jsonable_python")
         # Sorted by name, as a formatter would sort them.
-        first_party = {f"from acorn.testing import {', '.join(sorted(self.testing_imports, key=_classes_first))}"}
+        first_party = {f"from acorn.testing import {', '.join(sorted(self.testing_imports, key=_import_order))}"}
         first_party |= {line for name, line in _OTHER_IMPORTS.items() if name in self.imports}
-        if acorn_names := sorted(self.imports & (_ERROR_NAMES | {"Paused", "Usage", "runs"}), key=_classes_first):
+        if acorn_names := sorted(self.imports & (_ERROR_NAMES | {"Paused", "Usage", "runs"}), key=_import_order):
             first_party.add(f"from acorn import {', '.join(acorn_names)}")
         class_names: dict[str, set[str]] = {}
         for cls in self.classes.values():
@@ -352,6 +357,10 @@ class _TestWriter:
         return literal(value, self.redact)
 
 
+def _import_order(name: str) -> tuple[bool, str]:
+    return not name[0].isupper(), name  # Classes first.
+
+
 def _error_names(cls: type[AcornError]) -> set[str]:
     """Return the names of an error class of acorn and its subclasses."""
     subclasses = [subclass for subclass in cls.__subclasses__() if subclass.__module__ == AcornError.__module__]
@@ -400,16 +409,7 @@ def _human_answers(run: Run) -> list[str | bool | JsonObject]:
     """Return the answers of people in the order of the requests."""
     texts = _received_answers(run)
     answers = ((texts[request_id], kind) for _, request_id, kind in _input_requests(run) if request_id in texts)
-    return [_parse_approval(text) if kind == "approval" else text for text, kind in answers]
-
-
-def _parse_approval(text: str) -> str | bool | JsonObject:
-    """Read the answer to a request for approval: a boolean, a JSON object with other arguments, or a text."""
-    try:
-        value: object = from_json(text)
-    except ValueError:
-        return text
-    return value if isinstance(value, bool) or is_json_object(value) else text
+    return [read_approval(text) if kind == "approval" else text for text, kind in answers]
 
 
 # Reading a run
@@ -450,15 +450,3 @@ def _first_messages(run: Run) -> Sequence[JsonObject]:
 def _input_text(run: Run) -> str:
     messages = _first_messages(run)
     return text_of(messages[-1].get("content")) if messages else ""
-
-
-def _split_class_path(path: str) -> tuple[str | None, str]:
-    """Split `package.file:Class` into module and class. The module is None if it cannot be imported."""
-    module, _, name = path.partition(":")
-    is_class = is_identifier(name)
-    is_module = bool(module) and all(map(is_identifier, module.split("."))) and module != "__main__"
-    return (module if is_class and is_module else None), (name if is_class else "Agent")
-
-
-def _classes_first(name: str) -> tuple[bool, str]:
-    return not name[0].isupper(), name

@@ -1,4 +1,4 @@
-"""Python literals of JSON data. Text of a record always becomes a string literal, never code."""
+"""Python literals and names for the data of a record. Its text always becomes string literals, never code."""
 
 from __future__ import annotations
 
@@ -36,6 +36,14 @@ def is_keyword_argument(name: object) -> bool:
     return isinstance(name, str) and name.isascii() and is_identifier(name)
 
 
+def split_class_path(path: str) -> tuple[str | None, str]:
+    """Split `package.file:Class` into module and class. The module is None if it cannot be imported."""
+    module, _, name = path.partition(":")
+    is_class = is_identifier(name)
+    is_module = bool(module) and all(map(is_identifier, module.split("."))) and module != "__main__"
+    return (module if is_class and is_module else None), (name if is_class else "Agent")
+
+
 def read_arguments(text: str) -> JsonObject | None:
     """Read the JSON arguments of a call; None if keyword arguments would not give exactly the same text."""
     try:
@@ -45,6 +53,15 @@ def read_arguments(text: str) -> JsonObject | None:
     if not is_json_object(arguments) or not all(map(is_keyword_argument, arguments)) or "_id" in arguments:
         return None
     return arguments if to_compact_json(arguments) == text and is_exact(arguments) else None
+
+
+def read_approval(text: str) -> str | bool | JsonObject:
+    """Read the answer to a request for approval: a boolean, a JSON object with other arguments, or a text."""
+    try:
+        value: object = from_json(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, bool) or is_json_object(value) else text
 
 
 def is_exact(value: object) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, get_origin
 
-from acorn._declare.tools.decorator import ToolOptions, options_of
+from acorn._declare.tools.decorator import ToolOptions, is_partial, options_of, unwrap_method
 from acorn._declare.tools.kinds import AS_TOOL, Arguments, Binding, Tool, ToolSource, hosted_tool, is_source
 from acorn._declare.tools.schemas import schema_binding
 from acorn._declare.tools.signatures import UnresolvedHintError, read_docstring, signature_binding
@@ -128,8 +128,7 @@ def make_tool(entry: Any, where: str, owner: str, local_names: Mapping[str, obje
         return check_tool_name(agent_tool, owner)
     if isinstance(entry, dict):
         return check_tool_name(hosted_tool(entry, where, owner), owner)
-    if isinstance(entry, staticmethod | classmethod):
-        entry = entry.__func__
+    entry = unwrap_method(entry)
     if not callable(entry) and is_source(entry):
         raise DeclarationError(
             f"`{owner}.{where}` must be a tool, but {excerpt(entry, 200)} is a source of tools, which is opened when a "
@@ -174,9 +173,9 @@ def collect_methods(cls: type, owner: str, local_names: Mapping[str, object]) ->
 
 
 def _method_tool(
-    attribute: str, value: Any, options: ToolOptions, owner: str, local_names: Mapping[str, object]
+    attribute: str, value: object, options: ToolOptions, owner: str, local_names: Mapping[str, object]
 ) -> FunctionTool:
-    function = value.__func__ if isinstance(value, staticmethod | classmethod) else value
+    function = unwrap_method(value)
     # The result of a decorator, such as `functools.lru_cache`, may bind like a function.
     is_bound_later = hasattr(type(value), "__get__") and not isinstance(value, _NEVER_BOUND)
     name = options.name or attribute
@@ -240,15 +239,15 @@ def _is_same_function(entry: object, function: object) -> bool:
 
 def callable_name(entry: Any) -> str:
     """Return the name of a callable: of a partial that of its function, of an object that of its class."""
-    while isinstance(entry, functools.partial) and not hasattr(entry, "__name__"):
+    while is_partial(entry) and not hasattr(entry, "__name__"):
         entry = entry.func
     return str(getattr(entry, "__name__", "") or snake_case(type(entry).__name__))
 
 
-def _label(entry: Any) -> str:
-    while isinstance(entry, functools.partial):
+def _label(entry: object) -> str:
+    while is_partial(entry):
         entry = entry.func
-    target = entry if hasattr(entry, "__qualname__") else type(entry)
+    target: Any = entry if hasattr(entry, "__qualname__") else type(entry)
     # A method of a builtin object, such as `"".join`, has no module.
     return f"{target.__module__}.{target.__qualname__}" if target.__module__ else str(target.__qualname__)
 
@@ -257,7 +256,7 @@ def callable_docstring(function: object) -> str | None:
     """Return the docstring of a callable: of a partial that of its function, of an object that of its `__call__`."""
     # A decorator that is a class may set the docstring of its instances.
     is_on_instance = "__doc__" in getattr(function, "__dict__", {})
-    if isinstance(function, functools.partial) and not is_on_instance:
+    if is_partial(function) and not is_on_instance:
         return callable_docstring(function.func)
     if is_on_instance or inspect.isroutine(function):
         doc: str | None = function.__doc__

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, overload
 
+from typing_extensions import TypeIs
+
 from acorn._formats.json import safe_repr, shorten
 from acorn.errors import DeclarationError
 from acorn.types import JsonObject
@@ -113,10 +115,22 @@ def tool(
     return mark if function is None else mark(function)
 
 
+_METHODS: tuple[type[Any], ...] = (staticmethod, classmethod)
+
+
+def unwrap_method(value: Any) -> Any:
+    """Return the function of a static method or class method, or the value itself."""
+    return value.__func__ if isinstance(value, _METHODS) else value
+
+
+def is_partial(value: object) -> TypeIs[functools.partial[Any]]:
+    """Return whether a value is a `functools.partial`."""
+    return isinstance(value, functools.partial)
+
+
 def options_of(function: object) -> ToolOptions | None:
     """Return the options of a marked function or method, or None."""
-    inner = function.__func__ if isinstance(function, staticmethod | classmethod) else function
-    options = getattr(inner, _MARK, None)
+    options = getattr(unwrap_method(function), _MARK, None)
     return options if isinstance(options, ToolOptions) else None
 
 
@@ -144,7 +158,7 @@ def _copy(schema: JsonObject | None) -> JsonObject | None:
 
 
 def _check(options: ToolOptions, target: object) -> None:
-    if not callable(target) and not isinstance(target, staticmethod | classmethod):
+    if not callable(target) and not isinstance(target, _METHODS):
         raise DeclarationError(
             f"`@tool` must decorate a function or method, got {shorten(safe_repr(target))}. "
             f"Pass options by name, as in `@tool(name='search')`."

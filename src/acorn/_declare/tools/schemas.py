@@ -7,7 +7,6 @@ a reference that leaves the document is an error in the declaration.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, cast
 
 from pydantic_core import from_json
 
+from acorn._declare.tools.decorator import is_partial
 from acorn._declare.tools.kinds import ArgumentError, Arguments
 from acorn._declare.tools.signatures import is_run_hint, not_an_object, parameters_of, read_hints, unwrap_decorators
 from acorn._formats.json import describe_error, excerpt, shorten
@@ -23,6 +23,7 @@ from acorn._formats.schema.generate import JsonSchema
 from acorn._formats.schema.problems import describe_errors, required_properties, unknown_property
 from acorn.errors import DeclarationError
 from acorn.record import Run
+from acorn.types import is_json_object
 
 _P = inspect.Parameter
 _BY_NAME = (_P.POSITIONAL_OR_KEYWORD, _P.KEYWORD_ONLY)
@@ -52,7 +53,7 @@ class SchemaBinding:
             received = from_json(arguments, allow_inf_nan=False)
         except (ValueError, TypeError) as error:  # TypeError: a lone surrogate.
             raise ArgumentError(f"The arguments are not valid JSON: {shorten(str(error))}") from error
-        if not isinstance(received, dict):
+        if not is_json_object(received):
             raise ArgumentError(not_an_object(arguments))
         try:
             errors = dict.fromkeys(describe_errors(self.validator.iter_errors(received), self.schema))
@@ -82,7 +83,7 @@ def schema_binding(
     """
     validator = _make_validator(schema, label)
     inner = unwrap_decorators(function)
-    filled = frozenset(inner.keywords if isinstance(inner, functools.partial) else ())
+    filled = frozenset(inner.keywords if is_partial(inner) else ())
     parameters = [p for p in parameters_of(inner, label, drop_first) if p.name not in filled]
     named = [*schema.get("properties", {}), *required_properties(schema)]
     others = [p for p in parameters if p.name not in named and p.annotation is not _P.empty]
@@ -105,7 +106,7 @@ def _make_validator(schema: object, label: str) -> Any:
     from referencing.jsonschema import DRAFT202012
 
     whose = f"`schema` of the tool `{label}`"
-    if not isinstance(schema, dict):
+    if not is_json_object(schema):
         raise DeclarationError(f"{whose} must be a dict with a JSON Schema, got {excerpt(schema)}.")
     validator_class = _check_draft(schema, whose)
     if schema.get("type", "object") != "object" or not {"type", "properties"} & schema.keys():
@@ -114,7 +115,7 @@ def _make_validator(schema: object, label: str) -> Any:
             f"got {excerpt(schema.get('type', schema))}."
         )
     # An empty registry: the default one of `jsonschema` fetches unknown references from the web.
-    registry: Any = Registry()
+    registry: Registry[Any] = Registry()
     root = Resource.from_contents(schema, default_specification=DRAFT202012)
     for reference in _unresolved_references(root, registry.resolver_with_root(root)):
         raise DeclarationError(

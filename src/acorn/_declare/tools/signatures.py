@@ -25,6 +25,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic_core import from_json
 
+from acorn._declare.tools.decorator import is_partial
 from acorn._declare.tools.kinds import ArgumentError, Arguments
 from acorn._formats.json import shorten
 from acorn._formats.schema.generate import JsonSchema, schema_of
@@ -188,7 +189,7 @@ def signature_binding(
     """Read the signature of a function; `drop_first` omits the `self` of an unbound method."""
     inner = unwrap_decorators(function)
     # The model neither sees nor sets the arguments of a partial: they may be secret.
-    filled = frozenset(inner.keywords if isinstance(inner, functools.partial) else ())
+    filled = frozenset(inner.keywords if is_partial(inner) else ())
     parameters = [p for p in parameters_of(inner, label, drop_first) if p.name not in filled]
     _check_parameters(parameters, label, inspect.isbuiltin(getattr(inner, "func", inner)))
     hints = read_hints(inner, parameters, label, local_names or {})

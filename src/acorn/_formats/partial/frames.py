@@ -25,7 +25,7 @@ LONG_LIST = 64
 
 
 class GrowingText:
-    """A string that grows in place as long as there is no other reference to it."""
+    """A string that grows in place as long as nothing else refers to it."""
 
     __slots__ = ("text",)
 

@@ -1,8 +1,8 @@
 """The shape of an input or output: one Pydantic class, in whatever form the user declared it.
 
 A `BaseModel` class is used directly. A list of fields becomes a class. Any other type is wrapped in one field named
-`result`. `[]` and `None` mean that there is no input or output. The spec creates shapes, and the loop validates values
-with them.
+`result`. `[]` and `None` declare an empty input or output. The spec creates shapes, and the loop validates values with
+them.
 
 Below are also the fields of classes that serialize as objects (models, dataclasses, TypedDicts), and the search for
 images, audio and files in a schema, which a model cannot write.

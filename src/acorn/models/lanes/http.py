@@ -135,7 +135,7 @@ def _tls_context(_file: str | None, _folder: str | None) -> ssl.SSLContext:
 
 
 def redirect(post: Post, status: int, location: str | None) -> Post | None:
-    """Return the request for the new address of a redirect, or None if there is none or it is on another host."""
+    """Return the request for the new address of a redirect, or None if there is nothing to follow on this host."""
     if status not in (307, 308) or not location:
         return None
     url = urljoin(post.url, location)

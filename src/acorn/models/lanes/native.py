@@ -289,7 +289,7 @@ class _NativeStream:
         self._events = EventParser()
         self._reader = model.lane.stream_reader()
         self._head: bytes | None = b""
-        """The data before the first event, for the error message if there is no stream."""
+        """The data before the first event, for the error message if the response is not a stream."""
         self.is_done = False
         self.is_event_stream = True
         """Whether the content type is that of an event stream."""

@@ -250,7 +250,7 @@ def unknown_model_message(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def _model_list_text() -> bytes | None:
-    """Return LiteLLM's list of models, or None if there is none or if LiteLLM will use another one."""
+    """Return LiteLLM's list of models, or None if it is missing or LiteLLM will use another one."""
     is_downloaded = os.environ.get("LITELLM_LOCAL_MODEL_COST_MAP", "true").lower() != "true"
     spec = None if is_downloaded or os.environ.get("USE_LITELLM_PROXY") else find_spec("litellm")
     file = Path(next(iter(spec.submodule_search_locations or ()), "")) / _LIST_FILE if spec else None

@@ -161,7 +161,7 @@ class LiteLLMStreamReader:
         self.stop_reason = ""
 
     def read(self, chunk: Any, finish_reason: str | None) -> Iterator[Delta]:
-        """Translate a chunk. `finish_reason` is that of the provider, or None as long as there is none."""
+        """Translate a chunk. `finish_reason` is that of the provider, or None before it has arrived."""
         usage = getattr(chunk, "usage", None)
         choice = chunk.choices[0] if chunk.choices else None
         if choice is not None and choice.finish_reason and finish_reason is None:
@@ -371,7 +371,7 @@ def is_too_long(error: BaseException) -> bool:
 def suggest_litellm_fix(
     error: Exception, failure: FailureDetails, message: str, set_by_user: Collection[str], name: str
 ) -> str:
-    """Return a suggestion for the user, who set some of the parameters, or "" if there is none."""
+    """Return a suggestion for the user, who set some of the parameters, or an empty string."""
     kind = type(error).__name__
     if failure.problem != TIMED_OUT and not is_too_long(error):
         if kind == "UnsupportedParamsError" and "'tools'" in message:

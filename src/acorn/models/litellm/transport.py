@@ -37,7 +37,7 @@ _clients: dict[asyncio.AbstractEventLoop, Any] = {}
 
 
 async def http_client() -> Any:
-    """Return the client of the running event loop. It has nothing of its own to close."""
+    """Return the client of the running event loop. It holds nothing that must be closed."""
     loop = asyncio.get_running_loop()
     if loop not in _clients:
         for closed_loop in [other for other in list(_clients) if other.is_closed()]:
@@ -200,7 +200,7 @@ class RawStream:
 
     @property
     def finish_reason(self) -> str | None:
-        """The provider's finish reason, None as long as there is none, or "" if LiteLLM does not expose it.
+        """The provider's finish reason, None before it has arrived, or "" if LiteLLM does not expose it.
 
         The chunks are not reliable: LiteLLM takes any end of a stream for the end of the response, and invents a
         reason.

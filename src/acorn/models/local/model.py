@@ -82,7 +82,7 @@ class LocalModel:
 
     @property
     def path(self) -> Path:
-        """The path of the model file. Raises `ModelError` if there is none."""
+        """The path of the model file. Raises `ModelError` if the file is missing."""
         return find(self._file) if self._file in KNOWN else _check_file(self.name, Path(self._file))
 
     @property
@@ -131,7 +131,7 @@ class LocalModel:
         def deliver(piece: _Piece) -> None:
             try:
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
-            except RuntimeError:  # The loop is closed, so there is no caller any more.
+            except RuntimeError:  # The loop is closed, so no caller waits any more.
                 job.stop()
 
         job = EngineJob(body, deliver)

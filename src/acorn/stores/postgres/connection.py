@@ -233,7 +233,7 @@ class Database:
 
 
 def is_connection_lost(error: psycopg.Error) -> bool:
-    """Whether an error means that there is no connection, or never was one."""
+    """Whether an error means that the connection is lost or was never established."""
     state = error.sqlstate
     if state is None:  # raised by psycopg itself
         return isinstance(error, OperationalError)

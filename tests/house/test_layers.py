@@ -40,7 +40,7 @@ LAYERS: list[tuple[str, list[str]]] = [
     ("adapters", ["models", "stores", "_telemetry"]),
     ("drivers", ["_drive"]),
     ("calls", ["_call", "_module", "__init__"]),
-    ("inside", ["_inside", "_inside_runs"]),
+    ("inside", ["_inside"]),
     ("surfaces", ["cli", "web", "mcp", "durable", "testing", "__main__"]),
 ]
 SURFACES = ("cli", "web", "mcp", "durable", "testing")
@@ -183,7 +183,7 @@ def test_file_imports_only_its_own_layer_or_lower_ones(file: str) -> None:
 def test_surface_imports_only_public_modules_and_inside(file: str) -> None:
     for other in files_imported(file):
         own = other.partition("/")[0] == file.partition("/")[0]
-        assert own or other in ("_inside", "_inside_runs") or not other.startswith("_") or other == "__init__", (
+        assert own or other.startswith("_inside/") or not other.startswith("_") or other == "__init__", (
             f"{file} imports the private {other}; use `acorn._inside`"
         )
 

@@ -22,7 +22,7 @@ from typing import Any, TypeGuard, TypeVar
 
 from acorn import AcornError, InputError, StoreError, module
 from acorn._inside import describe_agent, is_instance, stored_file
-from acorn._inside_runs import stored_settings
+from acorn._inside.runs import stored_settings
 from acorn.cli.output import CommandError, error_message, error_text, user_code_line
 from acorn.stores.open import open_store
 from acorn.stores.port import Store, StoredRun

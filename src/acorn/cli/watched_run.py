@@ -28,7 +28,7 @@ from acorn import (
     listen,
 )
 from acorn._inside import AgentDescription, secrets_of_model, to_json_data
-from acorn._inside_runs import resume_stream
+from acorn._inside.runs import resume_stream
 from acorn.cli.options import AcornOptions
 from acorn.cli.output import (
     FAILED,

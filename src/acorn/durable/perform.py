@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 from acorn import module
 from acorn._inside import StopSignal, agent_name, describe_error, excerpt, instance_of, is_agent
-from acorn._inside_runs import ClaimedRun, stored_settings
+from acorn._inside.runs import ClaimedRun, stored_settings
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores import messages
 from acorn.stores.lease import (

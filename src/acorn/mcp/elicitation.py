@@ -24,7 +24,7 @@ from jsonschema import Draft202012Validator
 from referencing import Registry
 
 from acorn._inside import describe_errors, replace_surrogates, shorten, to_json_data
-from acorn._inside_runs import OwnerLoop, call_async, call_in_thread, current_machine
+from acorn._inside.runs import OwnerLoop, call_async, call_in_thread, current_machine
 from acorn.mcp.tools import clean, has_invisible, truncate
 from acorn.types import JsonObject, Request, is_json_list, is_json_object
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from acorn import tool
 from acorn._inside import Tool, excerpt, is_tool_name, new_tool
-from acorn._inside_runs import LoopBoundCall, OwnerLoop, current_machine, is_async
+from acorn._inside.runs import LoopBoundCall, OwnerLoop, current_machine, is_async
 from acorn.errors import AcornError, DeclarationError, ToolConflictError
 from acorn.mcp.address import ServerAddress, loading_sdk
 from acorn.mcp.elicitation import Caller, Progress, can_ask_here

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from acorn import AcornError, Paused
-from acorn._inside_runs import Batch, Item
+from acorn._inside.runs import Batch, Item
 from acorn.cli.options import OPTION_HELP
 from acorn.cli.output import (
     FAILED,

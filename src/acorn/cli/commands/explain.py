@@ -12,7 +12,7 @@ from rich.text import Text
 
 from acorn import AcornError
 from acorn._inside import describe_blobs, to_json_text
-from acorn._inside_runs import Explanation, example_input, explain_agent, tool_name
+from acorn._inside.runs import Explanation, example_input, explain_agent, tool_name
 from acorn.cli.commands.run import describe_target
 from acorn.cli.help import show_help
 from acorn.cli.input import make_input

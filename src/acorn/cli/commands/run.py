@@ -16,7 +16,7 @@ from pydantic.errors import PydanticUserError
 import acorn
 from acorn import AcornError, Run
 from acorn._inside import FINISH, AgentDescription, class_in_journal, describe_agent, read_stored_entries
-from acorn._inside_runs import resume_stream
+from acorn._inside.runs import resume_stream
 from acorn.cli.commands.runs import RunArgument, SourceArgument, StoreOption, missing_source, read_run_file
 from acorn.cli.help import show_help
 from acorn.cli.input import make_input

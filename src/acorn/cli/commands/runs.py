@@ -19,7 +19,7 @@ from rich.tree import Tree
 import acorn
 from acorn import Run
 from acorn._inside import describe_blobs, read_stored_entries
-from acorn._inside_runs import stored_settings
+from acorn._inside.runs import stored_settings
 from acorn.cli.drawing import Pen, draw_run
 from acorn.cli.output import (
     SUCCESS,

@@ -24,7 +24,7 @@ from acorn._inside import (
     secrets_of_model,
     to_json_data,
 )
-from acorn._inside_runs import aresume_stream
+from acorn._inside.runs import aresume_stream
 from acorn.models.resolve import model_name
 from acorn.stores.port import Store
 from acorn.thread import AgentEvent, ErrorEvent, MessageEvent, ToolCallEvent, ToolResultEvent

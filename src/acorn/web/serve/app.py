@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from acorn import Paused, Run, StreamChunk, module
 from acorn._inside import RESULT, parse_input
-from acorn._inside_runs import aresume
+from acorn._inside.runs import aresume
 from acorn.errors import DeclarationError
 from acorn.stores.open import open_store
 from acorn.types import is_json_object

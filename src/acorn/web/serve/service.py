@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from acorn import DeclarationError
 from acorn._inside import describe_agent, excerpt, is_instance
-from acorn._inside_runs import check_agent
+from acorn._inside.runs import check_agent
 from acorn.web.page.agent import Agent, secrets_of
 from acorn.web.redact import ServiceRedactor
 from acorn.web.serve.exchange import (

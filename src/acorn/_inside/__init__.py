@@ -1,9 +1,9 @@
 """The interface between the library and its surfaces.
 
 A surface is a part of acorn that uses the library from outside: `cli`, `web`, `mcp`, `durable` and `testing`. Surfaces
-import `acorn`, its public modules, this module and `acorn._inside_runs`, and no other private module. A third party
+import `acorn`, its public modules, this module and `acorn._inside.runs`, and no other private module. A third party
 could write a surface with the same means. `import acorn` does not load this module. It does not load `asyncio`, so that
-`import acorn.testing` stays light: `acorn._inside_runs` has the functions that start and drive runs.
+`import acorn.testing` stays light: `acorn._inside.runs` has the functions that start and drive runs.
 
 The functions are grouped by task: agents, inputs, stored runs, messages, redaction, text, tools.
 """

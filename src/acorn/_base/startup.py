@@ -20,7 +20,7 @@ def is_command_line() -> bool:
         return words[index + 1 : index + 2] == ["acorn"] if index >= 0 else "-macorn" in words
     if os.path.splitext(os.path.basename(name))[0] != "acorn":
         return False
-    frame = sys._getframe()
+    frame = sys._getframe()  # pyright: ignore[reportPrivateUsage] - Python documents it, and `inspect` is slow to load.
     while frame.f_back is not None:
         frame = frame.f_back
     return "acorn.cli" in frame.f_code.co_names  # The installed script, not another script with the same name.

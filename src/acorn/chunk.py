@@ -149,20 +149,21 @@ class StreamChunk(Generic[Out]):
         index, id, name, pieces = self._call
         return {"index": index, "id": id, "name": name, "arguments": "".join(pieces[: self._count])}
 
-    @property
-    def call_index(self) -> int | None:
-        """The index of the tool call, if the chunk has a part of one. Cheaper than `tool_call`."""
-        return None if self._call is None else self._call[0]
-
-    @property
-    def has_answer(self) -> bool:
-        """Whether the chunk has a part of the answer, which `partial` parses."""
-        return self._answer is not None
-
     def _parse(self) -> tuple[Any, tuple[str, ...]]:
         if self._parsed is None:
             self._parsed = (None, ()) if self._answer is None else self._answer.at(self._count)
         return self._parsed
+
+
+def call_index_of(chunk: StreamChunk) -> int | None:
+    """Return the index of the tool call that a chunk has a part of, without building `tool_call`."""
+    call = chunk._call  # pyright: ignore[reportPrivateUsage] - Users do not need it, and `StreamChunk` is public.
+    return None if call is None else call[0]
+
+
+def has_answer_part(chunk: StreamChunk) -> bool:
+    """Return whether a chunk has a part of the answer, without parsing it."""
+    return chunk._answer is not None  # pyright: ignore[reportPrivateUsage] - As in `call_index_of`.
 
 
 class Streamer:

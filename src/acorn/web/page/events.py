@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from acorn import StreamChunk
 from acorn._inside import describe_blobs, entry_to_json, to_json_data
+from acorn.chunk import call_index_of, has_answer_part
 from acorn.journal import Entry
 from acorn.types import JsonObject, is_json_list, is_json_object
 from acorn.web.redact import PageRedactor, last_word_start
@@ -39,9 +40,9 @@ def chunk_event(chunk: StreamChunk, root: str) -> Event | None:
         return {"entry": "text", **run, "s": chunk.content}
     if chunk.reasoning:
         return {"entry": "reasoning", **run, "s": chunk.reasoning}
-    if chunk.call_index is not None:
-        return {"entry": "call", **run, "chunk": chunk, "i": chunk.call_index}
-    return {"entry": "answer", **run, "chunk": chunk} if chunk.has_answer else None
+    if call_index_of(chunk) is not None:
+        return {"entry": "call", **run, "chunk": chunk, "i": call_index_of(chunk)}
+    return {"entry": "answer", **run, "chunk": chunk} if has_answer_part(chunk) else None
 
 
 def page_event(event: Event, redactor: PageRedactor) -> Event:

@@ -15,6 +15,7 @@ from typing import NamedTuple, get_args
 
 from acorn import Paused, Run, StreamChunk
 from acorn._inside import Shape, excerpt, to_json_text
+from acorn.chunk import has_answer_part
 from acorn.types import JsonObject, is_json_list, is_json_object
 from acorn.web.redact import RedactedStream, ServiceRedactor
 from acorn.web.serve.exchange import RejectedRequestError, check_finished
@@ -257,7 +258,7 @@ class CompletionEvents:
             yield from self._text_delta("reasoning_content", self._reasoning.add(text))
         else:
             yield from self._text_delta("reasoning_content", self._reasoning.flush())
-        if chunk.has_answer and (answer := _single_text(chunk.partial, self._shape)) is not None:
+        if has_answer_part(chunk) and (answer := _single_text(chunk.partial, self._shape)) is not None:
             yield from self._text_delta("content", self._answer.add(self._new_part(answer)))
 
     def _new_part(self, text: str) -> str:

@@ -13,6 +13,7 @@ from typing import Protocol
 
 from acorn import Paused, Run, StreamChunk
 from acorn._inside import fields_of, request_to_json, to_json_data
+from acorn.chunk import call_index_of, has_answer_part
 from acorn.types import JsonObject
 from acorn.web.redact import RedactedStream, ServiceRedactor
 from acorn.web.serve.exchange import CodeExitError, check_finished
@@ -85,9 +86,11 @@ def _kind(chunk: StreamChunk) -> str | int | None:
     """Return the part of the response that a chunk belongs to, or None if the chunk is complete."""
     if chunk.tool_result is not None or chunk.run is not None:
         return None
-    if chunk.call_index is not None:
-        return chunk.call_index
-    return "content" if chunk.content else "reasoning" if chunk.reasoning else "answer" if chunk.has_answer else None
+    if call_index_of(chunk) is not None:
+        return call_index_of(chunk)
+    return (
+        "content" if chunk.content else "reasoning" if chunk.reasoning else "answer" if has_answer_part(chunk) else None
+    )
 
 
 class ChunkEncoder(Protocol):
@@ -119,7 +122,7 @@ class ChunkEvents:
                 yield from [{kind: released, **branch}] if released else []
             if not text or chunk.done:  # This text is complete.
                 yield from [{kind: held, **branch}] if (held := self._text(chunk, kind).flush()) else []
-        if chunk.has_answer:
+        if has_answer_part(chunk):
             partial = self._redactor.partial(to_json_data(chunk.partial))
             yield {"partial": partial, "completed": list(chunk.completed), **branch}
         if chunk.tool_call is not None:

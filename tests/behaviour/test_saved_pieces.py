@@ -56,7 +56,7 @@ def text_of(loop: Machine, since: int = 0) -> str:
 
 
 def told(loop: Machine) -> Iterator[Ask]:
-    """Drive a run without branches on a clock that advances by itself; yield each ask when its outcome is told."""
+    """Drive a run without branches on a clock that advances by itself; yield each ask with its outcome."""
     now = 0.0
     loop.start(now)
     while asks := loop.asks(now):

@@ -450,7 +450,7 @@ def test_retried_run_has_job_immediately(postgres: str) -> None:
     store = PostgresStore(postgres)
     with psycopg.connect(postgres, options="-c search_path=acorn_jobs", autocommit=True) as connection:
         connection.execute("DELETE FROM procrastinate_jobs")
-    assert store.fail_undriven(handle.run_id, "It fits nobody.")
+    assert store.fail_undriven(handle.run_id, "It fits no worker.")
     for _ in range(2):
         assert store.claim(handle.run_id, this_process())
         store.release(handle.run_id, this_process(), "queued")

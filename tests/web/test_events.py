@@ -78,11 +78,11 @@ def test_late_piece_of_turn_is_ignored() -> None:
 @pytest.mark.parametrize("secret", ["canary-in-the-mine", 'q"uo\\te\nd', "sk-ABCDEFGH12345678", "ünïcödé-kéy"])
 @pytest.mark.parametrize("frame", ["{}", "\n{}\t", "x {} y {}", "https://a:{}@b", '{{"a": "{}"}}'])
 def test_no_secret_leaves_anywhere(secret: str, frame: str) -> None:
-    veil = PageRedactor([] if secret.startswith("sk-") else [secret])
+    redactor = PageRedactor([] if secret.startswith("sk-") else [secret])
     text = frame.format(secret, secret)
     for value in (text, [text], {"a": {"b": [text]}}, {text: 1}, {"long": "x " * 250 + text}):
-        assert secret not in json.dumps(json.loads(veil.json(value)), ensure_ascii=False)
-        assert secret not in repr(json.loads(veil.json(value)))
+        assert secret not in json.dumps(json.loads(redactor.json(value)), ensure_ascii=False)
+        assert secret not in repr(json.loads(redactor.json(value)))
 
 
 @given(st.integers(0, PREVIEW_LIMIT + 30), st.sampled_from(["canary-in-the-mine", "c" * 300]))
@@ -97,15 +97,15 @@ SECRETS = ("canary-in-the-mine", "two words", "sk-ABCDEFGH12345678", "Bearer abc
 @given(st.sampled_from(SECRETS), st.sampled_from(["", "a ", "x=", "é: "]), st.lists(st.integers(1, 6), max_size=30))
 @example("two words", "", [1, 2, 6])
 def test_secret_arriving_in_pieces_is_redacted(secret: str, before: str, cuts: list[int]) -> None:
-    veil, coming = PageRedactor(["canary-in-the-mine", "two words"]), EventTextBuffer()
+    redactor, coming = PageRedactor(["canary-in-the-mine", "two words"]), EventTextBuffer()
     text, seen = f"{before}{secret} and more", ""
     pieces: list[str] = []
     for count in cuts:
         pieces, text = [*pieces, text[:count]], text[count:]
     turn = [{"entry": "text", "run_id": "root", "s": piece} for piece in (*pieces, text) if piece]
     for event in (*turn, {"entry": "RunFailed", "run_id": "root"}):
-        for each in coming.release([event], veil):
-            seen += page_event(each, veil).get("s", "")
+        for each in coming.release([event], redactor):
+            seen += page_event(each, redactor).get("s", "")
             hidden = secret.removeprefix("Bearer ")
             assert not any(hidden[at : at + 5] in seen for at in range(len(hidden) - 4)), seen
     assert seen.endswith(" and more")
@@ -114,11 +114,11 @@ def test_secret_arriving_in_pieces_is_redacted(secret: str, before: str, cuts: l
 
 @pytest.mark.parametrize("secret", SECRETS[:3])
 def test_start_of_secret_in_growing_text_is_hidden(secret: str) -> None:
-    veil = PageRedactor(["canary-in-the-mine", "two words"])
+    redactor = PageRedactor(["canary-in-the-mine", "two words"])
     for count in range(5, len(secret)):
         for value in (f"x {secret[:count]}", {"a": [secret[:count]]}, f'{{"query": "{secret[:count]}'):
-            assert secret[:5] not in str(veil.partial(veil.data(value)))
-    assert veil.partial({"a": "It is so"}) == {"a": "It is so"}
+            assert secret[:5] not in str(redactor.partial(redactor.data(value)))
+    assert redactor.partial({"a": "It is so"}) == {"a": "It is so"}
 
 
 def test_secret_in_call_arguments_is_redacted() -> None:

@@ -35,7 +35,6 @@ from acorn.models.limits.shared import OrderOutcome, SharedWindow, StoreThreads
 from acorn.models.port import (
     Delta,
     Model,
-    ModelRequest,
     ModelResponse,
     ModelWrapper,
     ResendError,
@@ -43,7 +42,7 @@ from acorn.models.port import (
     aclose_stream,
     close_stream,
 )
-from acorn.models.request_body import message_json
+from acorn.models.request import ModelRequest, message_json
 from acorn.stores.port import SharedLimits, WindowOrder
 from acorn.types import Usage
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from starlette.types import Message, Receive, Scope, Send
 
 from acorn import BranchError, InputError, LimitError, ModelError, ParseError, Run, StoreError, Unfinished
-from acorn.models.failures import TIMED_OUT
 from acorn.types import JsonObject
 from acorn.web.guard import HEADERS
 
@@ -82,7 +81,7 @@ def reply_for_error(error: BaseException) -> ErrorReply:
             return ErrorReply(422, "input", str(cause), {"problems": cause.problems})
         case ModelError():
             details = {"provider": cause.provider, "status": cause.status, "retryable": cause.retryable}
-            status = 504 if _is_timeout(cause) else 502
+            status = 504 if cause.timed_out or cause.status in (408, 504) else 502
             return ErrorReply(status, "model", str(cause), details, cause.retry_after)
         case ParseError():
             return ErrorReply(502, "parse", str(cause), {"attempts": cause.attempts})
@@ -92,10 +91,6 @@ def reply_for_error(error: BaseException) -> ErrorReply:
             return ErrorReply(409, "store", str(cause), {})
         case _:
             return ErrorReply(500, "internal", "The agent failed. The log of the server has the details.", {})
-
-
-def _is_timeout(error: ModelError) -> bool:
-    return error.status in (408, 504) or f"({TIMED_OUT})" in str(error)
 
 
 def check_finished(run: Run) -> None:

@@ -5,8 +5,9 @@ retries and the fallbacks. Every request that is sent therefore counts, and a re
 count as a concurrent request.
 
 Synchronous threads and the tasks of all event loops wait in the same queues (`request_queue.py`). One thread of the
-process, started on first use, does all the counting. Other threads only pass their `QueuedRequest` objects to it. Ctrl-C
-can therefore not leave a locked lock or a half-updated count, and a blocked event loop does not block other senders.
+process, started on first use, does all the counting. Other threads only pass their `QueuedRequest` objects to it.
+Ctrl-C can therefore not leave a locked lock or a half-updated count, and a blocked event loop does not block other
+senders.
 """
 
 from __future__ import annotations

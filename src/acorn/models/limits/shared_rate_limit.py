@@ -4,9 +4,9 @@ A process reserves a slice of the shared limit in advance, so that most requests
 a slice from before its first request is sent until one window after its last request was sent. A process soon returns
 the requests of a slice that it does not use.
 
-`SharedWindow` performs no I/O, like every `Limit`. It creates orders for the store, and `on_outcome` receives the result
-of an order. `StoreThreads` executes the orders. Each store has its own thread, so that a store without a connection does
-not block other stores.
+`SharedWindow` performs no I/O, like every `Limit`. It creates orders for the store, and `on_outcome` receives the
+result of an order. `StoreThreads` executes the orders. Each store has its own thread, so that a store without a
+connection does not block other stores.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def _execute(store: SharedLimits, window: SharedWindow, order: WindowOrder) -> O
 
 
 _SLICES = 50
-"""The minimum number of slices of a limit. It is also the divisor that turns the seconds of a window into the seconds of
-a slice."""
+"""The minimum number of slices of a limit. It is also the divisor that turns the seconds of a window into the seconds
+of a slice."""
 _MAX_RESERVE_SECONDS = 5.0
 """The maximum seconds for which a process reserves a slice. For a short window, the maximum is half the window.
 

@@ -37,7 +37,6 @@ from acorn.models.limits.shared_rate_limit import OrderOutcome, SharedWindow, St
 from acorn.models.port import (
     Delta,
     Model,
-    ModelRequest,
     ModelResponse,
     ModelWrapper,
     ResendError,
@@ -45,7 +44,7 @@ from acorn.models.port import (
     aclose_stream,
     close_stream,
 )
-from acorn.models.request_body import message_json
+from acorn.models.request import ModelRequest, message_json
 from acorn.stores.port import SharedLimits, WindowOrder
 from acorn.types import Usage
 

@@ -26,8 +26,8 @@ from acorn.models.local.download import KNOWN, find
 from acorn.models.local.engine import PROVIDER, Engine, EngineJob, engine
 from acorn.models.local.grammar.build import GrammarLimits, ImpossibleError, grammar
 from acorn.models.local.grammar.schema import UnreadableError
-from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RequestNotSupportedError
-from acorn.models.request_body import describe_medium
+from acorn.models.port import CallDelta, Delta, ModelResponse, Price, RequestNotSupportedError
+from acorn.models.request import ModelRequest, describe_medium
 from acorn.types import Content, JsonObject, Usage, is_mapping
 
 PREFIX = "local/"

@@ -23,7 +23,8 @@ from tests.web.browser.find_browser import browser
 
 import acorn.web
 from acorn import module, tool
-from acorn.models.port import Delta, ModelRequest
+from acorn.models.port import Delta
+from acorn.models.request import ModelRequest
 from acorn.stores.memory import MemoryStore
 from acorn.testing import Reply, ScriptedModel, call, finish
 from acorn.web.page.routes import view_json

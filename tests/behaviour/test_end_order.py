@@ -13,7 +13,7 @@ from tests.waiting import AGES, PATIENCE
 
 from acorn import capture, listen, module
 from acorn.journal import Entry, RunFailed, RunInterrupted, RunStarted
-from acorn.models.port import ModelRequest
+from acorn.models.request import ModelRequest
 from acorn.record import Subscriber, _subscribe
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling

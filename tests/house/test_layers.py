@@ -29,7 +29,7 @@ LAYERS: list[tuple[str, list[str]]] = [
             "thread",
             "models/__init__",
             "models/port",
-            "models/request_body",
+            "models/request",
             "models/assemble",
             "stores/port",
             "_history/history",

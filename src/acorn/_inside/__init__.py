@@ -21,9 +21,8 @@ from acorn import module
 from acorn._base.interrupts import StopSignal
 from acorn._base.startup import raise_on_interrupt
 from acorn._declare import spec_cache as _specs
-from acorn._declare.agent import BatchItem as _BatchItem
-from acorn._declare.agent import call_options as _call_options
-from acorn._declare.agent import set_call_options as _set_call_options
+from acorn._declare.module_base import BatchItem as _BatchItem
+from acorn._declare.module_base import set_call_options as _set_call_options
 from acorn._declare.tools.collect import FINISH, is_tool_name
 from acorn._declare.tools.collect import FunctionTool as _FunctionTool
 from acorn._declare.tools.collect import make_tool as _make_tool
@@ -249,7 +248,7 @@ def media_kind(schema: JsonSchema) -> str | None:
 
 def in_batch(agent: AgentT, batch: str, index: int) -> AgentT:
     """Make the next run of an agent an item of a batch, as the runs of a chat are. Returns the agent."""
-    _set_call_options(agent, replace(_call_options(agent), item=_BatchItem(batch, index)))
+    _set_call_options(agent, replace(agent.__acorn_call_options__, item=_BatchItem(batch, index)))
     return agent
 
 

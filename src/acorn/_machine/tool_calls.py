@@ -359,7 +359,7 @@ def request_for(ask: AskTool, run_id: str, step: int, branch: str | None, asked:
     """Return the request for human input that a call needs, or None."""
     call, tool = ask.call, ask.tool
     request_id = hashlib.sha256(call_key(run_id, step, call.id).encode()).hexdigest()[:32]
-    if is_ask_human(tool):
+    if is_ask_human(tool.function):
         question, choices = str(ask.kwargs["question"]), ask.kwargs.get("choices")
         listed = None if choices is None else tuple(choices)
         return Request(request_id, run_id, "question", question, call.name, call.arguments, branch, asked, listed)

@@ -32,7 +32,6 @@ from acorn.models.lanes.lane import REASONING_KEYS
 from acorn.models.port import (
     Delta,
     Model,
-    ModelRequest,
     ModelResponse,
     Price,
     RequestNotSupportedError,
@@ -44,6 +43,7 @@ from acorn.models.port import (
     takes_strict,
     thinks,
 )
+from acorn.models.request import ModelRequest
 from acorn.types import Fallback, JsonObject, Usage, is_json_object
 
 _MOST_ENTRIES = 10_000

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from operator import is_
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from acorn._declare.spec import Spec
 from acorn._record.last_run import LastRuns
-from acorn.types import JsonObject, is_json_list, is_json_object
+from acorn.types import JsonObject
 
 
 class Queueing(NamedTuple):
@@ -50,32 +49,16 @@ class CallOptions:
     """The part of another run that the next run starts with: a `Fork` of `_machine/fork.py`."""
 
 
-class DeclaredValues:
-    """The values that a spec was compiled from: the objects, and the content of the lists and dicts among them."""
+class DeclaredValues(NamedTuple):
+    """The values that a spec was compiled from, to detect later changes."""
 
-    __slots__ = ("_contents", "_values")
-
-    def __init__(self, values: list[Any]) -> None:
-        self._values = values
-        self._contents = [(value, _content(value)) for value in values if is_json_list(value) or is_json_object(value)]
-
-    def is_same(self, values: list[Any]) -> bool:
-        """Return whether these are the same objects, with the same content."""
-        return (
-            len(values) == len(self._values)
-            and all(map(is_, values, self._values))
-            and all(_content(value) == content for value, content in self._contents)
-        )
-
-
-def _content(value: list[Any] | JsonObject) -> list[Any]:
-    if isinstance(value, dict):
-        return list(value.items())
-    return [dict(entry) if is_json_object(entry) and type(entry) is dict else entry for entry in value]
+    values: list[Any]
+    contents: list[tuple[list[Any] | JsonObject, list[Any]]]
+    """The lists and dicts among the values, each with a copy of its content."""
 
 
 class ClassSpec(NamedTuple):
-    """The cached spec of a class."""
+    """The cached spec of a class, with the values it was compiled from."""
 
     cls: type
     values: DeclaredValues
@@ -83,7 +66,7 @@ class ClassSpec(NamedTuple):
 
 
 class InstanceSpec(NamedTuple):
-    """The cached spec of an instance, and the spec of its class that it was made from."""
+    """The cached spec of an instance, with the spec of its class and the values it was compiled from."""
 
     class_spec: Spec
     values: DeclaredValues
@@ -110,17 +93,13 @@ class AgentBase:
     __acorn_spec__: InstanceSpec | None = None
     """The cached spec of an instance that sets attributes."""
     __acorn_call_options__: CallOptions = CallOptions()
+    """The options of the next call of an instance."""
     __acorn_last_runs__: LastRuns | None = None
     __acorn_open_sources__: OpenAgentSources | None = None
 
 
 NOT_COPIED = ("__acorn_spec__", "__acorn_last_runs__", "__acorn_open_sources__")
 """Attributes of an instance that copies and pickles do not take over."""
-
-
-def call_options(agent: AgentBase) -> CallOptions:
-    """Return the options of the next call of an instance."""
-    return agent.__acorn_call_options__
 
 
 def set_call_options(agent: AgentBase, options: CallOptions) -> None:

@@ -146,7 +146,7 @@ class Waits(logging.Handler):
         self.told: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "waits for its turn" in record.getMessage():
+        if "waits for its limit" in record.getMessage():
             self.told.append(record.getMessage())
 
     def reach(self, count: int) -> bool:
@@ -318,7 +318,7 @@ def test_waiting_is_first_come_first_served(waits: Waits, streams: bool) -> None
     assert threads.outcomes == {number: number for number in range(COUNT)}
     assert model.most == 1
     assert len(waits.told) == COUNT - 1
-    assert waits.told[0] == "A request of `Limited` waits for its turn (`max_concurrency`)."
+    assert waits.told[0] == "A request of `Limited` waits for its limit (`max_concurrency`)."
 
 
 def test_wait_is_reported_with_seconds(waits: Waits) -> None:
@@ -339,7 +339,7 @@ def test_wait_is_reported_with_seconds(waits: Waits) -> None:
 
     asyncio.run(main())
     (told,) = waits.told
-    assert told.startswith("A request of `Limited` waits for its turn (`rate_limit`, ")
+    assert told.startswith("A request of `Limited` waits for its limit (`rate_limit`, ")
     assert told.endswith(" s).")
 
 
@@ -531,7 +531,7 @@ def test_run_time_counts_while_waiting(call: Call) -> None:
     assert call(Limited(model=model), number=1) == 1
     with waiting_for_nothing(), pytest.raises(LimitError, match=r"`max_seconds` of 1\.5") as caught:
         call(Limited(model=model, max_seconds=1.5), number=2)
-    assert "did not get its turn under `rate_limit`" in str(caught.value.__cause__)
+    assert "s for `rate_limit`, and then the time of the run was over" in str(caught.value.__cause__)
     assert model.order == [1]
 
 

@@ -34,7 +34,7 @@ from acorn._machine.machine import Machine
 from acorn._machine.plan import BranchTool, Plan
 from acorn._machine.state import settings_to_json
 from acorn.errors import DeclarationError
-from acorn.models.limits.throttle import throttle
+from acorn.models.limits.limiter import limit_wrapper
 from acorn.models.port import Model
 from acorn.models.resolve import resolve
 from acorn.record import Run
@@ -156,7 +156,7 @@ def _resolve(declared: Any, spec: Spec) -> Model:
     if window is None and slots is None:
         return resolve(declared, spec.owner)
     shared = None if window is None or not window.limit.shared else _limit_store(spec.owner, spec.store)
-    return resolve(declared, spec.owner, throttle(spec.owner, slots, window, shared))
+    return resolve(declared, spec.owner, limit_wrapper(spec.owner, slots, window, shared))
 
 
 # Checks before a run starts. A model could not correct these errors.

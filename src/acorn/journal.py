@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from acorn.types import Content, Fallback, ForkedFrom, JsonObject, Usage
+from acorn.types import Content, Fallback, ForkedFrom, JsonObject, Message, Usage
 
-Message = JsonObject
 Form = Literal["text", "json", "error", "skipped", "stopped"]
 """The form of the text of a result. A skipped call was never started, and a stopped call never returned."""
 
@@ -98,7 +97,7 @@ class ModelResponded(NamedTuple):
     content: str
     reasoning: str | None
     calls: tuple[CalledTool, ...]
-    extra: Message
+    extra: JsonObject
     """Further keys of the assistant message, such as signed reasoning blocks."""
     stop_reason: str
     refusal: str | None

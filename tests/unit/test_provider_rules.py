@@ -10,7 +10,7 @@ from tests.provider_rules import assert_complete, assert_request_valid, assert_v
 
 from acorn.models import ModelRequest
 
-Message = dict[str, Any]
+Message = Any  # A message as a user may write it: any dict.
 
 SYSTEM: Message = {"role": "system", "content": "Be brief."}
 USER: Message = {"role": "user", "content": "Hello"}

@@ -12,7 +12,7 @@ import pytest
 
 from acorn._history.request_messages import RequestMessages
 
-Message = dict[str, Any]
+Message = Any  # A message as a user may write it: any dict.
 
 SYSTEM: Message = {"role": "system", "content": "Do."}
 ASKED: Message = {"role": "user", "content": "Well?"}

@@ -33,7 +33,7 @@ from acorn.thread import (
 
 CONVERSATIONS = 40_000 if os.environ.get("ACORN_TORTURE") == "1" else 1_000
 
-Message = dict[str, Any]
+Message = Any  # A message as a user may write it: any dict.
 
 
 def user(content: Any, **more: Any) -> Message:

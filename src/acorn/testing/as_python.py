@@ -43,7 +43,7 @@ from acorn.testing.literals import (
     split_class_path,
 )
 from acorn.thread import dump_events
-from acorn.types import JsonObject, Paused, Unfinished, is_json_object
+from acorn.types import JsonObject, Message, Paused, Unfinished, is_json_object
 
 _UNKNOWN_MODULE = "your_project"
 _INDENT = "    "
@@ -443,7 +443,7 @@ def _request_error(run: Run) -> ModelError | None:
     return None if responses and responses[-1].refusal is not None else run.error
 
 
-def _first_messages(run: Run) -> Sequence[JsonObject]:
+def _first_messages(run: Run) -> Sequence[Message]:
     return next((entry.messages for entry in run.journal.entries if isinstance(entry, MessagesAdded)), ())
 
 

@@ -43,7 +43,7 @@ from acorn.models.lanes.openai_shared import (
 from acorn.models.port import CallDelta, Delta, ModelResponse
 from acorn.models.providers import TokenCounts, custom_address
 from acorn.models.request import ModelRequest, portable_id, unsupported_kind
-from acorn.types import JsonObject, JsonValue
+from acorn.types import JsonObject, JsonValue, Message
 
 _SETTINGS = (
     *("top_p", "top_logprobs", "user", "safety_identifier", "store", "include", "truncation", "prompt_cache_key"),
@@ -86,7 +86,7 @@ class OpenAIResponses:
         self.thinks = reasoning.get("effort") not in (None, "", "none")
         self._is_stored = self._settings.get("store") is not False
         self._settings_cache = SettingsCache(self._request_settings)
-        self._written: list[tuple[JsonObject, bytes]] = []
+        self._written: list[tuple[Message, bytes]] = []
         """The messages of the last request, each with the JSON of its items.
 
         The list is always replaced, never changed, since several threads may use a model at the same time.
@@ -135,14 +135,14 @@ class OpenAIResponses:
             self._tools = (request.tools, text)
         return text
 
-    def _write_input(self, messages: list[JsonObject]) -> tuple[str, bytes]:
+    def _write_input(self, messages: list[Message]) -> tuple[str, bytes]:
         """Return the system messages at the start as instructions, and the items of all other messages."""
         first, instructions = 0, list[str]()
         while first < len(messages) and messages[first]["role"] == "system":
             if isinstance(content := messages[first].get("content"), str):
                 instructions.append(content)
             first += 1
-        previous, written, is_same = self._written, list[tuple[JsonObject, bytes]](), True
+        previous, written, is_same = self._written, list[tuple[Message, bytes]](), True
         is_openai = custom_address(self.provider, self._config) is None
         for at, message in enumerate(messages):
             is_same = is_same and at < len(previous) and previous[at][0] is message
@@ -161,7 +161,7 @@ class OpenAIResponses:
             return " ".join(instructions), text
         return "", to_json(message_item("system", " ".join(instructions)))  # OpenAI rejects an empty input.
 
-    def _items_of(self, message: JsonObject) -> Iterator[JsonObject]:
+    def _items_of(self, message: Message) -> Iterator[JsonObject]:
         items = items_of(message, is_stored=self._is_stored)
         return (item for item in items if item["type"] != "reasoning") if never_reasons(self.name) else items
 

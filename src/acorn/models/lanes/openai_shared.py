@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from pydantic_core import to_json
 
@@ -137,7 +138,7 @@ def token_counts(usage: Usage) -> TokenCounts:
 _FILE_KEYS = ("file_id", "file_data", "file_url")
 
 
-def items_of(message: JsonObject, *, is_stored: bool) -> Iterator[JsonObject]:
+def items_of(message: Mapping[str, Any], *, is_stored: bool) -> Iterator[JsonObject]:
     """Yield the items of a message. `is_stored` says that OpenAI stores the responses, and with them the reasoning."""
     role, content = message["role"], message.get("content")
     if role == "tool":
@@ -200,7 +201,7 @@ def _reasoning_item(item: JsonObject) -> JsonObject:
 
 
 def items_to_send(
-    message: JsonObject, text_item: JsonObject | None, calls: Iterable[JsonObject], *, is_stored: bool
+    message: Mapping[str, Any], text_item: JsonObject | None, calls: Iterable[JsonObject], *, is_stored: bool
 ) -> list[JsonObject]:
     """Return the stored items of a response, with the text and the calls that the message has now."""
     stored: list[JsonObject] = message[ITEMS_KEY]

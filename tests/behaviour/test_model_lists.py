@@ -624,16 +624,16 @@ def test_late_trial_result_does_not_change_closed_circuit() -> None:
         enter().report_failure("m")
     clock.now += OPEN_SECONDS
     second = enter()
-    assert not circuit.lets_through
+    assert not circuit.allows_request
     first.report_failure("m")
     first.release()
-    assert not circuit.lets_through
+    assert not circuit.allows_request
     second.report_rejection()
-    assert circuit.lets_through
+    assert circuit.allows_request
     interrupted: CircuitPass | None = enter()
-    assert not circuit.lets_through
+    assert not circuit.allows_request
     del interrupted
-    assert circuit.lets_through
+    assert circuit.allows_request
 
 
 def test_concurrent_failures_open_circuit_once() -> None:

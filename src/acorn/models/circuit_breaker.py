@@ -57,8 +57,7 @@ class Circuit:
         self._failures = 0
         self._open_until: float | None = None
         self._trial: ref[CircuitPass] | None = None
-        """A weak reference to the pass of the trial request. After an abandoned trial request, another one may
-        start."""
+        """A weak reference to the pass of the trial request, so that an abandoned trial request ends its trial."""
 
     @property
     def allows_request(self) -> bool:

@@ -259,6 +259,8 @@ def _strict_key(function: JsonObject) -> str:
 
 
 def forget_rejections() -> None:
-    """Forget all rejected settings. Tests need it because a new test server may get the address of an earlier
-    server."""
+    """Forget all rejected settings.
+
+    Tests need this function because a new test server may get the address of an earlier server.
+    """
     _rejected.clear()

@@ -340,7 +340,7 @@ class _ChainAttempts:
         errors = [*(failed.error for failed in others if failed.error is not None), last]
         causes = "; ".join(failed.describe() for failed in others)
         raise ModelError(
-            f"{str(last).rstrip('.')}. The other models of the list: {causes}.",
+            f"{str(last).rstrip('.')}. The other models of the list did not answer: {causes}.",
             provider=last.provider,
             status=last.status,
             retryable=last.retryable,

@@ -348,7 +348,7 @@ def test_invalid_model_list_from_hook_raises_clear_error(call: Call, script: Scr
 
 
 def test_unusable_list_element_raises_before_request(call: Call, script: Script) -> None:
-    with pytest.raises(DeclarationError, match=r"`Asker\.model` cannot be used: `lane` must be"):
+    with pytest.raises(DeclarationError, match=r"`Asker\.model` cannot be used: the lane must be"):
         call(Asker(model=[script(name="unasked"), {"model": "openai/gpt-4o", "lane": "fast"}]))
 
 

@@ -34,7 +34,7 @@ ALL = [kind for kind, _ in TREE]
 
 DEFAULTS: list[tuple[type[AcornError], dict[str, Any]]] = [
     (ParseError, {"raw_output": "", "errors": [], "attempts": 1}),
-    (ModelError, {"provider": None, "status": None, "retryable": False, "retry_after": None}),
+    (ModelError, {"provider": None, "status": None, "retryable": False, "retry_after": None, "timed_out": False}),
 ]
 
 CARRIED: list[tuple[type[AcornError], dict[str, Any]]] = [
@@ -46,7 +46,7 @@ CARRIED: list[tuple[type[AcornError], dict[str, Any]]] = [
             "attempts": 3,
         },
     ),
-    (ModelError, {"provider": "openai", "status": 429, "retryable": True, "retry_after": 1.5}),
+    (ModelError, {"provider": "openai", "status": 429, "retryable": True, "retry_after": 1.5, "timed_out": True}),
 ]
 
 

@@ -34,7 +34,7 @@ from acorn import (
     module,
     tool,
 )
-from acorn._record.saved_form import RecordedError
+from acorn._history.saved_form import RecordedError
 from acorn.models import ModelRequest, Price
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -491,7 +491,7 @@ def test_record_json_with_input_that_class_rejects_raises_store_error() -> None:
 
 def test_record_json_of_newer_format_is_rejected() -> None:
     newer = json.loads(with_tools().to_json()) | {"format": 1000}
-    with pytest.raises(StoreError, match="it has format 1000, but this version of acorn reads formats up to"):
+    with pytest.raises(StoreError, match="it has format 1000, but this version of acorn reads format 1"):
         Run.from_json(json.dumps(newer))
 
 
@@ -503,7 +503,7 @@ NO_RUNS: list[Any] = [
     "5",
     "{}",
     '{"format": "2"}',
-    '{"format": 2}',
+    '{"format": 1}',
     '{"format": true}',
     b"\xff",
     None,

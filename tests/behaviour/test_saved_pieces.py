@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from acorn import ModelError, Run, Step, current_run, listen, module, tool
+from acorn import Run, Step, current_run, listen, module, tool
 from acorn._call.plan import new_machine
 from acorn._drive.async_driver import adrive
 from acorn._drive.sync_driver import call_tool, drive
@@ -25,7 +25,7 @@ from acorn._machine.state import branch_id
 from acorn.journal import BranchStarted, Entry
 from acorn.models import ModelRequest
 from acorn.record import CallSite
-from acorn.testing import Failure, ScriptedModel, call, finish
+from acorn.testing import ScriptedModel, call, finish
 from acorn.thread import dump_events
 
 PATIENCE = 120.0
@@ -166,17 +166,6 @@ def test_saved_increment_contains_in_place_history_edit() -> None:
         journal += piece["journal"]
         assert load(loop.plan, {**piece, "since": 0, "journal": journal}).run.history == loop.run.history
     assert loop.run.history[2]["content"] == "edited in step 5"
-
-
-def test_saved_run_of_format_1_is_loaded() -> None:
-    loop = fixed(Looker(model=ScriptedModel([Failure(400)])))
-    with pytest.raises(ModelError) as caught:
-        drive(Tree(loop), "fixed")
-    saved = json.loads(text_of(loop)) | {"format": 1}
-    words = f"ModelError: {caught.value}"
-    saved["run"] = {name: value for name, value in saved["run"].items() if name != "branch"} | {"error": words}
-    again = load(loop.plan, saved).run
-    assert (str(again.error), again.stop_reason, again.history) == (words, "error", loop.run.history)
 
 
 # Asks

@@ -25,9 +25,9 @@ from acorn._drive.load import check_fit, stored_failure
 from acorn._formats.blobs import BlobReader, save_text, to_saved_data
 from acorn._formats.json import excerpt
 from acorn._formats.schema.shape import Shape
+from acorn._history.saved_form import read_instance
 from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import MODEL_OBJECT
-from acorn._record.saved_form import read_instance
 from acorn.errors import DeclarationError
 from acorn.journal import Entry
 from acorn.record import Run

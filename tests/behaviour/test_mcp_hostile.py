@@ -118,7 +118,7 @@ def test_mcp_schema_default_keys_are_not_pinned_or_sent(tmp_path: Path) -> None:
     assert "zebra" not in pinned
     assert '"default": "*** (sha256 ' in pinned
     run("zebratoken")
-    with pytest.raises(AcornError, match="differ from those in") as raised:
+    with pytest.raises(AcornError, match="differ from the pinned tools in") as raised:
         run("anothertoken")
     assert "another" not in str(raised.value)
 
@@ -147,14 +147,17 @@ def test_mcp_server_error_text_is_in_no_span(tmp_path: Path) -> None:
     assert not [span for span in spans if "zebra" in span]
 
 
-NO_ANSWER = "Tool error: ServerError: the answer of the server is no message of MCP"
+NO_ANSWER = "Tool error: ServerError: the answer of the server is not an MCP message"
 RUDE = {
     "twice": "first",
     "junk": "behind junk",
     "list": NO_ANSWER,
     "deep": NO_ANSWER,
     "half": NO_ANSWER,
-    "empty": "Tool error: ServerError: the result of the server is not as MCP has it: content: Field required",
+    "empty": (
+        "Tool error: ServerError: the result of the server does not follow the MCP specification: "
+        "content: Field required"
+    ),
     "chatter": "behind chatter",
 }
 
@@ -180,7 +183,7 @@ def test_mcp_server_that_never_ends_is_killed(tmp_path: Path, how: str, words: s
 
 
 def test_mcp_tool_name_offered_twice_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(AcornError, match="offers `echo` twice"):
+    with pytest.raises(AcornError, match="offers two tools named `echo`"):
         Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", "doubles").server])("x")
 
 
@@ -356,7 +359,7 @@ def test_mcp_url_that_is_a_key_is_not_pinned_or_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [(401, "HTTP status 401.*check the key in `headers`"), (404, "HTTP status 404.*check the path of the address")],
+    [(401, "HTTP status 401.*Check the key in `headers`"), (404, "HTTP status 404.*Check the path of the URL")],
 )
 def test_mcp_rejecting_url_reports_http_status(status: int, words: str) -> None:
     with rude(status) as address, pytest.raises(AcornError, match=words):
@@ -377,12 +380,12 @@ async def asks_later(name: str, arguments: dict[str, Any]) -> bool:
         ("ftp://example.com/mcp", {}, "must be a command or an `http` or `https` URL"),
         ("http://[::1", {}, "must be a command or an `http` or `https` URL"),
         ("http://", {}, "must be a command or an `http` or `https` URL"),
-        ("time", {"env": {"API_TOKEN": "zebratoken", "DEPTH": 1}}, "'DEPTH' has a `int`"),
+        ("time", {"env": {"API_TOKEN": "zebratoken", "DEPTH": 1}}, "the value of 'DEPTH' has the type `int`"),
         ("time", {"env": "zebra"}, "must be a dict of strings, got a `str`"),
         (
             "http://a/mcp",
             {"headers": {"Authorization": "Bearer zebra\n"}},
-            "without line ends, but 'Authorization' has a",
+            "without line ends, but the value of 'Authorization' contains a line end",
         ),
         ("http://a/mcp", {"auth": "zebra"}, "got a `str`. Set a key with `headers="),
         ("time", {"cwd": "nowhere-at-all"}, "`cwd` .* must be an existing folder, got 'nowhere-at-all'"),
@@ -445,7 +448,7 @@ def test_mcp_choices_with_hidden_text_are_not_offered(tmp_path: Path) -> None:
     server = MCPServer(sys.executable, [str(tmp_path / "quick.py"), str(tmp_path / "diary")])
     model = ScriptedModel([calling("ask"), finish("done")])
     (result,) = results(Human(model=model, tools=[server]).run("x"))
-    assert "hides characters that nobody can see in the choices" in result
+    assert "the choices of the server's form contain invisible characters" in result
     assert not asked
 
 

@@ -93,7 +93,7 @@ def finish(output: Any = _UNSET, /, **fields: Any) -> Reply:
         names = ", ".join(f"`{name}`" for name in fields)
         raise TypeError(f"`finish` accepts an output or its fields, not both. It received {output!r} and {names}.")
     if isinstance(output, BaseModel) and not isinstance(output, RootModel):
-        # acorn always accepts field names, but not always aliases. It rejects computed fields, which `round_trip` omits.
+        # acorn always accepts field names, not always aliases. It rejects computed fields, which `round_trip` omits.
         return Reply(calls=[RawCall(None, FINISH, output.model_dump_json(by_alias=False, round_trip=True))])
     return Reply(calls=[RawCall(None, FINISH, to_json({RESULT: output}).decode())])
 

@@ -26,8 +26,8 @@ from pydantic_core import to_json
 
 from acorn._inside import FINISH, RESULT, example_value, is_finish_result, text_of
 from acorn.errors import ModelError
-from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RawCall, is_retryable
-from acorn.models.request_body import SentMessages
+from acorn.models.port import CallDelta, Delta, ModelResponse, Price, RawCall, is_retryable
+from acorn.models.request import ModelRequest, SentMessages
 from acorn.thread import parse_thread_xml, to_messages
 from acorn.types import JsonObject, Usage
 

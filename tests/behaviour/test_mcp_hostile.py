@@ -120,7 +120,7 @@ def test_mcp_schema_default_secrets_are_redacted_in_lock_file_and_request(tmp_pa
     assert "zebra" not in pinned
     assert '"default": "*** (sha256 ' in pinned
     run("zebratoken")
-    with pytest.raises(AcornError, match="differ from those in") as raised:
+    with pytest.raises(AcornError, match="differ from the pinned tools in") as raised:
         run("anothertoken")
     assert "another" not in str(raised.value)
 
@@ -149,14 +149,17 @@ def test_mcp_server_error_text_is_not_in_spans(tmp_path: Path) -> None:
     assert not [span for span in spans if "zebra" in span]
 
 
-NO_ANSWER = "Tool error: ServerError: the answer of the server is no message of MCP"
+NO_ANSWER = "Tool error: ServerError: the answer of the server is not an MCP message"
 RUDE = {
     "twice": "first",
     "junk": "behind junk",
     "list": NO_ANSWER,
     "deep": NO_ANSWER,
     "half": NO_ANSWER,
-    "empty": "Tool error: ServerError: the result of the server is not as MCP has it: content: Field required",
+    "empty": (
+        "Tool error: ServerError: the result of the server does not follow the MCP specification: "
+        "content: Field required"
+    ),
     "chatter": "behind chatter",
 }
 
@@ -182,7 +185,7 @@ def test_mcp_server_that_does_not_exit_is_killed(tmp_path: Path, how: str, words
 
 
 def test_mcp_server_with_duplicate_tool_name_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(AcornError, match="offers `echo` twice"):
+    with pytest.raises(AcornError, match="offers two tools named `echo`"):
         Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", "doubles").server])("x")
 
 
@@ -358,7 +361,7 @@ def test_mcp_url_secret_is_redacted_in_lock_file_and_error(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [(401, "HTTP status 401.*check the key in `headers`"), (404, "HTTP status 404.*check the path of the address")],
+    [(401, "HTTP status 401.*Check the key in `headers`"), (404, "HTTP status 404.*Check the path of the URL")],
 )
 def test_mcp_rejected_connection_error_contains_http_status(status: int, words: str) -> None:
     with rude(status) as address, pytest.raises(AcornError, match=words):
@@ -379,12 +382,12 @@ async def asks_later(name: str, arguments: dict[str, Any]) -> bool:
         ("ftp://example.com/mcp", {}, "must be a command or an `http` or `https` URL"),
         ("http://[::1", {}, "must be a command or an `http` or `https` URL"),
         ("http://", {}, "must be a command or an `http` or `https` URL"),
-        ("time", {"env": {"API_TOKEN": "zebratoken", "DEPTH": 1}}, "'DEPTH' has a `int`"),
+        ("time", {"env": {"API_TOKEN": "zebratoken", "DEPTH": 1}}, "the value of 'DEPTH' has the type `int`"),
         ("time", {"env": "zebra"}, "must be a dict of strings, got a `str`"),
         (
             "http://a/mcp",
             {"headers": {"Authorization": "Bearer zebra\n"}},
-            "without line ends, but 'Authorization' has a",
+            "without line ends, but the value of 'Authorization' contains a line end",
         ),
         ("http://a/mcp", {"auth": "zebra"}, "got a `str`. Set a key with `headers="),
         ("time", {"cwd": "nowhere-at-all"}, "`cwd` .* must be an existing folder, got 'nowhere-at-all'"),
@@ -447,7 +450,7 @@ def test_mcp_choices_with_hidden_characters_are_rejected_before_on_human(tmp_pat
     server = MCPServer(sys.executable, [str(tmp_path / "quick.py"), str(tmp_path / "diary")])
     model = ScriptedModel([calling("ask"), finish("done")])
     (result,) = results(Human(model=model, tools=[server]).run("x"))
-    assert "hides characters that nobody can see in the choices" in result
+    assert "the choices of the server's form contain invisible characters" in result
     assert not asked
 
 

@@ -259,7 +259,7 @@ def test_mcp_unknown_name_in_allow_list_raises_before_call(tmp_path: Path, optio
 
     options: dict[str, Any] = {option: ["ecko"]}
     server = Odd(tmp_path / "diary", "paged", **options).server
-    with pytest.raises(AcornError, match=rf"`{option}` of the MCP server .* names `ecko`.*`echo`"):
+    with pytest.raises(AcornError, match=rf"`{option}` of the MCP server .* contains `ecko`.*`echo`"):
         Human(model=ScriptedModel([]), tools=[server])("x")
 
 
@@ -313,7 +313,7 @@ def test_mcp_pin_stores_definitions_and_rejects_changed_definition(tmp_path: Pat
     pinned = json.loads(lock.read_text())
     (known,) = pinned["servers"].values()
     assert list(known) == ["echo"]
-    with pytest.raises(AcornError, match=r"differ from those in") as caught:
+    with pytest.raises(AcornError, match=r"differ from the pinned tools in") as caught:
         ask()
     assert '-    "description": "Do echo 1.",' in str(caught.value)
     assert '+    "description": "Do echo 2.",' in str(caught.value)
@@ -334,7 +334,7 @@ def test_mcp_new_tool_with_pin_is_rejected(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("[]", "was not written by `pin`"), ("[" * 100_000, "the `pin` of an MCP server: maximum recursion depth")],
+    [("[]", "is not a pin file"), ("[" * 100_000, "the `pin` of an MCP server: maximum recursion depth")],
 )
 def test_mcp_invalid_lock_file_is_rejected(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "mcp.lock").write_text(text)
@@ -345,7 +345,7 @@ def test_mcp_invalid_lock_file_is_rejected(tmp_path: Path, text: str, words: str
 
 def test_mcp_unwritable_lock_file_raises_error_with_path(tmp_path: Path) -> None:
     server = Odd(tmp_path / "diary", "paged", pin=tmp_path / "missing" / "mcp.lock").server
-    with pytest.raises(AcornError, match=r"missing/mcp.lock`, .* server: No such file or directory\.$"):
+    with pytest.raises(AcornError, match=r"missing/mcp.lock`, .* server: No such file or directory\. Use a file in"):
         Worker(model=ScriptedModel([]), tools=[server])("x")
 
 
@@ -469,7 +469,7 @@ def test_mcp_server_that_died_between_calls_is_restarted(tmp_path: Path, script:
     [
         ("broken", r"The MCP server `python.*`.*It wrote:\n.*\nImportError: no module named `secret_sauce`"),
         ("silent", r"did not answer within 0.5 s"),
-        ("shapeless", r"is not as MCP has it: tools.0.inputSchema.type: Field required\)\."),
+        ("shapeless", r"does not follow the MCP specification: tools.0.inputSchema.type: Field required\)\."),
     ],
 )
 def test_mcp_server_that_fails_to_start_raises_error_with_reason(

@@ -33,7 +33,7 @@ _KEY_FORMS = re.compile(
     r"|(?<=[Bb]earer )[^\s\"',}]{6,}"
 )
 _MIN_LENGTH = 6
-"""The minimum length of a secret, in characters. A shorter value is not redacted, because it may be an ordinary word."""
+"""The minimum number of characters in a secret. A shorter value is not redacted, because it may be an ordinary word."""
 _REDACTED = "***"
 
 

@@ -129,7 +129,7 @@ def test_fork_wrong_arguments_are_one_line(acorn: Acorn, store: Path, run_id: st
         assert (ended.code, ended.out) == (2, ""), (words, ended)
         assert told in ended.err
         assert "Traceback" not in ended.err
-    (tmp_path / "bad.json").write_text('{"format": 2}', encoding="utf-8")
+    (tmp_path / "bad.json").write_text('{"format": 1}', encoding="utf-8")
     ended = acorn("fork", "bad.json", "--before", 2, "--agent", SCOUT)
     assert ended.code == 2
     assert "is not a saved run" in ended.err

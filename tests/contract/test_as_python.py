@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from acorn import File, Image, Run, runs
-from acorn._record.saved_form import read_entries, write_entry
+from acorn._history.saved_form import read_entries, write_entry
 from acorn.stores.memory import MemoryStore
 from acorn.testing.as_python import as_python
 

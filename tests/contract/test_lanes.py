@@ -22,8 +22,9 @@ from tools.write_prices import TABLE, prices
 from acorn import ModelError
 from acorn.models.assemble import Assembly
 from acorn.models.failures import forget_rejections
-from acorn.models.port import Model, ModelRequest
+from acorn.models.port import Model
 from acorn.models.providers import prices_of
+from acorn.models.request import ModelRequest
 from acorn.models.resolve import resolve
 from acorn.testing import Reply, call
 from acorn.types import Usage

@@ -25,7 +25,8 @@ from acorn import DeclarationError, ModelError, module, tool
 from acorn.models.local.download import KNOWN, fetch
 from acorn.models.local.engine import EngineJob
 from acorn.models.local.model import LocalModel
-from acorn.models.port import ModelRequest, Price
+from acorn.models.port import Price
+from acorn.models.request import ModelRequest
 
 MODEL = "local/smollm2"
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"

@@ -18,8 +18,7 @@ from tests.loopback import EVENTS, Fault, Loopback, Request, anthropic_stream
 from tests.loopback_gemini import gemini, gemini_answer, gemini_answers, signature
 
 from acorn import ModelError, Run, Step, module, tool
-from acorn.models.port import ModelRequest
-from acorn.models.request_body import SentMessages, SentPart
+from acorn.models.request import ModelRequest, SentMessages, SentPart
 from acorn.models.resolve import resolve
 from acorn.testing import Reply, call, finish
 

@@ -12,7 +12,7 @@ from tests.loopback_responses import responses_stream
 
 from acorn import ModelError, Step, module, tool
 from acorn.models.lanes.openai_responses import OpenAIResponses
-from acorn.models.port import ModelRequest
+from acorn.models.request import ModelRequest
 from acorn.testing import Reply, call, finish
 
 Json = dict[str, Any]

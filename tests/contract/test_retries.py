@@ -336,6 +336,7 @@ def test_timeout_error_says_what_to_do(wire: Wire, asked: Any) -> None:
     assert "no response in time" in str(error)
     assert "`timeout`" in str(error)
     assert error.status is None
+    assert error.timed_out
 
 
 OPENAI_SAYS: dict[str, tuple[Fault, str]] = {

@@ -13,7 +13,8 @@ from tests.loopback import Fault, Loopback
 
 from acorn import DeclarationError, ModelError, Step, module, tool
 from acorn._formats.schema.generate import close_objects, is_strict
-from acorn.models.port import ModelRequest, takes_strict
+from acorn.models.port import takes_strict
+from acorn.models.request import ModelRequest
 from acorn.models.resolve import resolve
 from acorn.testing import Reply, ScriptedModel, call, finish
 

@@ -22,7 +22,7 @@ from tests.waiting import AGES, PATIENCE, comes_true, waiting_for_nothing
 from acorn import ModelError, module
 from acorn.models.lanes.anthropic import Anthropic
 from acorn.models.lanes.http import Post, send
-from acorn.models.port import ModelRequest
+from acorn.models.request import ModelRequest
 from acorn.testing import finish
 
 WAYS = ["sync", "async"]

@@ -21,8 +21,8 @@ from acorn._formats.schema.problems import Problem, find_problems, public_proble
 from acorn._formats.schema.shape import Shape, describe_problem
 from acorn._formats.xml.decode import read_xml
 from acorn._formats.xml.encode import error_document, skeleton
+from acorn._history.saved_form import read_instance_json
 from acorn._machine.state import State
-from acorn._record.saved_form import read_instance_json
 from acorn.errors import ModelError, ParseError
 from acorn.models.port import Model, ModelResponse
 from acorn.record import Run

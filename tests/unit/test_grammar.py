@@ -22,7 +22,7 @@ from tests.unit.random_schemas import PATTERNS, hostile, schema
 from acorn._formats.schema.generate import schema_of
 from acorn.models.local.grammar.build import GrammarLimits, ImpossibleError, grammar
 from acorn.models.local.grammar.schema import UnreadableError
-from acorn.models.local.prompt import flatten
+from acorn.models.local.model import to_text_messages
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
 ROUNDS = 2000 if TORTURE else 200
@@ -332,7 +332,7 @@ def test_no_schema_raises_bare_error(seed: int) -> None:
     except (ImpossibleError, UnreadableError):
         return
     json.loads(made.write(random.Random(seed)))
-    flatten([], [{"name": "tool", "parameters": wanted}], is_small=True)
+    to_text_messages([], [{"name": "tool", "parameters": wanted}], is_small=True)
 
 
 def test_schema_containing_itself_is_used_once() -> None:

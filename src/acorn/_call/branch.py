@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from acorn._base.interrupts import StopSignal
 from acorn._call.plan import plan_for
-from acorn._declare.agent import AgentBase
+from acorn._declare.module_base import AgentBase
 from acorn._declare.spec_cache import Branch, check_branch, current_overrides, instance_of
 from acorn._drive.async_driver import adrive
 from acorn._drive.bridge import run_concurrently

@@ -12,9 +12,9 @@ from typing import Any, get_args
 from acorn._drive.commit import to_saved_run, translate_read_errors
 from acorn._formats.blobs import BlobReader
 from acorn._formats.json import excerpt, to_json_data
+from acorn._history.saved_form import read_entries, read_record
+from acorn._machine.human_input import check_answer
 from acorn._machine.saved_run import attach_branch_records
-from acorn._machine.tool_calls import check_answer
-from acorn._record.saved_form import read_entries, read_record
 from acorn.errors import StoreError
 from acorn.journal import Entry
 from acorn.record import Run

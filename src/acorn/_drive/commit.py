@@ -17,9 +17,9 @@ from typing import NamedTuple
 from acorn._base.interrupts import is_signal
 from acorn._formats.blobs import BlobReader, save_texts, to_saved_data
 from acorn._formats.json import describe_error, shorten
+from acorn._history.saved_form import FORMAT, fields_of, write_record
 from acorn._machine.machine import Machine
 from acorn._machine.saved_run import StepProgress, save_new, save_record
-from acorn._record.saved_form import FORMAT, fields_of, write_record
 from acorn.errors import AcornError, StoreError
 from acorn.record import Run
 from acorn.stores.lease import claim_of, start_heartbeat, stop_heartbeat
@@ -194,7 +194,7 @@ class RunCommitter:
             cost=run.cost,
             seconds=run.journal.now,
             stop_reason=run.stop_reason,
-            error=None if error is None else shorten(error["words"]),
+            error=None if error is None else shorten(error["message"]),
         )
 
     def _texts(self, parts: Sequence[object]) -> list[str]:
@@ -267,7 +267,7 @@ def to_saved_run(stored: StoredRun, blobs: BlobReader) -> JsonObject:
     if facts.stop_reason is None:  # The record is from the start of the run, or from before it was resumed.
         usage = fields_of(facts.usage)
         now = {"model": facts.model, "steps": facts.steps, "usage": usage, "cost": facts.cost, "seconds": facts.seconds}
-        record["run"] |= {**now, "stop_reason": None, "error": None, "output": None, "waits_for": None}
+        record["run"] |= {**now, "stop_reason": None, "error": None, "output": None, "requests": None}
     return {
         **record,
         "branch": None if stored.header.branch is None else blobs.read(stored.header.branch),

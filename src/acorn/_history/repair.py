@@ -14,7 +14,7 @@ from pydantic_core import from_json
 
 from acorn._formats.json import to_json_text
 from acorn._history.history import call_ids, tool_message, user_message
-from acorn.models.request_body import strip_signature
+from acorn.models.request import strip_signature
 from acorn.record import Message
 from acorn.types import Content, JsonObject, JsonValue, is_json_object
 

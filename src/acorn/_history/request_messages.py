@@ -32,7 +32,7 @@ from acorn._history.repair import (
     unique_ids,
 )
 from acorn.errors import AcornError
-from acorn.models.request_body import SentMessages, SentPart, media_of
+from acorn.models.request import SentMessages, SentPart, media_of
 from acorn.record import Message
 from acorn.types import JsonValue
 

@@ -137,7 +137,7 @@ class Branches:
         budget = Budget(self.plan.spec.owner, limits, self.state.meter.spent)
         known = {tool.name: tool for tool in (*self.builder.toolset.tools, *self._changed()[1])}
         deps = self.run.deps if plan.deps is None else plan.deps
-        check_deps(plan.spec.owner, plan.deps_type, deps)
+        check_deps(plan.spec.owner, plan.spec.deps_type, deps)
         return replace(
             plan,
             spec=spec,

@@ -69,8 +69,6 @@ class Plan:
     """The part of another run that a forked run starts with."""
     deps: Any = None
     """The value from `using(deps=...)`."""
-    deps_type: Any = Any
-    """The type that the class declares for its dependencies."""
     branches: Mapping[str, BranchTool] = field(default_factory=dict[str, BranchTool])
     start: Callable[[AgentTool], BranchTool] | None = None
     """Turns an agent that is a tool into a branch that inherits nothing."""

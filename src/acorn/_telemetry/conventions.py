@@ -19,7 +19,7 @@ from typing_extensions import TypeIs
 from acorn._formats.json import to_json_data
 from acorn._formats.redact import find_secrets, redact, redact_by_name
 from acorn.journal import ModelResponded
-from acorn.models.request_body import strip_signature
+from acorn.models.request import strip_signature
 from acorn.types import (
     Content,
     JsonObject,

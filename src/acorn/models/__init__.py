@@ -4,15 +4,7 @@ A *lane* is the path of a request to its provider. `lanes/` holds the native lan
 through `litellm/`, and `local/` runs a model in this process. `resolve.py` chooses one of them for a declared model.
 """
 
-from acorn.models.port import (
-    CallDelta,
-    Delta,
-    Model,
-    ModelRequest,
-    ModelResponse,
-    Price,
-    RawCall,
-    StreamingModel,
-)
+from acorn.models.port import CallDelta, Delta, Model, ModelResponse, Price, RawCall, StreamingModel
+from acorn.models.request import ModelRequest
 
 __all__ = ["CallDelta", "Delta", "Model", "ModelRequest", "ModelResponse", "Price", "RawCall", "StreamingModel"]

@@ -20,7 +20,8 @@ from pydantic_core import to_json
 
 from acorn._declare.tools.collect import FINISH
 from acorn._formats.redact import find_secrets, redact, redact_by_name
-from acorn.models.port import ModelRequest, is_retryable
+from acorn.models.port import is_retryable
+from acorn.models.request import ModelRequest
 from acorn.types import JsonObject, is_json_object
 
 NO_CONNECTION = "no connection"

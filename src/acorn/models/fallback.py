@@ -32,7 +32,6 @@ from acorn.models.lanes.lane import REASONING_KEYS
 from acorn.models.port import (
     Delta,
     Model,
-    ModelRequest,
     ModelResponse,
     Price,
     RequestNotSupportedError,
@@ -44,6 +43,7 @@ from acorn.models.port import (
     takes_strict,
     thinks,
 )
+from acorn.models.request import ModelRequest
 from acorn.types import Fallback, JsonObject, Usage, is_json_object
 
 _MOST_ENTRIES = 10_000
@@ -333,6 +333,7 @@ class _ChainAttempts:
             status=last.status,
             retryable=last.retryable,
             retry_after=last.retry_after,
+            timed_out=any(error.timed_out for error in errors),
         ) from (ExceptionGroup("The errors of the models in the list", errors) if len(errors) > 1 else last)
 
 

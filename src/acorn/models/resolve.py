@@ -12,7 +12,7 @@ from acorn._declare.settings import settings_in
 from acorn.errors import DeclarationError
 from acorn.models.circuit_breaker import CIRCUITS
 from acorn.models.fallback import FallbackChain, FallbackLink, reasoning_reader
-from acorn.models.limits.throttle import Throttle
+from acorn.models.limits.limiter import LimitWrapper
 from acorn.models.port import Model, is_model
 from acorn.models.retry import RetryingModel, RetryPolicy
 from acorn.types import JsonObject, is_json_object, is_list_or_tuple, is_mapping
@@ -33,9 +33,9 @@ class _Adapter(NamedTuple):
             return False
         return not self.is_lane or (not _wants_litellm(config) and import_module(self.module).supports(config))
 
-    def create(self, config: JsonObject, throttle: Throttle | None) -> Model:
+    def create(self, config: JsonObject, add_limits: LimitWrapper | None) -> Model:
         create: Callable[[JsonObject], Model] = getattr(import_module(self.module), self.factory)
-        model = apply_throttle(create(config), throttle)
+        model = apply_limits(create(config), add_limits)
         return RetryingModel(model, RetryPolicy.of(config)) if self.is_retried else model
 
 
@@ -68,33 +68,33 @@ def _wants_litellm(config: JsonObject) -> bool:
     return bool(lane == "litellm")
 
 
-def apply_throttle(model: Model, throttle: Throttle | None) -> Model:
+def apply_limits(model: Model, add_limits: LimitWrapper | None) -> Model:
     """Return a model that keeps to its rate limits.
 
     A model with a method `wrap_inner` may send several requests to the model that it wraps. There the inner model is
     throttled.
     """
-    if throttle is None:
+    if add_limits is None:
         return model
     wrap_inner: Callable[[Callable[[Model], Model]], Model] | None = getattr(model, "wrap_inner", None)
-    return throttle(model) if wrap_inner is None else wrap_inner(partial(apply_throttle, throttle=throttle))
+    return add_limits(model) if wrap_inner is None else wrap_inner(partial(apply_limits, add_limits=add_limits))
 
 
-def resolve(declared: Any, owner: str, throttle: Throttle | None = None) -> Model:
+def resolve(declared: Any, owner: str, add_limits: LimitWrapper | None = None) -> Model:
     """Return the model for the declaration in the class `owner`."""
     if declared is None:
         raise DeclarationError(
             f"`{owner}.model` is not set. Declare it on the class, or pass it: `{owner}(model='openai/gpt-4o')`."
         )
     if is_model(declared):
-        return apply_throttle(declared, throttle)
+        return apply_limits(declared, add_limits)
     if is_list_or_tuple(declared):
-        return FallbackChain([_link(member, resolve(member, owner, throttle)) for member in declared])
+        return FallbackChain([_link(member, resolve(member, owner, add_limits)) for member in declared])
     config = declared if is_json_object(declared) else {"model": declared}
     name = str(config.get("model") or config.get("id"))
     try:
         adapter = next(adapter for adapter in _ADAPTERS if adapter.handles(name, config))
-        return adapter.create(config, throttle)
+        return adapter.create(config, add_limits)
     except DeclarationError as error:
         raise DeclarationError(f"`{owner}.model` cannot be used: {error}") from error
 

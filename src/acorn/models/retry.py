@@ -23,7 +23,6 @@ from acorn.errors import DeclarationError, ModelError
 from acorn.models.port import (
     Delta,
     Model,
-    ModelRequest,
     ModelResponse,
     ModelWrapper,
     RetryEvent,
@@ -32,6 +31,7 @@ from acorn.models.port import (
     close_stream,
     report_retry,
 )
+from acorn.models.request import ModelRequest
 from acorn.types import JsonObject
 
 

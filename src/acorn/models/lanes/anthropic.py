@@ -20,9 +20,9 @@ from acorn.models.lanes.lane import (
     supports_keys,
 )
 from acorn.models.lanes.native import NativeModel
-from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
+from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
 from acorn.models.providers import TokenCounts, check_key, find_api_key, prices_of
-from acorn.models.request_body import unsupported_kind
+from acorn.models.request import ModelRequest, unsupported_kind
 from acorn.types import JsonObject, JsonValue, Usage
 
 _ADDRESS = "https://api.anthropic.com"

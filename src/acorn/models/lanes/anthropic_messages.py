@@ -17,8 +17,7 @@ from itertools import dropwhile
 from pydantic_core import from_json, to_json
 
 from acorn.models.lanes.lane import BLOCKS_KEY, cache_marks, drop_trailing_reasoning, part_payload
-from acorn.models.port import ModelRequest
-from acorn.models.request_body import AdapterCache, portable_id
+from acorn.models.request import AdapterCache, ModelRequest, portable_id
 from acorn.types import Content, JsonObject, is_json_list
 
 _TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml")

@@ -11,8 +11,9 @@ from collections.abc import Collection
 from typing import Protocol
 
 from acorn.models.lanes.http import basic_auth_of, is_http_url, split_url
-from acorn.models.port import PRICE_KEYS, Delta, ModelRequest, ModelResponse
+from acorn.models.port import PRICE_KEYS, Delta, ModelResponse
 from acorn.models.providers import TokenCounts
+from acorn.models.request import ModelRequest
 from acorn.types import JsonObject, JsonValue
 
 ADDRESS_KEYS = ("api_base", "base_url", "api_key", "headers", "extra_headers")

@@ -35,8 +35,9 @@ from acorn.models.lanes.http import Post, ResponseTimeoutError, TransportError, 
 from acorn.models.lanes.http_async import asend
 from acorn.models.lanes.http_response import EventParser
 from acorn.models.lanes.lane import COMMON_KEYS, Lane, ProviderError, UnsupportedContentError
-from acorn.models.port import Delta, ModelRequest, ModelResponse, Price, RequestNotSupportedError, ResendError, price_in
+from acorn.models.port import Delta, ModelResponse, Price, RequestNotSupportedError, ResendError, price_in
 from acorn.models.providers import TokenCounts, custom_address, prices_of
+from acorn.models.request import ModelRequest
 from acorn.models.retry import DEFAULT_TIMEOUT, connect_timeout, parse_retry_after, parse_timeout
 from acorn.types import JsonObject, JsonValue
 
@@ -278,6 +279,7 @@ class NativeModel:
             status=failure.status,
             retryable=failure.is_retryable,
             retry_after=retry_after,
+            timed_out=failure.problem == TIMED_OUT,
         ) from cause
 
 

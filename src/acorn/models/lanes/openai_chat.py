@@ -30,9 +30,9 @@ from acorn.models.lanes.openai_shared import (
     takes_effort,
     token_counts,
 )
-from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
+from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
 from acorn.models.providers import TokenCounts, custom_address
-from acorn.models.request_body import unsupported_url, with_portable_ids
+from acorn.models.request import ModelRequest, unsupported_url, with_portable_ids
 from acorn.types import JsonObject, JsonValue, Usage, is_json_object
 
 _SETTINGS = (

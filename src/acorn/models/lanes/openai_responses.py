@@ -40,9 +40,9 @@ from acorn.models.lanes.openai_shared import (
     token_counts,
     usage_of,
 )
-from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse
+from acorn.models.port import CallDelta, Delta, ModelResponse
 from acorn.models.providers import TokenCounts, custom_address
-from acorn.models.request_body import portable_id, unsupported_kind
+from acorn.models.request import ModelRequest, portable_id, unsupported_kind
 from acorn.types import JsonObject, JsonValue
 
 _SETTINGS = (

@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from pydantic_core import to_json
 
 from acorn.models.lanes.lane import ITEMS_KEY, ProviderError, apply_user_headers, drop_trailing_reasoning, part_payload
-from acorn.models.port import ModelRequest, RawCall
+from acorn.models.port import RawCall
 from acorn.models.providers import TokenCounts, check_key, find_api_key, prices_of
+from acorn.models.request import ModelRequest
 from acorn.types import Content, JsonObject, JsonValue, Usage
 
 _ADDRESS = "https://api.openai.com/v1"

@@ -59,16 +59,9 @@ from acorn.models.litellm.translate import (
     with_blocks,
     with_documents,
 )
-from acorn.models.port import (
-    Delta,
-    ModelRequest,
-    ModelResponse,
-    Price,
-    RequestNotSupportedError,
-    ResendError,
-    price_in,
-)
+from acorn.models.port import Delta, ModelResponse, Price, RequestNotSupportedError, ResendError, price_in
 from acorn.models.providers import check_key, custom_address, provider_in_id
+from acorn.models.request import ModelRequest
 from acorn.models.retry import DEFAULT_TIMEOUT, parse_retry_after, parse_timeout
 from acorn.types import JsonObject, JsonValue
 
@@ -385,6 +378,7 @@ class LiteLLMModel:
             status=failure.status,
             retryable=failure.is_retryable,
             retry_after=parse_retry_after(failure.headers.get("retry-after")),
+            timed_out=failure.problem == TIMED_OUT,
         )
 
 

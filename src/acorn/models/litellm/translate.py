@@ -26,8 +26,8 @@ from acorn.models.lanes.anthropic_messages import block_of, blocks_to_send, gues
 from acorn.models.lanes.lane import BLOCKS_KEY, cache_marks
 from acorn.models.lanes.openai_chat import STOP_REASONS
 from acorn.models.litellm.library import library
-from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, RawCall
-from acorn.models.request_body import SentMedium, unsupported_kind, unsupported_url
+from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
+from acorn.models.request import ModelRequest, SentMedium, unsupported_kind, unsupported_url
 from acorn.types import JsonObject, JsonValue, Usage
 
 # Requests

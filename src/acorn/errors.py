@@ -86,6 +86,8 @@ class ModelError(AcornError):
     """Whether the same request may succeed later."""
     retry_after: float | None
     """The seconds to wait, if the provider named them."""
+    timed_out: bool
+    """Whether the provider did not respond in time."""
 
     def __init__(
         self,
@@ -95,12 +97,14 @@ class ModelError(AcornError):
         status: int | None = None,
         retryable: bool = False,
         retry_after: float | None = None,
+        timed_out: bool = False,
     ) -> None:
         super().__init__(message)
         self.provider = provider
         self.status = status
         self.retryable = retryable
         self.retry_after = retry_after
+        self.timed_out = timed_out
 
 
 class LimitError(AcornError):

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acorn.web.page.events import PREVIEW_LIMIT, EventTextBuffer, OpenResponses, merge_events, page_event
-from acorn.web.redact import PageRedactor, json_bytes
+from acorn.web.page.site import OpenResponses
+from acorn.web.page.streams import EventTextBuffer, merge_events, page_event
+from acorn.web.redact import PREVIEW_LIMIT, PageRedactor, json_bytes
 
 RUNS = st.sampled_from(["root", "one"])
 EVENTS = st.lists(

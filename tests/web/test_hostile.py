@@ -16,7 +16,7 @@ from acorn import StoreError
 from acorn.stores.memory import MemoryStore
 from acorn.stores.sqlite.store import SQLiteStore
 from acorn.thread import dump_events
-from acorn.web.page.run_index import read_file
+from acorn.web.page.run_index import load_saved_run
 
 
 def saved(path: Path, question: str = "search acorns") -> tuple[Path, dict[str, Any]]:
@@ -63,7 +63,7 @@ def test_two_files_of_one_name_have_two_addresses(tmp_path: Path) -> None:
 
 BROKEN = [
     *(b"", b"{", b"[]x", b"null", b"5", b"\xff\xfe", b"[1, 2]", b'[{"type": "odd"}]'),
-    *(b'{"format": 99}', b'{"format": "2"}', b'{"format": 2, "run": []}', b'{"format": 2, "run": {}, "journal": 5}'),
+    *(b'{"format": 99}', b'{"format": "1"}', b'{"format": 1, "run": []}', b'{"format": 1, "run": {}, "journal": 5}'),
     *(b"[" * 100_000, b'{"a":' * 100_000),
 ]
 
@@ -73,7 +73,7 @@ def test_invalid_file_is_reported(tmp_path: Path, text: bytes) -> None:
     file = tmp_path / "run.json"
     file.write_bytes(text)
     with pytest.raises(StoreError, match=r"run\.json"):
-        read_file(file)
+        load_saved_run(file)
     app = site(files=[file])
     assert get(app, "/api/runs/run/view").status_code == 409
     assert "run.json" in get(app, "/api/runs").json()["runs"][0]["error"]
@@ -111,7 +111,7 @@ def test_too_large_file_is_not_read(tmp_path: Path) -> None:
     with file.open("wb") as made:
         made.truncate(300_000_000)
     with pytest.raises(StoreError, match="too large"):
-        read_file(file)
+        load_saved_run(file)
 
 
 def test_store_with_damaged_runs_shows_others(tmp_path: Path) -> None:

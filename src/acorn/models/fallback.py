@@ -345,6 +345,7 @@ class _ChainAttempts:
             status=last.status,
             retryable=last.retryable,
             retry_after=last.retry_after,
+            timed_out=any(error.timed_out for error in errors),
         ) from (ExceptionGroup("The errors of the models in the list", errors) if len(errors) > 1 else last)
 
 

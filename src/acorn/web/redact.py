@@ -17,7 +17,11 @@ from acorn._inside import find_secrets, redact, to_json_data
 from acorn.types import is_json_object, is_list_or_tuple
 
 TEXT_LIMIT = 200_000
-"""Characters of one text in a detail view."""
+"""The maximum number of characters of one text in a detail view."""
+STREAM_LIMIT = 20_000
+"""The maximum number of characters of one text in a stream."""
+PREVIEW_LIMIT = 140
+"""The maximum number of characters of the preview of a row."""
 
 _MASK = "***"
 _MIN_PREFIX = 4

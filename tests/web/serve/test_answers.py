@@ -108,6 +108,19 @@ def test_retry_after_of_provider_is_passed_on() -> None:
     assert answer.json()["error"]["retryable"] is True
 
 
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ModelError("no answer", timed_out=True), 504),
+        (ModelError("no answer", status=408), 504),
+        (ModelError("the text `(no response in time)` alone", status=500), 502),
+    ],
+)
+def test_model_timeout_is_gateway_timeout(error: ModelError, status: int) -> None:
+    answer = post(app(Greeter(model=ScriptedModel([error]))), "/run", {})
+    assert (answer.status_code, answer.json()["error"]["type"]) == (status, "model")
+
+
 def test_stream_sends_chunks_and_result(clerk: Any) -> None:
     answer = post(clerk, "/stream", {"question": "refund x"})
     assert answer.headers["content-type"].startswith("text/event-stream")

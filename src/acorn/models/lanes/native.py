@@ -286,6 +286,7 @@ class NativeModel:
             status=failure.status,
             retryable=failure.is_retryable,
             retry_after=retry_after,
+            timed_out=failure.problem == TIMED_OUT,
         ) from cause
 
 

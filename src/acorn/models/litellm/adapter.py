@@ -378,6 +378,7 @@ class LiteLLMModel:
             status=failure.status,
             retryable=failure.is_retryable,
             retry_after=parse_retry_after(failure.headers.get("retry-after")),
+            timed_out=failure.problem == TIMED_OUT,
         )
 
 

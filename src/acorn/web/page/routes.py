@@ -24,13 +24,12 @@ from acorn.types import JsonObject, is_json_object
 from acorn.web.guard import LOOPBACK, BodyTimeoutError, BodyTooLargeError, PageGuard
 from acorn.web.page.agent import agent_json, read_fork_request
 from acorn.web.page.align import align
-from acorn.web.page.events import STREAM_LIMIT, entry_event
 from acorn.web.page.files import SHELL, StaticFile, read_static_files, row_details
-from acorn.web.page.rows import Row
-from acorn.web.page.run_index import RunView, StoreRunIndex
+from acorn.web.page.rows import Row, entry_event
+from acorn.web.page.run_index import RunFilter, RunView, StoreRunIndex
 from acorn.web.page.site import NO_LIMIT, BusyError, Site, make_site
 from acorn.web.page.streams import STORED, live_events, row_events, stored_events
-from acorn.web.redact import TEXT_LIMIT, PageRedactor, json_bytes
+from acorn.web.redact import STREAM_LIMIT, TEXT_LIMIT, PageRedactor, json_bytes
 
 _LIST_LIMIT = 200
 """Characters of one text in the list of runs."""
@@ -212,8 +211,8 @@ class _Api:
         if before is not None and before.tzinfo is None:
             before = before.replace(tzinfo=UTC)
         text, redactor = query.get("q", "").strip(), self._site.redactor()
-        agent = query.get("agent") or None
-        runs = await run_in_threadpool(self._site.index.list_runs, status, agent, text, before, redactor)
+        conditions = RunFilter(status, query.get("agent") or None, text, before)
+        runs = await run_in_threadpool(self._site.index.list_runs, conditions, redactor)
         return _json(200, redactor, runs._asdict(), _LIST_LIMIT)
 
     async def conversation(self, request: Request) -> Response:

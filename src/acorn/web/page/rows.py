@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from acorn._inside import FINISH, history_of, to_compact_json, to_json_data
+from acorn._inside import FINISH, describe_blobs, entry_to_json, history_of, to_compact_json, to_json_data
 from acorn.journal import (
     BranchFinished,
     BranchStarted,
@@ -36,11 +36,19 @@ from acorn.journal import (
     ToolStarted,
 )
 from acorn.types import TOOL_ERROR, ForkedFrom, JsonObject, Usage, is_json_object
-from acorn.web.page.events import PREVIEW_LIMIT, STREAM_LIMIT
-from acorn.web.redact import PageRedactor
+from acorn.web.redact import PREVIEW_LIMIT, STREAM_LIMIT, PageRedactor
 
 _FAILED_FORMS = ("error", "skipped", "stopped")
 _INVALID_FIELD = re.compile(r'<field name="([^"]*)">')
+
+Event = JsonObject
+"""A journal entry as JSON data, or a part of a response in progress."""
+
+
+def entry_event(entry: Entry) -> Event:
+    """Return an entry in its stored form, with descriptions instead of the data of images and files."""
+    event: Event = describe_blobs(to_json_data(entry_to_json(entry)))
+    return event
 
 
 @dataclass(eq=False, slots=True)

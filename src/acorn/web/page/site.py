@@ -19,6 +19,7 @@ from pathlib import Path
 import acorn
 from acorn import AcornError, DeclarationError, InputError, StoreError, StreamChunk, listen
 from acorn._inside import agent_name, describe_error, is_instance, request_to_json
+from acorn.chunk import call_index_of, has_answer_part
 from acorn.journal import Entry
 from acorn.stores.memory import MemoryStore
 from acorn.stores.open import open_store
@@ -27,7 +28,7 @@ from acorn.testing.as_python import as_python
 from acorn.types import JsonObject
 from acorn.web.page import agent as calls
 from acorn.web.page.agent import Agent, ForkRequest, describe_fork
-from acorn.web.page.events import Event, OpenResponses, chunk_event, entry_event
+from acorn.web.page.rows import Event, entry_event
 from acorn.web.page.run_index import FileRunIndex, RunIndex, RunView, StoreRunIndex
 from acorn.web.redact import PageRedactor
 
@@ -38,11 +39,52 @@ NO_LIMIT = 10**9
 CHAT = "chat "
 """The prefix of the batch name that the runs of one conversation share."""
 
+TEXT_KINDS = ("text", "reasoning")
+"""Kinds of events that contain new text of a response. The page appends the text."""
+PART_KINDS = (*TEXT_KINDS, "call", "answer")
+"""Kinds of events that contain a part of a response in progress."""
+
 Wake = Callable[[], object]
 
 
 class BusyError(AcornError):
-    """Too many runs are in progress."""
+    """The error that is raised when too many runs are in progress."""
+
+
+def chunk_event(chunk: StreamChunk, root: str) -> Event | None:
+    """Return the event for a chunk, or None if the journal contains the same information.
+
+    `root` is the id of the root run. An event with a tool call or an answer contains the chunk, which is parsed only if
+    the event is sent.
+    """
+    if chunk.tool_result is not None or chunk.run is not None:
+        return None
+    run = {"run_id": chunk.run_id or root}
+    if chunk.content:
+        return {"entry": "text", **run, "s": chunk.content}
+    if chunk.reasoning:
+        return {"entry": "reasoning", **run, "s": chunk.reasoning}
+    if call_index_of(chunk) is not None:
+        return {"entry": "call", **run, "chunk": chunk, "i": call_index_of(chunk)}
+    return {"entry": "answer", **run, "chunk": chunk} if has_answer_part(chunk) else None
+
+
+class OpenResponses:
+    """The ids of the runs with a response in progress, used to drop parts of a response that arrive too late."""
+
+    def __init__(self) -> None:
+        self._run_ids: set[str] = set()
+
+    def accepts(self, event: Event) -> bool:
+        """Update the ids after an event, and return False if the event is a part of a response that has ended."""
+        kind, run_id = event["entry"], event["run_id"]
+        if kind in PART_KINDS:
+            return run_id in self._run_ids
+        if kind == "ModelRequested":
+            self._run_ids.add(run_id)
+        elif kind in ("ModelResponded", "RunFailed", "RunInterrupted", "RunFinished"):
+            self._run_ids.discard(run_id)
+        return True
 
 
 class LiveRun:

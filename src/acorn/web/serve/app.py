@@ -33,18 +33,21 @@ from acorn.web.guard import (
     normalize_hosts,
 )
 from acorn.web.page.agent import Agent
-from acorn.web.serve.exchange import (
+from acorn.web.serve.openai_api import CompletionEvents, completion, models, read_completion
+from acorn.web.serve.openapi import openapi_document
+from acorn.web.serve.responses import (
+    ChunkEncoder,
+    ChunkEvents,
     ClientDisconnectedError,
     ErrorReply,
     Exchange,
     RejectedRequestError,
     check_finished,
+    in_batches,
+    paused_json,
     reply_for_error,
 )
-from acorn.web.serve.openai_api import CompletionEvents, completion, models, read_completion
-from acorn.web.serve.openapi import openapi_document
 from acorn.web.serve.service import CONCURRENCY, TIMEOUT, Service
-from acorn.web.serve.streams import ChunkEncoder, ChunkEvents, in_batches, paused_json
 
 MAX_BODY = 20_000_000
 """Bytes that a request body may have."""

@@ -18,8 +18,7 @@ from acorn._inside import Shape, excerpt, to_json_text
 from acorn.chunk import has_answer_part
 from acorn.types import JsonObject, is_json_list, is_json_object
 from acorn.web.redact import RedactedStream, ServiceRedactor
-from acorn.web.serve.exchange import RejectedRequestError, check_finished
-from acorn.web.serve.streams import encode_event, paused_json
+from acorn.web.serve.responses import RejectedRequestError, check_finished, encode_event, paused_json
 
 _ROLES = ("system", "developer", "user", "assistant")
 _UNSUPPORTED = ("tools", "functions", "tool_choice", "function_call", "audio", "modalities", "logprobs", "top_logprobs")

@@ -18,7 +18,7 @@ from acorn._inside import describe_agent, excerpt, is_instance
 from acorn._inside.runs import check_agent
 from acorn.web.page.agent import Agent, secrets_of
 from acorn.web.redact import ServiceRedactor
-from acorn.web.serve.exchange import (
+from acorn.web.serve.responses import (
     ClientDisconnectedError,
     CodeExitError,
     ErrorReply,

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
 from acorn._declare.generics import Deps, In, Out, read_generics
-from acorn._declare.module_base import NOT_COPIED, AgentBase, set_call_options, set_private
+from acorn._declare.module_base import NOT_COPIED, AgentBase, last_run, set_call_options, set_private
 from acorn._declare.names import check_setting_name, local_types, warn_about_misspelled_names
 from acorn._declare.settings import SETTINGS, describe_model, remove_overridden
 from acorn._declare.spec_cache import (
@@ -23,7 +23,6 @@ from acorn._declare.spec_cache import (
     class_spec,
     spec_of,
 )
-from acorn._record.last_run import last_run
 from acorn.errors import AcornError
 from acorn.record import Run, run_of
 from acorn.types import JsonObject, Request

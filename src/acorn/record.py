@@ -150,7 +150,7 @@ class Run(_RunState, Generic[Out, Deps]):
 
     def to_json(self) -> str:
         """Return the record and its branches as JSON text, without `deps` and the traceback of the error."""
-        from acorn._record.saved_form import write_run
+        from acorn._history.saved_form import write_run
 
         return write_run(self)
 
@@ -170,14 +170,14 @@ class Run(_RunState, Generic[Out, Deps]):
         Without the class, input and output are JSON data. An error whose class does not belong to acorn is read as an
         `AcornError` with the same message.
         """
-        from acorn._record.saved_form import read_run
+        from acorn._history.saved_form import read_run
 
         run: Run = read_run(Run, text, agent)
         return run
 
     def _repr_html_(self) -> str:
         """Return the HTML that a notebook shows: the output, and the events in a closed section."""
-        from acorn._record.html import write_html
+        from acorn.thread.html import write_html
 
         return write_html(self)
 

@@ -25,7 +25,6 @@ LAYERS: list[tuple[str, list[str]]] = [
         [
             "record",
             "journal",
-            "_record",
             "thread",
             "models/__init__",
             "models/port",
@@ -33,6 +32,7 @@ LAYERS: list[tuple[str, list[str]]] = [
             "models/assemble",
             "stores/port",
             "_history/history",
+            "_history/saved_form",
         ],
     ),
     ("declaration", ["_declare"]),

@@ -63,7 +63,7 @@ def test_two_files_of_one_name_have_two_addresses(tmp_path: Path) -> None:
 
 BROKEN = [
     *(b"", b"{", b"[]x", b"null", b"5", b"\xff\xfe", b"[1, 2]", b'[{"type": "odd"}]'),
-    *(b'{"format": 99}', b'{"format": "2"}', b'{"format": 2, "run": []}', b'{"format": 2, "run": {}, "journal": 5}'),
+    *(b'{"format": 99}', b'{"format": "1"}', b'{"format": 1, "run": []}', b'{"format": 1, "run": {}, "journal": 5}'),
     *(b"[" * 100_000, b'{"a":' * 100_000),
 ]
 

@@ -40,7 +40,7 @@ from acorn._call.plan import (
 from acorn._call.queued_batch import QueuedBatch
 from acorn._call.submit import AsyncHandle, Handle, check_queueing, submit_run
 from acorn._declare.generics import Deps, Out, check_deps, deps_type
-from acorn._declare.module_base import AgentBase, BatchItem, CallOptions, set_call_options
+from acorn._declare.module_base import AgentBase, BatchItem, CallOptions, current_places, remember_run, set_call_options
 from acorn._declare.spec_cache import Branch, agent_name, current_overrides, spec_of, spec_within
 from acorn._drive.async_driver import adrive, adrive_stream
 from acorn._drive.commit import RunCommitter
@@ -52,11 +52,10 @@ from acorn._formats.json import excerpt
 from acorn._history.first_messages import prior_messages
 from acorn._machine.machine import Machine
 from acorn._machine.state import MODEL_OBJECT
-from acorn._record.last_run import current_places, remember_run
 from acorn.chunk import StreamChunk
 from acorn.errors import DeclarationError, InputError
 from acorn.record import Run
-from acorn.stores import messages
+from acorn.stores import rules
 from acorn.stores.port import Store, StoredRun
 from acorn.types import JsonObject
 
@@ -229,7 +228,7 @@ def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool
     store, origin = store_of(plan.spec), origin_of(agent)
     stored_runs = claim(store, run_id, origin.agent, may_have_moved=True)
     if stored_runs is None:
-        raise messages.run_not_found(run_id, store.name)
+        raise rules.run_not_found_error(run_id, store.name)
     return load_tree(stored_runs, plan, store, origin, answers, is_one=is_single), run_id
 
 

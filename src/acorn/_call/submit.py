@@ -25,13 +25,13 @@ from acorn._drive.load import check_fit, stored_failure
 from acorn._formats.blobs import BlobReader, save_text, to_saved_data
 from acorn._formats.json import excerpt
 from acorn._formats.schema.shape import Shape
+from acorn._history.saved_form import read_instance
 from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import MODEL_OBJECT
-from acorn._record.saved_form import read_instance
 from acorn.errors import DeclarationError
 from acorn.journal import Entry
 from acorn.record import Run
-from acorn.stores import messages
+from acorn.stores import rules
 from acorn.stores.port import MediaBlob, QueuedRun, RunCancelledError, RunHeader, Status, Store
 from acorn.types import JsonObject, Paused
 
@@ -291,7 +291,7 @@ def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) ->
         return None
     stored_runs = store.read(run_id)
     if not stored_runs:
-        raise messages.run_not_found(run_id, store.name)
+        raise rules.run_not_found_error(run_id, store.name)
     root, *branches = stored_runs
     if root.facts.status != status:  # It was resumed since the status was read.
         return None
@@ -314,7 +314,7 @@ def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) ->
 def _status(store: Store, run_id: str) -> Status:
     statuses = store.statuses([run_id])
     if run_id not in statuses:
-        raise messages.run_not_found(run_id, store.name)
+        raise rules.run_not_found_error(run_id, store.name)
     return statuses[run_id]
 
 

@@ -7,14 +7,26 @@ defaults on the class so that a subclass may define `__init__` without calling `
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
 
 from acorn._declare.spec import Spec
-from acorn._record.last_run import LastRuns
+from acorn.record import Run
 from acorn.types import JsonObject
+
+if TYPE_CHECKING:
+    import asyncio
+
+    Place = asyncio.Task[object] | threading.Thread
+    """The asyncio task or the thread that code runs in."""
+
+_create_lock = threading.Lock()
 
 
 class Queueing(NamedTuple):
@@ -31,7 +43,7 @@ class BatchItem(NamedTuple):
     """The position of a run in a batch."""
 
     batch: str
-    at: int
+    row: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +85,34 @@ class InstanceSpec(NamedTuple):
     spec: Spec
 
 
+class LastRuns:
+    """The last runs of one instance, by the task and the thread that started them."""
+
+    __slots__ = ("_limit", "_runs")
+
+    def __init__(self) -> None:
+        self._runs: WeakKeyDictionary[Place, Run] = WeakKeyDictionary()
+        self._limit = 8
+        """The number of entries after which those of finished tasks and threads are removed."""
+
+    def remember(self, places: tuple[Place, ...], run: Run) -> None:
+        for place in places:
+            self._runs[place] = run
+        if len(self._runs) > self._limit:
+            self._remove_finished()
+
+    def find(self, places: tuple[Place, ...]) -> Run | None:
+        return next((run for run in map(self._runs.get, places) if run is not None), None)
+
+    def _remove_finished(self) -> None:
+        """Remove finished tasks and threads. The traceback of a failed run may keep its task alive forever."""
+        for reference in self._runs.keyrefs():
+            place = reference()
+            if place is not None and _is_finished(place):
+                self._runs.pop(place, None)
+        self._limit = 2 * len(self._runs) + 8
+
+
 class OpenAgentSources(Protocol):
     """The tool sources that an instance keeps open, as defined in `_drive/sources.py`."""
 
@@ -110,3 +150,37 @@ def set_call_options(agent: AgentBase, options: CallOptions) -> None:
 def set_private(agent: AgentBase, name: str, value: object) -> None:
     """Set private state of an instance, also if its class refuses assignment, such as a frozen dataclass."""
     object.__setattr__(agent, name, value)
+
+
+# The last run of an instance
+
+
+def last_run(agent: AgentBase) -> Run | None:
+    """Return the last run of an instance that ended in the calling task, else in the calling thread."""
+    last_runs = agent.__acorn_last_runs__
+    return None if last_runs is None else last_runs.find(current_places())
+
+
+def remember_run(run: Run, agent: AgentBase, places: tuple[Place, ...]) -> None:
+    """Make a run the last run of an instance in a task and a thread."""
+    last_runs = agent.__acorn_last_runs__
+    if last_runs is None:
+        with _create_lock:
+            last_runs = agent.__acorn_last_runs__ or LastRuns()
+            set_private(agent, "__acorn_last_runs__", last_runs)
+    last_runs.remember(places, run)
+
+
+def current_places() -> tuple[Place, ...]:
+    """Return the current task, if there is one, and the current thread."""
+    thread = threading.current_thread()
+    if "asyncio" in sys.modules:
+        with suppress(RuntimeError):
+            task = sys.modules["asyncio"].current_task()
+            if task is not None:
+                return task, thread
+    return (thread,)
+
+
+def _is_finished(place: Place) -> bool:
+    return not place.is_alive() if isinstance(place, threading.Thread) else place.done()

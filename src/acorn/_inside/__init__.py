@@ -52,14 +52,14 @@ from acorn._formats.xml.encode import snake_case
 from acorn._history.compaction import INTRODUCTION as _SUMMARY_INTRODUCTION
 from acorn._history.history import history_of
 from acorn._history.request_messages import REMINDER as _REMINDER
+from acorn._history.saved_form import MisfitError, RecordedError, fields_of
+from acorn._history.saved_form import module_in as class_in_journal
+from acorn._history.saved_form import read_entries as _read_entries
+from acorn._history.saved_form import write_entry as entry_to_json
+from acorn._history.saved_form import write_request as request_to_json
 from acorn._machine.machine import FINISHED as _FINISHED
 from acorn._machine.machine import SKIPPED as _SKIPPED
 from acorn._machine.machine import TOO_LATE as _TOO_LATE
-from acorn._record.saved_form import MisfitError, RecordedError, fields_of
-from acorn._record.saved_form import module_in as class_in_journal
-from acorn._record.saved_form import read_entries as _read_entries
-from acorn._record.saved_form import write_entry as entry_to_json
-from acorn._record.saved_form import write_request as request_to_json
 from acorn.errors import InputError
 from acorn.journal import Entry
 from acorn.stores.port import StoredRun

@@ -18,7 +18,7 @@ from acorn._formats.json import describe_error, excerpt, shorten, to_json_data
 from acorn._formats.schema.problems import input_problem
 from acorn._formats.xml.decode import decode_xml
 from acorn._history.first_messages import input_message
-from acorn._record.saved_form import read_instance
+from acorn._history.saved_form import read_instance
 from acorn.errors import AcornError, InputError, ParseError
 from acorn.journal import Entry
 from acorn.record import Message, Run

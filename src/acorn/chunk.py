@@ -176,7 +176,7 @@ class Streamer:
 
     def add(self, delta: Delta) -> Sequence[StreamChunk]:
         """Return the chunks of a delta: one for its text, and one for each call that it changes."""
-        grown = self._assembly.grow(delta)
+        grown = self._assembly.add_arguments(delta)
         if grown is not None:  # Most deltas of a long answer take this path.
             return (self._call_chunk(grown),)
         content, reasoning, touched = self._assembly.add(delta)

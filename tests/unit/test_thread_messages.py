@@ -145,9 +145,9 @@ def test_unknown_message_role_is_validation_error(role: Any) -> None:
     [
         ([1], "`messages[0]` must be a dict with a `role`, got 1."),
         ([user("a"), "b"], "`messages[1]` must be a dict with a `role`, got 'b'."),
-        ("hello", "`from_messages` takes a list of messages, got 'hello'."),
-        (None, "`from_messages` takes a list of messages, got None."),
-        (user("a"), "`from_messages` takes a list of messages, got {'role': 'user', 'content': 'a'}."),
+        ("hello", "`from_messages` needs a list of messages, got 'hello'."),
+        (None, "`from_messages` needs a list of messages, got None."),
+        (user("a"), "`from_messages` needs a list of messages, got {'role': 'user', 'content': 'a'}."),
     ],
 )
 def test_non_message_is_rejected_with_acorn_error(given: Any, words: str) -> None:

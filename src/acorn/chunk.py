@@ -179,15 +179,16 @@ class Streamer:
 
     def add(self, delta: Delta) -> Sequence[StreamChunk]:
         """Return the chunks of a delta: a chunk for its text, and a chunk for each tool call that it continues."""
-        grown = self._assembly.grow(delta)
-        if grown is not None:  # Most deltas of a long answer take this path.
-            return (self._call_chunk(grown),)
-        content, reasoning, touched = self._assembly.add(delta)
+        call = self._assembly.add_arguments(delta)
+        if call is not None:  # Most deltas of a long answer take this path.
+            return (self._call_chunk(call),)
+        content, reasoning, changed_calls = self._assembly.add(delta)
         chunks = [_text_chunk(content, reasoning)] if content or reasoning else []
-        if touched:
+        if changed_calls:
             # The start of a name may be the start of `__finish__`, so such a call has no chunk yet.
-            known = [c for c in dict.fromkeys(touched) if c.pieces or c.name == FINISH or not FINISH.startswith(c.name)]
-            chunks += map(self._call_chunk, known)
+            calls = dict.fromkeys(changed_calls)
+            named = [c for c in calls if c.pieces or c.name == FINISH or not FINISH.startswith(c.name)]
+            chunks += map(self._call_chunk, named)
         return chunks
 
     def end(self) -> tuple[ModelResponse, StreamChunk]:

@@ -378,7 +378,7 @@ class Endless(BaseModel):
     ],
 )
 def test_any_model_without_valid_value_raises_error_with_field_name(call: Call, declared: Any, field: str) -> None:
-    with pytest.raises(AcornError, match=rf"^`AnyModel` found no value for `{field}` of `__finish__`, which must"):
+    with pytest.raises(AcornError, match=rf"^`AnyModel` cannot generate a value for `{field}` of `__finish__`: no"):
         call(module(model=AnyModel(), final_output=declared))
 
 

@@ -228,6 +228,7 @@ SCHEMA = (
     "a type that Pydantic can validate, or [] for none"
 )
 FIELD = "`'name'`, `('name', type)` or `('name', type, default)`"
+IDENTIFIER = ", but a field name must be a Python identifier that does not begin with `_`. Rename the field."
 
 WRONG: list[tuple[str, Any, str, str]] = [
     ("model", {"model": "openai/gpt-4o", "messages": []}, MODEL, "a dict with the keys messages, model"),
@@ -1070,12 +1071,12 @@ def test_field_list_schema_has_order_descriptions_and_limits_of_fields() -> None
         ([{"n": int}], "[0]", f"must be {FIELD}, got {{'n': <class 'int'>}}."),
         ([(5, int)], "[0]", f"must be {FIELD}, got (5, <class 'int'>)."),
         (["a", ("n", int, 1, 2)], "[1]", f"must be {FIELD}, got ('n', <class 'int'>, 1, 2)."),
-        (["a", "1st"], "[1]", "is named '1st', but a field must have a Python name that does not begin with `_`."),
-        (["my field"], "[0]", "is named 'my field', but a field must have a Python name that does not begin with `_`."),
-        (["_private"], "[0]", "is named '_private', but a field must have a Python name that does not begin with `_`."),
-        ([("", int)], "[0]", "is named '', but a field must have a Python name that does not begin with `_`."),
-        (["a", "a"], "", "names the field `a` twice. Keep one."),
-        (["a", "b", ("a", int)], "", "names the field `a` twice. Keep one."),
+        (["a", "1st"], "[1]", f"has the field name '1st'{IDENTIFIER}"),
+        (["my field"], "[0]", f"has the field name 'my field'{IDENTIFIER}"),
+        (["_private"], "[0]", f"has the field name '_private'{IDENTIFIER}"),
+        ([("", int)], "[0]", f"has the field name ''{IDENTIFIER}"),
+        (["a", "a"], "", "contains the field `a` twice. Remove or rename one of the two fields."),
+        (["a", "b", ("a", int)], "", "contains the field `a` twice. Remove or rename one of the two fields."),
     ],
 )
 def test_invalid_field_list_is_rejected_with_message(declared: Any, place: str, words: str, attribute: str) -> None:

@@ -36,8 +36,8 @@ from acorn._machine.state import BranchContext
 from acorn._telemetry.setup import OTEL_API, VARIABLE, check_setting, start_trace
 from acorn.errors import ModelError, StoreError
 from acorn.record import CallSite, Run, Subscriber, add_to_captures, current_call_site, current_subscribers
-from acorn.stores.messages import cancelled_by_request
 from acorn.stores.port import RunCancelledError
+from acorn.stores.rules import run_cancelled_error
 from acorn.types import JsonObject, ToolCall
 
 if TYPE_CHECKING:
@@ -403,7 +403,7 @@ class Tree:
         A driver inside a hook of the user cannot be woken. It notices when the hook returns, but the store shows the
         run as cancelled before that.
         """
-        self.abort(cancelled_by_request(self.root))
+        self.abort(run_cancelled_error(self.root))
         if self.wake is not None:
             self.wake()
         if self.committer is not None:

@@ -178,7 +178,7 @@ def read_record(make: Callable[..., Any], saved: Mapping[str, Any], shapes: Shap
 def _branch_shapes(shapes: Shapes | None, saved: Mapping[str, Any]) -> Shapes | None:
     """Return the shapes of a branch, if the class of its parent still declares the same class under its name."""
     path = saved["run"]["branch"]
-    module = None if shapes is None or path is None else shapes.below(path.rpartition("/")[2])
+    module = None if shapes is None or path is None else shapes.find_child(path.rpartition("/")[2])
     branch_shapes = None if module is None else getattr(module, SHAPES, None)
     is_same = isinstance(branch_shapes, Shapes) and branch_shapes.module == saved["module"]
     return branch_shapes if is_same else None
@@ -234,7 +234,7 @@ def read_output(fields: Mapping[str, Any], shape: Shape | None, *, may_differ: b
     data: JsonValue = fields["output"]
     if shape is None or shape.is_empty or data is None:
         return data  # The instance of the run set `final_output`, its class does not.
-    output = shape.revive(data)
+    output = shape.restore(data)
     lost = data.keys() - to_json_data(output).keys() if isinstance(data, dict) and isinstance(output, BaseModel) else ()
     if lost and may_differ:
         return data

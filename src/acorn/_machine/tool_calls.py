@@ -120,7 +120,7 @@ class PendingCalls:
             if isinstance(tool, AgentTool) and self.plan.start is not None:
                 branch = self.plan.start(tool)
             if branch is not None and result is not None and result.error is None:
-                result.output = branch.spec.output.revive(result.output)
+                result.output = branch.spec.output.restore(result.output)
 
     # Asks
 

@@ -171,7 +171,7 @@ def _describe_problem(problem: Problem, names_in_file: set[str], source: str | N
     where = f"`{problem['path']}` in {_source_name(source)}" if is_in_file else _name_option(path, options)
     if problem["received"] == "missing":
         return f"{where} is missing ({problem['expected']})."
-    if problem["ruled"]:
+    if problem["expected_is_message"]:
         return f"{where} is not valid: {problem['expected']} (got {problem['excerpt']})."
     return f"{where} must be {problem['expected']}, got {problem['excerpt']}."
 

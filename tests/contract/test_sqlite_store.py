@@ -29,7 +29,7 @@ from acorn.stores.lease import this_process
 from acorn.stores.memory import MemoryStore
 from acorn.stores.open import open_store
 from acorn.stores.port import Commit
-from acorn.stores.sqlite.connection import TABLES, file_system, open_file
+from acorn.stores.sqlite.schema import TABLES, file_system, open_file
 from acorn.stores.sqlite.store import SQLiteStore
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
@@ -87,7 +87,9 @@ def test_sqlite_file_uses_wal_and_synchronous_full(store: SQLiteStore, path: Pat
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
         assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
-    assert store._write_connection.use(lambda opened: opened().execute("PRAGMA synchronous").fetchone()) == (2,)
+    assert store._write_connection.use(
+        lambda: store._write_connection.connect().execute("PRAGMA synchronous").fetchone()
+    ) == (2,)
 
 
 def test_closed_sqlite_store_leaves_only_database_file(store: SQLiteStore, path: Path) -> None:
@@ -218,7 +220,7 @@ import os, sys
 from tests.commits import begin
 from acorn import StoreError
 from acorn.stores.sqlite.store import SQLiteStore
-import acorn.stores.sqlite.connection, encodings.idna
+import acorn.stores.sqlite.schema, encodings.idna
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:
@@ -331,7 +333,9 @@ def assert_holds_a_prefix(folder: Path, most: int) -> int:
         assert kept.facts.steps == count - 1
         assert kept.state == ('{"state": 1}' if count == 1 else f'"{count - 1}"')
         assert count <= most
-        whole = store._read_connection.use(lambda opened: opened().execute("PRAGMA integrity_check").fetchone())
+        whole = store._read_connection.use(
+            lambda: store._read_connection.connect().execute("PRAGMA integrity_check").fetchone()
+        )
         assert whole == ("ok",)
         go_on(store, "r", count)
         return count

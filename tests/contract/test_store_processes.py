@@ -162,7 +162,9 @@ def heard(store: Store, holder: str = "%") -> list[Any]:
         return [when for (when,) in store.transact(lambda transaction: transaction.execute(sql, [holder]).fetchall())]
     assert isinstance(store, SQLiteStore)
     sql_of_file = "SELECT last_heartbeat FROM processes WHERE id LIKE ?"
-    found = store._read_connection.use(lambda opened: opened().execute(sql_of_file, (holder,)).fetchall())
+    found = store._read_connection.use(
+        lambda: store._read_connection.connect().execute(sql_of_file, (holder,)).fetchall()
+    )
     return [when for (when,) in found]
 
 

@@ -33,7 +33,7 @@ from acorn.models.failures import (
     without_rejected_strict,
 )
 from acorn.models.lanes.lane import BLOCKS_KEY, COMMON_KEYS, ITEMS_KEY, is_anthropic_tool, is_openai_tool
-from acorn.models.lanes.openai_shared import never_reasons
+from acorn.models.lanes.openai_shared import is_non_reasoning_model
 from acorn.models.litellm.library import (
     find_provider,
     is_loaded,
@@ -319,8 +319,8 @@ class LiteLLMModel:
         # Claude reads its signed blocks on every host. A model with an ARN may be Claude.
         is_claude = self.provider == "anthropic" or "claude" in self.name or "arn:" in self.name
         foreign = [BLOCKS_KEY, ITEMS_KEY] if is_claude else ["thinking_blocks", BLOCKS_KEY, ITEMS_KEY]
-        takes_items = "/responses/" in self.name and not never_reasons(self.name)
-        return foreign if takes_items else [*foreign, "reasoning_items"]
+        supports_items = "/responses/" in self.name and not is_non_reasoning_model(self.name)
+        return foreign if supports_items else [*foreign, "reasoning_items"]
 
     @cached_property
     def _timeout(self) -> httpx.Timeout:

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from acorn import Audio, File, Image
-from acorn._inside import RESULT, Problem, aliases_of, input_problems, shorten
+from acorn._inside import RESULT, Problem, shorten
 from acorn.cli.options import Option, Options, ParsedArguments, ValuePath
 from acorn.cli.output import CommandError, error_text, user_code_line, write_line
 from acorn.cli.schema_node import SchemaNode
@@ -52,8 +52,7 @@ def make_input(arguments: ParsedArguments, options: Options) -> BaseModel:
     if source != "-" and (piped := take_piped_text(values, options)) is not None:
         put(values, piped[0].path, piped[1], piped[0].flag)
     schema = options.shape.schema
-    aliases = {alias for info in schema.model_fields.values() for alias in aliases_of(info)}
-    unknown = [name for name in values if name not in schema.model_fields and name not in aliases]
+    unknown = [name for name in values if name not in options.shape.accepted_names]
     if unknown and not options.shape.allows_extra:
         known = _quote_all(schema.model_fields)
         raise CommandError(f"{_quote_all(unknown)} in {_source_name(source)} is not an input. The inputs are: {known}.")
@@ -63,7 +62,7 @@ def make_input(arguments: ParsedArguments, options: Options) -> BaseModel:
         names_in_options = {str(path[0]) for path in arguments.options}
         texts_of_problems = [
             _describe_problem(problem, names_in_file - names_in_options, source, options)
-            for problem in input_problems(options.shape, error, values)
+            for problem in options.shape.find_problems(error, values)
         ]
         raise CommandError(" ".join(texts_of_problems)) from error
     except (Exception, SystemExit) as error:  # A validator of the user's can raise anything.

@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from shlex import quote
 from typing import Any
 
-from acorn._inside import RESULT, Shape, aliases_of, shorten
+from acorn._inside import RESULT, Shape, shorten
 from acorn.cli.output import CommandError
 from acorn.cli.schema_node import SchemaNode, add_aliases
 from acorn.types import JsonObject
@@ -103,10 +103,9 @@ class Options:
             self._first_parts |= {name: ((RESULT, name), node) for name, node in wrapped.fields.items()}
         for name, node in self.root.fields.items():
             self._first_parts.setdefault(name, ((name,), node))
-        for name, info in shape.schema.model_fields.items():
-            for alias in aliases_of(info):
-                if name in self.root.fields:
-                    self._first_parts.setdefault(alias, ((name,), self.root.fields[name]))
+        for alias, name in shape.names_by_alias.items():
+            if name in self.root.fields:
+                self._first_parts.setdefault(alias, ((name,), self.root.fields[name]))
 
     @property
     def positional(self) -> Option | None:

@@ -221,7 +221,7 @@ def error_message(error: BaseException, secrets: Iterable[str] = ()) -> str:
 
 def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
     """Redact the given secrets, those of the environment, and everything that looks like a key."""
-    return redact(text, {*secrets, *find_secrets({})})
+    return redact(text, {*secrets, *find_secrets()})
 
 
 # The place of an exception

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from acorn._inside import JsonSchema, describe_schema, follow_refs, media_kind
+from acorn._inside import MEDIA_FORMAT, JsonSchema, describe_schema, follow_refs
 from acorn.types import is_json_list, is_json_object
 
 _ALIASES = "acorn-aliases"
@@ -49,7 +49,8 @@ class SchemaNode:
     @property
     def media(self) -> list[str]:
         """The media that it may be: `image`, `audio`, `file`."""
-        return [kind for member in self.members if (kind := media_kind(member)) is not None]
+        formats = [str(member.get("format")) for member in self.members]
+        return [name.removeprefix(MEDIA_FORMAT) for name in formats if name.startswith(MEDIA_FORMAT)]
 
     @property
     def is_flag(self) -> bool:

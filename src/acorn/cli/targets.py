@@ -21,8 +21,7 @@ from types import ModuleType
 from typing import Any, TypeGuard, TypeVar
 
 from acorn import AcornError, InputError, StoreError, module
-from acorn._inside import describe_agent, is_instance, stored_file
-from acorn._inside.runs import stored_settings
+from acorn._inside import describe_agent, is_instance, stored_instance
 from acorn.cli.output import CommandError, error_message, error_text, user_code_line
 from acorn.stores.open import open_store
 from acorn.stores.port import Store, StoredRun
@@ -242,7 +241,7 @@ def short_id(run_id: str) -> str:
 def load_stored_agent(stored: StoredRun, store: Store, target: str | None, debug: bool) -> Agent:
     """Load the agent of a stored run with its settings; `target` names its class if it has moved."""
     source, _, name = stored.header.agent.partition(":")
-    file = stored_file(stored)
+    file, settings = stored_instance(stored)
     if target is None and not name.isidentifier():
         raise CommandError(
             f"The class `{name}` cannot be imported, because it is defined inside a function or a class. "
@@ -259,7 +258,7 @@ def load_stored_agent(stored: StoredRun, store: Store, target: str | None, debug
             raise CommandError(message, error.code, debug=debug) from error
         raise
     try:
-        return agent.using(store=store, **stored_settings(stored))
+        return agent.using(store=store, **settings)
     except (AcornError, TypeError) as error:
         raise CommandError(error_message(error), debug=debug) from error
 

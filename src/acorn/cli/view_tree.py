@@ -14,7 +14,7 @@ from typing import assert_never
 from pydantic_core import from_json
 
 from acorn import StreamChunk
-from acorn._inside import FINISH, is_reminder, is_skipped, is_validation_error, text_of
+from acorn._inside import FINISH, message_kind, text_of
 from acorn.journal import (
     BranchFinished,
     BranchStarted,
@@ -72,12 +72,12 @@ class CallRow(TaskRow):
     @property
     def was_rejected(self) -> bool:
         """Whether it is an answer that did not validate."""
-        return self.is_answer and is_validation_error(self.error)
+        return self.is_answer and message_kind(self.error) == "validation_error"
 
     @property
     def was_skipped(self) -> bool:
         """Whether it was not executed, because the answer came with it or was due."""
-        return is_skipped(self.error)
+        return message_kind(self.error) == "skipped"
 
 
 @dataclass(eq=False)
@@ -154,7 +154,7 @@ class BranchRow(TaskRow):
         did_something = any(not call.is_answer and not call.was_skipped for call in calls) or any(
             isinstance(part, BranchRow) for part in parts
         )
-        was_reminded = any(is_reminder(line.text) for line in lines)
+        was_reminded = any(message_kind(line.text) == "reminder" for line in lines)
         has_end = any(call.is_answer for call in calls) or any(line.kind in ("completion", "error") for line in lines)
         return did_something or was_reminded or not has_end
 

@@ -27,7 +27,7 @@ from acorn import (
     capture,
     listen,
 )
-from acorn._inside import AgentDescription, secrets_of_model, to_json_data
+from acorn._inside import AgentDescription, find_secrets, to_json_data
 from acorn._inside.runs import resume_stream
 from acorn.cli.options import AcornOptions
 from acorn.cli.output import (
@@ -83,7 +83,7 @@ class WatchedRun:
         self.out = out
         self.prints_text = prints_text
         """Whether an output that is text is printed as text and not as JSON."""
-        self.secrets = secrets_of_model(agent.model)
+        self.secrets = find_secrets(agent.model)
         self.runs: Sequence[Run] = ()
         self.saver: Saver | None = None
         if own.save is not None:

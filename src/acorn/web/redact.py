@@ -55,7 +55,7 @@ class PageRedactor:
     """Redacts the secrets of the models and the environment, and everything that looks like a key."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        known = {*secrets, *find_secrets({})}
+        known = {*secrets, *find_secrets()}
         known |= {json.dumps(secret, ensure_ascii=False)[1:-1] for secret in known}  # as in the arguments of a call
         self._secrets = tuple(sorted(known, key=len, reverse=True))
         # Cut a text only after redaction of this many characters more, so that no half of a secret is left.
@@ -118,7 +118,7 @@ class ServiceRedactor:
     """Redacts the keys of a service, of its agent's models and of the environment."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        self._secrets: Sequence[str] = tuple(sorted({*secrets, *find_secrets({})}, key=len, reverse=True))
+        self._secrets: Sequence[str] = tuple(sorted({*secrets, *find_secrets()}, key=len, reverse=True))
         self._escaped = tuple(json.dumps(secret, ensure_ascii=False)[1:-1] for secret in self._secrets)
 
     def json(self, value: object) -> bytes:

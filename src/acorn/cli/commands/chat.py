@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 import acorn
 from acorn import AcornError, Run
-from acorn._inside import describe_agent, in_batch, input_problems
+from acorn._inside import describe_agent, in_batch
 from acorn.cli.commands.runs import print_stored_run
 from acorn.cli.input import is_text
 from acorn.cli.options import OPTION_HELP, AcornOptions, Option, Options
@@ -125,7 +125,7 @@ class Chat:
         try:
             value = shape.schema.model_validate({str(self._field.path[0]): line}, by_alias=True, by_name=True)
         except ValidationError as error:
-            problems = input_problems(shape, error, {})
+            problems = shape.find_problems(error, {})
             wrong = ", ".join(f"`{problem['path']}` must be {problem['expected']}" for problem in problems)
             raise CommandError(f"The line is not a valid input: {wrong}.") from error
         return shape.unwrap(value)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from acorn import AcornError
 from acorn._inside import describe_blobs, to_json_text
-from acorn._inside.runs import Explanation, example_input, explain_agent, tool_name
+from acorn._inside.runs import Explanation, explain_agent
 from acorn.cli.commands.run import describe_target
 from acorn.cli.help import show_help
 from acorn.cli.input import make_input
@@ -71,8 +71,11 @@ def explain(
             raise CommandError(f"`--{name}` is an option of `acorn run`. `acorn explain` runs nothing.")
     is_example = not arguments.options and arguments.own.input is None and not description.input.is_empty
     try:
-        value = example_input(agent) if is_example else description.input.unwrap(make_input(arguments, options))
-        explanation = explain_agent(agent, () if description.input.is_empty else (value,), opens=open)
+        values = None
+        if not is_example:
+            value = description.input.unwrap(make_input(arguments, options))
+            values = () if description.input.is_empty else (value,)
+        explanation = explain_agent(agent, values, opens=open)
     except AcornError as error:
         raise CommandError(error_message(error), debug=debug) from error
     except CommandError:
@@ -110,12 +113,13 @@ def _print(explanation: Explanation, console: Console) -> None:
         f"{model}temperature {explanation.temperature:g}, at most {explanation.max_tokens} tokens per response{forced}"
     )
     console.print(Text.assemble((one_line(explanation.agent), "bold"), (f"  {settings}", "dim")))
+    headings = iter(explanation.parts)  # The messages come before the tools, as below.
     for message in explanation.messages:
-        _print_heading(console, f"{message['role']} message")
-        for part in _parts(message.get("content")):
-            console.print(Text(clean(part)), soft_wrap=True)
+        _print_heading(console, next(headings).name)
+        for text in _content_texts(message.get("content")):
+            console.print(Text(clean(text)), soft_wrap=True)
     for tool in explanation.tools:
-        _print_heading(console, f"tool {tool_name(tool)}")
+        _print_heading(console, next(headings).name)
         function = tool.get("function", {"parameters": tool})
         if function.get("description"):
             console.print(Text(clean(function["description"])), soft_wrap=True)
@@ -127,7 +131,7 @@ def _print(explanation: Explanation, console: Console) -> None:
     _print_list(console, "notes", explanation.notes)
 
 
-def _parts(content: object) -> list[str]:
+def _content_texts(content: object) -> list[str]:
     """Return the text of a message and its other parts as JSON."""
     if not is_json_list(content):
         return [content if isinstance(content, str) else to_json_text(content)]

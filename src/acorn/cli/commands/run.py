@@ -15,7 +15,7 @@ from pydantic.errors import PydanticUserError
 
 import acorn
 from acorn import AcornError, Run
-from acorn._inside import FINISH, AgentDescription, class_in_journal, describe_agent, read_stored_entries
+from acorn._inside import FINISH, AgentDescription, describe_agent, read_stored_entries
 from acorn._inside.runs import resume_stream
 from acorn.cli.commands.runs import RunArgument, SourceArgument, StoreOption, missing_source, read_run_file
 from acorn.cli.help import show_help
@@ -34,7 +34,7 @@ from acorn.cli.targets import (
     short_id,
 )
 from acorn.cli.watched_run import WatchedRun
-from acorn.journal import BranchStarted
+from acorn.journal import BranchStarted, RunStarted
 from acorn.models.local.download import too_small_for_tools
 from acorn.stores.port import Store
 from acorn.thread import AgentEvent, ErrorEvent, ToolCallEvent, ToolResultEvent
@@ -260,7 +260,8 @@ def _reject_branch(store: Store, run_id: str) -> None:
 
 def _load_agent_of_file(source: str, run: Run | None, option: str | None, target: str | None, debug: bool) -> Agent:
     if target is None:  # A file may come from anywhere, so the class that it names is not imported.
-        name = None if run is None else class_in_journal(run.journal.entries)
+        starts = [entry for entry in ([] if run is None else run.journal.entries) if isinstance(entry, RunStarted)]
+        name = starts[0].module if starts else None
         hint = f" (the file names `{one_line(name)}`)" if name else ""
         raise CommandError(f"Name the class of `{source}`{hint} by `--agent FILE:CLASS`.")
     agent = load_agent(target, debug=debug)

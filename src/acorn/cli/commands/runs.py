@@ -18,8 +18,7 @@ from rich.tree import Tree
 
 import acorn
 from acorn import Run
-from acorn._inside import describe_blobs, read_stored_entries
-from acorn._inside.runs import stored_settings
+from acorn._inside import describe_blobs, read_stored_entries, stored_instance
 from acorn.cli.drawing import Pen, draw_run
 from acorn.cli.output import (
     SUCCESS,
@@ -371,7 +370,7 @@ def _print_python(run: Run, store: Store | None) -> int:
     if store is not None:
         with as_usage_error():
             stored = store.read(run.id)[0]
-        module, settings = stored.header.agent, stored_settings(stored)
+        module, settings = stored.header.agent, stored_instance(stored).settings
     text = as_python(run, module=module, settings=settings, redact=redact_text)
     write(sys.stdout, clean(text) if sys.stdout.isatty() else text)
     return SUCCESS

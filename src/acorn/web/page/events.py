@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from acorn import StreamChunk
-from acorn._inside import describe_blobs, entry_to_json, to_json_data
+from acorn._inside import describe_blobs, record_to_json, to_json_data
 from acorn.chunk import call_index_of, has_answer_part
 from acorn.journal import Entry
 from acorn.types import JsonObject, is_json_list, is_json_object
@@ -27,7 +27,7 @@ _PIECES = (*_TEXT_PIECES, "call", "answer")
 
 def entry_event(entry: Entry) -> Event:
     """Return an entry in its stored form. Images and files are replaced by their descriptions."""
-    event: Event = describe_blobs(to_json_data(entry_to_json(entry)))
+    event: Event = describe_blobs(to_json_data(record_to_json(entry)))
     return event
 
 

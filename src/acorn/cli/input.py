@@ -28,9 +28,9 @@ from pydantic.fields import FieldInfo
 
 from acorn import Audio, File, Image
 from acorn._inside import RESULT, Problem, shorten
-from acorn.cli.options import Option, Options, ParsedArguments, ValuePath
+from acorn.cli.arguments import ParsedArguments
+from acorn.cli.options import Option, Options, SchemaNode, ValuePath
 from acorn.cli.output import CommandError, error_text, user_code_line, write_line
-from acorn.cli.schema_node import SchemaNode
 from acorn.cli.streams import descriptor_of
 from acorn.media import UnknownMediaTypeError
 from acorn.types import JsonObject, is_json_list, is_json_object

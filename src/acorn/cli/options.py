@@ -8,19 +8,15 @@ with its underscore. `-h` always shows the help. `input` makes the input of the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
-from shlex import quote
 from typing import Any
 
-from acorn._inside import RESULT, Shape, shorten
-from acorn.cli.output import CommandError
-from acorn.cli.schema_node import SchemaNode, add_aliases
-from acorn.types import JsonObject
+from acorn._inside import MEDIA_FORMAT, RESULT, JsonSchema, Shape, describe_schema, follow_refs
+from acorn.types import JsonObject, is_json_list, is_json_object
 
 _MAX_DEPTH = 4
 _UNSET: Any = object()
-_BOOLEAN_TEXTS = ("true", "false", "yes", "no", "on", "off", "1", "0")
 ValuePath = tuple[str | int, ...]
 """The place of a value in the input."""
 
@@ -215,145 +211,172 @@ def _class_schema(node: SchemaNode) -> JsonObject:
     return members[0] if len(members) == 1 else {}
 
 
-# Parsing the words
+# JSON Schemas of values
+
+_ALIASES = "acorn-aliases"
+"""The key under which an object has the other names of its fields."""
 
 
-@dataclass
-class ParsedArguments:
-    """The arguments after the name of the module."""
+class SchemaNode:
+    """One value of a schema: a field, an item, the whole input."""
 
-    own: AcornOptions
-    options: dict[ValuePath, tuple[Option, list[str | bool]]] = field(
-        default_factory=dict[ValuePath, tuple[Option, list[str | bool]]]
-    )
-    """The texts of each option in order, by the path of its value."""
-    last_flag: str | None = None
-    """The last option if it takes no value; an error about a stray word mentions it."""
-    last_text: str | None = None
-    """The last option if its value is text."""
+    def __init__(self, schema: JsonSchema, root: JsonSchema) -> None:
+        self.schema = schema
+        self.root = root
+        self.members = list(_members(schema, root))
+        """The schemas that the value may match; unions are expanded."""
+        member_kinds = [_kinds(member) for member in self.members]
+        self.kinds = {kind for kinds in member_kinds for kind in kinds} if all(member_kinds) else set[str]()
+        """The JSON names of its types; empty if every value is allowed."""
 
-    def add(self, option: Option, text: str | bool) -> None:
-        texts = self.options.setdefault(option.path, (option, []))[1]
-        if texts and not option.node.is_repeatable:
-            raise CommandError(f"`{option.flag}` is given twice. It takes one value.")
-        texts.append(text)
-        self.last_flag = option.flag if isinstance(text, bool) else None
-        self.last_text = option.flag if self.last_flag is None and option.node.accepts_any_text else None
+    @property
+    def type_text(self) -> str:
+        return describe_schema(self.schema, self.root)
 
-    def add_own(self, name: str, value: str | bool, flag: str) -> None:
-        if name in VALUE_NAMES and getattr(self.own, name) is not None:
-            raise CommandError(f"`{flag}` is given twice. It takes one value.")
-        changes: JsonObject = {name: value}
-        self.own = replace(self.own, **changes)
-        self.last_flag, self.last_text = (None if name in VALUE_NAMES else flag), None
+    @property
+    def choices(self) -> list[Any] | None:
+        """The values that are allowed, or None if the schema does not list them."""
+        choices: list[Any] = []
+        for member in self.members:
+            if "const" in member:
+                choices.append(member["const"])
+            elif "enum" in member:
+                choices += member["enum"]
+            elif member.get("type") == "null":
+                choices.append(None)
+            else:
+                return None
+        return choices
 
+    @property
+    def media(self) -> list[str]:
+        """The media that it may be: `image`, `audio`, `file`."""
+        formats = [str(member.get("format")) for member in self.members]
+        return [name.removeprefix(MEDIA_FORMAT) for name in formats if name.startswith(MEDIA_FORMAT)]
 
-def parse_arguments(words: Sequence[str], options: Options, own: AcornOptions) -> ParsedArguments:
-    """Sort the words into fields and acorn's options; a `CommandError` names a word that is neither."""
-    parsed = ParsedArguments(own)
-    remaining = list(words)
-    while remaining:
-        word = remaining.pop(0)
-        if word == "--":
-            for text in remaining:
-                _add_positional(parsed, options, text)
-            break
-        if word == "-h":  # Also if a field is called `help`.
-            parsed.add_own("help", True, word)
-        elif word.startswith("--"):
-            _add_option(parsed, options, word, remaining)
-        elif word.startswith("-") and len(word) > 1 and not _is_number(word):
-            raise CommandError(f"There is no option `{word}`.{_suggest_option(options, word.lstrip('-'))}")
-        else:
-            _add_positional(parsed, options, word)
-    return parsed
+    @property
+    def is_flag(self) -> bool:
+        return "boolean" in self.kinds and self.kinds <= {"boolean", "null"}
 
+    @property
+    def accepts_any_text(self) -> bool:
+        texts = [member for member in self.members if "string" in _kinds(member)]
+        return not self.kinds or any(not member.keys() & {"format", "enum", "const"} for member in texts)
 
-def _add_positional(parsed: ParsedArguments, options: Options, text: str) -> None:
-    option = options.positional
-    if option is None:
-        raise _stray_word(parsed, options, text)
-    if option.path in parsed.options and not option.node.is_repeatable:
-        raise CommandError(
-            f"Unexpected argument `{shorten(text, 80)}`. There already is an argument. Put it in quotes?"
-        )
-    parsed.add(option, text)
+    @property
+    def is_list(self) -> bool:
+        return "array" in self.kinds and not self.kinds & {"object", "string"}
 
+    @property
+    def is_only_list(self) -> bool:
+        return "array" in self.kinds and self.kinds <= {"array", "null"}
 
-def _stray_word(parsed: ParsedArguments, options: Options, text: str) -> CommandError:
-    """Explain a word that belongs to no option."""
-    flag, stray = parsed.last_flag, f"Unexpected argument `{shorten(text, 80)}`"
-    if flag is not None:
-        option = options.find(flag[2:])
-        if option is not None and option.node.is_flag and text.lower() in _BOOLEAN_TEXTS:
-            return CommandError(f"`{flag}` takes no value. Write `{flag}` or `--no-{option.name}`.")
-        return CommandError(f"{stray} after `{flag}`, which takes no value.")
-    if parsed.last_text is not None:
-        return CommandError(f"{stray}. Put the value of `{parsed.last_text}` in quotes?")
-    first = next((option for option in options.all if not option.node.is_flag), None)
-    hint = f"Write `{first.flag} {quote(shorten(text, 40))}`?" if first else "The module takes no input."
-    return CommandError(f"{stray}. {hint}")
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether an option that is given several times makes a list."""
+        return "array" in self.kinds
 
+    @property
+    def fields(self) -> dict[str, SchemaNode]:
+        """The fields of an object by name; for a union, the fields of all its members."""
+        schemas_by_name: dict[str, list[JsonSchema]] = {}
+        for member in self.members:
+            for name, schema in member.get("properties", {}).items():
+                schemas = schemas_by_name.setdefault(name, [])
+                if schema not in schemas:
+                    schemas.append(schema)
+        return {name: SchemaNode(_union(schemas), self.root) for name, schemas in schemas_by_name.items()}
 
-def _add_option(parsed: ParsedArguments, options: Options, word: str, remaining: list[str]) -> None:
-    name, has_value, text = word[2:].partition("=")
-    own = _acorn_option(name, options)
-    if own is not None:
-        value: str | bool = True
-        if own in VALUE_NAMES:
-            value = text if has_value else _take_value(word, remaining, options)
-        elif has_value:
-            raise CommandError(f"`--{name}` takes no value.")
-        parsed.add_own(own, value, f"--{name}")
-        return
-    option, is_off = options.find(name), False
-    if option is None and name.startswith("no-"):
-        option, is_off = options.find(name[3:]), True
-    if option is None or (is_off and not option.node.is_flag):
-        raise CommandError(f"There is no option `--{name}`.{_suggest_option(options, name)}")
-    if option.node.is_flag and not has_value:
-        parsed.add(option, not is_off)
-    elif is_off:
-        raise CommandError(f"`--{name}` takes no value.")
-    else:
-        parsed.add(option, text if has_value else _take_value(word, remaining, options))
+    @property
+    def aliases(self) -> dict[str, str]:
+        """The names of the fields by their aliases."""
+        return {alias: name for member in self.members for alias, name in member.get(_ALIASES, {}).items()}
 
+    @property
+    def required(self) -> set[str]:
+        return {name for member in self.members for name in member.get("required", [])}
 
-def _acorn_option(name: str, options: Options) -> str | None:
-    """Return the option of acorn's that a name means, if any."""
-    if (option := prefixed_option(name)) is not None:
-        return option
-    return name if name in OPTION_HELP and not is_field_name(name, options) else None
+    def item(self, index: int) -> SchemaNode:
+        """Return the schema of a list item."""
+        for member in self.members:
+            if member.get("type") == "array":
+                first: Sequence[JsonSchema] = member.get("prefixItems", [])
+                return SchemaNode(first[index] if index < len(first) else member.get("items") or {}, self.root)
+        return SchemaNode({}, self.root)
+
+    @property
+    def extra_value(self) -> SchemaNode | None:
+        """The schema of a value under any other key; None if there are no other keys."""
+        for member in self.members:
+            if member.get("type") == "object":
+                extra = member.get("additionalProperties", "properties" not in member)
+                if extra is not False:
+                    return SchemaNode(extra if is_json_object(extra) else {}, self.root)
+        return SchemaNode({}, self.root) if not self.kinds else None
+
+    @property
+    def definition(self) -> str | None:
+        """The definition that it refers to, by which a schema that contains itself is recognized."""
+        refs = [member.get("$ref") for member in (self.schema, *self.schema.get("anyOf", []))]
+        return next((ref for ref in refs if ref), None)
 
 
-def is_field_name(name: str, options: Options) -> bool:
-    """Return whether the module has a field of this name."""
-    return any(option.name == name for option in options.all) or (
-        options.find(name) is not None and not options.shape.allows_extra
-    )
+def add_aliases(schema: JsonSchema, aliased: JsonSchema) -> JsonSchema:
+    """Add the aliases of the fields to a schema, from the same schema with aliases as names."""
+    with_aliases: JsonSchema = _add_aliases(schema, aliased)
+    return with_aliases
 
 
-def _take_value(word: str, remaining: list[str], options: Options) -> str:
-    """Take the word after an option; a word that is an option itself is probably not meant as its value."""
-    if remaining and remaining[0].startswith("--"):
-        name = remaining[0][2:].partition("=")[0]
-        if name in OPTION_HELP or any(option.name == name.replace("_", "-") for option in options.all):
-            raise CommandError(
-                f"`{word}` needs a value. If the value is `{remaining[0]}`, write `{word}={remaining[0]}`."
-            )
-    if not remaining:
-        raise CommandError(f"`{word}` needs a value.")
-    return remaining.pop(0)
+def _add_aliases(schema: Any, aliased: Any) -> Any:
+    if is_json_list(schema) and is_json_list(aliased) and len(schema) == len(aliased):
+        return [_add_aliases(item, other) for item, other in zip(schema, aliased, strict=True)]
+    if not is_json_object(schema) or not is_json_object(aliased):
+        return schema
+    copy = {key: _add_aliases(value, aliased.get(key)) for key, value in schema.items()}
+    fields, aliased_fields = schema.get("properties"), aliased.get("properties")
+    if is_json_object(fields) and is_json_object(aliased_fields) and len(fields) == len(aliased_fields):
+        pairs = list(zip(fields, aliased_fields, strict=True))  # Both are in the order of the class.
+        copy["properties"] = {name: _add_aliases(fields[name], aliased_fields[alias]) for name, alias in pairs}
+        copy[_ALIASES] = {alias: name for name, alias in pairs if alias != name}
+    return copy
 
 
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+def _union(schemas: list[JsonSchema]) -> JsonSchema:
+    """Return the schema of a field that several members of a union have, with the texts that they share."""
+    if len(schemas) == 1:
+        return schemas[0]
+    common = [key for key in ("description", "default", "title") if all(key in schema for schema in schemas)]
+    equal = {key: schemas[0][key] for key in common if all(schema[key] == schemas[0][key] for schema in schemas)}
+    return {"anyOf": schemas, **equal}
 
 
-def _suggest_option(options: Options, name: str) -> str:
-    similar = options.similar(name)
-    return f" Did you mean {' or '.join(f'`{flag}`' for flag in similar)}?" if similar else " `--help` lists them."
+def _members(schema: JsonSchema, root: JsonSchema) -> Iterator[JsonSchema]:
+    schema = follow_refs(schema, root)
+    for union in ("anyOf", "oneOf", "allOf"):
+        if union in schema:
+            for member in schema[union]:
+                yield from _members(member, root)
+            return
+    yield schema
+
+
+def _kinds(member: JsonSchema) -> list[str]:
+    kind = member.get("type")
+    if kind is not None:
+        return kind if is_json_list(kind) else [kind]
+    values = [member["const"]] if "const" in member else member.get("enum", [])
+    return list(dict.fromkeys(_kind_of(value) for value in values))
+
+
+_KINDS: dict[type[object], str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    list: "array",
+}
+
+
+def _kind_of(value: object) -> str:
+    return _KINDS.get(type(value), "object")

@@ -13,10 +13,10 @@ from rich.text import Text
 from acorn import AcornError
 from acorn._inside import describe_blobs, to_json_text
 from acorn._inside.runs import Explanation, explain_agent
+from acorn.cli.arguments import parse_arguments, show_help
 from acorn.cli.commands.run import describe_target
-from acorn.cli.help import show_help
 from acorn.cli.input import make_input
-from acorn.cli.options import OPTION_HELP, AcornOptions, parse_arguments
+from acorn.cli.options import OPTION_HELP, AcornOptions
 from acorn.cli.output import (
     FAILED,
     SUCCESS,

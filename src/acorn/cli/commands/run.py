@@ -17,10 +17,10 @@ import acorn
 from acorn import AcornError, Run
 from acorn._inside import FINISH, AgentDescription, describe_agent, read_stored_entries
 from acorn._inside.runs import resume_stream
+from acorn.cli.arguments import parse_arguments, show_help
 from acorn.cli.commands.runs import RunArgument, SourceArgument, StoreOption, missing_source, read_run_file
-from acorn.cli.help import show_help
 from acorn.cli.input import make_input
-from acorn.cli.options import OPTION_HELP, AcornOptions, Options, parse_arguments
+from acorn.cli.options import OPTION_HELP, AcornOptions, Options
 from acorn.cli.output import SUCCESS, CommandError, error_message, one_line, plural, write_line
 from acorn.cli.targets import (
     Agent,

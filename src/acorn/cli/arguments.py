@@ -33,41 +33,44 @@ from acorn.types import JsonObject
 _BOOLEAN_TEXTS = ("true", "false", "yes", "no", "on", "off", "1", "0")
 
 
-# Parsing the words
+# Parsing
 
 
 @dataclass
 class ParsedArguments:
-    """The arguments after the name of the module."""
+    """The parsed arguments after the target of a command: acorn's options, and the texts of the field options."""
 
     own: AcornOptions
     options: dict[ValuePath, tuple[Option, list[str | bool]]] = field(
         default_factory=dict[ValuePath, tuple[Option, list[str | bool]]]
     )
-    """The texts of each option in order, by the path of its value."""
+    """A dict that maps the path of each value to its option and to the texts of the option, in order."""
     last_flag: str | None = None
-    """The last option if it takes no value; an error about a stray word mentions it."""
+    """The last option on the command line if it has no value. The error about an unexpected argument mentions it."""
     last_text: str | None = None
-    """The last option if its value is text."""
+    """The last option on the command line if its value is text. Users may have forgotten quotes around the text."""
 
     def add(self, option: Option, text: str | bool) -> None:
         texts = self.options.setdefault(option.path, (option, []))[1]
         if texts and not option.node.is_repeatable:
-            raise CommandError(f"`{option.flag}` is given twice. It takes one value.")
+            raise CommandError(f"`{option.flag}` occurs twice, but it accepts only one value. Remove one of them.")
         texts.append(text)
         self.last_flag = option.flag if isinstance(text, bool) else None
         self.last_text = option.flag if self.last_flag is None and option.node.accepts_any_text else None
 
     def add_own(self, name: str, value: str | bool, flag: str) -> None:
         if name in VALUE_NAMES and getattr(self.own, name) is not None:
-            raise CommandError(f"`{flag}` is given twice. It takes one value.")
+            raise CommandError(f"`{flag}` occurs twice, but it accepts only one value. Remove one of them.")
         changes: JsonObject = {name: value}
         self.own = replace(self.own, **changes)
         self.last_flag, self.last_text = (None if name in VALUE_NAMES else flag), None
 
 
 def parse_arguments(words: Sequence[str], options: Options, own: AcornOptions) -> ParsedArguments:
-    """Sort the words into fields and acorn's options; a `CommandError` names a word that is neither."""
+    """Parse command-line words into field options and acorn's options.
+
+    `own` holds the values of acorn's options that were parsed before. Raises a `CommandError` for an unknown word.
+    """
     parsed = ParsedArguments(own)
     remaining = list(words)
     while remaining:
@@ -76,7 +79,7 @@ def parse_arguments(words: Sequence[str], options: Options, own: AcornOptions) -
             for text in remaining:
                 _add_positional(parsed, options, text)
             break
-        if word == "-h":  # Also if a field is called `help`.
+        if word == "-h":  # `-h` prints the help even if the input has a field `help`.
             parsed.add_own("help", True, word)
         elif word.startswith("--"):
             _add_option(parsed, options, word, remaining)
@@ -93,23 +96,24 @@ def _add_positional(parsed: ParsedArguments, options: Options, text: str) -> Non
         raise _stray_word(parsed, options, text)
     if option.path in parsed.options and not option.node.is_repeatable:
         raise CommandError(
-            f"Unexpected argument `{shorten(text, 80)}`. There already is an argument. Put it in quotes?"
+            f"Unexpected argument `{shorten(text, 80)}`: the input accepts only one argument. If the argument contains "
+            f"spaces, put it in quotes."
         )
     parsed.add(option, text)
 
 
 def _stray_word(parsed: ParsedArguments, options: Options, text: str) -> CommandError:
-    """Explain a word that belongs to no option."""
+    """Return the error about an argument that does not belong to any option."""
     flag, stray = parsed.last_flag, f"Unexpected argument `{shorten(text, 80)}`"
     if flag is not None:
         option = options.find(flag[2:])
         if option is not None and option.node.is_flag and text.lower() in _BOOLEAN_TEXTS:
-            return CommandError(f"`{flag}` takes no value. Write `{flag}` or `--no-{option.name}`.")
-        return CommandError(f"{stray} after `{flag}`, which takes no value.")
+            return CommandError(f"`{flag}` does not accept a value. Use `{flag}` or `--no-{option.name}`.")
+        return CommandError(f"{stray} after `{flag}`, which does not accept a value. Remove the argument.")
     if parsed.last_text is not None:
-        return CommandError(f"{stray}. Put the value of `{parsed.last_text}` in quotes?")
+        return CommandError(f"{stray}. If it is part of the value of `{parsed.last_text}`, put the value in quotes.")
     first = next((option for option in options.all if not option.node.is_flag), None)
-    hint = f"Write `{first.flag} {quote(shorten(text, 40))}`?" if first else "The module takes no input."
+    hint = f"Did you mean `{first.flag} {quote(shorten(text, 40))}`?" if first else "The module has no input."
     return CommandError(f"{stray}. {hint}")
 
 
@@ -119,9 +123,9 @@ def _add_option(parsed: ParsedArguments, options: Options, word: str, remaining:
     if own is not None:
         value: str | bool = True
         if own in VALUE_NAMES:
-            value = text if has_value else _take_value(word, remaining, options)
+            value = text if has_value else _pop_value(word, remaining, options)
         elif has_value:
-            raise CommandError(f"`--{name}` takes no value.")
+            raise CommandError(f"`--{name}` does not accept a value. Remove `=` and the text after it.")
         parsed.add_own(own, value, f"--{name}")
         return
     option, is_off = options.find(name), False
@@ -132,27 +136,30 @@ def _add_option(parsed: ParsedArguments, options: Options, word: str, remaining:
     if option.node.is_flag and not has_value:
         parsed.add(option, not is_off)
     elif is_off:
-        raise CommandError(f"`--{name}` takes no value.")
+        raise CommandError(f"`--{name}` does not accept a value. Remove `=` and the text after it.")
     else:
-        parsed.add(option, text if has_value else _take_value(word, remaining, options))
+        parsed.add(option, text if has_value else _pop_value(word, remaining, options))
 
 
 def _acorn_option(name: str, options: Options) -> str | None:
-    """Return the option of acorn's that a name means, if any."""
+    """Return the name of acorn's option that a name on the command line refers to, or None."""
     if (option := prefixed_option(name)) is not None:
         return option
     return name if name in OPTION_HELP and not is_field_name(name, options) else None
 
 
 def is_field_name(name: str, options: Options) -> bool:
-    """Return whether the module has a field of this name."""
+    """Return whether the input of the module has a field with this option name."""
     return any(option.name == name for option in options.all) or (
         options.find(name) is not None and not options.shape.allows_extra
     )
 
 
-def _take_value(word: str, remaining: list[str], options: Options) -> str:
-    """Take the word after an option; a word that is an option itself is probably not meant as its value."""
+def _pop_value(word: str, remaining: list[str], options: Options) -> str:
+    """Remove the word after an option and return it as the option's value.
+
+    Raises a `CommandError` if the word is the name of another option: the user probably forgot the value.
+    """
     if remaining and remaining[0].startswith("--"):
         name = remaining[0][2:].partition("=")[0]
         if name in OPTION_HELP or any(option.name == name.replace("_", "-") for option in options.all):
@@ -160,7 +167,7 @@ def _take_value(word: str, remaining: list[str], options: Options) -> str:
                 f"`{word}` needs a value. If the value is `{remaining[0]}`, write `{word}={remaining[0]}`."
             )
     if not remaining:
-        raise CommandError(f"`{word}` needs a value.")
+        raise CommandError(f"`{word}` needs a value. Add the value after the option.")
     return remaining.pop(0)
 
 
@@ -174,16 +181,18 @@ def _is_number(word: str) -> bool:
 
 def _suggest_option(options: Options, name: str) -> str:
     similar = options.similar(name)
-    return f" Did you mean {' or '.join(f'`{flag}`' for flag in similar)}?" if similar else " `--help` lists them."
+    return (
+        f" Did you mean {' or '.join(f'`{flag}`' for flag in similar)}?" if similar else " `--help` lists the options."
+    )
 
 
 # The help
 
 
 def show_help(agent: Agent, description: AgentDescription, options: Options, target: str, out: TextIO) -> None:
-    """Print the help; the user's texts are never read as markup."""
+    """Print the help of an agent: its docstring, its input fields, its output fields and acorn's options."""
     console = Console(file=out)
-    with console.capture() as captured:
+    with console.capture() as captured:  # Every text is a rich `Text`, so rich does not interpret it as markup.
         _print(agent, description, options, target, console)
     write(out, captured.get())
 
@@ -202,7 +211,7 @@ def _print(agent: Agent, description: AgentDescription, options: Options, target
 
 
 Row = tuple[str, str, RenderableType]
-"""An option, its type, and its description."""
+"""A row of the help: the option, its type, and its description."""
 
 
 def _panel(title: str, rows: Iterable[Row]) -> Panel:
@@ -226,7 +235,7 @@ def _input_row(option: Option, options: Options) -> Row:
 
 
 def type_text(node: SchemaNode) -> str:
-    """Return what to write after an option."""
+    """Return the placeholder for the value after an option: its type or its allowed values."""
     if node.is_flag:
         return ""
     choices = node.choices

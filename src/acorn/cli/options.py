@@ -1,8 +1,11 @@
-"""Options of `acorn run agent.py`: acorn's options, and one option for each field of the input.
+"""The options of `acorn run agent.py`: acorn's own options, and one option for each field of the agent's input.
 
-Fields take precedence. If a field has the name of one of acorn's options, the plain option sets the field, and acorn's
-option is spelled with a prefix: `--acorn-model`. That spelling never sets a field: a field `acorn_model` is written
-with its underscore. `-h` always shows the help. `input` makes the input of the parsed options.
+A field has priority over an option of acorn with the same name. If an agent has a field `model`, `--model` sets that
+field, and `--acorn-model` sets acorn's option. `--acorn-model` never sets a field: the option of a field `acorn_model`
+is `--acorn_model`, with an underscore. `-h` always prints the help.
+
+`SchemaNode` wraps the JSON Schema of a value, from which the field options are made. `arguments` parses the
+command line into options, and `input` builds the input of the run from the options.
 """
 
 from __future__ import annotations
@@ -18,29 +21,29 @@ from acorn.types import JsonObject, is_json_list, is_json_object
 _MAX_DEPTH = 4
 _UNSET: Any = object()
 ValuePath = tuple[str | int, ...]
-"""The place of a value in the input."""
+"""The keys and list indexes that lead from the input to one of its values, such as `("address", "city")`."""
 
 
 # acorn's options
 
 OPTION_HELP = {
-    "model": "The model to use, such as `openai/gpt-4o`. It replaces the model of the agent and its settings.",
-    "input": "A file with the input as a JSON object, or `-` for standard input. Options override it.",
+    "model": "The model to use, such as `openai/gpt-4o`. It replaces the agent's model and the model's settings.",
+    "input": "A file with the input as a JSON object, or `-` for standard input. Options replace its values.",
     "json": "Print one JSON object with the output, usage, cost, steps, stop reason, model and seconds.",
     "save": "Save the events of the run to this file, for `acorn show`.",
-    "store": "Store the run here. Default: `ACORN_STORE`, the store of the agent, or `.acorn/runs.db` if it exists.",
-    "debug": "Show the traceback of an error.",
-    "help": "Show this text.",
+    "store": "The store for runs. Default: `ACORN_STORE`, the store of the agent, or `.acorn/runs.db` if it exists.",
+    "debug": "Print the traceback of an error.",
+    "help": "Print this help.",
 }
-"""acorn's options and their help."""
+"""A dict that maps the names of acorn's options to their help texts."""
 VALUE_NAMES = {"model": "MODEL", "input": "FILE", "save": "FILE", "store": "FILE"}
-"""The options that take a value, and its name in the help."""
+"""A dict that maps the options with a value to the placeholder for the value in the help."""
 PREFIX = "acorn-"
 
 
 @dataclass(frozen=True)
 class AcornOptions:
-    """The values of acorn's options."""
+    """The values of acorn's own options in one command, such as `--model` and `--store`."""
 
     model: str | None = None
     input: str | None = None
@@ -52,7 +55,10 @@ class AcornOptions:
 
 
 def prefixed_option(name: str) -> str | None:
-    """Return `model` for `acorn-model`; None if the name is not one of acorn's options with its prefix."""
+    """Return the name of acorn's option without the prefix: `model` for `acorn-model`.
+
+    Return None if the name has no prefix or if acorn has no such option.
+    """
     option = name.removeprefix(PREFIX)
     return option if name.startswith(PREFIX) and option in OPTION_HELP else None
 
@@ -62,10 +68,10 @@ def prefixed_option(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class Option:
-    """A field, or a part of one, as an option."""
+    """A command-line option that sets a field of the input, or a value inside a field."""
 
     name: str
-    """The name on the command line without the dashes: `address.city`."""
+    """The name of the option without the leading dashes: `address.city`."""
     path: ValuePath
     node: SchemaNode
     is_required: bool = False
@@ -82,7 +88,7 @@ class Option:
 
 
 class Options:
-    """The options for the input of one module."""
+    """All options that set the input of one agent, found by name or listed in order."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -90,11 +96,11 @@ class Options:
         self.root = SchemaNode(schema, schema)
         wrapped = self.root.fields[RESULT] if shape.wrapped else None
         self.is_positional = wrapped is not None and not (wrapped.fields and wrapped.kinds == {"object"})
-        """Whether the value is written without an option, because it has no fields."""
+        """Whether the input is a single value that is passed as an argument without an option name."""
         self.all = list(_list_options(self.root, (), "", (), shape.wrapped and not self.is_positional))
-        """Every option in the order of the fields, each followed by its parts."""
+        """The options in the order of the fields. The options of nested fields follow the option of their parent."""
         self._first_parts: dict[str, tuple[ValuePath, SchemaNode]] = {}
-        """The names that the first part of an option can have."""
+        """A dict that maps the possible first parts of option names to the path and the schema of the value."""
         if wrapped is not None and not self.is_positional:
             self._first_parts |= {name: ((RESULT, name), node) for name, node in wrapped.fields.items()}
         for name, node in self.root.fields.items():
@@ -108,7 +114,10 @@ class Options:
         return self.find(RESULT) if self.is_positional else None
 
     def find(self, name: str) -> Option | None:
-        """Return the option of a name, with underscores or dashes; a part of a dict or list is one, too."""
+        """Return the option with a name, or None.
+
+        The name may contain underscores or dashes. It may also lead into a dict or a list, as in `tags.0`.
+        """
         first, _, remainder = name.partition(".")
         key = _match_name(first, self._first_parts)
         if key is None:
@@ -128,26 +137,29 @@ class Options:
         return Option(".".join(names), path, node)
 
     def is_field(self, option: Option) -> bool:
-        """Return whether an option is a whole field of the input and not a part of one."""
+        """Return whether an option sets a whole field of the input and not a value inside a field."""
         return len(option.path) == (2 if self.shape.wrapped and not self.is_positional else 1)
 
     def display_name(self, option: Option) -> str:
-        """Return an option as error messages name it."""
+        """Return the text that error messages use for an option."""
         return "the argument" if self.is_positional and self.is_field(option) else f"`{option.flag}`"
 
     def similar(self, name: str) -> list[str]:
-        """Return the options with a similar name."""
+        """Return at most two options whose names are similar to a name."""
         names = dict.fromkeys([*(option.name for option in self.all), *OPTION_HELP])
         return [f"--{match}" for match in get_close_matches(name.strip("-").replace("_", "-"), names, 2)]
 
 
 def option_name(field_name: str) -> str:
-    """Return the name of a field with dashes."""
+    """Return a field name with dashes instead of underscores."""
     return field_name.replace("_", "-").strip("-") or field_name
 
 
 def _field_option_name(field_name: str) -> str:
-    """Return the option name of a field; one that would look like an option of acorn's keeps its underscore."""
+    """Return the option name of a field of the input.
+
+    A field such as `acorn_model` keeps its underscore, because `--acorn-model` is an option of acorn.
+    """
     return field_name if prefixed_option(option_name(field_name)) else option_name(field_name)
 
 
@@ -158,9 +170,9 @@ def _match_name(name: str, names: Iterable[str]) -> str | None:
 
 
 def _descend(node: SchemaNode, parts: list[str]) -> tuple[int, str | int, str, SchemaNode] | None:
-    """Go one level into a value.
+    """Follow the first parts of an option name one level into a value, or return None if they lead nowhere.
 
-    Returns the number of parts of the name that were used, the part of the path, its name, and the node there.
+    Returns the number of used parts, the key or list index of the inner value, its option name, and its schema.
     """
     fields = node.fields
     field_name = _match_name(parts[0], fields)
@@ -174,7 +186,8 @@ def _descend(node: SchemaNode, parts: list[str]) -> tuple[int, str | int, str, S
     extra = node.extra_value
     if extra is None:
         return None
-    # The user chooses the keys of a dict, so a key may contain dots, unless the value has parts itself.
+    # Users choose the keys of a dict, so a key may contain dots. If the value of the key has parts itself, a dot
+    # separates the key from these parts.
     if extra.kinds and not extra.kinds & {"object", "array"}:
         key = ".".join(parts)
         return len(parts), key, key, extra
@@ -184,7 +197,11 @@ def _descend(node: SchemaNode, parts: list[str]) -> tuple[int, str | int, str, S
 def _list_options(
     node: SchemaNode, path: ValuePath, prefix: str, definitions: tuple[str, ...], hides_first: bool
 ) -> Iterator[Option]:
-    """List the options of a node; `hides_first` leaves out the outermost name, which only wraps the value."""
+    """Yield the options for all fields below a schema.
+
+    `hides_first` omits the outermost field, which only wraps the value. `definitions` are the references of the schemas
+    above this one, so that recursive schemas end.
+    """
     for name, child in node.fields.items():
         option = Option(
             prefix + option_name(name) if prefix else _field_option_name(name),
@@ -206,28 +223,28 @@ def _list_options(
 
 
 def _class_schema(node: SchemaNode) -> JsonObject:
-    """Return the schema of the only class that a value may be an instance of, for its docstring."""
+    """Return the schema of the only non-null type of a value, whose description is the docstring of the class."""
     members = [member for member in node.members if member.get("type") != "null"]
     return members[0] if len(members) == 1 else {}
 
 
-# JSON Schemas of values
+# The JSON Schema of a value
 
 _ALIASES = "acorn-aliases"
-"""The key under which an object has the other names of its fields."""
+"""The key of an object schema whose value maps the aliases of the fields to field names."""
 
 
 class SchemaNode:
-    """One value of a schema: a field, an item, the whole input."""
+    """The JSON Schema of one value (the input, a field or a list item), with the questions that the parser asks."""
 
     def __init__(self, schema: JsonSchema, root: JsonSchema) -> None:
         self.schema = schema
         self.root = root
         self.members = list(_members(schema, root))
-        """The schemas that the value may match; unions are expanded."""
+        """The alternative schemas of the value, without references and unions."""
         member_kinds = [_kinds(member) for member in self.members]
         self.kinds = {kind for kinds in member_kinds for kind in kinds} if all(member_kinds) else set[str]()
-        """The JSON names of its types; empty if every value is allowed."""
+        """The JSON type names that are allowed, such as `string`. The set is empty if every type is allowed."""
 
     @property
     def type_text(self) -> str:
@@ -235,7 +252,7 @@ class SchemaNode:
 
     @property
     def choices(self) -> list[Any] | None:
-        """The values that are allowed, or None if the schema does not list them."""
+        """The list of allowed values, or None if the schema does not enumerate the values."""
         choices: list[Any] = []
         for member in self.members:
             if "const" in member:
@@ -250,7 +267,7 @@ class SchemaNode:
 
     @property
     def media(self) -> list[str]:
-        """The media that it may be: `image`, `audio`, `file`."""
+        """The list of media types that are allowed: `image`, `audio` and `file`."""
         formats = [str(member.get("format")) for member in self.members]
         return [name.removeprefix(MEDIA_FORMAT) for name in formats if name.startswith(MEDIA_FORMAT)]
 
@@ -273,12 +290,12 @@ class SchemaNode:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether an option that is given several times makes a list."""
+        """Whether users may repeat the option, because the value may be a list."""
         return "array" in self.kinds
 
     @property
     def fields(self) -> dict[str, SchemaNode]:
-        """The fields of an object by name; for a union, the fields of all its members."""
+        """A dict that maps field names to their schemas. A union has the fields of all its alternatives."""
         schemas_by_name: dict[str, list[JsonSchema]] = {}
         for member in self.members:
             for name, schema in member.get("properties", {}).items():
@@ -289,7 +306,7 @@ class SchemaNode:
 
     @property
     def aliases(self) -> dict[str, str]:
-        """The names of the fields by their aliases."""
+        """A dict that maps the aliases of the fields to field names."""
         return {alias: name for member in self.members for alias, name in member.get(_ALIASES, {}).items()}
 
     @property
@@ -297,7 +314,7 @@ class SchemaNode:
         return {name for member in self.members for name in member.get("required", [])}
 
     def item(self, index: int) -> SchemaNode:
-        """Return the schema of a list item."""
+        """Return the schema of the list item at an index."""
         for member in self.members:
             if member.get("type") == "array":
                 first: Sequence[JsonSchema] = member.get("prefixItems", [])
@@ -306,7 +323,7 @@ class SchemaNode:
 
     @property
     def extra_value(self) -> SchemaNode | None:
-        """The schema of a value under any other key; None if there are no other keys."""
+        """The schema of values under keys that are not declared, or None if the object allows only declared keys."""
         for member in self.members:
             if member.get("type") == "object":
                 extra = member.get("additionalProperties", "properties" not in member)
@@ -316,13 +333,16 @@ class SchemaNode:
 
     @property
     def definition(self) -> str | None:
-        """The definition that it refers to, by which a schema that contains itself is recognized."""
+        """The `$ref` of the schema, by which a recursive schema is recognized, or None."""
         refs = [member.get("$ref") for member in (self.schema, *self.schema.get("anyOf", []))]
         return next((ref for ref in refs if ref), None)
 
 
 def add_aliases(schema: JsonSchema, aliased: JsonSchema) -> JsonSchema:
-    """Add the aliases of the fields to a schema, from the same schema with aliases as names."""
+    """Return a copy of a schema in which each object lists the aliases of its fields.
+
+    `aliased` is the schema of the same class with aliases instead of field names.
+    """
     with_aliases: JsonSchema = _add_aliases(schema, aliased)
     return with_aliases
 
@@ -335,14 +355,14 @@ def _add_aliases(schema: Any, aliased: Any) -> Any:
     copy = {key: _add_aliases(value, aliased.get(key)) for key, value in schema.items()}
     fields, aliased_fields = schema.get("properties"), aliased.get("properties")
     if is_json_object(fields) and is_json_object(aliased_fields) and len(fields) == len(aliased_fields):
-        pairs = list(zip(fields, aliased_fields, strict=True))  # Both are in the order of the class.
+        pairs = list(zip(fields, aliased_fields, strict=True))  # Both dicts have the order of the class.
         copy["properties"] = {name: _add_aliases(fields[name], aliased_fields[alias]) for name, alias in pairs}
         copy[_ALIASES] = {alias: name for name, alias in pairs if alias != name}
     return copy
 
 
 def _union(schemas: list[JsonSchema]) -> JsonSchema:
-    """Return the schema of a field that several members of a union have, with the texts that they share."""
+    """Return one schema for a field with several alternative schemas, with the texts that all of them share."""
     if len(schemas) == 1:
         return schemas[0]
     common = [key for key in ("description", "default", "title") if all(key in schema for schema in schemas)]

@@ -59,7 +59,7 @@ def test_piped_text_fills_only_text_field(cls: str, words: list[str], piped: str
             "Numbers",
             ["1"],
             "more",
-            "every text field of the input already has a value. If the text is the whole input as JSON, use `--input -`",
+            "every text field of the input already has a value. If the text is the whole input as JSON, use `--input",
         ),
         (
             "Kinds",

@@ -55,7 +55,7 @@ from acorn._machine.state import MODEL_OBJECT
 from acorn.chunk import StreamChunk
 from acorn.errors import DeclarationError, InputError
 from acorn.record import Run
-from acorn.stores import messages
+from acorn.stores import rules
 from acorn.stores.port import Store, StoredRun
 from acorn.types import JsonObject
 
@@ -228,7 +228,7 @@ def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool
     store, origin = store_of(plan.spec), origin_of(agent)
     stored_runs = claim(store, run_id, origin.agent, may_have_moved=True)
     if stored_runs is None:
-        raise messages.run_not_found(run_id, store.name)
+        raise rules.run_not_found_error(run_id, store.name)
     return load_tree(stored_runs, plan, store, origin, answers, is_one=is_single), run_id
 
 

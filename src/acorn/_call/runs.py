@@ -18,7 +18,7 @@ from acorn._machine.saved_run import attach_branch_records
 from acorn.errors import StoreError
 from acorn.journal import Entry
 from acorn.record import Run
-from acorn.stores import messages
+from acorn.stores import rules
 from acorn.stores.open import open_store
 from acorn.stores.port import NotifyingStore, RunFacts, Status, Store
 from acorn.types import Request
@@ -69,7 +69,7 @@ class Runs:
         """Return the record of a run and its branches, up to the last commit if the run has not ended."""
         stored_runs = self._store.read(run_id)
         if not stored_runs:
-            raise messages.run_not_found(run_id, self._store.name)
+            raise rules.run_not_found_error(run_id, self._store.name)
         root, *branches = stored_runs
         with translate_read_errors(run_id, self._store):
             blobs = BlobReader(self._store.media)
@@ -134,7 +134,7 @@ def read_new_entries(
     """Return whether a run is over, the position of its last entry, and the entries after a position."""
     status, rows = store.follow(run_id, position)
     if status is None:
-        raise messages.run_not_found(run_id, store.name)
+        raise rules.run_not_found_error(run_id, store.name)
     blobs = BlobReader(store.media)
     entries = read_entries([blobs.read(row.entry) for row in rows])
     return not rows and status not in continues, rows[-1].position if rows else position, entries

@@ -1,7 +1,7 @@
-"""The alignment of two runs: which row of one run is shown next to which row of the other.
+"""The alignment of two runs, which the page displays next to each other in pairs of rows.
 
-Rows with equal content are paired first, then the rows between them that have the same kind and name. Each row occurs
-once and in its own order, so steps that happened in a different order stay unpaired on both sides.
+The first pairs are rows with equal content. Between two of these pairs, rows with the same kind and name are paired.
+Each row occurs once, and the order of rows never changes. Steps that happened in a different order have no counterpart.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from acorn.web.page.rows import Row, Rows
 
 
 class Pair(NamedTuple):
-    """A row of one run and its counterpart in the other run. Either may be missing."""
+    """A row of the left run and its counterpart in the right run.
+
+    A row without a counterpart is paired with None.
+    """
 
     left: Row | None
     right: Row | None
@@ -40,7 +43,7 @@ class Pair(NamedTuple):
 
 
 def align(left: Rows, right: Rows) -> list[Pair]:
-    """Pair all rows of two runs."""
+    """Return pairs that contain every row of two runs."""
     left_side, right_side = _Side(left), _Side(right)
     pairs: list[Pair] = []
     tops = _pair_rows(left_side.children[None], right_side.children[None], left_side, right_side)
@@ -61,7 +64,7 @@ def align(left: Rows, right: Rows) -> list[Pair]:
 
 
 class _Side:
-    """The rows of one of the two runs."""
+    """The rows of one run as a tree, with the content of each row for comparisons."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -71,7 +74,7 @@ class _Side:
             self.children[row.parent].append(row)
 
     def content(self, row: Row) -> Hashable:
-        """Return the content of a row without the times, totals and ids that differ from run to run."""
+        """Return the content of a row, without times, totals and ids, which differ between runs."""
         if row.id not in self._contents:
             texts = tuple(text for entry in self._rows.entries_of(row) if (text := _content(entry)))
             arguments = "" if row.call is None else row.call.arguments
@@ -111,7 +114,7 @@ RowPair = tuple[Row | None, Row | None]
 
 
 def _pair_rows(lefts: Sequence[Row], rights: Sequence[Row], left_side: _Side, right_side: _Side) -> list[RowPair]:
-    """Pair the rows below two paired rows."""
+    """Return pairs for two sequences of rows that have the same parent pair."""
     pairs: list[RowPair] = []
     equal = _match([left_side.content(row) for row in lefts], [right_side.content(row) for row in rights])
     left_start = right_start = 0
@@ -135,7 +138,10 @@ def _pair_by_name(lefts: Sequence[Row], rights: Sequence[Row]) -> Iterator[RowPa
 
 
 def _match(lefts: Sequence[Hashable], rights: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Return as many pairs of indexes as possible, in order. The nth occurrence of a key matches only the nth."""
+    """Return the longest list of index pairs of equal keys in which both indexes rise.
+
+    The nth occurrence of a key on the left matches only the nth occurrence on the right.
+    """
     right_indexes = {key: index for index, key in enumerate(_number_occurrences(rights))}
     matches = [
         (index, right_indexes[key]) for index, key in enumerate(_number_occurrences(lefts)) if key in right_indexes
@@ -151,11 +157,14 @@ def _number_occurrences(keys: Sequence[Hashable]) -> Iterator[tuple[Hashable, in
 
 
 def _longest_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest subsequence in which the second numbers rise, too."""
+    """Return the longest subsequence in which the second numbers rise.
+
+    The first numbers rise already.
+    """
     ends: list[int] = []
-    """By length, the smallest last number of a rising subsequence."""
+    """At index n, the smallest last number of a rising subsequence of length n + 1."""
     last: list[int] = []
-    """By length, the index in `pairs` of that last number."""
+    """At index n, the position of `ends[n]` in `pairs`."""
     previous: list[int | None] = []
     for index, (_, number) in enumerate(pairs):
         length = bisect_left(ends, number)

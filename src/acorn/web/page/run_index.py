@@ -51,7 +51,7 @@ Header = JsonObject
 
 @dataclass(eq=False)
 class RunView:
-    """A run with its branches, as rows of the waterfall view. The index adds new entries while the run continues."""
+    """A run with its branches as rows of the waterfall view, updated while the run continues."""
 
     header: Header
     status: str
@@ -127,7 +127,7 @@ class RunIndex(Protocol):
 
 
 class StoreRunIndex:
-    """An index of the runs in a store."""
+    """An index of the runs in a store, with a cache of recent views and summaries."""
 
     def __init__(self, store: Store, time_limit: float = _TIME_LIMIT) -> None:
         self.store = store
@@ -170,15 +170,16 @@ class StoreRunIndex:
         return RunList(matches, None, searched)
 
     def _page(self, conditions: RunFilter, size: int) -> tuple[Sequence[RunFacts], bool]:
-        """Return one page of runs, and whether it is the last page. Runs with equal start times stay on one page."""
+        """Return one page of runs, and whether it is the last page."""
         status: Sequence[Status] = conditions.status  # type: ignore[assignment]
         runs = self.store.list(status=status, agent=conditions.agent, before=conditions.before, limit=size + 1)
         if len(runs) <= size:
             return runs, True
+        # The next page starts before a time, so runs with equal start times must be on one page.
         return [facts for facts in runs[:size] if facts.started != runs[size].started] or runs[:size], False
 
     def _candidates(self, batch: Sequence[RunFacts], wanted: str) -> set[str]:
-        """Return the ids of the runs that may contain a text. A searchable store excludes runs without the text."""
+        """Return the ids of the runs that may contain a text, without runs that a searchable store excludes."""
         if not isinstance(self.store, SearchableStore):
             return {facts.id for facts in batch}
         matching = {facts.id for facts in batch if any(wanted in text.lower() for text in _fact_texts(facts))}
@@ -310,7 +311,7 @@ def _read_json(text: str) -> object:
 
 
 class FileRunIndex:
-    """An index of runs that were saved to files. It does not import the classes of the agents."""
+    """An index of runs in saved files, which works without the classes of the agents."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = {_id_of(file, number): file for number, file in enumerate(files)}
@@ -363,7 +364,7 @@ class FileRunIndex:
 
 
 def _id_of(file: Path, number: int) -> str:
-    """Return an id for a file that is safe in a URL. The ids of all files but the first end with a number."""
+    """Return a URL-safe id for a file, with a number at the end unless the file is the first one."""
     safe = "".join(char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in file.stem)
     return safe if number == 0 else f"{safe}-{number + 1}"
 
@@ -415,7 +416,7 @@ def _view_of_run(run: Run, run_id: str) -> RunView:
 
 
 def _tree_entries(run: Run) -> Iterator[Entry]:
-    """Yield the entries of a run. The entries of a branch follow the entry that started the branch."""
+    """Yield the entries of a run, with the entries of each branch after the entry that started the branch."""
     branches = {branch.id: branch for branch in run.branches}
     for entry in run.journal.entries:
         yield entry

@@ -74,7 +74,10 @@ class ErrorReply(NamedTuple):
 
 
 class RejectedRequestError(Exception):
-    """An error that rejects a request. It contains the error response for the client."""
+    """An error that rejects a request.
+
+    It contains the error response for the client.
+    """
 
     def __init__(
         self,
@@ -168,13 +171,19 @@ class Exchange:
             pass
 
     async def respond(self, status: int, body: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> None:
-        """Send a complete response. Its content type is JSON unless the headers contain another one."""
+        """Send a complete response.
+
+        Its content type is JSON unless the headers contain another one.
+        """
         default = {"content-type": "application/json", "cache-control": "no-store", "content-length": str(len(body))}
         await self._start(status, {**default, **headers})
         await self._send_message({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
 
     async def send_event(self, event: bytes) -> None:
-        """Send encoded server-sent events. The first call also sends the status."""
+        """Send encoded server-sent events.
+
+        The first call also sends the status.
+        """
         if not self.has_started:
             await self._start(200, {**_EVENT_STREAM, "cache-control": "no-store"})
         await self._send_message({"type": "http.response.body", "body": event, "more_body": True})
@@ -207,7 +216,10 @@ def _json_problem(error: Exception) -> str:
 
 
 async def in_batches(chunks: AsyncGenerator[StreamChunk]) -> AsyncGenerator[list[StreamChunk]]:
-    """Yield merged batches of chunks. If the generator is closed early, it cancels the run."""
+    """Yield merged batches of chunks.
+
+    If the generator is closed early, it cancels the run.
+    """
     pending: list[StreamChunk] = []
     news = asyncio.Event()
 
@@ -245,7 +257,10 @@ async def in_batches(chunks: AsyncGenerator[StreamChunk]) -> AsyncGenerator[list
 
 
 def merge_chunks(chunks: Sequence[StreamChunk]) -> list[StreamChunk]:
-    """Join the texts of consecutive chunks. Of each partial answer and tool call, use only the last version."""
+    """Join the texts of consecutive chunks.
+
+    Of each partial answer and tool call, use only the last version.
+    """
     merged: list[StreamChunk] = []
     last: dict[str | None, int] = {}
     """Maps a run id to the index in `merged` of the last chunk of the run."""
@@ -265,7 +280,7 @@ def merge_chunks(chunks: Sequence[StreamChunk]) -> list[StreamChunk]:
 
 
 def _kind(chunk: StreamChunk) -> str | int | None:
-    """Return the kind of a partial chunk, or the index of its tool call, or None if chunks cannot be merged."""
+    """Return the kind of a partial chunk, or the index of its tool call, or None if the chunk cannot be merged."""
     if chunk.tool_result is not None or chunk.run is not None:
         return None
     if call_index_of(chunk) is not None:
@@ -287,7 +302,10 @@ def encode_event(redactor: ServiceRedactor, value: object) -> bytes:
 
 
 class ChunkEvents:
-    """The encoder of `POST /stream`. Its events have the field names of `StreamChunk`."""
+    """The encoder of `POST /stream`.
+
+    Its events have the field names of `StreamChunk`.
+    """
 
     def __init__(self, redactor: ServiceRedactor) -> None:
         self._redactor = redactor

@@ -22,7 +22,6 @@ from acorn.journal import (
     HistoryEdited,
     InputReceived,
     InputRequested,
-    Message,
     MessagesAdded,
     ModelRequested,
     ModelResponded,
@@ -35,7 +34,7 @@ from acorn.journal import (
     ToolResultsAdded,
     ToolStarted,
 )
-from acorn.types import TOOL_ERROR, ForkedFrom, JsonObject, Usage, is_json_object
+from acorn.types import TOOL_ERROR, ForkedFrom, JsonObject, Message, Usage, is_json_object
 from acorn.web.redact import PREVIEW_LIMIT, STREAM_LIMIT, PageRedactor
 
 _FAILED_FORMS = ("error", "skipped", "stopped")

@@ -20,7 +20,7 @@ from acorn._machine.plan import Plan
 from acorn._machine.saved_run import load, save
 from acorn._machine.state import BranchContext
 from acorn.journal import BranchFinished
-from acorn.record import TOOL
+from acorn.record import TOOL_ASK_PREFIX
 from acorn.types import JsonObject
 
 
@@ -58,7 +58,7 @@ class SavedTree(Tree):
         """Skip hooks: a hook holds the step, and no other process could continue with it."""
         has_begun = loop.run.id in self._driven and not loop.is_over
         asks = loop.asks(self.now(loop.run.id)) if has_begun else []
-        return any(isinstance(ask, AskHook | AskSource) and ask.id in loop.state.under_way for ask in asks)
+        return any(isinstance(ask, AskHook | AskSource) and ask.id in loop.state.open_asks for ask in asks)
 
     def _begin_anew(self) -> None:
         plain = {run_id: save(loop) for run_id, loop in self.machines.items()}
@@ -77,8 +77,10 @@ class SavedTree(Tree):
                 ):
                     plan = replace(plan, above=())  # The parent has counted it.
             # Running work continues here, so calls with `once` are not unknown.
-            under_way = saved["state"]["under_way"]
-            saved["state"]["under_way"] = {each: at for each, at in under_way.items() if not each.startswith(TOOL)}
+            open_asks = saved["state"]["open_asks"]
+            saved["state"]["open_asks"] = {
+                each: at for each, at in open_asks.items() if not each.startswith(TOOL_ASK_PREFIX)
+            }
             new = load(plan, saved, old.run.deps)
             was, made = old.run._history.messages, new.run._history.messages  # Not `history`, which would hand it out.
             assert old.run.error is not None or made == json.loads(json.dumps(to_json_data(was)))
@@ -89,7 +91,7 @@ class SavedTree(Tree):
             if not new.is_over and run_id in self._driven:
                 now = self.now(run_id)
                 new.start(now)
-                new.state.under_way.update(under_way)
+                new.state.open_asks.update(open_asks)
                 for at, tools in enumerate(old.builder.source_tools):
                     new.tell(f"source {at}", [tool.function for tool in tools], now)
         self.restarts += 1

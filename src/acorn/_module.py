@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
-from acorn._declare.agent import NOT_COPIED, AgentBase, call_options, set_call_options, set_private
 from acorn._declare.generics import Deps, In, Out, read_generics
+from acorn._declare.module_base import NOT_COPIED, AgentBase, last_run, set_call_options, set_private
 from acorn._declare.names import check_setting_name, local_types, warn_about_misspelled_names
 from acorn._declare.settings import SETTINGS, describe_model, remove_overridden
 from acorn._declare.spec_cache import (
@@ -23,10 +23,9 @@ from acorn._declare.spec_cache import (
     class_spec,
     spec_of,
 )
-from acorn._record.last_run import last_run
 from acorn.errors import AcornError
 from acorn.record import Run, run_of
-from acorn.types import JsonObject, Request
+from acorn.types import JsonObject, Message, Request
 
 if TYPE_CHECKING:
     from acorn._call.batch import AsyncBatch, Batch
@@ -457,17 +456,17 @@ class module(AgentBase, Generic[In, Out, Deps]):
     def deps(self) -> Deps:
         """The object of `using(deps=...)`, for tools and hooks."""
         run: Run[Any, Deps] | None = run_of(self)
-        deps: Deps = call_options(self).deps if run is None else run.deps
+        deps: Deps = self.__acorn_call_options__.deps if run is None else run.deps
         return deps
 
     @property
-    def history(self) -> list[JsonObject]:
+    def history(self) -> list[Message]:
         """The conversation of the current run (in tools and hooks), or else of the last run."""
         run = run_of(self) or last_run(self)
         return [] if run is None else run.history
 
     @history.setter
-    def history(self, messages: list[JsonObject]) -> None:
+    def history(self, messages: list[Message]) -> None:
         run = run_of(self)
         if run is None:
             raise AttributeError(

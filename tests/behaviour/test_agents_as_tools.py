@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -50,11 +51,11 @@ def names(request: ModelRequest) -> list[str]:
     return [each["function"]["name"] for each in request.tools]
 
 
-def results(messages: list[dict[str, Any]]) -> list[str]:
+def results(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     return [message["content"] for message in messages if message["role"] == "tool"]
 
 
-def test_agent_tool_schema_comes_from_agent_class(call: Call, script: Script) -> None:
+def test_agent_tool_schema_is_derived_from_agent_class(call: Call, script: Script) -> None:
     model = script(DONE)
     call(Boss(model=model))
     assert names(model.requests[0]) == ["deep_digger", "__finish__"]
@@ -67,7 +68,7 @@ def test_agent_tool_schema_comes_from_agent_class(call: Call, script: Script) ->
 
 
 @pytest.mark.parametrize("agent", [DeepDigger, DeepDigger()], ids=["class", "instance"])
-def test_agent_tool_run_uses_own_prompt_and_callers_model(call: Call, script: Script, agent: Any) -> None:
+def test_agent_tool_run_sends_agent_prompt_to_callers_model(call: Call, script: Script, agent: Any) -> None:
     model = script(calling("deep_digger", place="the garden"), BONE, DONE)
     run = call.run(Boss(model=model, tools=[agent]))
     assert run.output == "found"
@@ -82,21 +83,23 @@ def test_agent_tool_run_uses_own_prompt_and_callers_model(call: Call, script: Sc
     assert (record.branch, record.output, record.stop_reason) == ("deep_digger", Find(what="a bone"), "finish")
 
 
-def test_agent_tool_with_own_model_uses_it(call: Call, script: Script) -> None:
+def test_agent_tool_with_explicit_model_sends_requests_to_that_model(call: Call, script: Script) -> None:
     own, model = script(BONE, name="own"), script(calling("deep_digger", place="x"), DONE)
     call(Boss(model=model, tools=[DeepDigger(model=own)]))
     assert len(own.requests) == 1
     assert len(model.requests) == 2
 
 
-def test_agent_tool_does_not_inherit_callers_settings(call: Call, script: Script) -> None:
+def test_agent_tool_does_not_inherit_settings_of_caller(call: Call, script: Script) -> None:
     model = script(calling("deep_digger", place="x"), BONE, DONE)
     call(Boss(model=model, temperature=0.1, max_tokens=77))
     assert (model.requests[1].temperature, model.requests[1].max_tokens) == (0.7, 4096)
 
 
 @pytest.mark.parametrize(("own", "seen"), [(None, "the caller's"), ("its own", "its own")])
-def test_agent_tool_with_own_deps_uses_them(call: Call, script: Script, own: Any, seen: str) -> None:
+def test_agent_tool_with_explicit_deps_does_not_use_callers_deps(
+    call: Call, script: Script, own: Any, seen: str
+) -> None:
     class Reader(DeepDigger):
         def system_prompt(self) -> str:
             return f"With {current_run().deps}."
@@ -107,7 +110,7 @@ def test_agent_tool_with_own_deps_uses_them(call: Call, script: Script, own: Any
     assert model.requests[1].messages[0]["content"] == f"With {seen}."
 
 
-def test_agent_tool_usage_counts_in_caller(call: Call, script: Script) -> None:
+def test_agent_tool_usage_is_added_to_caller_usage(call: Call, script: Script) -> None:
     used = [
         Reply(calls=each.calls, usage=Usage(10, 1, requests=1))
         for each in (calling("deep_digger", place="x"), BONE, DONE)
@@ -117,7 +120,7 @@ def test_agent_tool_usage_counts_in_caller(call: Call, script: Script) -> None:
     assert run.cost == pytest.approx(0.33)
 
 
-def test_agent_tool_is_bounded_by_callers_limits(call: Call, script: Script) -> None:
+def test_agent_tool_run_stops_at_token_limit_of_caller(call: Call, script: Script) -> None:
     @tool(repeatable=True)
     def scratch() -> str:
         """Scratch."""
@@ -138,7 +141,7 @@ def test_agent_tool_is_bounded_by_callers_limits(call: Call, script: Script) -> 
     assert run.usage.total_tokens <= 2_000
 
 
-def test_agent_tool_with_wrong_arguments_is_tool_error(call: Call, script: Script) -> None:
+def test_agent_tool_with_wrong_arguments_returns_tool_error(call: Call, script: Script) -> None:
     model = script(calling("deep_digger", plaice="x") & calling("deep_digger", place="x", depth="deep"), DONE)
     run = call.run(Boss(model=model))
     first, second = results(run.history)[:2]
@@ -147,7 +150,7 @@ def test_agent_tool_with_wrong_arguments_is_tool_error(call: Call, script: Scrip
     assert run.branches == []
 
 
-def test_agent_tool_failure_is_tool_error(call: Call, script: Script) -> None:
+def test_agent_tool_failure_returns_tool_error(call: Call, script: Script) -> None:
     class Stubborn(DeepDigger):
         parse_retries = 0
 
@@ -158,7 +161,7 @@ def test_agent_tool_failure_is_tool_error(call: Call, script: Script) -> None:
     assert run.output == "found"
 
 
-def test_agent_tool_unfinished_single_turn_is_tool_error(call: Call, script: Script) -> None:
+def test_agent_tool_with_unfinished_single_turn_returns_tool_error(call: Call, script: Script) -> None:
     @tool
     def scratch() -> str:
         """Scratch."""
@@ -173,7 +176,7 @@ def test_agent_tool_unfinished_single_turn_is_tool_error(call: Call, script: Scr
 
 
 @pytest.mark.message_list
-def test_agent_tools_and_functions_of_one_response_run_concurrently(call: Call) -> None:
+def test_agent_tools_and_function_tools_of_one_response_run_concurrently(call: Call) -> None:
     both = threading.Barrier(3)
 
     @tool
@@ -200,7 +203,7 @@ def test_agent_tools_and_functions_of_one_response_run_concurrently(call: Call) 
 
 
 @pytest.mark.message_list
-def test_agent_tools_nest_up_to_max_depth(call: Call) -> None:
+def test_agent_tool_nesting_beyond_max_depth_returns_error(call: Call) -> None:
     class Recursive(module[Any, str]):
         """Dig deeper."""
 
@@ -236,7 +239,7 @@ def test_branch_inherits_agent_tools_of_parent(call: Call, script: Script) -> No
     assert run.branches[0].output == "aside"
 
 
-def test_agent_tool_instance_serves_concurrent_calls(call: Call, script: Script) -> None:
+def test_agent_tool_instance_called_twice_in_one_response_runs_twice(call: Call, script: Script) -> None:
     digger = DeepDigger()
     both = calling("deep_digger", place="a") & calling("deep_digger", place="b")
     run = call.run(Boss(model=script(both, BONE, BONE, DONE), tools=[digger]))
@@ -245,7 +248,7 @@ def test_agent_tool_instance_serves_concurrent_calls(call: Call, script: Script)
 
 
 @pytest.mark.live_objects
-def test_hook_adds_and_removes_agent_tool(call: Call, script: Script) -> None:
+def test_on_step_hook_adds_and_removes_agent_tool(call: Call, script: Script) -> None:
     class Changing(Boss):
         tools = []
 
@@ -266,7 +269,7 @@ def test_hook_adds_and_removes_agent_tool(call: Call, script: Script) -> None:
     ]
 
 
-def test_tool_decorator_names_and_describes_agent(call: Call, script: Script) -> None:
+def test_tool_decorator_on_agent_sets_tool_name_and_description(call: Call, script: Script) -> None:
     @tool(name="dig", description="Dig it up.")
     class Named(DeepDigger): ...
 
@@ -287,7 +290,7 @@ def test_listener_receives_agent_tool_as_child_run(call: Call, script: Script) -
     assert inner.parent_id == run.id
 
 
-def test_two_agent_tools_with_one_name_conflict() -> None:
+def test_two_agent_tools_with_equal_name_raise_tool_conflict_error() -> None:
     other = type("DeepDigger", (module,), {"final_output": str})
     with pytest.raises(ToolConflictError, match="'deep_digger' of `Two` is defined twice"):
         type("Two", (module,), {"tools": [DeepDigger, other]})
@@ -304,7 +307,7 @@ def test_agent_class_with_required_init_arguments_is_rejected() -> None:
     type("Two", (module,), {"tools": [Needy("steel")]})
 
 
-def test_agent_tool_decorator_timeout_is_rejected_with_advice() -> None:
+def test_agent_tool_with_decorator_timeout_is_rejected_with_advice() -> None:
     timed = tool(timeout=1.0)(type("Timed", (DeepDigger,), {}))
     with pytest.raises(DeclarationError, match=r"`Two\.tools\[0\]` is the agent `Timed` with .*`max_seconds`"):
         type("Two", (module,), {"tools": [timed]})
@@ -316,7 +319,7 @@ def test_module_base_class_as_tool_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("how", ["sync", "async"])
-def test_agent_as_only_tool_works(how: str) -> None:
+def test_agent_as_only_tool_is_called(how: str) -> None:
     under_way: list[int] = []
     most: list[int] = []
 

@@ -214,7 +214,7 @@ KINDS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
-def test_any_model_values_validate_for_every_pydantic_type(kind: str) -> None:
+def test_any_model_generates_valid_values_for_every_pydantic_type(kind: str) -> None:
     declared = KINDS[kind]
     given: list[Any] = []
 
@@ -285,7 +285,7 @@ def test_any_model_calls_each_tool_and_branch_once(call: Call) -> None:
     assert not [message for message in run.history if "Tool error" in str(message.get("content"))]
 
 
-def test_any_model_gives_equal_answers_each_time(call: Call) -> None:
+def test_any_model_returns_equal_answers_in_two_runs(call: Call) -> None:
     one, two = call.run(Outer(model=AnyModel())), call.run(Outer(model=AnyModel()))
     assert one.history == two.history
     assert one.output == two.output
@@ -309,19 +309,19 @@ def test_any_model_stream_yields_partials() -> None:
     assert read(list(Outer(model=AnyModel()).stream())) == read(asyncio.run(main()))
 
 
-def test_any_model_respects_max_steps_and_limits(call: Call) -> None:
+def test_any_model_run_with_max_steps_and_limits_is_forced_to_finish(call: Call) -> None:
     run = call.run(Outer(model=AnyModel(), max_steps=1, max_cost=0.01, max_total_tokens=100_000))
     assert (run.stop_reason, run.cost) == ("forced", 0.0)
     assert called(run) == ["look", "add", "inner", "again", "__finish__"]
 
 
-def test_any_model_continued_conversation_calls_tools_again() -> None:
+def test_any_model_calls_tools_again_in_continued_conversation() -> None:
     agent = Outer(model=AnyModel(), branches={})
     first = agent.run()
     assert called(agent.using(history=first).run()) == ["look", "add", "__finish__"]
 
 
-def test_any_model_agent_tool_has_own_conversation(call: Call) -> None:
+def test_any_model_handles_agent_tool_in_separate_conversation(call: Call) -> None:
     class Boss(module[Any, str]):
         """Delegate."""
 
@@ -333,7 +333,7 @@ def test_any_model_agent_tool_has_own_conversation(call: Call) -> None:
     assert called(run.branches[0]) == ["weigh", "__finish__"]
 
 
-def test_any_model_calls_tool_with_schema_only(call: Call) -> None:
+def test_any_model_calls_tool_declared_by_schema_only(call: Call) -> None:
     schema = {
         "type": "object",
         "properties": {"n": {"type": ["integer", "null"]}, "kind": {"allOf": [{"$ref": "#/definitions/kind"}]}},
@@ -377,12 +377,12 @@ class Endless(BaseModel):
         (Annotated[set[bool], Field(min_length=3)], "result"),
     ],
 )
-def test_any_model_without_fitting_value_names_field(call: Call, declared: Any, field: str) -> None:
-    with pytest.raises(AcornError, match=rf"^`AnyModel` found no value for `{field}` of `__finish__`, which must"):
+def test_any_model_without_valid_value_raises_error_with_field_name(call: Call, declared: Any, field: str) -> None:
+    with pytest.raises(AcornError, match=rf"^`AnyModel` cannot generate a value for `{field}` of `__finish__`: no"):
         call(module(model=AnyModel(), final_output=declared))
 
 
-def test_any_model_can_be_copied_and_pickled() -> None:
+def test_any_model_in_copied_or_pickled_agent_returns_valid_output() -> None:
     agent = Outer(model=AnyModel())
     for made in (copy.deepcopy(agent), pickle.loads(pickle.dumps(agent))):
         assert isinstance(made(), Report)

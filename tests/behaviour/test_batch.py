@@ -71,7 +71,7 @@ def test_map_starts_one_run_per_row(way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_map_bounds_concurrency_and_reads_rows_lazily(way: Way) -> None:
+def test_map_limits_concurrency_and_reads_rows_lazily(way: Way) -> None:
     lock, now, most, read, answered = threading.Lock(), 0, 0, 0, 0
 
     def slow(request: ModelRequest) -> Reply | Failure:
@@ -98,7 +98,7 @@ def test_map_bounds_concurrency_and_reads_rows_lazily(way: Way) -> None:
     assert progress.total == 20
 
 
-def test_map_results_keep_order_of_rows() -> None:
+def test_map_results_are_in_row_order() -> None:
     batch = shout().map([{"word": "a"}, {"word": "bad"}, {"word": "c"}])
     first, second, third = batch.results()
     assert (first, third) == ("A", "C")
@@ -111,7 +111,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_map_with_same_id_repeats_nothing(store: Any, way: Way) -> None:
+def test_map_with_repeated_batch_id_does_not_repeat_requests(store: Any, way: Way) -> None:
     rows = [{"word": word} for word in ("a", "bad", "c")]
     model = ScriptedModel(answer)
     way(shout(model=model, store=store), rows, id="nightly")
@@ -129,7 +129,7 @@ def test_map_with_same_id_repeats_nothing(store: Any, way: Way) -> None:
     assert {facts.batch for facts in acorn.runs(store).list()} == {"nightly"}
 
 
-def test_map_key_identifies_row_at_any_position(store: Any) -> None:
+def test_map_key_matches_stored_row_at_any_position(store: Any) -> None:
     model = ScriptedModel(answer)
     agent = shout(model=model, store=store)
     agent.map([{"word": "a"}, {"word": "b"}], id="n", key=lambda row: row["word"]).results()
@@ -139,7 +139,7 @@ def test_map_key_identifies_row_at_any_position(store: Any) -> None:
     assert len(model.requests) == 3
 
 
-def test_map_other_input_at_same_index_is_item_error(store: Any) -> None:
+def test_map_with_changed_input_at_stored_index_yields_store_error(store: Any) -> None:
     agent = shout(store=store)
     agent.map([{"word": "a"}], id="n").results()
     (found,) = agent.map([{"word": "b"}], id="n").results()
@@ -177,14 +177,14 @@ def test_map_resumes_interrupted_rows(store: Any) -> None:
     assert agent.worked == ["a", "b", "c", "c", "d", "e"]
 
 
-def test_map_stops_starting_rows_at_max_cost() -> None:
+def test_map_beyond_max_cost_yields_limit_error_for_remaining_rows() -> None:
     model = ScriptedModel(answer, price=Price(0.1, 0.1))
     found = shout(model=model).map([{"word": "a"}, {"word": "b"}], concurrency=1, max_cost=0.01).results()
     assert found[0] == "A"
     assert isinstance(found[1], LimitError)
 
 
-def test_map_item_can_pause_for_human_input(store: Any) -> None:
+def test_map_row_that_requests_human_input_is_paused(store: Any) -> None:
     class Careful(module[Row, str]):
         """Careful."""
 
@@ -216,7 +216,7 @@ def test_map_item_can_pause_for_human_input(store: Any) -> None:
         ([], {"id": "without a store"}),
     ],
 )
-def test_map_wrong_arguments_raise_immediately(rows: Any, options: dict[str, Any]) -> None:
+def test_map_with_wrong_arguments_raises_immediately(rows: Any, options: dict[str, Any]) -> None:
     with pytest.raises(DeclarationError):
         shout().map(rows, **options)
     with pytest.raises(DeclarationError):
@@ -224,7 +224,7 @@ def test_map_wrong_arguments_raise_immediately(rows: Any, options: dict[str, Any
 
 
 @pytest.mark.parametrize("options", [{}, {"id": "nightly"}, {"id": "nightly", "queue": True}])
-def test_map_rejects_run_id_of_single_run(options: dict[str, Any]) -> None:
+def test_map_with_run_id_raises(options: dict[str, Any]) -> None:
     agent = shout(store=MemoryStore()).using(run_id="a")
     with pytest.raises(DeclarationError, match=r"names one run, but a batch starts many"):
         agent.map([{"word": "a"}], **options)

@@ -61,7 +61,7 @@ def nothing_runs(store: Any) -> bool:
     return comes_true(lambda: all(facts.status != "running" for facts in acorn.runs(store).list()))
 
 
-def test_map_unreadable_rows_end_batch_without_loss(store: Any) -> None:
+def test_map_with_failing_row_iterator_raises_and_leaves_no_running_rows(store: Any) -> None:
     with pytest.raises(RuntimeError, match="no more"):
         echo(store).map(rows_that_fail(), concurrency=4, id="b").results()
 
@@ -75,7 +75,7 @@ def test_map_unreadable_rows_end_batch_without_loss(store: Any) -> None:
     assert echo(store).map(range(3), id="b").results() == [0, 1, 2]
 
 
-def test_map_left_loop_cancels_running_rows(store: Any) -> None:
+def test_map_iteration_left_early_cancels_running_rows(store: Any) -> None:
     began, may_end = threading.Semaphore(0), threading.Event()
 
     def slow(request: ModelRequest) -> Reply:
@@ -97,7 +97,7 @@ def test_map_left_loop_cancels_running_rows(store: Any) -> None:
     assert echo(store).map(range(8), id="b").results() == list(range(8))
 
 
-def test_map_left_loop_does_not_touch_run_resumed_elsewhere(store: Any) -> None:
+def test_map_iteration_left_early_does_not_cancel_run_resumed_by_another_call(store: Any) -> None:
     """Both claims belong to this process; the later one drives the run."""
     began, may_end, goes_on, may_go_on = (threading.Event() for _ in range(4))
 
@@ -144,7 +144,7 @@ class Slow(MemoryStore):
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_map_left_during_claim_releases_run(is_async: bool) -> None:
+def test_map_iteration_left_during_claim_releases_run(is_async: bool) -> None:
     store, began, may_end = Slow(), threading.Event(), threading.Event()
 
     def slow(request: ModelRequest) -> Reply:
@@ -203,7 +203,7 @@ class Stuck(ScriptedModel):
 
 
 @pytest.mark.parametrize("is_cancelled", [True, False])
-def test_amap_left_or_cancelled_loop_cancels_running_rows(store: Any, is_cancelled: bool) -> None:
+def test_amap_iteration_left_or_cancelled_cancels_running_rows(store: Any, is_cancelled: bool) -> None:
     async def left() -> None:
         agent = Echo(model=Stuck(), store=store)
         async for _ in agent.amap(range(100), concurrency=4, id="b"):
@@ -224,7 +224,7 @@ def test_amap_left_or_cancelled_loop_cancels_running_rows(store: Any, is_cancell
     assert echo(store).map(range(8), id="b").results() == list(range(8))
 
 
-def test_map_inside_tool_works() -> None:
+def test_map_inside_tool_returns_results() -> None:
     class Outer(module[int, str]):
         """Do many."""
 
@@ -248,13 +248,13 @@ def test_map_inside_tool_works() -> None:
         assert results[:2] == ["[0, 1, 2]"] * 2
 
 
-def test_map_failing_key_is_item_error(store: Any) -> None:
+def test_map_with_failing_key_function_yields_item_error(store: Any) -> None:
     came = echo(store).map([4, 0, 2], id="a", key=lambda row: 8 // row).results()
     assert (came[0], came[2]) == (4, 2)
     assert isinstance(came[1], ZeroDivisionError)
 
 
-def test_map_same_batch_twice_concurrently_runs_each_row_once(store: Any) -> None:
+def test_map_called_twice_concurrently_with_one_id_runs_each_row_once(store: Any) -> None:
     asked: list[int] = []
 
     def counted(request: ModelRequest) -> Reply:
@@ -277,7 +277,7 @@ def test_map_same_batch_twice_concurrently_runs_each_row_once(store: Any) -> Non
     assert sorted(asked) == list(range(20))
 
 
-def test_map_does_not_report_failure_of_other_row_or_class(store: Any) -> None:
+def test_map_with_changed_row_or_class_raises_store_error_instead_of_stored_failure(store: Any) -> None:
     class Other(module[int, int]):
         """Other."""
 
@@ -300,7 +300,7 @@ def test_map_does_not_report_failure_of_other_row_or_class(store: Any) -> None:
     assert echo(store).map([1], id="a", retry_failed=True).results() == [1]
 
 
-def test_map_releases_records_of_dropped_items() -> None:
+def test_map_releases_run_records_of_discarded_items() -> None:
     batch = echo().map(range(5), concurrency=1)
     records = [weakref.ref(item.run) for item in batch]
     gc.collect()

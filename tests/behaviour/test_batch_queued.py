@@ -97,7 +97,7 @@ def test_queued_async_batch_finishes_all_rows(store: Store) -> None:
     asyncio.run(use())
 
 
-def test_queued_batch_left_early_is_found_by_id(store: Store) -> None:
+def test_queued_batch_left_early_is_continued_by_batch_id(store: Store) -> None:
     rows = ["a", "b", "fail"]
     first = queued(store).map(rows, queue=True, id="nightly", key=str)
     steps = iter(first)
@@ -119,7 +119,7 @@ def test_queued_batch_left_early_is_found_by_id(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("worker")
-def test_queued_batch_retries_failed_rows_on_request(store: Store) -> None:
+def test_queued_batch_with_retry_failed_retries_failed_rows(store: Store) -> None:
     (item,) = queued(store).map(["fail"], queue=True, id="nightly")
     assert item.run is not None
     began = acorn.runs(store).get(item.run.id).started
@@ -131,7 +131,7 @@ def test_queued_batch_retries_failed_rows_on_request(store: Store) -> None:
     assert acorn.runs(store).get(item.run.id).started != began
 
 
-def test_queued_batch_cancelled_or_deleted_run_is_item_error(store: Store) -> None:
+def test_queued_batch_with_cancelled_or_deleted_run_yields_item_error(store: Store) -> None:
     batch = iter(queued(store).map(["a", "b"], queue=True, id="nightly"))
     items: list[Any] = []
     thread = threading.Thread(target=lambda: items.extend(batch))
@@ -146,14 +146,14 @@ def test_queued_batch_cancelled_or_deleted_run_is_item_error(store: Store) -> No
 
 
 @pytest.mark.usefixtures("worker")
-def test_queued_batch_reads_rows_as_capacity_allows(store: Store) -> None:
+def test_queued_batch_with_endless_rows_submits_limited_number(store: Store) -> None:
     batch = iter(queued(store).map(map(str, itertools.count()), queue=True, id="endless"))
     assert next(batch).output == "done True"
     batch.close()  # type: ignore[attr-defined]
     assert len(store.list(limit=None)) <= 10_000
 
 
-def test_queued_batch_stops_submitting_at_max_cost(store: Store) -> None:
+def test_queued_batch_beyond_max_cost_submits_no_more_rows(store: Store) -> None:
     batch = queued(store).map(map(str, range(2_000)), queue=True, max_cost=0.01)
     items: list[Any] = []
     thread = threading.Thread(target=lambda: items.extend(batch))
@@ -167,7 +167,7 @@ def test_queued_batch_stops_submitting_at_max_cost(store: Store) -> None:
     assert len(begun) == len(store.list(limit=None)) <= 100
 
 
-def test_queued_batch_wrong_arguments_raise_immediately(store: Store) -> None:
+def test_queued_batch_with_wrong_arguments_raises_immediately(store: Store) -> None:
     with pytest.raises(DeclarationError, match=r"`concurrency` of `Desk\.map` has no effect with `queue=True`"):
         queued(store).map(["a"], queue=True, concurrency=4)
     with pytest.raises(DeclarationError, match="has no store"):

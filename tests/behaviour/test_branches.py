@@ -142,7 +142,7 @@ def run_main(call: Call, model: Any, kind: type[module[Any, Any]] = Main, **sett
 # Declaring
 
 
-def test_class_can_be_its_own_branch(call: Call, script: Script) -> None:
+def test_branch_of_parents_class_runs_recursively(call: Call, script: Script) -> None:
     class Digger(module[Any, str]):
         """Dig."""
 
@@ -161,9 +161,7 @@ def test_class_can_be_its_own_branch(call: Call, script: Script) -> None:
 
 
 @pytest.mark.parametrize(("limit", "begun"), [(None, 5), (1, 1), (2, 2)])
-def test_max_depth_exceeded_is_error_that_model_reads(
-    call: Call, script: Script, limit: int | None, begun: int
-) -> None:
+def test_branch_beyond_max_depth_returns_tool_error(call: Call, script: Script, limit: int | None, begun: int) -> None:
     class Digger(module[Any, str]):
         """Dig."""
 
@@ -184,7 +182,7 @@ def test_max_depth_exceeded_is_error_that_model_reads(
     )
 
 
-def test_branch_max_depth_can_narrow_but_not_widen_parents(call: Call, script: Script) -> None:
+def test_branch_max_depth_lowers_but_never_raises_parent_limit(call: Call, script: Script) -> None:
     inner = branch_of(__doc__="Inner.", branches={"check": Checker}, max_steps=2, max_depth=1)
     outer = branch_of(__doc__="Outer.", branches={"inner": inner}, max_steps=2, max_depth=9)
     model = script(calling("outer"), calling("inner"), calling("check"), TRUE, TRUE, TRUE, DONE)
@@ -194,7 +192,9 @@ def test_branch_max_depth_can_narrow_but_not_widen_parents(call: Call, script: S
     assert "BranchError: `inner` would be branch 2 levels deep" in told(run.branches[0])[1]
 
 
-def test_branch_tool_without_input_has_no_parameters_and_first_docstring_paragraph(call: Call, script: Script) -> None:
+def test_branch_tool_without_input_has_no_parameters_and_uses_first_docstring_paragraph(
+    call: Call, script: Script
+) -> None:
     model = script(DONE)
     run_main(call, model)
     assert schema(model.requests[0], "check") == {
@@ -205,7 +205,7 @@ def test_branch_tool_without_input_has_no_parameters_and_first_docstring_paragra
     assert names(model.requests[0]) == ["look", "boom", "check", "__finish__"]
 
 
-def test_branch_description_can_be_set_or_inherited(call: Call, script: Script) -> None:
+def test_branch_description_is_set_or_inherited(call: Call, script: Script) -> None:
     class Heir(Checker):
         pass
 
@@ -220,7 +220,7 @@ def test_branch_description_can_be_set_or_inherited(call: Call, script: Script) 
     assert "description" not in schema(model.requests[0], "silent")
 
 
-def test_branch_tool_with_input_takes_its_fields(call: Call, script: Script) -> None:
+def test_branch_tool_with_input_has_input_fields_as_parameters(call: Call, script: Script) -> None:
     model = script(DONE)
     run_main(call, model, branches={"check": Asked})
     assert schema(model.requests[0], "check")["parameters"] == {
@@ -233,7 +233,7 @@ def test_branch_tool_with_input_takes_its_fields(call: Call, script: Script) -> 
     }
 
 
-def test_tool_added_in_run_cannot_take_name_of_branch(call: Call, script: Script) -> None:
+def test_tool_added_during_run_with_branch_name_is_rejected(call: Call, script: Script) -> None:
     def check() -> str:
         return ""
 
@@ -250,7 +250,7 @@ def test_tool_added_in_run_cannot_take_name_of_branch(call: Call, script: Script
 # Start of a branch
 
 
-def test_branch_history_starts_as_copy_with_pending_calls_answered(call: Call, script: Script) -> None:
+def test_branch_history_is_parent_history_with_answered_pending_calls(call: Call, script: Script) -> None:
     model = script(calling("look"), Reply("Hm.") & calling("check"), TRUE, DONE)
     run = run_main(call, model)
     parents = model.requests[1].messages
@@ -283,7 +283,7 @@ def assert_same_bytes(parent: ModelRequest, child: ModelRequest) -> None:
 @pytest.mark.parametrize("prompt", [SYSTEM, ""])
 @pytest.mark.parametrize("with_input", [False, True])
 @pytest.mark.message_list
-def test_branch_messages_before_branching_point_equal_parents_bytes(
+def test_branch_request_prefix_is_byte_identical_to_parent_request(
     call: Call, script: Script, prompt: str, with_input: bool
 ) -> None:
     # The same id repeats, so that the parent sends other ids than it stores.
@@ -298,7 +298,7 @@ def test_branch_messages_before_branching_point_equal_parents_bytes(
 
 
 @pytest.mark.message_list
-def test_branch_sends_trimmed_history_like_parent(call: Call) -> None:
+def test_branch_request_uses_trimmed_history_of_parent(call: Call) -> None:
     class Trimmer(Main):
         def on_step(self, step: Step) -> None:
             if step.counter == 2:  # The input and the result of the first call are removed.
@@ -316,7 +316,7 @@ def test_branch_sends_trimmed_history_like_parent(call: Call) -> None:
 
 @pytest.mark.message_list
 @pytest.mark.edits_history
-def test_branch_repairs_result_without_call_of_parent(call: Call) -> None:
+def test_branch_request_omits_parents_tool_result_without_call(call: Call) -> None:
     stray = {"role": "tool", "tool_call_id": "x", "content": "stray"}
     made = {"id": "x", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
@@ -327,14 +327,15 @@ def test_branch_repairs_result_without_call_of_parent(call: Call) -> None:
         max_steps = 3
 
         def on_step(self, step: Step) -> None:
-            self.history.append({"role": "assistant", "content": "", "tool_calls": [made]})
+            unanswered: Any = {"role": "assistant", "content": "", "tool_calls": [made]}
+            self.history.append(unanswered)
 
     class Early(Main):
         branches = {"check": Late}
 
         def on_step(self, step: Step) -> None:
             if step.counter == 1:
-                self.history.append(stray)
+                self.history.append(cast(Any, stray))
 
     model = call.scripted([calling("look"), calling("check"), calling("look", place="there"), TRUE, DONE])
     run_main(call, model, Early)
@@ -343,7 +344,7 @@ def test_branch_repairs_result_without_call_of_parent(call: Call) -> None:
     assert (turn["tool_calls"], result) == ([made], stray)
 
 
-def test_branch_or_parent_without_prompt_uses_the_other(call: Call, script: Script) -> None:
+def test_branch_system_message_omits_missing_prompt_of_branch_or_parent(call: Call, script: Script) -> None:
     model = script(calling("check"), TRUE, DONE)
     run_main(call, model, system_prompt="")
     assert model.requests[0].messages[0]["role"] == "user"
@@ -354,7 +355,7 @@ def test_branch_or_parent_without_prompt_uses_the_other(call: Call, script: Scri
 
 
 @pytest.mark.edits_history
-def test_branch_prompt_can_be_method_and_system_message_parts(call: Call, script: Script) -> None:
+def test_branch_prompt_method_result_is_appended_to_system_message_parts(call: Call, script: Script) -> None:
     class Parts(Main):
         def on_step(self, step: Step) -> None:
             self.history[0]["content"] = [{"type": "text", "text": "Parts."}]
@@ -371,7 +372,7 @@ def test_branch_prompt_can_be_method_and_system_message_parts(call: Call, script
     ]
 
 
-def test_branch_input_follows_as_xml(call: Call, script: Script) -> None:
+def test_branch_input_is_sent_as_xml_user_message(call: Call, script: Script) -> None:
     model = script(calling("check", claim="a < b", depth="2"), TRUE, DONE)
     run = run_main(call, model, branches={"check": Asked})
     begun, given = model.requests[1].messages[-2:]
@@ -392,7 +393,7 @@ def test_branch_input_follows_as_xml(call: Call, script: Script) -> None:
         (Reply(calls=[*calling("check").calls]), "`claim`"),
     ],
 )
-def test_branch_with_wrong_arguments_is_tool_error(call: Call, script: Script, reply: Reply, error: str) -> None:
+def test_branch_with_wrong_arguments_returns_tool_error(call: Call, script: Script, reply: Reply, error: str) -> None:
     run = run_main(call, script(reply, DONE), branches={"check": Asked})
     assert told(run)[0].startswith("Tool error: InputError: ")
     assert error in told(run)[0]
@@ -407,7 +408,7 @@ def test_branch_with_wrong_arguments_is_tool_error(call: Call, script: Script, r
         ('{"claim": "x', "length", "The reply was cut off at the token limit"),
     ],
 )
-def test_branch_with_non_object_arguments_is_tool_error(
+def test_branch_with_non_object_arguments_returns_tool_error(
     call: Call, script: Script, raw: str, stop: str | None, error: str
 ) -> None:
     reply = calling("check")
@@ -416,7 +417,7 @@ def test_branch_with_non_object_arguments_is_tool_error(
     assert told(run)[0].startswith(f"Tool error: {error}")
 
 
-def test_branch_plain_input_travels_as_result(call: Call, script: Script) -> None:
+def test_branch_plain_type_input_is_sent_in_result_element(call: Call, script: Script) -> None:
     model = script(calling("check", result="it"), TRUE, DONE)
     run_main(call, model, branches={"check": branch_of(initial_input=str)})
     assert model.requests[1].messages[-1]["content"] == "<input>\n  <result>it</result>\n</input>"
@@ -425,7 +426,7 @@ def test_branch_plain_input_travels_as_result(call: Call, script: Script) -> Non
 # Tools
 
 
-def test_branch_has_parents_and_own_tools_but_not_parents_branches(call: Call, script: Script) -> None:
+def test_branch_has_tools_of_branch_and_parent_but_not_parents_branches(call: Call, script: Script) -> None:
     def dig() -> str:
         return "earth"
 
@@ -438,7 +439,7 @@ def test_branch_has_parents_and_own_tools_but_not_parents_branches(call: Call, s
     assert told(run.branches[0])[-3:-1] == ["earth", "nothing in here"]
 
 
-def test_branch_tool_wins_over_parents_tool_of_same_name(call: Call, script: Script) -> None:
+def test_branch_tool_replaces_parent_tool_of_equal_name(call: Call, script: Script) -> None:
     @tool(name="look")
     def other(far: int) -> str:
         """Look far."""
@@ -452,14 +453,14 @@ def test_branch_tool_wins_over_parents_tool_of_same_name(call: Call, script: Scr
     assert told(run)[1] == "nothing in here"
 
 
-def test_nested_branch_wins_over_parents_tool_of_same_name(call: Call, script: Script) -> None:
+def test_nested_branch_replaces_parent_tool_of_equal_name(call: Call, script: Script) -> None:
     checker = branch_of(branches={"look": branch_of(__doc__="Inner.")}, max_steps=3)
     model = script(calling("check"), calling("look"), TRUE, TRUE, DONE)
     run = run_main(call, model, branches={"check": checker})
     assert run.branches[0].branches[0].output == Verdict(is_true=True, why="so")
 
 
-def test_branch_source_wins_over_parents_tool_of_same_name(call: Call, script: Script) -> None:
+def test_branch_source_tool_replaces_parent_tool_of_equal_name(call: Call, script: Script) -> None:
     happened: list[str] = []
 
     class Source:
@@ -482,7 +483,7 @@ def test_branch_source_wins_over_parents_tool_of_same_name(call: Call, script: S
 
 
 @pytest.mark.live_objects
-def test_branch_inherits_parents_tools_of_current_step(call: Call, script: Script) -> None:
+def test_branch_inherits_parent_tools_of_current_step(call: Call, script: Script) -> None:
     def dig() -> str:
         return "earth"
 
@@ -497,7 +498,7 @@ def test_branch_inherits_parents_tools_of_current_step(call: Call, script: Scrip
     assert names(model.requests[2]) == ["look", "dig", "__finish__"]
 
 
-def test_parents_method_tool_stays_bound_to_parent(call: Call, script: Script) -> None:
+def test_parent_method_tool_called_in_branch_is_bound_to_parent(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     class Owner(Main):
@@ -516,7 +517,7 @@ def test_parents_method_tool_stays_bound_to_parent(call: Call, script: Script) -
     assert inside is run.branches[0]
 
 
-def test_branch_can_be_removed_like_tool(call: Call, script: Script) -> None:
+def test_remove_tool_with_branch_name_removes_branch(call: Call, script: Script) -> None:
     class Once(Main):
         def on_step(self, step: Step) -> None:
             assert step.tools == [look, boom]
@@ -552,7 +553,7 @@ def test_remove_tool_error_lists_branches(call: Call, script: Script) -> None:
 
 
 @pytest.mark.live_objects
-def test_tool_can_replace_removed_branch(call: Call, script: Script) -> None:
+def test_tool_with_name_of_removed_branch_is_added(call: Call, script: Script) -> None:
     def check() -> str:
         """Check by hand."""
         return "checked"
@@ -569,7 +570,7 @@ def test_tool_can_replace_removed_branch(call: Call, script: Script) -> None:
     assert (told(run)[1], run.branches) == ("checked", [])
 
 
-def test_single_turn_without_its_only_branch_is_forced_to_finish(call: Call, script: Script) -> None:
+def test_single_turn_whose_only_branch_was_removed_is_forced_to_finish(call: Call, script: Script) -> None:
     class Alone(Main):
         """Answer the question."""
 
@@ -593,7 +594,7 @@ INHERITED: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("name", INHERITED)
-def test_branch_setting_wins_over_parents(call: Call, script: Script, name: str) -> None:
+def test_branch_setting_replaces_parent_setting(call: Call, script: Script, name: str) -> None:
     above, own = INHERITED[name]
     for declared, expected in (({}, above), ({name: own}, own)):
         model = script(calling("check"), TRUE, DONE)
@@ -604,7 +605,7 @@ def test_branch_setting_wins_over_parents(call: Call, script: Script, name: str)
         assert name == "cache" or name in model.requests[1].declared
 
 
-def test_branch_default_stays_default_when_not_set(call: Call, script: Script) -> None:
+def test_branch_request_omits_settings_that_neither_class_declares(call: Call, script: Script) -> None:
     model = script(calling("check"), TRUE, DONE)
     run_main(call, model)
     assert not model.requests[1].declared & {"temperature", "max_tokens"}
@@ -686,7 +687,7 @@ def test_branch_inherits_deps(call: Call, script: Script) -> None:
 # Results
 
 
-def test_branch_result_is_instance_and_model_reads_json(call: Call, script: Script) -> None:
+def test_branch_result_is_output_instance_and_is_sent_to_parent_as_json(call: Call, script: Script) -> None:
     seen: list[ToolResult] = []
 
     class Watcher(Main):
@@ -706,7 +707,7 @@ def test_branch_result_is_instance_and_model_reads_json(call: Call, script: Scri
     assert BEGUN not in json.dumps(run.history)
 
 
-def test_branch_can_be_called_twice_in_run_and_in_response(call: Call, script: Script) -> None:
+def test_branch_called_repeatedly_in_run_and_response_runs_each_time(call: Call, script: Script) -> None:
     twice = calling("check", claim="a") & calling("check", claim="b")
 
     def reply(request: ModelRequest) -> Any:
@@ -720,7 +721,7 @@ def test_branch_can_be_called_twice_in_run_and_in_response(call: Call, script: S
     assert [branch.input.model_dump()["claim"] for branch in run.branches] == ["a", "b", "c"]
 
 
-def test_tools_run_before_branches_and_their_results_are_visible(call: Call, script: Script) -> None:
+def test_branches_start_after_tools_and_receive_tool_results(call: Call, script: Script) -> None:
     order: list[str] = []
 
     def slow() -> str:
@@ -745,7 +746,7 @@ def test_tools_run_before_branches_and_their_results_are_visible(call: Call, scr
     assert told(run)[:3] == ['{"is_true":true,"why":"so"}', *pending[1:3]]
 
 
-def test_branches_nest_three_levels_deep(call: Call, script: Script) -> None:
+def test_branches_nested_three_levels_deep_return_outputs(call: Call, script: Script) -> None:
     paths: list[str | None] = []
 
     class Inner(Checker):
@@ -815,7 +816,7 @@ def test_branches_of_one_response_run_concurrently(call: Call, script: Script) -
         assert run.usage.requests == 8
 
 
-def test_failing_branch_does_not_affect_siblings(call: Call, script: Script) -> None:
+def test_failing_branch_does_not_affect_sibling_branches(call: Call, script: Script) -> None:
     class OddError(Exception):
         def __str__(self) -> str:
             raise RuntimeError("not even this")
@@ -870,7 +871,7 @@ def test_branch_at_max_steps_is_forced_to_finish(call: Call, script: Script) -> 
     assert (run.steps, run.stop_reason) == (1, "finish")
 
 
-def test_branch_that_ends_unfinished_has_failed(call: Call, script: Script) -> None:
+def test_branch_without_answer_returns_unfinished_tool_error(call: Call, script: Script) -> None:
     model = script(calling("check"), calling("look"), DONE)
     run = run_main(call, model, branches={"check": branch_of(max_steps=None)})
     assert told(run)[0] == (
@@ -879,7 +880,7 @@ def test_branch_that_ends_unfinished_has_failed(call: Call, script: Script) -> N
     assert isinstance(run.branches[0].output, Unfinished)
 
 
-def test_single_turn_can_end_with_branch(call: Call, script: Script) -> None:
+def test_single_turn_with_branch_call_returns_unfinished_with_branch_result(call: Call, script: Script) -> None:
     run = run_main(call, script(calling("check"), TRUE), max_steps=None, branches={"check": branch_of(max_steps=1)})
     assert isinstance(run.output, Unfinished)
     assert run.output.tool_results[0].output == Verdict(is_true=True, why="so")
@@ -887,14 +888,15 @@ def test_single_turn_can_end_with_branch(call: Call, script: Script) -> None:
 
 @pytest.mark.live_objects
 @pytest.mark.edits_history
-def test_branch_history_edits_do_not_change_parent(call: Call, script: Script) -> None:
+def test_branch_history_edits_do_not_change_parent_history(call: Call, script: Script) -> None:
     class Vandal(Checker):
         """Vandal."""
 
         max_steps = 2
 
         def on_step(self, step: Step) -> None:
-            for message in self.history:
+            messages: list[Any] = self.history
+            for message in messages:
                 message["content"] = "gone"
                 for made in message.get("tool_calls", []):
                     made["function"]["arguments"] = '{"gone": true}'
@@ -903,7 +905,8 @@ def test_branch_history_edits_do_not_change_parent(call: Call, script: Script) -
 
     class Parts(Main):
         def on_step(self, step: Step) -> None:
-            self.history[1].setdefault("parts", [threading.Lock()])
+            message: Any = self.history[1]
+            message.setdefault("parts", [threading.Lock()])
 
     for kind in (Main, Parts):
         model = script(calling("look"), calling("check"), calling("look"), TRUE, DONE)
@@ -912,7 +915,7 @@ def test_branch_history_edits_do_not_change_parent(call: Call, script: Script) -
         assert model.requests[4].messages[: len(model.requests[1].messages)] == model.requests[1].messages
 
 
-def test_concurrent_runs_in_threads_branch_independently(script: Script) -> None:
+def test_concurrent_runs_in_threads_have_separate_branches(script: Script) -> None:
     def reply(request: ModelRequest) -> Any:
         question = request.messages[1]["content"]
         is_child = asks(request) != SYSTEM
@@ -932,7 +935,9 @@ def test_concurrent_runs_in_threads_branch_independently(script: Script) -> None
 # Branches started from code
 
 
-def test_self_branch_in_on_step_sees_results_and_is_only_returned(call: Call, script: Script) -> None:
+def test_self_branch_in_on_step_receives_edited_results_and_adds_no_messages_to_parent(
+    call: Call, script: Script
+) -> None:
     class Reviewed(Main):
         def on_step(self, step: Step) -> None:
             step.tool_results[0].output = "changed"
@@ -952,7 +957,7 @@ def test_self_branch_in_on_step_sees_results_and_is_only_returned(call: Call, sc
     assert [message["role"] for message in run.history[:6]] == ["system", "user", "assistant", "tool", "tool", "user"]
 
 
-def test_step_branch_name_of_self_branch_is_its_class(call: Call, script: Script) -> None:
+def test_step_branch_of_self_branch_is_class_name(call: Call, script: Script) -> None:
     paths: list[str | None] = []
 
     class Inner(Checker):
@@ -972,7 +977,7 @@ def test_step_branch_name_of_self_branch_is_its_class(call: Call, script: Script
     assert paths == [None, "Inner"]
 
 
-def test_self_branch_in_tool_sees_finished_siblings(call: Call, script: Script) -> None:
+def test_self_branch_in_tool_receives_results_of_finished_sibling_calls(call: Call, script: Script) -> None:
     class Deep(Main):
         @tool(parallel=False)
         def deep(self, number: int) -> str:
@@ -989,7 +994,7 @@ def test_self_branch_in_tool_sees_finished_siblings(call: Call, script: Script) 
     assert told(run)[1:3] == ["first", "second"]
 
 
-def test_self_branch_in_concurrent_tool_threads_works(call: Call, script: Script) -> None:
+def test_self_branch_in_concurrent_tool_threads_returns_outputs(call: Call, script: Script) -> None:
     barrier = threading.Barrier(2)
 
     class Deep(Main):
@@ -1010,7 +1015,7 @@ def test_self_branch_in_concurrent_tool_threads_works(call: Call, script: Script
     assert (len(run.branches), run.usage.requests) == (2, 4)
 
 
-def test_abranch_in_async_hook_and_tool_works(call: Call, script: Script) -> None:
+def test_abranch_in_async_hook_and_tool_returns_outputs(call: Call, script: Script) -> None:
     class Deep(Main):
         @tool
         async def deep(self) -> str:
@@ -1025,7 +1030,7 @@ def test_abranch_in_async_hook_and_tool_works(call: Call, script: Script) -> Non
     assert run.usage.requests == 4
 
 
-def test_self_branch_in_on_finish_and_prompt_method_works(call: Call, script: Script) -> None:
+def test_self_branch_in_on_finish_and_prompt_method_returns_output(call: Call, script: Script) -> None:
     class Prompted(Main):
         def system_prompt(self) -> str:
             return f"Prompt {self.branch(branch_of(system_prompt='')).why}"
@@ -1042,7 +1047,7 @@ def test_self_branch_in_on_finish_and_prompt_method_works(call: Call, script: Sc
     assert model.requests[2].messages[-1] == {"role": "tool", "tool_call_id": "call_2_0", "content": NOT_YET}
 
 
-def test_branch_all_runs_concurrently_and_returns_failures_in_order(call: Call, script: Script) -> None:
+def test_branch_all_runs_branches_concurrently_and_returns_failures_in_order(call: Call, script: Script) -> None:
     barrier = threading.Barrier(2)
     found: list[Any] = []
 
@@ -1071,7 +1076,7 @@ def test_branch_all_runs_concurrently_and_returns_failures_in_order(call: Call, 
     assert (len(run.branches), run.usage.requests) == (3, 7)
 
 
-def test_branch_all_respects_concurrency(call: Call, script: Script) -> None:
+def test_branch_all_limits_concurrency(call: Call, script: Script) -> None:
     under_way: list[int] = []
     most: list[int] = []
 
@@ -1156,7 +1161,7 @@ def test_self_branch_outside_run_raises() -> None:
         agent.branch_all([(Checker, {})])
 
 
-def test_self_branch_of_other_instance_raises(call: Call, script: Script) -> None:
+def test_self_branch_on_instance_of_another_run_raises(call: Call, script: Script) -> None:
     class Helper(Checker):
         """Help."""
 
@@ -1182,7 +1187,7 @@ class Lender(Main):
         return self.branch(Asked, claim="It is.").why
 
 
-def test_parents_method_tool_branches_from_parents_run(call: Call, script: Script) -> None:
+def test_parent_method_tool_called_in_branch_starts_branch_of_parent(call: Call, script: Script) -> None:
     model = script(calling("check"), calling("ask"), TRUE, TRUE, DONE)
     run = run_main(call, model, Lender)
     assert [branch.branch for branch in run.branches] == ["check", "Asked"]
@@ -1195,7 +1200,7 @@ def test_parents_method_tool_branches_from_parents_run(call: Call, script: Scrip
     assert run.usage.requests == 5
 
 
-def test_concurrent_branches_can_call_parents_branching_tool(call: Call, script: Script) -> None:
+def test_parent_tool_that_branches_is_called_by_concurrent_branches(call: Call, script: Script) -> None:
     scripts = by_asker(
         answer=[calling("check") & calling("check"), DONE],
         be=[calling("ask"), calling("ask"), TRUE, TRUE],
@@ -1206,7 +1211,7 @@ def test_concurrent_branches_can_call_parents_branching_tool(call: Call, script:
     assert len({branch.id for branch in run.branches}) == 4
 
 
-def test_parents_branching_tool_cannot_nest_without_end(call: Call, script: Script) -> None:
+def test_parent_tool_that_branches_is_limited_by_max_depth(call: Call, script: Script) -> None:
     scripts = by_asker(
         answer=[calling("check"), DONE],
         be=[calling("ask"), TRUE],
@@ -1221,7 +1226,7 @@ class Empty(module[Any, Any]):
     """Nothing."""
 
 
-def test_self_branch_requires_module_class_with_output(call: Call, script: Script) -> None:
+def test_self_branch_with_non_module_or_class_without_output_raises(call: Call, script: Script) -> None:
     class Wrong(Main):
         def on_step(self, step: Step) -> None:
             for kind in (str, "Checker"):
@@ -1261,7 +1266,7 @@ COUNT = "`concurrency` of `branch_all` must be a whole number of at least 1, or 
         ([], 0, COUNT),
     ],
 )
-def test_branch_all_checks_arguments_before_start(
+def test_branch_all_with_invalid_argument_raises_before_any_branch_starts(
     call: Call, script: Script, branches: Any, concurrency: Any, words: str
 ) -> None:
     class Wrong(Main):
@@ -1284,7 +1289,7 @@ class Named(Checker):
         return Verdict(is_true=output.is_true, why=self.name)
 
 
-def test_branch_class_with_init_arguments_is_rejected_at_declaration() -> None:
+def test_branch_class_with_required_init_arguments_is_rejected_at_declaration() -> None:
     words = (
         "`Main2.branches['check']` is the class `Named`, which cannot be instantiated without arguments "
         "(missing a required argument: 'name'). Use an instance."
@@ -1295,7 +1300,7 @@ def test_branch_class_with_init_arguments_is_rejected_at_declaration() -> None:
         assert str(caught.value) == words
 
 
-def test_branch_class_with_init_arguments_is_rejected_at_start(call: Call, script: Script) -> None:
+def test_branch_class_with_required_init_arguments_is_rejected_at_start(call: Call, script: Script) -> None:
     class Hooked(Main):
         def on_step(self, step: Step) -> None:
             with pytest.raises(DeclarationError, match="cannot be instantiated without arguments"):
@@ -1304,7 +1309,7 @@ def test_branch_class_with_init_arguments_is_rejected_at_start(call: Call, scrip
     run_main(call, script(calling("look"), DONE), Hooked)
 
 
-def test_instance_as_branch_keeps_its_settings(call: Call, script: Script) -> None:
+def test_branch_declared_as_instance_uses_instance_settings(call: Call, script: Script) -> None:
     ours = script(calling("check"), DONE)
     theirs = call.scripted([TRUE])
     branches = {"check": {"module": Named("Ann", model=theirs, temperature=0.1), "description": "Ask Ann"}}
@@ -1315,7 +1320,7 @@ def test_instance_as_branch_keeps_its_settings(call: Call, script: Script) -> No
     assert described["description"] == "Ask Ann"
 
 
-def test_self_branch_accepts_instance(call: Call, script: Script) -> None:
+def test_self_branch_with_instance_runs_instance(call: Call, script: Script) -> None:
     found: list[Any] = []
 
     class Hooked(Main):
@@ -1330,13 +1335,13 @@ def test_self_branch_accepts_instance(call: Call, script: Script) -> None:
     assert [branch.branch for branch in run.branches] == ["Named", "Named"]
 
 
-def test_instance_with_history_as_branch_is_rejected() -> None:
+def test_branch_declared_as_instance_with_history_is_rejected() -> None:
     agent = Checker().using(history=[{"role": "user", "content": "before"}])
     with pytest.raises(DeclarationError, match="a branch continues the conversation of its parent"):
         Main(branches={"check": agent})
 
 
-def test_module_called_in_tool_is_not_a_branch(call: Call, script: Script) -> None:
+def test_module_called_inside_tool_is_not_recorded_as_branch(call: Call, script: Script) -> None:
     model = script(calling("ask"), TRUE, DONE)
 
     def ask() -> str:
@@ -1350,7 +1355,7 @@ def test_module_called_in_tool_is_not_a_branch(call: Call, script: Script) -> No
 # Records and limits
 
 
-def test_branch_records_nest_and_usage_adds_up(call: Call, script: Script) -> None:
+def test_branch_records_are_nested_and_usage_is_summed(call: Call, script: Script) -> None:
     def used(reply: Reply, given: int) -> Reply:
         return reply & Reply(usage=Usage(given, 1, 1, 1, 1))
 
@@ -1375,7 +1380,7 @@ def test_branch_records_nest_and_usage_adds_up(call: Call, script: Script) -> No
         assert_complete(each.history)
 
 
-def test_capture_includes_branches_in_threads(call: Call, script: Script) -> None:
+def test_capture_records_branches_started_in_threads(call: Call, script: Script) -> None:
     model = script(calling("check") & calling("check"), TRUE, TRUE, DONE)
     with capture() as runs:
         run = run_main(call, model)
@@ -1387,7 +1392,7 @@ def weighty(reply: Reply, tokens: int) -> Reply:
     return reply & Reply(usage=Usage(tokens, 0, requests=1))
 
 
-def test_branch_tokens_count_and_parent_keeps_budget_for_answer(call: Call, script: Script) -> None:
+def test_branch_tokens_count_in_parent_which_reserves_budget_for_answer(call: Call, script: Script) -> None:
     looks = [weighty(calling("look"), 100) for _ in range(3)]
     model = script(weighty(calling("check"), 100), *looks, weighty(TRUE, 100), weighty(DONE, 100))
     run = run_main(call, model, max_total_tokens=750, branches={"check": branch_of(max_steps=50)})
@@ -1397,7 +1402,7 @@ def test_branch_tokens_count_and_parent_keeps_budget_for_answer(call: Call, scri
     assert run.usage.total_tokens == 600
 
 
-def test_branch_that_exhausts_budget_fails_and_parent_answers(call: Call, script: Script) -> None:
+def test_branch_that_exhausts_budget_fails_and_parent_still_answers(call: Call, script: Script) -> None:
     for limit, own, whose in ((850, None, "`Main`'s"), (None, 450, "its")):
         model = script(weighty(calling("check"), 100), weighty(calling("look"), 500), weighty(DONE, 100))
         branches = {"check": branch_of(max_total_tokens=own)}
@@ -1409,7 +1414,7 @@ def test_branch_that_exhausts_budget_fails_and_parent_answers(call: Call, script
         assert (run.output, run.stop_reason) == ("yes", "limit" if limit else "finish")
 
 
-def test_branch_cost_counts_in_parent(call: Call, script: Script) -> None:
+def test_branch_cost_is_added_to_parent_cost(call: Call, script: Script) -> None:
     looks = [weighty(calling("look"), 100) for _ in range(3)]
     model = script(
         weighty(calling("check"), 100), *looks, weighty(TRUE, 100), weighty(DONE, 100), price=Price(0.01, 0.01)
@@ -1427,7 +1432,7 @@ def test_branch_cost_counts_in_parent(call: Call, script: Script) -> None:
     assert "DeclarationError: `Main.max_cost` needs prices, and none are known for `free`" in told(run)[0]
 
 
-def test_branch_limit_counts_its_own_usage(call: Call, script: Script) -> None:
+def test_branch_limit_counts_only_branch_usage(call: Call, script: Script) -> None:
     hungry, other = (branch_of(__doc__=f"{name}.", max_steps=50) for name in ("Hungry", "Other"))
     small = branch_of(__doc__="Small.", max_steps=50, max_total_tokens=400)
     gate = threading.Event()
@@ -1451,7 +1456,7 @@ def test_branch_limit_counts_its_own_usage(call: Call, script: Script) -> None:
     assert run.usage.total_tokens == 12310
 
 
-def test_branch_seconds_count_in_parent(call: Call, script: Script) -> None:
+def test_branch_duration_counts_against_parent_max_seconds(call: Call, script: Script) -> None:
     class Slow(Main):
         def on_step(self, step: Step) -> None:
             time.sleep(0.25)
@@ -1493,7 +1498,7 @@ def chunks_of(call: Call, agent: module[Any, Any]) -> list[StreamChunk[Any]]:
     return asyncio.run(main())
 
 
-def test_branch_streams_to_its_own_on_stream(call: Call, script: Script) -> None:
+def test_branch_chunks_are_passed_to_on_stream_of_branch(call: Call, script: Script) -> None:
     heard: list[StreamChunk[Any]] = []
 
     class Loud(Checker):
@@ -1534,7 +1539,7 @@ def test_stream_yields_branch_chunks_with_path(call: Call, script: Script) -> No
     assert partials[-1].model_dump() == {"is_true": True, "why": "so"}
 
 
-def test_concurrent_branch_chunks_arrive_as_they_are_made(call: Call, script: Script) -> None:
+def test_concurrent_branches_stream_complete_text_per_branch(call: Call, script: Script) -> None:
     kinds = {name: branch_of(__doc__=f"{name}.") for name in ("one", "two")}
     scripts = {name: [Reply(f"I am {name}, and I say so.") & TRUE] for name in kinds}
     model = script(by_asker(answer=[calling("one") & calling("two"), DONE], **scripts))
@@ -1637,7 +1642,7 @@ def assert_soon(claim: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
-def test_base_exception_in_branch_ends_siblings(call: Call, kind: type[BaseException]) -> None:
+def test_base_exception_in_branch_ends_sibling_branches(call: Call, kind: type[BaseException]) -> None:
     gate = threading.Event()
 
     def stop() -> None:
@@ -1722,7 +1727,7 @@ def test_leaving_stream_early_ends_branches(call: Call, count: int) -> None:
 
 
 @pytest.mark.message_list
-def test_failing_branch_beside_own_tools_and_branches_leaves_siblings(call: Call) -> None:
+def test_agent_tool_that_fails_cancels_only_branches_below_failing_run(call: Call) -> None:
     begun, go_on = threading.Semaphore(0), threading.Event()
 
     @tool

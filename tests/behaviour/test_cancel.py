@@ -84,7 +84,7 @@ def told(run: Run[Any]) -> list[str]:
 STOPPED = "This call was not completed: the run was stopped."
 
 
-def test_cancel_during_model_call(script: Script) -> None:
+def test_cancel_during_model_call_ends_run_with_complete_history(script: Script) -> None:
     pause = Pause()
 
     class Slow(ScriptedModel):
@@ -104,7 +104,7 @@ def test_cancel_during_model_call(script: Script) -> None:
     assert (run.steps, run.usage.requests) == (1, 1)
 
 
-def test_cancel_during_async_tool(script: Script) -> None:
+def test_cancel_during_async_tool_cancels_tool_and_ends_run(script: Script) -> None:
     pause = Pause()
 
     async def hang() -> None:
@@ -115,7 +115,7 @@ def test_cancel_during_async_tool(script: Script) -> None:
     assert told(run) == [STOPPED]
 
 
-def test_cancel_during_sync_tool(script: Script) -> None:
+def test_cancel_during_sync_tool_ends_run_with_stopped_result(script: Script) -> None:
     pause = Pause()
 
     threads: list[threading.Thread] = []
@@ -136,7 +136,7 @@ def test_cancel_during_sync_tool(script: Script) -> None:
     asyncio.run(main())
 
 
-def test_cancel_during_sync_function_that_returns_awaitable(script: Script) -> None:
+def test_cancel_during_awaitable_returned_by_sync_tool_ends_run(script: Script) -> None:
     pause = Pause()
 
     def hang() -> Awaitable[None]:
@@ -147,7 +147,7 @@ def test_cancel_during_sync_function_that_returns_awaitable(script: Script) -> N
     assert told(run) == [STOPPED]
 
 
-def test_cancel_during_concurrent_tools(script: Script) -> None:
+def test_cancel_during_concurrent_tools_ends_all_calls(script: Script) -> None:
     pauses = [Pause(), Pause(), Pause()]
     all_there = Pause()
     done = threading.Event()
@@ -168,7 +168,7 @@ def test_cancel_during_concurrent_tools(script: Script) -> None:
     assert done.wait(PATIENCE)
 
 
-def test_cancel_skips_calls_not_started(script: Script) -> None:
+def test_cancel_does_not_start_remaining_calls(script: Script) -> None:
     pause = Pause()
     made: list[int] = []
 
@@ -230,7 +230,7 @@ class Hooked(Worker):
         ("on_finish", ["system", "user", "assistant", "tool", "assistant", "tool"]),
     ],
 )
-def test_cancel_during_async_hook(where: str, expected: list[str]) -> None:
+def test_cancel_during_async_hook_ends_run(where: str, expected: list[str]) -> None:
     pause = Pause()
 
     def look() -> str:
@@ -244,7 +244,7 @@ def test_cancel_during_async_hook(where: str, expected: list[str]) -> None:
         assert_request_valid(request)
 
 
-def test_cancel_during_sync_hook(script: Script) -> None:
+def test_cancel_during_sync_hook_ends_run(script: Script) -> None:
     pause = Pause()
 
     class Slow(Worker):
@@ -266,7 +266,7 @@ def test_cancel_during_sync_hook(script: Script) -> None:
 
 
 @pytest.mark.parametrize("where", ["open", "tools"])
-def test_cancel_while_source_opens(script: Script, where: str) -> None:
+def test_cancel_while_source_opens_closes_source(script: Script, where: str) -> None:
     pause = Pause()
     diary: list[str] = []
 
@@ -293,7 +293,7 @@ def test_cancel_while_source_opens(script: Script, where: str) -> None:
     assert run.history == []
 
 
-def test_cancel_closes_sources(script: Script) -> None:
+def test_cancel_closes_open_sources(script: Script) -> None:
     pause = Pause()
     diary: list[str] = []
 
@@ -312,7 +312,7 @@ def test_cancel_closes_sources(script: Script) -> None:
     assert diary == ["closed after [True]"]
 
 
-def test_cancel_reaches_run_inside_run(script: Script) -> None:
+def test_cancel_of_outer_run_cancels_nested_run(script: Script) -> None:
     pause = Pause()
     records: list[Run[Any]] = []
 
@@ -355,7 +355,7 @@ def test_timeout_around_call_cancels_run(script: Script) -> None:
     assert pause.left == [True]
 
 
-def test_cancel_before_start() -> None:
+def test_cancel_before_start_sends_no_request() -> None:
     model = ScriptedModel([])
 
     async def main() -> None:
@@ -370,7 +370,7 @@ def test_cancel_before_start() -> None:
     assert model.requests == []
 
 
-def test_cancel_leaves_other_calls_of_instance() -> None:
+def test_cancel_of_one_call_does_not_cancel_other_calls_of_instance() -> None:
     async def main() -> None:
         gate = asyncio.Event()
 
@@ -398,7 +398,7 @@ def test_cancel_leaves_other_calls_of_instance() -> None:
     asyncio.run(main())
 
 
-def test_cancelled_run_history_can_be_continued(script: Script) -> None:
+def test_cancelled_run_history_is_valid_for_continued_run(script: Script) -> None:
     pause = Pause()
 
     async def hang() -> None:
@@ -417,7 +417,7 @@ def test_cancelled_run_history_can_be_continued(script: Script) -> None:
     ]
 
 
-def test_cancelled_run_keeps_results_of_step(script: Script) -> None:
+def test_cancelled_run_history_contains_finished_tool_results(script: Script) -> None:
     seen: list[list[ToolResult]] = []
     pause = Pause()
 

@@ -8,6 +8,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def compactions(run: Run[Any]) -> list[Compacted]:
     return [entry for entry in run.journal.entries if isinstance(entry, Compacted)]
 
 
-def roles(messages: list[dict[str, Any]]) -> list[str]:
+def roles(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     return [str(message["role"]) for message in messages]
 
 
@@ -134,7 +135,7 @@ def test_compaction_replaces_older_steps_with_summary(way: str) -> None:
     assert run.usage.requests == len(model.requests)
 
 
-def test_compaction_keeps_everything_in_thread(way: str) -> None:
+def test_compaction_does_not_remove_events_from_thread(way: str) -> None:
     run = run_in(Looker(model=ScriptedModel(looks)), way)
     events = run.thread
     assert [event.args["at"] for event in events if event.type == "tool_call" and event.tool_name == "look"] == [
@@ -145,7 +146,7 @@ def test_compaction_keeps_everything_in_thread(way: str) -> None:
     assert summaries[0].summarized_iterations == [1, 2, 3]
 
 
-def test_compaction_summarizes_summaries_again(way: str) -> None:
+def test_compaction_of_long_run_includes_earlier_summary_in_next_summary(way: str) -> None:
     asked: list[str] = []
 
     def reply(request: ModelRequest) -> Any:
@@ -165,7 +166,7 @@ def test_compaction_summarizes_summaries_again(way: str) -> None:
 
 
 @pytest.mark.parametrize("summary", ["", "  \n", Reply(refusal="No."), Reply("Half", stop_reason="content_filter")])
-def test_compaction_without_summary_keeps_history(way: str, summary: Any) -> None:
+def test_compaction_without_summary_text_leaves_history_unchanged(way: str, summary: Any) -> None:
     model = ScriptedModel(functools.partial(looks, summary=summary))
     run = run_in(Looker(model=model), way)
     check(run, model)
@@ -178,13 +179,13 @@ def test_compaction_without_summary_keeps_history(way: str, summary: Any) -> Non
     assert run.usage.requests == len(model.requests)
 
 
-def test_compaction_reports_cut_off_summary() -> None:
+def test_compaction_with_cut_off_summary_marks_summary_as_cut_off() -> None:
     model = ScriptedModel(functools.partial(looks, summary=Reply(SHORT, stop_reason="length")))
     assert run_in(Looker(model=model), "sync").output == "4711"
     assert f"{SHORT} (cut off here)" in str(model.requests[-1].messages)
 
 
-def test_compaction_cost_is_counted(way: str) -> None:
+def test_compaction_cost_is_added_to_run_cost(way: str) -> None:
     model = ScriptedModel(looks, price=Price(0.001, 0.002))
     run = run_in(Looker(model=model), way)
     spent = [entry for entry in run.journal.entries if isinstance(entry, Compacted | ModelResponded)]
@@ -192,7 +193,7 @@ def test_compaction_cost_is_counted(way: str) -> None:
     assert run.cost == pytest.approx(sum(entry.cost or 0.0 for entry in spent))
 
 
-def test_compaction_uses_token_count_of_provider() -> None:
+def test_compaction_starts_at_token_count_reported_by_provider() -> None:
     def reply(request: ModelRequest) -> Any:
         made = looks(request, times=4)
         if isinstance(made, Reply):
@@ -228,14 +229,14 @@ def test_compaction_request_is_not_streamed_to_user() -> None:
         assert "4711" not in "".join(chunk.content or "" for chunk in each)
 
 
-def test_compaction_leaves_short_conversations() -> None:
+def test_compaction_of_short_conversation_does_not_happen() -> None:
     model = ScriptedModel(functools.partial(looks, times=2))
     assert not compactions(run_in(Looker(model=model, compact_at=100_000), "sync"))
     model = ScriptedModel(functools.partial(looks, times=1))
     assert not compactions(run_in(Looker(model=model, compact_at=1), "sync"))  # At least two turns are kept.
 
 
-def test_compaction_skips_small_savings() -> None:
+def test_compaction_with_small_savings_does_not_happen() -> None:
     """Keep the remaining part long, so that a summary does not follow at every step."""
     model = ScriptedModel(functools.partial(looks, times=12))
     run = run_in(
@@ -252,7 +253,7 @@ def test_compaction_skips_small_savings() -> None:
     assert 0 < len(compactions(run)) < 6
 
 
-def test_compaction_interrupted_in_progress_resumes() -> None:
+def test_compaction_interrupted_during_request_is_resumed() -> None:
     state = {"strikes": 1}
 
     def reply(request: ModelRequest) -> Any:
@@ -273,14 +274,14 @@ def test_compaction_interrupted_in_progress_resumes() -> None:
     assert again.run.usage.requests == len(model.requests) - 1
 
 
-def test_compaction_saved_at_every_moment_ends_equal() -> None:
+def test_compaction_in_run_saved_after_every_tell_gives_equal_history() -> None:
     whole = run_in(Looker(model=ScriptedModel(looks)), "sync")
     saved = run_in(Looker(model=ScriptedModel(looks)), "saved")
     assert saved.history == whole.history
     assert saved.usage == whole.usage
 
 
-def test_compaction_precedes_forced_finish(way: str) -> None:
+def test_compaction_happens_before_forced_finish(way: str) -> None:
     model = ScriptedModel(functools.partial(looks, times=99))
 
     def reply(request: ModelRequest) -> Any:
@@ -293,7 +294,7 @@ def test_compaction_precedes_forced_finish(way: str) -> None:
     assert compactions(run)
 
 
-def test_compaction_near_limit_gives_way_to_answer() -> None:
+def test_compaction_near_token_limit_leaves_tokens_for_answer() -> None:
     def reply(request: ModelRequest) -> Any:
         return finish("enough") if request.forced_tool else looks(request, times=99)
 
@@ -320,7 +321,7 @@ class Outer(Looker):
     branches = {"inner": Inner}
 
 
-def test_branch_compacts_inherited_history(way: str) -> None:
+def test_branch_with_smaller_compact_at_compacts_inherited_history(way: str) -> None:
     def reply(request: ModelRequest) -> Any:
         if is_summary(request):
             return SHORT
@@ -368,7 +369,7 @@ def _branching(request: ModelRequest) -> Any:
     return looks(request)
 
 
-def test_compaction_includes_prior_history(way: str) -> None:
+def test_compaction_summarizes_prior_history(way: str) -> None:
     prior: list[dict[str, Any]] = []
     for number in range(4):
         prior += [{"role": "user", "content": f"ask {number}"}, {"role": "assistant", "content": LONG}]
@@ -382,7 +383,7 @@ def test_compaction_includes_prior_history(way: str) -> None:
     assert {"role": "user", "content": "<input>go</input>"} in run.history or "go" in str(run.history[:4])
 
 
-def test_compaction_uses_history_as_edited_by_hooks(way: str) -> None:
+def test_compaction_summarizes_history_edited_by_hooks(way: str) -> None:
     class Editing(Looker):
         """Look around."""
 
@@ -422,7 +423,7 @@ def test_compaction_never_separates_call_from_result() -> None:
         assert called >= answered
 
 
-def test_compaction_keeps_calls_of_one_response_together(way: str) -> None:
+def test_compaction_never_separates_calls_of_one_response(way: str) -> None:
     def reply(request: ModelRequest) -> Any:
         if is_summary(request):
             return SHORT
@@ -437,7 +438,7 @@ def test_compaction_keeps_calls_of_one_response_together(way: str) -> None:
     assert run.output == "4711"
 
 
-def test_compaction_with_thread_format() -> None:
+def test_compaction_with_thread_format_sends_summary_in_document() -> None:
     def reply(request: ModelRequest) -> Any:
         if is_summary(request):
             return SHORT
@@ -464,12 +465,12 @@ def test_compaction_is_reported_to_listeners() -> None:
     assert again.history == run.history
 
 
-def test_any_model_answers_compaction() -> None:
+def test_any_model_answers_compaction_request() -> None:
     assert isinstance(Looker(model=AnyModel(), compact_at=1)("go"), str)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, "many", True])
-def test_compact_at_wrong_value_is_rejected(value: Any) -> None:
+def test_compact_at_with_wrong_value_is_rejected(value: Any) -> None:
     with pytest.raises(DeclarationError, match=r"`Looker\.compact_at` must be a whole number of tokens"):
         Looker(compact_at=value)
 
@@ -530,7 +531,7 @@ assert not any(message.get("tool_call_id") == "c1" for message in run.history)
 """
 
 
-def test_compaction_killed_during_and_after_resumes(tmp_path: Path) -> None:
+def test_compaction_in_killed_process_is_resumed(tmp_path: Path) -> None:
     def go() -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", VICTIM]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=PATIENCE)

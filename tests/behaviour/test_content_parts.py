@@ -25,7 +25,7 @@ from acorn.testing import Reply, finish
 from acorn.testing import call as calling
 from acorn.thread import dump_events, parse_events, serialize_thread_to_xml, to_messages
 
-Message = dict[str, Any]
+Message = Any  # A message as a user may write it: any dict.
 
 DATA = "data:image/png;base64,AAAA"
 OAK, ELM = Photo(f"{DATA}OAK"), Photo(f"{DATA}ELM")
@@ -95,7 +95,7 @@ def saw(request: ModelRequest) -> list[Any]:
 # The input
 
 
-def test_image_in_input_follows_its_xml(call: Call, script: Script) -> None:
+def test_image_in_input_is_sent_after_input_xml(call: Call, script: Script) -> None:
     model = script(DONE)
     run = call.run(Botanist(model=model), question="What is it?", photo=OAK, more={"others": [ELM, OAK]})
     xml = (
@@ -114,7 +114,7 @@ def test_image_in_input_follows_its_xml(call: Call, script: Script) -> None:
     assert saw(model.requests[0]) == [("user", xml, [OAK_PART, ELM_PART])]
 
 
-def test_input_without_image_is_text(call: Call, script: Script) -> None:
+def test_input_without_image_is_sent_as_text(call: Call, script: Script) -> None:
     model = script(DONE)
     run = call.run(Botanist(model=model), question="What is it?")
     assert run.history[1]["content"] == "<input>\n  <question>What is it?</question>\n  <more />\n</input>"
@@ -122,7 +122,7 @@ def test_input_without_image_is_text(call: Call, script: Script) -> None:
 
 
 @pytest.mark.parametrize("kind", [Photo, list[Photo], dict[str, Photo]])
-def test_plain_type_input_can_be_or_hold_media(call: Call, script: Script, kind: Any) -> None:
+def test_plain_type_input_with_media_is_sent_as_content_parts(call: Call, script: Script, kind: Any) -> None:
     class Plain(module):
         initial_input = kind
         final_output = Answer
@@ -136,7 +136,7 @@ def test_plain_type_input_can_be_or_hold_media(call: Call, script: Script, kind:
     assert parts == pictures(run.history) == [OAK_PART]
 
 
-def test_media_as_schema_and_audio_are_content_parts(call: Call, script: Script) -> None:
+def test_media_schema_and_audio_input_are_sent_as_content_parts(call: Call, script: Script) -> None:
     class Listener(module[Sketch, Answer]):
         pass
 
@@ -155,7 +155,7 @@ def test_media_as_schema_and_audio_are_content_parts(call: Call, script: Script)
 
 
 @pytest.mark.edits_history
-def test_trimmed_input_returns_with_its_image(call: Call, script: Script) -> None:
+def test_trimmed_input_is_sent_again_with_image(call: Call, script: Script) -> None:
     class Forgetful(Botanist):
         def on_step(self, step: Step) -> None:
             del self.history[1:]
@@ -168,7 +168,7 @@ def test_trimmed_input_returns_with_its_image(call: Call, script: Script) -> Non
 # Tool results
 
 
-def test_image_returned_by_tool_follows_its_result(call: Call, script: Script) -> None:
+def test_image_returned_by_tool_is_sent_after_result_text(call: Call, script: Script) -> None:
     model = script(calling("shoot", place="wood"), DONE)
     run = call.run(Botanist(model=model), question="?")
     part = image(f"{DATA}wood")
@@ -204,7 +204,7 @@ def test_tool_result_with_image_is_sent_as_text_and_user_message(call: Call, scr
     }
 
 
-def test_resent_media_messages_are_identical(call: Call, script: Script) -> None:
+def test_media_messages_are_identical_in_later_requests(call: Call, script: Script) -> None:
     model = script(calling("shoot", place="a"), calling("plain"), calling("shoot", place="b"), DONE)
     call.run(Botanist(model=model), question="?", photo=OAK)
     told = [saw(request) for request in model.requests]
@@ -214,7 +214,7 @@ def test_resent_media_messages_are_identical(call: Call, script: Script) -> None
 
 
 @pytest.mark.live_objects
-def test_tool_result_output_stays_the_returned_object(call: Call, script: Script) -> None:
+def test_tool_result_output_in_on_step_is_returned_object(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     class Watching(Botanist):
@@ -225,7 +225,7 @@ def test_tool_result_output_stays_the_returned_object(call: Call, script: Script
     assert seen == [{"shots": [Shot(OAK, "wood"), Shot(ELM, "park")], "count": 2}]
 
 
-def test_hook_can_add_and_remove_images(call: Call, script: Script) -> None:
+def test_on_step_hook_adds_and_removes_images_of_results(call: Call, script: Script) -> None:
     class Editing(Botanist):
         def on_step(self, step: Step) -> None:
             for result in step.tool_results:
@@ -238,7 +238,7 @@ def test_hook_can_add_and_remove_images(call: Call, script: Script) -> None:
     assert pictures(model.requests[1].messages) == [OAK_PART]
 
 
-def test_unedited_result_is_identical_beside_hook(call: Call, script: Script) -> None:
+def test_unedited_media_result_is_identical_with_and_without_hook(call: Call, script: Script) -> None:
     class Watching(Botanist):
         def on_step(self, step: Step) -> None:
             assert step.tool_results
@@ -282,7 +282,7 @@ PARTS = [
 
 @pytest.mark.message_list
 @pytest.mark.parametrize(("content", "kept", "beside"), [row[1:] for row in PARTS], ids=[row[0] for row in PARTS])
-def test_user_written_parts_in_result_are_sent_alike(
+def test_content_parts_in_user_supplied_tool_result_are_sent(
     call: Call, script: Script, content: Any, kept: Any, beside: Any
 ) -> None:
     model = script(DONE)
@@ -308,7 +308,7 @@ def test_user_written_parts_in_result_are_sent_alike(
     assert [message["role"] for message in sent[5:]] == ["user"] * (2 + bool(beside))
 
 
-def test_continued_conversation_keeps_images(call: Call, script: Script) -> None:
+def test_continued_conversation_contains_images(call: Call, script: Script) -> None:
     model = script(calling("shoot"), DONE, DONE)
     agent = Botanist(model=model)
     first = call.run(agent, question="?", photo=OAK)
@@ -318,7 +318,7 @@ def test_continued_conversation_keeps_images(call: Call, script: Script) -> None
     assert text_of(first.history[1]["content"]) in str(saw(model.requests[-1])[0][1])
 
 
-def test_branch_has_images_of_parent_and_its_own(call: Call, script: Script) -> None:
+def test_branch_request_contains_images_of_parent_and_branch(call: Call, script: Script) -> None:
     class Closer(module[Question, Answer]):
         """Look closer."""
 
@@ -339,7 +339,7 @@ def test_branch_has_images_of_parent_and_its_own(call: Call, script: Script) -> 
     assert to_messages(run.branches[0].thread) == run.branches[0].history
 
 
-def test_branch_can_return_images(call: Call, script: Script) -> None:
+def test_branch_output_with_images_is_sent_to_parent(call: Call, script: Script) -> None:
     class Painter(module[Any, Answer]):
         """Paint."""
 
@@ -372,7 +372,7 @@ def walked(call: Call, script: Script) -> Run[Any]:
     return call.run(Showing(model=script(*REPLIES)), question="?", photo=OAK)
 
 
-def test_journal_records_what_model_reads(call: Call, script: Script) -> None:
+def test_journal_records_media_content_that_model_received(call: Call, script: Script) -> None:
     run = walked(call, script)
     entries = run.journal.entries
     (said,) = [entry for entry in entries if isinstance(entry, MessagesAdded)]
@@ -398,7 +398,7 @@ def test_history_edit_does_not_change_journal(call: Call, script: Script) -> Non
     assert "EDITED" not in json.dumps(dump_events(run.thread))
 
 
-def test_thread_has_text_and_carries_parts(call: Call, script: Script) -> None:
+def test_thread_xml_contains_media_text_and_events_contain_parts(call: Call, script: Script) -> None:
     run = walked(call, script)
     assert to_messages(run.thread) == run.history
     assert to_messages(parse_events(json.dumps(dump_events(run.thread)))) == run.history
@@ -414,7 +414,7 @@ def test_thread_has_text_and_carries_parts(call: Call, script: Script) -> None:
     assert results[1]["shots"][1] == {"photo": {"media": 2, "kind": "image"}, "place": "park"}
 
 
-def test_saved_run_keeps_images(call: Call, script: Script) -> None:
+def test_saved_run_contains_images(call: Call, script: Script) -> None:
     model = script(DONE)
     agent = Botanist(model=model)
     run = call.run(agent, question="?", photo=OAK)
@@ -424,7 +424,7 @@ def test_saved_run_keeps_images(call: Call, script: Script) -> None:
     assert again.builder.openings == loop.builder.openings
 
 
-def test_failed_run_keeps_images(call: Call, script: Script) -> None:
+def test_failed_run_history_contains_images(call: Call, script: Script) -> None:
     class Failing(Botanist):
         def on_step(self, step: Step) -> None:
             raise ZeroDivisionError
@@ -440,7 +440,7 @@ def test_failed_run_keeps_images(call: Call, script: Script) -> None:
 # As one document
 
 
-def test_thread_format_sends_images_after_their_event(script: Script) -> None:
+def test_thread_format_request_contains_images_with_event_numbers(script: Script) -> None:
     model = script(calling("shoot"), DONE)
     Botanist(model=model, history_format="thread")(question="?", photo=OAK)
     _, sent = model.requests[1].messages
@@ -459,7 +459,7 @@ def used(reply: Reply) -> Reply:
     return replace(reply, usage=Usage(100, 10))
 
 
-def test_image_data_is_not_counted_as_text(call: Call, script: Script) -> None:
+def test_image_data_is_excluded_from_token_estimate(call: Call, script: Script) -> None:
     big = Photo(DATA + "A" * 400_000)
 
     @tool
@@ -477,7 +477,7 @@ def test_image_data_is_not_counted_as_text(call: Call, script: Script) -> None:
     assert pictures(run.history) == [image(big.url), image(big.url)]
 
 
-def test_text_in_parts_is_counted(call: Call, script: Script) -> None:
+def test_text_in_content_parts_is_included_in_token_estimate(call: Call, script: Script) -> None:
     class Wordy(Botanist):
         max_total_tokens = 1_000
 

@@ -127,7 +127,7 @@ BESIDES = [
 
 
 @pytest.mark.parametrize(("attribute", "default"), DEFAULTS + BESIDES)
-def test_setting_without_value_has_default(attribute: str, default: Any) -> None:
+def test_setting_without_declared_value_has_default(attribute: str, default: Any) -> None:
     agent = declare()
     assert getattr(agent, attribute) == default
     assert getattr(agent(), attribute) == default
@@ -147,17 +147,17 @@ def test_empty_module_compiles_to_defaults() -> None:
     assert (spec.xml_input_root, spec.xml_output_root, spec.xml_context_root) == ("input", "output", "context")
 
 
-def test_module_alias_is_same_class() -> None:
+def test_module_alias_equals_module_class() -> None:
     assert Module is module
 
 
-def test_setting_declared_at_default_counts_as_declared() -> None:
+def test_setting_declared_with_default_value_is_listed_as_declared() -> None:
     assert spec_of(declare(temperature=0.7)()).declared == {"temperature"}
     assert spec_of(declare("Child", declare(temperature=0.7), max_steps=3)()).declared == {"temperature", "max_steps"}
     assert spec_of(declare()(max_tokens=4096)).declared == {"max_tokens"}
 
 
-def test_mixin_attribute_hidden_by_module_is_not_declared() -> None:
+def test_mixin_attribute_after_module_in_bases_is_ignored() -> None:
     class Mixin:
         temperature = 0.1
 
@@ -228,6 +228,7 @@ SCHEMA = (
     "a type that Pydantic can validate, or [] for none"
 )
 FIELD = "`'name'`, `('name', type)` or `('name', type, default)`"
+IDENTIFIER = ", but a field name must be a Python identifier that does not begin with `_`. Rename the field."
 
 WRONG: list[tuple[str, Any, str, str]] = [
     ("model", {"model": "openai/gpt-4o", "messages": []}, MODEL, "a dict with the keys messages, model"),
@@ -386,7 +387,7 @@ def test_setting_rejects_number_too_large_for_float() -> None:
     )
 
 
-def test_declaration_error_names_defined_class() -> None:
+def test_declaration_error_contains_class_name_and_attribute() -> None:
     assert refusal(lambda: declare("Researcher", temperature=3)).startswith("`Researcher.temperature` must be ")
     parent = declare("Parent")
     assert refusal(lambda: declare("Child", parent, max_steps=0)).startswith("`Child.max_steps` must be ")
@@ -399,7 +400,7 @@ def test_declaration_error_shortens_long_value() -> None:
     assert len(words) < 200
 
 
-def test_declaration_error_handles_failing_repr() -> None:
+def test_declaration_error_for_value_with_failing_repr_is_raised() -> None:
     class Broken:
         def __repr__(self) -> str:
             raise RuntimeError("no")
@@ -443,7 +444,7 @@ def test_similar_attribute_name_warns_with_suggestion(written: str, meant: str) 
     ]
 
 
-def test_similar_name_warning_points_at_class() -> None:
+def test_similar_name_warning_has_filename_of_class() -> None:
     with pytest.warns(UserWarning, match="Did you mean") as caught:
 
         class Agent(module):
@@ -453,7 +454,7 @@ def test_similar_name_warning_points_at_class() -> None:
     assert Agent.max_step == 5
 
 
-def test_subclass_does_not_repeat_warning() -> None:
+def test_subclass_of_class_with_warning_does_not_warn_again() -> None:
     with pytest.warns(UserWarning, match="Did you mean `max_steps`"):
         parent = declare("Parent", max_step=5)
     declare("Child", parent)
@@ -525,7 +526,7 @@ class Painter(module):
     tools = [search]
 
 
-def test_instance_overrides_settings() -> None:
+def test_instance_settings_override_class_settings() -> None:
     spec = spec_of(Painter(temperature=0.2, max_steps=3, model={"id": "m"}, tools=[calculate], final_output=str))
     assert (spec.temperature, spec.max_steps, spec.model) == (0.2, 3, {"id": "m"})
     assert [tool.name for tool in spec.tools] == ["calculate"]
@@ -539,12 +540,12 @@ def test_instance_without_overrides_shares_class_spec() -> None:
     assert spec_of(Painter()) is spec_of(Painter())
 
 
-def test_instance_spec_is_compiled_once() -> None:
+def test_spec_of_instance_is_compiled_once() -> None:
     agent = Painter(temperature=0.2)
     assert spec_of(agent) is spec_of(agent)
 
 
-def test_instance_can_override_every_setting() -> None:
+def test_instance_overrides_of_every_setting_are_accepted() -> None:
     everything: dict[str, Any] = {
         "model": "m",
         "temperature": 1,
@@ -603,18 +604,18 @@ def test_input_passed_to_init_raises_with_advice() -> None:
         assert str(caught.value) == words
 
 
-def test_unknown_setting_message_is_a_sentence() -> None:
+def test_unknown_setting_error_is_full_sentence() -> None:
     with pytest.raises(TypeError) as caught:
         Painter(temprature=5)
     assert not str(caught.value).endswith("?.")
 
 
-def test_positional_setting_raises() -> None:
+def test_positional_setting_raises_type_error() -> None:
     with pytest.raises(TypeError):
         cast(Any, Painter)("openai/gpt-4o")
 
 
-def test_own_init_without_super_works() -> None:
+def test_user_init_without_super_call_leaves_settings_usable() -> None:
     class Agent(module):
         temperature = 0.5
 
@@ -626,7 +627,7 @@ def test_own_init_without_super_works() -> None:
     assert spec_of(Agent("a").using(temperature=1)).temperature == 1
 
 
-def test_own_init_with_super_works() -> None:
+def test_user_init_with_super_call_applies_overrides() -> None:
     class Agent(module):
         def __init__(self, name: str, **overrides: Any) -> None:
             super().__init__(**overrides)
@@ -640,7 +641,7 @@ def test_own_init_with_super_works() -> None:
         Agent("a", depth=0)
 
 
-def test_attributes_set_on_self_in_init_count() -> None:
+def test_attributes_set_on_self_in_init_are_used_as_settings() -> None:
     class Agent(module):
         """From the docstring."""
 
@@ -657,7 +658,7 @@ def test_attributes_set_on_self_in_init_count() -> None:
     assert spec.declared == {"system_prompt", "temperature", "tools", "final_output"}
 
 
-def test_dataclass_can_be_module() -> None:
+def test_dataclass_module_has_docstring_prompt() -> None:
     @dataclasses.dataclass
     class Agent(module):
         """Help."""
@@ -667,7 +668,7 @@ def test_dataclass_can_be_module() -> None:
     assert spec_of(Agent(name="b")).prompt.text == "Help."
 
 
-def test_frozen_dataclass_can_be_module() -> None:
+def test_frozen_dataclass_module_is_accepted() -> None:
     @dataclasses.dataclass(frozen=True)
     class Agent(module):
         """Help."""
@@ -682,7 +683,7 @@ def test_frozen_dataclass_can_be_module() -> None:
     assert agent.last is not None
 
 
-def test_instance_tools_can_be_its_bound_methods() -> None:
+def test_instance_tools_with_bound_methods_have_schemas() -> None:
     class Agent(module):
         def __init__(self) -> None:
             self.tools = [self.look]
@@ -702,7 +703,7 @@ def test_instance_tools_can_be_its_bound_methods() -> None:
 # using
 
 
-def test_using_returns_copy_and_leaves_original() -> None:
+def test_using_returns_copy_and_does_not_change_original() -> None:
     agent = Painter(temperature=0.2)
     before = spec_of(agent)
     other = agent.using(temperature=1.0, max_steps=4)
@@ -713,7 +714,7 @@ def test_using_returns_copy_and_leaves_original() -> None:
     assert (agent.temperature, agent.max_steps) == (0.2, None)
 
 
-def test_using_keeps_earlier_settings_and_user_attributes() -> None:
+def test_using_copy_has_earlier_settings_and_user_attributes() -> None:
     agent = Painter(temperature=0.2)
     vars(agent)["colors"] = ["red"]
     third = agent.using(max_steps=4).using(max_tokens=7)
@@ -722,7 +723,7 @@ def test_using_keeps_earlier_settings_and_user_attributes() -> None:
     assert vars(third)["colors"] is vars(agent)["colors"]
 
 
-def test_using_without_arguments_is_plain_copy() -> None:
+def test_using_without_arguments_returns_equal_copy() -> None:
     agent = Painter(temperature=0.2)
     other = agent.using()
     assert other is not agent
@@ -740,7 +741,7 @@ def test_using_does_not_call_user_init() -> None:
     assert calls == ["a"]
 
 
-def test_using_checks_related_attributes() -> None:
+def test_using_with_branch_named_like_tool_raises_tool_conflict_error() -> None:
     check = declare("Check", final_output=str)
     with pytest.raises(ToolConflictError, match="Tool 'search' of `Painter`"):
         Painter().using(branches={"search": check})
@@ -749,7 +750,7 @@ def test_using_checks_related_attributes() -> None:
 # Changes after the definition
 
 
-def test_class_attribute_changed_later_is_seen() -> None:
+def test_class_attribute_changed_after_instantiation_changes_spec() -> None:
     agent = declare(temperature=0.5)
     instance = agent()
     assert spec_of(instance).temperature == 0.5
@@ -761,14 +762,14 @@ def test_class_attribute_changed_later_is_seen() -> None:
     assert spec_of(instance).temperature == 0.25
 
 
-def test_class_attribute_deleted_later_returns_to_default() -> None:
+def test_class_attribute_deleted_after_declaration_is_reset_to_default() -> None:
     agent = declare(temperature=0.5)
     del cast(Any, agent).temperature
     assert spec_of(agent()).temperature == 0.7
     assert spec_of(agent()).declared == set()
 
 
-def test_parent_class_change_reaches_subclasses_and_instances() -> None:
+def test_parent_class_attribute_change_changes_spec_of_subclass_instances() -> None:
     parent = declare("Parent", temperature=0.5)
     child = declare("Child", parent)
     instance = child(max_steps=3)
@@ -778,7 +779,7 @@ def test_parent_class_change_reaches_subclasses_and_instances() -> None:
     assert spec_of(instance).max_steps == 3
 
 
-def test_instance_attribute_change_is_seen() -> None:
+def test_instance_attribute_change_changes_spec() -> None:
     agent = Painter(temperature=0.2)
     agent.temperature = 0.3
     assert spec_of(agent).temperature == 0.3
@@ -786,7 +787,7 @@ def test_instance_attribute_change_is_seen() -> None:
     assert spec_of(agent).temperature == 0.5
 
 
-def test_tool_list_changed_in_place_is_seen() -> None:
+def test_tool_list_changed_in_place_changes_spec() -> None:
     agent = declare(tools=[search])
     instance, own = agent(), agent(tools=[search])
     assert names(instance) == names(own) == ["search"]
@@ -799,7 +800,7 @@ def test_tool_list_changed_in_place_is_seen() -> None:
     assert refusal(lambda: spec_of(instance)).startswith("`Agent.tools[2]` must be a function")
 
 
-def test_fields_branches_and_model_changed_in_place_are_seen() -> None:
+def test_field_list_branches_and_model_changed_in_place_change_spec() -> None:
     agent = declare(initial_input=["a"], branches={}, model={"model": "m"})
     instance = agent()
     before = spec_of(instance)
@@ -820,7 +821,7 @@ def test_fields_branches_and_model_changed_in_place_are_seen() -> None:
     assert refusal(lambda: spec_of(instance)).startswith("`Agent.model[1]` must be ")
 
 
-def test_prompt_changed_later_is_seen() -> None:
+def test_parent_prompt_changed_after_declaration_changes_prompt() -> None:
     parent = declare("Parent", system_prompt="one")
     agent = declare("Child", parent)()
     assert prompt(agent).text == "one"
@@ -831,7 +832,7 @@ def test_prompt_changed_later_is_seen() -> None:
 # module[In, Out]
 
 
-def test_type_arguments_declare_both_schemas() -> None:
+def test_type_arguments_declare_input_and_output_schema() -> None:
     class Sentiment(module[Text, Verdict]):
         """Classify the sentiment of the text."""
 
@@ -842,7 +843,7 @@ def test_type_arguments_declare_both_schemas() -> None:
     assert spec.declared == {"initial_input", "final_output"}
 
 
-def test_type_arguments_can_be_plain_types() -> None:
+def test_type_arguments_with_plain_types_are_accepted() -> None:
     class Splitter(module[str, list[str]]):
         pass
 
@@ -851,7 +852,7 @@ def test_type_arguments_can_be_plain_types() -> None:
     assert spec.output.schema.model_fields["result"].annotation == list[str]
 
 
-def test_type_argument_none_means_no_schema() -> None:
+def test_type_argument_none_declares_no_schema() -> None:
     class Dice(module[None, int]):
         pass
 
@@ -863,7 +864,7 @@ def test_type_argument_none_means_no_schema() -> None:
     assert spec_of(Log()).output.is_empty
 
 
-def test_type_argument_any_declares_nothing() -> None:
+def test_type_argument_any_leaves_attribute_schema_unchanged() -> None:
     class Half(module[Any, Verdict]):
         initial_input = ["text"]
 
@@ -872,7 +873,7 @@ def test_type_argument_any_declares_nothing() -> None:
     assert spec.output.schema is Verdict
 
 
-def test_single_type_argument_is_input() -> None:
+def test_single_type_argument_declares_input_schema() -> None:
     class Half(module[Text]):
         final_output = Verdict
 
@@ -888,7 +889,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
-def test_type_arguments_reach_through_generic_class() -> None:
+def test_type_arguments_of_generic_base_class_are_resolved() -> None:
     class Judge(module[T, Verdict], Generic[T]):
         """Judge."""
 
@@ -906,7 +907,7 @@ def test_type_arguments_reach_through_generic_class() -> None:
     assert spec_of(Judge()).output.schema is Verdict
 
 
-def test_type_arguments_follow_type_variables_not_order() -> None:
+def test_type_arguments_in_swapped_order_are_matched_by_type_variable() -> None:
     class Swapped(module[U, T], Generic[T, U]):
         pass
 
@@ -920,7 +921,7 @@ def test_type_arguments_follow_type_variables_not_order() -> None:
     assert (spec.input.schema, spec.output.schema) == (Text, Verdict)
 
 
-def test_type_arguments_fill_type_variable_inside_type() -> None:
+def test_type_arguments_replace_type_variable_inside_nested_type() -> None:
     class Sorter(module[list[T], dict[str, T]], Generic[T]):
         pass
 
@@ -940,7 +941,7 @@ def test_type_arguments_that_contradict_attribute_are_rejected() -> None:
     assert refusal(twice) == "`Sentiment` declares `initial_input` twice, in brackets and as an attribute. Keep one."
 
 
-def test_type_arguments_that_agree_with_attribute_are_accepted() -> None:
+def test_type_arguments_that_equal_attribute_are_accepted() -> None:
     class Sentiment(module[Text, list[str]]):
         initial_input = Text
         final_output = list[str]
@@ -948,7 +949,7 @@ def test_type_arguments_that_agree_with_attribute_are_accepted() -> None:
     assert spec_of(Sentiment()).input.schema is Text
 
 
-def test_subclass_type_arguments_replace_parents() -> None:
+def test_subclass_type_arguments_replace_parent_type_arguments() -> None:
     class Sentiment(module[Text, Verdict]):
         pass
 
@@ -959,7 +960,7 @@ def test_subclass_type_arguments_replace_parents() -> None:
     assert (spec.input.schema, spec.output.schema) == (Verdict, Text)
 
 
-def test_subclass_attribute_replaces_parents_type_argument() -> None:
+def test_subclass_attribute_replaces_parent_type_argument() -> None:
     class Sentiment(module[Text, Verdict]):
         pass
 
@@ -970,7 +971,7 @@ def test_subclass_attribute_replaces_parents_type_argument() -> None:
     assert spec_of(Short()).output.wrapped
 
 
-def test_mixin_before_class_replaces_type_argument() -> None:
+def test_mixin_attribute_before_class_in_bases_replaces_type_argument() -> None:
     class Sentiment(module[Text, Verdict]):
         pass
 
@@ -980,7 +981,7 @@ def test_mixin_before_class_replaces_type_argument() -> None:
     assert spec_of(declare("Short", Plain, Sentiment)()).output.wrapped
 
 
-def test_later_change_reaches_subclasses_of_generic_class() -> None:
+def test_attribute_set_later_on_class_with_type_arguments_changes_subclasses() -> None:
     class Sentiment(module[Text, Verdict]):
         pass
 
@@ -1038,12 +1039,12 @@ LISTS: list[tuple[Any, dict[str, tuple[Any, bool, Any]]]] = [
 
 
 @pytest.mark.parametrize(("declared", "expected"), LISTS)
-def test_field_list_becomes_schema(declared: Any, expected: dict[str, tuple[Any, bool, Any]]) -> None:
+def test_field_list_is_converted_to_schema(declared: Any, expected: dict[str, tuple[Any, bool, Any]]) -> None:
     assert fields_of(declared) == expected
     assert not spec_of(declare(initial_input=declared)()).input.wrapped
 
 
-def test_field_list_keeps_order_descriptions_and_limits() -> None:
+def test_field_list_schema_has_order_descriptions_and_limits_of_fields() -> None:
     declared = ["z", ("n", int, Field(description="How many", ge=1)), ("a", str, "x")]
     assert spec_of(declare(final_output=declared)()).output.json_schema == {
         "type": "object",
@@ -1070,12 +1071,12 @@ def test_field_list_keeps_order_descriptions_and_limits() -> None:
         ([{"n": int}], "[0]", f"must be {FIELD}, got {{'n': <class 'int'>}}."),
         ([(5, int)], "[0]", f"must be {FIELD}, got (5, <class 'int'>)."),
         (["a", ("n", int, 1, 2)], "[1]", f"must be {FIELD}, got ('n', <class 'int'>, 1, 2)."),
-        (["a", "1st"], "[1]", "is named '1st', but a field must have a Python name that does not begin with `_`."),
-        (["my field"], "[0]", "is named 'my field', but a field must have a Python name that does not begin with `_`."),
-        (["_private"], "[0]", "is named '_private', but a field must have a Python name that does not begin with `_`."),
-        ([("", int)], "[0]", "is named '', but a field must have a Python name that does not begin with `_`."),
-        (["a", "a"], "", "names the field `a` twice. Keep one."),
-        (["a", "b", ("a", int)], "", "names the field `a` twice. Keep one."),
+        (["a", "1st"], "[1]", f"has the field name '1st'{IDENTIFIER}"),
+        (["my field"], "[0]", f"has the field name 'my field'{IDENTIFIER}"),
+        (["_private"], "[0]", f"has the field name '_private'{IDENTIFIER}"),
+        ([("", int)], "[0]", f"has the field name ''{IDENTIFIER}"),
+        (["a", "a"], "", "contains the field `a` twice. Remove or rename one of the two fields."),
+        (["a", "b", ("a", int)], "", "contains the field `a` twice. Remove or rename one of the two fields."),
     ],
 )
 def test_invalid_field_list_is_rejected_with_message(declared: Any, place: str, words: str, attribute: str) -> None:
@@ -1084,7 +1085,7 @@ def test_invalid_field_list_is_rejected_with_message(declared: Any, place: str, 
 
 @pytest.mark.parametrize("attribute", ["initial_input", "final_output"])
 @pytest.mark.parametrize("kind", ["int", 5, {"a": int}, Field(description="How many"), ...])
-def test_field_with_invalid_type_is_rejected_by_name(kind: Any, attribute: str) -> None:
+def test_field_with_invalid_type_is_rejected_with_field_name(kind: Any, attribute: str) -> None:
     words = refusal(lambda: declare(**{attribute: ["a", ("n", kind)]}))
     assert words.startswith(f"`Agent.{attribute}[1]` must be ")
     assert words.endswith(f"got {kind!r}.")
@@ -1094,7 +1095,7 @@ def test_field_with_invalid_type_is_rejected_by_name(kind: Any, attribute: str) 
 @pytest.mark.parametrize(
     "declared", [Opaque, Opaque(), [("o", Opaque)], list[Opaque], Generic, type("Meta", (type,), {})]
 )
-def test_type_unknown_to_pydantic_is_rejected(declared: Any, attribute: str) -> None:
+def test_type_unsupported_by_pydantic_is_rejected(declared: Any, attribute: str) -> None:
     words = refusal(lambda: declare(**{attribute: declared}))
     assert words.startswith(
         (f"`Agent.{attribute}` must be {SCHEMA}. Pydantic reports: ", f"`Agent.{attribute}` cannot be ")
@@ -1103,18 +1104,18 @@ def test_type_unknown_to_pydantic_is_rejected(declared: Any, attribute: str) -> 
 
 @pytest.mark.parametrize("attribute", ["initial_input", "final_output"])
 @pytest.mark.parametrize("declared", [Callable[[int], int], type, [("f", Callable[..., Any])]])
-def test_type_without_json_form_is_rejected(declared: Any, attribute: str) -> None:
+def test_type_without_json_schema_is_rejected(declared: Any, attribute: str) -> None:
     words = refusal(lambda: declare(**{attribute: declared}))
     assert words.startswith(f"`Agent.{attribute}` cannot be described in JSON Schema: ")
     assert words.endswith("Use types that JSON can represent.")
 
 
-def test_base_model_itself_is_rejected() -> None:
+def test_base_model_class_as_schema_is_rejected() -> None:
     assert refusal(lambda: declare(initial_input=BaseModel)).startswith("`Agent.initial_input` ")
 
 
 @pytest.mark.parametrize("declared", [["model_config"], [("total", cast(Any, ClassVar)[int])]])
-def test_field_that_pydantic_would_drop_is_rejected(declared: list[Any]) -> None:
+def test_field_that_pydantic_ignores_is_rejected(declared: list[Any]) -> None:
     assert refusal(lambda: declare(initial_input=declared)).startswith("`Agent.initial_input")
 
 
@@ -1122,7 +1123,7 @@ ODD_NAMES = ["title", "self", "model", "type", "default", "description", "copy",
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_field_name_used_elsewhere_is_accepted(name: str) -> None:
+def test_field_with_name_of_pydantic_attribute_is_accepted(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         spec = spec_of(declare(initial_input=[name], final_output=[(name, int, 5)])())
@@ -1131,7 +1132,7 @@ def test_field_name_used_elsewhere_is_accepted(name: str) -> None:
     assert spec.input.from_call("Agent", (), {name: "a"}).__dict__ == {name: "a"}
 
 
-def test_field_names_used_elsewhere_work_together() -> None:
+def test_fields_with_names_of_pydantic_attributes_are_accepted_together() -> None:
     spec = spec_of(declare(initial_input=ODD_NAMES)())
     assert list(spec.input.json_schema["properties"]) == ODD_NAMES
 
@@ -1150,7 +1151,7 @@ def test_field_names_used_elsewhere_work_together() -> None:
         (Annotated[str, Field(description="A name")], {"type": "string", "description": "A name"}),
     ],
 )
-def test_plain_output_travels_in_field_result(declared: Any, schema: dict[str, Any]) -> None:
+def test_plain_type_schema_wraps_value_in_result_field(declared: Any, schema: dict[str, Any]) -> None:
     for attribute, side in (("initial_input", "input"), ("final_output", "output")):
         shape = getattr(spec_of(declare(**{attribute: declared})()), side)
         assert shape.wrapped
@@ -1171,7 +1172,7 @@ def test_plain_output_travels_in_field_result(declared: Any, schema: dict[str, A
         (Annotated[int, Field(gt=0)], 1, 1),
     ],
 )
-def test_plain_output_is_returned_unwrapped(declared: Any, given: Any, expected: Any) -> None:
+def test_plain_type_output_is_returned_unwrapped(declared: Any, given: Any, expected: Any) -> None:
     shape = spec_of(declare(final_output=declared)()).output
     assert shape.unwrap(shape.schema.model_validate({"result": given})) == expected
 
@@ -1185,7 +1186,7 @@ def test_standard_typed_dict_is_accepted_or_rejected_with_advice() -> None:
         assert "typing_extensions.TypedDict" in str(error)  # noqa: PT017
 
 
-def test_model_output_is_returned_as_is_and_empty_as_none() -> None:
+def test_schema_output_is_returned_as_instance_and_empty_output_as_none() -> None:
     shape = spec_of(declare(final_output=Verdict)()).output
     verdict = Verdict(sentiment="positive")
     assert not shape.wrapped
@@ -1195,7 +1196,7 @@ def test_model_output_is_returned_as_is_and_empty_as_none() -> None:
 
 
 @pytest.mark.parametrize("nothing", [[], None, (), type(None)])
-def test_empty_list_and_none_mean_no_schema(nothing: Any) -> None:
+def test_empty_list_or_none_as_schema_declares_no_schema(nothing: Any) -> None:
     spec = spec_of(declare(initial_input=nothing, final_output=nothing)())
     for shape in (spec.input, spec.output):
         assert shape.is_empty
@@ -1203,7 +1204,7 @@ def test_empty_list_and_none_mean_no_schema(nothing: Any) -> None:
         assert shape.json_schema == {"type": "object", "properties": {}}
 
 
-def test_schema_can_name_later_class() -> None:
+def test_schema_with_forward_reference_to_later_class_is_accepted() -> None:
     space: dict[str, Any] = {"BaseModel": BaseModel, "module": module, "__name__": "later"}
     exec("class Book(BaseModel):\n    pages: list['Page']\n\nclass Agent(module):\n    initial_input = Book", space)
     exec("class Page(BaseModel):\n    number: int", space)
@@ -1222,7 +1223,7 @@ def test_recursive_schema_is_accepted() -> None:
 # The system prompt
 
 
-def test_docstring_is_prompt() -> None:
+def test_class_docstring_is_used_as_prompt() -> None:
     class Agent(module):
         """
         You are a helpful assistant.
@@ -1233,7 +1234,7 @@ def test_docstring_is_prompt() -> None:
     assert prompt(Agent).text == "You are a helpful assistant.\n\n  - Be concise"
 
 
-def test_prompt_string_is_cleaned_like_docstring() -> None:
+def test_prompt_string_is_dedented_like_docstring() -> None:
     agent = declare(
         system_prompt="""
         You are a helpful assistant.
@@ -1244,25 +1245,25 @@ def test_prompt_string_is_cleaned_like_docstring() -> None:
     assert prompt(agent).text == "You are a helpful assistant.\n\n  - Be concise"
 
 
-def test_explicit_prompt_wins_over_docstring() -> None:
+def test_explicit_prompt_replaces_docstring() -> None:
     assert prompt(declare(__doc__="No.", system_prompt="Yes.")).text == "Yes."
 
 
-def test_nearest_inherited_docstring_is_prompt() -> None:
+def test_nearest_inherited_docstring_is_used_as_prompt() -> None:
     parent = declare("Parent", __doc__="Parent.")
     assert prompt(declare("Child", parent)).text == "Parent."
     assert prompt(declare("Child", parent, __doc__="Child.")).text == "Child."
     assert prompt(declare("Grandchild", declare("Child", parent, __doc__="Child."))).text == "Child."
 
 
-def test_explicit_prompt_in_any_base_wins_over_docstrings() -> None:
+def test_explicit_prompt_of_any_base_class_replaces_docstrings() -> None:
     grandparent = declare("Grandparent", system_prompt="Explicit.")
     parent = declare("Parent", grandparent, __doc__="Parent.")
     assert prompt(declare("Child", parent, __doc__="Child.")).text == "Explicit."
     assert prompt(declare("Child", parent, __doc__="Child.", system_prompt="Nearest.")).text == "Nearest."
 
 
-def test_explicit_prompt_of_mixin_counts() -> None:
+def test_explicit_prompt_of_mixin_is_used() -> None:
     class Mixin:
         system_prompt = "Mixed in."
 
@@ -1270,7 +1271,7 @@ def test_explicit_prompt_of_mixin_counts() -> None:
     assert prompt(declare("Behind", module, Mixin, __doc__="Doc.")).text == "Mixed in."
 
 
-def test_docstring_of_mixin_does_not_count() -> None:
+def test_docstring_of_mixin_is_not_used_as_prompt() -> None:
     class Mixin:
         """About the mixin."""
 
@@ -1280,13 +1281,13 @@ def test_docstring_of_mixin_does_not_count() -> None:
     assert prompt(declare("Child", Mixin, parent)).text == "Parent."
 
 
-def test_module_docstring_is_never_prompt() -> None:
+def test_docstring_of_module_class_is_not_used_as_prompt() -> None:
     assert module.__doc__
     assert prompt(declare()).text == ""
     assert prompt(module()).text == ""
 
 
-def test_empty_prompt_means_no_system_message() -> None:
+def test_empty_prompt_replaces_docstring_and_inherited_prompt() -> None:
     assert prompt(declare(__doc__="Doc.", system_prompt="")).text == ""
     parent = declare("Parent", __doc__="Parent.", system_prompt="Explicit.")
     assert prompt(declare("Child", parent, system_prompt="")).text == ""
@@ -1294,7 +1295,7 @@ def test_empty_prompt_means_no_system_message() -> None:
     assert prompt(declare(__doc__="Doc.")(system_prompt="")).text == ""
 
 
-def test_generic_base_class_docstring_is_prompt() -> None:
+def test_generic_base_class_docstring_is_used_as_prompt() -> None:
     class Judge(module[T, Verdict], Generic[T]):
         """Judge."""
 
@@ -1353,7 +1354,7 @@ def _anything(*args: object) -> str:
 @pytest.mark.parametrize(
     "method", [_alone, _with_default, _with_anything, staticmethod(_none), classmethod(_alone), lambda self: "text"]
 )
-def test_prompt_method_callable_with_self_is_accepted(method: Any) -> None:
+def test_prompt_method_with_self_parameter_is_accepted(method: Any) -> None:
     assert prompt(declare(system_prompt=method)).is_method
 
 
@@ -1367,7 +1368,7 @@ def test_prompt_method_callable_with_self_is_accepted(method: Any) -> None:
         (classmethod(_two), "`Agent.system_prompt` must be callable with `self` alone, but it requires 2."),
     ],
 )
-def test_prompt_method_with_other_signature_is_rejected(method: Any, words: str) -> None:
+def test_prompt_method_with_extra_required_parameter_is_rejected(method: Any, words: str) -> None:
     assert refusal(lambda: declare(system_prompt=method)) == words
 
 
@@ -1377,7 +1378,7 @@ def test_prompt_method_with_required_keyword_is_rejected() -> None:
     )
 
 
-def test_prompt_method_with_any_arguments_is_accepted() -> None:
+def test_prompt_method_with_variadic_parameters_is_accepted() -> None:
     assert prompt(declare(system_prompt=_anything)).is_method
 
 
@@ -1400,7 +1401,7 @@ def test_prompt_callable_object_is_called_without_self() -> None:
     )
 
 
-def test_instance_prompt_can_be_of_any_kind(tmp_path: Path) -> None:
+def test_instance_prompt_of_each_kind_is_accepted(tmp_path: Path) -> None:
     agent = declare(__doc__="Doc.", system_prompt=_alone)
     file = tmp_path / "prompt.md"
     file.write_text("From a file.")
@@ -1481,7 +1482,9 @@ def test_inherited_prompt_file_is_found_next_to_declaring_class(package: Path, m
     assert found.samefile(package / "prompts" / "researcher.md")
 
 
-def test_missing_prompt_file_names_searched_places(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_prompt_file_error_contains_searched_directories(
+    package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = refusal(lambda: load(package / "acorn_test_researcher.py", monkeypatch))
     assert words == (
         "`Researcher.system_prompt` names the file `prompts/researcher.md`, which does not exist in "
@@ -1489,7 +1492,7 @@ def test_missing_prompt_file_names_searched_places(package: Path, monkeypatch: p
     )
 
 
-def test_missing_absolute_prompt_file_is_named(tmp_path: Path) -> None:
+def test_missing_absolute_prompt_file_error_contains_path(tmp_path: Path) -> None:
     words = refusal(lambda: declare(system_prompt=tmp_path / "none.md"))
     assert words == (
         f"`Agent.system_prompt` names the file `{tmp_path / 'none.md'}`, which does not exist in {tmp_path}."
@@ -1520,7 +1523,7 @@ def test_prompt_file_is_sent_unchanged(tmp_path: Path) -> None:
     assert read_prompt_file(file, "Agent") == text
 
 
-def test_prompt_file_that_vanished_is_named(tmp_path: Path) -> None:
+def test_prompt_file_deleted_after_declaration_raises_error_with_path(tmp_path: Path) -> None:
     file = tmp_path / "prompt.md"
     file.write_text("text")
     declare(system_prompt=file)
@@ -1548,7 +1551,7 @@ def by_name(agent: AgentClass, name: str) -> Tool:
     return next(tool for tool in spec_of(agent()).tools if tool.name == name)
 
 
-def test_method_tools_add_up_base_class_first() -> None:
+def test_method_tools_of_base_class_are_listed_before_subclass_tools() -> None:
     class Child(Base):
         @tool
         def third(self, x: int) -> int:
@@ -1559,18 +1562,18 @@ def test_method_tools_add_up_base_class_first() -> None:
     assert names(Child) == ["first", "second_tool", "third"]
 
 
-def test_listed_tools_precede_method_tools() -> None:
+def test_tools_of_attribute_are_listed_before_method_tools() -> None:
     assert names(declare("Child", Base, tools=[search, calculate])) == ["search", "calculate", "first", "second_tool"]
 
 
-def test_tool_list_replaces_parents_list() -> None:
+def test_tool_list_of_subclass_replaces_parent_tool_list() -> None:
     parent = declare("Parent", tools=[search])
     assert names(declare("Child", parent)) == ["search"]
     assert names(declare("Child", parent, tools=[calculate])) == ["calculate"]
     assert names(declare("Child", parent, tools=[])) == []
 
 
-def test_mixin_tools_count() -> None:
+def test_mixin_method_tools_are_included() -> None:
     class Mixin:
         @tool
         def mixed(self, x: int) -> int:
@@ -1598,7 +1601,7 @@ def test_decorated_override_replaces_method_tool() -> None:
     assert by_name(Child, "second").options.timeout is None
 
 
-def test_undecorated_override_stays_tool_with_options() -> None:
+def test_undecorated_override_of_method_tool_inherits_tool_options() -> None:
     class Child(Base):
         def second(self, x: int, y: str = "") -> int:
             """Better."""
@@ -1611,7 +1614,7 @@ def test_undecorated_override_stays_tool_with_options() -> None:
     assert better.options.timeout == 5
 
 
-def test_override_without_type_hints_is_rejected() -> None:
+def test_override_of_method_tool_without_type_hints_is_rejected() -> None:
     def no_hints(self: Any, x):  # type: ignore[no-untyped-def]
         """No hints."""
 
@@ -1622,13 +1625,13 @@ def test_override_without_type_hints_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("value", [None, 5, property(lambda self: 1)])
-def test_non_method_attribute_removes_method_tool(value: Any) -> None:
+def test_non_method_attribute_removes_inherited_method_tool(value: Any) -> None:
     child = declare("Child", Base, first=value)
     assert names(child) == ["second_tool"]
     assert names(declare("Grandchild", child)) == ["second_tool"]
 
 
-def test_removed_method_tool_returns_only_with_decorator() -> None:
+def test_removed_method_tool_redefined_without_decorator_is_not_a_tool() -> None:
     child = declare("Child", Base, first=None)
 
     def first(self: Any, x: int) -> int:
@@ -1639,7 +1642,7 @@ def test_removed_method_tool_returns_only_with_decorator() -> None:
     assert "first" in names(declare("Grandchild", child, first=tool(first)))
 
 
-def test_every_kind_of_method_can_be_tool() -> None:
+def test_static_class_and_instance_methods_are_accepted_as_tools() -> None:
     class Agent(module):
         @tool
         async def waiting(self, x: int) -> int:
@@ -1669,7 +1672,7 @@ def test_every_kind_of_method_can_be_tool() -> None:
         }
 
 
-def test_method_under_binding_decorator_is_tool() -> None:
+def test_method_with_binding_decorator_is_accepted_as_tool() -> None:
     class Agent(module[Any, Any]):
         @tool
         @functools.lru_cache  # noqa: B019 - as users do
@@ -1691,11 +1694,11 @@ def test_method_under_binding_decorator_is_tool() -> None:
     assert name.function() == "Agent"
 
 
-def test_function_listed_twice_is_one_tool() -> None:
+def test_function_listed_twice_is_included_once() -> None:
     assert names(declare(tools=[search, search])) == ["search"]
 
 
-def test_method_also_listed_is_one_tool() -> None:
+def test_method_tool_also_listed_in_attribute_is_included_once() -> None:
     def ask(self: Any, x: int) -> int:
         """Ask."""
         return x
@@ -1815,13 +1818,13 @@ def test_invalid_tools_are_rejected_with_message(
     assert str(caught.value) == words
 
 
-def test_parameter_without_json_form_is_named() -> None:
+def test_parameter_without_json_schema_is_rejected_with_parameter_name() -> None:
     words = refusal(lambda: declare(tools=[_strange]))
     assert words.startswith("The parameter `callback` of the tool `_strange` has a type without a JSON Schema")
     assert words.endswith(f"(`Agent`, tools[0] (`{HERE}._strange`))")
 
 
-def test_instance_tools_are_checked_against_methods() -> None:
+def test_instance_tool_named_like_method_tool_raises_tool_conflict_error() -> None:
     class Agent(module):
         @tool
         def search(self, query: str) -> str:
@@ -1856,22 +1859,22 @@ def _local() -> AgentClass:
     return cast(AgentClass, space["make"]())
 
 
-def test_tool_can_use_class_of_enclosing_function() -> None:
+def test_tool_annotation_with_class_of_enclosing_function_is_resolved() -> None:
     assert list(by_name(_local(), "plot").schema["parameters"]["properties"]) == ["spot"]
 
 
-def test_enclosing_classes_stay_known_when_instance_adds_tools() -> None:
+def test_enclosing_function_classes_are_resolved_when_instance_adds_tools() -> None:
     for one in spec_of(_local()(tools=[search])).tools:
         assert one.schema["parameters"]["properties"]
 
 
-def test_enclosing_classes_stay_known_when_class_changes() -> None:
+def test_enclosing_function_classes_are_resolved_after_class_change() -> None:
     agent = _local()
     cast(Any, agent).temperature = 1
     assert list(by_name(agent, "plot").schema["parameters"]["properties"]) == ["spot"]
 
 
-def test_enclosing_classes_stay_known_in_subclass_elsewhere() -> None:
+def test_enclosing_function_classes_are_resolved_in_subclass_of_other_scope() -> None:
     child = declare("Child", _local())
     assert list(by_name(child, "plot").schema["parameters"]["properties"]) == ["spot"]
 
@@ -1901,7 +1904,7 @@ INPUT = {"location": "message", "index": 0}
         ),
     ],
 )
-def test_cache_points_are_accepted_in_every_form(declared: Any, compiled: tuple[Any, ...]) -> None:
+def test_cache_points_of_each_form_are_accepted(declared: Any, compiled: tuple[Any, ...]) -> None:
     assert spec_of(declare(cache=declared)()).cache == compiled
     assert spec_of(declare()(cache=declared)).cache == compiled
 
@@ -1923,7 +1926,7 @@ class FactChecker(module):
     final_output = Verdict
 
 
-def test_branches_are_modules_by_name() -> None:
+def test_branches_declared_by_name_are_stored_in_spec() -> None:
     agent = declare(branches={"check": FactChecker, "check-2": {"module": FactChecker, "description": "Check twice"}})
     assert spec_of(agent()).branches == {
         "check": FactChecker,
@@ -1932,12 +1935,12 @@ def test_branches_are_modules_by_name() -> None:
 
 
 @pytest.mark.parametrize("output", [str, ["answer"], Verdict, int | None, Place])
-def test_branch_can_have_any_output(output: Any) -> None:
+def test_branch_with_each_output_kind_is_accepted(output: Any) -> None:
     check = declare("Check", final_output=output)
     assert spec_of(declare(branches={"check": check})()).branches == {"check": check}
 
 
-def test_branch_output_can_be_inherited_or_type_argument() -> None:
+def test_branch_with_inherited_or_type_argument_output_is_accepted() -> None:
     class Bracketed(module[None, Verdict]):
         pass
 
@@ -1947,7 +1950,7 @@ def test_branch_output_can_be_inherited_or_type_argument() -> None:
     assert list(spec_of(declare(branches={"a": Bracketed, "b": Inherited})()).branches) == ["a", "b"]
 
 
-def test_module_can_be_its_own_branch() -> None:
+def test_module_declared_as_branch_of_itself_is_accepted() -> None:
     agent = declare(final_output=str, branches={})
     cast(Any, agent.branches)["again"] = agent
     assert spec_of(agent()).branches == {"again": agent}
@@ -2005,7 +2008,7 @@ def test_module_base_class_as_branch_is_rejected() -> None:
     assert "which has no `final_output`" in refusal(lambda: declare(branches={"check": module}))
 
 
-def test_branch_with_name_of_tool_conflicts() -> None:
+def test_branch_with_name_of_tool_raises_tool_conflict_error() -> None:
     with pytest.raises(ToolConflictError) as caught:
         declare(tools=[search], branches={"search": FactChecker})
     assert str(caught.value) == (
@@ -2018,7 +2021,7 @@ def test_branch_with_name_of_tool_conflicts() -> None:
     )
 
 
-def test_instance_tool_with_name_of_branch_conflicts() -> None:
+def test_instance_tool_with_name_of_branch_raises_tool_conflict_error() -> None:
     with pytest.raises(ToolConflictError, match="in `branches`"):
         declare(branches={"search": FactChecker})(tools=[search])
 
@@ -2034,7 +2037,7 @@ def everything_said(error: BaseException) -> str:
     return f"{error!r} {error} {error.args} {''.join(traceback.format_exception(error))}"
 
 
-def test_api_key_is_in_no_repr() -> None:
+def test_api_key_is_not_in_repr_of_agent_or_spec() -> None:
     class Agent(module):
         """Help."""
 
@@ -2060,12 +2063,12 @@ def test_api_key_is_in_no_repr() -> None:
         (None, "<Agent no model>"),
     ],
 )
-def test_agent_repr_names_model(model: Any, shown: str) -> None:
+def test_agent_repr_contains_model(model: Any, shown: str) -> None:
     assert repr(declare(model=model)()) == shown
 
 
 @pytest.mark.parametrize("model", [[SECRET], (SECRET,), {"model": SECRET}, MappingProxyType(SECRET), {CANARY}])
-def test_agent_repr_with_invalid_model_hides_key(model: Any) -> None:
+def test_agent_repr_with_invalid_model_does_not_contain_key(model: Any) -> None:
     agent = declare()()
     agent.model = model
     assert CANARY not in repr(agent)
@@ -2107,14 +2110,14 @@ LEAKS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("attributes", LEAKS)
-def test_api_key_is_in_no_error(attributes: dict[str, Any]) -> None:
+def test_api_key_is_not_in_declaration_error(attributes: dict[str, Any]) -> None:
     with pytest.raises(AcornError) as caught:
         declare(**attributes)
     assert CANARY not in everything_said(caught.value)
 
 
 @pytest.mark.parametrize("attributes", [leak for leak in LEAKS if "search" not in leak])
-def test_api_key_is_in_no_instance_error(attributes: dict[str, Any]) -> None:
+def test_api_key_is_not_in_instance_setting_error(attributes: dict[str, Any]) -> None:
     agent: Any = declare()
     for act in (agent, agent().using):
         with pytest.raises(AcornError) as caught:
@@ -2122,7 +2125,7 @@ def test_api_key_is_in_no_instance_error(attributes: dict[str, Any]) -> None:
         assert CANARY not in everything_said(caught.value)
 
 
-def test_api_key_is_in_no_type_error_or_warning() -> None:
+def test_api_key_is_not_in_type_error_or_warning() -> None:
     with pytest.raises(TypeError) as caught:
         declare(model=SECRET)(api_key=CANARY)
     assert CANARY not in str(caught.value)
@@ -2131,7 +2134,7 @@ def test_api_key_is_in_no_type_error_or_warning() -> None:
     assert CANARY not in str(warned[0].message)
 
 
-def test_partial_arguments_are_not_in_schema() -> None:
+def test_bound_arguments_of_partial_tool_are_not_in_schema() -> None:
     def fetch(url: str, token: str) -> str:
         """Fetch."""
         return url
@@ -2174,7 +2177,7 @@ def test_invalid_pattern_is_reported_at_declaration(attribute: str, declared: An
     assert "python-re" in words
 
 
-def test_python_regex_pattern_can_look_ahead() -> None:
+def test_python_regex_pattern_with_lookahead_validates_output() -> None:
     class Strong(BaseModel):
         model_config = ConfigDict(regex_engine="python-re")
         code: str = Field(pattern=LOOKAHEAD)

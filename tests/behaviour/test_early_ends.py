@@ -68,7 +68,7 @@ HOWS = pytest.mark.parametrize("how", ["sync", "async"])
 
 
 @HOWS
-def test_branch_failing_beside_its_tools_fails_alone(how: str) -> None:
+def test_agent_tool_that_fails_while_its_tools_run_does_not_affect_siblings(how: str) -> None:
     child = Watched(tools=[fast, slow], model=ScriptedModel([call("fast") & call("slow")]))
     late = Plain(model=ScriptedModel([Reply(delay=0.5) & finish(x="1")]))
     top = Top(
@@ -79,7 +79,7 @@ def test_branch_failing_beside_its_tools_fails_alone(how: str) -> None:
 
 
 @HOWS
-def test_failing_branch_ends_its_own_branches(how: str) -> None:
+def test_failing_branch_ends_nested_branches(how: str) -> None:
     class Late(module):
         """Late."""
 
@@ -98,13 +98,13 @@ def test_failing_branch_ends_its_own_branches(how: str) -> None:
 
 
 @HOWS
-def test_single_turn_branch_fails_once(how: str) -> None:
+def test_single_turn_agent_tool_with_failing_hook_returns_tool_error(how: str) -> None:
     child = Watched(max_steps=None, tools=[fast], model=ScriptedModel([call("fast")]))
     top = Top(tools=[child], model=ScriptedModel([call("watched"), finish(y="ok")]))
     assert results(run(top, how))[0] == "Tool error: ValueError: boom"
 
 
-def test_run_cancelled_twice_has_record() -> None:
+def test_run_cancelled_twice_has_cancelled_record_with_complete_history() -> None:
     begun, tidies = asyncio.Event(), asyncio.Event()
 
     @tool
@@ -144,7 +144,7 @@ class Branching(Top):
 
 @HOWS
 @pytest.mark.parametrize("name", ["called", "own"])
-def test_ctrl_c_between_branch_context_and_start_is_handled(how: str, name: str) -> None:
+def test_ctrl_c_in_listener_at_branch_start_ends_run_as_cancelled(how: str, name: str) -> None:
     def interrupt(entry: Entry) -> None:
         if isinstance(entry, BranchStarted):
             raise KeyboardInterrupt
@@ -155,7 +155,7 @@ def test_ctrl_c_between_branch_context_and_start_is_handled(how: str, name: str)
 
 
 @HOWS
-def test_branch_of_timed_out_tool_ends_with_run(how: str) -> None:
+def test_branch_started_by_timed_out_tool_is_cancelled_with_run(how: str) -> None:
     requests: list[Any] = []
 
     def answer(request: Any) -> Reply:
@@ -192,7 +192,7 @@ def test_branch_of_timed_out_tool_ends_with_run(how: str) -> None:
     assert [each.stop_reason for each in record.branches] == ["cancelled"]
 
 
-def test_listener_does_not_receive_runs_it_starts() -> None:
+def test_listener_does_not_receive_entries_of_runs_started_by_listener() -> None:
     heard: list[str] = []
 
     def listener(entry: Entry) -> None:
@@ -209,12 +209,13 @@ class TwoWordsError(Exception):
         super().__init__(f"{one} {two}")
 
 
-def test_error_of_branch_can_be_pickled() -> None:
+def test_run_record_of_failed_branch_is_pickled_with_error_text() -> None:
     class Odd(Plain):
         """Odd."""
 
         def on_finish(self, output: Any) -> None:
-            current_run().history.append({"role": "user", "content": "x", "odd": lambda: None})
+            odd: Any = {"role": "user", "content": "x", "odd": lambda: None}
+            current_run().history.append(odd)
             raise TwoWordsError("a", "b")
 
     with pytest.raises(ModelError) as caught:
@@ -253,7 +254,7 @@ def test_ctrl_c_in_nested_branch_ends_all_parents(how: str) -> None:
 
 
 @HOWS
-def test_ctrl_c_while_closing_sources_of_failed_run_is_kept(how: str) -> None:
+def test_ctrl_c_while_closing_sources_of_failed_run_is_raised(how: str) -> None:
     class Source:
         def tools(self) -> list[Any]:
             return [fast]

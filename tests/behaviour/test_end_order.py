@@ -13,7 +13,7 @@ from tests.waiting import AGES, PATIENCE
 
 from acorn import capture, listen, module
 from acorn.journal import Entry, RunFailed, RunInterrupted, RunStarted
-from acorn.models.port import ModelRequest
+from acorn.models.request import ModelRequest
 from acorn.record import Subscriber, _subscribe
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calling
@@ -78,7 +78,7 @@ def nested(diary: list[str]) -> module[Any, str]:
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_leaving_stream_ends_deepest_runs_first(way: str) -> None:
+def test_leaving_stream_early_ends_deepest_runs_first(way: str) -> None:
     closed: list[str] = []
     agent, endings = nested(closed), Endings()
     with listen(endings):
@@ -98,7 +98,7 @@ async def _leave(agent: module[Any, str]) -> None:
                 return
 
 
-def test_branch_that_cannot_start_is_tool_error(call: Call) -> None:
+def test_branch_that_fails_to_start_returns_tool_error(call: Call) -> None:
     error = ValueError("no prompt today")
 
     class Wordless(module[Any, str]):
@@ -162,7 +162,7 @@ def test_ctrl_c_in_branch_ends_siblings_deepest_first() -> None:
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_branch_whose_start_cannot_be_stored_fails(way: str) -> None:
+def test_branch_whose_start_fails_to_be_stored_ends_run_with_store_failure(way: str) -> None:
     error = ValueError("the disk is full")
 
     def keep(entry: Entry) -> None:

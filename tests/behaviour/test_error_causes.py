@@ -51,13 +51,13 @@ def test_parse_error_cause_of_xml_answer_is_pydantic_error(call: Call, script: S
     assert isinstance(caught.value.__cause__, ValidationError)
 
 
-def test_parse_error_cause_of_invalid_xml_is_reason(call: Call, script: Script) -> None:
+def test_parse_error_cause_of_invalid_xml_is_xml_parse_error(call: Call, script: Script) -> None:
     with pytest.raises(ParseError) as caught:
         call(Asker(model=script("no", "still no", forces=False)))
     assert isinstance(caught.value.__cause__, ParseError)
 
 
-def test_parse_error_cause_is_accidental_value_error_of_on_finish(call: Call, script: Script) -> None:
+def test_parse_error_cause_is_unintended_value_error_of_on_finish(call: Call, script: Script) -> None:
     class Careless(Asker):
         def on_finish(self, output: Answer) -> Any:
             return int("twelve")
@@ -70,7 +70,7 @@ def test_parse_error_cause_is_accidental_value_error_of_on_finish(call: Call, sc
     assert "on_finish" in [frame.name for frame in extract_tb(cause.__traceback__)]
 
 
-def test_cut_off_text_in_loop_is_reported(call: Call, script: Script) -> None:
+def test_cut_off_text_in_loop_is_reported_to_model(call: Call, script: Script) -> None:
     model = script(Reply("Let me think this", stop_reason="length"), "Done?", finish(number=1))
     call(Asker(model=model, tools=[look], max_steps=5))
     cut, whole = (request.messages[-1]["content"] for request in model.requests[1:])

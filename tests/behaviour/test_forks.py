@@ -95,7 +95,7 @@ def forked(events: Any, step: int, *replies: Any, **settings: Any) -> tuple[Any,
     return Researcher(model=model, **settings).using(thread=events, before=step), model
 
 
-def test_fork_continues_at_its_step() -> None:
+def test_fork_continues_at_given_step() -> None:
     run = first_run()
     agent, model = forked(run.thread, 3, call("search", query="other"), finish(answer="forked"))
     fork = agent.run()
@@ -110,7 +110,7 @@ def test_fork_continues_at_its_step() -> None:
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4])
-def test_fork_at_every_step_keeps_earlier_events(step: int) -> None:
+def test_fork_at_each_step_copies_earlier_events_unchanged(step: int) -> None:
     run = first_run()
     agent, model = forked(run.thread, step)
     fork = agent.run()
@@ -120,7 +120,7 @@ def test_fork_at_every_step_keeps_earlier_events(step: int) -> None:
     assert Run.from_json(fork.to_json()).thread == fork.thread
 
 
-def test_fork_records_origin_and_starts_counts_at_zero() -> None:
+def test_fork_record_has_origin_and_zero_usage() -> None:
     run = first_run()
     model = ScriptedModel([Reply(calls=finish(answer="x").calls, usage=acorn.Usage(10, 5, requests=1))])
     fork = Researcher(model=model).using(thread=run.thread, before=3).run()
@@ -131,19 +131,19 @@ def test_fork_records_origin_and_starts_counts_at_zero() -> None:
     assert again.forked_from == ForkedFrom(run.id, before=3)
 
 
-def test_fork_limits_start_at_zero() -> None:
+def test_fork_limits_do_not_count_usage_of_original_run() -> None:
     run = first_run()
     agent, _ = forked(run.thread, 4, finish(answer="x"), max_total_tokens=run.usage.total_tokens)
     assert agent.run().stop_reason == "finish"
 
 
-def test_fork_accepts_record() -> None:
+def test_fork_of_run_record_is_accepted() -> None:
     run = first_run()
     agent, _ = forked(run, 2)
     assert agent.run().forked_from == (run.id, 2)
 
 
-def test_fork_sends_edited_result() -> None:
+def test_fork_with_edited_result_sends_edited_result() -> None:
     events = first_run().thread
     for event in events:
         if isinstance(event, ToolResultEvent) and event.iteration == 1:
@@ -155,7 +155,7 @@ def test_fork_sends_edited_result() -> None:
     assert fork.forked_from.run is not None
 
 
-def test_fork_sends_edited_turn() -> None:
+def test_fork_with_edited_call_arguments_sends_edited_arguments() -> None:
     raw = Reply(calls=[call("search", query="x").calls[0]])
     raw.calls[0].arguments = '{ "query":  "x" }'  # Not in acorn's own form.
     run = Researcher(model=ScriptedModel([raw, finish(answer="a")])).run(question="q")
@@ -171,7 +171,7 @@ def test_fork_sends_edited_turn() -> None:
     assert model.requests[0].messages[2]["tool_calls"][0]["function"]["arguments"] == '{"query":"edited"}'
 
 
-def test_fork_sends_edited_error_and_text() -> None:
+def test_fork_with_edited_error_and_assistant_text_sends_both() -> None:
     events = first_run().thread
     for event in events:
         if isinstance(event, ErrorEvent) and event.iteration == 1:
@@ -184,7 +184,7 @@ def test_fork_sends_edited_error_and_text() -> None:
     assert {"Tool error: another reason", "Edited."} <= set(texts)
 
 
-def test_fork_sends_edited_skipped_call() -> None:
+def test_fork_with_edited_skipped_call_sends_edited_error() -> None:
     model = ScriptedModel([finish(answers="wrong") & call("search", query="x"), Reply("hm"), finish(answer="a")])
     events = Researcher(model=model).run(question="q").thread
     (skipped,) = [each for each in events if isinstance(each, ErrorEvent) and each.error.startswith("Skipped")]
@@ -194,7 +194,7 @@ def test_fork_sends_edited_skipped_call() -> None:
     assert "Tool error: Not now." in [each["content"] for each in model.requests[0].messages]
 
 
-def test_fork_accepts_events_as_plain_data() -> None:
+def test_fork_from_events_loaded_as_plain_json_is_accepted() -> None:
     run = first_run()
     plain = json.loads(json.dumps(dump_events(run.thread)))
     agent, model = forked(plain, 3)
@@ -204,7 +204,7 @@ def test_fork_accepts_events_as_plain_data() -> None:
     assert asked(model) == to_messages(before(run.thread, 3))
 
 
-def test_fork_ignores_later_event_edits() -> None:
+def test_fork_ignores_event_edits_after_fork_creation() -> None:
     events = first_run().thread
     agent, model = forked(events, 3)
     events.clear()
@@ -212,7 +212,7 @@ def test_fork_ignores_later_event_edits() -> None:
     assert len(model.requests[0].messages) > 3
 
 
-def test_fork_accepts_other_model_and_prompt() -> None:
+def test_fork_with_other_model_and_prompt_uses_both() -> None:
     run = first_run()
     model = ScriptedModel([finish(answer="x")], name="other")
     agent = Researcher().using(thread=run.thread, before=3, model=model, system_prompt="Be brief.")
@@ -223,7 +223,7 @@ def test_fork_accepts_other_model_and_prompt() -> None:
     assert to_messages(fork.thread) == fork.history
 
 
-def test_fork_reads_prompt_file_or_method_again(tmp_path: Path) -> None:
+def test_fork_calls_prompt_method_or_reads_prompt_file_again(tmp_path: Path) -> None:
     (tmp_path / "prompt.md").write_text("From a file.", encoding="utf-8")
     run = first_run()
     for prompt, said in ((tmp_path / "prompt.md", "From a file."), (lambda: "Made now.", "Made now.")):
@@ -232,7 +232,7 @@ def test_fork_reads_prompt_file_or_method_again(tmp_path: Path) -> None:
         assert model.requests[0].messages[0]["content"] == said
 
 
-def test_fork_keeps_prompt_of_thread_when_class_changed() -> None:
+def test_fork_sends_prompt_of_thread_when_class_prompt_changed() -> None:
     class Changed(Researcher):
         """Another prompt."""
 
@@ -241,7 +241,7 @@ def test_fork_keeps_prompt_of_thread_when_class_changed() -> None:
     assert model.requests[0].messages[0]["content"] == "You are a research assistant."
 
 
-def test_fork_input_replaces_kept_input() -> None:
+def test_fork_with_new_input_replaces_original_input() -> None:
     run = first_run()
     agent, model = forked(run.thread, 3)
     fork = agent.run(question="Another?")
@@ -250,7 +250,7 @@ def test_fork_input_replaces_kept_input() -> None:
     assert model.requests[0].messages[2:] == to_messages(before(run.thread, 3))[2:]
 
 
-def test_fork_uses_edited_input() -> None:
+def test_fork_with_edited_input_event_sends_edited_input() -> None:
     events = first_run().thread
     message = events[1]
     assert isinstance(message, MessageEvent)
@@ -261,7 +261,7 @@ def test_fork_uses_edited_input() -> None:
 
 
 @pytest.mark.parametrize("way", ["stream", "arun", "astream", "acall"])
-def test_fork_works_in_every_way_of_calling(way: str) -> None:
+def test_fork_returns_output_in_each_call_style(way: str) -> None:
     run = first_run()
     agent, _ = forked(run.thread, 3)
 
@@ -278,7 +278,7 @@ def test_fork_works_in_every_way_of_calling(way: str) -> None:
         assert asyncio.run(agent.acall()) == Answer(answer="forked")
 
 
-def test_fork_hooks_see_new_steps_only() -> None:
+def test_fork_hooks_are_called_for_new_steps_only() -> None:
     seen: list[Any] = []
 
     class Hooked(Researcher):
@@ -299,7 +299,7 @@ def test_fork_hooks_see_new_steps_only() -> None:
     assert fork.input == run.input
 
 
-def test_fork_listener_receives_whole_journal() -> None:
+def test_fork_listener_receives_copied_and_new_journal_entries() -> None:
     run, heard = first_run(), list[Entry]()
     agent, _ = forked(run.thread, 3)
     with listen(heard.append):
@@ -310,7 +310,7 @@ def test_fork_listener_receives_whole_journal() -> None:
     assert [entry.step for entry in heard if isinstance(entry, ModelResponded)] == [1, 2, 3]
 
 
-def test_fork_can_be_stored_and_forked_again(tmp_path: Path) -> None:
+def test_fork_is_stored_and_forked_again(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
     run = first_run(store=store)
     agent, _ = forked(run.thread, 3, call("search", _id="c9", query="x"), finish(answer="f"), store=store)
@@ -327,7 +327,7 @@ def test_fork_can_be_stored_and_forked_again(tmp_path: Path) -> None:
     assert asked(model) == to_messages(before(fork.thread, 4))
 
 
-def test_interrupted_fork_can_be_resumed(tmp_path: Path) -> None:
+def test_interrupted_fork_is_resumed(tmp_path: Path) -> None:
     store, run = tmp_path / "runs.db", first_run()
     failing = ScriptedModel([call("search", query="x"), Failure(status=503)])
     agent = Researcher(model=failing, store=store)
@@ -344,7 +344,7 @@ def test_interrupted_fork_can_be_resumed(tmp_path: Path) -> None:
     assert told(before(found.thread, 3)) == told(before(run.thread, 3))
 
 
-def test_fork_can_be_saved_after_every_tell() -> None:
+def test_fork_saved_and_loaded_after_every_tell_finishes() -> None:
     run = first_run()
     agent, _ = forked(run.thread, 3, call("search", query="x"), Reply("hm"), finish(wrong=1), finish(answer="f"))
     loop = new_machine(agent, (), {})
@@ -356,7 +356,7 @@ def test_fork_can_be_saved_after_every_tell() -> None:
     assert fork.forked_from == (run.id, 3)
 
 
-def test_named_fork_returns_stored_output(tmp_path: Path) -> None:
+def test_fork_with_run_id_of_finished_run_returns_stored_output(tmp_path: Path) -> None:
     run = first_run()
     agent, model = forked(run.thread, 3, store=tmp_path / "runs.db")
     assert agent.using(run_id="fork-1")() == agent.using(run_id="fork-1")()
@@ -375,7 +375,7 @@ def test_fork_of_failed_run_continues_at_failed_step() -> None:
     assert model.requests[0].messages[-1]["role"] == "tool"
 
 
-def test_fork_keeps_result_of_branch() -> None:
+def test_fork_contains_result_of_earlier_branch() -> None:
     class Check(module[None, str]):
         """Check."""
 
@@ -396,7 +396,7 @@ def test_fork_keeps_result_of_branch() -> None:
         Above(model=script).using(thread=of_branch, before=1)
 
 
-def test_fork_keeps_summary() -> None:
+def test_fork_contains_compaction_summary() -> None:
     long = "word " * 400
 
     class Long(Researcher):
@@ -430,7 +430,7 @@ def test_fork_at_last_step_is_forced_to_finish() -> None:
     assert model.requests[0].forced_tool == "__finish__"
 
 
-def test_fork_works_with_thread_format() -> None:
+def test_fork_with_thread_format_sends_document() -> None:
     run = first_run()
     agent, model = forked(run.thread, 3, history_format="thread")
     agent.run()
@@ -438,7 +438,7 @@ def test_fork_works_with_thread_format() -> None:
     assert "I think about it." in model.requests[0].messages[-1]["content"]
 
 
-def test_fork_opens_sources() -> None:
+def test_fork_opens_tool_sources() -> None:
     opened: list[str] = []
 
     class Source:
@@ -480,7 +480,7 @@ class Other(module[int, int]):
         (None, "`before` is missing"),
     ],
 )
-def test_fork_at_wrong_step_is_rejected(step: Any, words: str) -> None:
+def test_fork_at_step_outside_thread_is_rejected(step: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         Researcher().using(thread=first_run().thread, before=step)
 
@@ -497,18 +497,18 @@ def test_fork_at_wrong_step_is_rejected(step: Any, words: str) -> None:
         ([{"type": "message", "role": "nobody", "content": ""}], r"`thread\[0\]"),
     ],
 )
-def test_fork_of_non_thread_is_rejected(thread: Any, words: str) -> None:
+def test_fork_of_value_that_is_not_a_thread_is_rejected(thread: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         Researcher().using(thread=thread, before=1)
 
 
-def test_using_without_thread_is_not_a_fork() -> None:
+def test_using_thread_none_on_fork_starts_normal_run() -> None:
     agent, _ = forked(first_run().thread, 3)
     with pytest.raises(InputError, match="question"):
         agent.using(thread=None).run()
 
 
-def test_fork_arguments_that_exclude_each_other_are_rejected() -> None:
+def test_fork_with_mutually_exclusive_arguments_is_rejected() -> None:
     run = first_run()
     with pytest.raises(InputError, match=r"`before` .* needs `thread`"):
         Researcher().using(before=2)
@@ -518,7 +518,7 @@ def test_fork_arguments_that_exclude_each_other_are_rejected() -> None:
         Researcher().using(history=run).using(thread=run.thread, before=2)
 
 
-def test_fork_with_unfitting_input_is_rejected_before_model_call() -> None:
+def test_fork_with_input_of_wrong_type_is_rejected_before_model_call() -> None:
     model = ScriptedModel([finish(3)])
     with pytest.raises(
         InputError, match=r"input of the thread does not fit `Other` \(`result`: Field required\).*Other.*\(\.\.\.\)"
@@ -537,7 +537,7 @@ def test_fork_with_unmatched_call_or_result_is_rejected() -> None:
         Researcher().using(thread=alone, before=2)
 
 
-def test_fork_as_branch_or_tool_is_rejected() -> None:
+def test_fork_declared_as_branch_or_tool_is_rejected() -> None:
     fork = Researcher().using(thread=first_run().thread, before=2)
     with pytest.raises(DeclarationError, match=r"using\(thread=...\)"):
         type("Above", (Researcher,), {"branches": {"below": fork}})
@@ -545,7 +545,7 @@ def test_fork_as_branch_or_tool_is_rejected() -> None:
         type("Above", (Researcher,), {"tools": [fork]})
 
 
-def test_fork_stopped_before_start_is_not_started_as_other_run(tmp_path: Path) -> None:
+def test_fork_interrupted_before_start_is_rejected_on_resume(tmp_path: Path) -> None:
     store = tmp_path / "runs.db"
 
     def prompt() -> str:

@@ -32,7 +32,7 @@ class Extract(module[str, T], Generic[T]):
 ANN = {"name": "Ann"}
 
 
-def test_instance_of_generic_class_uses_its_type_arguments(call: Call, script: Script) -> None:
+def test_generic_class_instance_with_type_argument_returns_output_of_that_type(call: Call, script: Script) -> None:
     model = script(finish(**ANN))
     agent = Extract[Person](model=model)
     assert call(agent, "Ann came.") == Person(name="Ann")
@@ -48,7 +48,7 @@ def test_generic_class_without_type_arguments_raises_with_advice(call: Call) -> 
     )
 
 
-def test_open_type_argument_can_be_set_as_attribute(call: Call, script: Script) -> None:
+def test_open_type_argument_set_by_attribute_is_accepted(call: Call, script: Script) -> None:
     class People(Extract[T], Generic[T]):
         final_output = Person
 
@@ -64,12 +64,12 @@ def test_open_input_type_argument_raises_with_advice(call: Call) -> None:
         call(Judge(model=ScriptedModel([])), "Ann came.")
 
 
-def test_module_itself_accepts_type_arguments(call: Call, script: Script) -> None:
+def test_module_class_with_type_arguments_returns_typed_output(call: Call, script: Script) -> None:
     agent = module[str, Person](model=script(finish(**ANN)), system_prompt="Extract.")
     assert call(agent, "Ann came.") == Person(name="Ann")
 
 
-def test_instance_type_arguments_fill_nested_type_and_are_read_once() -> None:
+def test_instance_type_arguments_replace_variable_in_nested_type() -> None:
     class Listed(module[str, list[T]], Generic[T]):
         pass
 
@@ -79,7 +79,7 @@ def test_instance_type_arguments_fill_nested_type_and_are_read_once() -> None:
     assert spec_of(Listed[str]()).output.schema.model_fields["result"].annotation == list[str]
 
 
-def test_instance_type_arguments_survive_copies() -> None:
+def test_copied_instance_has_type_arguments_of_original() -> None:
     agent = Extract[Person](temperature=0)
     for other in (agent.using(max_steps=3), copy.copy(agent), pickle.loads(pickle.dumps(agent))):
         assert spec_of(other).output.schema is Person
@@ -97,7 +97,7 @@ def test_type_variable_default_is_used() -> None:
 
 
 @pytest.mark.parametrize("entry", [Extract[Person], Extract[Person]()])
-def test_generic_agent_works_as_branch_and_tool(call: Call, script: Script, entry: Any) -> None:
+def test_generic_agent_as_branch_or_tool_returns_typed_output(call: Call, script: Script, entry: Any) -> None:
     class Main(module[Any, str]):
         max_steps = 3
 
@@ -139,7 +139,7 @@ class Asking(module[None, str, Database]):
         step.add_to_context(step.deps.name)
 
 
-def test_tools_and_hooks_can_read_deps(call: Call, script: Script) -> None:
+def test_tools_hooks_and_prompt_receive_deps(call: Call, script: Script) -> None:
     model = script(calling("by_self") & calling("by_run"), finish(result="done"))
     agent = Asking(model=model).using(deps=Cached("mine"))
     run = call.run(agent)
@@ -182,7 +182,7 @@ class HasName(Protocol):
         (HasName, 5, True),
     ],
 )
-def test_deps_are_checked_as_far_as_isinstance_allows(kind: Any, deps: Any, fits: bool) -> None:
+def test_deps_type_is_checked_with_isinstance(kind: Any, deps: Any, fits: bool) -> None:
     class Agent(module[Any, Any, kind]):
         pass
 
@@ -194,7 +194,7 @@ def test_deps_are_checked_as_far_as_isinstance_allows(kind: Any, deps: Any, fits
                 agent.using(deps=deps)
 
 
-def test_deps_type_reaches_through_generic_class() -> None:
+def test_deps_type_of_generic_base_class_is_checked() -> None:
     class Middle(module[str, T, Database], Generic[T]):
         pass
 
@@ -206,7 +206,7 @@ def test_deps_type_reaches_through_generic_class() -> None:
             agent.using(deps=5)  # type: ignore[arg-type]
 
 
-def test_branch_gets_parents_deps_of_its_type(call: Call, script: Script) -> None:
+def test_branch_receives_deps_of_parent(call: Call, script: Script) -> None:
     class Parent(module[Any, str]):
         max_steps = 3
         branches = {"ask": Asking}
@@ -216,7 +216,7 @@ def test_branch_gets_parents_deps_of_its_type(call: Call, script: Script) -> Non
 
 
 @pytest.mark.parametrize("how", ["branches", "tools", "nested"])
-def test_deps_of_started_agents_are_checked_before_model_call(call: Call, how: str) -> None:
+def test_deps_of_branches_and_agent_tools_are_checked_before_model_call(call: Call, how: str) -> None:
     class Between(module[Any, str]):
         branches = {"ask": Asking}
 
@@ -234,7 +234,7 @@ def test_deps_of_started_agents_are_checked_before_model_call(call: Call, how: s
     assert model.requests == []
 
 
-def test_annotated_deps_type_is_unwrapped(call: Call) -> None:
+def test_deps_of_annotated_type_are_accepted(call: Call) -> None:
     class Noted(module[None, str, Annotated[Database, "noted"]]):
         pass
 

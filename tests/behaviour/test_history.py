@@ -35,7 +35,7 @@ from acorn.models import ModelRequest, ModelResponse
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calls
 
-Message = dict[str, Any]
+Message = Any  # A message as a user may write it: any dict.
 Edit = Callable[["Looker", Step], Any]
 
 INPUT = "<input>\n  <question>Where is it?</question>\n</input>"
@@ -128,7 +128,7 @@ def test_tool_results_directly_follow_their_assistant_message(call: Call) -> Non
     assert requests[1][3:] == run.history[3:5]
 
 
-def test_on_step_runs_before_results_enter_history(call: Call) -> None:
+def test_on_step_runs_before_results_are_added_to_history(call: Call) -> None:
     seen: list[list[str]] = []
 
     def watch(self: Looker, step: Step) -> None:
@@ -151,7 +151,7 @@ def test_messages_appended_by_on_step_follow_results(call: Call) -> None:
 
 
 @pytest.mark.parametrize("to", [0, 1, 2])
-def test_results_follow_message_moved_by_on_step(call: Call, to: int) -> None:
+def test_tool_results_are_inserted_after_message_moved_by_on_step(call: Call, to: int) -> None:
     @at_step(2)
     def move(self: Looker, step: Step) -> None:
         self.history.append({"role": "user", "content": "Hurry."})
@@ -165,7 +165,7 @@ def test_results_follow_message_moved_by_on_step(call: Call, to: int) -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda history: json.loads(json.dumps(history))])
-def test_copied_message_is_found_by_call_ids(call: Call, copied: Callable[[Any], Any]) -> None:
+def test_copied_assistant_message_is_matched_to_results_by_call_ids(call: Call, copied: Callable[[Any], Any]) -> None:
     def replace(self: Looker, step: Step) -> None:
         self.history = copied(self.history)
 
@@ -184,7 +184,7 @@ def test_copied_message_is_found_by_call_ids(call: Call, copied: Callable[[Any],
     assert_complete(run.history)
 
 
-def test_copied_message_after_other_results_is_found(call: Call) -> None:
+def test_copied_assistant_message_moved_before_other_results_gets_results(call: Call) -> None:
     @at_step(2)
     def move(self: Looker, step: Step) -> None:
         self.history.insert(2, copy.deepcopy(self.history.pop()))
@@ -193,7 +193,7 @@ def test_copied_message_after_other_results_is_found(call: Call) -> None:
     assert [message.get("tool_call_id") for message in run.history[2:6]] == [None, "b", None, "a"]
 
 
-def test_copied_message_without_one_call_gets_other_results(call: Call) -> None:
+def test_copied_assistant_message_without_one_call_gets_remaining_results(call: Call) -> None:
     def forget(self: Looker, step: Step) -> None:
         turn = copy.deepcopy(self.history.pop())
         del turn["tool_calls"][0]
@@ -204,7 +204,7 @@ def test_copied_message_without_one_call_gets_other_results(call: Call) -> None:
     assert told(requests[1])[3:] == [("tool", "nothing in the cellar")]
 
 
-def test_results_of_removed_message_are_dropped(call: Call) -> None:
+def test_results_of_removed_assistant_message_are_dropped(call: Call) -> None:
     @at_step(2)
     def drop(self: Looker, step: Step) -> None:
         self.history.pop()
@@ -215,7 +215,7 @@ def test_results_of_removed_message_are_dropped(call: Call) -> None:
     assert_complete(run.history)
 
 
-def test_results_of_removed_message_do_not_go_to_earlier_one(call: Call) -> None:
+def test_results_of_removed_message_are_not_assigned_to_earlier_message_with_equal_call_id(call: Call) -> None:
     @at_step(2)
     def drop(self: Looker, step: Step) -> None:
         self.history.pop()
@@ -225,7 +225,7 @@ def test_results_of_removed_message_do_not_go_to_earlier_one(call: Call) -> None
     assert "the cellar" not in json.dumps(run.history)
 
 
-def test_same_call_id_in_two_responses_is_answered_twice(call: Call) -> None:
+def test_equal_call_id_in_two_responses_gets_two_results(call: Call) -> None:
     run, requests = walk(call, [LOOK, calls("look", "a", place="the cellar"), DONE])
     assert [text for role, text in told(requests[2]) if role == "tool"] == [
         "nothing in the attic",
@@ -234,7 +234,7 @@ def test_same_call_id_in_two_responses_is_answered_twice(call: Call) -> None:
     assert [message.get("tool_call_id") for message in run.history[3:6:2]] == ["a", "a"]
 
 
-def test_message_inserted_twice_is_answered_twice(call: Call) -> None:
+def test_assistant_message_inserted_twice_gets_placeholder_and_result(call: Call) -> None:
     @at_step(1)
     def double(self: Looker, step: Step) -> None:
         self.history.append(self.history[-1])
@@ -248,7 +248,7 @@ def test_message_inserted_twice_is_answered_twice(call: Call) -> None:
     ]
 
 
-def test_context_follows_results_in_one_user_message(call: Call) -> None:
+def test_context_is_sent_after_results_in_one_user_message(call: Call) -> None:
     def add(self: Looker, step: Step) -> None:
         step.add_to_context("Remember to be concise")
         step.add_to_context({"analysis_result": {"summary": "Data shows trend", "confidence": 0.8}})
@@ -268,12 +268,12 @@ def test_context_follows_results_in_one_user_message(call: Call) -> None:
     assert requests[1][3:] == run.history[3:7]
 
 
-def test_context_follows_text_response(call: Call) -> None:
+def test_context_is_sent_after_text_response(call: Call) -> None:
     run, _ = walk(call, ["Hm.", DONE], lambda self, step: step.add_to_context("Go on"))
     assert told(run.history[2:4]) == [("assistant", "Hm."), ("user", "<context>Go on</context>")]
 
 
-def test_context_stays_when_message_is_removed(call: Call) -> None:
+def test_context_is_sent_when_assistant_message_is_removed(call: Call) -> None:
     def drop(self: Looker, step: Step) -> None:
         self.history.pop()
         step.add_to_context("Nothing happened")
@@ -282,7 +282,7 @@ def test_context_stays_when_message_is_removed(call: Call) -> None:
     assert told(requests[1])[1:] == [("user", INPUT), ("user", "<context>Nothing happened</context>")]
 
 
-def test_model_reads_results_as_changed_by_on_step(call: Call) -> None:
+def test_results_changed_by_on_step_are_sent_to_model(call: Call) -> None:
     def change(self: Looker, step: Step) -> None:
         first, second = step.tool_results
         first.output = {"data": first.output, "note": "unsure"}
@@ -295,7 +295,7 @@ def test_model_reads_results_as_changed_by_on_step(call: Call) -> None:
     ]
 
 
-def test_reordered_results_stay_with_their_calls(call: Call) -> None:
+def test_results_reordered_by_on_step_are_sent_in_call_order(call: Call) -> None:
     _, requests = walk(call, [LOOK & CELLAR, DONE], lambda self, step: step.tool_results.reverse())
     assert [(m["tool_call_id"], m["content"]) for m in requests[1][3:]] == [
         ("a", "nothing in the attic"),
@@ -303,7 +303,7 @@ def test_reordered_results_stay_with_their_calls(call: Call) -> None:
     ]
 
 
-def test_removed_result_is_sent_as_placeholder(call: Call) -> None:
+def test_result_removed_by_on_step_is_sent_as_placeholder(call: Call) -> None:
     run, requests = walk(call, [LOOK & CELLAR, DONE], lambda self, step: step.tool_results.pop(0))
     assert told(requests[1])[3:] == [("tool", NO_RESULT), ("tool", "nothing in the cellar")]
     assert roles(run.history[2:5]) == ["assistant", "tool", "assistant"]
@@ -318,7 +318,7 @@ def test_result_without_call_is_not_sent(call: Call) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, "nothing", ["nothing"], [{"id": "a", "output": "x"}]])
-def test_invalid_tool_results_raise(call: Call, wrong: Any) -> None:
+def test_invalid_tool_results_set_by_on_step_raise(call: Call, wrong: Any) -> None:
     def spoil(self: Looker, step: Step) -> None:
         step.tool_results = wrong
 
@@ -330,19 +330,19 @@ def test_invalid_tool_results_raise(call: Call, wrong: Any) -> None:
 # Messages of acorn
 
 
-def test_acorn_messages_have_text_content(call: Call) -> None:
+def test_messages_added_by_acorn_have_text_content(call: Call) -> None:
     replies = [LOOK, "Hm.", calls("look", place=5), finish(answer=5), LOOK & finish(answer="nowhere")]
     run, _ = walk(call, replies, lambda self, step: step.add_to_context("Hm"))
     assert [message["content"] for message in run.history if not isinstance(message["content"], str)] == []
     assert [message["content"] for message in run.history if message["role"] == "assistant"] == ["", "Hm.", "", "", ""]
 
 
-def test_history_keeps_text_beside_calls(call: Call) -> None:
+def test_text_next_to_tool_calls_is_stored_and_sent(call: Call) -> None:
     run, requests = walk(call, [Reply("Let me see.") & LOOK, DONE])
     assert run.history[2]["content"] == requests[1][2]["content"] == "Let me see."
 
 
-def test_whitespace_beside_calls_is_kept_but_not_sent(call: Call) -> None:
+def test_whitespace_next_to_tool_calls_is_stored_but_not_sent(call: Call) -> None:
     run, requests = walk(call, [Reply(" \n") & LOOK, DONE])
     assert run.history[2]["content"] == " \n"
     assert requests[1][2]["content"] is None
@@ -354,14 +354,15 @@ def test_message_without_content_is_not_sent(call: Call, role: str, blank: Any) 
     @at_step(1)
     def add(self: Looker, step: Step) -> None:
         self.history.append({"role": role, "content": blank})
-        self.history.append({"role": role})
+        message: Message = {"role": role}
+        self.history.append(message)
 
     run, requests = walk(call, [LOOK, DONE], add)
     assert roles(requests[1]) == ["system", "user", "assistant", "tool"]
     assert run.history[4:6] == [{"role": role, "content": blank}, {"role": role}]
 
 
-def test_conversation_ending_with_assistant_gets_user_message(call: Call) -> None:
+def test_conversation_ending_with_assistant_message_is_sent_with_added_user_message(call: Call) -> None:
     @at_step(1)
     def add(self: Looker, step: Step) -> None:
         self.history.append({"role": "assistant", "content": "I think"})
@@ -377,7 +378,7 @@ def test_conversation_ending_with_assistant_gets_user_message(call: Call) -> Non
 # Trimming and clearing
 
 
-def test_history_trimmed_like_seeds_stays_valid(call: Call) -> None:
+def test_history_trimmed_as_in_seed_snippet_is_sent_valid(call: Call) -> None:
     def trim(self: Looker, step: Step) -> None:
         if len(self.history) > 50:
             self.history = self.history[:1] + self.history[-40:]
@@ -394,7 +395,7 @@ def test_history_trimmed_like_seeds_stays_valid(call: Call) -> None:
 
 
 @pytest.mark.parametrize("keep", range(1, 9))
-def test_any_trimmed_history_is_sent_valid(call: Call, keep: int) -> None:
+def test_history_trimmed_at_any_length_is_sent_valid(call: Call, keep: int) -> None:
     def trim(self: Looker, step: Step) -> None:
         self.history = self.history[-keep:]
 
@@ -404,7 +405,7 @@ def test_any_trimmed_history_is_sent_valid(call: Call, keep: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["clear", "replace", "delete"])
-def test_cleared_history_sends_input(call: Call, how: str) -> None:
+def test_cleared_history_is_sent_as_input_only(call: Call, how: str) -> None:
     def clear(self: Looker, step: Step) -> None:
         if how == "clear":
             self.history.clear()
@@ -418,7 +419,7 @@ def test_cleared_history_sends_input(call: Call, how: str) -> None:
     assert roles(run.history) == ["assistant", "tool"]
 
 
-def test_trimmed_input_is_put_back_after_system_message(call: Call) -> None:
+def test_trimmed_input_is_restored_after_system_message(call: Call) -> None:
     @at_step(2)
     def trim(self: Looker, step: Step) -> None:
         del self.history[1]
@@ -429,7 +430,7 @@ def test_trimmed_input_is_put_back_after_system_message(call: Call) -> None:
     assert roles(run.history)[:2] == ["system", "assistant"]
 
 
-def test_trimmed_input_is_not_put_back_before_other_user_message(call: Call) -> None:
+def test_trimmed_input_is_not_restored_before_other_user_message(call: Call) -> None:
     @at_step(2)
     def summarise(self: Looker, step: Step) -> None:
         self.history[1:-1] = [{"role": "user", "content": "So far: nothing in the attic."}]
@@ -442,7 +443,7 @@ def test_trimmed_input_is_not_put_back_before_other_user_message(call: Call) -> 
     ]
 
 
-def test_new_message_after_restored_input_replaces_it(call: Call) -> None:
+def test_user_message_added_after_restored_input_replaces_input(call: Call) -> None:
     def clear(self: Looker, step: Step) -> None:
         if step.counter == 1:
             self.history = []
@@ -454,7 +455,7 @@ def test_new_message_after_restored_input_replaces_it(call: Call) -> None:
 
 
 @pytest.mark.parametrize("text", ["", " "])
-def test_input_emptied_in_place_is_put_back(call: Call, text: str) -> None:
+def test_input_with_emptied_content_is_restored(call: Call, text: str) -> None:
     @at_step(1)
     def empty(self: Looker, step: Step) -> None:
         self.history[1]["content"] = text
@@ -463,7 +464,7 @@ def test_input_emptied_in_place_is_put_back(call: Call, text: str) -> None:
     assert requests[1][1] == {"role": "user", "content": INPUT}
 
 
-def test_edited_input_is_sent_as_edited(call: Call) -> None:
+def test_edited_input_is_sent_edited(call: Call) -> None:
     @at_step(1)
     def edit(self: Looker, step: Step) -> None:
         self.history[1]["content"] = "Where is she?"
@@ -472,7 +473,7 @@ def test_edited_input_is_sent_as_edited(call: Call) -> None:
     assert requests[1][1] == {"role": "user", "content": "Where is she?"}
 
 
-def test_system_message_can_be_changed_during_run(call: Call) -> None:
+def test_system_message_edited_during_run_is_sent_edited(call: Call) -> None:
     def note(self: Looker, step: Step) -> None:
         for message in self.history:
             if message["role"] == "system":
@@ -483,7 +484,7 @@ def test_system_message_can_be_changed_during_run(call: Call) -> None:
     assert requests[1][0]["content"] == "Look around, then answer.\n\nNOTE: User prefers bullet points."
 
 
-def test_recorded_request_does_not_change_with_history(call: Call) -> None:
+def test_recorded_request_is_not_changed_by_history_edits(call: Call) -> None:
     snapshots: list[Any] = []
 
     def answer(request: ModelRequest) -> ModelResponse:
@@ -514,7 +515,7 @@ def test_tool_message_without_call_is_not_sent(call: Call) -> None:
     assert roles(run.history)[:4] == ["system", "user", "tool", "assistant"]
 
 
-def test_call_without_result_gets_placeholder(call: Call) -> None:
+def test_call_without_result_is_sent_with_placeholder_result(call: Call) -> None:
     @at_step(2)
     def tear(self: Looker, step: Step) -> None:
         del self.history[3]
@@ -539,7 +540,7 @@ def test_moved_result_is_matched_to_its_call(call: Call, to: int) -> None:
     ]
 
 
-def test_late_result_replaces_placeholder(call: Call) -> None:
+def test_result_restored_later_replaces_placeholder(call: Call) -> None:
     kept: list[Message] = []
 
     def hold(self: Looker, step: Step) -> None:
@@ -556,7 +557,7 @@ def test_late_result_replaces_placeholder(call: Call) -> None:
     ]
 
 
-def test_stray_result_answers_later_call_of_same_id(call: Call) -> None:
+def test_result_inserted_before_call_is_sent_after_call_with_equal_id(call: Call) -> None:
     def edit(self: Looker, step: Step) -> None:
         if step.counter == 1:
             self.history.insert(2, {"role": "tool", "tool_call_id": "b", "content": "a mouse"})
@@ -581,7 +582,7 @@ def test_second_result_of_call_is_not_sent(call: Call) -> None:
 
 
 @pytest.mark.parametrize("text", ['{"place": ', "attic", "[1]", "null", '"attic"', "5", '{"place": NaN}', "{'a': 1}"])
-def test_malformed_arguments_are_kept_and_sent_as_empty_object(call: Call, text: str) -> None:
+def test_malformed_arguments_are_stored_unchanged_and_sent_as_empty_object(call: Call, text: str) -> None:
     seen: list[Any] = []
     model = call.raw([calling(("a", "look", text)), finishing(answer="nowhere")])
     agent = Looker(lambda self, step: seen.append(step.tool_calls[0]), model=model)
@@ -601,7 +602,7 @@ def test_object_arguments_are_sent_unchanged(call: Call, text: str) -> None:
 
 
 @pytest.mark.parametrize("missing", [None, ""])
-def test_missing_call_ids_get_new_ids(call: Call, missing: str | None) -> None:
+def test_calls_without_ids_get_new_ids(call: Call, missing: str | None) -> None:
     two = ((missing, "look", '{"place": "attic"}'), (missing, "look", '{"place": "cellar"}'))
     model = call.raw([calling(*two), calling(*two), finishing(answer="nowhere")])
     seen: list[str] = []
@@ -620,7 +621,7 @@ def test_missing_call_ids_get_new_ids(call: Call, missing: str | None) -> None:
 
 @pytest.mark.parametrize("ids", [("x", "x", "x"), ("call_2_1", None, None), (None, "call_2_0", "call_2_0")])
 @pytest.mark.message_list
-def test_repeated_call_ids_in_response_get_new_ids(call: Call, ids: tuple[str | None, ...]) -> None:
+def test_repeated_call_ids_in_one_response_are_replaced_by_unique_ids(call: Call, ids: tuple[str | None, ...]) -> None:
     made = [(each, "look", json.dumps({"place": str(at)})) for at, each in enumerate(ids)]
     model = call.raw([calling(*made), finishing(answer="nowhere")])
     run = call.run(Looker(model=model), question="Where is it?")
@@ -696,7 +697,7 @@ def test_content_parts_are_sent_unchanged(call: Call) -> None:
 
 
 @pytest.mark.message_list
-def test_extra_message_keys_are_sent(call: Call) -> None:
+def test_additional_message_keys_are_sent(call: Call) -> None:
     thought = {**said("Hm."), "thinking_blocks": [{"type": "thinking", "signature": "abc"}]}
     asked = {**text("Well?"), "cache_control": {"type": "ephemeral"}}
     assert sent_of(call, thought, asked) == [thought, asked]
@@ -735,7 +736,7 @@ FLAT_SENT = [
 
 
 @pytest.mark.message_list
-def test_flat_tool_calls_of_seeds_are_accepted(call: Call) -> None:
+def test_flat_tool_calls_as_in_seeds_are_accepted(call: Call) -> None:
     assert sent_of(call, *FLAT) == FLAT_SENT
 
 
@@ -811,7 +812,7 @@ def test_results_with_irregular_ids_and_content_are_matched(call: Call) -> None:
 
 
 @pytest.mark.live_objects
-def test_value_without_json_form_is_sent_as_repr(call: Call) -> None:
+def test_message_with_value_that_is_not_json_is_sent(call: Call) -> None:
     circle: dict[str, Any] = {"role": "user", "content": "Hi"}
     circle["self"] = circle
     deep: Any = []
@@ -820,15 +821,16 @@ def test_value_without_json_form_is_sent_as_repr(call: Call) -> None:
 
     @at_step(1)
     def put_in(self: Looker, step: Step) -> None:
-        self.history += [circle, {"role": "user", "content": "Hm", "deep": deep}, text("Go on")]
-        self.history[-1]["object"] = object()
+        messages: list[Message] = [circle, {"role": "user", "content": "Hm", "deep": deep}, text("Go on")]
+        messages[-1]["object"] = object()
+        self.history += messages
 
     _, requests = walk(call, [LOOK, CELLAR, DONE], put_in)
     assert [message["content"] for message in requests[2][4:7]] == ["Hi", "Hm", "Go on"]
 
 
 @pytest.mark.live_objects
-def test_object_with_failing_comparison_is_read_again(call: Call) -> None:
+def test_message_with_object_that_fails_comparison_is_rebuilt_for_each_request(call: Call) -> None:
     class Sour:
         word = "before"
 
@@ -842,7 +844,8 @@ def test_object_with_failing_comparison_is_read_again(call: Call) -> None:
 
     def edit(self: Looker, step: Step) -> None:
         if step.counter == 1:
-            self.history[0]["sour"] = sour
+            message: Message = self.history[0]
+            message["sour"] = sour
         else:
             sour.word = "after"
 
@@ -852,7 +855,7 @@ def test_object_with_failing_comparison_is_read_again(call: Call) -> None:
 
 @pytest.mark.parametrize("wrong", ["hello", None, 5, ["role", "user"], {}, {"content": "Hi"}, {"role": "robot"}])
 @pytest.mark.parametrize("settings", [{}, {"max_total_tokens": 100_000}])
-def test_invalid_message_raises_with_its_index(call: Call, wrong: Any, settings: Any) -> None:
+def test_invalid_message_raises_error_with_index(call: Call, wrong: Any, settings: Any) -> None:
     @at_step(2)
     def spoil(self: Looker, step: Step) -> None:
         self.history.append(wrong)
@@ -879,7 +882,7 @@ def test_history_that_is_not_a_list_raises(call: Call, wrong: Any) -> None:
 
 
 @pytest.mark.message_list
-def test_lone_surrogate_is_kept_and_sent_as_replacement(call: Call) -> None:
+def test_lone_surrogate_is_stored_and_sent_as_replacement_character(call: Call) -> None:
     half = "a\ud83d"
     model = call.raw(
         [
@@ -894,7 +897,8 @@ def test_lone_surrogate_is_kept_and_sent_as_replacement(call: Call) -> None:
         step.tool_results[0].output = half
         step.tool_results[1].output = {"seen": half}
         step.tool_results[1].error = None
-        self.history.append({"role": "user", "content": [{"type": "text", "text": half}], half: 1})
+        message: Message = {"role": "user", "content": [{"type": "text", "text": half}], half: 1}
+        self.history.append(message)
 
     run = call.run(Looker(add, model=model), question="Where is it?")
     sent = judged(model)[2]
@@ -937,7 +941,7 @@ NOT_IN_A_DOCUMENT = [pytest.param(edit, marks=pytest.mark.message_list) for edit
 
 
 @pytest.mark.parametrize("edit", [_content, _arguments, _place, *NOT_IN_A_DOCUMENT])
-def test_late_edit_of_early_message_is_in_next_request(call: Call, edit: Callable[[list[Message]], None]) -> None:
+def test_edit_of_early_message_is_sent_in_next_request(call: Call, edit: Callable[[list[Message]], None]) -> None:
     late = 25 if call.way in (SAVED, AS_THREAD) else 150  # The whole run is saved or written at each step.
 
     def change(self: Looker, step: Step) -> None:
@@ -964,7 +968,7 @@ def test_late_edit_of_early_message_is_in_next_request(call: Call, edit: Callabl
 @pytest.mark.parametrize("early", ["plain", "half a surrogate: \ud800", "größer"])
 @pytest.mark.message_list
 @pytest.mark.live_objects
-def test_unchanged_messages_are_not_built_again(call: Call, early: str) -> None:
+def test_unchanged_messages_are_reused_in_next_request(call: Call, early: str) -> None:
     @at_step(1)
     def add(self: Looker, step: Step) -> None:
         self.history.append(text(early))
@@ -1036,7 +1040,7 @@ class Chat(module[Question, Answer]):
         return f"Speak {current_run().deps or 'English'}."
 
 
-def test_using_history_continues_record(call: Call) -> None:
+def test_using_history_of_run_record_continues_conversation(call: Call) -> None:
     model = call.scripted([LOOK, finish(answer="Italy"), finish(answer="Germany")])
     first = call.run(Chat(model=model), question="Who won in 1994?")
     second = call.run(Chat(model=model).using(history=first), question="And in 1990?")
@@ -1050,7 +1054,7 @@ def test_using_history_continues_record(call: Call) -> None:
     assert_complete(second.history)
 
 
-def test_using_empty_history_starts_conversation(call: Call) -> None:
+def test_using_history_none_starts_new_conversation(call: Call) -> None:
     model = call.scripted([finish(answer="Italy"), finish(answer="Germany")])
     first: Any = None
     for question in ("Who won in 1994?", "And in 1990?"):
@@ -1060,7 +1064,7 @@ def test_using_empty_history_starts_conversation(call: Call) -> None:
     assert roles(call.run(anew, question="a").history) == ["system", "user", "assistant", "tool"]
 
 
-def test_continued_conversation_has_new_prompt_and_other_system_messages(call: Call) -> None:
+def test_continued_conversation_sends_new_prompt_and_added_system_messages(call: Call) -> None:
     model = call.scripted([LOOK, finish(answer="Hi"), finish(answer="Salut"), finish(answer="Ave")])
 
     class Adding(Chat):
@@ -1078,8 +1082,8 @@ def test_continued_conversation_has_new_prompt_and_other_system_messages(call: C
 
 
 @pytest.mark.parametrize("edit", ["in place", "moved", "removed", "none"])
-def test_prompt_of_continued_record_is_recognized(call: Call, edit: str) -> None:
-    mine = {"role": "system", "content": "Mine."}
+def test_continued_run_record_replaces_old_prompt_by_new_prompt(call: Call, edit: str) -> None:
+    mine: Message = {"role": "system", "content": "Mine."}
 
     @at_step(1)
     def change(self: Looker, step: Step) -> None:
@@ -1110,7 +1114,7 @@ def test_continued_conversation_without_prompt_has_no_system_message(call: Call)
     assert roles(judged(model)[0]) == ["user", "assistant", "user"]
 
 
-def test_chat_of_three_turns_keeps_all_messages(call: Call) -> None:
+def test_chat_of_three_turns_sends_all_earlier_messages(call: Call) -> None:
     model = call.scripted(
         [LOOK, finish(answer="one"), finish(answer=2), finish(answer="two"), "Hm.", finish(answer="three")]
     )
@@ -1126,7 +1130,7 @@ def test_chat_of_three_turns_keeps_all_messages(call: Call) -> None:
     assert_complete(run.history)
 
 
-def test_using_message_list_leaves_list_unchanged(call: Call) -> None:
+def test_using_history_list_does_not_change_list(call: Call) -> None:
     def scribble(self: Looker, step: Step) -> None:
         for message in self.history:
             if isinstance(message["content"], list):
@@ -1152,12 +1156,13 @@ def test_using_message_list_leaves_list_unchanged(call: Call) -> None:
     assert run.history is not given
 
 
-def test_using_record_leaves_record_unchanged(call: Call) -> None:
+def test_using_history_of_run_record_does_not_change_record(call: Call) -> None:
     model = call.scripted([LOOK, DONE, CELLAR, DONE])
 
     def scribble(self: Looker, step: Step) -> None:
         self.history[2]["content"] = "scribble"
-        self.history[2].get("tool_calls", [{}])[0]["function"] = "scribble"
+        message: Message = self.history[2]
+        message.get("tool_calls", [{}])[0]["function"] = "scribble"
 
     first = call.run(Looker(model=model), question="Where is it?")
     before = copy.deepcopy(first.history)
@@ -1167,13 +1172,13 @@ def test_using_record_leaves_record_unchanged(call: Call) -> None:
 
 
 @pytest.mark.parametrize("prior", [[], ()])
-def test_using_empty_conversation_starts_new_one(call: Call, prior: Any) -> None:
+def test_using_history_without_messages_starts_new_conversation(call: Call, prior: Any) -> None:
     model = call.scripted([DONE])
     call(Looker(model=model).using(history=prior), question="Where is it?")
     assert told(judged(model)[0]) == [("system", "Look around, then answer."), ("user", INPUT)]
 
 
-def test_open_calls_of_prior_history_are_repaired(call: Call) -> None:
+def test_prior_history_calls_without_result_are_sent_with_placeholder(call: Call) -> None:
     def made(*ids: str) -> Message:
         return {"role": "assistant", "content": "", "tool_calls": [{"id": each, "name": "look"} for each in ids]}
 
@@ -1192,14 +1197,14 @@ def test_open_calls_of_prior_history_are_repaired(call: Call) -> None:
 
 
 @pytest.mark.message_list
-def test_flat_form_of_seeds_can_be_continued(call: Call) -> None:
+def test_prior_history_with_flat_calls_as_in_seeds_is_accepted(call: Call) -> None:
     model = call.scripted([DONE])
     run = call.run(Looker(model=model).using(history=[text("Hello"), *FLAT]), question="Where is it?")
     assert judged(model)[0][2:4] == FLAT_SENT
     assert_complete(run.history)
 
 
-def test_conversation_without_start_says_so_and_does_not_repeat_input(call: Call) -> None:
+def test_prior_history_without_start_is_sent_with_omission_notice(call: Call) -> None:
     model = call.scripted([LOOK, DONE])
     prior = [{"role": "tool", "tool_call_id": "gone", "content": "x"}, {"role": "assistant", "content": "Yes?"}]
     call(Looker(model=model).using(history=prior), question="Where is it?")
@@ -1208,7 +1213,7 @@ def test_conversation_without_start_says_so_and_does_not_repeat_input(call: Call
 
 
 @pytest.mark.parametrize("end", [ParseError, RuntimeError, AcornError, KeyboardInterrupt, LimitError])
-def test_failed_run_history_can_be_continued(call: Call, end: type[BaseException]) -> None:
+def test_failed_run_history_is_accepted_as_prior_history(call: Call, end: type[BaseException]) -> None:
     replies: list[Any] = [LOOK & CELLAR]
     settings: dict[str, Any] = {}
 
@@ -1271,7 +1276,7 @@ def test_history_after_run_has_result_for_every_call(call: Call, replies: list[A
     assert sorted(made) == sorted(message["tool_call_id"] for message in run.history if message["role"] == "tool")
 
 
-def test_finish_results_follow_call_whatever_on_finish_appends(call: Call) -> None:
+def test_finish_result_is_placed_before_messages_appended_by_on_finish(call: Call) -> None:
     class Noting(Looker):
         def on_finish(self, output: Answer) -> None:
             self.history.append({"role": "user", "content": "Noted."})
@@ -1309,7 +1314,7 @@ def test_cancelled_run_history_is_complete() -> None:
     assert_complete(run.history)
 
 
-def test_history_outside_run_is_that_of_last_run_and_read_only() -> None:
+def test_history_outside_run_returns_last_history_and_is_read_only() -> None:
     agent = Looker(model=ScriptedModel([DONE]))
     run = agent.run(question="Where is it?")
     assert agent.history is run.history

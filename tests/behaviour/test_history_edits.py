@@ -24,7 +24,7 @@ from acorn.models import ModelRequest
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calls
 
-Message = dict[str, Any]
+Message = Any  # A message as a user may write it: any dict.
 EDITED = "Nothing at all."
 
 
@@ -121,7 +121,7 @@ DOORS = [
 
 @pytest.mark.parametrize("kept_since", [3, 1])
 @pytest.mark.parametrize("door", DOORS)
-def test_history_edit_in_hook_is_in_next_request(
+def test_history_edit_in_hook_is_sent_in_next_request(
     call: Call, door: Callable[[Any, Step], list[Message]], kept_since: int
 ) -> None:
     kept: list[Message] = []
@@ -142,7 +142,7 @@ def test_history_edit_in_hook_is_in_next_request(
 
 
 @pytest.mark.parametrize("door", ["self", "current run", "capture"])
-def test_history_edit_in_tool_is_in_next_request(call: Call, door: str) -> None:
+def test_history_edit_in_tool_is_sent_in_next_request(call: Call, door: str) -> None:
     class Scribbler(Looker):
         """Look around, then answer."""
 
@@ -159,7 +159,7 @@ def test_history_edit_in_tool_is_in_next_request(call: Call, door: str) -> None:
     assert [is_edited(request) for request in model.requests] == [False, False, False, True, True, True]
 
 
-def test_history_edit_by_listener_is_in_next_request(call: Call) -> None:
+def test_history_edit_by_listener_is_sent_in_next_request(call: Call) -> None:
     def hear(entry: Any) -> None:
         if isinstance(entry, acorn.journal.ToolResultsAdded) and entry.step == 3:
             scribble(runs[0].history)
@@ -175,7 +175,7 @@ def test_history_edit_by_listener_is_in_next_request(call: Call) -> None:
     ]  # The fourth request is built before the listener receives the results of the third step.
 
 
-def test_history_edit_during_model_call_is_in_following_request(call: Call) -> None:
+def test_history_edit_during_model_call_is_sent_in_following_request(call: Call) -> None:
     replies = steps(5)
 
     def answer(request: ModelRequest) -> Any:
@@ -190,7 +190,7 @@ def test_history_edit_during_model_call_is_in_following_request(call: Call) -> N
     assert [is_edited(request) for request in model.requests] == [False, False, False, True, True, True]
 
 
-def test_history_edit_in_on_start_is_in_first_request(call: Call) -> None:
+def test_history_edit_in_on_start_is_sent_in_first_request(call: Call) -> None:
     class Scribbler(Looker):
         """Look around, then answer."""
 
@@ -239,7 +239,7 @@ class Parent(Looker):
 @pytest.mark.edits_history
 @pytest.mark.parametrize("door", ["self", "step", "the record of the parent"])
 @pytest.mark.parametrize("hook", ["on_start", "on_step"])
-def test_history_edit_in_branch_changes_only_its_requests(script: Script, door: str, hook: str) -> None:
+def test_history_edit_in_branch_changes_only_branch_requests(script: Script, door: str, hook: str) -> None:
     def edit(self: Any, step: Step) -> None:
         runs_of = {"self": self, "step": step.run, "the record of the parent": runs[0].branches[0]}
         scribble(runs_of[door].history)
@@ -271,7 +271,7 @@ def test_history_edit_in_branch_changes_only_its_requests(script: Script, door: 
 
 
 @pytest.mark.edits_history
-def test_history_edit_in_parent_changes_only_parents_requests(script: Script) -> None:
+def test_history_edit_in_parent_changes_only_parent_requests(script: Script) -> None:
     class Watcher(Checker):
         """Check what was found."""
 
@@ -338,12 +338,12 @@ class Glancing(Looker):
 
 
 @pytest.mark.parametrize("kind", [Looker, Glancing])
-def test_unread_history_is_not_compared(kind: type[Looker]) -> None:
+def test_history_that_no_code_accessed_is_not_compared(kind: type[Looker]) -> None:
     first, *rest = comparisons(kind(), 20)
     assert rest == [first] * 20
 
 
-def test_read_history_is_compared_once_per_step() -> None:
+def test_history_that_code_accessed_is_compared_once_per_step() -> None:
     class Taking(Looker):
         """Look around, then answer."""
 
@@ -356,7 +356,7 @@ def test_read_history_is_compared_once_per_step() -> None:
     assert between == [0] * 9 + [1] * 11
 
 
-def test_unread_request_messages_are_not_built() -> None:
+def test_request_messages_that_no_code_accesses_are_not_built() -> None:
     model = ScriptedModel(steps(5))
     Looker(model=model)(question="Where?")
     assert not any("messages" in vars(request) for request in model.requests)
@@ -364,7 +364,7 @@ def test_unread_request_messages_are_not_built() -> None:
     assert [len(request.messages) for request in model.requests] == [2, 4, 6, 8, 10, 12]
 
 
-def test_recorded_request_is_unaffected_by_later_messages(call: Call) -> None:
+def test_recorded_request_is_not_changed_by_later_messages(call: Call) -> None:
     replies, bodies = steps(5), list[bytes]()
 
     def answer(request: ModelRequest) -> Any:
@@ -378,7 +378,7 @@ def test_recorded_request_is_unaffected_by_later_messages(call: Call) -> None:
     assert [json.loads(request.body("m")) for request in copies] == [json.loads(body) for body in bodies]
 
 
-def test_repeated_call_id_gets_new_id_each_time() -> None:
+def test_repeated_call_id_is_replaced_by_new_id_each_time() -> None:
     model = ScriptedModel([*(calls("look", "same", place="here") for _ in range(20)), finish(answer="nowhere")])
     Looker(model=model, loop_guard=None)(question="Where?")
     for request in model.requests:

@@ -80,7 +80,7 @@ def lines(request: ModelRequest) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("wrong", ["xml", "Thread", "", None, True, 1, ["thread"]])
-def test_unknown_history_format_is_declaration_error(wrong: Any) -> None:
+def test_unknown_history_format_raises_declaration_error(wrong: Any) -> None:
     with pytest.raises(DeclarationError, match=r"history_format.*'messages' or 'thread'"):
         type("Wrong", (Looker,), {"history_format": wrong})
     with pytest.raises(DeclarationError, match=r"history_format.*'messages' or 'thread'"):
@@ -89,7 +89,7 @@ def test_unknown_history_format_is_declaration_error(wrong: Any) -> None:
         Looker(model=ScriptedModel([])).using(history_format=wrong)
 
 
-def test_history_format_can_be_set_for_one_call() -> None:
+def test_history_format_set_for_one_call_is_used() -> None:
     model = ScriptedModel([DONE, DONE, DONE])
     agent = Looker(model=model, history_format="messages")
     agent(question="1")
@@ -101,7 +101,7 @@ def test_history_format_can_be_set_for_one_call() -> None:
 # Requests
 
 
-def test_thread_format_request_is_system_message_and_document() -> None:
+def test_thread_format_request_contains_system_message_and_document() -> None:
     replies = (Reply("Let me see.") & calls("look") & calls("boom"), "Hm.", finish(answer=5), DONE)
     run, requests = walk(Looker, *replies)
     wrong = run.history[-3]["content"]
@@ -130,7 +130,7 @@ def test_thread_format_request_is_system_message_and_document() -> None:
     assert all(request.tools == requests[0].tools for request in requests)
 
 
-def test_thread_format_history_and_output_are_unchanged() -> None:
+def test_thread_format_run_has_equal_history_and_output() -> None:
     replies = (calls("look") & calls("boom"), "Hm.", finish(answer=5), calls("look", place="b"), DONE)
     threaded, requests = walk(Looker, *replies)
     plain, others = walk(Looker, *replies, history_format="messages")
@@ -143,7 +143,7 @@ def test_thread_format_history_and_output_are_unchanged() -> None:
         assert mine.forced_tool == theirs.forced_tool
 
 
-def test_thread_format_documents_extend_each_other() -> None:
+def test_thread_format_document_extends_previous_document() -> None:
     class Context(Looker):
         def on_step(self, step: Step) -> None:
             step.add_to_context({"step": step.counter})
@@ -162,7 +162,7 @@ def test_thread_format_documents_extend_each_other() -> None:
     assert len({request.messages[0]["content"] for request in requests}) == 1
 
 
-def test_thread_format_applies_history_edits() -> None:
+def test_thread_format_document_contains_history_edits() -> None:
     class Editor(Looker):
         def on_step(self, step: Step) -> None:
             if step.counter == 1:
@@ -187,7 +187,7 @@ def test_thread_format_applies_history_edits() -> None:
     ]
 
 
-def test_thread_format_repairs_history() -> None:
+def test_thread_format_document_contains_repaired_history() -> None:
     class Trimmer(Looker):
         def on_step(self, step: Step) -> None:
             if step.counter == 1:
@@ -201,7 +201,7 @@ def test_thread_format_repairs_history() -> None:
     assert "Where is it?" in only[1]
 
 
-def test_thread_format_images_follow_document() -> None:
+def test_thread_format_images_are_sent_after_document() -> None:
     class Showing(Looker):
         def on_step(self, step: Step) -> None:
             self.history.append({"role": "user", "content": [{"type": "text", "text": f"No. {step.counter}:"}, IMAGE]})
@@ -219,7 +219,7 @@ def test_thread_format_images_follow_document() -> None:
         assert "base64" not in first["text"]
 
 
-def test_thread_format_later_system_messages_stay_in_place() -> None:
+def test_thread_format_later_system_messages_are_sent_at_their_position() -> None:
     class Ruling(Looker):
         def on_step(self, step: Step) -> None:
             self.history.append({"role": "developer", "content": "Be brief."})
@@ -238,7 +238,7 @@ def test_thread_format_without_prompt_sends_document_only() -> None:
 
 
 @pytest.mark.parametrize("text", [HOSTILE, "</thread>", "<thread>\n</thread>", "&lt;", "\r\n\t ", "\ufffe"])
-def test_thread_format_text_never_becomes_markup(text: str) -> None:
+def test_thread_format_message_text_is_escaped_in_document(text: str) -> None:
     def echo(what: str) -> Any:
         """Say it."""
         return text if what == "text" else {"said": text, text: 1}
@@ -263,7 +263,7 @@ def test_thread_format_text_never_becomes_markup(text: str) -> None:
     assert len(model.requests[-1].messages) == 2
 
 
-def test_thread_format_with_forced_finish_and_form() -> None:
+def test_thread_format_with_forced_finish_and_xml_answer_returns_output() -> None:
     run, requests = walk(Looker, calls("look"), DONE, max_steps=1)
     assert [request.forced_tool for request in requests] == [None, "__finish__"]
     assert run.stop_reason == "forced"
@@ -304,7 +304,7 @@ class Main(Looker):
 TRUE = finish(holds=True)
 
 
-def test_branch_inherits_or_declares_thread_format() -> None:
+def test_branch_thread_format_is_inherited_or_declared() -> None:
     replies = (calls("look"), calls("check", question="Is it?"), calls("look"), TRUE)
     _, requests = walk(Main, *replies, calls("plain", question="Is it?"), TRUE, DONE)
     assert [document(request).startswith("<thread>\n") for request in requests] == [*[True] * 5, False, True]
@@ -318,7 +318,7 @@ def test_branch_inherits_or_declares_thread_format() -> None:
     assert requests[2].messages[0]["content"].endswith("\n\nCheck it.")
 
 
-def test_branch_alone_can_declare_thread_format() -> None:
+def test_thread_format_declared_only_by_branch_is_used_in_branch() -> None:
     class Threaded(Check):
         """Check it as a thread."""
 
@@ -345,7 +345,7 @@ def streamed(way: str, agent: module[Any, Any]) -> list[StreamChunk[Any]]:
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_streamed_thread_format_sends_same_request(way: str) -> None:
+def test_streamed_thread_format_run_sends_identical_request(way: str) -> None:
     replies = (calls("look") & calls("boom"), "Hm.", finish(answer=5), calls("check", question="Is it?"), TRUE, DONE)
     _, plain = walk(Main, *replies)
     with ScriptedModel(replies, chunk_size=3) as model:
@@ -358,7 +358,7 @@ def test_streamed_thread_format_sends_same_request(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_streamed_thread_format_shows_growing_answer(way: str) -> None:
+def test_streamed_thread_format_run_yields_growing_partials(way: str) -> None:
     with ScriptedModel([calls("look"), DONE], chunk_size=2) as model:
         chunks = streamed(way, Looker(model=model))
     grown = [chunk.partial.answer for chunk in chunks if chunk.partial is not None]
@@ -366,7 +366,7 @@ def test_streamed_thread_format_shows_growing_answer(way: str) -> None:
     assert grown[-1] == "nowhere"
 
 
-def test_thread_format_with_on_stream_hook() -> None:
+def test_thread_format_chunks_are_passed_to_on_stream() -> None:
     heard: list[Any] = []
 
     class Listening(Looker):
@@ -381,7 +381,7 @@ def test_thread_format_with_on_stream_hook() -> None:
 # Continuing
 
 
-def test_run_can_be_continued_in_either_format() -> None:
+def test_run_is_continued_in_either_history_format() -> None:
     with ScriptedModel([calls("look"), DONE, DONE, DONE]) as model:
         agent = Looker(model=model)
         first = agent.run(question="1")

@@ -105,7 +105,7 @@ def told(run: Run[Any]) -> list[str]:
 # The snippets of the seeds
 
 
-def test_seed_snippet_custom_termination(call: Call, script: Script) -> None:
+def test_seed_snippet_custom_termination_ends_run(call: Call, script: Script) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -120,7 +120,7 @@ def test_seed_snippet_custom_termination(call: Call, script: Script) -> None:
     assert (run.stop_reason, run.steps) == ("step", 1)
 
 
-def test_seed_snippet_abort_with_error(call: Call, script: Script) -> None:
+def test_seed_snippet_abort_with_error_raises(call: Call, script: Script) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -134,7 +134,9 @@ def test_seed_snippet_abort_with_error(call: Call, script: Script) -> None:
     assert type(caught.value) is ValueError
 
 
-def test_seed_snippet_basic_usage(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_snippet_basic_usage_prints_steps_and_changes_settings(
+    call: Call, script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
     agent: Any = hooked(
         """
         def on_step(self, step):
@@ -194,7 +196,7 @@ def on_step(self, step):
 
 
 @pytest.mark.edits_history
-def test_seed_snippet_modifying_history(call: Call, script: Script) -> None:
+def test_seed_snippet_modifying_history_trims_history(call: Call, script: Script) -> None:
     model = script(SEARCH, DONE)
     call(hooked(MODIFYING_HISTORY)(model=model), question="?")
     first, second = model.requests
@@ -205,7 +207,7 @@ def test_seed_snippet_modifying_history(call: Call, script: Script) -> None:
 
 
 @pytest.mark.edits_history
-def test_seed_snippet_modifying_history_keeps_long_run_valid(call: Call, script: Script) -> None:
+def test_seed_snippet_modifying_history_sends_valid_requests_in_long_run(call: Call, script: Script) -> None:
     steps = 40
     model = script(*[calling("read_file", path=str(at)) for at in range(steps)], DONE)
     run = call.run(hooked(MODIFYING_HISTORY)(model=model, max_steps=steps + 1), question="?")
@@ -214,7 +216,7 @@ def test_seed_snippet_modifying_history_keeps_long_run_valid(call: Call, script:
     assert all(request.messages[0]["role"] == "system" for request in model.requests)
 
 
-def test_seed_snippet_modifying_tool_results(call: Call, script: Script) -> None:
+def test_seed_snippet_modifying_tool_results_changes_sent_results(call: Call, script: Script) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -255,7 +257,7 @@ def test_seed_snippet_history_is_message_list(call: Call, script: Script, capsys
 
 
 @pytest.mark.edits_history
-def test_seed_snippet_mutating_history(call: Call, script: Script) -> None:
+def test_seed_snippet_mutating_history_changes_requests(call: Call, script: Script) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -284,7 +286,7 @@ def test_seed_snippet_mutating_history(call: Call, script: Script) -> None:
     assert model.requests[1].messages[-1]["content"] == "Remember to be concise in your response."
 
 
-def test_seed_snippet_mutating_tool_results(call: Call, script: Script) -> None:
+def test_seed_snippet_mutating_tool_results_changes_sent_results(call: Call, script: Script) -> None:
     @tool(name="search_web")
     def long_search(query: str) -> str:
         return "y" * 6000
@@ -305,7 +307,9 @@ def test_seed_snippet_mutating_tool_results(call: Call, script: Script) -> None:
     assert told(run)[0] == "y" * 5000 + "... (truncated)"
 
 
-def test_seed_snippet_on_step_of_reference(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_snippet_on_step_of_reference_prints_steps(
+    call: Call, script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -317,7 +321,9 @@ def test_seed_snippet_on_step_of_reference(call: Call, script: Script, capsys: p
     assert capsys.readouterr().out == "Step 1\nStep 2\n"
 
 
-def test_seed_snippet_history_of_reference(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_snippet_history_of_reference_prints_messages(
+    call: Call, script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -345,7 +351,7 @@ def test_seed_snippet_history_of_reference(call: Call, script: Script, capsys: p
 
 
 @pytest.mark.live_objects
-def test_seed_snippet_step_methods_of_reference(call: Call, script: Script) -> None:
+def test_seed_snippet_step_methods_of_reference_change_tools_and_finish(call: Call, script: Script) -> None:
     def new_search_function(query: str) -> str:
         """Search elsewhere."""
         return "found"
@@ -369,7 +375,7 @@ def test_seed_snippet_step_methods_of_reference(call: Call, script: Script) -> N
     assert told(run)[1] == "found"
 
 
-def test_seed_snippet_tool_calls_and_results_of_reference(
+def test_seed_snippet_tool_calls_and_results_of_reference_prints_both(
     call: Call, script: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agent = hooked(
@@ -399,7 +405,9 @@ def test_seed_snippet_tool_calls_and_results_of_reference(
     )
 
 
-def test_seed_snippet_full_example_of_reference(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_snippet_full_example_of_reference_prints_steps_and_changes_temperature(
+    call: Call, script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -426,7 +434,7 @@ def test_seed_snippet_full_example_of_reference(call: Call, script: Script, caps
     assert told(run)[0] == "text of " + "0" * 4992 + "..."
 
 
-def test_seed_snippet_context_injection(call: Call, script: Script) -> None:
+def test_seed_snippet_context_injection_adds_context_message(call: Call, script: Script) -> None:
     agent = hooked(
         """
         def on_step(self, step):
@@ -459,7 +467,7 @@ def test_seed_snippet_context_injection(call: Call, script: Script) -> None:
 # When on_step runs, and what it sees
 
 
-def test_on_step_runs_after_tools_and_before_results_enter_history(call: Call, script: Script) -> None:
+def test_on_step_runs_after_tools_and_before_results_are_added_to_history(call: Call, script: Script) -> None:
     seen: list[list[str]] = []
 
     def look(self: Researcher, step: Step) -> None:
@@ -470,7 +478,7 @@ def test_on_step_runs_after_tools_and_before_results_enter_history(call: Call, s
     assert seen == [["system", "user", "assistant"]]
 
 
-def test_on_step_runs_only_for_steps(call: Call, script: Script) -> None:
+def test_on_step_is_not_called_for_finish_and_corrections(call: Call, script: Script) -> None:
     seen: list[tuple[int, list[str]]] = []
 
     def look(self: Researcher, step: Step) -> None:
@@ -508,7 +516,7 @@ def test_step_has_documented_attributes(call: Call, script: Script) -> None:
     assert repr(first) == "Step(1, tool_calls=['search_web'])"
 
 
-def test_step_of_model_without_price_has_no_cost(call: Call, script: Script) -> None:
+def test_step_cost_of_model_without_price_is_none(call: Call, script: Script) -> None:
     costs: list[float | None] = []
     call(hooked(lambda self, step: costs.append(step.cost))(model=script(SEARCH, DONE)), question="?")
     assert costs == [None]
@@ -550,7 +558,7 @@ def test_step_response_has_chat_completion_shape(call: Call, script: Script) -> 
     assert seen[1]["choices"][0]["finish_reason"] == "stop"
 
 
-def test_step_response_without_text_has_no_content(call: Call, script: Script) -> None:
+def test_step_response_without_text_has_content_none(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     def look(self: Researcher, step: Step) -> None:
@@ -560,7 +568,7 @@ def test_step_response_without_text_has_no_content(call: Call, script: Script) -
     assert seen == [("", None)]
 
 
-def test_hook_can_be_set_on_instance(call: Call, script: Script) -> None:
+def test_hook_set_on_instance_is_called(call: Call, script: Script) -> None:
     seen: list[int] = []
     agent: Any = Researcher(model=script(SEARCH, DONE))
     agent.on_step = lambda step: seen.append(step.counter)
@@ -589,7 +597,7 @@ def test_hook_of_base_class_is_inherited(call: Call, script: Script) -> None:
 
 
 @pytest.mark.live_objects
-def test_step_model_applies_to_remaining_steps_and_forced_call(call: Call, script: Script) -> None:
+def test_step_model_change_applies_to_remaining_steps_and_forced_call(call: Call, script: Script) -> None:
     second = script("Hm.", DONE, name="second")
     first = script(SEARCH, name="first")
     seen: list[Any] = []
@@ -609,7 +617,7 @@ def test_step_model_applies_to_remaining_steps_and_forced_call(call: Call, scrip
 @pytest.mark.parametrize(
     ("attribute", "before", "after"), [("temperature", 0.7, 0.1), ("temperature", 0.7, 0), ("max_tokens", 4096, 99)]
 )
-def test_step_setting_applies_to_remaining_steps_and_forced_call(
+def test_step_setting_change_applies_to_remaining_steps_and_forced_call(
     call: Call, script: Script, attribute: str, before: Any, after: Any
 ) -> None:
     seen: list[Any] = []
@@ -627,7 +635,7 @@ def test_step_setting_applies_to_remaining_steps_and_forced_call(
     assert [attribute in request.declared for request in model.requests] == [False, True, True]
 
 
-def test_default_value_set_by_hook_counts_as_set(call: Call, script: Script) -> None:
+def test_default_value_set_by_hook_is_sent_as_declared_setting(call: Call, script: Script) -> None:
     def set_it(self: Researcher, step: Step) -> None:
         step.temperature = 0.7
 
@@ -684,7 +692,7 @@ def test_unknown_step_attribute_raises(call: Call, script: Script, name: str, wo
 
 
 @pytest.mark.live_objects
-def test_step_changes_do_not_reach_next_run(call: Call, script: Script) -> None:
+def test_step_changes_do_not_affect_next_run(call: Call, script: Script) -> None:
     other = script(DONE)
 
     def change(self: Researcher, step: Step) -> None:
@@ -699,7 +707,7 @@ def test_step_changes_do_not_reach_next_run(call: Call, script: Script) -> None:
     assert (again.temperature, again.max_tokens, names(again)) == (0.7, 4096, names(first))
 
 
-def test_step_model_dict_edit_changes_only_its_run() -> None:
+def test_step_model_dict_edit_affects_only_current_run() -> None:
     declared = {"model": "some/model", "timeout": 5}
     before = {"model": declared, "temperature": 0.7, "max_tokens": 100}
     step = Step(spec_of(Researcher()), Run("id", Question(question="?")), ModelResponse(), [], [], (), (), before)
@@ -714,7 +722,7 @@ def test_step_model_dict_edit_changes_only_its_run() -> None:
 
 
 @pytest.mark.live_objects
-def test_added_tool_can_be_called_and_stays_in_forced_call(call: Call, script: Script) -> None:
+def test_tool_added_by_hook_is_called_and_sent_in_forced_call(call: Call, script: Script) -> None:
     class Adder(Researcher):
         max_steps = 2
 
@@ -756,7 +764,7 @@ def test_removed_tool_is_not_sent_or_executed(call: Call, script: Script) -> Non
     assert [names(request) for request in model.requests[1:]] == [["read_file", "__finish__"]] * 2
 
 
-def test_all_tools_can_be_removed_and_added_again(call: Call, script: Script) -> None:
+def test_all_tools_removed_by_hook_are_added_again(call: Call, script: Script) -> None:
     def juggle(self: Researcher, step: Step) -> None:
         if step.counter == 1:
             step.remove_tool("search_web")
@@ -775,7 +783,7 @@ def test_all_tools_can_be_removed_and_added_again(call: Call, script: Script) ->
     assert told(run)[1] == '["result1","result2","result3"]'
 
 
-def test_add_tool_with_existing_name_conflicts(call: Call, script: Script) -> None:
+def test_add_tool_with_existing_name_raises_tool_conflict_error(call: Call, script: Script) -> None:
     @tool(name="read_file")
     def another(path: str) -> str:
         return path
@@ -824,7 +832,7 @@ def test_add_tool_with_invalid_tool_raises(call: Call, script: Script) -> None:
 
 
 @pytest.mark.live_objects
-def test_step_tools_list_can_be_changed_and_replaced(call: Call, script: Script) -> None:
+def test_step_tools_list_edits_and_replacement_change_sent_tools(call: Call, script: Script) -> None:
     def shout(text: str) -> str:
         """Say it loud."""
         return text.upper()
@@ -850,7 +858,7 @@ def test_step_tools_list_can_be_changed_and_replaced(call: Call, script: Script)
     assert told(run)[1:3] == ["A", "B"]
 
 
-def test_two_step_tools_with_one_name_conflict(call: Call, script: Script) -> None:
+def test_two_step_tools_with_equal_name_raise_tool_conflict_error(call: Call, script: Script) -> None:
     @tool(name="read_file")
     def another(path: str) -> str:
         return path
@@ -859,7 +867,7 @@ def test_two_step_tools_with_one_name_conflict(call: Call, script: Script) -> No
         call(hooked(lambda self, step: step.tools.append(another))(model=script(SEARCH)), question="?")
 
 
-def test_method_tool_is_in_step_tools(call: Call, script: Script) -> None:
+def test_step_tools_contains_method_tool(call: Call, script: Script) -> None:
     class WithMethod(Researcher):
         @tool
         def count(self, word: str) -> int:
@@ -880,7 +888,7 @@ def test_method_tool_is_in_step_tools(call: Call, script: Script) -> None:
 
 
 @pytest.mark.edits_history
-def test_history_can_be_replaced_in_hook(call: Call, script: Script) -> None:
+def test_history_replaced_in_hook_is_sent(call: Call, script: Script) -> None:
     def replace(self: Researcher, step: Step) -> None:
         kept = self.history
         self.history = [{"role": "system", "content": "Be brief."}, *kept[1:]]
@@ -901,7 +909,7 @@ def test_history_set_to_non_list_raises(call: Call, script: Script) -> None:
         call(hooked(replace)(model=script(SEARCH)), question="?")
 
 
-def test_messages_appended_in_hook_follow_results(call: Call, script: Script) -> None:
+def test_messages_appended_in_hook_are_sent_after_results(call: Call, script: Script) -> None:
     def append(self: Researcher, step: Step) -> None:
         self.history.append({"role": "user", "content": "first"})
         step.add_to_context("context")
@@ -917,7 +925,7 @@ def test_messages_appended_in_hook_follow_results(call: Call, script: Script) ->
     ]
 
 
-def test_tool_results_can_be_changed_one_by_one(call: Call, script: Script) -> None:
+def test_tool_results_changed_one_by_one_are_sent(call: Call, script: Script) -> None:
     def change(self: Researcher, step: Step) -> None:
         step.tool_results[0].output = {"found": None}
         step.tool_results[1].output = "never read"
@@ -930,7 +938,7 @@ def test_tool_results_can_be_changed_one_by_one(call: Call, script: Script) -> N
     assert told(run)[:3] == ['{"found":null}', "Tool error: PermissionError: not yours", "all is well"]
 
 
-def test_tool_results_can_be_replaced(call: Call, script: Script) -> None:
+def test_tool_results_replaced_by_list_are_sent(call: Call, script: Script) -> None:
     def replace(self: Researcher, step: Step) -> None:
         step.tool_results = [ToolResult(one.id, one.name, "replaced") for one in step.tool_calls]
 
@@ -951,7 +959,7 @@ def test_tool_results_set_to_none_raise(call: Call, script: Script, wrong: Any) 
 @pytest.mark.parametrize("wrong", [None, "text", ["text"]])
 @pytest.mark.parametrize("name", ["tool_results", "tool_calls"])
 @pytest.mark.parametrize("max_steps", [None, 3])
-def test_invalid_result_or_call_raises_with_record(
+def test_invalid_result_or_call_raises_error_with_run_record(
     call: Call, script: Script, name: str, wrong: Any, max_steps: int | None
 ) -> None:
     def spoil(self: Researcher, step: Step) -> None:
@@ -973,7 +981,7 @@ def test_appended_invalid_result_or_call_raises(call: Call, script: Script, name
     assert told(caught.value.run) == ['["result1","result2","result3"]']
 
 
-def test_branch_in_hook_without_valid_results_raises(call: Call, script: Script) -> None:
+def test_branch_in_hook_with_invalid_tool_results_raises(call: Call, script: Script) -> None:
     def spoil(self: Researcher, step: Step) -> None:
         step.tool_results.append("oops")  # type: ignore[arg-type]
         self.branch(Once, question="?")
@@ -987,7 +995,9 @@ def test_branch_in_hook_without_valid_results_raises(call: Call, script: Script)
 @pytest.mark.edits_history
 @pytest.mark.parametrize("said", ["", "Let me see."])
 @pytest.mark.parametrize("none", [[], ()])
-def test_turn_without_its_calls_is_sent_without_them(call: Call, script: Script, said: str, none: Any) -> None:
+def test_assistant_message_whose_calls_were_removed_is_sent_without_calls(
+    call: Call, script: Script, said: str, none: Any
+) -> None:
     def take_away(self: Researcher, step: Step) -> None:
         self.history[-1]["tool_calls"] = none
         step.tool_results.clear()
@@ -1025,13 +1035,13 @@ class Finding(BaseModel):
         ),
     ],
 )
-def test_context_is_written_as_xml(call: Call, script: Script, content: Any, written: str) -> None:
+def test_context_is_sent_as_xml(call: Call, script: Script, content: Any, written: str) -> None:
     model = script(SEARCH, DONE)
     call(hooked(lambda self, step: step.add_to_context(content))(model=model), question="?")
     assert model.requests[1].messages[-1] == {"role": "user", "content": written}
 
 
-def test_context_is_written_in_style_of_module(call: Call, script: Script) -> None:
+def test_context_is_sent_in_xml_style_of_module(call: Call, script: Script) -> None:
     class Styled(Researcher):
         xml_context_root = "notes"
         xml_description_format = "comment"
@@ -1047,7 +1057,7 @@ def test_context_is_written_in_style_of_module(call: Call, script: Script) -> No
     )
 
 
-def test_several_contexts_form_one_message_after_results(call: Call, script: Script) -> None:
+def test_several_contexts_are_sent_as_one_message_after_results(call: Call, script: Script) -> None:
     def add(self: Researcher, step: Step) -> None:
         step.add_to_context("one")
         step.add_to_context({"two": 2})
@@ -1061,7 +1071,7 @@ def test_several_contexts_form_one_message_after_results(call: Call, script: Scr
     assert run.history[5]["content"].startswith("<context>one</context>")
 
 
-def test_context_in_step_without_calls_precedes_reminder(call: Call, script: Script) -> None:
+def test_context_in_step_without_calls_is_sent_before_reminder(call: Call, script: Script) -> None:
     model = script("Hm.", DONE)
     call(hooked(lambda self, step: step.add_to_context("hint"))(model=model), question="?")
     assert model.requests[1].messages[2:] == [
@@ -1092,7 +1102,7 @@ def test_step_finish_ends_run_with_complete_history(call: Call, script: Script) 
     ]
 
 
-def test_last_step_finish_of_hook_counts(call: Call, script: Script) -> None:
+def test_last_of_several_step_finish_calls_sets_output(call: Call, script: Script) -> None:
     def end(self: Researcher, step: Step) -> None:
         step.finish(answer="one")
         step.finish(answer="two")
@@ -1145,7 +1155,7 @@ def test_step_finish_with_invalid_fields_raises_parse_error(
     assert caught.value.run.error is caught.value
 
 
-def test_run_continues_when_hook_catches_parse_error(call: Call, script: Script) -> None:
+def test_parse_error_caught_by_hook_continues_run(call: Call, script: Script) -> None:
     def end(self: Researcher, step: Step) -> None:
         with pytest.raises(ParseError):
             step.finish()
@@ -1162,7 +1172,7 @@ def test_run_continues_when_hook_catches_parse_error(call: Call, script: Script)
         ([], {}, None),
     ],
 )
-def test_step_finish_takes_plain_type_as_result(
+def test_step_finish_accepts_plain_type_as_result(
     call: Call, script: Script, kind: Any, fields: dict[str, Any], wanted: Any
 ) -> None:
     class Plain(module):
@@ -1178,7 +1188,7 @@ def test_step_finish_takes_plain_type_as_result(
     assert run.output == wanted
 
 
-def test_step_finish_accepts_any_field_name(call: Call, script: Script) -> None:
+def test_step_finish_accepts_each_field_name(call: Call, script: Script) -> None:
     class Odd(module):
         final_output = ["self", "step"]
         tools = [search_web]
@@ -1190,7 +1200,7 @@ def test_step_finish_accepts_any_field_name(call: Call, script: Script) -> None:
     assert (found.self, found.step) == ("me", "one")
 
 
-def test_step_finish_rejects_other_field_for_plain_type(call: Call, script: Script) -> None:
+def test_step_finish_with_unknown_field_for_plain_type_is_rejected(call: Call, script: Script) -> None:
     class Plain(module[Any, str]):
         tools = [search_web]
 
@@ -1201,7 +1211,7 @@ def test_step_finish_rejects_other_field_for_plain_type(call: Call, script: Scri
         call(Plain(model=script(SEARCH)))
 
 
-def test_hook_can_finish_single_turn(call: Call, script: Script) -> None:
+def test_step_finish_in_hook_ends_single_turn_with_output(call: Call, script: Script) -> None:
     def end(self: Once, step: Step) -> None:
         step.finish(answer=step.tool_results[0].output[0])
 
@@ -1210,7 +1220,7 @@ def test_hook_can_finish_single_turn(call: Call, script: Script) -> None:
     assert told(run) == ['["result1","result2","result3"]']
 
 
-def test_single_turn_not_finished_by_hook_is_unfinished(call: Call, script: Script) -> None:
+def test_single_turn_without_step_finish_returns_unfinished(call: Call, script: Script) -> None:
     def change(self: Once, step: Step) -> None:
         step.tool_results[0].output = "changed"
 
@@ -1252,7 +1262,7 @@ NOT_SO_SURE = """\
 
 
 @pytest.mark.parametrize("max_steps", [None, 3])
-def test_on_finish_value_error_sends_output_back(call: Call, script: Script, max_steps: int | None) -> None:
+def test_on_finish_value_error_is_sent_to_model(call: Call, script: Script, max_steps: int | None) -> None:
     model = script(SURE & SEARCH, UNSURE)
     agent = Judge(model=model, max_steps=max_steps)
     run = call.run(agent, question="?")
@@ -1265,13 +1275,13 @@ def test_on_finish_value_error_sends_output_back(call: Call, script: Script, max
     ]
 
 
-def test_on_finish_does_not_see_invalid_output(call: Call, script: Script) -> None:
+def test_on_finish_is_not_called_with_invalid_output(call: Call, script: Script) -> None:
     agent = Judge(model=script(finish(confidence=1), UNSURE))
     call(agent, question="?")
     assert agent.seen == [RIGHT]
 
 
-def test_on_finish_sees_output_of_forced_call(call: Call, script: Script) -> None:
+def test_on_finish_is_called_with_output_of_forced_call(call: Call, script: Script) -> None:
     model = script(SEARCH, SURE, UNSURE)
     agent = Judge(model=model, max_steps=1)
     run = call.run(agent, question="?")
@@ -1279,7 +1289,7 @@ def test_on_finish_sees_output_of_forced_call(call: Call, script: Script) -> Non
     assert [request.forced_tool for request in model.requests] == [None, "__finish__", "__finish__"]
 
 
-def test_on_finish_rejections_use_retries(call: Call, script: Script) -> None:
+def test_on_finish_rejections_count_as_parse_retries(call: Call, script: Script) -> None:
     agent = Judge(model=script(SURE, finish(confidence=1), SURE))
     with pytest.raises(ParseError, match="in 3 attempts: `output` is refused: nobody is so sure") as caught:
         call(agent, question="?")
@@ -1290,7 +1300,7 @@ def test_on_finish_rejections_use_retries(call: Call, script: Script) -> None:
     assert told(error.run)[2] == NOT_SO_SURE
 
 
-def test_on_finish_sees_output_of_step_finish(call: Call, script: Script) -> None:
+def test_on_finish_is_called_with_output_of_step_finish(call: Call, script: Script) -> None:
     class Ender(Judge):
         def on_step(self, step: Step) -> None:
             step.finish(answer="1991", confidence=0.5)
@@ -1312,7 +1322,7 @@ def test_rejected_step_finish_output_is_sent_as_user_message(call: Call, script:
     assert model.requests[1].messages[-1]["content"] == NOT_SO_SURE
 
 
-def test_rejected_step_finish_output_does_not_add_steps(call: Call, script: Script) -> None:
+def test_rejected_step_finish_output_does_not_count_as_step(call: Call, script: Script) -> None:
     class Ender(Judge):
         max_steps = 2
 
@@ -1336,7 +1346,7 @@ def test_rejected_step_finish_output_continues_single_turn(call: Call, script: S
 
 
 @pytest.mark.live_objects
-def test_outputs_without_json_form_are_returned_unchanged(call: Call, script: Script) -> None:
+def test_step_finish_output_that_is_not_json_is_returned_unchanged(call: Call, script: Script) -> None:
     class Odd(BaseModel):
         data: bytes
         text: str
@@ -1366,7 +1376,7 @@ def test_on_finish_return_value_replaces_output(call: Call, script: Script, valu
     assert told(run) == ["Finished."]
 
 
-def test_on_finish_can_change_output_in_place(call: Call, script: Script) -> None:
+def test_on_finish_change_of_output_in_place_is_returned(call: Call, script: Script) -> None:
     class Signer(Researcher):
         def on_finish(self, output: Answer) -> None:
             output.sources.append("signed")
@@ -1378,7 +1388,7 @@ def test_on_finish_can_change_output_in_place(call: Call, script: Script) -> Non
     ("kind", "fields", "wanted"),
     [(str, {"result": "Paris"}, "Paris"), (list[int], {"result": ["1"]}, [1]), ([], {}, None)],
 )
-def test_on_finish_receives_returned_object(
+def test_on_finish_is_called_with_object_that_is_returned(
     call: Call, script: Script, kind: Any, fields: dict[str, Any], wanted: Any
 ) -> None:
     seen: list[Any] = []
@@ -1393,13 +1403,13 @@ def test_on_finish_receives_returned_object(
     assert seen == [wanted]
 
 
-def test_on_finish_does_not_see_unfinished(call: Call, script: Script) -> None:
+def test_on_finish_is_not_called_with_unfinished_output(call: Call, script: Script) -> None:
     agent = Judge(model=script(SEARCH), max_steps=None)
     assert isinstance(call(agent, question="?"), Unfinished)
     assert agent.seen == []
 
 
-def test_on_finish_knows_current_run(call: Call, script: Script) -> None:
+def test_current_run_in_on_finish_returns_run(call: Call, script: Script) -> None:
     class Reader(Researcher):
         def on_finish(self, output: Answer) -> Any:
             run = current_run()
@@ -1412,7 +1422,7 @@ def test_on_finish_knows_current_run(call: Call, script: Script) -> None:
 # Async hooks
 
 
-def test_hooks_and_prompts_can_be_async(call: Call, script: Script) -> None:
+def test_async_hooks_and_prompts_are_awaited(call: Call, script: Script) -> None:
     order: list[str] = []
 
     class Async(Researcher):
@@ -1443,7 +1453,7 @@ def test_hooks_and_prompts_can_be_async(call: Call, script: Script) -> None:
     assert "<message>too sure</message>" in model.requests[2].messages[-1]["content"]
 
 
-def test_hook_can_return_awaitable(call: Call, script: Script) -> None:
+def test_awaitable_returned_by_sync_hook_is_awaited(call: Call, script: Script) -> None:
     class Indirect(Researcher):
         def on_step(self, step: Step) -> Any:
             return self.later(step)
@@ -1456,7 +1466,7 @@ def test_hook_can_return_awaitable(call: Call, script: Script) -> None:
     assert call(Indirect(model=script(SEARCH)), question="?") == Answer(answer="later")
 
 
-def test_sync_hook_in_sync_run_uses_callers_thread(script: Script) -> None:
+def test_sync_hook_in_sync_run_is_called_in_thread_of_caller(script: Script) -> None:
     seen: list[threading.Thread] = []
 
     def look(self: Researcher, step: Step) -> None:
@@ -1490,9 +1500,7 @@ EXCEPTIONS = [
 
 @pytest.mark.parametrize("kind", ["sync hook", "async hook"])
 @pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda error: type(error).__name__)
-def test_on_step_exception_reaches_caller_unchanged(
-    call: Call, script: Script, error: BaseException, kind: str
-) -> None:
+def test_on_step_exception_is_raised_unchanged(call: Call, script: Script, error: BaseException, kind: str) -> None:
     def fail(self: Researcher, step: Step) -> None:
         raise error
 
@@ -1510,7 +1518,7 @@ def test_on_step_exception_reaches_caller_unchanged(
 
 
 @pytest.mark.parametrize("error", [StopIteration("stop"), StopAsyncIteration("stop")], ids=repr)
-def test_stop_iteration_of_hook_reaches_caller_as_cause(call: Call, script: Script, error: Exception) -> None:
+def test_stop_iteration_raised_by_hook_is_cause_of_raised_error(call: Call, script: Script, error: Exception) -> None:
     def fail(self: Researcher, step: Step) -> None:
         raise error
 
@@ -1520,7 +1528,7 @@ def test_stop_iteration_of_hook_reaches_caller_as_cause(call: Call, script: Scri
 
 
 @pytest.mark.parametrize("error", [CustomError("stop"), KeyError("stop"), ModelError("stop")], ids=repr)
-def test_on_finish_exception_reaches_caller_unchanged(call: Call, script: Script, error: Exception) -> None:
+def test_on_finish_exception_is_raised_unchanged(call: Call, script: Script, error: Exception) -> None:
     class Failing(Researcher):
         def on_finish(self, output: Answer) -> None:
             raise error
@@ -1533,7 +1541,7 @@ def test_on_finish_exception_reaches_caller_unchanged(call: Call, script: Script
     assert len(told(run)) == 2
 
 
-def test_failed_run_is_last_run_of_instance(script: Script) -> None:
+def test_failed_run_is_stored_as_last_run_of_instance(script: Script) -> None:
     def fail(self: Researcher, step: Step) -> None:
         raise CustomError("stop")
 
@@ -1581,7 +1589,7 @@ def system(model: ScriptedModel, at: int = 0) -> str | None:
     return first["content"] if first["role"] == "system" else None
 
 
-def test_prompt_method_is_called_per_run_and_cleaned(call: Call, script: Script) -> None:
+def test_prompt_method_is_called_per_run_and_its_text_is_dedented(call: Call, script: Script) -> None:
     class Dated(Researcher):
         """Not this."""
 
@@ -1602,7 +1610,7 @@ def test_prompt_method_is_called_per_run_and_cleaned(call: Call, script: Script)
     assert system(model, 2) == "You are a helpful assistant.\n  Today is day 3."
 
 
-def test_prompt_method_knows_current_run(call: Call, script: Script) -> None:
+def test_current_run_in_prompt_method_returns_run(call: Call, script: Script) -> None:
     class Knowing(Researcher):
         def system_prompt(self) -> str:
             run = current_run()
@@ -1624,7 +1632,7 @@ def test_empty_prompt_sends_no_system_message(call: Call, script: Script, text: 
     assert roles(model.requests[0]) == ["user"]
 
 
-def test_prompt_file_is_sent_unchanged_and_read_per_run(call: Call, script: Script, tmp_path: Path) -> None:
+def test_prompt_file_is_read_per_run_and_sent_unchanged(call: Call, script: Script, tmp_path: Path) -> None:
     file = tmp_path / "prompt.md"
     file.write_bytes("  # Rôle\r\n\n  Be brief. \n".encode())
 
@@ -1639,7 +1647,7 @@ def test_prompt_file_is_sent_unchanged_and_read_per_run(call: Call, script: Scri
     assert system(model, 1) == "Be long."
 
 
-def test_missing_prompt_file_at_run_is_named(call: Call, script: Script, tmp_path: Path) -> None:
+def test_prompt_file_missing_at_run_raises_error_with_path(call: Call, script: Script, tmp_path: Path) -> None:
     file = tmp_path / "prompt.md"
     file.write_text("Be brief.", encoding="utf-8")
 
@@ -1654,7 +1662,7 @@ def test_missing_prompt_file_at_run_is_named(call: Call, script: Script, tmp_pat
 
 
 @pytest.mark.parametrize("returned", [None, 5, ["text"]])
-def test_prompt_method_must_return_text(call: Call, script: Script, returned: Any) -> None:
+def test_prompt_method_that_does_not_return_text_raises(call: Call, script: Script, returned: Any) -> None:
     class Wrong(Researcher):
         def system_prompt(self) -> Any:
             return returned
@@ -1663,7 +1671,7 @@ def test_prompt_method_must_return_text(call: Call, script: Script, returned: An
         call(Wrong(model=script()), question="?")
 
 
-def test_prompt_method_exception_reaches_caller_unchanged(call: Call, script: Script) -> None:
+def test_prompt_method_exception_is_raised_unchanged(call: Call, script: Script) -> None:
     error = CustomError("no prompt today")
 
     class Failing(Researcher):

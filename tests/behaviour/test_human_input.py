@@ -198,7 +198,7 @@ def test_question_pauses_run_and_answer_resumes_it(way: str) -> None:
     assert len(model.requests) == office.run.usage.requests == 2
 
 
-def test_question_answer_that_is_not_text_is_json(way: str) -> None:
+def test_answer_that_is_not_text_is_sent_to_model_as_json(way: str) -> None:
     model = ScriptedModel([calling("ask_human", question="Which?"), finish("ok")])
     office = Office(Desk(model=model), way)
     assert office.answer({"size": 3, "color": "blue"}) == "ok"
@@ -215,7 +215,7 @@ def test_question_answer_that_is_not_text_is_json(way: str) -> None:
         ({"approved": True, "arguments": {"order": "b"}}, ["refund b 1.0"], "paid 1.0"),
     ],
 )
-def test_approval_answer_decides_call(way: str, answer: Any, done: list[str], read: str) -> None:
+def test_approval_answer_approves_or_rejects_call(way: str, answer: Any, done: list[str], read: str) -> None:
     model = ScriptedModel([calling("refund", order="a", amount=9), finish("ok")])
     office = Office(Desk(model=model), way)
     request = office.output.request
@@ -249,7 +249,7 @@ def test_invalid_answer_is_rejected_before_resume(answer: Any, words: str) -> No
     assert office.answer(True) == "ok"
 
 
-def test_request_is_answered_once() -> None:
+def test_request_answered_twice_raises_store_error() -> None:
     model = ScriptedModel([calling("ask_human", question="a?") & calling("ask_human", question="b?")])
     loop = Office(Desk(model=model), "sync").tree.machines
     (machine,) = loop.values()
@@ -268,7 +268,7 @@ def test_request_is_answered_once() -> None:
 # Several requests
 
 
-def test_other_calls_of_response_run_before_pause(way: str) -> None:
+def test_other_calls_of_response_finish_before_pause(way: str) -> None:
     model = ScriptedModel(
         [
             together(
@@ -292,7 +292,7 @@ def test_other_calls_of_response_run_before_pause(way: str) -> None:
     assert len(model.requests) == 2
 
 
-def test_resume_without_answer_pauses_with_same_requests(way: str) -> None:
+def test_resume_without_answer_pauses_with_equal_requests(way: str) -> None:
     model = ScriptedModel([calling("ask_human", question="a?") & calling("refund", order="a"), finish("ok")])
     office = Office(Desk(model=model), way)
     before = office.output.requests
@@ -301,7 +301,7 @@ def test_resume_without_answer_pauses_with_same_requests(way: str) -> None:
     assert office.answer("x", False) == "ok"
 
 
-def test_same_call_id_in_two_steps_is_two_requests() -> None:
+def test_equal_call_id_in_two_steps_creates_two_requests() -> None:
     same = calling("ask_human", _id="q", question="Again?")
     model = ScriptedModel([same, same, finish("ok")])
     office = Office(Desk(model=model), "sync")
@@ -331,7 +331,7 @@ def run_in(agent: module[Any, Any], way: str) -> Run[Any]:
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_on_human_answers_immediately(way: str, is_async: bool) -> None:
+def test_on_human_answer_is_used_immediately(way: str, is_async: bool) -> None:
     class Awaiting(Answering):
         """Help."""
 
@@ -352,7 +352,7 @@ def test_on_human_answers_immediately(way: str, is_async: bool) -> None:
     assert RunPaused not in kinds
 
 
-def test_on_human_without_answer_is_asked_once_across_processes(way: str) -> None:
+def test_on_human_without_answer_is_called_once_across_processes(way: str) -> None:
     model = ScriptedModel([calling("ask_human", question="Who?"), finish("ok")])
     agent = Answering(None, model=model)
     office = Office(agent, way)
@@ -375,14 +375,14 @@ def test_on_human_exception_ends_run() -> None:
     assert_complete(agent.last.history)
 
 
-def test_on_human_unfitting_answer_ends_run_with_message() -> None:
+def test_on_human_with_invalid_answer_ends_run_with_message() -> None:
     agent = Answering(3, model=ScriptedModel([calling("refund", order="a")]))
     with pytest.raises(InputError, match="Answer it by True"):
         agent.run()
     assert DONE == []
 
 
-def test_on_human_can_answer_while_tools_run(way: str) -> None:
+def test_on_human_is_called_while_tools_run(way: str) -> None:
     is_asked = threading.Event()
 
     @tool
@@ -450,7 +450,7 @@ def test_ask_human_called_directly_raises() -> None:
 # Which calls need approval
 
 
-def test_approval_predicate_selects_calls(way: str) -> None:
+def test_approval_predicate_selects_calls_that_need_approval(way: str) -> None:
     seen: list[Any] = []
 
     def is_much(arguments: dict[str, Any]) -> bool:
@@ -509,7 +509,7 @@ def test_invalid_tool_options_are_rejected_at_declaration(options: dict[str, Any
         tool(**options)(lambda: None)
 
 
-def test_approval_predicate_must_be_plain_function() -> None:
+def test_approval_predicate_that_is_not_plain_function_is_rejected() -> None:
     async def later(arguments: dict[str, Any]) -> bool:
         return True
 
@@ -527,7 +527,7 @@ def test_agent_tool_with_approval_is_rejected() -> None:
         Desk(tools=[tool(approval=True)(Inner)])
 
 
-def test_ask_human_schema_is_a_question() -> None:
+def test_ask_human_schema_has_question_parameter() -> None:
     model = ScriptedModel(finish("ok"))
     Desk(model=model)()
     (function,) = [each["function"] for each in model.requests[0].tools if each["function"]["name"] == "ask_human"]
@@ -536,7 +536,7 @@ def test_ask_human_schema_is_a_question() -> None:
     assert {"type": "array", "items": {"type": "string"}} in function["parameters"]["properties"]["choices"]["anyOf"]
 
 
-def test_ask_human_can_be_renamed() -> None:
+def test_ask_human_with_other_name_is_sent_under_that_name() -> None:
     model = ScriptedModel([calling("ask_boss", question="Who?"), finish("ok")])
     agent = Answering("me", model=model, tools=[tool(name="ask_boss")(ask_human)])
     assert agent() == "ok"
@@ -618,7 +618,7 @@ def nested(request: ModelRequest) -> Reply:
 
 
 @pytest.mark.parametrize("kind", [ByModel, ByAgent, ByHand, ByHandAsync, ByHook])
-def test_request_of_branch_pauses_whole_tree(kind: type[Desk], way: str) -> None:
+def test_human_input_request_of_branch_pauses_whole_tree(kind: type[Desk], way: str) -> None:
     model = ScriptedModel(nested)
     office = Office(kind(model=model), way)
     (request,) = office.output.requests
@@ -652,7 +652,7 @@ def test_branch_without_on_human_asks_parent(kind: type[Desk], way: str) -> None
     assert request.branch is not None
 
 
-def test_branch_with_own_on_human_asks_it() -> None:
+def test_branch_with_on_human_asks_its_on_human() -> None:
     asked: list[str] = []
 
     class Own(Inner):
@@ -698,7 +698,7 @@ def siblings(first: Callable[[], Reply], request: ModelRequest) -> Reply:
     return finish("done") if "quick said" in read else first()
 
 
-def test_sibling_calls_finish_before_pause(way: str) -> None:
+def test_sibling_tool_calls_finish_before_pause(way: str) -> None:
     def first() -> Reply:
         return together(
             calling("inner", _id="a"),
@@ -723,7 +723,7 @@ def test_sibling_calls_finish_before_pause(way: str) -> None:
     assert DONE == ["look quick", "refund a 1.0"]
 
 
-def test_branches_start_while_sibling_agent_waits(way: str) -> None:
+def test_branches_start_while_sibling_agent_tool_is_paused(way: str) -> None:
     def first() -> Reply:
         return calling("inner", _id="a") & calling("quick", _id="b")
 
@@ -845,7 +845,7 @@ def inside(request: ModelRequest) -> Reply:
 
 
 @pytest.mark.parametrize("kind", [AtTheStart, AtTheEnd, InThePrompt])
-def test_hooks_of_every_kind_can_start_branch_that_pauses(kind: type[Desk], way: str) -> None:
+def test_branch_started_by_each_hook_pauses_run(kind: type[Desk], way: str) -> None:
     office = Office(kind(model=ScriptedModel(inside)), way)
     assert office.output.request.branch == "Inner"
     assert office.answer(True) == ("inner said" if kind is AtTheEnd else "done")
@@ -853,7 +853,7 @@ def test_hooks_of_every_kind_can_start_branch_that_pauses(kind: type[Desk], way:
     assert len(office.run.branches) == 1
 
 
-def test_on_stream_cannot_start_branch_that_pauses() -> None:
+def test_on_stream_that_starts_pausing_branch_raises() -> None:
     class Shown(Desk):
         """Outer."""
 
@@ -886,7 +886,7 @@ class Source:
 
 
 @pytest.mark.parametrize("answer", [True, {"approved": True, "arguments": {"order": "b"}}, "no"])
-def test_source_tools_can_need_approval(way: str, answer: Any) -> None:
+def test_source_tool_with_approval_pauses_run(way: str, answer: Any) -> None:
     source = Source()
     model = ScriptedModel([calling("refund", order="a"), finish("ok")])
     office = Office(Desk(model=model, tools=[source]), way)
@@ -897,7 +897,7 @@ def test_source_tools_can_need_approval(way: str, answer: Any) -> None:
     assert len(model.requests[-1].tools) == 3
 
 
-def test_approved_arguments_for_unopened_source_tool_are_checked_later() -> None:
+def test_approved_arguments_for_source_tool_are_validated_after_source_opens() -> None:
     model = ScriptedModel([calling("refund", order="a"), finish("ok")])
     office = Office(Desk(model=model, tools=[Source()]), "sync")
     assert office.answer({"approved": True, "arguments": {}}) == "ok"
@@ -905,7 +905,7 @@ def test_approved_arguments_for_unopened_source_tool_are_checked_later() -> None
     assert DONE == []
 
 
-def test_non_parallel_call_waits_for_approval_without_blocking(way: str) -> None:
+def test_non_parallel_call_waiting_for_approval_does_not_block_other_calls(way: str) -> None:
     @tool(approval=True, parallel=False)
     def alone(name: str) -> str:
         """Stand alone."""
@@ -921,20 +921,20 @@ def test_non_parallel_call_waits_for_approval_without_blocking(way: str) -> None
     assert DONE == ["look it", "a", "b"]
 
 
-def test_run_with_time_limit_can_pause(way: str) -> None:
+def test_run_with_max_seconds_is_paused_and_resumed(way: str) -> None:
     model = ScriptedModel([calling("look") & calling("refund", order="a"), finish("ok")])
     office = Office(Desk(model=model, max_seconds=2 * PATIENCE), way)
     assert DONE == ["look it"]
     assert office.answer(True) == "ok"
 
 
-def test_single_turn_can_pause() -> None:
+def test_single_turn_run_is_paused_and_resumed() -> None:
     office = Office(Desk(model=ScriptedModel([calling("refund", order="a")]), max_steps=None), "sync")
     assert isinstance(office.output, Paused)
     assert office.answer(True).tool_results[0].output == "paid 1.0"
 
 
-def test_code_left_for_paused_branch_runs_again_despite_once(way: str) -> None:
+def test_once_tool_interrupted_by_branch_pause_runs_again_on_resume(way: str) -> None:
     class Careful(ByHand):
         """Outer."""
 
@@ -950,7 +950,7 @@ def test_code_left_for_paused_branch_runs_again_despite_once(way: str) -> None:
     assert DONE.count("refund a 1.0") == 1
 
 
-def test_failure_beside_paused_branch_ends_run(way: str) -> None:
+def test_failure_while_branch_is_paused_ends_run(way: str) -> None:
     class Failing(ByModel):
         """Outer."""
 
@@ -972,7 +972,7 @@ def test_failure_beside_paused_branch_ends_run(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["streamed", "streamed async"])
-def test_stream_ends_with_paused_requests(way: str) -> None:
+def test_stream_of_paused_run_ends_with_requests(way: str) -> None:
     class Kept(Desk):
         """Help."""
 
@@ -1053,7 +1053,7 @@ def crowd(seed: int, request: ModelRequest) -> Reply:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_requests_can_be_answered_in_any_order(way: str) -> None:
+def test_requests_answered_in_any_order_resume_run(way: str) -> None:
     asked_at_all = 0
     for seed in range(60 if os.environ.get("ACORN_TORTURE") == "1" else 4):
         PAID.clear()
@@ -1126,7 +1126,7 @@ def test_listener_receives_requests_and_answers() -> None:
     ]
 
 
-def test_paused_attribute_error_says_what_is_missing() -> None:
+def test_paused_attribute_error_reports_pending_requests() -> None:
     office = Office(Desk(model=ScriptedModel([calling("ask_human", question="Who?")])), "sync")
     paused = office.output
     with pytest.raises(
@@ -1141,7 +1141,7 @@ def test_paused_attribute_error_says_what_is_missing() -> None:
 # Once
 
 
-def test_once_call_that_may_have_started_is_not_repeated() -> None:
+def test_once_call_with_unknown_outcome_is_not_repeated() -> None:
     @tool(once=True)
     def ship() -> str:
         """Ship."""
@@ -1188,13 +1188,13 @@ def test_interrupted_approved_call_is_reported_as_unknown() -> None:
     assert told(model)[0].startswith("Tool error: Unknown: ")
 
 
-def test_loaded_run_with_removed_tool_continues() -> None:
+def test_loaded_run_whose_tool_was_removed_continues() -> None:
     office = Office(Desk(model=ScriptedModel([calling("refund", order="a"), finish("ok")])), "sync")
     office.plan = new_machine(Desk(model=office.plan.spec.model, tools=[look]), (), {}).plan
     assert office.resume() == "ok"
 
 
-def test_idempotency_key_is_permanent_per_call(way: str) -> None:
+def test_idempotency_key_of_call_is_unchanged_after_reload(way: str) -> None:
     keys: list[str] = []
 
     @tool(approval=True)

@@ -149,7 +149,7 @@ def test_input_values_are_converted_by_pydantic() -> None:
     )
 
 
-def test_keyword_argument_order_does_not_matter() -> None:
+def test_keyword_arguments_in_any_order_give_equal_input() -> None:
     assert call(Question, limit=2, question="Why?") == call(Question, question="Why?", limit=2)
 
 
@@ -163,14 +163,14 @@ def test_positional_subclass_instance_is_accepted() -> None:
     assert call(Question, given) is given
 
 
-def test_nested_instances_are_kept() -> None:
+def test_nested_input_instances_are_used_unchanged() -> None:
     inner = Question(question="Why?")
     given = call(Survey, day=datetime.date(2024, 1, 1), questions=[inner])
     assert isinstance(given, Survey)
     assert given.questions[0] is inner
 
 
-def test_field_list_input_takes_keyword_arguments() -> None:
+def test_field_list_input_accepts_keyword_arguments() -> None:
     fields: list[Any] = [
         "q",
         ("n", int),
@@ -183,7 +183,7 @@ def test_field_list_input_takes_keyword_arguments() -> None:
 NAMES = ["title", "self", "model", "type", "default", "description", "copy", "json", "schema", "cls", "owner", "args"]
 
 
-def test_input_fields_can_have_reserved_names() -> None:
+def test_input_fields_with_reserved_names_are_accepted() -> None:
     given = call(NAMES, **{name: name.upper() for name in NAMES})
     assert given.__dict__ == {name: name.upper() for name in NAMES}
 
@@ -210,13 +210,13 @@ PLAIN: list[tuple[Any, Any, Any]] = [
 
 
 @pytest.mark.parametrize(("declared", "given", "expected"), PLAIN)
-def test_plain_input_takes_value_or_field_result(declared: Any, given: Any, expected: Any) -> None:
+def test_plain_type_input_accepts_positional_value_or_result_keyword(declared: Any, given: Any, expected: Any) -> None:
     assert call(declared, given).__dict__ == {"result": expected}
     assert call(declared, result=given).__dict__ == {"result": expected}
 
 
 @pytest.mark.parametrize("nothing", [[], None, ()])
-def test_module_without_input_takes_no_arguments(nothing: Any) -> None:
+def test_module_without_input_rejects_arguments(nothing: Any) -> None:
     assert call(nothing).model_dump() == {}
 
 
@@ -236,11 +236,11 @@ def test_aliased_field_accepts_name_and_alias() -> None:
         ({"s": 2}, "s", 2),
     ],
 )
-def test_every_kind_of_alias_is_accepted(given: dict[str, Any], field: str, value: int) -> None:
+def test_aliases_of_each_kind_are_accepted(given: dict[str, Any], field: str, value: int) -> None:
     assert call(Renamed, q="a", **given).__dict__[field] == value
 
 
-def test_input_allowing_extra_fields_accepts_them() -> None:
+def test_input_with_extra_fields_allowed_accepts_extra_arguments() -> None:
     assert call(Open, q="a", more=1).model_dump() == {"q": "a", "more": 1}
     assert call(OpenAndEmpty, more=1).model_dump() == {"more": 1}
     given = OpenAndEmpty.model_validate({"more": 1})
@@ -447,7 +447,7 @@ def test_input_error_is_acorn_error_and_value_error() -> None:
     assert isinstance(caught.value.__cause__, ValidationError)
 
 
-def test_input_error_lists_problems() -> None:
+def test_input_error_problems_list_path_and_received_value() -> None:
     with pytest.raises(InputError) as caught:
         call(Survey, day="soon", questions=[{}], depth=3)
     error = caught.value
@@ -470,7 +470,7 @@ def test_input_error_lists_problems() -> None:
     assert pickle.loads(pickle.dumps(error)).problems == error.problems
 
 
-def test_wrong_positional_history_and_deps_are_problems() -> None:
+def test_input_error_problems_list_wrong_history_and_missing_deps() -> None:
     class Agent(module[str, str, int]):
         pass
 
@@ -529,7 +529,7 @@ def _generated() -> Any:
         ({"data": [b"\xff", object()]}, "data.1", "object"),
     ],
 )
-def test_object_without_useful_repr_is_rejected(given: dict[str, Any], path: str, kind: str) -> None:
+def test_object_with_default_repr_is_rejected(given: dict[str, Any], path: str, kind: str) -> None:
     class Agent(module[Anything, str]):
         pass
 
@@ -541,7 +541,7 @@ def test_object_without_useful_repr_is_rejected(given: dict[str, Any], path: str
     assert model.requests == []
 
 
-def test_object_with_useful_repr_is_accepted() -> None:
+def test_object_with_custom_repr_is_sent_as_repr() -> None:
     class Agent(module[Anything, str]):
         pass
 
@@ -550,7 +550,7 @@ def test_object_with_useful_repr_is_accepted() -> None:
     assert str(model.requests[0].messages[-1]["content"]).count("I speak") == 2
 
 
-def test_input_error_names_called_module() -> None:
+def test_input_error_contains_name_of_called_module() -> None:
     class Researcher(module):
         initial_input = Question
 
@@ -558,33 +558,33 @@ def test_input_error_names_called_module() -> None:
         spec_of(Researcher()).input.from_call("Researcher", (), {})
 
 
-def test_missing_aliased_field_is_named_as_call_accepts_it() -> None:
+def test_missing_aliased_field_is_reported_under_accepted_name() -> None:
     words = complaint(Renamed)
     assert words.startswith(("Wrong input for `Agent`: `query` is missing", "Wrong input for `Agent`: `q` is missing"))
     assert "(expected string)" in words
 
 
-def test_wrong_value_under_field_name_is_explained_like_alias() -> None:
+def test_wrong_value_under_field_name_is_reported_under_that_name() -> None:
     assert complaint(Renamed, q="a", n="x").startswith("Wrong input for `Agent`: `n` must be integer, got 'x'.")
 
 
-def test_value_that_reads_missing_is_not_missing() -> None:
+def test_value_missing_as_text_is_not_reported_as_missing_argument() -> None:
     words = complaint(Question, question="Why?", limit="missing")
     assert "`limit` must be integer between 1 and 10, got " in words
     assert "is missing" not in words
 
 
 @pytest.mark.parametrize(("given", "quoted"), [(5, "'5'"), (None, "'null'"), (True, "'true'")])
-def test_non_string_value_is_not_quoted(given: Any, quoted: str) -> None:
+def test_non_string_value_is_not_quoted_in_message(given: Any, quoted: str) -> None:
     assert quoted not in complaint(Question, question=given)
 
 
-def test_user_validator_message_reaches_caller() -> None:
+def test_user_validator_message_is_in_input_error() -> None:
     assert "thirteen is unlucky" in complaint(Span, low=13, high=20)
     assert "low is above high" in complaint(Span, low=3, high=2)
 
 
-def test_user_validator_message_is_a_sentence() -> None:
+def test_user_validator_message_is_formatted_as_sentence() -> None:
     assert "must be thirteen is unlucky" not in complaint(Span, low=13, high=20)
     assert "must be low is above high" not in complaint(Span, low=3, high=2)
 
@@ -595,7 +595,7 @@ def test_long_value_is_shortened_in_message() -> None:
     assert "x…" in words
 
 
-def test_value_with_failing_repr_is_reported() -> None:
+def test_value_with_failing_repr_is_reported_in_message() -> None:
     class Broken:
         def __repr__(self) -> str:
             raise RuntimeError("no")
@@ -603,7 +603,7 @@ def test_value_with_failing_repr_is_reported() -> None:
     assert "<Broken without a repr>" in complaint(Question, question=Broken())
 
 
-def test_wrong_call_does_not_affect_next() -> None:
+def test_wrong_call_does_not_affect_next_call() -> None:
     agent = type("Agent", (module,), {"__module__": __name__, "initial_input": Question})()
     shape = spec_of(agent).input
     kwargs = {"question": "Why?", "depth": 2}
@@ -613,7 +613,7 @@ def test_wrong_call_does_not_affect_next() -> None:
     assert shape.from_call("Agent", (), {"question": "Why?"}) == Question(question="Why?")
 
 
-def test_input_naming_undefined_class_is_declaration_error() -> None:
+def test_input_schema_with_undefined_class_raises_declaration_error() -> None:
     page: Any = ("Page", ...)
     Chapter = create_model("Chapter", page=page)
     with pytest.raises(DeclarationError, match="Page"):

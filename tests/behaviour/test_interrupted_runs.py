@@ -161,7 +161,7 @@ def assert_as_undisturbed(loop: Machine, model: ScriptedModel, trouble: Trouble,
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("onwards", WAYS)
-def test_ctrl_c_in_tool_keeps_finished_sibling_result(way: Way, onwards: Way) -> None:
+def test_ctrl_c_in_tool_leaves_finished_sibling_result_in_history(way: Way, onwards: Way) -> None:
     trouble, model = Trouble("slow"), ScriptedModel(SCRIPT)
     loop = new_machine(worker(trouble, model), (), {})
     with pytest.raises(KeyboardInterrupt) as caught:
@@ -177,7 +177,7 @@ def test_ctrl_c_in_tool_keeps_finished_sibling_result(way: Way, onwards: Way) ->
 
 
 @pytest.mark.parametrize("onwards", WAYS)
-def test_cancellation_in_tool_keeps_finished_sibling_result(onwards: Way) -> None:
+def test_cancellation_in_tool_leaves_finished_sibling_result_in_history(onwards: Way) -> None:
     trouble, model = Trouble("cancelled"), ScriptedModel(SCRIPT)
     loop = new_machine(worker(trouble, model), (), {})
 
@@ -218,7 +218,7 @@ def test_unanswered_request_is_sent_again_on_resume(at: int, failure: Any, way: 
     assert trouble.called["slow"] == 1
 
 
-def test_run_can_be_interrupted_repeatedly() -> None:
+def test_run_interrupted_repeatedly_is_resumed_to_end() -> None:
     trouble, model = (
         Trouble(),
         ScriptedModel([each for reply in SCRIPT for each in (Failure(503), Failure(429), reply)]),
@@ -257,7 +257,7 @@ def test_interrupted_hook_is_called_again_on_resume(hook: str, way: Way, onwards
 
 @pytest.mark.parametrize("onwards", WAYS)
 @pytest.mark.parametrize("way", WAYS)
-def test_run_at_limit_resumes_with_higher_limit(way: Way, onwards: Way) -> None:
+def test_run_stopped_at_limit_is_resumed_with_higher_limit(way: Way, onwards: Way) -> None:
     trouble = Trouble()
     large = Reply(calls=BOTH.calls, usage=Usage(700, 100, requests=1))
     model = ScriptedModel([large, *SCRIPT[1:]])
@@ -280,7 +280,7 @@ def test_run_at_limit_resumes_with_higher_limit(way: Way, onwards: Way) -> None:
     assert len(model.requests) == len(SCRIPT)
 
 
-def test_abandoned_stream_can_be_resumed() -> None:
+def test_abandoned_stream_is_resumed() -> None:
     trouble, model = Trouble(), ScriptedModel(SCRIPT)
     loop = new_machine(worker(trouble, model), (), {})
     with listen(trouble.hear):
@@ -330,7 +330,7 @@ CLOSED: dict[str, tuple[Callable[..., Any], list[Any], type[Exception]]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("what", CLOSED)
-def test_permanent_failure_closes_run(what: str, way: Way) -> None:
+def test_run_with_permanent_failure_is_over_after_loading(what: str, way: Way) -> None:
     kind, script, expected = CLOSED[what]
     model = ScriptedModel(script)
     loop = new_machine(kind(model=model), (), {})
@@ -351,7 +351,7 @@ def test_permanent_failure_closes_run(what: str, way: Way) -> None:
     assert len(model.requests) == len(script)
 
 
-def test_candidate_output_is_same_after_sources_reopen() -> None:
+def test_output_awaiting_on_finish_is_equal_after_sources_reopen() -> None:
     opened: list[str] = []
     seen: list[Any] = []
 

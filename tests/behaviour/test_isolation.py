@@ -158,7 +158,7 @@ def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_one_instance_serves_concurrent_threads() -> None:
+def test_one_instance_called_in_concurrent_threads_has_separate_runs() -> None:
     model = Crowded()
     agent = Crowd(model=model)
     barrier = threading.Barrier(THREADS, timeout=PATIENCE)
@@ -183,7 +183,7 @@ def test_one_instance_serves_concurrent_threads() -> None:
     model.judge(THREADS)
 
 
-def test_one_instance_serves_concurrent_tasks() -> None:
+def test_one_instance_called_in_concurrent_tasks_has_separate_runs() -> None:
     model = Crowded()
     agent = Crowd(model=model)
     inside: list[int] = []
@@ -211,7 +211,7 @@ def test_one_instance_serves_concurrent_tasks() -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_threads_with_and_without_loops_mix() -> None:
+def test_one_instance_called_in_threads_with_and_without_loops_has_separate_runs() -> None:
     model = Crowded()
     agent = Crowd(model=model)
 
@@ -236,7 +236,7 @@ async def _call_inside(agent: Crowd, number: int) -> Run[str]:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_copies_run_concurrently_with_own_state() -> None:
+def test_copies_called_concurrently_have_separate_state() -> None:
     model = Crowded()
     agent = Crowd(model=model)
 
@@ -262,7 +262,7 @@ def test_copies_run_concurrently_with_own_state() -> None:
 
 
 @pytest.mark.usefixtures("hasty")
-def test_first_calls_of_instance_can_be_concurrent() -> None:
+def test_concurrent_first_calls_of_instance_return_outputs() -> None:
     def reply(request: ModelRequest) -> Reply:
         return finish(result="done")
 
@@ -302,7 +302,7 @@ class Editor(module[Who, str]):
             self.history = [{"role": "user", "content": "changed"}]
 
 
-def test_hook_changes_apply_to_own_run_only() -> None:
+def test_hook_changes_affect_only_current_run() -> None:
     meeting = threading.Barrier(2, timeout=PATIENCE)
 
     def reply(request: ModelRequest) -> Reply:
@@ -320,7 +320,7 @@ def test_hook_changes_apply_to_own_run_only() -> None:
     assert [after[1].temperature, after[4].temperature] == [0.1, 0.7]
 
 
-def test_each_call_starts_with_fresh_history(call: Call, script: Script) -> None:
+def test_each_call_starts_with_empty_history(call: Call, script: Script) -> None:
     model = script(*(finish(result=str(number)) for number in range(3)))
 
     class Fresh(module[Who, str]):
@@ -342,7 +342,8 @@ def test_prior_history_is_not_changed_by_new_run(call: Call, script: Script) -> 
         max_steps = 3
 
         def on_step(self, step: Step) -> None:
-            for message in self.history:
+            messages: list[Any] = self.history
+            for message in messages:
                 if message["role"] == "user" and isinstance(message["content"], list):
                     message["content"][0]["text"] = "rewritten"
                 message["note"] = "rewritten"
@@ -377,7 +378,7 @@ def test_copy_does_not_change_original(call: Call, script: Script) -> None:
     assert len(other.requests[0].messages) == 3
 
 
-def test_sync_call_inside_running_loop_works() -> None:
+def test_sync_call_inside_running_loop_returns_output() -> None:
     model = Crowded()
     agent = Crowd(model=model)
     other_ran: list[bool] = []
@@ -398,7 +399,7 @@ def test_sync_call_inside_running_loop_works() -> None:
     assert agent.last is run
 
 
-def test_history_inside_run_is_found_through_nested_runs(call: Call, script: Script) -> None:
+def test_history_inside_nested_run_is_history_of_outer_agent(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     class Outer(module[Who, str]):
@@ -426,7 +427,7 @@ def test_history_inside_run_is_found_through_nested_runs(call: Call, script: Scr
     assert given == Who(name="inner")
 
 
-def test_instance_can_call_itself_inside_own_run(call: Call, script: Script) -> None:
+def test_instance_that_calls_itself_inside_tool_returns_both_outputs(call: Call, script: Script) -> None:
     class Recursive(module[Who, str]):
         """Ask yourself."""
 
@@ -448,7 +449,7 @@ def test_instance_can_call_itself_inside_own_run(call: Call, script: Script) -> 
     assert run.history[3]["content"] == "inner was first"
 
 
-def test_last_run_of_thread_ends_with_thread() -> None:
+def test_last_run_of_ended_thread_is_released() -> None:
     class Plain(module[Any, str]):
         final_output = str
 
@@ -465,7 +466,7 @@ def test_last_run_of_thread_ends_with_thread() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_forked_child_can_run_async_tools() -> None:
+def test_forked_child_process_runs_async_tools() -> None:
     program = """
         import asyncio, os, sys, threading
         from acorn import capture, module, tool

@@ -59,7 +59,7 @@ async def in_an_iterator(agent: Who) -> None:
 
 
 @pytest.mark.parametrize("way", [in_wait_for, in_a_task_group, in_a_task, in_an_iterator])
-def test_last_run_of_other_task_in_thread_is_last(way: Callable[[Who], Awaitable[None]]) -> None:
+def test_last_run_of_other_task_in_thread_is_returned_as_last(way: Callable[[Who], Awaitable[None]]) -> None:
     agent = who()
 
     async def main() -> None:
@@ -76,7 +76,7 @@ def test_last_run_of_other_task_in_thread_is_last(way: Callable[[Who], Awaitable
     look()
 
 
-def test_last_run_is_found_across_notebook_cells() -> None:
+def test_last_run_of_earlier_notebook_cell_is_returned_as_last() -> None:
     agent, loop = who(), asyncio.new_event_loop()
 
     async def first() -> None:
@@ -93,7 +93,7 @@ def test_last_run_is_found_across_notebook_cells() -> None:
         loop.close()
 
 
-def test_last_run_of_two_tasks_is_separate() -> None:
+def test_last_run_is_separate_in_two_tasks() -> None:
     agent = who()
 
     async def one(name: str, ended: asyncio.Event, other: asyncio.Event) -> None:
@@ -110,7 +110,7 @@ def test_last_run_of_two_tasks_is_separate() -> None:
     asyncio.run(main())
 
 
-def test_last_run_of_two_threads_is_separate() -> None:
+def test_last_run_is_separate_in_two_threads() -> None:
     agent = who()
     asyncio.run(agent.acall(name="here"))
     found: list[Any] = []
@@ -128,7 +128,7 @@ def test_last_run_of_two_threads_is_separate() -> None:
     assert agent.last.output == "here"
 
 
-def test_last_run_inside_async_tool_is_previous_one() -> None:
+def test_last_run_inside_async_tool_is_previous_run() -> None:
     class Looker(module[Any, str]):
         """Look."""
 
@@ -209,7 +209,7 @@ def test_failed_runs_of_ended_threads_are_released() -> None:
     assert left_alive(runs) < 20
 
 
-def test_instance_and_its_runs_are_released_together() -> None:
+def test_instance_and_its_last_run_are_released_together() -> None:
     async def main() -> tuple[weakref.ref[Who], weakref.ref[Run[Any]]]:
         agent = who()
         await agent.acall(name="a")

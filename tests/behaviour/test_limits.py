@@ -95,7 +95,7 @@ def test_run_near_cost_limit_is_forced_to_finish(call: Call) -> None:
     assert forced(model)[-1]
 
 
-def test_limit_can_be_set_for_one_call(call: Call) -> None:
+def test_limit_set_for_one_call_applies_to_that_call(call: Call) -> None:
     agent = Worker(model=eager(800, 200, price=Price(0.0001, 0.0006)), max_steps=30)
     assert call.run(agent.using(max_cost=1.5)).stop_reason == "limit"
     assert call.run(agent.using(max_total_tokens=6_000)).stop_reason == "limit"
@@ -103,14 +103,14 @@ def test_limit_can_be_set_for_one_call(call: Call) -> None:
     assert (free.stop_reason, free.steps) == ("forced", 30)
 
 
-def test_run_below_limits_is_not_forced(call: Call, script: Script) -> None:
+def test_run_below_limits_is_not_forced_to_finish(call: Call, script: Script) -> None:
     model = script(used(calling("look"), 50, 10), used(finish(summary="own"), 60, 10), price=Price(0.001, 0.001))
     run = call.run(Worker(model=model, max_total_tokens=1_000, max_cost=1, max_seconds=600))
     assert (run.output, run.stop_reason) == (Report(summary="own"), "finish")
     assert forced(model) == [False, False]
 
 
-def test_forced_request_at_limit_keeps_messages_and_tools(call: Call) -> None:
+def test_forced_request_at_limit_has_equal_messages_and_tools(call: Call) -> None:
     model = eager(80, 20, make=call.scripted)
     call(Worker(model=model, max_total_tokens=600))
     *before, last = model.requests
@@ -118,7 +118,7 @@ def test_forced_request_at_limit_keeps_messages_and_tools(call: Call) -> None:
     assert last.messages[: len(before[-1].messages)] == before[-1].messages
 
 
-def test_limit_error_without_room_for_answer_carries_record(call: Call, script: Script) -> None:
+def test_limit_error_without_tokens_left_for_answer_contains_run_record(call: Call, script: Script) -> None:
     model = script(used(calling("look"), 900, 90))
     with capture() as runs, pytest.raises(LimitError) as caught:
         call(Worker(model=model, max_total_tokens=1_000))
@@ -137,7 +137,7 @@ def test_tool_result_too_long_for_budget_ends_run(call: Call, script: Script) ->
         call(Worker(model=script(used(calling("dump"), 100, 10)), tools=[dump], max_total_tokens=50_000))
 
 
-def test_input_using_most_of_limit_is_forced_immediately(call: Call) -> None:
+def test_input_using_most_of_limit_is_forced_to_finish_immediately(call: Call) -> None:
     class Reader(Worker):
         """Read."""
 
@@ -149,7 +149,7 @@ def test_input_using_most_of_limit_is_forced_immediately(call: Call) -> None:
     assert forced(model) == [True]
 
 
-def test_limits_apply_to_single_turn(call: Call, script: Script) -> None:
+def test_limits_apply_to_single_turn_run(call: Call, script: Script) -> None:
     class Once(module[Any, Report]):
         """Report."""
 
@@ -171,13 +171,13 @@ def test_corrections_of_forced_answer_count_against_limit(call: Call, script: Sc
     assert caught.value.run.usage.total_tokens == 920
 
 
-def test_exhausted_limit_wins_over_near_limit(call: Call, script: Script) -> None:
+def test_exceeded_limit_raises_instead_of_forcing_finish(call: Call, script: Script) -> None:
     model = script(used(calling("look"), 400, 50), price=Price(0.01, 0.01))
     with pytest.raises(LimitError, match="`max_cost`"):
         call(Worker(model=model, max_total_tokens=1_500, max_cost=5))
 
 
-def test_max_cost_without_price_raises(call: Call, script: Script) -> None:
+def test_max_cost_with_model_without_price_raises(call: Call, script: Script) -> None:
     with capture() as runs, pytest.raises(DeclarationError) as caught:
         call(Worker(model=script(name="mystery"), max_cost=1))
     assert runs == []
@@ -186,7 +186,7 @@ def test_max_cost_without_price_raises(call: Call, script: Script) -> None:
         call(Worker(model=script(name="mystery")).using(max_cost=1))
 
 
-def test_max_cost_rejects_switch_to_model_without_price(call: Call, script: Script) -> None:
+def test_max_cost_with_switch_to_model_without_price_raises(call: Call, script: Script) -> None:
     class Switcher(Worker):
         """Change the model."""
 
@@ -242,7 +242,7 @@ def test_run_exceeds_limits_by_at_most_one_request(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_regular_runs_answer_within_limit(seed: int) -> None:
+def test_runs_with_regular_usage_answer_within_limit(seed: int) -> None:
     chance = random.Random(seed)
     limit = chance.randint(3_000, 30_000)
 
@@ -284,7 +284,7 @@ def on_a_clock(agent: Worker, model_takes: float, tools_take: float) -> tuple[Ru
     return loop.run, now, given
 
 
-def test_request_timeout_is_remaining_time() -> None:
+def test_request_timeout_equals_remaining_time() -> None:
     loop = new_machine(Worker(model=ScriptedModel([calling("look"), finish(summary="done")]), max_seconds=60), (), {})
     loop.start(0.0)
 
@@ -385,7 +385,7 @@ def test_shorter_of_tool_timeout_and_remaining_time_applies(call: Call, script: 
     assert run.stop_reason == "finish"
 
 
-def test_slow_model_is_bounded_by_max_seconds(call: Call) -> None:
+def test_slow_model_call_is_stopped_after_max_seconds(call: Call) -> None:
     slow = finish(summary="late")
     slow.delay = PATIENCE
 
@@ -402,7 +402,7 @@ def test_slow_model_is_bounded_by_max_seconds(call: Call) -> None:
     assert error.__cause__ is not None
 
 
-def test_time_over_before_next_request_ends_run(call: Call) -> None:
+def test_time_limit_reached_before_next_request_ends_run(call: Call) -> None:
     def hurry(seconds: float) -> LimitError | None:
         thought: list[Step] = []
 
@@ -449,7 +449,7 @@ def walk(call: Call, script: Script, replies: list[Reply], agent: type[Worker] =
     return run
 
 
-def test_loop_guard_notices_third_identical_call_once(call: Call, script: Script) -> None:
+def test_loop_guard_reports_third_identical_call_once(call: Call, script: Script) -> None:
     run = walk(call, script, [calling("look", at=1) for _ in range(6)])
     assert notices(run) == [3]
     assert run.stop_reason == "finish"
@@ -457,7 +457,7 @@ def test_loop_guard_notices_third_identical_call_once(call: Call, script: Script
     assert run.history[position - 1]["role"] == "tool"  # After the results.
 
 
-def test_loop_guard_ignores_form_and_order_of_arguments(call: Call, script: Script) -> None:
+def test_loop_guard_treats_reformatted_and_reordered_arguments_as_identical(call: Call, script: Script) -> None:
     def find(name: str, at: int) -> str:
         return "nothing"
 
@@ -469,13 +469,13 @@ def test_loop_guard_ignores_form_and_order_of_arguments(call: Call, script: Scri
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_loop_guard_allows_two_identical_calls(call: Call, script: Script, times: int) -> None:
+def test_loop_guard_does_not_report_two_identical_calls(call: Call, script: Script, times: int) -> None:
     other = calling("look", at=2)
     replies = [calling("look", at=1) for _ in range(times)]
     assert notices(walk(call, script, [*replies, other, *replies])) == []
 
 
-def test_loop_guard_notices_alternating_calls(call: Call, script: Script) -> None:
+def test_loop_guard_reports_alternating_calls(call: Call, script: Script) -> None:
     replies = [calling("look", at=number % 2) for number in range(6)]
     assert notices(walk(call, script, replies)) == [4]
 
@@ -485,7 +485,7 @@ def test_loop_guard_counts_identical_calls_of_one_response_once(call: Call, scri
     assert notices(walk(call, script, replies)) == [3]
 
 
-def test_loop_guard_notices_same_error_with_any_arguments(call: Call, script: Script) -> None:
+def test_loop_guard_reports_repeated_error_with_any_arguments(call: Call, script: Script) -> None:
     def fetch(page: int) -> str:
         raise ConnectionError("refused")
 
@@ -493,14 +493,14 @@ def test_loop_guard_notices_same_error_with_any_arguments(call: Call, script: Sc
     assert notices(walk(call, script, replies, tools=[fetch])) == [3]
 
 
-def test_loop_guard_allows_different_errors(call: Call, script: Script) -> None:
+def test_loop_guard_does_not_report_different_errors(call: Call, script: Script) -> None:
     def fetch(page: int) -> str:
         raise ConnectionError(f"page {page} refused")
 
     assert notices(walk(call, script, [calling("fetch", page=number) for number in range(5)], tools=[fetch])) == []
 
 
-def test_loop_guard_allows_different_results(call: Call, script: Script) -> None:
+def test_loop_guard_does_not_report_different_results(call: Call, script: Script) -> None:
     numbers: Iterator[int] = itertools.count()
 
     def poll() -> str:
@@ -509,14 +509,14 @@ def test_loop_guard_allows_different_results(call: Call, script: Script) -> None
     assert notices(walk(call, script, [calling("poll") for _ in range(6)], tools=[poll])) == []
 
 
-def test_loop_guard_allows_different_arguments(call: Call, script: Script) -> None:
+def test_loop_guard_does_not_report_different_arguments(call: Call, script: Script) -> None:
     def find(name: str) -> str:
         return "nothing"
 
     assert notices(walk(call, script, [calling("find", name=name) for name in "abcdef"], tools=[find])) == []
 
 
-def test_loop_guard_allows_different_generated_results(call: Call, script: Script) -> None:
+def test_loop_guard_does_not_report_different_generated_results(call: Call, script: Script) -> None:
     numbers: Iterator[int] = itertools.count()
 
     def pages() -> Iterator[int]:
@@ -525,7 +525,7 @@ def test_loop_guard_allows_different_generated_results(call: Call, script: Scrip
     assert notices(walk(call, script, [calling("pages") for _ in range(5)], tools=[pages])) == []
 
 
-def test_loop_guard_exempts_repeatable_tool(call: Call, script: Script) -> None:
+def test_loop_guard_does_not_report_repeatable_tool(call: Call, script: Script) -> None:
     @tool(repeatable=True)
     def poll() -> str:
         return "not yet"
@@ -539,7 +539,7 @@ def test_loop_guard_exempts_repeatable_tool(call: Call, script: Script) -> None:
     assert notices(walk(call, script, [calling("fail") for _ in range(6)], tools=[fail])) == []
 
 
-def test_loop_guard_sees_other_loop_beside_repeatable_tool(call: Call, script: Script) -> None:
+def test_loop_guard_reports_loop_of_other_tool_next_to_repeatable_tool(call: Call, script: Script) -> None:
     numbers: Iterator[int] = itertools.count()
 
     @tool(repeatable=True)
@@ -550,11 +550,11 @@ def test_loop_guard_sees_other_loop_beside_repeatable_tool(call: Call, script: S
     assert notices(walk(call, script, replies, tools=[poll, look])) == [3]
 
 
-def test_loop_guard_none_says_nothing(call: Call, script: Script) -> None:
+def test_loop_guard_none_sends_no_reminder(call: Call, script: Script) -> None:
     assert notices(walk(call, script, [calling("look", at=1) for _ in range(6)], loop_guard=None)) == []
 
 
-def test_loop_guard_force_forces_finish_if_loop_continues(call: Call, script: Script) -> None:
+def test_loop_guard_force_with_continued_loop_forces_finish(call: Call, script: Script) -> None:
     model = script(*(calling("look", at=1) for _ in range(4)), finish(summary="done"))
     run = call.run(Circler(model=model, loop_guard="force"))
     assert notices(run) == [3]
@@ -562,14 +562,14 @@ def test_loop_guard_force_forces_finish_if_loop_continues(call: Call, script: Sc
     assert forced(model) == [False, False, False, False, True]
 
 
-def test_loop_guard_force_spares_model_that_stops_repeating(call: Call, script: Script) -> None:
+def test_loop_guard_force_with_ended_loop_does_not_force_finish(call: Call, script: Script) -> None:
     replies = [*(calling("look", at=1) for _ in range(3)), *(calling("look", at=at) for at in (2, 3, 4))]
     run = walk(call, script, replies, loop_guard="force")
     assert notices(run) == [3]
     assert run.stop_reason == "finish"
 
 
-def test_loop_guard_uses_results_as_changed_by_on_step(call: Call, script: Script) -> None:
+def test_loop_guard_compares_results_changed_by_on_step(call: Call, script: Script) -> None:
     class Changing(Circler):
         """Say something else each time."""
 
@@ -590,7 +590,7 @@ Change = Callable[[Step], None]
         lambda step: setattr(step.tool_results[0], "output", object()),
     ],
 )
-def test_loop_guard_tolerates_any_on_step_edit(call: Call, change: Change) -> None:
+def test_loop_guard_with_any_on_step_edit_does_not_fail(call: Call, change: Change) -> None:
     class Changing(Circler):
         """Change things."""
 

@@ -288,7 +288,7 @@ class Broken:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_failing_listener_is_logged_and_changes_nothing(way: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_listener_is_logged_and_does_not_affect_run(way: str, caplog: pytest.LogCaptureFixture) -> None:
     ear, broken = Ear(), Broken(object, ValueError(SAID), times=-1)
     caplog.set_level(logging.DEBUG, "acorn")
     with listen(broken), listen(ear):
@@ -307,7 +307,7 @@ def test_failing_listener_is_logged_and_changes_nothing(way: str, caplog: pytest
         assert each.levelno <= logging.DEBUG or (SAID not in each.getMessage() and each.exc_info is None)
 
 
-def test_every_failing_listener_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_failing_listener_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     def deaf(entry: Entry) -> None:
         raise LookupError
 
@@ -318,7 +318,7 @@ def test_every_failing_listener_is_logged(caplog: pytest.LogCaptureFixture) -> N
     assert "deaf`, failed with LookupError:" in second
 
 
-def test_second_vital_listener_failure_does_not_replace_first() -> None:
+def test_second_vital_listener_failure_does_not_replace_first_failure() -> None:
     first, second, model = ValueError("the disk is full"), LookupError("the network is gone"), a_look()
     with (
         _subscribe(Subscriber(Broken(ModelResponded, first), is_vital=True)),
@@ -341,7 +341,7 @@ OWN = [RunStarted, MessagesAdded, ModelRequested, ModelResponded, ToolStarted, T
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize("kind", OWN)
-def test_ctrl_c_in_listener_propagates(way: str, kind: type[Any]) -> None:
+def test_ctrl_c_in_listener_is_raised(way: str, kind: type[Any]) -> None:
     error = KeyboardInterrupt()
     with listen(Broken(kind, error)), pytest.raises(KeyboardInterrupt):
         start(Main(model=a_look()), way)
@@ -415,7 +415,7 @@ def test_nested_listen_blocks_each_receive_entries() -> None:
     assert {entry.run_id for entry in outer.entries} == {first.id, second.id}
 
 
-def test_listeners_are_fixed_when_run_starts() -> None:
+def test_listener_added_after_run_start_receives_no_entries() -> None:
     ear = Ear()
     before = Main(model=a_look()).stream(question=SAID)
     next(before)
@@ -429,7 +429,7 @@ def test_listeners_are_fixed_when_run_starts() -> None:
     assert ear.entries == last.run.journal.entries
 
 
-def test_listen_includes_threads_and_tasks_started_in_block() -> None:
+def test_listen_block_receives_entries_of_threads_and_tasks_started_in_block() -> None:
     async def main() -> list[Run[Any]]:
         with listen(ear):
             thread = asyncio.ensure_future(asyncio.to_thread(start, Main(model=a_look()), "sync"))
@@ -450,8 +450,11 @@ async def awaited(entry: Entry) -> None:
 
 
 @pytest.mark.parametrize("wrong", [awaited, None, "print"])
-def test_listener_is_plain_function(wrong: Any) -> None:
-    with pytest.raises(AcornError, match=r"`acorn\.listen` takes a sync function of one entry, got "), listen(wrong):
+def test_listener_that_is_not_plain_function_is_rejected(wrong: Any) -> None:
+    with (
+        pytest.raises(AcornError, match=r"`acorn\.listen` needs a sync function with one parameter, got "),
+        listen(wrong),
+    ):
         pass
 
 
@@ -485,7 +488,7 @@ def logged(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     return [each.getMessage() for each in caplog.records]
 
 
-def test_info_log_has_start_end_and_limit(caplog: pytest.LogCaptureFixture) -> None:
+def test_info_log_contains_start_end_and_limit(caplog: pytest.LogCaptureFixture) -> None:
     begin, limit, end = logged(caplog, logging.INFO)
     assert begin == f"Run the run of {__name__}:Plain started."
     assert limit == "Run the run is near a limit and must answer in step 2."
@@ -494,7 +497,7 @@ def test_info_log_has_start_end_and_limit(caplog: pytest.LogCaptureFixture) -> N
     assert logged(caplog, logging.WARNING) == []
 
 
-def test_debug_log_has_each_step(caplog: pytest.LogCaptureFixture) -> None:
+def test_debug_log_contains_each_step(caplog: pytest.LogCaptureFixture) -> None:
     told = logged(caplog, logging.DEBUG)
     for step in (1, 2):
         assert f"Run the run, step {step}: request to the-model, {2 * step} messages." in told
@@ -511,7 +514,9 @@ def test_debug_log_has_each_step(caplog: pytest.LogCaptureFixture) -> None:
     ],
     ids=["failed", "interrupted"],
 )
-def test_log_of_error_has_only_its_type(caplog: pytest.LogCaptureFixture, error: BaseException, expected: str) -> None:
+def test_error_log_contains_only_error_type(
+    caplog: pytest.LogCaptureFixture, error: BaseException, expected: str
+) -> None:
     caplog.set_level(logging.INFO, "acorn")
     with pytest.raises(type(error)):
         start(Main(model=ScriptedModel([error])), "sync")

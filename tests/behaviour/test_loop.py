@@ -164,7 +164,9 @@ def example(model: ScriptedModel, text: str = COMPLETE_MODULE) -> Any:
     return space
 
 
-def test_seed_complete_module_runs(call: Call, script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_complete_module_sends_documented_messages(
+    call: Call, script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
     model = script(*EXAMPLE_REPLIES)
     agent = example(model).ResearchAgent()
     result = call(agent, question="What is 2+2 and what year was Python created?")
@@ -210,7 +212,7 @@ def test_seed_usage_prints_documented_result(script: Script, capsys: pytest.Capt
     assert capsys.readouterr().out == "Step 1: 2 tool calls\n4, and Python was created in 1991\n0.95\n"
 
 
-def test_seed_sentiment_classifier_runs(call: Call, script: Script) -> None:
+def test_seed_sentiment_classifier_returns_output(call: Call, script: Script) -> None:
     space = example(
         script(finish(sentiment="positive", confidence=0.95)),
         textwrap.dedent(
@@ -240,7 +242,7 @@ def test_seed_sentiment_classifier_runs(call: Call, script: Script) -> None:
     assert (result.sentiment, result.confidence) == ("positive", 0.95)
 
 
-def test_seed_normal_termination_flow_matches(call: Call, script: Script) -> None:
+def test_seed_normal_termination_returns_output(call: Call, script: Script) -> None:
     class AnswerOutput(BaseModel):
         answer: str
         confidence: float
@@ -253,7 +255,7 @@ def test_seed_normal_termination_flow_matches(call: Call, script: Script) -> Non
     assert call(Agent(model=script(finish(**given)))) == AnswerOutput(answer="Paris", confidence=0.95, sources=["wiki"])
 
 
-def test_seed_risky_tool_reports_error_to_model(call: Call, script: Script) -> None:
+def test_seed_risky_tool_error_is_sent_to_model(call: Call, script: Script) -> None:
     @tool
     def risky_operation(x: int) -> str:
         if x < 0:
@@ -273,7 +275,7 @@ def test_seed_risky_tool_reports_error_to_model(call: Call, script: Script) -> N
 # First messages
 
 
-def test_run_starts_with_prompt_and_input_as_xml(call: Call, script: Script) -> None:
+def test_run_sends_prompt_and_input_as_xml_first(call: Call, script: Script) -> None:
     model = script(finish(answer="Paris"))
     assert call(Asker(model=model), question="What is <b>?") == Answer(answer="Paris")
     assert model.requests[0].messages == [
@@ -282,7 +284,7 @@ def test_run_starts_with_prompt_and_input_as_xml(call: Call, script: Script) -> 
     ]
 
 
-def test_run_without_prompt_starts_with_input(call: Call, script: Script) -> None:
+def test_run_without_prompt_sends_input_first(call: Call, script: Script) -> None:
     class Silent(module[Question, Answer]):
         pass
 
@@ -312,7 +314,7 @@ def test_each_call_starts_new_conversation(call: Call, script: Script) -> None:
 # Tools and `__finish__` in every request
 
 
-def test_every_request_has_tools_and_finish(call: Call, script: Script) -> None:
+def test_each_request_contains_tools_and_finish_tool(call: Call, script: Script) -> None:
     model = script(
         calling("search", query="a"),
         "Let me think.",
@@ -327,7 +329,7 @@ def test_every_request_has_tools_and_finish(call: Call, script: Script) -> None:
     assert all(request.tools == model.requests[0].tools for request in model.requests)
 
 
-def test_finish_takes_output_fields(call: Call, script: Script) -> None:
+def test_finish_tool_has_output_fields_as_parameters(call: Call, script: Script) -> None:
     model = script(finish(answer="Paris"))
     call(Asker(model=model), question="?")
     (entry,) = model.requests[0].tools
@@ -344,7 +346,7 @@ def test_finish_takes_output_fields(call: Call, script: Script) -> None:
     }
 
 
-def test_request_has_declared_temperature_and_max_tokens(call: Call, script: Script) -> None:
+def test_request_contains_declared_temperature_and_max_tokens(call: Call, script: Script) -> None:
     model = script(finish(answer="Paris"), finish(answer="Paris"))
     call(Asker(model=model), question="?")
     call(Asker(model=model, temperature=0.1, max_tokens=99), question="?")
@@ -358,7 +360,7 @@ def test_request_has_declared_temperature_and_max_tokens(call: Call, script: Scr
 # Forcing in a single turn
 
 
-def test_single_turn_without_tools_forces_finish(call: Call, script: Script) -> None:
+def test_single_turn_without_tools_forces_finish_tool(call: Call, script: Script) -> None:
     model = script(finish(**SURE), finish(answer="Paris", confidence=0.9))
     assert call(Asker(model=model), question="?") == RIGHT
     assert forced(model) == ["__finish__", "__finish__"]
@@ -366,14 +368,14 @@ def test_single_turn_without_tools_forces_finish(call: Call, script: Script) -> 
     assert body["tool_choice"] == {"type": "function", "function": {"name": "__finish__"}}
 
 
-def test_single_turn_with_tools_does_not_force(call: Call, script: Script) -> None:
+def test_single_turn_with_tools_does_not_force_finish_tool(call: Call, script: Script) -> None:
     model = script(finish(**SURE), "Paris.", finish(answer="Paris"))
     call(Picky(model=model), question="?")
     assert forced(model) == [None, None, None]
     assert "tool_choice" not in json.loads(model.requests[0].body("some-model"))
 
 
-def test_loop_without_tools_does_not_force(call: Call, script: Script) -> None:
+def test_loop_without_tools_does_not_force_finish_tool(call: Call, script: Script) -> None:
     class Thinker(Asker):
         max_steps = 2
 
@@ -382,7 +384,7 @@ def test_loop_without_tools_does_not_force(call: Call, script: Script) -> None:
     assert forced(model) == [None, None]
 
 
-def test_model_without_forcing_is_asked_without(call: Call, script: Script) -> None:
+def test_model_that_does_not_support_forcing_gets_request_without_forced_tool(call: Call, script: Script) -> None:
     model = script(finish(answer="Paris"), forces=False)
     assert call(Asker(model=model), question="?") == Answer(answer="Paris")
     assert forced(model) == [None]
@@ -394,13 +396,13 @@ class ThinkingModel(ScriptedModel):
     thinks = True
 
 
-def test_thinking_model_is_not_forced(call: Call) -> None:
+def test_thinking_model_in_single_turn_is_not_forced(call: Call) -> None:
     with ThinkingModel(["Hm.", finish(answer="Paris")]) as model:
         assert call(Asker(model=model), question="?") == Answer(answer="Paris")
     assert forced(model) == [None, None]
 
 
-def test_thinking_model_can_be_forced_at_end(call: Call) -> None:
+def test_thinking_model_at_max_steps_is_forced_to_finish(call: Call) -> None:
     with ThinkingModel([calling("search", query="a"), finish(answer="Paris", confidence=0.9)]) as model:
         assert call(Searcher(model=model, max_steps=1), question="?") == RIGHT
     assert forced(model) == [None, "__finish__"]
@@ -410,7 +412,7 @@ def test_thinking_model_can_be_forced_at_end(call: Call) -> None:
 
 
 @pytest.mark.parametrize("steps", [1, 2, 7])
-def test_loop_forces_finish_once_after_max_steps(call: Call, script: Script, steps: int) -> None:
+def test_loop_after_max_steps_forces_finish_once(call: Call, script: Script, steps: int) -> None:
     replies = [calling("search", query=str(at)) for at in range(steps)]
     model = script(*replies, finish(answer="Paris", confidence=0.9))
     run = call.run(Searcher(model=model, max_steps=steps), question="?")
@@ -419,7 +421,7 @@ def test_loop_forces_finish_once_after_max_steps(call: Call, script: Script, ste
     assert forced(model) == [None] * steps + ["__finish__"]
 
 
-def test_forced_call_keeps_messages_and_tools(call: Call, script: Script) -> None:
+def test_forced_request_has_messages_tools_and_settings_of_earlier_requests(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), calling("search", query="b"), finish(answer="Paris"))
     call(Searcher(model=model, max_steps=2), question="?")
     for earlier, later in zip(model.requests, model.requests[1:], strict=False):
@@ -430,13 +432,13 @@ def test_forced_call_keeps_messages_and_tools(call: Call, script: Script) -> Non
     assert [message["role"] for message in after.messages[len(before.messages) :]] == ["assistant", "tool"]
 
 
-def test_finish_in_last_step_is_not_forced(call: Call, script: Script) -> None:
+def test_finish_in_last_step_sends_no_forced_request(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), finish(answer="Paris"))
     run = call.run(Searcher(model=model, max_steps=2), question="?")
     assert (run.steps, run.stop_reason, forced(model)) == (1, "finish", [None, None])
 
 
-def test_invalid_forced_output_is_corrected(call: Call, script: Script) -> None:
+def test_invalid_output_of_forced_request_is_corrected(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), finish(**SURE), finish(answer="Paris", confidence=0.9))
     run = call.run(Searcher(model=model, max_steps=1), question="?")
     assert (run.output, run.steps, run.stop_reason) == (RIGHT, 1, "forced")
@@ -444,7 +446,7 @@ def test_invalid_forced_output_is_corrected(call: Call, script: Script) -> None:
     assert last(model.requests[2]) == {"role": "tool", "content": WRONG_CONFIDENCE}
 
 
-def test_never_valid_forced_output_is_parse_error(call: Call, script: Script) -> None:
+def test_forced_output_that_stays_invalid_raises_parse_error(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), finish(**SURE), finish(**SURE))
     with pytest.raises(ParseError) as caught:
         call(Searcher(model=model, max_steps=1, parse_retries=1), question="?")
@@ -473,14 +475,14 @@ def test_valid_finish_ends_run_and_is_answered_in_history(call: Call, script: Sc
     ]
 
 
-def test_first_valid_finish_of_several_counts(call: Call, script: Script) -> None:
+def test_several_finish_calls_use_first_valid_output(call: Call, script: Script) -> None:
     reply = finish(**SURE) & finish(answer="Paris", confidence=0.9) & finish(answer="Lyon") & finish(confidence=2)
     run = call.run(Searcher(model=script(reply)), question="?")
     assert (run.output, run.usage.requests) == (RIGHT, 1)
     assert told(run) == [WRONG_CONFIDENCE, "Finished.", SKIPPED, SKIPPED]
 
 
-def test_invalid_finish_before_rejected_one_is_answered(call: Call, script: Script) -> None:
+def test_invalid_finish_call_before_rejected_finish_call_is_answered(call: Call, script: Script) -> None:
     class Strict(Searcher):
         def on_finish(self, output: Answer) -> None:
             if output.answer == "Lyon":
@@ -494,7 +496,7 @@ def test_invalid_finish_before_rejected_one_is_answered(call: Call, script: Scri
     assert run.output == RIGHT
 
 
-def test_several_invalid_finishes_use_one_retry(call: Call, script: Script) -> None:
+def test_several_invalid_finish_calls_count_as_one_retry(call: Call, script: Script) -> None:
     model = script(finish(**SURE) & finish(confidence=0.5), finish(answer="Paris"))
     run = call.run(Searcher(model=model, parse_retries=1), question="?")
     first, second, _ = told(run)
@@ -503,7 +505,7 @@ def test_several_invalid_finishes_use_one_retry(call: Call, script: Script) -> N
 
 
 @pytest.mark.parametrize("max_steps", [None, 3])
-def test_calls_beside_valid_finish_are_not_executed(call: Call, script: Script, max_steps: int | None) -> None:
+def test_tool_calls_next_to_valid_finish_are_not_executed(call: Call, script: Script, max_steps: int | None) -> None:
     called: list[str] = []
 
     @tool
@@ -522,7 +524,7 @@ def test_calls_beside_valid_finish_are_not_executed(call: Call, script: Script, 
 
 
 @pytest.mark.parametrize("max_steps", [None, 3])
-def test_calls_beside_invalid_finish_are_not_executed(call: Call, script: Script, max_steps: int | None) -> None:
+def test_tool_calls_next_to_invalid_finish_are_not_executed(call: Call, script: Script, max_steps: int | None) -> None:
     called: list[str] = []
     seen: list[int] = []
 
@@ -547,7 +549,7 @@ def test_calls_beside_invalid_finish_are_not_executed(call: Call, script: Script
 
 
 @pytest.mark.parametrize("agent", [Asker, Picky, Searcher])
-def test_invalid_output_is_sent_back_as_result_of_call(call: Call, script: Script, agent: type[Asker]) -> None:
+def test_invalid_output_error_is_sent_as_tool_result(call: Call, script: Script, agent: type[Asker]) -> None:
     model = script(finish(**SURE), finish(answer="Paris", confidence=0.9))
     run = call.run(agent(model=model), question="?")
     assert (run.output, run.steps) == (RIGHT, 0)
@@ -558,7 +560,7 @@ def test_invalid_output_is_sent_back_as_result_of_call(call: Call, script: Scrip
     assert answered["content"] == WRONG_CONFIDENCE
 
 
-def test_error_document_has_field_per_error(call: Call, script: Script) -> None:
+def test_validation_error_document_contains_one_field_per_error(call: Call, script: Script) -> None:
     class Source(BaseModel):
         title: str = Field(max_length=5)
 
@@ -620,7 +622,7 @@ def test_finish_arguments_that_are_not_json_object_are_corrected(
 
 
 @pytest.mark.parametrize("arguments", ["", "{}"])
-def test_empty_finish_arguments_are_empty_object(call: Call, script: Script, arguments: str) -> None:
+def test_empty_finish_arguments_are_parsed_as_empty_object(call: Call, script: Script, arguments: str) -> None:
     model = script(raw("__finish__", arguments), finish(answer="Paris"))
     run = call.run(Asker(model=model), question="?")
     assert "<received>missing</received>" in told(run)[0]
@@ -631,7 +633,7 @@ def test_lone_surrogate_in_output_is_corrected(call: Call, script: Script) -> No
     assert call(Asker(model=model), question="?") == Answer(answer="Paris")
 
 
-def test_output_is_converted_by_its_types(call: Call, script: Script) -> None:
+def test_output_values_are_converted_to_declared_types(call: Call, script: Script) -> None:
     assert call(Asker(model=script(finish(answer="Paris", confidence="0.9"))), question="?") == RIGHT
 
 
@@ -656,7 +658,7 @@ def test_output_validator_message_is_sent_unchanged(call: Call, script: Script) 
     assert caught.value.errors == [{"path": "answer", "expected": "must end with 'please'", "received": "Paris"}]
 
 
-def test_corrections_are_not_steps(call: Call, script: Script) -> None:
+def test_corrections_are_not_counted_as_steps(call: Call, script: Script) -> None:
     seen: list[int] = []
 
     class Agent(Searcher):
@@ -676,7 +678,7 @@ def test_corrections_are_not_steps(call: Call, script: Script) -> None:
     assert (seen, run.steps, run.usage.requests, run.stop_reason) == ([1, 2], 2, 5, "forced")
 
 
-def test_corrections_of_run_are_counted_together(call: Call, script: Script) -> None:
+def test_corrections_of_whole_run_are_counted_together(call: Call, script: Script) -> None:
     model = script(finish(**SURE), calling("search", query="a"), finish(**SURE), "Paris.", finish(**SURE))
     with pytest.raises(ParseError) as caught:
         call(Searcher(model=model, parse_retries=2), question="?")
@@ -684,7 +686,7 @@ def test_corrections_of_run_are_counted_together(call: Call, script: Script) -> 
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
-def test_run_makes_allowed_number_of_corrections(call: Call, script: Script, retries: int) -> None:
+def test_parse_error_is_raised_after_parse_retries_corrections(call: Call, script: Script, retries: int) -> None:
     wrong = [finish(**SURE)] * retries
     assert call(Asker(model=script(*wrong, finish(answer="a")), parse_retries=retries), question="?") == Answer(
         answer="a"
@@ -694,7 +696,7 @@ def test_run_makes_allowed_number_of_corrections(call: Call, script: Script, ret
     assert caught.value.attempts == retries + 1
 
 
-def test_parse_error_has_output_and_errors(call: Call, script: Script) -> None:
+def test_parse_error_contains_output_and_errors(call: Call, script: Script) -> None:
     model = script(finish(answer="Lyon", confidence=7), finish(**SURE), name="some-model")
     with pytest.raises(ParseError) as caught:
         call(Asker(model=model, parse_retries=1), question="?")
@@ -724,21 +726,21 @@ def test_parse_retries_zero_raises_at_first_invalid_output(call: Call, script: S
 
 
 @pytest.mark.parametrize("text", ["The answer is Paris.", "", "  \n"])
-def test_text_in_single_turn_with_tools_is_failed_output(call: Call, script: Script, text: str) -> None:
+def test_text_response_in_single_turn_with_tools_is_corrected(call: Call, script: Script, text: str) -> None:
     model = script(text, finish(answer="Paris"))
     run = call.run(Picky(model=model), question="?")
     assert (run.output, run.steps) == (Answer(answer="Paris"), 0)
     assert last(model.requests[1]) == {"role": "user", "content": NOT_CALLED}
 
 
-def test_repeated_texts_in_single_turn_raise_parse_error(call: Call, script: Script) -> None:
+def test_repeated_text_responses_in_single_turn_raise_parse_error(call: Call, script: Script) -> None:
     with pytest.raises(ParseError, match="in 3 attempts: `__finish__` was not called") as caught:
         call(Picky(model=script("Paris.", "Paris!", "I said Paris.")), question="?")
     assert (caught.value.raw_output, caught.value.errors, caught.value.attempts) == ("I said Paris.", [], 3)
     assert [message["role"] for message in caught.value.run.history[2:]] == ["assistant", "user"] * 2 + ["assistant"]
 
 
-def test_text_in_loop_is_step_followed_by_reminder(call: Call, script: Script) -> None:
+def test_text_response_in_loop_counts_as_step_and_gets_reminder(call: Call, script: Script) -> None:
     seen: list[tuple[int, str, list[Any], list[Any]]] = []
 
     class Agent(Searcher):
@@ -755,13 +757,13 @@ def test_text_in_loop_is_step_followed_by_reminder(call: Call, script: Script) -
     ]
 
 
-def test_texts_in_loop_use_up_steps(call: Call, script: Script) -> None:
+def test_text_responses_in_loop_count_against_max_steps(call: Call, script: Script) -> None:
     model = script("Hm.", "Hm!", finish(answer="Paris"))
     run = call.run(Searcher(model=model, max_steps=2), question="?")
     assert (run.steps, forced(model)) == (2, [None, None, "__finish__"])
 
 
-def test_empty_response_in_loop_is_step_and_not_sent(call: Call, script: Script) -> None:
+def test_empty_response_in_loop_counts_as_step_and_is_not_sent(call: Call, script: Script) -> None:
     model = script("", finish(answer="Paris"))
     run = call.run(Searcher(model=model), question="?")
     assert run.steps == 1
@@ -783,7 +785,7 @@ def test_empty_response_in_loop_is_step_and_not_sent(call: Call, script: Script)
         (finish(answer="Paris") & Reply(stop_reason="content_filter"), "content filter"),
     ],
 )
-def test_refusal_is_model_error_with_text(
+def test_refusal_raises_model_error_with_refusal_text(
     call: Call, script: Script, agent: type[Asker], reply: Reply, words: str
 ) -> None:
     with pytest.raises(ModelError, match=words) as caught:
@@ -794,7 +796,7 @@ def test_refusal_is_model_error_with_text(
     assert (error.run.error, error.run.usage.requests) == (error, 1)
 
 
-def test_failing_provider_ends_run_with_record(call: Call, script: Script) -> None:
+def test_failing_provider_raises_error_with_run_record(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), Failure(status=503, message="busy"))
     with pytest.raises(ModelError, match="HTTP 503") as caught:
         call(Searcher(model=model), question="?")
@@ -815,19 +817,19 @@ def test_cut_off_finish_is_reported_as_cut_off(call: Call, script: Script, agent
     assert "<message>The reply was cut off at the limit of 50 tokens" in told(run)[0]
 
 
-def test_always_cut_off_finish_is_parse_error(call: Call, script: Script) -> None:
+def test_finish_that_is_always_cut_off_raises_parse_error(call: Call, script: Script) -> None:
     model = script(*[raw("__finish__", '{"answer": "Par', stop_reason="length")] * 2)
     with pytest.raises(ParseError, match=r"cut off at the limit of 50 tokens.* Raise `max_tokens`") as caught:
         call(Asker(model=model, max_tokens=50, parse_retries=1), question="?")
     assert caught.value.raw_output == '{"answer": "Par'
 
 
-def test_complete_finish_at_token_limit_is_accepted(call: Call, script: Script) -> None:
+def test_complete_finish_with_stop_reason_length_is_accepted(call: Call, script: Script) -> None:
     model = script(finish(answer="Paris") & Reply(stop_reason="length"))
     assert call(Asker(model=model), question="?") == Answer(answer="Paris")
 
 
-def test_invalid_complete_finish_is_not_reported_as_cut_off(call: Call, script: Script) -> None:
+def test_invalid_but_complete_finish_is_not_reported_as_cut_off(call: Call, script: Script) -> None:
     model = script(finish(**SURE) & Reply(stop_reason="length"), finish(answer="Paris"))
     assert told(call.run(Asker(model=model), question="?"))[0] == WRONG_CONFIDENCE
 
@@ -839,7 +841,7 @@ def test_cut_off_text_in_single_turn_is_reported(call: Call, script: Script) -> 
 
 
 @pytest.mark.parametrize("arguments", ['{"query": "Par', "", '{"query"'])
-def test_cut_off_tool_call_is_tool_error(call: Call, script: Script, arguments: str) -> None:
+def test_cut_off_tool_call_returns_tool_error(call: Call, script: Script, arguments: str) -> None:
     searched: list[str] = []
     seen: list[Any] = []
 
@@ -862,7 +864,7 @@ def test_cut_off_tool_call_is_tool_error(call: Call, script: Script, arguments: 
     assert seen == [({}, arguments or "{}")]
 
 
-def test_only_last_call_of_cut_off_response_is_cut_off(call: Call, script: Script) -> None:
+def test_cut_off_response_executes_all_calls_except_last(call: Call, script: Script) -> None:
     reply = calling("search", query="a") & raw("search", '{"query', stop_reason="length")
     run = call.run(Searcher(model=script(reply, finish(answer="Paris"))), question="?")
     assert told(run)[0] == '["about a"]'
@@ -872,7 +874,7 @@ def test_only_last_call_of_cut_off_response_is_cut_off(call: Call, script: Scrip
 # A single turn with another tool call
 
 
-def test_single_turn_with_tool_call_is_unfinished(call: Call, script: Script) -> None:
+def test_single_turn_with_tool_call_returns_unfinished(call: Call, script: Script) -> None:
     seen: list[int] = []
 
     class Agent(Picky):
@@ -895,7 +897,7 @@ def test_single_turn_with_tool_call_is_unfinished(call: Call, script: Script) ->
     assert repr(found) == "Unfinished(tool_calls=['search', 'search'])"
 
 
-def test_unfinished_attribute_error_says_why(call: Call, script: Script) -> None:
+def test_unfinished_attribute_error_contains_cause_and_advice(call: Call, script: Script) -> None:
     found = call(Picky(model=script(calling("search", query="a"))), question="?")
     with pytest.raises(
         AttributeError, match=r"`Picky` did not finish, so `answer` is missing.*`search`.*Set `max_steps`"
@@ -904,7 +906,7 @@ def test_unfinished_attribute_error_says_why(call: Call, script: Script) -> None
     assert not hasattr(found, "confidence")
 
 
-def test_failed_tool_in_single_turn_leaves_error_in_unfinished(call: Call, script: Script) -> None:
+def test_failed_tool_in_single_turn_is_in_unfinished_results(call: Call, script: Script) -> None:
     found = call(Picky(model=script(calling("search") & calling("unknown"))), question="?")
     assert isinstance(found, Unfinished)
     missing, unknown = found.tool_results
@@ -912,7 +914,7 @@ def test_failed_tool_in_single_turn_leaves_error_in_unfinished(call: Call, scrip
     assert "no tool `unknown`" in str(unknown.error)
 
 
-def test_correction_in_single_turn_can_end_unfinished(call: Call, script: Script) -> None:
+def test_tool_call_after_correction_in_single_turn_returns_unfinished(call: Call, script: Script) -> None:
     found = call(Picky(model=script(finish(**SURE), calling("search", query="a"))), question="?")
     assert isinstance(found, Unfinished)
 
@@ -920,7 +922,7 @@ def test_correction_in_single_turn_can_end_unfinished(call: Call, script: Script
 # Kinds of output
 
 
-def test_empty_output_returns_none(call: Call, script: Script) -> None:
+def test_module_with_empty_output_returns_none(call: Call, script: Script) -> None:
     class Doer(module):
         """Do it."""
 
@@ -968,7 +970,7 @@ class Tags(RootModel[list[str]]):
         (Tags, ["a", "b"], Tags(["a", "b"])),
     ],
 )
-def test_plain_output_travels_in_result_and_is_unwrapped(
+def test_plain_type_output_is_sent_in_result_field_and_returned_unwrapped(
     call: Call, script: Script, kind: Any, given: Any, wanted: Any
 ) -> None:
     class Plain(module):
@@ -981,7 +983,7 @@ def test_plain_output_travels_in_result_and_is_unwrapped(
     assert list(model.requests[0].tools[0]["function"]["parameters"]["properties"]) == ["result"]
 
 
-def test_invalid_plain_output_is_corrected_in_its_field(call: Call, script: Script) -> None:
+def test_invalid_plain_type_output_is_corrected_in_result_field(call: Call, script: Script) -> None:
     class Counter(module[Any, int]):
         pass
 
@@ -990,7 +992,7 @@ def test_invalid_plain_output_is_corrected_in_its_field(call: Call, script: Scri
     assert '<field name="result">\n      <expected>integer</expected>\n      <received>many</received>' in told(run)[0]
 
 
-def test_field_list_is_output(call: Call, script: Script) -> None:
+def test_field_list_output_returns_instance_with_fields(call: Call, script: Script) -> None:
     class Agent(module):
         initial_input = ["question", ("limit", int, 3)]
         final_output = ["answer", ("score", float), ("tags", list[str], [])]
@@ -1009,7 +1011,7 @@ class Renamed(BaseModel):
 
 
 @pytest.mark.parametrize("fields", [{"finalAnswer": "Paris", "howSure": 0.5}, {"answer": "Paris", "how_sure": 0.5}])
-def test_aliased_output_is_sent_by_alias_and_accepted_by_either_name(
+def test_aliased_output_is_sent_with_alias_and_accepted_with_alias_or_name(
     call: Call, script: Script, fields: dict[str, Any]
 ) -> None:
     class Agent(module[Any, Renamed]):
@@ -1025,20 +1027,20 @@ def test_aliased_output_is_sent_by_alias_and_accepted_by_either_name(
 # Calls that cannot be executed
 
 
-def test_unknown_tool_is_tool_error_that_lists_tools(call: Call, script: Script) -> None:
+def test_unknown_tool_call_returns_tool_error_with_list_of_tools(call: Call, script: Script) -> None:
     run = call.run(Searcher(model=script(calling("serach", query="a"), finish(answer="Paris"))), question="?")
     assert run.steps == 1
     assert told(run)[0] == "Tool error: There is no tool `serach`. There are: `search`, `__finish__`."
 
 
-def test_known_tools_beside_unknown_one_run_in_order(call: Call, script: Script) -> None:
+def test_tool_calls_next_to_unknown_tool_call_are_executed_in_order(call: Call, script: Script) -> None:
     reply = calling("search", query="a") & calling("nothing") & calling("search", query="b")
     run = call.run(Searcher(model=script(reply, finish(answer="Paris"))), question="?")
     assert told(run)[::2] == ['["about a"]', '["about b"]']
     assert told(run)[1].startswith("Tool error: There is no tool `nothing`.")
 
 
-def test_arguments_that_are_not_json_are_tool_error(call: Call, script: Script) -> None:
+def test_tool_arguments_that_are_not_json_return_tool_error(call: Call, script: Script) -> None:
     run = call.run(Searcher(model=script(raw("search", '{"query": '), finish(answer="Paris"))), question="?")
     assert told(run)[0].startswith("Tool error: The arguments are not valid JSON")
 
@@ -1046,7 +1048,7 @@ def test_arguments_that_are_not_json_are_tool_error(call: Call, script: Script) 
 # Records
 
 
-def test_record_adds_up_usage_of_requests(call: Call, script: Script) -> None:
+def test_run_record_contains_sum_of_request_usage(call: Call, script: Script) -> None:
     used = Usage(input_tokens=10, output_tokens=2, cached_tokens=4, reasoning_tokens=1, requests=1)
     text = Reply("Hm.", usage=used)
     model = script(text, calling("search", query="a") & Reply(usage=used), finish(answer="Paris") & Reply(usage=used))
@@ -1057,7 +1059,7 @@ def test_record_adds_up_usage_of_requests(call: Call, script: Script) -> None:
     assert run.seconds >= 0
 
 
-def test_agent_history_is_that_of_last_run(call: Call, script: Script) -> None:
+def test_run_history_contains_all_messages_of_run(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), finish(answer="Paris"))
     run = call.run(Searcher(model=model), question="?")
     assert run.history[:4] == model.requests[1].messages[:2] + run.history[2:4]

@@ -45,7 +45,7 @@ def run_program(lines: str, diary: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("file", ["quick.py", "odd.py"])
-def test_mcp_server_error_is_not_a_lost_connection(tmp_path: Path, file: str) -> None:
+def test_mcp_server_error_returns_tool_error_without_reconnect(tmp_path: Path, file: str) -> None:
     odd = Odd(tmp_path / "diary", file=file)
     model = ScriptedModel([calling("refuse", text="not today"), calling("echo", text="a"), finish("done")])
     run = Worker(model=model, tools=[odd.server]).run("x")
@@ -53,7 +53,7 @@ def test_mcp_server_error_is_not_a_lost_connection(tmp_path: Path, file: str) ->
     assert odd.lines().count("started") == 1
 
 
-def test_mcp_server_failing_at_new_protocol_is_asked_in_old_one(call: Call, tmp_path: Path) -> None:
+def test_mcp_server_that_fails_with_new_protocol_is_called_with_old_protocol(call: Call, tmp_path: Path) -> None:
     odd = Odd(tmp_path / "diary", "strict")
     for starts in (2, 3):  # The protocol is detected once.
         model = ScriptedModel([calling("echo", text="a"), finish("done")])
@@ -62,7 +62,9 @@ def test_mcp_server_failing_at_new_protocol_is_asked_in_old_one(call: Call, tmp_
         assert odd.lines().count("started") == starts
 
 
-def test_mcp_server_environment_is_in_no_error_or_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_mcp_server_environment_is_redacted_in_errors_and_logs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG, "acorn")
     given = {"NOTE": "zebra-4711-note", "API_TOKEN": "zebratoken", "DSN": "postgres://me:zebrapass@host/db"}
     odd = Odd(tmp_path / "diary", env=given)
@@ -85,7 +87,7 @@ def test_mcp_server_environment_is_in_no_error_or_log(tmp_path: Path, caplog: py
     ],
     ids=["next", "option", "variable", "header"],
 )
-def test_mcp_server_argument_keys_are_not_shown(args: list[str]) -> None:
+def test_mcp_server_argument_secrets_are_redacted_in_error(args: list[str]) -> None:
     program = "import sys; sys.exit(f'wrong arguments: {sys.argv[1:]}')"
     server = MCPServer(sys.executable, ["-c", program, *args])
     with pytest.raises(AcornError, match="wrong arguments") as caught:
@@ -93,7 +95,7 @@ def test_mcp_server_argument_keys_are_not_shown(args: list[str]) -> None:
     assert "zebra" not in str(caught.value)
 
 
-def test_mcp_description_keys_are_not_pinned_or_sent(tmp_path: Path) -> None:
+def test_mcp_description_secrets_are_redacted_in_lock_file_and_request(tmp_path: Path) -> None:
     program = (SERVERS / "quick.py").read_text(encoding="utf-8").replace('f"Do {name}."', 'os.environ["API_TOKEN"]')
     (tmp_path / "quick.py").write_text(program, encoding="utf-8")
     args = [str(tmp_path / "quick.py"), str(tmp_path / "diary")]
@@ -104,7 +106,7 @@ def test_mcp_description_keys_are_not_pinned_or_sent(tmp_path: Path) -> None:
     assert "zebra" not in json.dumps(model.requests[0].tools)
 
 
-def test_mcp_schema_default_keys_are_not_pinned_or_sent(tmp_path: Path) -> None:
+def test_mcp_schema_default_secrets_are_redacted_in_lock_file_and_request(tmp_path: Path) -> None:
     def run(token: str) -> ScriptedModel:
         odd = Odd(tmp_path / "diary", "keyed", env={"API_TOKEN": token}, pin=tmp_path / "mcp.lock")
         model = ScriptedModel([finish("done")])
@@ -118,7 +120,7 @@ def test_mcp_schema_default_keys_are_not_pinned_or_sent(tmp_path: Path) -> None:
     assert "zebra" not in pinned
     assert '"default": "*** (sha256 ' in pinned
     run("zebratoken")
-    with pytest.raises(AcornError, match="differ from those in") as raised:
+    with pytest.raises(AcornError, match="differ from the pinned tools in") as raised:
         run("anothertoken")
     assert "another" not in str(raised.value)
 
@@ -140,26 +142,29 @@ for span in kept.get_finished_spans():
 """
 
 
-def test_mcp_server_error_text_is_in_no_span(tmp_path: Path) -> None:
+def test_mcp_server_error_text_is_not_in_spans(tmp_path: Path) -> None:
     said, *spans = run_program(TRACED, tmp_path / "diary").stdout.splitlines()
     assert said == "['Tool error: ServerError: zebra words', 'Tool error: ServerError: zebra result']"
     assert any('"MCP send tools/call refuse"' in span for span in spans)
     assert not [span for span in spans if "zebra" in span]
 
 
-NO_ANSWER = "Tool error: ServerError: the answer of the server is no message of MCP"
+NO_ANSWER = "Tool error: ServerError: the answer of the server is not an MCP message"
 RUDE = {
     "twice": "first",
     "junk": "behind junk",
     "list": NO_ANSWER,
     "deep": NO_ANSWER,
     "half": NO_ANSWER,
-    "empty": "Tool error: ServerError: the result of the server is not as MCP has it: content: Field required",
+    "empty": (
+        "Tool error: ServerError: the result of the server does not follow the MCP specification: "
+        "content: Field required"
+    ),
     "chatter": "behind chatter",
 }
 
 
-def test_mcp_invalid_response_ends_only_its_call(call: Call, tmp_path: Path) -> None:
+def test_mcp_invalid_response_fails_only_that_call(call: Call, tmp_path: Path) -> None:
     odd = Odd(tmp_path / "diary", "rude", timeout=AGES)
     model = ScriptedModel([together(*[calling("echo", text=how) for how in RUDE]), finish("done")])
     run = call.run(Worker(model=model, tools=[odd.server]), "x")
@@ -171,7 +176,7 @@ FATAL = [("deaf", "Connection closed"), *([("endless", "of more than 100000000 b
 
 
 @pytest.mark.parametrize(("how", "words"), FATAL)
-def test_mcp_server_that_never_ends_is_killed(tmp_path: Path, how: str, words: str) -> None:
+def test_mcp_server_that_does_not_exit_is_killed(tmp_path: Path, how: str, words: str) -> None:
     odd = Odd(tmp_path / "diary", "rude", timeout=AGES)
     model = ScriptedModel([calling("echo", text=how), calling("echo", text="twice"), finish("done")])
     lost, first = results(Worker(model=model, tools=[odd.server]).run("x"))
@@ -179,18 +184,18 @@ def test_mcp_server_that_never_ends_is_killed(tmp_path: Path, how: str, words: s
     assert first == "first"
 
 
-def test_mcp_tool_name_offered_twice_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(AcornError, match="offers `echo` twice"):
+def test_mcp_server_with_duplicate_tool_name_is_rejected(tmp_path: Path) -> None:
+    with pytest.raises(AcornError, match="offers two tools named `echo`"):
         Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", "doubles").server])("x")
 
 
-def test_mcp_invalid_output_does_not_reach_terminal(tmp_path: Path) -> None:
+def test_mcp_invalid_output_is_not_printed_to_terminal(tmp_path: Path) -> None:
     lines = "print(Worker(model=ScriptedModel([call('echo', text='a'), finish('done')]), tools=[server])('x'))"
     ended = run_program(lines, tmp_path / "diary")
     assert (ended.stdout, ended.stderr) == ("done\n", "")
 
 
-def test_mcp_invalid_output_is_reported_if_server_does_not_answer(tmp_path: Path) -> None:
+def test_mcp_invalid_output_of_silent_server_is_reported_in_error(tmp_path: Path) -> None:
     program = "import time; print('hello, I am no protocol', flush=True); time.sleep(3600)"
     server = MCPServer(sys.executable, ["-c", program], connect_timeout=5)
     with pytest.raises(
@@ -225,7 +230,7 @@ def _is_alive(number: int) -> bool:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="groups of processes are of POSIX")
-def test_mcp_server_child_processes_end_with_it(tmp_path: Path) -> None:
+def test_mcp_server_child_processes_are_ended_with_server(tmp_path: Path) -> None:
     odd = Odd(tmp_path / "diary", "parent")
     Worker(model=ScriptedModel([finish("done")]), tools=[odd.server])("x")
     child = next(int(line.split()[1]) for line in odd.lines() if line.startswith("child"))
@@ -233,7 +238,7 @@ def test_mcp_server_child_processes_end_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_forked_child_has_no_open_mcp_server(tmp_path: Path) -> None:
+def test_forked_child_process_reports_mcp_server_as_not_open(tmp_path: Path) -> None:
     lines = """
 with server:
     asyncio.run(server.tools())
@@ -252,7 +257,7 @@ with server:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_forked_child_can_leave_mcp_block_and_continue(tmp_path: Path) -> None:
+def test_forked_child_process_leaves_mcp_block_and_calls_server_again(tmp_path: Path) -> None:
     lines = """
 def work():
     model = ScriptedModel([call('echo', text='a'), finish('done')])
@@ -322,12 +327,12 @@ def rude(status: int) -> Iterator[str]:
             server.shutdown()
 
 
-def test_mcp_session_that_does_not_end_delays_no_run() -> None:
+def test_mcp_session_that_does_not_close_does_not_delay_run() -> None:
     with rude(200) as address, waiting_for_nothing():
         assert Worker(model=ScriptedModel([finish("done")]), tools=[MCPServer(address)])("x") == "done"
 
 
-def test_mcp_url_keys_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_mcp_url_secrets_are_not_in_logs(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with rude(200) as address, waiting_for_nothing():
         keyed = address.replace("://", "://me:zebrapass@") + "/9b1a4c0e-77d1-zebra-3f2a?token=zebratoken"
@@ -336,14 +341,14 @@ def test_mcp_url_keys_are_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
     assert "zebra" not in caplog.text
 
 
-def test_mcp_rejected_call_reports_http_status() -> None:
+def test_mcp_rejected_call_error_contains_http_status() -> None:
     with rude(200) as address, waiting_for_nothing():
         model = ScriptedModel([calling("busy"), finish("done")])
         run = Worker(model=model, tools=[MCPServer(address)]).run("x")
     assert results(run) == ["Tool error: ServerError: Server returned an error response (HTTP status 503)"]
 
 
-def test_mcp_url_that_is_a_key_is_not_pinned_or_shown(tmp_path: Path) -> None:
+def test_mcp_url_secret_is_redacted_in_lock_file_and_error(tmp_path: Path) -> None:
     key, lock = "9b1a4c0e-77d1-zebra-3f2a", tmp_path / "mcp.lock"
     with rude(200) as address, waiting_for_nothing():
         Worker(model=ScriptedModel([finish("done")]), tools=[MCPServer(f"{address}/{key}", pin=lock)])("x")
@@ -356,9 +361,9 @@ def test_mcp_url_that_is_a_key_is_not_pinned_or_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("status", "words"),
-    [(401, "HTTP status 401.*check the key in `headers`"), (404, "HTTP status 404.*check the path of the address")],
+    [(401, "HTTP status 401.*Check the key in `headers`"), (404, "HTTP status 404.*Check the path of the URL")],
 )
-def test_mcp_rejecting_url_reports_http_status(status: int, words: str) -> None:
+def test_mcp_rejected_connection_error_contains_http_status(status: int, words: str) -> None:
     with rude(status) as address, pytest.raises(AcornError, match=words):
         Worker(model=ScriptedModel([]), tools=[MCPServer(address)])("x")
 
@@ -377,12 +382,12 @@ async def asks_later(name: str, arguments: dict[str, Any]) -> bool:
         ("ftp://example.com/mcp", {}, "must be a command or an `http` or `https` URL"),
         ("http://[::1", {}, "must be a command or an `http` or `https` URL"),
         ("http://", {}, "must be a command or an `http` or `https` URL"),
-        ("time", {"env": {"API_TOKEN": "zebratoken", "DEPTH": 1}}, "'DEPTH' has a `int`"),
+        ("time", {"env": {"API_TOKEN": "zebratoken", "DEPTH": 1}}, "the value of 'DEPTH' has the type `int`"),
         ("time", {"env": "zebra"}, "must be a dict of strings, got a `str`"),
         (
             "http://a/mcp",
             {"headers": {"Authorization": "Bearer zebra\n"}},
-            "without line ends, but 'Authorization' has a",
+            "without line ends, but the value of 'Authorization' contains a line end",
         ),
         ("http://a/mcp", {"auth": "zebra"}, "got a `str`. Set a key with `headers="),
         ("time", {"cwd": "nowhere-at-all"}, "`cwd` .* must be an existing folder, got 'nowhere-at-all'"),
@@ -394,7 +399,7 @@ async def asks_later(name: str, arguments: dict[str, Any]) -> bool:
         ("time", {"approve": asks_later}, "`approve` .* sync function of name and arguments"),
     ],
 )
-def test_mcp_errors_are_shown_without_keys(server: str, options: dict[str, Any], words: str) -> None:
+def test_mcp_error_secrets_are_redacted(server: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(DeclarationError, match=words) as caught:
         MCPServer(server, **options)
     assert "zebra" not in str(caught.value)
@@ -406,7 +411,7 @@ def test_mcp_command_with_arguments_raises_with_advice() -> None:
 
 
 @pytest.mark.parametrize("file", ["quick.py", "odd.py"])
-def test_on_human_failure_reaches_run_but_not_mcp_server(tmp_path: Path, file: str) -> None:
+def test_on_human_failure_is_in_tool_error_but_not_sent_to_mcp_server(tmp_path: Path, file: str) -> None:
     class Human(Worker):
         def on_human(self, request: Request) -> Any:
             raise RuntimeError("zebra")
@@ -419,7 +424,7 @@ def test_on_human_failure_reaches_run_but_not_mcp_server(tmp_path: Path, file: s
 
 
 @pytest.mark.parametrize("file", ["quick.py", "odd.py"])
-def test_lone_surrogate_in_mcp_response_keeps_session(tmp_path: Path, file: str) -> None:
+def test_lone_surrogate_in_mcp_answer_is_replaced_and_session_continues(tmp_path: Path, file: str) -> None:
     class Human(Worker):
         def on_human(self, request: Request) -> Any:
             return {"name": "a\ud800b"}
@@ -432,7 +437,7 @@ def test_lone_surrogate_in_mcp_response_keeps_session(tmp_path: Path, file: str)
     ]
 
 
-def test_mcp_choices_with_hidden_text_are_not_offered(tmp_path: Path) -> None:
+def test_mcp_choices_with_hidden_characters_are_rejected_before_on_human(tmp_path: Path) -> None:
     asked: list[Request] = []
 
     class Human(Worker):
@@ -445,7 +450,7 @@ def test_mcp_choices_with_hidden_text_are_not_offered(tmp_path: Path) -> None:
     server = MCPServer(sys.executable, [str(tmp_path / "quick.py"), str(tmp_path / "diary")])
     model = ScriptedModel([calling("ask"), finish("done")])
     (result,) = results(Human(model=model, tools=[server]).run("x"))
-    assert "hides characters that nobody can see in the choices" in result
+    assert "the choices of the server's form contain invisible characters" in result
     assert not asked
 
 
@@ -458,7 +463,9 @@ def test_mcp_choices_with_hidden_text_are_not_offered(tmp_path: Path) -> None:
     ],
     ids=["unseen", "of no kind", "cut off"],
 )
-def test_mcp_default_that_was_not_shown_is_not_sent(tmp_path: Path, honest: str, hostile: str, sent: str) -> None:
+def test_mcp_default_not_displayed_in_question_is_not_sent(
+    tmp_path: Path, honest: str, hostile: str, sent: str
+) -> None:
     class Human(Worker):
         def on_human(self, request: Request) -> Any:
             return {"name": "Ada"}

@@ -135,7 +135,7 @@ def text(result: Any) -> str:
     return "".join(block.text for block in result.content)
 
 
-def test_mcp_serve_lists_modules_by_class(session: Session) -> None:
+def test_mcp_serve_lists_modules_as_tools(session: Session) -> None:
     tools = {tool.name: tool for tool in session.wait(session.client.list_tools()).tools}
     assert list(tools) == ["deep_thought", *(name.lower() for name in NAMES[1:])]
     deep = tools["deep_thought"]
@@ -146,7 +146,7 @@ def test_mcp_serve_lists_modules_by_class(session: Session) -> None:
     assert tools["nothing"].output_schema is None
 
 
-def test_mcp_serve_call_is_run_and_stdout_has_only_protocol(session: Session) -> None:
+def test_mcp_serve_call_runs_module_and_writes_only_protocol_to_stdout(session: Session) -> None:
     result = session.call("deep_thought", question="What is it?")
     assert not result.is_error
     assert result.structured_content == {"answer": "it, looked up, '' read", "depth": 3}
@@ -157,17 +157,17 @@ def test_mcp_serve_call_is_run_and_stdout_has_only_protocol(session: Session) ->
     assert "a child that prints" in said
 
 
-def test_mcp_serve_plain_output_is_text_and_data(session: Session) -> None:
+def test_mcp_serve_plain_output_is_returned_as_text_and_structured_content(session: Session) -> None:
     result = session.call("shout", result="hello")
     assert (text(result), result.structured_content) == ("LOUD", {"result": "LOUD"})
 
 
-def test_mcp_serve_lone_surrogate_keeps_session(session: Session) -> None:
+def test_mcp_serve_lone_surrogate_is_replaced_in_result(session: Session) -> None:
     result = session.call("halving", result="x")
     assert (text(result), result.structured_content) == ("a\ufffdb", {"result": "a\ufffdb"})
 
 
-def test_mcp_serve_output_schema_is_object_with_data_names(session: Session) -> None:
+def test_mcp_serve_output_schema_is_object_with_output_field_names(session: Session) -> None:
     tools = {tool.name: tool for tool in session.wait(session.client.list_tools()).tools}
     promised = tools["ancestry"].output_schema
     assert promised["type"] == "object"  # Clients require this, also of a recursive model.
@@ -181,13 +181,13 @@ def test_mcp_serve_output_schema_is_object_with_data_names(session: Session) -> 
     ("name", "words"),
     [("rounding", "`rounding` returned `null`"), ("rewriting", "`rewriting` returned `In a word: it`")],
 )
-def test_mcp_serve_output_that_misses_schema_is_reported(session: Session, name: str, words: str) -> None:
+def test_mcp_serve_output_that_violates_schema_returns_error(session: Session, name: str, words: str) -> None:
     result = session.call(name, result="x")
     assert (result.is_error, result.structured_content) == (True, None)
     assert words in text(result)
 
 
-def test_mcp_serve_module_without_input_and_output_is_tool(session: Session) -> None:
+def test_mcp_serve_module_without_input_and_output_returns_done(session: Session) -> None:
     result = session.call("nothing")
     assert (text(result), result.structured_content, result.is_error) == ("Done.", None, False)
 
@@ -202,13 +202,15 @@ def test_mcp_serve_module_without_input_and_output_is_tool(session: Session) -> 
         ("unheard_of", {}, r"There is no tool `unheard_of`. There are: `deep_thought`"),
     ],
 )
-def test_mcp_serve_failure_is_tool_error(session: Session, name: str, arguments: dict[str, Any], words: str) -> None:
+def test_mcp_serve_failed_run_returns_tool_error(
+    session: Session, name: str, arguments: dict[str, Any], words: str
+) -> None:
     result = session.call(name, **arguments)
     assert result.is_error
     assert re.search(words, text(result))
 
 
-def test_mcp_serve_paused_run_says_so(session: Session) -> None:
+def test_mcp_serve_paused_run_returns_error_with_question(session: Session) -> None:
     result = session.call("waiting", result="x")
     assert result.is_error
     assert "is paused in its store and waits for human input" in text(result)
@@ -216,7 +218,7 @@ def test_mcp_serve_paused_run_says_so(session: Session) -> None:
     assert (session.folder / "runs.db").exists()
 
 
-def test_mcp_serve_reports_progress_on_request(session: Session) -> None:
+def test_mcp_serve_sends_progress_if_client_requests_progress(session: Session) -> None:
     heard: list[Any] = []
 
     async def progress(progress: float, total: float | None, message: str | None) -> None:
@@ -244,7 +246,7 @@ def test_mcp_serve_client_cancel_ends_run(session: Session) -> None:
     assert comes_true(lambda: diary.read_text() == "ended in step 1")
 
 
-def test_mcp_client_calls_mcp_serve(session: Session) -> None:
+def test_mcp_client_calls_module_served_by_mcp_serve(session: Session) -> None:
     class Asker(module[str, str]):
         """Ask."""
 
@@ -258,7 +260,7 @@ def test_mcp_client_calls_mcp_serve(session: Session) -> None:
 # The end
 
 
-def test_mcp_serve_ends_when_stdin_closes(tmp_path: Path) -> None:
+def test_mcp_serve_exits_with_0_when_stdin_closes(tmp_path: Path) -> None:
     process = start(tmp_path, TARGETS[1])
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, "")
@@ -266,7 +268,7 @@ def test_mcp_serve_ends_when_stdin_closes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way", ["command", "function"])
-def test_mcp_serve_ends_quietly_when_client_is_gone(tmp_path: Path, way: str) -> None:
+def test_mcp_serve_exits_with_0_and_no_output_when_client_disconnects(tmp_path: Path, way: str) -> None:
     words = ["-m", "acorn", "mcp", TARGETS[1]] if way == "command" else ["-c", QUIET]
     process = start_python(tmp_path, *words)
     assert process.stdin is not None
@@ -284,7 +286,7 @@ def test_mcp_serve_ends_quietly_when_client_is_gone(tmp_path: Path, way: str) ->
 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("http", [False, True])
-def test_mcp_serve_ends_cleanly_on_ctrl_c(tmp_path: Path, http: bool) -> None:
+def test_mcp_serve_exits_with_130_on_ctrl_c(tmp_path: Path, http: bool) -> None:
     process = start(tmp_path, TARGETS[1], *(["--http", "0"] if http else []))
     assert process.stderr is not None
     assert process.stdin is not None
@@ -315,14 +317,14 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     process.communicate()
 
 
-def test_mcp_serve_over_http(tmp_path: Path, address: str) -> None:
+def test_mcp_serve_over_http_returns_results_and_errors(tmp_path: Path, address: str) -> None:
     with Session(tmp_path, lambda: address) as session:
         assert text(session.call("shout", result="hello")) == "LOUD"
         assert session.call("failing", result="x").is_error
 
 
 @pytest.mark.parametrize("headers", [{"Host": "evil.example"}, {"Origin": "http://evil.example"}])
-def test_mcp_serve_rejects_other_host_or_origin(address: str, headers: dict[str, str]) -> None:
+def test_mcp_serve_rejects_foreign_host_or_origin_header(address: str, headers: dict[str, str]) -> None:
     host, _, path = address.removeprefix("http://").partition("/")
     connection = http.client.HTTPConnection(host, timeout=PATIENCE)
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
@@ -339,10 +341,10 @@ class Twin(module[str, str]):
     """One of two."""
 
 
-def test_mcp_serve_rejects_unservable_module_immediately(tmp_path: Path) -> None:
+def test_mcp_serve_with_invalid_modules_raises_immediately(tmp_path: Path) -> None:
     with pytest.raises(DeclarationError, match="needs at least one module"):
         serve()
-    with pytest.raises(DeclarationError, match="takes classes and instances of modules, got 5"):
+    with pytest.raises(DeclarationError, match="accepts only module classes and instances, got 5"):
         serve(5)  # type: ignore[arg-type]
     with pytest.raises(DeclarationError, match="Two modules of `serve` have the tool name `twin`"):
         serve(Twin, Twin())
@@ -350,7 +352,7 @@ def test_mcp_serve_rejects_unservable_module_immediately(tmp_path: Path) -> None
         serve(Twin, http=70000)
 
 
-def test_mcp_serve_names_port_in_use(address: str) -> None:
+def test_mcp_serve_with_port_in_use_raises_error_with_port(address: str) -> None:
     port = int(address.split(":")[2].split("/")[0])
     with pytest.raises(AcornError, match=f"Cannot use port {port} of 127.0.0.1"):
         serve(Twin, http=port)
@@ -363,7 +365,7 @@ def test_mcp_serve_names_port_in_use(address: str) -> None:
         ([TARGETS[1], "--http", "70000"], "Invalid value for '--http'"),
     ],
 )
-def test_mcp_serve_names_wrong_arguments(tmp_path: Path, words: list[str], said: str) -> None:
+def test_mcp_serve_with_wrong_arguments_exits_with_2(tmp_path: Path, words: list[str], said: str) -> None:
     process = start(tmp_path, *words)
     _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2

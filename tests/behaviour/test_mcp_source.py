@@ -71,7 +71,7 @@ def sent_tools(model: ScriptedModel) -> dict[str, Any]:
 # Calling
 
 
-def test_mcp_tools_are_called_like_any_tool(call: Call, script: Script, odd: Odd) -> None:
+def test_mcp_tools_are_sent_and_called_in_run(call: Call, script: Script, odd: Odd) -> None:
     model = script(calling("echo", text="hello"), finish("done"))
     run = call.run(Worker(model=model, tools=[odd.server]), "x")
     assert run.output == "done"
@@ -81,13 +81,13 @@ def test_mcp_tools_are_called_like_any_tool(call: Call, script: Script, odd: Odd
     assert echo["parameters"]["required"] == ["text"]
 
 
-def test_mcp_calls_of_one_response_run_concurrently(call: Call, script: Script, odd: Odd) -> None:
+def test_mcp_calls_of_one_response_return_all_results(call: Call, script: Script, odd: Odd) -> None:
     model = script(together(*[calling("echo", text=str(at)) for at in range(5)]), finish("done"))
     run = call.run(Worker(model=model, tools=[odd.server]), "x")
     assert results(run) == [f"echo: {at}" for at in range(5)]
 
 
-def test_mcp_names_that_providers_reject_are_mapped(call: Call, script: Script, odd: Odd) -> None:
+def test_mcp_tool_name_that_providers_reject_is_mapped_to_valid_name(call: Call, script: Script, odd: Odd) -> None:
     model = script(calling("read_file_v2", text="a"), finish("done"))
     assert results(call.run(Worker(model=model, tools=[odd.server]), "x")) == ["read.file/v2: a"]
 
@@ -109,12 +109,12 @@ def test_mcp_arguments_are_validated_before_call(call: Call, script: Script, odd
         ("dirty", "abcd\nnext\tline"),
     ],
 )
-def test_mcp_results_are_data_if_present(script: Script, odd: Odd, name: str, expected: str) -> None:
+def test_mcp_result_with_structured_data_is_sent_as_data(script: Script, odd: Odd, name: str, expected: str) -> None:
     model = script(calling(name), finish("done"))
     assert results(Worker(model=model, tools=[odd.server]).run("x")) == [expected]
 
 
-def test_mcp_images_and_audio_follow_text(call: Call, script: Script, odd: Odd) -> None:
+def test_mcp_images_and_audio_are_sent_after_text(call: Call, script: Script, odd: Odd) -> None:
     model = script(calling("mixed"), finish("done"))
     (content,) = results(call.run(Worker(model=model, tools=[odd.server]), "x"))
     assert [part["type"] for part in content] == ["text", "image_url", "input_audio"]
@@ -125,13 +125,13 @@ def test_mcp_images_and_audio_follow_text(call: Call, script: Script, odd: Odd) 
     assert "file:///b.txt" in content[0]["text"]
 
 
-def test_mcp_server_error_is_tool_error(call: Call, script: Script, odd: Odd) -> None:
+def test_mcp_server_error_returns_tool_error(call: Call, script: Script, odd: Odd) -> None:
     model = script(calling("fail", text="no such file"), finish("done"))
     run = call.run(Worker(model=model, tools=[odd.server]), "x")
     assert results(run) == ["Tool error: ServerError: no such file"]
 
 
-def test_mcp_error_in_data_is_read(script: Script, odd: Odd) -> None:
+def test_mcp_error_with_structured_data_returns_tool_error_with_data(script: Script, odd: Odd) -> None:
     model = script(calling("lament"), finish("done"))
     run = Worker(model=model, tools=[odd.server]).run("x")
     assert results(run) == ['Tool error: ServerError: {"code":"E42"}']
@@ -175,7 +175,7 @@ def test_mcp_concurrent_runs_share_open_server(odd: Odd) -> None:
 # Environment of a server
 
 
-def test_mcp_server_gets_only_given_environment(
+def test_mcp_server_receives_only_declared_environment(
     tmp_path: Path, script: Script, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "not for servers")
@@ -186,7 +186,7 @@ def test_mcp_server_gets_only_given_environment(
     assert "OPENAI_API_KEY" not in json.loads(given)
 
 
-def test_mcp_server_is_not_offered_sampling_or_missing_person(odd: Odd, script: Script) -> None:
+def test_mcp_server_without_on_human_is_offered_no_capabilities(odd: Odd, script: Script) -> None:
     model = script(calling("sample"), finish("done"))
     assert results(Worker(model=model, tools=[odd.server]).run("x")) == ["capabilities: []"]
 
@@ -194,7 +194,7 @@ def test_mcp_server_is_not_offered_sampling_or_missing_person(odd: Odd, script: 
 # Restrictions by the user
 
 
-def test_mcp_prefix_separates_names(call: Call, script: Script, odd: Odd, tmp_path: Path) -> None:
+def test_mcp_prefix_is_added_to_tool_names(call: Call, script: Script, odd: Odd, tmp_path: Path) -> None:
     @tool
     def echo(text: str) -> str:
         """Mine."""
@@ -207,7 +207,7 @@ def test_mcp_prefix_separates_names(call: Call, script: Script, odd: Odd, tmp_pa
     assert list(sent_tools(model)) == ["echo", "toy_echo", "toy_read_file_v2", "__finish__"]
 
 
-def test_mcp_server_cannot_replace_user_tool(call: Call, odd: Odd) -> None:
+def test_mcp_tool_named_like_user_tool_raises_tool_conflict_error(call: Call, odd: Odd) -> None:
     @tool
     def echo(text: str) -> str:
         """Mine."""
@@ -218,13 +218,13 @@ def test_mcp_server_cannot_replace_user_tool(call: Call, odd: Odd) -> None:
         call.run(agent, "x")
 
 
-def test_mcp_two_servers_with_same_names_suggest_prefix(tmp_path: Path) -> None:
+def test_mcp_servers_with_equal_tool_names_raise_error_that_suggests_prefix(tmp_path: Path) -> None:
     servers = [Odd(tmp_path / name, "paged").server for name in ("a", "b")]
     with pytest.raises(ToolConflictError, match=r"Tool 'echo' of `Worker` is defined twice.*`prefix`"):
         Worker(model=ScriptedModel([]), tools=servers)("x")
 
 
-def test_mcp_server_of_branch_cannot_replace_parents_tool(odd: Odd) -> None:
+def test_mcp_tool_of_branch_named_like_parent_tool_returns_tool_error(odd: Odd) -> None:
     class Inner(module[None, str]):
         """Look closer."""
 
@@ -244,7 +244,7 @@ def test_mcp_server_of_branch_cannot_replace_parents_tool(odd: Odd) -> None:
     assert results(run)[0].startswith("Tool error: ToolConflictError: Tool 'echo' of `Inner` is defined twice")
 
 
-def test_mcp_only_allowed_tools_are_included(odd: Odd, tmp_path: Path, script: Script) -> None:
+def test_mcp_allow_list_limits_sent_tools(odd: Odd, tmp_path: Path, script: Script) -> None:
     model = script(finish("done"))
     server = Odd(tmp_path / "diary", allow=["echo", "delete"]).server
     Worker(model=model, tools=[server]).run("x")
@@ -252,14 +252,14 @@ def test_mcp_only_allowed_tools_are_included(odd: Odd, tmp_path: Path, script: S
 
 
 @pytest.mark.parametrize("option", ["allow", "approve"])
-def test_mcp_unknown_allowed_name_raises_before_call(tmp_path: Path, option: str) -> None:
+def test_mcp_unknown_name_in_allow_list_raises_before_call(tmp_path: Path, option: str) -> None:
     class Human(Worker):
         def on_human(self, request: Request) -> Any:
             return True
 
     options: dict[str, Any] = {option: ["ecko"]}
     server = Odd(tmp_path / "diary", "paged", **options).server
-    with pytest.raises(AcornError, match=rf"`{option}` of the MCP server .* names `ecko`.*`echo`"):
+    with pytest.raises(AcornError, match=rf"`{option}` of the MCP server .* contains `ecko`.*`echo`"):
         Human(model=ScriptedModel([]), tools=[server])("x")
 
 
@@ -276,7 +276,7 @@ def test_mcp_call_with_approval_pauses_in_store(tmp_path: Path, script: Script) 
     assert odd.lines() == ["started", "started", 'called delete {"text": "all"}']
 
 
-def test_mcp_approval_can_be_function(call: Call, script: Script, tmp_path: Path) -> None:
+def test_mcp_approve_function_selects_calls_that_need_approval(call: Call, script: Script, tmp_path: Path) -> None:
     asked: list[Any] = []
 
     class Human(Worker):
@@ -295,14 +295,14 @@ def test_mcp_approval_can_be_function(call: Call, script: Script, tmp_path: Path
     assert results(run)[1] == "delete: one"
 
 
-def test_mcp_approval_without_person_raises_before_start(tmp_path: Path) -> None:
+def test_mcp_approval_without_on_human_or_store_raises_before_start(tmp_path: Path) -> None:
     odd = Odd(tmp_path / "diary", approve={"delete"})
     with pytest.raises(DeclarationError, match="need a person's approval, but no one can answer"):
         Worker(model=ScriptedModel([]), tools=[odd.server])("x")
     assert odd.lines() == []
 
 
-def test_mcp_pin_records_definitions_and_change_stops_next_run(tmp_path: Path) -> None:
+def test_mcp_pin_stores_definitions_and_rejects_changed_definition(tmp_path: Path) -> None:
     lock = tmp_path / "mcp.lock"
 
     def ask() -> Any:
@@ -313,19 +313,19 @@ def test_mcp_pin_records_definitions_and_change_stops_next_run(tmp_path: Path) -
     pinned = json.loads(lock.read_text())
     (known,) = pinned["servers"].values()
     assert list(known) == ["echo"]
-    with pytest.raises(AcornError, match=r"differ from those in") as caught:
+    with pytest.raises(AcornError, match=r"differ from the pinned tools in") as caught:
         ask()
     assert '-    "description": "Do echo 1.",' in str(caught.value)
     assert '+    "description": "Do echo 2.",' in str(caught.value)
 
 
-def test_mcp_unchanged_pinned_definitions_are_used(tmp_path: Path) -> None:
+def test_mcp_unchanged_pinned_definitions_are_accepted(tmp_path: Path) -> None:
     for _ in range(2):
         server = Odd(tmp_path / "diary", pin=tmp_path / "mcp.lock").server
         assert Worker(model=ScriptedModel([finish("done")]), tools=[server])("x") == "done"
 
 
-def test_mcp_new_tool_counts_as_change_of_pin(tmp_path: Path) -> None:
+def test_mcp_new_tool_with_pin_is_rejected(tmp_path: Path) -> None:
     lock = tmp_path / "mcp.lock"
     Worker(model=ScriptedModel([finish("done")]), tools=[Odd(tmp_path / "diary", pin=lock, allow=["echo"]).server])("x")
     with pytest.raises(AcornError, match=r'\+  "delete": \{'):
@@ -334,7 +334,7 @@ def test_mcp_new_tool_counts_as_change_of_pin(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("[]", "was not written by `pin`"), ("[" * 100_000, "the `pin` of an MCP server: maximum recursion depth")],
+    [("[]", "is not a pin file"), ("[" * 100_000, "the `pin` of an MCP server: maximum recursion depth")],
 )
 def test_mcp_invalid_lock_file_is_rejected(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "mcp.lock").write_text(text)
@@ -343,9 +343,9 @@ def test_mcp_invalid_lock_file_is_rejected(tmp_path: Path, text: str, words: str
         Worker(model=ScriptedModel([]), tools=[server])("x")
 
 
-def test_mcp_unwritable_lock_file_is_named(tmp_path: Path) -> None:
+def test_mcp_unwritable_lock_file_raises_error_with_path(tmp_path: Path) -> None:
     server = Odd(tmp_path / "diary", "paged", pin=tmp_path / "missing" / "mcp.lock").server
-    with pytest.raises(AcornError, match=r"missing/mcp.lock`, .* server: No such file or directory\.$"):
+    with pytest.raises(AcornError, match=r"missing/mcp.lock`, .* server: No such file or directory\. Use a file in"):
         Worker(model=ScriptedModel([]), tools=[server])("x")
 
 
@@ -367,7 +367,7 @@ def test_mcp_wrong_declaration_raises_immediately(options: dict[str, Any], words
         MCPServer("server", **options)
 
 
-def test_mcp_repr_shows_no_secret() -> None:
+def test_mcp_repr_contains_no_secret() -> None:
     server = MCPServer("https://me:secret@example.com/mcp?key=hidden", headers={"Authorization": "Bearer hidden"})
     assert repr(server) == "MCPServer('https://example.com/mcp')"
     assert "hidden" not in str(vars(server))
@@ -378,7 +378,7 @@ def test_mcp_repr_shows_no_secret() -> None:
 # Hostile servers
 
 
-def test_mcp_hidden_text_in_descriptions_is_made_visible_and_short(tmp_path: Path, script: Script) -> None:
+def test_mcp_hidden_text_in_descriptions_is_made_visible_and_shortened(tmp_path: Path, script: Script) -> None:
     model = script(finish("done"))
     Worker(model=model, tools=[Odd(tmp_path / "diary", "poisoned", max_description=200).server])("x")
     add = sent_tools(model)["add"]["description"]
@@ -412,7 +412,7 @@ def test_mcp_long_names_stay_distinct(tmp_path: Path, script: Script) -> None:
     assert names[0] != names[1]
 
 
-def test_mcp_endless_result_is_cut(odd: Odd, script: Script) -> None:
+def test_mcp_long_result_is_cut_off(odd: Odd, script: Script) -> None:
     model = script(calling("long"), finish("done"))
     (result,) = results(Worker(model=model, tools=[odd.server]).run("x"))
     assert result.endswith("[cut off after 100000 of 1000000 characters]")
@@ -440,7 +440,7 @@ def test_mcp_server_output_does_not_reach_terminal(
 # Failures
 
 
-def test_mcp_server_dying_in_call_is_tool_error_and_next_call_reconnects(
+def test_mcp_server_that_dies_during_call_returns_tool_error_and_next_call_reconnects(
     call: Call, script: Script, tmp_path: Path
 ) -> None:
     odd = Odd(tmp_path / "diary")
@@ -469,27 +469,29 @@ def test_mcp_server_that_died_between_calls_is_restarted(tmp_path: Path, script:
     [
         ("broken", r"The MCP server `python.*`.*It wrote:\n.*\nImportError: no module named `secret_sauce`"),
         ("silent", r"did not answer within 0.5 s"),
-        ("shapeless", r"is not as MCP has it: tools.0.inputSchema.type: Field required\)\."),
+        ("shapeless", r"does not follow the MCP specification: tools.0.inputSchema.type: Field required\)\."),
     ],
 )
-def test_mcp_server_that_does_not_open_reports_why(call: Call, tmp_path: Path, variant: str, words: str) -> None:
+def test_mcp_server_that_fails_to_start_raises_error_with_reason(
+    call: Call, tmp_path: Path, variant: str, words: str
+) -> None:
     options: dict[str, Any] = {"connect_timeout": 0.5} if variant == "silent" else {}
     agent = Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", variant, **options).server])
     with pytest.raises(AcornError, match=f"(?s){words}"):
         call.run(agent, "x")
 
 
-def test_mcp_missing_command_is_named(call: Call) -> None:
+def test_mcp_missing_command_raises_error_with_command(call: Call) -> None:
     with pytest.raises(AcornError, match=r"`mcp-server-nowhere` cannot be started. Check its name"):
         call.run(Worker(model=ScriptedModel([]), tools=[MCPServer("mcp-server-nowhere")]), "x")
 
 
-def test_mcp_unreachable_url_is_named(call: Call) -> None:
+def test_mcp_unreachable_url_raises_error_with_url(call: Call) -> None:
     with pytest.raises(AcornError, match=r"`http://127.0.0.1:9/mcp` cannot be reached"):
         call.run(Worker(model=ScriptedModel([]), tools=[MCPServer("http://127.0.0.1:9/mcp")]), "x")
 
 
-def test_mcp_silent_call_is_cancelled_after_timeout(call: Call, script: Script, tmp_path: Path) -> None:
+def test_mcp_call_without_response_is_cancelled_after_timeout(call: Call, script: Script, tmp_path: Path) -> None:
     def hurry(seconds: float) -> tuple[Odd, Run[Any], float] | None:
         odd = Odd(tmp_path / f"diary {seconds}", timeout=seconds)
         model = script(calling("hang"), finish("done"))
@@ -502,7 +504,7 @@ def test_mcp_silent_call_is_cancelled_after_timeout(call: Call, script: Script, 
     assert comes_true(lambda: "cancelled hang" in odd.lines())
 
 
-def test_mcp_progress_reaches_caller(call: Call, script: Script, tmp_path: Path) -> None:
+def test_mcp_progress_is_passed_to_on_progress(call: Call, script: Script, tmp_path: Path) -> None:
     heard: list[Any] = []
     odd = Odd(tmp_path / "diary", on_progress=lambda *told: heard.append(told))
     model = script(calling("report"), finish("done"))
@@ -514,7 +516,7 @@ def test_mcp_progress_reaches_caller(call: Call, script: Script, tmp_path: Path)
 # Cancellation
 
 
-def test_cancelling_async_run_reaches_mcp_server(odd: Odd) -> None:
+def test_cancelling_async_run_cancels_mcp_call(odd: Odd) -> None:
     before = odd.lines().count("cancelled hang")
 
     async def main() -> None:
@@ -532,7 +534,7 @@ def test_cancelling_async_run_reaches_mcp_server(odd: Odd) -> None:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_reaches_mcp_server(odd: Odd) -> None:
+def test_ctrl_c_cancels_mcp_call(odd: Odd) -> None:
     before, called = odd.lines().count("cancelled hang"), odd.lines().count("called hang {}")
 
     def interrupt() -> None:
@@ -559,7 +561,7 @@ def test_ctrl_c_reaches_mcp_server(odd: Odd) -> None:
         (None, "cancel None"),
     ],
 )
-def test_mcp_elicitation_asks_on_human(call: Call, script: Script, odd: Odd, answer: Any, said: str) -> None:
+def test_mcp_elicitation_calls_on_human(call: Call, script: Script, odd: Odd, answer: Any, said: str) -> None:
     asked: list[Request] = []
 
     class Human(Worker):
@@ -576,7 +578,7 @@ def test_mcp_elicitation_asks_on_human(call: Call, script: Script, odd: Odd, ans
     assert request.run_id == run.id
 
 
-def test_mcp_unfitting_elicitation_answer_is_not_sent(script: Script, odd: Odd) -> None:
+def test_mcp_elicitation_with_invalid_answer_returns_tool_error(script: Script, odd: Odd) -> None:
     class Human(Worker):
         async def on_human(self, request: Request) -> Any:
             return "green"
@@ -587,7 +589,7 @@ def test_mcp_unfitting_elicitation_answer_is_not_sent(script: Script, odd: Odd) 
     assert "expected one of" in result
 
 
-def test_mcp_elicitation_uses_shown_defaults(call: Call, script: Script, odd: Odd) -> None:
+def test_mcp_elicitation_defaults_are_in_question_and_answer(call: Call, script: Script, odd: Odd) -> None:
     asked: list[str] = []
 
     class Human(Worker):
@@ -611,7 +613,7 @@ def test_mcp_elicitation_uses_shown_defaults(call: Call, script: Script, odd: Od
         ("both", None, None, {"colour": "#f00", "size": "S"}),
     ],
 )
-def test_mcp_elicitation_shows_choices(
+def test_mcp_elicitation_choices_are_in_request(
     script: Script, odd: Odd, form: str, question: str | None, choices: Any, answer: Any
 ) -> None:
     asked: list[Request] = []
@@ -637,7 +639,7 @@ def test_mcp_elicitation_without_on_human_is_declined(call: Call, script: Script
 # Over HTTP
 
 
-def test_mcp_lost_session_is_started_again_and_call_repeated(script: Script, tmp_path: Path) -> None:
+def test_mcp_lost_session_is_reopened_and_call_is_repeated(script: Script, tmp_path: Path) -> None:
     port, diary = free_port(), tmp_path / "diary.txt"
     up: list[Any] = [over_http(diary, port, "old")]
     up[0].__enter__()
@@ -675,7 +677,7 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, int]]:
         yield diary, port
 
 
-def test_mcp_http_server_works_like_process(call: Call, script: Script, web: tuple[Path, int]) -> None:
+def test_mcp_http_server_returns_text_media_and_errors(call: Call, script: Script, web: tuple[Path, int]) -> None:
     server = MCPServer(f"http://127.0.0.1:{web[1]}/mcp", headers={"X-Test": "yes"})
     model = script(together(calling("echo", text="a"), calling("picture")), calling("fail", text="bad"), finish("done"))
     run = call.run(Worker(model=model, tools=[server]), "x")
@@ -699,7 +701,7 @@ def test_mcp_headers_and_auth_are_sent_with_every_request(script: Script, web: t
     assert set(seen) == {"yes"}
 
 
-def test_cancelling_reaches_mcp_http_server(web: tuple[Path, int]) -> None:
+def test_cancelling_run_cancels_call_of_mcp_http_server(web: tuple[Path, int]) -> None:
     diary = web[0]
     server = MCPServer(f"http://127.0.0.1:{web[1]}/mcp")
 
@@ -716,7 +718,7 @@ def test_cancelling_reaches_mcp_http_server(web: tuple[Path, int]) -> None:
 
 
 @pytest.mark.parametrize(("way", "variant"), [("sync", ""), ("async", "old")])
-def test_mcp_http_server_dying_is_tool_error_and_restarted_server_is_used(
+def test_mcp_http_server_that_dies_returns_tool_error_and_restarted_server_is_used(
     script: Script, tmp_path: Path, way: str, variant: str
 ) -> None:
     port, diary = free_port(), tmp_path / "diary.txt"
@@ -759,7 +761,7 @@ def test_mcp_server_abandoned_while_opening_is_closed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variant", ["", "old"], ids=["newer", "older"])
-def test_mcp_session_ended_between_runs_is_started_again(script: Script, tmp_path: Path, variant: str) -> None:
+def test_mcp_session_ended_between_runs_is_reopened(script: Script, tmp_path: Path, variant: str) -> None:
     port, diary = free_port(), tmp_path / "diary.txt"
     server = MCPServer(f"http://127.0.0.1:{port}/mcp")
     with server:
@@ -785,7 +787,7 @@ def test_mcp_server_added_in_step_raises_with_advice(tmp_path: Path) -> None:
         Late(model=ScriptedModel([]))("x")
 
 
-def test_agent_as_context_manager_keeps_mcp_server_open(tmp_path: Path, script: Script) -> None:
+def test_agent_as_context_manager_starts_mcp_server_once(tmp_path: Path, script: Script) -> None:
     odd = Odd(tmp_path / "diary")
     model = script(calling("echo", text="a"), finish("one"), calling("echo", text="b"), finish("two"))
     agent = Worker(model=model, tools=[odd.server])

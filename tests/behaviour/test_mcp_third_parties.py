@@ -41,7 +41,7 @@ def clock() -> Iterator[MCPServer]:
         yield server
 
 
-def test_mcp_time_server_reports_time_and_errors(call: Call, script: Script, clock: MCPServer) -> None:
+def test_mcp_time_server_returns_time_and_errors(call: Call, script: Script, clock: MCPServer) -> None:
     model = script(
         calling("convert_time", source_timezone="UTC", time="12:00", target_timezone="Asia/Tokyo"),
         calling("get_current_time", timezone="Nowhere/None"),
@@ -54,7 +54,7 @@ def test_mcp_time_server_reports_time_and_errors(call: Call, script: Script, clo
     assert unfit.startswith("Tool error: argument `timezone` is missing, expected string")
 
 
-def test_mcp_servers_work_concurrently_in_branches(call: Call, script: Script, clock: MCPServer) -> None:
+def test_mcp_servers_are_called_concurrently_in_branches(call: Call, script: Script, clock: MCPServer) -> None:
     class Traveller(module[None, str]):
         """Go somewhere."""
 
@@ -76,7 +76,7 @@ def test_mcp_servers_work_concurrently_in_branches(call: Call, script: Script, c
     assert [branch.output for branch in run.branches] == ["there", "there"]
 
 
-def test_mcp_git_server_reads_repository(tmp_path: Path, script: Script) -> None:
+def test_mcp_git_server_returns_repository_data(tmp_path: Path, script: Script) -> None:
     for words in (
         ["init", "-q"],
         ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "begun", "--allow-empty"],
@@ -111,7 +111,7 @@ class Person(Worker):
 
 
 @needs_node
-def test_mcp_everything_server_works_over_stdio(call: Call, everything: str) -> None:
+def test_mcp_everything_server_over_stdio_returns_results(call: Call, everything: str) -> None:
     heard: list[Any] = []
     server = MCPServer(everything, ["stdio"], on_progress=lambda *told: heard.append(told))
     model = ScriptedModel([
@@ -146,7 +146,7 @@ def served(everything: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @needs_node
-def test_mcp_everything_server_over_http_survives_kill_during_call(everything: str) -> None:
+def test_mcp_everything_server_killed_during_call_returns_tool_error(everything: str) -> None:
     port = free_port()
     server = MCPServer(f"http://127.0.0.1:{port}/mcp")
     begun = asyncio.Event()

@@ -115,22 +115,22 @@ WRONG_VALUES = [
 
 
 @pytest.mark.parametrize(("make", "words"), WRONG_VALUES, ids=[words for _, words in WRONG_VALUES])
-def test_media_rejects_other_values_with_message(make: Any, words: str) -> None:
+def test_media_with_unsupported_value_is_rejected_with_message(make: Any, words: str) -> None:
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
         make()
 
 
-def test_media_accepts_data_url_in_capitals_with_newline() -> None:
+def test_media_from_uppercase_data_url_with_newline_is_accepted() -> None:
     data = base64.b64encode(PNG).decode()
     assert Image.from_url(f"DATA:IMAGE/PNG;BASE64,{data}\n") == Image.from_bytes(PNG)
 
 
-def test_media_type_accepts_server_spelling() -> None:
+def test_media_type_is_normalized_to_lowercase_without_parameters() -> None:
     assert File.from_bytes(b"Notes", "Text/Plain; charset=utf-8") == File.from_bytes(b"Notes", "text/plain")
     assert Image.from_url("https://example.org/oak", "IMAGE/PNG").media_type == "image/png"
 
 
-def test_media_is_immutable_and_repr_has_no_data() -> None:
+def test_media_is_immutable_and_repr_contains_no_data() -> None:
     photo = Image.from_bytes(PNG, name="oak.png")
     assert repr(photo) == "Image(image/png, 99 bytes, 'oak.png')"
     with pytest.raises(AttributeError, match="cannot be changed"):
@@ -162,7 +162,7 @@ def test_media_field_rejects_path(call: Call, script: Script) -> None:
 # Requests
 
 
-def test_media_placeholders_are_numbered_and_parts_follow_in_order(call: Call, script: Script) -> None:
+def test_media_placeholders_are_numbered_and_content_parts_are_in_equal_order(call: Call, script: Script) -> None:
     model = script(DONE)
     more = [Audio.from_bytes(WAV, name="song.wav"), PDF, "https://example.org/elm.png"]
     call.run(Botanist(model=model), photo=Image.from_bytes(PNG, name="cat.png"), more=more)
@@ -184,7 +184,7 @@ def test_media_placeholders_are_numbered_and_parts_follow_in_order(call: Call, s
     assert content[4]["image_url"] == {"url": "https://example.org/elm.png"}
 
 
-def test_tool_can_return_media_anywhere(call: Call, script: Script) -> None:
+def test_media_nested_in_tool_result_is_sent_as_content_part(call: Call, script: Script) -> None:
     model = script(calling("shoot", place="wood"), DONE)
     run = call.run(Botanist(model=model))
     tool_message, beside = model.requests[1].messages[3:]
@@ -196,7 +196,7 @@ def test_tool_can_return_media_anywhere(call: Call, script: Script) -> None:
 
 
 @pytest.mark.live_objects
-def test_media_data_string_is_shared(call: Call, script: Script) -> None:
+def test_media_data_string_object_is_shared_by_all_requests(call: Call, script: Script) -> None:
     photo = Image.from_bytes(PNG)
     data = photo.__acorn_part__()["image_url"]["url"]
 
@@ -210,7 +210,7 @@ def test_media_data_string_is_shared(call: Call, script: Script) -> None:
         assert urls(messages)[0] is data
 
 
-def test_branch_inherits_media_and_has_its_own(call: Call, script: Script) -> None:
+def test_branch_request_contains_media_of_parent_and_branch(call: Call, script: Script) -> None:
     class Closer(module[Question, Answer]):
         """Look closer."""
 
@@ -223,7 +223,7 @@ def test_branch_inherits_media_and_has_its_own(call: Call, script: Script) -> No
     assert urls(model.requests[1].messages) == [by_path_url(PNG), by_path_url(ELM), by_path_url(ELM)]
 
 
-def test_thread_carries_media_parts_beside_text(script: Script) -> None:
+def test_thread_format_sends_media_parts_after_document(script: Script) -> None:
     class Threaded(Botanist):
         history_format = "thread"
 
@@ -238,7 +238,9 @@ def test_thread_carries_media_parts_beside_text(script: Script) -> None:
 # Base64 is hidden
 
 
-def test_base64_is_not_counted_or_shown(caplog: pytest.LogCaptureFixture, script: Script) -> None:
+def test_media_base64_is_not_counted_as_tokens_or_in_repr_and_logs(
+    caplog: pytest.LogCaptureFixture, script: Script
+) -> None:
     heard: list[Any] = []
     large = PNG * 3000
 
@@ -265,7 +267,7 @@ class Kept(module[Question, Answer]):
     max_steps = 9
 
 
-def test_record_holds_media_data_once(call: Call, script: Script) -> None:
+def test_run_record_stores_media_data_once(call: Call, script: Script) -> None:
     run = call.run(Kept(model=script(calling("shoot"), DONE)), photo=PNG, more=[PNG, PDF])
     text = run.to_json()
     assert text.count(by_path_url(PNG).partition(",")[2]) == 1
@@ -282,7 +284,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return MemoryStore() if request.param == "memory" else SQLiteStore(tmp_path / "runs.db")
 
 
-def test_store_keeps_media_data_once_until_unused(store: Any, tmp_path: Path) -> None:
+def test_store_holds_media_data_once_until_last_run_is_deleted(store: Any, tmp_path: Path) -> None:
     for name in ("a", "b"):
         model = ScriptedModel([calling("shoot"), calling("shoot", place="there"), DONE])
         Kept(model=model, store=store).using(run_id=name)(photo=PNG)
@@ -303,7 +305,7 @@ def test_store_keeps_media_data_once_until_unused(store: Any, tmp_path: Path) ->
     assert store.media([*raw]) == {}
 
 
-def test_interrupted_run_resumes_with_media(store: Any) -> None:
+def test_interrupted_run_with_media_is_resumed(store: Any) -> None:
     stops = [KeyboardInterrupt(), None]
 
     @tool
@@ -334,7 +336,7 @@ def test_interrupted_run_resumes_with_media(store: Any) -> None:
         agent.using(run_id="r")(photo=ELM)
 
 
-def test_text_like_blob_reference_stays_text(store: Any) -> None:
+def test_input_that_looks_like_blob_reference_is_stored_unchanged(store: Any) -> None:
     class Odd(module):
         initial_input = dict[str, Any]
         final_output = ["answer"]
@@ -345,7 +347,7 @@ def test_text_like_blob_reference_stays_text(store: Any) -> None:
     assert found == {"result": odd}
 
 
-def test_conversation_with_media_continues_and_can_be_compacted() -> None:
+def test_conversation_with_media_is_continued_and_compacted() -> None:
     class Short(Botanist):
         compact_at = 1
 
@@ -364,7 +366,7 @@ def _next(request: Any) -> Reply:
 # Rejections
 
 
-def test_too_much_media_for_request_is_rejected_by_name(call: Call, script: Script) -> None:
+def test_media_beyond_size_limit_is_rejected_with_name(call: Call, script: Script) -> None:
     class Tight(Botanist):
         max_media_bytes = 150
 
@@ -386,8 +388,8 @@ def test_max_media_bytes_default_is_twenty_megabytes(script: Script) -> None:
 
 
 @pytest.mark.parametrize("kind", [list[Image], Image, Question, dict[str, File]])
-def test_output_with_image_is_rejected(kind: Any) -> None:
-    with pytest.raises(DeclarationError, match=r"`Maker\.final_output` is written by the model, which cannot make"):
+def test_output_schema_with_image_is_rejected(kind: Any) -> None:
+    with pytest.raises(DeclarationError, match=r"`Maker\.final_output` .*, but the model generates this value"):
         type("Maker", (module,), {"final_output": kind})
 
     def publish(photo: kind) -> str:
@@ -395,15 +397,19 @@ def test_output_with_image_is_rejected(kind: Any) -> None:
         return "shown"
 
     publish.__annotations__["photo"] = kind
-    with pytest.raises(DeclarationError, match=r"The input of the tool `.*publish` is written by the model"):
+    with pytest.raises(
+        DeclarationError, match=r"The input of the tool `.*publish` .*, but the model generates this value"
+    ):
         type("Maker", (module,), {"tools": [publish]})
 
 
-def test_agent_with_image_input_as_tool_is_rejected(script: Script) -> None:
+def test_agent_tool_with_image_input_is_rejected(script: Script) -> None:
     model = script()
     for attributes in ({"tools": [Botanist]}, {"branches": {"look": Botanist}}):
         parent: Any = type("Parent", (module,), {**attributes, "final_output": Answer, "max_steps": 2})
-        with pytest.raises(DeclarationError, match=r"The input of `Botanist`, which is .*`photo` is an image"):
+        with pytest.raises(
+            DeclarationError, match=r"The input of `Botanist`, which is .* contains an image in `photo`"
+        ):
             parent(model=model)()
     assert not model.requests
 
@@ -433,6 +439,6 @@ def test_media_from_wrong_value_raises_with_advice(make: Callable[[], Any], word
         make()
 
 
-def test_path_given_to_media_field_raises_with_advice() -> None:
+def test_path_passed_to_media_field_raises_with_advice() -> None:
     with pytest.raises(ValidationError, match=r"For a file, use `acorn.Image.from_path\(...\)`"):
         TypeAdapter(Image).validate_python(Path("cat.png"))

@@ -24,14 +24,14 @@ class Agent(module):
     final_output = [("answer", str)]
 
 
-def test_model_dict_passed_as_input_hides_key() -> None:
+def test_model_dict_passed_as_input_raises_error_with_redacted_key() -> None:
     with pytest.raises(InputError, match=r"'api_key': '\*\*\*'") as caught:
         Agent(model=SECRET)(question=SECRET)
     assert "canary" not in str(caught.value)
 
 
 @pytest.mark.parametrize("history", [SECRET, [SECRET]])
-def test_model_dict_passed_as_history_hides_key(history: Any) -> None:
+def test_model_dict_passed_as_history_raises_error_without_key(history: Any) -> None:
     with pytest.raises(InputError, match=r"'api_key': '\*\*\*'") as caught:
         Agent(model=SECRET).using(history=history)
     assert "canary" not in str(caught.value)
@@ -40,13 +40,13 @@ def test_model_dict_passed_as_history_hides_key(history: Any) -> None:
 @pytest.mark.parametrize(
     "model", [[["sk-secret-canary"]], [5, "sk-secret-canary"], b"sk-secret-canary", {"sk-secret-canary"}]
 )
-def test_api_key_passed_as_model_is_hidden(model: Any) -> None:
+def test_api_key_passed_as_model_raises_error_without_key(model: Any) -> None:
     with pytest.raises(DeclarationError) as caught:
         Agent(model=model)
     assert "canary" not in str(caught.value)
 
 
-def test_misspelled_attribute_with_class_warns() -> None:
+def test_misspelled_attribute_with_class_value_warns() -> None:
     with pytest.warns(UserWarning, match="`Wrong.final_outptu` .* Did you mean `final_output`"):
         type("Wrong", (module,), {"final_outptu": Question, "__module__": __name__})
 
@@ -69,7 +69,7 @@ def test_unrelated_methods_and_nested_classes_do_not_warn() -> None:
     assert Fine.Model().tools == 1
 
 
-def test_field_can_be_named_self(call: Call) -> None:
+def test_input_field_named_self_is_accepted(call: Call) -> None:
     class Selfish(module):
         initial_input = ["self"]
         final_output = [("answer", str)]
@@ -89,7 +89,7 @@ def test_hook_that_is_not_a_method_raises_before_model_call() -> None:
     assert model.requests == []
 
 
-def test_wrong_role_in_prior_history_raises_with_index() -> None:
+def test_wrong_role_in_prior_history_raises_error_with_index() -> None:
     class Plain(module[None, bool]):
         """Plain."""
 
@@ -99,7 +99,7 @@ def test_wrong_role_in_prior_history_raises_with_index() -> None:
 
 
 @pytest.mark.parametrize("model", ["local/nope", {"model": "local/smollm2", "bogus": 1}])
-def test_unknown_local_model_raises_with_class_and_attribute(model: object) -> None:
+def test_unknown_local_model_raises_error_with_class_and_attribute(model: object) -> None:
     class Plain(module[None, bool]):
         """Plain."""
 

@@ -85,7 +85,7 @@ class Listener(module[Heard, Answer]):
     max_steps = 2
 
 
-def test_model_that_cannot_take_media_is_skipped(call: Call, script: Script) -> None:
+def test_model_without_support_for_media_is_skipped(call: Call, script: Script) -> None:
     run = call.run(Listener(model=[CLAUDE, script(DONE, name="b")]), song=SONG)
     assert run.output == Answer(text="done")
     (fallback,) = answered(run)[0].fallbacks
@@ -93,7 +93,7 @@ def test_model_that_cannot_take_media_is_skipped(call: Call, script: Script) -> 
     assert "It does not support audio, and there is audio in `song`" in fallback.cause
 
 
-def test_media_that_no_model_takes_names_all_models(call: Call) -> None:
+def test_media_that_no_model_supports_raises_error_with_all_models(call: Call) -> None:
     other = {**CLAUDE, "model": "anthropic/claude-haiku-4-5"}
     with pytest.raises(
         ModelError, match=r"claude-haiku-4-5.*does not support audio.*claude-sonnet-4-5.*does not support audio"
@@ -102,7 +102,7 @@ def test_media_that_no_model_takes_names_all_models(call: Call) -> None:
     assert not no.value.retryable
 
 
-def test_hosted_tool_is_checked_for_all_models(call: Call) -> None:
+def test_hosted_tool_unsupported_by_listed_models_is_rejected(call: Call) -> None:
     class Searcher(module[str, str]):
         """Search."""
 
@@ -115,7 +115,7 @@ def test_hosted_tool_is_checked_for_all_models(call: Call) -> None:
 
 
 @pytest.mark.parametrize("status", [None, 408, 409, 429, 500, 503, 529])
-def test_retryable_failure_asks_next_model(call: Call, script: Script, status: int | None) -> None:
+def test_retryable_failure_is_retried_with_next_model(call: Call, script: Script, status: int | None) -> None:
     first, second = script(Failure(status), name="first"), script(DONE, name="second")
     run = call.run(Asker(model=[first, second]))
     assert run.output == Answer(text="done")
@@ -129,7 +129,7 @@ def test_retryable_failure_asks_next_model(call: Call, script: Script, status: i
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
-def test_permanent_failure_does_not_ask_next_model(call: Call, script: Script, status: int) -> None:
+def test_permanent_failure_is_not_retried_with_next_model(call: Call, script: Script, status: int) -> None:
     first, second = script(Failure(status), name="first"), script(name="second")
     with pytest.raises(ModelError) as caught:
         call(Asker(model=[first, second]))
@@ -137,13 +137,13 @@ def test_permanent_failure_does_not_ask_next_model(call: Call, script: Script, s
     assert "second" not in str(caught.value)
 
 
-def test_other_exception_does_not_ask_next_model(call: Call, script: Script) -> None:
+def test_other_exception_is_not_retried_with_next_model(call: Call, script: Script) -> None:
     first, second = script(KeyError("a bug"), name="first"), script(name="second")
     with pytest.raises(KeyError, match="a bug"):
         call(Asker(model=[first, second]))
 
 
-def test_each_request_starts_with_first_model(call: Call, script: Script) -> None:
+def test_each_request_is_sent_to_first_model_first(call: Call, script: Script) -> None:
     first = script(BUSY, call_of("look"), BUSY, DONE, name="first")
     second = script(call_of("look"), call_of("look"), name="second")
     run = call.run(Asker(model=[first, second]))
@@ -152,7 +152,7 @@ def test_each_request_starts_with_first_model(call: Call, script: Script) -> Non
     assert run.model == "first"
 
 
-def test_request_tries_whole_list(call: Call, script: Script) -> None:
+def test_request_that_fails_is_sent_to_each_listed_model_in_order(call: Call, script: Script) -> None:
     models = [script(BUSY, name="a"), script(Failure(429), name="b"), script(Failure(), name="c")]
     run = call.run(Asker(model=[*models, script(DONE, name="d")]))
     told = [(each.failed, each.to) for each in answered(run)[0].fallbacks]
@@ -160,7 +160,7 @@ def test_request_tries_whole_list(call: Call, script: Script) -> None:
     assert run.model == "d"
 
 
-def test_models_of_same_name_are_distinguished(call: Call, script: Script) -> None:
+def test_models_with_equal_name_are_reported_with_list_index(call: Call, script: Script) -> None:
     run = call.run(Asker(model=[script(BUSY, name="a"), script(BUSY, name="b"), script(DONE, name="a")]))
     told = [(each.failed, each.to) for each in answered(run)[0].fallbacks]
     assert told == [("a (model[0])", "b"), ("b", "a (model[2])")]
@@ -168,13 +168,13 @@ def test_models_of_same_name_are_distinguished(call: Call, script: Script) -> No
     assert run.model == "a"
 
 
-def test_list_of_one_model_is_that_model(call: Call, script: Script) -> None:
+def test_list_of_one_model_behaves_like_single_model(call: Call, script: Script) -> None:
     assert call.run(Asker(model=[script(DONE, name="only")])).model == "only"
     with pytest.raises(ModelError, match=r"^`only` failed \(HTTP 503\): the script says so$"):
         call(Asker(model=[script(BUSY, name="only")]))
 
 
-def test_failure_of_all_models_reports_last_and_each_reason(call: Call, script: Script) -> None:
+def test_failure_of_all_models_raises_error_with_each_reason(call: Call, script: Script) -> None:
     models = [
         script(Failure(503, "no room"), name="a"),
         script(Failure(429, "slowly"), name="b"),
@@ -192,14 +192,14 @@ def test_failure_of_all_models_reports_last_and_each_reason(call: Call, script: 
     assert [getattr(each, "status", None) for each in cause.exceptions] == [503, 429, 500]
 
 
-def test_permanent_failure_of_last_model_is_reported(call: Call, script: Script) -> None:
+def test_permanent_failure_of_later_model_is_reported_with_earlier_failure(call: Call, script: Script) -> None:
     models = [script(BUSY, name="a"), script(Failure(401, "no such key"), name="b"), script(name="c")]
     with pytest.raises(ModelError, match=r"`b` failed .HTTP 401.: no such key.*`a` failed") as caught:
         call(Asker(model=models))
     assert (caught.value.status, caught.value.retryable) == (401, False)
 
 
-def test_interrupted_run_resumes_if_last_failure_was_retryable(call: Call, script: Script) -> None:
+def test_run_that_failed_with_retryable_error_is_resumed(call: Call, script: Script) -> None:
     with pytest.raises(ModelError) as caught:
         call(Asker(model=[script(Failure(401), name="a")]))
     assert caught.value.run.journal.entries[-1]._fields[0] == "run_id"
@@ -212,7 +212,7 @@ def test_interrupted_run_resumes_if_last_failure_was_retryable(call: Call, scrip
 # Places for a list
 
 
-def test_model_list_is_accepted_wherever_model_is_set(call: Call, script: Script) -> None:
+def test_model_list_is_accepted_in_class_instance_using_and_override(call: Call, script: Script) -> None:
     def pair() -> list[Any]:
         return [script(BUSY, name="first"), script(DONE, name="second")]
 
@@ -228,7 +228,7 @@ def test_model_list_is_accepted_wherever_model_is_set(call: Call, script: Script
 
 
 @pytest.mark.live_objects
-def test_hook_can_set_model_list(call: Call, script: Script) -> None:
+def test_model_list_set_by_hook_is_used(call: Call, script: Script) -> None:
     third = [script(BUSY, name="b"), script(DONE, name="c")]
 
     class Hooked(Asker):
@@ -240,7 +240,7 @@ def test_hook_can_set_model_list(call: Call, script: Script) -> None:
 
 
 @pytest.mark.live_objects
-def test_hook_edit_of_model_list_changes_only_its_run(call: Call, script: Script) -> None:
+def test_model_list_edited_by_hook_affects_only_current_run(call: Call, script: Script) -> None:
     a, b, c = script(call_of("look"), BUSY, name="a"), script(BUSY, name="b"), script(DONE, name="c")
     declared = [a, b]
 
@@ -256,7 +256,7 @@ def test_hook_edit_of_model_list_changes_only_its_run(call: Call, script: Script
 
 
 @pytest.mark.parametrize("kind", [list, tuple])
-def test_reading_model_list_in_hook_changes_nothing(call: Call, script: Script, kind: Any) -> None:
+def test_model_list_iterated_in_hook_is_unchanged(call: Call, script: Script, kind: Any) -> None:
     class Looking(Asker):
         def on_step(self, step: Step) -> None:
             assert [model.name for model in step.model] == ["a", "b"]
@@ -265,7 +265,7 @@ def test_reading_model_list_in_hook_changes_nothing(call: Call, script: Script, 
     assert call.run(Looking(model=kind([first, second]))).model == "b"
 
 
-def test_hook_settings_beside_edited_list_apply_to_rest() -> None:
+def test_settings_set_by_hook_apply_to_unedited_models_of_edited_list() -> None:
     class Hooked(Asker):
         def on_start(self, step: Step) -> None:
             step.model.append({"model": "openai/gpt-4o-mini", "temperature": 0.2})
@@ -283,7 +283,7 @@ def test_hook_settings_beside_edited_list_apply_to_rest() -> None:
     assert (loop.setting("temperature"), model[0]["temperature"]) == (0.9, 0.1)
 
 
-def test_branch_inherits_current_model_list(call: Call, script: Script) -> None:
+def test_branch_inherits_model_list_of_current_step(call: Call, script: Script) -> None:
     class Part(module[Any, Answer]):
         """Answer a part."""
 
@@ -327,7 +327,7 @@ def test_branch_inherits_current_model_list(call: Call, script: Script) -> None:
     ],
     ids=str,
 )
-def test_invalid_model_list_raises_clear_error(model: Any, words: str) -> None:
+def test_invalid_model_list_raises_declaration_error_with_index(model: Any, words: str) -> None:
     for make in (
         lambda: Asker(model=model).run(),
         lambda: Asker().using(model=model).run(),
@@ -338,7 +338,7 @@ def test_invalid_model_list_raises_clear_error(model: Any, words: str) -> None:
         assert "sk-123" not in str(caught.value)
 
 
-def test_invalid_model_list_from_hook_raises_clear_error(call: Call, script: Script) -> None:
+def test_invalid_model_list_set_by_hook_raises_declaration_error_with_index(call: Call, script: Script) -> None:
     class Hooked(Asker):
         def on_step(self, step: Step) -> None:
             step.model = []
@@ -347,12 +347,12 @@ def test_invalid_model_list_from_hook_raises_clear_error(call: Call, script: Scr
         call(Hooked(model=script(call_of("look"))))
 
 
-def test_unusable_list_element_raises_before_request(call: Call, script: Script) -> None:
-    with pytest.raises(DeclarationError, match=r"`Asker\.model` cannot be used: `lane` must be"):
+def test_unusable_model_in_list_raises_before_first_request(call: Call, script: Script) -> None:
+    with pytest.raises(DeclarationError, match=r"`Asker\.model` cannot be used: the lane must be"):
         call(Asker(model=[script(name="unasked"), {"model": "openai/gpt-4o", "lane": "fast"}]))
 
 
-def test_agent_repr_shows_models_without_secrets() -> None:
+def test_agent_repr_contains_models_without_secrets() -> None:
     agent = Asker(model=["openai/gpt-4o", {"model": "anthropic/claude-x", "api_key": "sk-123"}, ScriptedModel("")])
     assert repr(agent) == "<Asker model=['openai/gpt-4o', 'anthropic/claude-x', ScriptedModel]>"
 
@@ -372,7 +372,7 @@ def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_stream_broken_before_first_delta_asks_next_model(way: str) -> None:
+def test_stream_broken_before_first_delta_is_retried_with_next_model(way: str) -> None:
     first, second = ScriptedModel(BUSY, name="first"), ScriptedModel(Reply("Hm.") & DONE, name="second")
     last = streamed(Asker(model=[first, second]), way)[-1]
     assert last.run is not None
@@ -380,7 +380,7 @@ def test_stream_broken_before_first_delta_asks_next_model(way: str) -> None:
     assert answered(last.run)[0].fallbacks[0].failed == "first"
 
 
-def test_stream_broken_after_first_delta_does_not_ask_next_model(way: str) -> None:
+def test_stream_broken_after_first_delta_is_not_retried_with_next_model(way: str) -> None:
     first, second = ScriptedModel(Failure(503, after=Reply("Let")), name="first"), ScriptedModel([], name="second")
     with pytest.raises(ModelError, match=r"^`first` failed \(HTTP 503\): the script says so$") as caught:
         streamed(Asker(model=[first, second]), way)
@@ -388,14 +388,14 @@ def test_stream_broken_after_first_delta_does_not_ask_next_model(way: str) -> No
     assert second.requests == []
 
 
-def test_model_without_streaming_can_replace_streaming_one(way: str) -> None:
+def test_model_without_streaming_is_used_as_fallback_in_stream(way: str) -> None:
     first, second = ScriptedModel(BUSY, name="first"), RawModel([finishing(text="done")])
     last = streamed(Asker(model=[first, second]), way)[-1]
     assert last.run is not None
     assert (last.result, last.run.model) == (Answer(text="done"), "raw")
 
 
-def test_leaving_stream_closes_models_stream(way: str) -> None:
+def test_leaving_stream_early_closes_stream_of_model(way: str) -> None:
     closed: list[str] = []
 
     class Watched(ScriptedModel):
@@ -511,7 +511,7 @@ def test_circuit_opens_after_three_failures_and_is_tried_after_thirty_seconds(as
     assert len(a.requests) == 9
 
 
-def test_success_between_failures_resets_count(ask: Ask) -> None:
+def test_success_between_failures_resets_failure_count_of_circuit(ask: Ask) -> None:
     a, b = Switch("a"), Switch("b")
     chain = FallbackChain.of([a, b], CircuitRegistry(Clock()))
     for is_up in (False, False, True, False, False, True, False, False):
@@ -521,7 +521,7 @@ def test_success_between_failures_resets_count(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize("status", [400, 401])
-def test_permanent_failure_opens_no_circuit(ask: Ask, status: int) -> None:
+def test_permanent_failure_does_not_open_circuit(ask: Ask, status: int) -> None:
     a, b = ScriptedModel([Failure(status)] * 5, name="a"), Switch("b")
     chain = FallbackChain.of([a, b], CircuitRegistry(Clock()))
     for _ in range(5):
@@ -530,7 +530,7 @@ def test_permanent_failure_opens_no_circuit(ask: Ask, status: int) -> None:
     assert len(a.requests) == 5
 
 
-def test_all_circuits_open_asks_first_model(ask: Ask) -> None:
+def test_request_with_all_circuits_open_is_sent_to_first_model(ask: Ask) -> None:
     clock, a, b = Clock(), Switch("a", is_up=False), Switch("b", is_up=False)
     chain = FallbackChain.of([a, b], CircuitRegistry(clock))
     for _ in range(3):
@@ -566,7 +566,7 @@ def test_stream_broken_after_first_delta_counts_as_failure(way: str) -> None:
     assert asking(chain).model == "b"
 
 
-def test_open_circuit_is_tried_by_one_request_at_a_time() -> None:
+def test_open_circuit_admits_one_trial_request_at_a_time() -> None:
     """Send concurrent requests: one is let through, and the others use another model until it ends."""
     clock, b = Clock(), Switch("b")
     under_way, go = threading.Event(), threading.Event()
@@ -624,16 +624,16 @@ def test_late_trial_result_does_not_change_closed_circuit() -> None:
         enter().report_failure("m")
     clock.now += OPEN_SECONDS
     second = enter()
-    assert not circuit.lets_through
+    assert not circuit.allows_request
     first.report_failure("m")
     first.release()
-    assert not circuit.lets_through
+    assert not circuit.allows_request
     second.report_rejection()
-    assert circuit.lets_through
+    assert circuit.allows_request
     interrupted: CircuitPass | None = enter()
-    assert not circuit.lets_through
+    assert not circuit.allows_request
     del interrupted
-    assert circuit.lets_through
+    assert circuit.allows_request
 
 
 def test_concurrent_failures_open_circuit_once() -> None:
@@ -654,7 +654,7 @@ def test_concurrent_failures_open_circuit_once() -> None:
     assert whole(chain).model == "a"
 
 
-def test_circuits_are_shared_in_process_by_model_object() -> None:
+def test_circuit_is_shared_in_process_by_agents_with_same_model_object() -> None:
     a, b = Switch("a", is_up=False), Switch("b")
     for _ in range(3):
         Asker(model=[a, b]).run()
@@ -670,7 +670,7 @@ def test_circuits_are_shared_in_process_by_model_object() -> None:
     assert Another(model=[same_name, b]).run().model == "a"
 
 
-def test_circuit_ends_with_its_model_object() -> None:
+def test_circuit_is_released_with_model_object() -> None:
     circuits = CircuitRegistry()
     one = ScriptedModel("")
     kept = circuits.of(one)
@@ -708,7 +708,7 @@ def test_circuit_is_keyed_by_model_and_endpoint(one: Any, other: Any, is_same: b
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_cancelled_trial_does_not_count_for_circuit(streams: bool) -> None:
+def test_cancelled_trial_request_does_not_change_circuit(streams: bool) -> None:
     clock, b = Clock(), Switch("b")
     is_down = True
     tried = threading.Event()
@@ -744,7 +744,7 @@ async def _drained(agent: module[Any, Any]) -> None:
         pass
 
 
-def test_cancelled_call_does_not_ask_next_model() -> None:
+def test_cancelled_call_is_not_retried_with_next_model() -> None:
     a, b = ScriptedModel(replace(DONE, delay=4 * PATIENCE), name="a"), Switch("b")
 
     async def give_up() -> None:
@@ -759,14 +759,14 @@ def test_cancelled_call_does_not_ask_next_model() -> None:
     assert b.requests == []
 
 
-def test_max_seconds_is_not_spent_twice(call: Call, script: Script) -> None:
+def test_timeout_of_run_is_not_retried_with_next_model(call: Call, script: Script) -> None:
     """A model that answers late because the run has no time left has not failed."""
     a, b = ScriptedModel(replace(DONE, delay=4 * PATIENCE), name="a"), ScriptedModel([], name="b")
     with pytest.raises(Exception, match="max_seconds"):
         call(Asker(model=[a, b], max_seconds=0.05))
 
 
-def test_next_model_gets_remaining_time(call: Call, script: Script) -> None:
+def test_next_model_receives_remaining_time_as_timeout(call: Call, script: Script) -> None:
     first, second = script(BUSY, name="first"), script(DONE, name="second")
     call(Asker(model=[first, second], max_seconds=1000))
     before, after = first.requests[0].timeout, second.requests[0].timeout
@@ -778,7 +778,7 @@ def test_next_model_gets_remaining_time(call: Call, script: Script) -> None:
 # Capabilities
 
 
-def test_tool_is_not_forced_on_model_that_cannot(call: Call, script: Script) -> None:
+def test_fallback_model_without_forcing_gets_request_without_forced_tool(call: Call, script: Script) -> None:
     class Single(module[Any, Answer]):
         """Answer."""
 
@@ -789,7 +789,7 @@ def test_tool_is_not_forced_on_model_that_cannot(call: Call, script: Script) -> 
     assert [request.forced_tool for request in second.requests] == [None, None]
 
 
-def test_forcing_depends_on_model_asked_first(call: Call, script: Script) -> None:
+def test_finish_is_not_forced_if_first_model_is_thinking_model(call: Call, script: Script) -> None:
     class Single(module[Any, Answer]):
         """Answer."""
 
@@ -801,7 +801,7 @@ def test_forcing_depends_on_model_asked_first(call: Call, script: Script) -> Non
     assert first.requests[0].forced_tool is None
 
 
-def test_cost_is_that_of_answering_model(call: Call, script: Script) -> None:
+def test_cost_is_computed_with_price_of_answering_model(call: Call, script: Script) -> None:
     reply = replace(DONE, usage=Usage(1000, 100, requests=1))
     for price, cost in ((Price(0.01, 0.1), 20.0), (None, None)):
         first = script(BUSY, name="first", price=Price(1.0, 1.0))
@@ -811,7 +811,7 @@ def test_cost_is_that_of_answering_model(call: Call, script: Script) -> None:
         assert run.usage.input_tokens == 1000
 
 
-def test_stream_cost_is_that_of_answering_model(way: str) -> None:
+def test_stream_cost_is_computed_with_price_of_answering_model(way: str) -> None:
     reply = replace(DONE, usage=Usage(1000, 100, requests=1))
     first = ScriptedModel(BUSY, name="first", price=Price(1.0, 1.0))
     second = ScriptedModel(reply, name="second", price=Price(0.01, 0.1))
@@ -820,13 +820,13 @@ def test_stream_cost_is_that_of_answering_model(way: str) -> None:
     assert run.cost == 20.0
 
 
-def test_max_cost_needs_prices_of_all_models(call: Call, script: Script) -> None:
+def test_max_cost_with_one_model_without_price_raises(call: Call, script: Script) -> None:
     first, second = script(name="first", price=Price(1.0, 1.0)), script(name="second")
     with pytest.raises(DeclarationError, match=r"`Asker\.max_cost` needs prices, and none are known for `second`"):
         call(Asker(model=[first, second], max_cost=5))
 
 
-def test_max_cost_counts_by_asked_model(call: Call, script: Script) -> None:
+def test_max_cost_counts_cost_of_fallback_model(call: Call, script: Script) -> None:
     dear = replace(call_of("look"), usage=Usage(100, 0, requests=1))
     first = script(BUSY, finish(text="done"), name="first", price=Price(0.001, 0.001))
     second = script(dear, name="second", price=Price(1.0, 1.0))
@@ -836,7 +836,7 @@ def test_max_cost_counts_by_asked_model(call: Call, script: Script) -> None:
     assert run.cost > 100
 
 
-def test_refusal_names_model_that_refused(call: Call, script: Script) -> None:
+def test_refusal_error_contains_name_of_model_that_refused(call: Call, script: Script) -> None:
     first, second = script(BUSY, name="first"), script(Reply(refusal="No."), name="second")
     with pytest.raises(ModelError, match=r"^`second` refused to answer: No\."):
         call(Asker(model=[first, second]))
@@ -873,7 +873,7 @@ class Thinker:
     def thoughts(self) -> list[list[str]]:
         """Return the signatures that came with each request."""
         return [
-            [block["signature"] for message in request.messages for block in message.get("thinking_blocks", ())]
+            [block["signature"] for message in request.messages for block in message.get("thinking_blocks", [])]
             for request in self.requests
         ]
 
@@ -887,7 +887,7 @@ def looks(number: int) -> ModelResponse:
 
 
 @pytest.mark.message_list
-def test_reasoning_is_sent_only_to_its_author(call: Call) -> None:
+def test_reasoning_is_sent_only_to_model_that_wrote_it(call: Call) -> None:
     a = Thinker("a", looks(1), busy(), looks(3), finishing(text="done"))
     b = Thinker("b", looks(2))
     run = call.run(Asker(model=[a, b]))
@@ -897,7 +897,7 @@ def test_reasoning_is_sent_only_to_its_author(call: Call) -> None:
     assert kept == ["a 1", "b 1", "a 3", "a 4"]
 
 
-def test_streamed_reasoning_is_sent_only_to_its_author(way: str) -> None:
+def test_streamed_reasoning_is_sent_only_to_model_that_wrote_it(way: str) -> None:
     a = Thinker("a", looks(1), busy(), finishing(text="done"))
     b = Thinker("b", looks(2))
     streamed(Asker(model=[a, b]), way)
@@ -905,11 +905,11 @@ def test_streamed_reasoning_is_sent_only_to_its_author(way: str) -> None:
     assert b.thoughts() == [[]]
 
 
-def test_reasoning_of_unknown_author_belongs_to_first_model() -> None:
+def test_reasoning_of_unknown_model_is_sent_to_first_model() -> None:
     prior = Thinker("a", looks(1), finishing(text="before"))
     first = Asker(model=prior)
     first.run()
-    history = [{**message} for message in first.history]
+    history = [message.copy() for message in first.history]
     for message in history:
         for block in message.get("thinking_blocks", ()):
             block["signature"] = "from elsewhere"
@@ -924,7 +924,7 @@ def test_reasoning_of_unknown_author_belongs_to_first_model() -> None:
 # Reports
 
 
-def test_log_reports_fallback_and_open_circuit(call: Call, caplog: pytest.LogCaptureFixture) -> None:
+def test_log_contains_fallback_and_open_circuit(call: Call, caplog: pytest.LogCaptureFixture) -> None:
     clock, a, b = Clock(), Switch("a", is_up=False), Switch("b")
     chain = FallbackChain.of([a, b], CircuitRegistry(clock))
     with caplog.at_level(logging.INFO, logger="acorn"):
@@ -946,7 +946,7 @@ def test_log_reports_fallback_and_open_circuit(call: Call, caplog: pytest.LogCap
     assert {record.levelno for record in caplog.records} == {logging.INFO}
 
 
-def test_saved_run_keeps_answering_model_and_list_without_secrets() -> None:
+def test_saved_run_contains_answering_model_and_model_list_without_secrets() -> None:
     class Hooked(Asker):
         def on_step(self, step: Step) -> None:
             step.model = ["openai/gpt-4o", {"model": "openai/gpt-4o-mini", "api_key": "sk-secret-123", "top_p": 0.5}]
@@ -978,7 +978,7 @@ def test_saved_run_keeps_answering_model_and_list_without_secrets() -> None:
     assert [model.name for model in again.builder.model.models] == ["openai/gpt-4o", "openai/gpt-4o-mini"]  # type: ignore[attr-defined]
 
 
-def test_model_chain_implements_port() -> None:
+def test_fallback_chain_implements_model_protocol() -> None:
     chain = FallbackChain.of([Switch("a"), Switch("b")], CircuitRegistry())
     assert is_model(chain)
     assert can_stream(chain)

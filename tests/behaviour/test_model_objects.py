@@ -41,19 +41,19 @@ def without(*names: str, **more: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", PORT)
-def test_model_object_missing_method_is_named(name: str) -> None:
+def test_model_object_without_method_raises_error_with_method_name(name: str) -> None:
     for declare in (lambda: type("Sub", (Agent,), {"model": without(name)}), lambda: Agent(model=without(name))):
         with pytest.raises(DeclarationError) as caught:
             declare()
         assert str(caught.value).endswith(f"got an object of `Half`, which lacks `{name}`.")
 
 
-def test_model_object_reports_all_missing_methods() -> None:
+def test_model_object_without_several_methods_raises_error_with_all_names() -> None:
     with pytest.raises(DeclarationError, match=r"lacks `name` and `acomplete` and `can_force_tool`\.$"):
         Agent(model=without("name", "acomplete", "can_force_tool"))
 
 
-def test_model_object_attribute_that_is_not_method_is_missing() -> None:
+def test_model_object_whose_method_is_not_callable_is_rejected() -> None:
     with pytest.raises(DeclarationError, match=r"lacks `price`\.$"):
         Agent(model=without("price", price=3))
 
@@ -64,7 +64,7 @@ def test_model_class_instead_of_instance_raises_with_advice() -> None:
     assert Agent(model=Whole()).model.name == "whole"
 
 
-def test_step_model_object_missing_method_is_named() -> None:
+def test_step_model_object_without_method_raises_error_with_method_name() -> None:
     class Stepping(Agent):
         max_steps = 3
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.provider_rules import assert_complete
 from acorn import Run, Step, module, tool
 from acorn.testing import Failure, ScriptedModel, finish
 from acorn.testing import call as calling
+from acorn.types import Message
 
 
 @tool
@@ -34,7 +36,7 @@ EARLIER: list[dict[str, Any]] = [
 ]
 
 
-def roles(messages: list[dict[str, Any]]) -> list[str]:
+def roles(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     return [message["role"] for message in messages]
 
 
@@ -58,16 +60,16 @@ def test_new_messages_exclude_prior_history(call: Call, script: Script) -> None:
     assert all(new is old for new, old in zip(run.new_messages(), run.history[3:], strict=True))
 
 
-def test_conversation_extended_by_new_messages_is_complete(call: Call, script: Script) -> None:
+def test_new_messages_of_each_run_concatenate_to_whole_conversation(call: Call, script: Script) -> None:
     agent = Asker(model=script(finish(result="a"), finish(result="b"), finish(result="c")))
-    conversation: list[dict[str, Any]] = []
+    conversation: list[Message] = []
     for question in ["one", "two", "three"]:
         run = call.run(agent.using(history=conversation), question=question)
         conversation += run.new_messages()
     assert conversation == run.history[1:]
 
 
-def test_new_messages_start_at_own_input_despite_equal_earlier_one(call: Call, script: Script) -> None:
+def test_new_messages_start_at_input_of_run_despite_equal_earlier_message(call: Call, script: Script) -> None:
     run = call.run(Asker(model=script(*looked())).using(history=EARLIER), question="one")
     assert run.history[1] == run.history[3]
     assert roles(run.new_messages()) == OWN
@@ -82,7 +84,7 @@ def test_new_messages_without_prompt_exclude_prior_history(call: Call, script: S
     assert run.new_messages() == run.history[2:]
 
 
-def test_new_messages_of_branch_exclude_inherited(call: Call, script: Script) -> None:
+def test_new_messages_of_branch_exclude_inherited_messages(call: Call, script: Script) -> None:
     class Inner(module[Any, str]):
         """Be inner."""
 
@@ -111,7 +113,7 @@ def test_new_messages_of_branch_exclude_inherited(call: Call, script: Script) ->
     assert run.new_messages() == run.history[3:]
 
 
-def test_new_messages_of_agent_tool_are_its_own_conversation(call: Call, script: Script) -> None:
+def test_new_messages_of_agent_tool_contain_its_whole_conversation(call: Call, script: Script) -> None:
     class Helper(module[Any, str]):
         """Help."""
 
@@ -132,14 +134,14 @@ class Editing(Asker):
     def on_step(self, step: Step) -> None:
         self.edit(self.history)
 
-    def edit(self, history: list[dict[str, Any]]) -> None:
+    def edit(self, history: list[Any]) -> None:
         raise NotImplementedError
 
 
 @pytest.mark.edits_history
-def test_new_messages_after_trimming_keep_ownership(call: Call, script: Script) -> None:
+def test_new_messages_after_trimming_exclude_prior_history(call: Call, script: Script) -> None:
     class Trimming(Editing):
-        def edit(self, history: list[dict[str, Any]]) -> None:
+        def edit(self, history: list[Any]) -> None:
             self.history = [history[0], *history[2:]]  # The earlier question is removed.
 
     run = call.run(Trimming(model=script(*looked())).using(history=EARLIER), question="two")
@@ -151,7 +153,7 @@ def test_new_messages_after_trimming_keep_ownership(call: Call, script: Script) 
 @pytest.mark.edits_history
 def test_new_messages_exclude_edited_earlier_message(call: Call, script: Script) -> None:
     class Shortening(Editing):
-        def edit(self, history: list[dict[str, Any]]) -> None:
+        def edit(self, history: list[Any]) -> None:
             history[2]["content"] = "short"
             history[3]["content"] = "a shorter question"
 
@@ -161,9 +163,9 @@ def test_new_messages_exclude_edited_earlier_message(call: Call, script: Script)
 
 
 @pytest.mark.edits_history
-def test_new_messages_include_hook_additions_and_not_moved_ones(call: Call, script: Script) -> None:
+def test_new_messages_include_messages_added_by_hook_but_not_moved_messages(call: Call, script: Script) -> None:
     class Adding(Editing):
-        def edit(self, history: list[dict[str, Any]]) -> None:
+        def edit(self, history: list[Any]) -> None:
             earlier = history.pop(1)
             history[1:1] = [{"role": "user", "content": "a note"}, earlier]
 
@@ -172,7 +174,7 @@ def test_new_messages_include_hook_additions_and_not_moved_ones(call: Call, scri
     assert run.new_messages() == [run.history[1], *run.history[4:]]
 
 
-def test_new_messages_reflect_edits_after_end() -> None:
+def test_new_messages_reflect_history_edits_after_end_of_run() -> None:
     run = Asker(model=ScriptedModel(looked())).using(history=EARLIER).run(question="two")
     new = run.new_messages()
     run.history[2]["content"] = "edited afterwards"
@@ -184,13 +186,13 @@ def test_new_messages_reflect_edits_after_end() -> None:
     assert run.new_messages() == []
 
 
-def test_new_messages_of_failed_run_are_available() -> None:
+def test_new_messages_of_failed_run_are_returned() -> None:
     run = failed(Asker(model=ScriptedModel([calling("look", "c1"), Failure(400)])).using(history=EARLIER))
     assert run.new_messages() == run.history[3:]
     assert roles(run.new_messages()) == OWN[:3]
 
 
-def test_new_messages_have_results_of_stopped_calls() -> None:
+def test_new_messages_of_interrupted_run_contain_result_for_every_call() -> None:
     @tool
     def stumble() -> str:
         """Be interrupted."""

@@ -62,7 +62,7 @@ def names(request: ModelRequest) -> list[str]:
     return [entry["function"]["name"] for entry in request.tools]
 
 
-def test_on_start_runs_once_before_model_with_first_messages(call: Call, script: Script) -> None:
+def test_on_start_is_called_once_before_first_model_call_with_first_messages(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     def hook(self: Looker, step: Step) -> Step:
@@ -81,7 +81,7 @@ def test_on_start_runs_once_before_model_with_first_messages(call: Call, script:
     assert (run.output, run.steps) == ("nowhere", 2)
 
 
-def test_on_start_can_be_async(call: Call, script: Script) -> None:
+def test_async_on_start_is_awaited(call: Call, script: Script) -> None:
     async def hook(self: Looker, step: Step) -> None:
         step.temperature = 0.1
 
@@ -91,7 +91,7 @@ def test_on_start_can_be_async(call: Call, script: Script) -> None:
 
 
 @pytest.mark.live_objects
-def test_on_start_changes_apply_from_first_request(call: Call, script: Script) -> None:
+def test_on_start_setting_changes_apply_from_first_request(call: Call, script: Script) -> None:
     other = script(LOOK, DONE)
 
     def hook(self: Looker, step: Step) -> None:
@@ -105,7 +105,7 @@ def test_on_start_changes_apply_from_first_request(call: Call, script: Script) -
         assert names(request) == ["listen_in", "__finish__"]
 
 
-def test_on_start_can_remove_tools_and_branches(call: Call, script: Script) -> None:
+def test_on_start_removes_tools_and_branches_from_first_request(call: Call, script: Script) -> None:
     def hook(self: Looker, step: Step) -> None:
         step.remove_tool("look")
         step.remove_tool("again")
@@ -117,7 +117,7 @@ def test_on_start_can_remove_tools_and_branches(call: Call, script: Script) -> N
 
 
 @pytest.mark.edits_history
-def test_on_start_can_change_history(call: Call, script: Script) -> None:
+def test_on_start_history_changes_are_in_first_request(call: Call, script: Script) -> None:
     def hook(self: Looker, step: Step) -> None:
         self.history[0]["content"] = "Look well."
         self.history.insert(1, {"role": "user", "content": "Hello"})
@@ -130,7 +130,7 @@ def test_on_start_can_change_history(call: Call, script: Script) -> None:
     assert history_of(run.journal.entries) == run.history
 
 
-def test_on_start_context_follows_input(call: Call, script: Script) -> None:
+def test_on_start_context_is_sent_after_input(call: Call, script: Script) -> None:
     def hook(self: Looker, step: Step) -> None:
         step.add_to_context("It is dark.")
         step.add_to_context({"time": "late"})
@@ -143,7 +143,7 @@ def test_on_start_context_follows_input(call: Call, script: Script) -> None:
 
 
 @pytest.mark.parametrize("max_steps", [None, 3])
-def test_on_start_can_finish_immediately(call: Call, script: Script, max_steps: int | None) -> None:
+def test_on_start_finish_ends_run_without_model_call(call: Call, script: Script, max_steps: int | None) -> None:
     def hook(self: Looker, step: Step) -> None:
         step.finish(result="in the cellar")
 
@@ -153,7 +153,7 @@ def test_on_start_can_finish_immediately(call: Call, script: Script, max_steps: 
     assert run.history == [SYSTEM, INPUT]
 
 
-def test_on_start_finish_rejected_by_on_finish_goes_to_model(call: Call, script: Script) -> None:
+def test_on_start_finish_rejected_by_on_finish_is_sent_to_model(call: Call, script: Script) -> None:
     def hook(self: Looker, step: Step) -> None:
         step.finish(result="in the cellar")
 
@@ -178,7 +178,7 @@ def test_on_start_finish_with_invalid_fields_raises_parse_error(call: Call, scri
     assert caught.value.run.history == [SYSTEM, INPUT]
 
 
-def test_on_start_exception_reaches_caller_unchanged(call: Call, script: Script) -> None:
+def test_on_start_exception_is_raised_unchanged(call: Call, script: Script) -> None:
     def hook(self: Looker, step: Step) -> None:
         raise KeyError("enough")
 
@@ -201,7 +201,7 @@ def test_on_start_setting_tool_results_raises(call: Call, script: Script, name: 
         call.run(starting(hook)(model=script()), question="?")
 
 
-def test_branch_has_own_on_start_and_not_parents(call: Call, script: Script) -> None:
+def test_branch_calls_its_on_start_and_not_parents(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     def hook(self: Looker, step: Step) -> None:
@@ -221,7 +221,7 @@ def test_branch_has_own_on_start_and_not_parents(call: Call, script: Script) -> 
     assert seen == [("Starter", None, 0, 2), ("Below", "below", 0, 4)]
 
 
-def test_on_start_can_start_branch(call: Call, script: Script) -> None:
+def test_on_start_branch_returns_output(call: Call, script: Script) -> None:
     class Below(module[None, str]):
         """Look below."""
 
@@ -235,7 +235,7 @@ def test_on_start_can_start_branch(call: Call, script: Script) -> None:
     assert model.requests[1].messages[2]["content"] == "<context>a mouse</context>"
 
 
-def test_on_start_runs_after_sources_open(call: Call, script: Script) -> None:
+def test_on_start_is_called_after_sources_open(call: Call, script: Script) -> None:
     class Source:
         def tools(self) -> list[Any]:
             return [listen_in]
@@ -249,7 +249,7 @@ def test_on_start_runs_after_sources_open(call: Call, script: Script) -> None:
     assert names(model.requests[0]) == ["__finish__"]
 
 
-def test_on_start_is_not_called_again_on_load() -> None:
+def test_on_start_is_not_called_again_after_load() -> None:
     called: list[str] = []
 
     def hook(self: Looker, step: Step) -> None:
@@ -267,7 +267,7 @@ def test_on_start_is_not_called_again_on_load() -> None:
     assert [request.temperature for request in model.requests] == [0.5, 0.5]
 
 
-def test_on_start_leaves_journal_thread_and_stream_equal(script: Script) -> None:
+def test_on_start_without_changes_leaves_journal_and_stream_unchanged(script: Script) -> None:
     def entries_of(agent: Any) -> list[str]:
         heard: list[Entry] = []
         with listen(heard.append):
@@ -282,7 +282,7 @@ def test_on_start_leaves_journal_thread_and_stream_equal(script: Script) -> None
     assert chunks_of(started(model=script(LOOK, DONE))) == chunks_of(Looker(model=script(LOOK, DONE)))
 
 
-def test_on_start_misspelled_warns() -> None:
+def test_misspelled_on_start_warns() -> None:
     with pytest.warns(UserWarning, match="`Wrong.on_strat` is not a hook. Did you mean `on_start`"):
 
         class Wrong(Looker):

@@ -131,7 +131,7 @@ def twice(script: Script) -> ScriptedModel:
 
 
 @KINDS
-def test_agent_block_keeps_sources_open_for_calls(call: Call, script: Script, kind: Any) -> None:
+def test_agent_block_opens_sources_once_for_all_calls(call: Call, script: Script, kind: Any) -> None:
     diary: list[str] = []
     agent = Worker(model=twice(script), tools=[kind("a", diary)])
     with block(call, agent) as run:
@@ -142,7 +142,7 @@ def test_agent_block_keeps_sources_open_for_calls(call: Call, script: Script, ki
 
 
 @KINDS
-def test_after_agent_block_each_call_opens_sources(call: Call, script: Script, kind: Any) -> None:
+def test_call_after_agent_block_opens_sources_again(call: Call, script: Script, kind: Any) -> None:
     diary: list[str] = []
     agent = Worker(model=twice(script), tools=[kind("a", diary)])
     with block(call, agent) as run:
@@ -153,7 +153,7 @@ def test_after_agent_block_each_call_opens_sources(call: Call, script: Script, k
 
 
 @KINDS
-def test_nested_agent_block_changes_nothing(call: Call, kind: Any) -> None:
+def test_nested_agent_block_does_not_reopen_sources(call: Call, kind: Any) -> None:
     diary: list[str] = []
     agent = Worker(model="none", tools=[kind("a", diary)])
     with block(call, agent):
@@ -167,7 +167,7 @@ def test_nested_agent_block_changes_nothing(call: Call, kind: Any) -> None:
 
 
 @KINDS
-def test_failed_agent_block_closes_sources(call: Call, kind: Any) -> None:
+def test_agent_block_left_by_exception_closes_sources(call: Call, kind: Any) -> None:
     diary: list[str] = []
     agent = Worker(model="none", tools=[kind("a", diary), kind("b", diary)])
     with pytest.raises(LookupError, match="in the block"), block(call, agent):
@@ -176,7 +176,7 @@ def test_failed_agent_block_closes_sources(call: Call, kind: Any) -> None:
 
 
 @KINDS
-def test_failed_call_in_agent_block_leaves_sources_open(call: Call, script: Script, kind: Any) -> None:
+def test_failed_call_in_agent_block_does_not_close_sources(call: Call, script: Script, kind: Any) -> None:
     diary: list[str] = []
 
     class Broken(Worker):
@@ -192,7 +192,7 @@ def test_failed_call_in_agent_block_leaves_sources_open(call: Call, script: Scri
 
 
 @KINDS
-def test_source_that_fails_to_open_closes_others(call: Call, kind: Any) -> None:
+def test_source_that_fails_to_open_closes_opened_sources(call: Call, kind: Any) -> None:
     diary: list[str] = []
     sources = [kind("a", diary), kind("b", diary, fails="open"), kind("c", diary)]
     agent = Worker(model="none", tools=sources)
@@ -206,7 +206,7 @@ def test_source_that_fails_to_open_closes_others(call: Call, kind: Any) -> None:
 
 
 @KINDS
-def test_source_that_fails_to_close_hides_no_block_error(call: Call, kind: Any) -> None:
+def test_source_that_fails_to_close_adds_note_to_block_error(call: Call, kind: Any) -> None:
     diary: list[str] = []
     agent = Worker(model="none", tools=[kind("a", diary, fails="close"), kind("b", diary, fails="close")])
     with pytest.raises((OSError, ExceptionGroup)) as caught, block(call, agent):
@@ -256,7 +256,7 @@ def test_copies_and_pickles_start_with_closed_sources() -> None:
         assert "_acorn_open" not in agent.__getstate__()
 
 
-def test_other_agent_with_same_source_opens_it_again(call: Call, script: Script) -> None:
+def test_another_agent_with_shared_source_opens_source_again(call: Call, script: Script) -> None:
     diary: list[str] = []
     source = Source("a", diary)
     agent, other = Worker(model="none", tools=[source]), Worker(model=script(finish(result="b")), tools=[source])
@@ -265,13 +265,13 @@ def test_other_agent_with_same_source_opens_it_again(call: Call, script: Script)
     assert diary == ["open a", "open a", "list a", "close a", "close a"]
 
 
-def test_agent_block_without_sources_works(call: Call, script: Script) -> None:
+def test_agent_block_without_sources_returns_output(call: Call, script: Script) -> None:
     agent = Worker(model=script(finish(result="a")))
     with block(call, agent) as run:
         assert run(agent).output == "a"
 
 
-def test_calls_of_every_way_use_open_sources(script: Script) -> None:
+def test_sync_async_and_stream_calls_in_agent_block_use_open_sources(script: Script) -> None:
     diary: list[str] = []
     model = ScriptedModel(
         lambda request: (
@@ -308,7 +308,7 @@ def test_sync_call_in_async_agent_block_raises_with_advice() -> None:
     asyncio.run(main())
 
 
-def test_concurrent_tasks_can_enter_agent_block() -> None:
+def test_agent_block_entered_by_concurrent_tasks_opens_source_once_at_a_time() -> None:
     diary: list[str] = []
     source = Server("a", diary)
     agent = Worker(model="none", tools=[source])
@@ -326,7 +326,7 @@ def test_concurrent_tasks_can_enter_agent_block() -> None:
     assert diary == ["open a", "close a"] * (len(diary) // 2)
 
 
-def test_concurrent_threads_can_enter_agent_block() -> None:
+def test_agent_block_entered_by_concurrent_threads_opens_source_once_at_a_time() -> None:
     diary: list[str] = []
     source = Server("a", diary)
     agent = Worker(model="none", tools=[source])
@@ -347,7 +347,7 @@ def test_concurrent_threads_can_enter_agent_block() -> None:
     assert diary == ["open a", "close a"] * (len(diary) // 2)
 
 
-def test_task_cancelled_while_waiting_for_agent_block_leaves_others() -> None:
+def test_task_cancelled_while_entering_agent_block_does_not_affect_other_tasks() -> None:
     diary: list[str] = []
 
     class Slow(Server):
@@ -374,7 +374,7 @@ def test_task_cancelled_while_waiting_for_agent_block_leaves_others() -> None:
     assert diary == ["open a", "close a"] * (len(diary) // 2)
 
 
-def test_agent_block_cancelled_while_opening_leaves_nothing_open() -> None:
+def test_agent_block_cancelled_while_opening_closes_opened_sources() -> None:
     diary: list[str] = []
 
     class Stuck(Server):

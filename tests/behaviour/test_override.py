@@ -49,7 +49,7 @@ def application(agent: type[module[Any, Any]] = Agent, **settings: Any) -> Any:
 
 
 @pytest.mark.parametrize("kind", [Agent, Sub])
-def test_override_wins_over_class_instance_and_using(call: Call, kind: type[Agent]) -> None:
+def test_override_replaces_class_instance_and_using_settings(call: Call, kind: type[Agent]) -> None:
     model = scripted(DONE, DONE, DONE)
     ours = ScriptedModel([])
     with Agent.override(model=model, temperature=0.9):
@@ -60,7 +60,7 @@ def test_override_wins_over_class_instance_and_using(call: Call, kind: type[Agen
     assert ours.requests == []
 
 
-def test_override_applies_to_existing_instances_and_ends_with_block() -> None:
+def test_override_applies_to_existing_instances_until_block_ends() -> None:
     agent = Agent(model=scripted(DONE), temperature=0.3)
     inside = scripted()
     with Agent.override(model=inside):
@@ -74,7 +74,7 @@ def test_override_applies_to_existing_instances_and_ends_with_block() -> None:
         agent()
 
 
-def test_override_leaves_other_and_parent_classes() -> None:
+def test_override_does_not_affect_other_and_parent_classes() -> None:
     own = scripted(DONE, DONE)
     with Sub.override(model=ScriptedModel([])):
         Agent(model=own)()
@@ -82,13 +82,13 @@ def test_override_leaves_other_and_parent_classes() -> None:
     assert len(own.requests) == 2
 
 
-def test_override_of_module_covers_every_agent() -> None:
+def test_override_of_module_affects_every_agent() -> None:
     with module.override(model=AnyModel()):
         assert isinstance(Other()(), Report)
         assert isinstance(Sub()(), Report)
 
 
-def test_inner_override_wins_per_attribute() -> None:
+def test_nested_override_replaces_outer_override_per_attribute() -> None:
     for outer, inner in ((Agent, Sub), (Sub, Agent), (Sub, Sub)):
         model = scripted(DONE, DONE)
         with outer.override(model=model, temperature=0.5, max_tokens=50):
@@ -98,7 +98,7 @@ def test_inner_override_wins_per_attribute() -> None:
         assert [(sent.temperature, sent.max_tokens) for sent in model.requests] == [(0.6, 50), (0.5, 50)]
 
 
-def test_step_setting_wins_over_override(call: Call) -> None:
+def test_step_setting_replaces_override(call: Call) -> None:
     @tool
     def look() -> str:
         """Look."""
@@ -149,7 +149,7 @@ class Boss(module[Any, Report]):
         return str(Sub()().title)
 
 
-def test_override_covers_branches_agent_tools_and_nested_agents(call: Call) -> None:
+def test_override_affects_branches_agent_tools_and_nested_agents(call: Call) -> None:
     model = AnyModel()
     own = ScriptedModel([])
     with Boss.override(model=own), Agent.override(model=model, temperature=0.9), Boss.override(model=model):
@@ -163,7 +163,7 @@ def test_override_covers_branches_agent_tools_and_nested_agents(call: Call) -> N
     assert own.requests == []
 
 
-def test_override_can_change_agent_tool_input() -> None:
+def test_override_of_agent_tool_input_changes_tool_schema() -> None:
     model = AnyModel()
     with module.override(model=model), Helper.override(initial_input=["question"]):
         Boss(branches={})()
@@ -176,7 +176,7 @@ def test_override_can_change_agent_tool_input() -> None:
     assert not definitions["helper"]["parameters"].get("properties")
 
 
-def test_override_covers_tasks_and_threads_of_acorn() -> None:
+def test_override_affects_tasks_and_threads_started_in_block() -> None:
     async def arun() -> Any:
         return await asyncio.gather(Agent().acall(), asyncio.to_thread(Sub()))
 
@@ -203,14 +203,14 @@ def test_override_covers_tasks_and_threads_of_acorn() -> None:
     assert len(model.requests) == 2 + 2 * 4
 
 
-def test_override_does_not_cover_other_contexts() -> None:
+def test_override_does_not_affect_other_contexts() -> None:
     context = copy_context()
     own = scripted()
     with Agent.override(model=ScriptedModel([])):
         assert context.run(Agent(model=own)) == Report(title="done")
 
 
-def test_stream_uses_override_of_its_start() -> None:
+def test_stream_created_in_override_block_uses_override() -> None:
     class Quiet(Boss):
         def on_step(self, step: Step) -> None: ...
 
@@ -222,7 +222,7 @@ def test_stream_uses_override_of_its_start() -> None:
 # Attributes that can be overridden
 
 
-def test_override_accepts_any_attribute() -> None:
+def test_override_of_each_attribute_is_accepted() -> None:
     @tool
     def look() -> str:
         """Look."""
@@ -241,7 +241,7 @@ def test_override_accepts_any_attribute() -> None:
         assert Agent()() == Report(title="done")
 
 
-def test_override_applies_to_kept_open_sources() -> None:
+def test_override_with_source_opens_source_once_in_agent_block() -> None:
     class Source:
         opened = 0
 
@@ -257,12 +257,12 @@ def test_override_applies_to_kept_open_sources() -> None:
     assert Source.opened == 1
 
 
-def test_override_without_arguments_changes_nothing() -> None:
+def test_override_without_arguments_has_no_effect() -> None:
     with Agent.override():
         assert Agent(model=scripted())() == Report(title="done")
 
 
-def test_override_is_checked_immediately() -> None:
+def test_override_with_invalid_value_raises_immediately() -> None:
     for wrong in ({"temperature": 3}, {"model": {"model": ""}}, {"tools": [5]}, {"max_steps": 0}):
         with pytest.raises(DeclarationError) as expected:
             Agent(**wrong)
@@ -273,12 +273,12 @@ def test_override_is_checked_immediately() -> None:
         Agent.override(temprature=1)
 
 
-def test_override_with_failing_model_fails_run() -> None:
+def test_override_with_failing_model_raises_model_error() -> None:
     with Agent.override(model=ScriptedModel(ModelError("no"))), pytest.raises(ModelError, match="no"):
         Agent()()
 
 
-def test_override_can_be_reentered_and_left_in_other_task() -> None:
+def test_override_is_entered_twice_and_left_in_other_task() -> None:
     block = Agent.override(temperature=0.9)
     for _ in range(2):
         with block:
@@ -295,6 +295,6 @@ def test_override_can_be_reentered_and_left_in_other_task() -> None:
         runner.run(leave(), context=Context())
 
 
-def test_override_is_not_a_decorator() -> None:
+def test_override_used_as_decorator_raises_type_error() -> None:
     with pytest.raises(TypeError, match="not callable"):
         Agent.override(temperature=0.9)(print)  # type: ignore[operator]

@@ -90,7 +90,7 @@ def put(store: Store, agent: type[module[Any, Any]] = Desk, **given: Any) -> Any
     return agent(store=store).using(deliver=False).submit(**given)
 
 
-def test_perform_starts_and_finishes_run(store: Store, deliver: Perform) -> None:
+def test_perform_of_submitted_run_starts_and_finishes_run(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     assert handle.status() == "queued"
     model = ScriptedModel([finish(text="Nobody.")])
@@ -101,7 +101,7 @@ def test_perform_starts_and_finishes_run(store: Store, deliver: Perform) -> None
     assert acorn.runs(store).get(handle.run_id).usage.requests == 1
 
 
-def test_perform_of_finished_run_does_nothing(store: Store, deliver: Perform) -> None:
+def test_perform_of_finished_run_makes_no_model_call(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     for _ in range(3):
         assert deliver(store, handle.run_id, Desk(model=ScriptedModel([finish(text="Nobody.")]))) == "done"
@@ -126,7 +126,7 @@ def test_perform_uses_settings_of_submitting_instance(store: Store, deliver: Per
     assert seen == [(77, {"model": "openai/gpt-5", "timeout": 3})]
 
 
-def test_perform_of_paused_run_says_so_and_resumes_after_answer(store: Store, deliver: Perform) -> None:
+def test_perform_of_paused_run_returns_waiting_and_finishes_after_answer(store: Store, deliver: Perform) -> None:
     class Asking(Desk):
         tools = [ask_human]
 
@@ -142,7 +142,7 @@ def test_perform_of_paused_run_says_so_and_resumes_after_answer(store: Store, de
     assert handle.result() == Answer(text="Blue.")
 
 
-def test_perform_of_failing_run_fails_it_once(store: Store, deliver: Perform) -> None:
+def test_perform_of_failing_run_returns_failed_without_retry(store: Store, deliver: Perform) -> None:
     class Failing(Desk):
         def on_finish(self, output: Any) -> None:
             raise KeyError("no such order")
@@ -155,7 +155,7 @@ def test_perform_of_failing_run_fails_it_once(store: Store, deliver: Perform) ->
         handle.result()
 
 
-def test_perform_of_run_claimed_by_live_process_asks_for_redelivery(store: Store, deliver: Perform) -> None:
+def test_perform_of_run_claimed_by_live_process_raises_deliver_again_error(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     store.claim(handle.run_id, elsewhere())
     with pytest.raises(DeliverAgainError, match="is driven by process 812 on host-a"):
@@ -163,7 +163,7 @@ def test_perform_of_run_claimed_by_live_process_asks_for_redelivery(store: Store
     assert handle.status() == "running"
 
 
-def test_perform_of_run_claimed_by_this_process_asks_for_redelivery(store: Store) -> None:
+def test_perform_of_run_claimed_by_current_process_raises_deliver_again_error(store: Store) -> None:
     begun, goes_on = threading.Event(), threading.Event()
 
     class Slow(Desk):
@@ -185,7 +185,7 @@ def test_perform_of_run_claimed_by_this_process_asks_for_redelivery(store: Store
     assert outcomes == ["done"]
 
 
-def test_perform_through_other_store_address_does_not_drive_twice(tmp_path: Path) -> None:
+def test_perform_through_other_store_url_does_not_drive_run_twice(tmp_path: Path) -> None:
     begun, goes_on = threading.Event(), threading.Event()
 
     class Slow(Desk):
@@ -212,7 +212,7 @@ def test_perform_through_other_store_address_does_not_drive_twice(tmp_path: Path
     other.close()
 
 
-def test_perform_takes_over_run_of_dead_process_up_to_five_times(store: Store, deliver: Perform) -> None:
+def test_perform_of_run_after_five_dead_processes_returns_failed(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     for at in range(5):
         assert store.claim(handle.run_id, dead_here(str(at)))
@@ -222,13 +222,15 @@ def test_perform_takes_over_run_of_dead_process_up_to_five_times(store: Store, d
         handle.result()
 
 
-def test_perform_after_failed_release_claims_again(store: Store, deliver: Perform) -> None:
+def test_perform_of_run_with_unreleased_claim_of_current_process_claims_again(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     store.claim(handle.run_id, acorn.stores.lease.this_process())  # Nothing here drives it.
     assert deliver(store, handle.run_id, Desk(model=ScriptedModel([finish(text="Me.")]))) == "done"
 
 
-def test_perform_stops_at_next_commit_and_run_resumes_elsewhere(store: Store, deliver: Perform) -> None:
+def test_perform_with_stop_event_stops_at_next_commit_and_run_is_resumed_by_next_perform(
+    store: Store, deliver: Perform
+) -> None:
     stop, calls = threading.Event(), list[str]()
 
     @tool(once=True)
@@ -255,7 +257,7 @@ def test_perform_stops_at_next_commit_and_run_resumes_elsewhere(store: Store, de
     assert handle.result() == Answer(text="Both.")
 
 
-def test_perform_finishes_running_work_before_stop(store: Store, deliver: Perform) -> None:
+def test_perform_with_stop_event_finishes_running_tools_before_stop(store: Store, deliver: Perform) -> None:
     stop, calls = threading.Event(), list[str]()
     slow = threading.Event()
 
@@ -284,7 +286,7 @@ def test_perform_finishes_running_work_before_stop(store: Store, deliver: Perfor
     assert "Unknown" not in str(model.requests[0].messages)
 
 
-def test_perform_stopping_at_end_of_run_finishes_it(store: Store, deliver: Perform) -> None:
+def test_perform_with_stop_event_at_end_of_run_finishes_run(store: Store, deliver: Perform) -> None:
     stop = threading.Event()
     stop.set()
     handle = put(store, question="Who?")
@@ -301,7 +303,7 @@ def test_perform_stopping_at_end_of_run_finishes_it(store: Store, deliver: Perfo
     assert deliver(store, handle.run_id, Last(model=ScriptedModel([finish(text="Me.")])), stop=stop) == "done"
 
 
-def test_perform_of_cancelled_run_says_so(store: Store, deliver: Perform) -> None:
+def test_perform_of_cancelled_run_returns_cancelled(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     handle.cancel()
     assert deliver(store, handle.run_id, Desk) == "cancelled"
@@ -309,7 +311,7 @@ def test_perform_of_cancelled_run_says_so(store: Store, deliver: Perform) -> Non
         handle.result()
 
 
-def test_cancel_ends_performed_run(store: Store, deliver: Perform) -> None:
+def test_cancel_during_perform_ends_run_as_cancelled(store: Store, deliver: Perform) -> None:
     class Cancelling(Desk):
         def on_start(self, step: Any) -> Any:
             handle.cancel()
@@ -321,7 +323,7 @@ def test_cancel_ends_performed_run(store: Store, deliver: Perform) -> None:
     assert handle.status() == "cancelled"
 
 
-def test_perform_finds_class_by_name(store: Store, deliver: Perform) -> None:
+def test_perform_selects_agent_class_by_stored_name(store: Store, deliver: Perform) -> None:
     class Other(Desk):
         pass
 
@@ -336,7 +338,7 @@ def test_perform_finds_class_by_name(store: Store, deliver: Perform) -> None:
     assert deliver(store, run_ids[2], {name: Desks}.get) == "done"
 
 
-def test_perform_with_unknown_class_leaves_run_unchanged(store: Store, deliver: Perform) -> None:
+def test_perform_with_unknown_class_raises_and_leaves_run_queued(store: Store, deliver: Perform) -> None:
     class Other(Desk):
         pass
 
@@ -346,7 +348,7 @@ def test_perform_with_unknown_class_leaves_run_unchanged(store: Store, deliver: 
     assert handle.status() == "queued"
 
 
-def test_perform_with_unfitting_input_leaves_run_unchanged(store: Store, deliver: Perform) -> None:
+def test_perform_with_input_that_class_rejects_raises_and_leaves_run_queued(store: Store, deliver: Perform) -> None:
     class Newer(Desk):
         initial_input = [("question", str), ("language", str)]
 
@@ -357,7 +359,7 @@ def test_perform_with_unfitting_input_leaves_run_unchanged(store: Store, deliver
     assert handle.status() == "queued"
 
 
-def test_perform_finds_loaded_class_by_stored_name(store: Store, deliver: Perform) -> None:
+def test_perform_without_agents_uses_loaded_class_of_stored_name(store: Store, deliver: Perform) -> None:
     class Desk(module):  # Not the parent, and inside an ask.
         """Answer."""
 
@@ -371,7 +373,7 @@ def test_perform_finds_loaded_class_by_stored_name(store: Store, deliver: Perfor
 
 
 @pytest.mark.parametrize("name", ["Desk", "Office.Inner"])
-def test_perform_imports_class_by_stored_name(tmp_path: Path, name: str) -> None:
+def test_perform_without_agents_imports_class_by_stored_name(tmp_path: Path, name: str) -> None:
     """In a process that does not know the class."""
     (tmp_path / "desks.py").write_text(AGENTS, encoding="utf-8")
     put_it = f"from desks import *; print({name}().using(deliver=False).submit(question='Who?').run_id)"
@@ -382,7 +384,7 @@ def test_perform_imports_class_by_stored_name(tmp_path: Path, name: str) -> None
     assert program(tmp_path, show) == "Imported.\n"
 
 
-def test_perform_survives_module_that_exits(
+def test_perform_of_class_whose_import_exits_raises_and_leaves_run_queued(
     store: Store, deliver: Perform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Gone(Desk):
@@ -398,7 +400,7 @@ def test_perform_survives_module_that_exits(
     assert handle.status() == "queued"
 
 
-def test_perform_with_two_agents_of_one_name_raises(store: Store, deliver: Perform) -> None:
+def test_perform_with_two_agents_of_equal_name_raises(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
     with pytest.raises(DeclarationError, match=r"Two of the agents are `.*:Desk`"):
         deliver(store, handle.run_id, [Desk, Desk(max_steps=3)])
@@ -407,7 +409,7 @@ def test_perform_with_two_agents_of_one_name_raises(store: Store, deliver: Perfo
     assert deliver(store, handle.run_id, iter([agent, agent])) == "done"
 
 
-def test_perform_with_missing_class_raises_clear_error(store: Store, deliver: Perform) -> None:
+def test_perform_with_missing_class_raises_and_leaves_run_queued(store: Store, deliver: Perform) -> None:
     class Gone(Desk):
         pass
 
@@ -438,7 +440,7 @@ def test_perform_with_wrong_arguments_raises(store: Store, deliver: Perform) -> 
 # Submission
 
 
-def test_submit_with_same_run_id_and_input_is_one_run(store: Store) -> None:
+def test_submit_twice_with_equal_run_id_and_input_creates_one_run(store: Store) -> None:
     named = Desk(store=store).using(deliver=False, run_id="order-17")
     assert named.submit(question="Who?").run_id == named.submit(question="Who?").run_id == "order-17"
     with pytest.raises(StoreError, match="was started with another input"):
@@ -446,14 +448,14 @@ def test_submit_with_same_run_id_and_input_is_one_run(store: Store) -> None:
     assert len(store.list()) == 1
 
 
-def test_call_with_run_id_drives_submitted_run(store: Store) -> None:
+def test_call_with_run_id_of_submitted_run_drives_run(store: Store) -> None:
     put_first = Desk(store=store).using(deliver=False, run_id="order-17").submit(question="Who?")
     here = Desk(store=store, model=ScriptedModel([finish(text="Me.")])).using(run_id="order-17")
     assert here(question="Who?") == Answer(text="Me.")
     assert put_first.result() == Answer(text="Me.")
 
 
-def test_queued_run_can_be_resumed_and_inspected(store: Store) -> None:
+def test_queued_run_is_returned_by_get_and_finished_by_resume(store: Store) -> None:
     handle = put(store, question="Who?")
     record = acorn.runs(store).get(handle.run_id)
     found: Any = (record.input, record.steps, record.stop_reason, record.error)
@@ -461,7 +463,7 @@ def test_queued_run_can_be_resumed_and_inspected(store: Store) -> None:
     assert Desk(store=store, model=ScriptedModel([finish(text="Me.")])).resume(handle.run_id) == Answer(text="Me.")
 
 
-def test_submit_checks_input_before_storing(store: Store) -> None:
+def test_submit_with_wrong_input_raises_before_storing(store: Store) -> None:
     agent = Desk(store=store).using(deliver=False)
     with pytest.raises(InputError, match="question"):
         agent.submit(query="Who?")
@@ -503,12 +505,12 @@ def test_submit_to_store_without_workers_raises(store: Store) -> None:
         ({"deliver": False, "priority": 3}, "apply only to the workers of the store"),
     ],
 )
-def test_submit_options_are_checked_immediately(options: dict[str, Any], words: str) -> None:
+def test_using_with_invalid_submit_options_raises_immediately(options: dict[str, Any], words: str) -> None:
     with pytest.raises(DeclarationError, match=words):
         Desk().using(**options)
 
 
-def test_submit_options_on_direct_call_raise(store: Store) -> None:
+def test_submit_options_with_direct_call_raise(store: Store) -> None:
     with pytest.raises(DeclarationError, match="applies only to queued runs"):
         Desk(store=store).using(priority=3)(question="Who?")
 
@@ -532,7 +534,7 @@ def test_handle_follow_yields_entries(store: Store) -> None:
     assert (kinds[0], kinds[-1]) == ("RunStarted", "RunFinished")
 
 
-def test_async_handle_behaves_like_handle(store: Store) -> None:
+def test_async_handle_returns_result_and_cancels_like_sync_handle(store: Store) -> None:
     async def use() -> None:
         agent = Desk(store=store).using(deliver=False)
         handle = await agent.asubmit(question="Who?")

@@ -146,7 +146,7 @@ class Waits(logging.Handler):
         self.told: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if "waits for its turn" in record.getMessage():
+        if "waits for its limit" in record.getMessage():
             self.told.append(record.getMessage())
 
     def reach(self, count: int) -> bool:
@@ -235,7 +235,7 @@ MOST = 32
 PER = 5.0
 
 
-def test_rate_limit_holds_for_threads_in_every_window() -> None:
+def test_rate_limit_with_threads_is_not_exceeded_in_any_window() -> None:
     class Limited(Agent):
         rate_limit = {"requests": MOST, "per": PER}
         max_concurrency = 8
@@ -249,7 +249,7 @@ def test_rate_limit_holds_for_threads_in_every_window() -> None:
     assert model.most <= 8
 
 
-def test_rate_limit_holds_for_tasks_in_every_window() -> None:
+def test_rate_limit_with_tasks_is_not_exceeded_in_any_window() -> None:
     class Limited(Agent):
         rate_limit = {"requests": MOST, "per": PER}
 
@@ -264,7 +264,7 @@ def test_rate_limit_holds_for_tasks_in_every_window() -> None:
     assert model.order == list(range(COUNT))
 
 
-def test_threads_and_tasks_of_several_loops_share_one_queue() -> None:
+def test_rate_limit_is_shared_by_threads_and_tasks_of_several_loops() -> None:
     class Limited(Agent):
         rate_limit = {"requests": MOST, "per": PER}
         max_concurrency = 5
@@ -287,7 +287,7 @@ def test_threads_and_tasks_of_several_loops_share_one_queue() -> None:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_waiting_is_first_come_first_served(waits: Waits, streams: bool) -> None:
+def test_waiting_requests_are_sent_in_order_of_arrival(waits: Waits, streams: bool) -> None:
     class Limited(Agent):
         max_concurrency = 1
         rate_limit = {"requests": 1000, "tokens": 10**9}
@@ -318,10 +318,10 @@ def test_waiting_is_first_come_first_served(waits: Waits, streams: bool) -> None
     assert threads.outcomes == {number: number for number in range(COUNT)}
     assert model.most == 1
     assert len(waits.told) == COUNT - 1
-    assert waits.told[0] == "A request of `Limited` waits for its turn (`max_concurrency`)."
+    assert waits.told[0] == "A request of `Limited` waits for its limit (`max_concurrency`)."
 
 
-def test_wait_is_reported_with_seconds(waits: Waits) -> None:
+def test_wait_for_rate_limit_is_logged_with_seconds(waits: Waits) -> None:
     class Limited(Agent):
         rate_limit = {"requests": 1, "per": AGES}
 
@@ -339,14 +339,14 @@ def test_wait_is_reported_with_seconds(waits: Waits) -> None:
 
     asyncio.run(main())
     (told,) = waits.told
-    assert told.startswith("A request of `Limited` waits for its turn (`rate_limit`, ")
+    assert told.startswith("A request of `Limited` waits for its limit (`rate_limit`, ")
     assert told.endswith(" s).")
 
 
 # Every request counts
 
 
-def test_every_attempt_counts_and_none_holds_slot_during_retry_delay() -> None:
+def test_request_waiting_for_retry_does_not_occupy_concurrency_slot() -> None:
     class Limited(Agent):
         max_concurrency = 1
 
@@ -365,7 +365,7 @@ def test_every_attempt_counts_and_none_holds_slot_during_retry_delay() -> None:
     assert model.order == [1, 2]
 
 
-def test_retries_never_exceed_rate_limit() -> None:
+def test_retries_do_not_exceed_rate_limit() -> None:
     class Limited(Agent):
         rate_limit = {"requests": 2, "per": 1.0}
 
@@ -375,7 +375,7 @@ def test_retries_never_exceed_rate_limit() -> None:
     assert_never_over(model.moments, 2, 1.0)
 
 
-def test_failed_request_releases_slot(call: Call) -> None:
+def test_failed_request_releases_concurrency_slot(call: Call) -> None:
     class Limited(Agent):
         max_concurrency = 1
 
@@ -386,7 +386,7 @@ def test_failed_request_releases_slot(call: Call) -> None:
         assert call(Limited(model=Watched()), number=1) == 1
 
 
-def test_stream_holds_slot_until_closed() -> None:
+def test_stream_occupies_concurrency_slot_until_closed() -> None:
     class Limited(Agent):
         max_concurrency = 1
 
@@ -402,7 +402,7 @@ def test_stream_holds_slot_until_closed() -> None:
     assert model.most == 1
 
 
-def test_stream_left_on_event_loop_releases_slot() -> None:
+def test_stream_left_early_on_event_loop_releases_concurrency_slot() -> None:
     class Limited(Agent):
         max_concurrency = 1
 
@@ -424,7 +424,7 @@ def test_stream_left_on_event_loop_releases_slot() -> None:
 # Leaving the queue
 
 
-def test_cancelled_tasks_leave_queue(waits: Waits) -> None:
+def test_cancelled_tasks_are_removed_from_queue(waits: Waits) -> None:
     class Limited(Agent):
         max_concurrency = 2
 
@@ -451,7 +451,7 @@ def test_cancelled_tasks_leave_queue(waits: Waits) -> None:
     assert model.most <= 2
 
 
-def test_waiter_that_leaves_is_not_counted(waits: Waits) -> None:
+def test_cancelled_waiting_request_does_not_count_against_rate_limit(waits: Waits) -> None:
     class Limited(Agent):
         rate_limit = {"requests": 3, "per": AGES}
         max_concurrency = 1
@@ -503,7 +503,7 @@ def test_closed_event_loop_does_not_block_queue(waits: Waits) -> None:
     gc.collect()
 
 
-def test_waiting_task_does_not_block_its_loop(waits: Waits) -> None:
+def test_waiting_task_does_not_block_event_loop(waits: Waits) -> None:
     class Limited(Agent):
         max_concurrency = 1
 
@@ -523,7 +523,7 @@ def test_waiting_task_does_not_block_its_loop(waits: Waits) -> None:
     threads.join()
 
 
-def test_run_time_counts_while_waiting(call: Call) -> None:
+def test_waiting_time_counts_against_max_seconds(call: Call) -> None:
     class Limited(Agent):
         rate_limit = {"requests": 1, "per": AGES}
 
@@ -531,11 +531,11 @@ def test_run_time_counts_while_waiting(call: Call) -> None:
     assert call(Limited(model=model), number=1) == 1
     with waiting_for_nothing(), pytest.raises(LimitError, match=r"`max_seconds` of 1\.5") as caught:
         call(Limited(model=model, max_seconds=1.5), number=2)
-    assert "did not get its turn under `rate_limit`" in str(caught.value.__cause__)
+    assert "s for `rate_limit`, and then the time of the run was over" in str(caught.value.__cause__)
     assert model.order == [1]
 
 
-def test_request_is_sent_with_remaining_time(call: Call) -> None:
+def test_request_timeout_after_wait_is_remaining_time(call: Call) -> None:
     class Limited(Agent):
         rate_limit = {"requests": 1, "per": 1.0}
 
@@ -550,7 +550,7 @@ def test_request_is_sent_with_remaining_time(call: Call) -> None:
     assert first <= AGES
 
 
-def test_run_without_time_limit_waits_in_thread() -> None:
+def test_request_with_huge_max_seconds_waits_in_thread() -> None:
     class Limited(Agent):
         max_concurrency = 1
 
@@ -614,7 +614,7 @@ print(agent(number=3), results, flush=True)
         "import asyncio; asyncio.run(agent.acall(number=2))",
     ],
 )
-def test_ctrl_c_ends_wait_immediately(way: str) -> None:
+def test_ctrl_c_during_wait_raises_immediately(way: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", CHILD.replace("WAY", way)], stdout=subprocess.PIPE, text=True
     ) as child:
@@ -658,7 +658,7 @@ other.join()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_forked_child_counts_separately() -> None:
+def test_forked_child_process_counts_requests_separately() -> None:
     done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.stdout == "1\n", done.stderr
 
@@ -723,7 +723,7 @@ def test_ctrl_c_removes_waiting_branches_from_queue() -> None:
 # Tokens
 
 
-def test_tokens_are_settled_by_reported_usage(call: Call, waits: Waits) -> None:
+def test_token_limit_counts_reported_usage_instead_of_estimate(call: Call, waits: Waits) -> None:
     class Limited(Agent):
         rate_limit = {"tokens": 100_000, "per": AGES}
         max_tokens = 50_000
@@ -738,7 +738,7 @@ def test_tokens_are_settled_by_reported_usage(call: Call, waits: Waits) -> None:
     assert spent(Limited())
 
 
-def test_request_larger_than_limit_is_sent_alone(call: Call) -> None:
+def test_request_larger_than_token_limit_is_sent_alone(call: Call) -> None:
     class Limited(Agent):
         rate_limit = {"tokens": 10, "per": 1.0}
 
@@ -748,7 +748,7 @@ def test_request_larger_than_limit_is_sent_alone(call: Call) -> None:
     assert_never_over(model.moments, 1, 1.0)
 
 
-def test_refused_request_uses_no_tokens(call: Call, waits: Waits) -> None:
+def test_request_rejected_with_429_does_not_count_against_token_limit(call: Call, waits: Waits) -> None:
     class Limited(Agent):
         rate_limit = {"tokens": 10_000, "per": AGES}
         max_tokens = 6_000
@@ -760,7 +760,7 @@ def test_refused_request_uses_no_tokens(call: Call, waits: Waits) -> None:
     assert not waits.told
 
 
-def test_streamed_tokens_are_settled(waits: Waits) -> None:
+def test_token_limit_of_stream_counts_reported_usage(waits: Waits) -> None:
     class Limited(Agent):
         rate_limit = {"tokens": 10_000, "per": AGES}
         max_tokens = 6_000
@@ -792,7 +792,7 @@ def spent(agent: module[Any, Any]) -> bool:
 ONE = {"requests": 1, "per": AGES}
 
 
-def test_limit_is_shared_by_instances_and_inheriting_subclasses() -> None:
+def test_rate_limit_of_class_is_shared_by_instances_and_inheriting_subclasses() -> None:
     class Limited(Agent):
         rate_limit: Any = ONE
 
@@ -815,7 +815,7 @@ def test_limit_is_shared_by_instances_and_inheriting_subclasses() -> None:
     assert not spent(Free())
 
 
-def test_instance_limit_is_shared_by_value() -> None:
+def test_rate_limit_of_instances_is_shared_if_values_are_equal() -> None:
     class Limited(Agent):
         """Says it."""
 
@@ -829,7 +829,7 @@ def test_instance_limit_is_shared_by_value() -> None:
         assert spent(Limited(rate_limit=None))
 
 
-def test_mixin_limit_is_shared_by_its_classes() -> None:
+def test_rate_limit_of_mixin_is_shared_by_classes_with_mixin() -> None:
     class Polite:
         rate_limit = ONE
 
@@ -857,14 +857,14 @@ def branching() -> list[Any]:
     return [calling("inner", number=1), finish(1), finish(1)]
 
 
-def test_branch_counts_with_parent(call: Call, script: Script) -> None:
+def test_branch_requests_count_against_parent_rate_limit(call: Call, script: Script) -> None:
     agent = outer(Inner, rate_limit={"requests": 3, "per": AGES}, max_concurrency=1)
     assert call(agent.using(model=script(*branching())), number=1) == 1
     assert spent(agent)
     assert not spent(Inner())
 
 
-def test_branch_with_own_limit_counts_separately(call: Call, script: Script) -> None:
+def test_branch_with_declared_rate_limit_is_counted_separately(call: Call, script: Script) -> None:
     class Limited(Inner):
         rate_limit = ONE
 
@@ -875,7 +875,7 @@ def test_branch_with_own_limit_counts_separately(call: Call, script: Script) -> 
     assert spent(agent)
 
 
-def test_branch_with_limit_none_is_not_counted(call: Call, script: Script) -> None:
+def test_branch_with_rate_limit_none_is_not_limited(call: Call, script: Script) -> None:
     class Free(Inner):
         rate_limit = None
 
@@ -885,14 +885,14 @@ def test_branch_with_limit_none_is_not_counted(call: Call, script: Script) -> No
     assert spent(agent)
 
 
-def test_agent_tool_counts_with_caller(call: Call, script: Script) -> None:
+def test_agent_tool_requests_count_against_caller_rate_limit(call: Call, script: Script) -> None:
     made = type("Caller", (Agent,), {"tools": [Inner], "max_steps": 3, "rate_limit": {"requests": 3, "per": AGES}})
     agent = made()
     assert call(agent.using(model=script(*branching())), number=1) == 1
     assert spent(agent)
 
 
-def test_concurrent_branches_respect_parents_max_concurrency(call: Call) -> None:
+def test_concurrent_branches_do_not_exceed_parent_max_concurrency(call: Call) -> None:
     def reply(request: ModelRequest) -> Any:
         if "below" in request.messages[0]["content"]:
             return finish(1)
@@ -909,7 +909,7 @@ def test_concurrent_branches_respect_parents_max_concurrency(call: Call) -> None
 # High load
 
 
-def test_random_load_never_exceeds_limit_or_loses_slot() -> None:
+def test_random_load_never_exceeds_max_concurrency_and_releases_all_slots() -> None:
     class Limited(Agent):
         max_concurrency = 3
 

@@ -79,7 +79,7 @@ def shown(run: Run) -> Page:
     return page
 
 
-def test_record_html_shows_output_and_events() -> None:
+def test_record_html_contains_output_and_events() -> None:
     model = ScriptedModel([call("echo", text="a"), finish(answer="b", more={"c": ["d"]})], name="some/model")
     page = shown(Agent(model=model).run(text="question"))
     for words in (
@@ -109,7 +109,7 @@ def test_record_html_escapes_all_text() -> None:
     assert "<script" not in run._repr_html_()
 
 
-def test_record_html_of_failed_run_shows_error() -> None:
+def test_record_html_of_failed_run_contains_error() -> None:
     with pytest.raises(ModelError) as caught:
         Agent(model=ScriptedModel([Failure(status=400, message=EVIL)])).run(text="question")
     page = shown(caught.value.run)
@@ -117,7 +117,7 @@ def test_record_html_of_failed_run_shows_error() -> None:
     assert EVIL in page.text
 
 
-def test_record_html_of_paused_or_unfinished_run_shows_why() -> None:
+def test_record_html_of_paused_or_unfinished_run_contains_reason() -> None:
     class Desk(Agent):
         store = "memory"
 
@@ -131,7 +131,7 @@ def test_record_html_of_paused_or_unfinished_run_shows_why() -> None:
     assert "unfinished" in shown(unfinished).text
 
 
-def test_record_html_of_running_and_loaded_run_works() -> None:
+def test_record_html_of_running_or_loaded_run_is_rendered() -> None:
     pages: list[Page] = []
 
     @tool

@@ -34,7 +34,7 @@ from acorn import (
     module,
     tool,
 )
-from acorn._record.saved_form import RecordedError
+from acorn._history.saved_form import RecordedError
 from acorn.models import ModelRequest, Price
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calling
@@ -266,7 +266,8 @@ def with_an_edited_history() -> Run[Any]:
 
     script = [calling("look", "c1"), calling("look", "c2"), calling("look", "c3"), finish(answer="a")]
     run = asked(Editing(model=by_prompt(answer=script)).using(history=[{"role": "user", "content": "before"}]))
-    run.history.append({"role": "user", "content": "afterwards", "odd": {"deep": [object, (1, 2)]}})
+    odd: Any = {"role": "user", "content": "afterwards", "odd": {"deep": [object, (1, 2)]}}
+    run.history.append(odd)
     return run
 
 
@@ -359,7 +360,7 @@ def assert_same(run: Run[Any], other: Run[Any], *, is_typed: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_record_json_round_trip_is_equal(kind: Callable[[], Run[Any]]) -> None:
+def test_record_loaded_from_json_equals_original(kind: Callable[[], Run[Any]]) -> None:
     run = kind()
     text = run.to_json()
     text.encode()
@@ -373,13 +374,13 @@ def test_record_json_round_trip_is_equal(kind: Callable[[], Run[Any]]) -> None:
     assert pickle.loads(pickle.dumps(typed)).history == typed.history
 
 
-def test_record_json_without_class_has_plain_input_and_output() -> None:
+def test_record_loaded_without_class_has_input_and_output_as_dicts() -> None:
     run = Run.from_json(with_tools().to_json())
     assert run.input == {"question": "Why?", "when": "2024-02-29", "mood": "good", "among": [1, 2]}  # type: ignore[comparison-overlap]
     assert run.output == {"answer": "a", "score": 0.5}
 
 
-def test_record_json_types_declared_branches() -> None:
+def test_record_loaded_with_class_has_typed_declared_branches() -> None:
     run = with_branches()
     read = Run.from_json(run.to_json(), class_of(run))
     assert [type(branch.output) for branch in read.branches] == [
@@ -393,7 +394,7 @@ def test_record_json_types_declared_branches() -> None:
     assert read.branches[0].branches[0].output == Answer(answer="in")
 
 
-def test_loaded_record_can_be_continued() -> None:
+def test_loaded_record_as_history_sends_messages_of_original() -> None:
     run = with_tools()
     model = ScriptedModel([finish(answer="b"), finish(answer="b")])
     Main(model=model).using(history=run)(question="And?")
@@ -401,7 +402,7 @@ def test_loaded_record_can_be_continued() -> None:
     assert model.requests[0].messages == model.requests[1].messages
 
 
-def test_running_record_can_be_written() -> None:
+def test_running_record_is_written_as_json() -> None:
     texts: list[str] = []
 
     class Writing(Main):
@@ -419,7 +420,7 @@ def test_running_record_can_be_written() -> None:
 # Errors
 
 
-def test_loaded_acorn_error_has_its_class() -> None:
+def test_loaded_record_has_acorn_error_of_original_class() -> None:
     run = failed()
     error = Run.from_json(run.to_json()).error
     assert type(error) is ModelError
@@ -441,7 +442,7 @@ def test_loaded_acorn_error_has_its_class() -> None:
     assert isinstance(branch.__cause__, ModelError)
 
 
-def test_loaded_other_error_says_what_it_was() -> None:
+def test_loaded_record_has_other_error_as_recorded_error() -> None:
     error = Run.from_json(failed_in_a_hook().to_json()).error
     assert isinstance(error, RecordedError)
     assert isinstance(error, AcornError)
@@ -454,7 +455,7 @@ def test_loaded_other_error_says_what_it_was() -> None:
     assert str(Run.from_json(interrupted().to_json()).error) == "KeyboardInterrupt"
 
 
-def test_loaded_unfinished_is_unfinished() -> None:
+def test_loaded_record_has_unfinished_output_with_tool_results() -> None:
     output = Run.from_json(unfinished().to_json()).output
     assert isinstance(output, Unfinished)
     assert not output
@@ -468,7 +469,7 @@ def test_loaded_unfinished_is_unfinished() -> None:
 # Unreadable records
 
 
-def test_record_json_of_other_class_is_rejected() -> None:
+def test_record_json_loaded_with_other_class_is_rejected() -> None:
     text = with_tools().to_json()
     with pytest.raises(StoreError, match=r"as a run of `.*:Checker`: it is a run of `.*:Main`"):
         Run.from_json(text, Checker)
@@ -478,12 +479,12 @@ def test_record_json_of_other_class_is_rejected() -> None:
             Run.from_json(text, wrong)
 
 
-def test_record_json_of_moved_class_is_accepted() -> None:
+def test_record_json_of_class_moved_from_main_is_accepted() -> None:
     moved = with_tools().to_json().replace(f'"{Main.__module__}:Main"', '"__main__:Main"')
     assert Run.from_json(moved, Main).output == Answer(answer="a")
 
 
-def test_record_json_with_unfitting_input_is_reported() -> None:
+def test_record_json_with_input_that_class_rejects_raises_store_error() -> None:
     text = with_tools().to_json().replace('"question":"Why?"', '"question":5')
     with pytest.raises(StoreError, match="The input of the saved run no longer fits its class"):
         Run.from_json(text, Main)
@@ -491,7 +492,7 @@ def test_record_json_with_unfitting_input_is_reported() -> None:
 
 def test_record_json_of_newer_format_is_rejected() -> None:
     newer = json.loads(with_tools().to_json()) | {"format": 1000}
-    with pytest.raises(StoreError, match="it has format 1000, but this version of acorn reads formats up to"):
+    with pytest.raises(StoreError, match="it has format 1000, but this version of acorn reads format 1"):
         Run.from_json(json.dumps(newer))
 
 
@@ -503,7 +504,7 @@ NO_RUNS: list[Any] = [
     "5",
     "{}",
     '{"format": "2"}',
-    '{"format": 2}',
+    '{"format": 1}',
     '{"format": true}',
     b"\xff",
     None,
@@ -530,7 +531,7 @@ def damaged(plain: Any, chance: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_damaged_record_json_is_read_or_rejected_with_acorn_error(seed: int) -> None:
+def test_damaged_record_json_is_loaded_or_rejected_with_store_error(seed: int) -> None:
     chance = random.Random(seed)
     whole = json.loads(chance.choice([with_branches, failed_in_a_hook, unfinished])().to_json())
     for _ in range(50):
@@ -541,7 +542,7 @@ def test_damaged_record_json_is_read_or_rejected_with_acorn_error(seed: int) -> 
             assert "saved run" in str(error)  # noqa: PT017 - it may be read as well
 
 
-def test_input_error_has_no_run() -> None:
+def test_wrong_input_raises_input_error_before_run() -> None:
     with pytest.raises(InputError):
         Main(model=ScriptedModel([])).run(questions="?")
 
@@ -557,7 +558,7 @@ class Extracted(BaseModel):
     name: str
 
 
-def test_record_json_is_read_by_generic_class_and_instance() -> None:
+def test_record_json_is_loaded_with_generic_class_or_instance() -> None:
     agent = Extracting[Extracted](model=ScriptedModel([finish(name="Ann")]))
     text = agent.run("Ann is here").to_json()
     assert Run.from_json(text, Extracting[Extracted]).output == Extracted(name="Ann")
@@ -565,7 +566,7 @@ def test_record_json_is_read_by_generic_class_and_instance() -> None:
     assert Run.from_json(text, Extracting).output == {"name": "Ann"}
 
 
-def test_record_json_output_unknown_to_class_is_kept() -> None:
+def test_record_json_with_output_field_unknown_to_class_is_rejected() -> None:
     class Saying(module[None, Extracted]):
         """Say."""
 

@@ -115,7 +115,7 @@ def test_record_of_successful_run_is_complete(call: Call, script: Script) -> Non
     assert run.history[3] == {"role": "tool", "tool_call_id": "c1", "content": '["about acorns"]'}
 
 
-def test_usages_can_be_added() -> None:
+def test_usage_addition_returns_sum() -> None:
     one, other = Usage(1, 2, 3, 4, 5), Usage(10, 20, 30, 40, 50)
     assert one + other == Usage(11, 22, 33, 44, 55)
     assert (one, other) == (Usage(1, 2, 3, 4, 5), Usage(10, 20, 30, 40, 50))
@@ -129,12 +129,12 @@ def test_usages_can_be_added() -> None:
         one + 1  # type: ignore[operator]
 
 
-def test_every_run_has_its_own_id(call: Call, script: Script) -> None:
+def test_each_run_has_unique_id(call: Call, script: Script) -> None:
     agent = Asker(model=script(finish(answer="a"), finish(answer="b")))
     assert call.run(agent, question="?").id != call.run(agent, question="?").id
 
 
-def test_run_seconds_include_tools(call: Call, script: Script) -> None:
+def test_run_seconds_include_tool_time(call: Call, script: Script) -> None:
     def rest() -> None:
         time.sleep(0.05)
 
@@ -148,7 +148,7 @@ def test_run_cost_without_price_is_none(call: Call, script: Script) -> None:
     assert run.usage == Usage(10, 1, requests=1)
 
 
-def test_corrections_and_forced_calls_are_requests_but_not_steps(call: Call, script: Script) -> None:
+def test_corrections_and_forced_requests_count_as_requests_but_not_as_steps(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), finish(), finish(answer=1), finish(answer="a"))
     run = call.run(Searcher(model=model, max_steps=1), question="?")
     assert (run.steps, run.usage.requests, run.stop_reason) == (1, 4, "forced")
@@ -165,7 +165,7 @@ class Switcher(Searcher):
         super().__init__(**settings)
 
 
-def test_run_model_is_answering_model(call: Call, script: Script) -> None:
+def test_run_model_is_model_that_answered_last(call: Call, script: Script) -> None:
     first = script(used(calling("search", query="a"), 10, 1), name="first", price=Price(1, 1))
     second = script(used(finish(answer="a"), 20, 2), name="second", price=Price(2, 2))
     run = call.run(Switcher(second, model=first), question="?")
@@ -192,7 +192,7 @@ def test_stop_reason_describes_end_of_run(call: Call, script: Script) -> None:
     assert isinstance(unfinished.output, Unfinished)
 
 
-def test_record_holds_plain_inputs_and_outputs(call: Call, script: Script) -> None:
+def test_record_contains_plain_type_input_and_output(call: Call, script: Script) -> None:
     class Plain(module[str, list[int]]):
         """Count."""
 
@@ -210,7 +210,7 @@ def test_record_holds_plain_inputs_and_outputs(call: Call, script: Script) -> No
     assert nothing.stop_reason == "finish"
 
 
-def test_record_repr_has_no_history(call: Call, script: Script) -> None:
+def test_record_repr_contains_no_history_or_deps(call: Call, script: Script) -> None:
     agent = Asker(model=script(finish(answer="a"))).using(deps="a secret of the deps")
     shown = repr(call.run(agent, question="?"))
     assert "stop_reason='finish'" in shown
@@ -251,7 +251,7 @@ def test_failed_run_record_is_attached_to_error(call: Call, script: Script) -> N
         assert_complete(run.history)
 
 
-def test_agent_last_is_last_ended_run(script: Script) -> None:
+def test_agent_last_is_record_of_last_ended_run(script: Script) -> None:
     agent = Asker(model=script(finish(answer="a"), Failure(400), finish(answer="b")))
     assert agent.last is None
     assert agent.history == []
@@ -268,7 +268,7 @@ def test_agent_last_is_last_ended_run(script: Script) -> None:
     assert agent.last.output == Answer(answer="b")
 
 
-def test_agent_last_is_per_task(script: Script) -> None:
+def test_agent_last_is_separate_per_task(script: Script) -> None:
     agent = Asker(model=script(finish(answer="a"), Failure(400)))
 
     async def main() -> None:
@@ -285,7 +285,7 @@ def test_agent_last_is_per_task(script: Script) -> None:
     assert [agent.last] == failed
 
 
-def test_failure_before_start_leaves_no_record(call: Call, script: Script) -> None:
+def test_failure_before_start_creates_no_record(call: Call, script: Script) -> None:
     agent = Asker(model=script(finish(answer="a")))
     agent(question="?")
     before = agent.last
@@ -300,7 +300,7 @@ def test_failure_before_start_leaves_no_record(call: Call, script: Script) -> No
     assert agent.last is before
 
 
-def test_error_without_attributes_still_reaches_caller(call: Call, script: Script) -> None:
+def test_error_that_rejects_attributes_is_raised_unchanged(call: Call, script: Script) -> None:
     class ClosedError(Exception):
         @property
         def run(self) -> str:
@@ -319,7 +319,7 @@ def test_error_without_attributes_still_reaches_caller(call: Call, script: Scrip
     assert runs[0].error is caught.value
 
 
-def test_error_of_nested_run_in_hook_carries_outer_record(call: Call, script: Script) -> None:
+def test_error_of_nested_run_in_hook_has_record_of_outer_run(call: Call, script: Script) -> None:
     inner = Asker(model=script(Failure(400)))
 
     class Outer(Asker):
@@ -382,7 +382,7 @@ class Watcher(module[Question, Answer]):
         self.seen.append((f"{where} {run.step} {run.usage.requests}", run))
 
 
-def test_current_run_is_visible_in_tools_hooks_and_prompts(call: Call, script: Script) -> None:
+def test_current_run_in_tools_hooks_and_prompts_returns_run(call: Call, script: Script) -> None:
     several = functools.reduce(lambda one, other: one & other, map(calling, ["sync", "other", "later"]))
     agent = Watcher(model=script(calling("sync"), calling("other"), several, finish(answer="a")))
     run = call.run(agent, question="?")
@@ -411,7 +411,7 @@ def test_current_run_outside_run_is_none(call: Call, script: Script) -> None:
     check()
 
 
-def test_current_run_in_nested_runs_is_inner_one(call: Call, script: Script) -> None:
+def test_current_run_in_nested_run_returns_inner_run(call: Call, script: Script) -> None:
     names: list[str] = []
 
     def note() -> None:
@@ -429,7 +429,7 @@ def test_current_run_in_nested_runs_is_inner_one(call: Call, script: Script) -> 
     assert names == ["outer", "inner", "outer"]
 
 
-def test_tool_can_change_history_of_run(call: Call, script: Script) -> None:
+def test_history_changed_by_tool_is_sent(call: Call, script: Script) -> None:
     def remember(text: str) -> str:
         current_run().history.append({"role": "user", "content": f"Remember: {text}"})
         return "noted"
@@ -523,7 +523,7 @@ def test_tool_parameter_annotated_run_receives_run(call: Call, script: Script, f
     assert parameters["required"] == ["query"]
 
 
-def test_method_tool_can_take_run(call: Call, script: Script) -> None:
+def test_method_tool_parameter_annotated_run_receives_run(call: Call, script: Script) -> None:
     class Own(Searcher):
         """Search."""
 
@@ -541,7 +541,9 @@ def test_method_tool_can_take_run(call: Call, script: Script) -> None:
 
 
 @pytest.mark.parametrize("function", [plain, with_others])
-def test_model_cannot_pass_run_argument(call: Call, script: Script, function: Callable[..., Any]) -> None:
+def test_run_argument_passed_by_model_returns_tool_error(
+    call: Call, script: Script, function: Callable[..., Any]
+) -> None:
     model = script(calling(function.__name__, query="x", run="mine"), finish(answer="a"))
     run = call.run(Searcher(model=model, tools=[function]), question="?")
     assert run.history[3]["content"].startswith("Tool error: ")
@@ -574,7 +576,7 @@ def test_capture_collects_runs_of_block(call: Call, script: Script) -> None:
     assert [run.stop_reason for run in runs] == ["finish", "error", "finish"]
 
 
-def test_capture_adds_run_at_its_start(call: Call, script: Script) -> None:
+def test_capture_contains_run_when_run_starts(call: Call, script: Script) -> None:
     seen: list[int] = []
 
     def look() -> None:
@@ -585,7 +587,7 @@ def test_capture_adds_run_at_its_start(call: Call, script: Script) -> None:
     assert seen == [1]
 
 
-def test_captures_nest(call: Call) -> None:
+def test_nested_captures_each_collect_runs_of_their_block(call: Call) -> None:
     agent = quick()
     with capture() as outer:
         call(agent, question="1")
@@ -599,7 +601,7 @@ def test_captures_nest(call: Call) -> None:
     assert other == []
 
 
-def test_capture_left_by_error_ends() -> None:
+def test_capture_left_by_exception_collects_no_more_runs() -> None:
     agent = quick()
     kept: list[list[Run[Any]]] = []
     with suppress(LookupError), capture() as runs:
@@ -610,7 +612,7 @@ def test_capture_left_by_error_ends() -> None:
     assert names(kept[0]) == ["1"]
 
 
-def test_capture_includes_tasks_and_their_threads() -> None:
+def test_capture_collects_runs_of_tasks_and_threads_of_tasks() -> None:
     agent = quick()
 
     async def main() -> None:
@@ -632,7 +634,7 @@ def test_capture_includes_tasks_and_their_threads() -> None:
     asyncio.run(main())
 
 
-def test_capture_includes_threads_and_loops_of_acorn(call: Call, script: Script) -> None:
+def test_capture_collects_runs_in_threads_and_loops_of_acorn(call: Call, script: Script) -> None:
     agent = quick()
 
     def ask(name: str) -> str:
@@ -653,7 +655,7 @@ def test_capture_includes_threads_and_loops_of_acorn(call: Call, script: Script)
     assert sorted(names(runs)[3:]) == ["3", "4", "5"]
 
 
-def test_capture_excludes_other_contexts() -> None:
+def test_capture_does_not_collect_runs_of_other_contexts() -> None:
     agent = quick()
     with capture() as runs:
         contextvars.Context().run(agent, question="another context")
@@ -666,7 +668,7 @@ def test_capture_excludes_other_contexts() -> None:
 # Copies
 
 
-def test_errors_and_records_can_be_pickled(script: Script) -> None:
+def test_pickled_errors_and_records_contain_history_and_input(script: Script) -> None:
     agent = Asker(model=script(finish(), finish(), finish())).using(deps=threading.Lock())
     with pytest.raises(ParseError) as caught:
         agent(question="?")
@@ -681,7 +683,7 @@ def test_errors_and_records_can_be_pickled(script: Script) -> None:
     assert again.run.deps is None  # Objects used by tools can be anything and are not copied.
 
 
-def test_unpicklable_inputs_and_outputs_travel_as_plain_data(script: Script) -> None:
+def test_record_with_local_classes_is_pickled_with_plain_data(script: Script) -> None:
     class Local(BaseModel):
         city: str
 
@@ -697,14 +699,14 @@ def test_unpicklable_inputs_and_outputs_travel_as_plain_data(script: Script) -> 
     assert again.history == run.history
 
 
-def test_unfinished_can_be_pickled(script: Script) -> None:
+def test_unfinished_output_is_equal_after_pickling(script: Script) -> None:
     run = Searcher(model=script(calling("search", query="a")), max_steps=None).run(question="?")
     again = pickle.loads(pickle.dumps(run)).output
     assert isinstance(again, Unfinished)
     assert again.tool_results == run.output.tool_results  # type: ignore[union-attr]
 
 
-def test_copied_record_is_complete(script: Script) -> None:
+def test_copied_record_has_identical_attributes(script: Script) -> None:
     run = Asker(model=script(finish(answer="a"))).using(deps=threading.Lock()).run(question="?")
     copied = copy.copy(run)
     assert copied is not run

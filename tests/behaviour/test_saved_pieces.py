@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from acorn import ModelError, Run, Step, current_run, listen, module, tool
+from acorn import Run, Step, current_run, listen, module, tool
 from acorn._call.plan import new_machine
 from acorn._drive.async_driver import adrive
 from acorn._drive.sync_driver import call_tool, drive
@@ -25,7 +25,7 @@ from acorn._machine.state import branch_id
 from acorn.journal import BranchStarted, Entry
 from acorn.models import ModelRequest
 from acorn.record import CallSite
-from acorn.testing import Failure, ScriptedModel, call, finish
+from acorn.testing import ScriptedModel, call, finish
 from acorn.thread import dump_events
 
 PATIENCE = 120.0
@@ -82,7 +82,7 @@ def many_steps(count: int) -> ScriptedModel:
     return ScriptedModel([*replies, finish(result="done")])
 
 
-def test_saved_pieces_together_are_the_run() -> None:
+def test_saved_increments_load_to_complete_run() -> None:
     class Hooked(Looker):
         def on_step(self, step: Step) -> None:
             if current_run().step == 3:
@@ -110,14 +110,14 @@ def test_saved_pieces_together_are_the_run() -> None:
     assert (loaded.run.output, loaded.run.stop_reason) == ("done", "finish")
 
 
-def test_saved_piece_without_news_is_empty() -> None:
+def test_saved_increment_without_new_entries_is_empty() -> None:
     loop = fixed(Looker(model=many_steps(1)))
     for _ in told(loop):
         assert save(loop, len(loop.journal.entries))["journal"] == []
     assert save(loop, len(loop.journal.entries))["journal"] == []
 
 
-def test_saved_piece_size_does_not_grow_with_run() -> None:
+def test_saved_increment_size_is_constant_in_long_run() -> None:
     loop = fixed(Looker(model=many_steps(210)))
     sizes: dict[int, int] = {}
     since = 0
@@ -143,7 +143,7 @@ def calls_in(function: Callable[[], Any]) -> int:
     return len([event for event in made if event in ("call", "c_call")])
 
 
-def test_save_work_does_not_grow_with_run() -> None:
+def test_save_work_is_constant_in_long_run() -> None:
     loop = fixed(Looker(model=many_steps(210)))
     calls: dict[int, int] = {}
     since = 0
@@ -154,7 +154,7 @@ def test_save_work_does_not_grow_with_run() -> None:
     assert calls[200] == calls[10], (calls[10], calls[200])
 
 
-def test_in_place_edit_is_in_next_saved_piece() -> None:
+def test_saved_increment_contains_in_place_history_edit() -> None:
     loop = fixed(Looker(model=many_steps(8)))
     journal: list[Any] = []
     for ask in told(loop):
@@ -166,17 +166,6 @@ def test_in_place_edit_is_in_next_saved_piece() -> None:
         journal += piece["journal"]
         assert load(loop.plan, {**piece, "since": 0, "journal": journal}).run.history == loop.run.history
     assert loop.run.history[2]["content"] == "edited in step 5"
-
-
-def test_run_of_first_format_can_be_read() -> None:
-    loop = fixed(Looker(model=ScriptedModel([Failure(400)])))
-    with pytest.raises(ModelError) as caught:
-        drive(Tree(loop), "fixed")
-    saved = json.loads(text_of(loop)) | {"format": 1}
-    words = f"ModelError: {caught.value}"
-    saved["run"] = {name: value for name, value in saved["run"].items() if name != "branch"} | {"error": words}
-    again = load(loop.plan, saved).run
-    assert (str(again.error), again.stop_reason, again.history) == (words, "error", loop.run.history)
 
 
 # Asks
@@ -280,7 +269,7 @@ def of_everything() -> Callable[[ModelRequest], Any]:
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize("settings", [{}, {"max_seconds": 1000.0}], ids=["untimed", "timed"])
-def test_asks_is_repeatable_without_effect(way: str, settings: dict[str, Any]) -> None:
+def test_asks_called_repeatedly_does_not_change_machine(way: str, settings: dict[str, Any]) -> None:
     loop = fixed(Everything(model=ScriptedModel(of_everything()), **settings))
     fresh = text_of(loop)
     assert loop.asks(0.0) == ()  # It has not started.
@@ -378,7 +367,7 @@ def branched(run_id: str, way: str) -> list[tuple[Any, ...]]:
     return places(loop.run)
 
 
-def test_branch_id_depends_on_parent_and_place() -> None:
+def test_branch_id_is_determined_by_parent_id_and_position() -> None:
     first = branched("fixed", "sync")
     assert len({place[-1] for place in first}) == len(first) == 11
     assert branched("fixed", "sync") == first

@@ -33,6 +33,7 @@ from acorn.models import ModelRequest, Price
 from acorn.record import CallSite
 from acorn.testing import Reply, ScriptedModel, call, finish
 from acorn.thread import dump_events
+from acorn.types import Message
 
 Restart = Literal["never", "after each tell", "after each begin", "both"]
 
@@ -468,7 +469,8 @@ def removed_tools() -> Setup:
 def a_history_that_is_cut_and_copied() -> Setup:
     class Editor(Looker):
         def on_step(self, step: Step) -> None:
-            self.history.append({"role": "user", "content": [{"type": "text", "text": "\ud800"}], "x": (1, 2)})
+            odd: Any = {"role": "user", "content": [{"type": "text", "text": "\ud800"}], "x": (1, 2)}
+            self.history.append(odd)
             if step.counter == 2:
                 self.history = json.loads(json.dumps(self.history))
             if step.counter == 3:
@@ -485,7 +487,7 @@ def a_history_that_is_cut_and_copied() -> Setup:
 def a_history_that_is_summed_up() -> Setup:
     class Summing(Looker):
         def on_step(self, step: Step) -> None:
-            said = {"role": "user", "content": f"So far: {step.counter}"}
+            said: Message = {"role": "user", "content": f"So far: {step.counter}"}
             self.history = [*self.history[:2], said, self.history[-1]]
 
     return setup(Summing, *[call("look", place=str(n)) for n in range(4)], DONE)
@@ -638,7 +640,7 @@ def tools_from_a_source() -> Setup:
 
 @pytest.mark.parametrize("restart", ["after each tell", "after each begin", "both"])
 @pytest.mark.parametrize(("make", "reason"), SCENARIOS.values(), ids=SCENARIOS.keys())
-def test_run_saved_and_loaded_at_any_time_is_equal(make: Make, reason: str, restart: Restart) -> None:
+def test_run_saved_and_loaded_at_any_point_equals_uninterrupted_run(make: Make, reason: str, restart: Restart) -> None:
     there, back = drive(make(), "never"), drive(make(), restart)
     assert there.stop_reason == reason
     assert back.saved >= len(there.requests) - 1
@@ -681,7 +683,7 @@ class Switching(Looker):
         }
 
 
-def test_saved_run_has_no_secret() -> None:
+def test_saved_run_contains_no_secret() -> None:
     declared = {"model": "openai/main", "api_key": SECRET}
     _, loop = paused(setup(Switching, call("look"), others=[DONE], model=declared), "model", 2)
     text = json.dumps(save(loop))
@@ -693,7 +695,7 @@ def test_saved_run_has_no_secret() -> None:
     assert kept["input_cost_per_token"] == 0.1
 
 
-def test_saved_run_is_readable_by_any_json_reader() -> None:
+def test_saved_run_contains_only_standard_json() -> None:
     def no_constant(word: str) -> Any:
         raise AssertionError(word)
 
@@ -701,7 +703,7 @@ def test_saved_run_is_readable_by_any_json_reader() -> None:
     json.loads(json.dumps(save(loop)), parse_constant=no_constant)
 
 
-def test_loading_run_with_undeclared_added_tool_raises_with_name() -> None:
+def test_loading_run_with_undeclared_added_tool_raises_error_with_tool_name() -> None:
     class Adder(Looker):
         def on_step(self, step: Step) -> None:
             def dig() -> str:
@@ -728,7 +730,7 @@ def test_loading_run_with_model_object_from_hook_raises() -> None:
         load(plan, saved)
 
 
-def test_loading_run_with_unfitting_input_raises() -> None:
+def test_loading_run_with_input_that_class_rejects_raises() -> None:
     _, loop = paused(setup(Looker, call("look"), DONE), "tools")
     changed, _ = paused(replace(setup(Words, finish(result=["a"])), given={"result": "a"}), "model")
     with pytest.raises(AcornError, match="The input of the saved run no longer fits its class"):
@@ -736,7 +738,7 @@ def test_loading_run_with_unfitting_input_raises() -> None:
 
 
 @pytest.mark.parametrize("phase", ["model", "tools", "step", "judge"])
-def test_loaded_run_can_be_aborted(phase: str) -> None:
+def test_loaded_run_stopped_by_ctrl_c_is_cancelled_with_complete_history(phase: str) -> None:
     class Stepping(Judged):
         def on_step(self, step: Step) -> None: ...
 
@@ -748,7 +750,7 @@ def test_loaded_run_can_be_aborted(phase: str) -> None:
     assert loaded.run.stop_reason == "cancelled"
 
 
-def test_loaded_run_gets_deps_again() -> None:
+def test_loaded_run_has_deps_passed_to_load() -> None:
     plan, loop = paused(setup(Looker, call("look"), DONE, deps="old"), "tools")
     assert "old" not in json.dumps(save(loop))
     assert load(plan, save(loop), deps="new").run.deps == "new"

@@ -122,7 +122,7 @@ def test_tool_schema_is_sent_unchanged(call: Call, script: Script) -> None:
         {"$id": "https://x.test/a", "type": "object", "properties": {"a": {"$ref": "/a#/$defs/b"}}, "$defs": {"b": {}}},
     ],
 )
-def test_tool_schema_can_be_any_object_schema(script: Script, schema: Schema) -> None:
+def test_tool_schema_of_each_object_form_is_accepted(script: Script, schema: Schema) -> None:
     got: list[Any] = []
     model = script(calling("keep"), finish(result="done"))
     assert read(Worker(model=model, tools=[keeping(schema, got)]).run()) == ["kept"]
@@ -140,7 +140,7 @@ def test_tool_schema_is_copied_at_declaration(call: Call, script: Script) -> Non
     assert model.requests[0].tools[0]["function"]["parameters"] == fields("a")
 
 
-def test_schema_tool_description_comes_from_decorator_or_docstring(script: Script) -> None:
+def test_schema_tool_description_is_taken_from_decorator_or_docstring(script: Script) -> None:
     @tool(schema=fields("a"))
     def documented(a: Any) -> None:
         """Say it.
@@ -159,7 +159,7 @@ def test_schema_tool_description_comes_from_decorator_or_docstring(script: Scrip
     assert all(entry["parameters"] == fields("a") for entry in sent)
 
 
-def test_jsonschema_is_loaded_with_first_schema_tool() -> None:
+def test_jsonschema_is_imported_with_first_schema_tool() -> None:
     script = """
 import sys
 from acorn import module, tool
@@ -178,7 +178,7 @@ print(before, "jsonschema" in sys.modules)
 # Calls
 
 
-def test_schema_tool_gets_arguments_unchanged(call: Call, script: Script) -> None:
+def test_schema_tool_receives_arguments_unchanged(call: Call, script: Script) -> None:
     got: list[Any] = []
     given: dict[str, Any] = {
         "city": "Rome",
@@ -192,7 +192,7 @@ def test_schema_tool_gets_arguments_unchanged(call: Call, script: Script) -> Non
     assert type(got[0]["nights"]) is int
 
 
-def test_schema_tool_parameters_need_no_hints_and_keep_defaults(call: Call, script: Script) -> None:
+def test_schema_tool_parameters_without_hints_are_accepted_and_defaults_are_used(call: Call, script: Script) -> None:
     got: list[Any] = []
 
     @tool(schema=BOOKING)
@@ -227,7 +227,7 @@ def test_schema_tool_run_parameter_receives_run(call: Call, script: Script) -> N
     assert got == [("x", run, run), ({"a": "y"}, run)]
 
 
-def test_schema_tool_model_cannot_set_run_or_partial_arguments(call: Call, script: Script) -> None:
+def test_run_or_partial_argument_passed_by_model_returns_schema_tool_error(call: Call, script: Script) -> None:
     @tool(schema=fields("a"))
     def loose(run: Run, **arguments: Any) -> None:
         raise AssertionError("not called")
@@ -282,7 +282,7 @@ class Everything(Worker):
         return f"{a}{cls.mark}"
 
 
-def test_schema_tool_can_be_any_kind_of_method(call: Call, script: Script) -> None:
+def test_schema_tool_as_each_kind_of_method_is_called(call: Call, script: Script) -> None:
     names = ("method", "amethod", "static", "of_class")
     reply = functools.reduce(lambda one, other: one & other, [calling(name, a="x") for name in names])
     model = script(reply, finish(result="done"))
@@ -292,7 +292,7 @@ def test_schema_tool_can_be_any_kind_of_method(call: Call, script: Script) -> No
     assert [entry["function"]["parameters"] for entry in model.requests[0].tools[:-1]] == [fields("a")] * 4
 
 
-def test_schema_tool_override_without_decorator_keeps_schema(call: Call, script: Script) -> None:
+def test_schema_tool_override_without_decorator_inherits_schema(call: Call, script: Script) -> None:
     class Other(Everything):
         def method(self, a, b="b"):  # type: ignore[no-untyped-def]
             return f"{a}{b}"
@@ -300,7 +300,7 @@ def test_schema_tool_override_without_decorator_keeps_schema(call: Call, script:
     assert read(call.run(Other(model=script(calling("method", a="x"), finish(result="done"))))) == ["xb"]
 
 
-def test_schema_tool_can_be_partial_callable_or_bound_method(call: Call, script: Script) -> None:
+def test_schema_tool_as_partial_callable_object_or_bound_method_is_called(call: Call, script: Script) -> None:
     partial = tool(schema=fields("a"), name="partial")(functools.partial(Shouter("!"), b="-"))
     object_ = tool(schema=fields("a"))(Shouter("?"))
     bound = tool(schema=fields("a"), name="bound")(Shouter(".").method)
@@ -308,7 +308,7 @@ def test_schema_tool_can_be_partial_callable_or_bound_method(call: Call, script:
     assert use(call, script, [partial, object_, bound], reply) == ["x-!", "x?", "{'a': 'x'}."]
 
 
-def test_schema_tool_respects_timeout_and_parallel(call: Call, script: Script) -> None:
+def test_schema_tool_timeout_and_parallel_options_are_applied(call: Call, script: Script) -> None:
     under_way, most = 0, 0
     lock = threading.Lock()
 
@@ -333,7 +333,7 @@ def test_schema_tool_respects_timeout_and_parallel(call: Call, script: Script) -
     assert most == 1
 
 
-def test_hook_can_add_schema_tool(call: Call, script: Script) -> None:
+def test_schema_tool_added_by_hook_is_called(call: Call, script: Script) -> None:
     got: list[Any] = []
 
     class Adding(Worker):
@@ -346,7 +346,7 @@ def test_hook_can_add_schema_tool(call: Call, script: Script) -> None:
     assert got == [{"a": "x"}]
 
 
-def test_source_can_list_schema_tools(call: Call, script: Script) -> None:
+def test_schema_tool_listed_by_source_is_called_with_validated_arguments(call: Call, script: Script) -> None:
     got: list[Any] = []
 
     class Server:
@@ -392,11 +392,11 @@ def test_source_can_list_schema_tools(call: Call, script: Script) -> None:
         ),
     ],
 )
-def test_schema_tool_unfitting_argument_is_named(script: Script, arguments: Any, words: str) -> None:
+def test_schema_tool_invalid_argument_is_reported_with_path(script: Script, arguments: Any, words: str) -> None:
     assert words in complaint(script, BOOKING, arguments)
 
 
-def test_schema_tool_wrong_argument_is_tool_error_in_every_way_of_calling(call: Call, script: Script) -> None:
+def test_schema_tool_with_wrong_arguments_returns_tool_error_in_each_call_style(call: Call, script: Script) -> None:
     got: list[Any] = []
     reply = calling("keep", nights="two", guest={"age": 3}) & calling("keep", city="Rome", nights=2)
     first, second = use(call, script, [keeping(BOOKING, got)], reply)
@@ -450,7 +450,7 @@ DOG = {"type": "object", "properties": {"kind": {"const": "dog"}, "barks": {"typ
         ({"type": "string", "pattern": "^[a-z]+$"}, "A", '`a`: expected string matching ^[a-z]+$, got "A"'),
     ],
 )
-def test_schema_tool_error_names_expected_value(script: Script, schema: Schema, value: Any, words: str) -> None:
+def test_schema_tool_error_contains_expected_value(script: Script, schema: Schema, value: Any, words: str) -> None:
     whole = {"type": "object", "properties": {"a": schema}, "$defs": {"Up": {"minimum": 1}}}
     assert words in complaint(script, whole, {"a": value})
 
@@ -471,7 +471,7 @@ def test_schema_tool_error_names_expected_value(script: Script, schema: Schema, 
         ),
     ],
 )
-def test_schema_tool_error_about_all_arguments_says_so(
+def test_schema_tool_error_about_all_arguments_is_reported_without_argument_name(
     script: Script, schema: Schema, arguments: Any, words: str
 ) -> None:
     assert words in complaint(script, schema, arguments)
@@ -500,7 +500,9 @@ def test_schema_tool_unknown_argument_is_rejected(call: Call, script: Script) ->
         ("", "argument `city` is missing"),
     ],
 )
-def test_schema_tool_arguments_that_are_not_object_are_tool_error(script: Script, arguments: str, words: str) -> None:
+def test_schema_tool_arguments_that_are_not_object_return_tool_error(
+    script: Script, arguments: str, words: str
+) -> None:
     assert words in complaint(script, BOOKING, arguments)
 
 
@@ -519,7 +521,7 @@ def nested(levels: int, bottom: Any) -> Any:
     return bottom if levels == 0 else {"next": nested(levels - 1, bottom)}
 
 
-def test_tool_schema_can_be_deeply_nested(script: Script) -> None:
+def test_tool_schema_with_deep_nesting_is_validated(script: Script) -> None:
     got: list[Any] = []
     model = script(calling("keep", top=nested(10, 5)), finish(result="done"))
     assert read(Worker(model=model, tools=[keeping(deep(10), got)]).run()) == ["kept"]
@@ -528,7 +530,7 @@ def test_tool_schema_can_be_deeply_nested(script: Script) -> None:
     assert complaint(script, deep(10), {"top": nested(10, "x")}) == f'argument `{path}`: expected integer, got "x"'
 
 
-def test_tool_schema_can_be_recursive(script: Script) -> None:
+def test_tool_schema_with_recursion_is_validated(script: Script) -> None:
     tree = {"type": "object", "properties": {"next": {"$ref": "#"}, "value": {"type": "integer"}}}
     assert complaint(script, tree, {"next": {"next": {"value": "x"}}}) == (
         'argument `next.next.value`: expected integer, got "x"'
@@ -610,7 +612,7 @@ def test_tool_schema_with_remote_reference_is_rejected_without_fetch(
     assert "`Booker`, tools[0]" in message
 
 
-def test_tool_schema_with_dangling_reference_is_call_error(script: Script) -> None:
+def test_tool_schema_with_dangling_reference_returns_tool_error(script: Script) -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"$ref": "#/x-parts/a"}},
@@ -638,13 +640,13 @@ def keyed(a: Any, **rest: Any) -> None: ...
         (functools.partial(keyed, a=1), "has the property `a`, which the partial already sets"),
     ],
 )
-def test_function_not_callable_by_schema_is_rejected(function: Any, words: str) -> None:
+def test_function_that_rejects_schema_properties_is_rejected_at_declaration(function: Any, words: str) -> None:
     message = refused(tool(schema=fields("a"))(functools.partial(function)))
     assert words in message
     assert "`Booker`, tools[0]" in message
 
 
-def test_optional_schema_property_must_be_accepted_by_function() -> None:
+def test_function_that_requires_optional_schema_property_is_rejected() -> None:
     optional = {**fields("a"), "required": []}
     assert "cannot be called with `a`" in refused(tool(schema=optional)(functools.partial(nothing)))
     needing = tool(schema=optional, name="needing")(functools.partial(needs_more, b=1))
@@ -653,7 +655,7 @@ def test_optional_schema_property_must_be_accepted_by_function() -> None:
     )
 
 
-def test_schema_conditions_can_require_function_arguments(call: Call, script: Script) -> None:
+def test_function_argument_required_by_schema_condition_is_accepted(call: Call, script: Script) -> None:
     @tool(schema={**fields("a", "b"), "required": ["a"], "allOf": [{"required": ["b"]}]})
     def both(a: Any, b: Any) -> str:
         return f"{a}{b}"
@@ -661,7 +663,7 @@ def test_schema_conditions_can_require_function_arguments(call: Call, script: Sc
     assert use(call, script, [both], calling("both", a="x", b="y")) == ["xy"]
 
 
-def test_method_not_callable_by_schema_is_rejected_with_class() -> None:
+def test_method_that_rejects_schema_properties_is_rejected_with_class_name() -> None:
     with pytest.raises(
         DeclarationError, match=r"The tool `book` cannot be called with `a`.*\(`Hotel`, method `book`\)"
     ):
@@ -671,7 +673,7 @@ def test_method_not_callable_by_schema_is_rejected_with_class() -> None:
             def book(self, city: str = "") -> None: ...
 
 
-def test_unresolved_hint_is_read_again_later(call: Call, script: Script) -> None:
+def test_type_hint_unresolved_at_declaration_is_resolved_at_call(call: Call, script: Script) -> None:
     @tool(schema=fields("a"))
     def early(a: Any, run: "Late") -> str:  # type: ignore[name-defined]  # noqa: F821
         return f"{a}{run.steps}"
@@ -685,7 +687,7 @@ def test_unresolved_hint_is_read_again_later(call: Call, script: Script) -> None
         del early.__globals__["Late"]
 
 
-def test_two_tools_of_any_kind_with_one_name_conflict() -> None:
+def test_schema_tool_named_like_function_tool_raises_tool_conflict_error() -> None:
     def keep(a: int) -> int:
         return a
 

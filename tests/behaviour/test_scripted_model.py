@@ -68,7 +68,7 @@ both_ways = pytest.mark.parametrize("ask", [ask_sync, ask_async], ids=["complete
 
 
 @both_ways
-def test_scripted_model_replies_in_order(ask: Ask) -> None:
+def test_scripted_model_returns_replies_in_order(ask: Ask) -> None:
     model = ScriptedModel(["one", Reply("two"), calling("search", query="three"), finish(answer="four")])
     responses = [ask(model, request()) for _ in range(4)]
     assert [response.content for response in responses] == ["one", "two", "", ""]
@@ -79,7 +79,7 @@ def test_scripted_model_replies_in_order(ask: Ask) -> None:
 
 
 @both_ways
-def test_scripted_model_replies_by_function(ask: Ask) -> None:
+def test_scripted_model_with_function_returns_function_result(ask: Ask) -> None:
     model = ScriptedModel(lambda asked: f"You said {asked.messages[-1]['content']}")
     assert ask(model, request("a")).content == "You said a"
     assert ask(model, request("b")).content == "You said b"
@@ -87,7 +87,7 @@ def test_scripted_model_replies_by_function(ask: Ask) -> None:
     model.done()
 
 
-def test_scripted_model_function_can_play_whole_run(call: Call, script: Script) -> None:
+def test_scripted_model_with_function_answers_whole_run(call: Call, script: Script) -> None:
     def play(asked: ModelRequest) -> Reply:
         if asked.messages[-1]["role"] == "tool":
             return finish(answer=asked.messages[-1]["content"])
@@ -96,14 +96,14 @@ def test_scripted_model_function_can_play_whole_run(call: Call, script: Script) 
     assert call(Searcher(model=script(play)), question="?") == Answer(answer="about acorns")
 
 
-def test_scripted_model_docstring_example_runs(call: Call, script: Script) -> None:
+def test_scripted_model_docstring_example_returns_answer(call: Call, script: Script) -> None:
     model = script(calling("search", query="acorns"), finish(answer="They are nuts."))
     with model:
         assert call(Searcher(model=model), question="?") == Answer(answer="They are nuts.")
 
 
 @both_ways
-def test_scripted_reply_carries_given_values(ask: Ask) -> None:
+def test_scripted_reply_values_are_in_response(ask: Ask) -> None:
     used = Usage(input_tokens=5, output_tokens=6, requests=1)
     reply = Reply("text", stop_reason="length", reasoning="because", refusal="no", usage=used)
     response = ask(ScriptedModel([reply], name="some-model"), request())
@@ -117,14 +117,14 @@ def test_scripted_model_estimates_missing_usage(ask: Ask) -> None:
     assert (used.input_tokens, used.output_tokens, used.requests) == (100, 11, 1)
 
 
-def test_scripted_call_arguments_can_have_any_name() -> None:
+def test_scripted_call_accepts_arguments_of_any_name() -> None:
     made = calling("search", name="n", self=1, nested={"a": [None, 1.5]}, text='é"\n')
     assert made.calls[0].name == "search"
     assert json.loads(made.calls[0].arguments) == {"name": "n", "self": 1, "nested": {"a": [None, 1.5]}, "text": 'é"\n'}
 
 
 @both_ways
-def test_scripted_model_gives_missing_ids(ask: Ask) -> None:
+def test_scripted_model_generates_missing_call_ids(ask: Ask) -> None:
     model = ScriptedModel([calling("a") & calling("b", _id="mine") & calling("c", _id=""), calling("a")])
     assert [made.id for made in ask(model, request()).tool_calls] == ["call_1_0", "mine", ""]
     assert [made.id for made in ask(model, request()).tool_calls] == ["call_2_0"]
@@ -133,7 +133,7 @@ def test_scripted_model_gives_missing_ids(ask: Ask) -> None:
 # Several parts in one response
 
 
-def test_scripted_replies_are_joined_by_ampersand() -> None:
+def test_scripted_replies_joined_by_ampersand_form_one_response() -> None:
     reply = Reply("Let me ") & calling("a", x=1) & Reply("see.") & calling("b") & finish(answer="c")
     assert reply.content == "Let me see."
     assert [(made.name, made.arguments) for made in reply.calls] == [
@@ -143,7 +143,7 @@ def test_scripted_replies_are_joined_by_ampersand() -> None:
     ]
 
 
-def test_joined_replies_keep_all_values() -> None:
+def test_joined_replies_contain_values_of_all_parts() -> None:
     used = Usage(input_tokens=1)
     joined = (
         Reply("a", reasoning="think ", usage=used, delay=0.1)
@@ -155,13 +155,13 @@ def test_joined_replies_keep_all_values() -> None:
     assert calling("x") & calling("y") == Reply(calls=[RawCall(None, "x", "{}"), RawCall(None, "y", "{}")])
 
 
-def test_joining_replies_leaves_parts_unchanged() -> None:
+def test_joining_replies_does_not_change_parts() -> None:
     one, other = calling("x"), calling("y")
     assert len((one & other).calls) == 2
     assert (len(one.calls), len(other.calls)) == (1, 1)
 
 
-def test_one_reply_can_be_used_several_times(call: Call, script: Script) -> None:
+def test_reply_used_twice_gets_different_call_ids(call: Call, script: Script) -> None:
     again = calling("search", query="a")
     model = script(again, again, finish(answer="b"))
     call(Searcher(model=model), question="?")
@@ -181,7 +181,7 @@ def test_scripted_model_records_every_request(call: Call, script: Script) -> Non
 
 
 @pytest.mark.edits_history
-def test_recorded_request_does_not_change_afterwards(call: Call, script: Script) -> None:
+def test_recorded_request_is_not_changed_afterwards(call: Call, script: Script) -> None:
     class Changer(Searcher):
         def on_step(self, step: Any) -> None:
             self.history[1]["content"] = "changed"
@@ -206,7 +206,7 @@ def test_failed_request_is_recorded() -> None:
 
 
 @both_ways
-def test_unexpected_request_raises(ask: Ask) -> None:
+def test_request_beyond_script_raises_assertion_error(ask: Ask) -> None:
     model = ScriptedModel(["only this"], name="some-model")
     ask(model, request())
     with pytest.raises(
@@ -215,12 +215,12 @@ def test_unexpected_request_raises(ask: Ask) -> None:
         ask(model, request("what now?"))
 
 
-def test_unexpected_request_in_run_fails_test(call: Call) -> None:
+def test_request_beyond_script_in_run_raises_assertion_error(call: Call) -> None:
     with pytest.raises(AssertionError, match="received 1 request, but its script has 0 replies"):
         call(Asker(model=ScriptedModel([])), question="?")
 
 
-def test_swallowed_unexpected_request_is_raised_by_done(call: Call, script: Script) -> None:
+def test_swallowed_request_beyond_script_is_raised_by_done(call: Call, script: Script) -> None:
     inner = ScriptedModel([])
 
     @tool
@@ -237,7 +237,7 @@ def test_swallowed_unexpected_request_is_raised_by_done(call: Call, script: Scri
         inner.done()
 
 
-def test_unused_reply_is_raised_by_done() -> None:
+def test_done_with_unused_reply_raises() -> None:
     model = ScriptedModel(["a", "b", "c"], name="some-model")
     model.complete(request())
     with pytest.raises(AssertionError, match=r"`some-model` has 2 unused replies\. The first one is 'b'"):
@@ -249,14 +249,14 @@ def test_unused_reply_is_raised_by_done() -> None:
     model.done()
 
 
-def test_with_block_raises_unused_reply() -> None:
+def test_with_block_with_unused_reply_raises() -> None:
     with pytest.raises(AssertionError, match="1 unused reply"), ScriptedModel(["a"]) as model:
         assert isinstance(model, ScriptedModel)
     with ScriptedModel(["a"]) as model:
         model.complete(request())
 
 
-def test_with_block_does_not_hide_other_error() -> None:
+def test_with_block_with_other_error_raises_that_error() -> None:
     with pytest.raises(KeyError, match="the real one"), ScriptedModel(["a"]):
         raise KeyError("the real one")
 
@@ -278,7 +278,7 @@ def test_invalid_reply_raises(ask: Ask) -> None:
     ("status", "retryable"),
     [(400, False), (401, False), (404, False), (408, True), (409, True), (429, True), (500, True), (529, True)],
 )
-def test_scripted_failure_has_status(ask: Ask, status: int, retryable: bool) -> None:
+def test_scripted_failure_raises_model_error_with_status(ask: Ask, status: int, retryable: bool) -> None:
     model = ScriptedModel([Failure(status, "too much")], name="some-model")
     with pytest.raises(ModelError, match=rf"`some-model` failed \(HTTP {status}\): too much") as caught:
         ask(model, request())
@@ -287,7 +287,7 @@ def test_scripted_failure_has_status(ask: Ask, status: int, retryable: bool) -> 
 
 
 @both_ways
-def test_scripted_failure_without_status_is_broken_connection(ask: Ask) -> None:
+def test_scripted_failure_without_status_raises_retryable_model_error(ask: Ask) -> None:
     with pytest.raises(ModelError, match="the connection broke") as caught:
         ask(ScriptedModel([Failure()]), request())
     assert (caught.value.status, caught.value.retryable) == (None, True)
@@ -303,7 +303,7 @@ def test_scripted_exception_is_raised_unchanged(ask: Ask) -> None:
 
 @both_ways
 @pytest.mark.parametrize("reply", [Reply("late", delay=0.05), Failure(500, delay=0.05)])
-def test_scripted_delay_precedes_reply_or_failure(ask: Ask, reply: Reply | Failure) -> None:
+def test_scripted_delay_is_waited_before_reply_or_failure(ask: Ask, reply: Reply | Failure) -> None:
     began = time.monotonic()
     try:
         ask(ScriptedModel([reply]), request())
@@ -312,7 +312,7 @@ def test_scripted_delay_precedes_reply_or_failure(ask: Ask, reply: Reply | Failu
     assert time.monotonic() - began >= 0.05
 
 
-def test_scripted_delay_leaves_event_loop_free() -> None:
+def test_scripted_delay_does_not_block_event_loop() -> None:
     model = ScriptedModel([Reply("late", delay=AGES), Reply("now")])
 
     async def main() -> None:
@@ -332,7 +332,7 @@ def test_scripted_delay_ends_at_request_timeout(ask: Ask) -> None:
     assert caught.value.retryable
 
 
-def test_late_reply_ends_run_with_time_limit(call: Call, script: Script) -> None:
+def test_scripted_reply_after_max_seconds_raises_limit_error(call: Call, script: Script) -> None:
     with waiting_for_nothing(), pytest.raises(LimitError, match="max_seconds"):
         call(Asker(model=script(finish(answer="a") & Reply(delay=AGES)), max_seconds=0.3), question="?")
 
@@ -340,24 +340,24 @@ def test_late_reply_ends_run_with_time_limit(call: Call, script: Script) -> None
 # The model port
 
 
-def test_scripted_model_implements_port() -> None:
+def test_scripted_model_implements_model_protocol() -> None:
     assert is_model(ScriptedModel([]))
     assert ScriptedModel([], name="some-model").name == "some-model"
 
 
-def test_scripted_model_can_force_tool_by_default() -> None:
+def test_scripted_model_supports_forcing_by_default() -> None:
     assert ScriptedModel([]).can_force_tool(request())
     assert not ScriptedModel([], forces=False).can_force_tool(request())
 
 
-def test_scripted_model_has_given_price(call: Call, script: Script) -> None:
+def test_scripted_model_price_is_used_for_cost(call: Call, script: Script) -> None:
     assert ScriptedModel([]).price() is None
     used = Usage(input_tokens=10, output_tokens=5, requests=1)
     model = script(finish(answer="a") & Reply(usage=used), price=Price(1.0, 2.0))
     assert call.run(Asker(model=model), question="?").cost == 20.0
 
 
-def test_scripted_model_serves_many_threads(script: Script) -> None:
+def test_scripted_model_called_in_many_threads_returns_each_reply_once(script: Script) -> None:
     model = script(*[finish(answer=str(at)) for at in range(50)])
     agent = Asker(model=model)
     answers: list[str] = []
@@ -373,14 +373,14 @@ def test_scripted_model_serves_many_threads(script: Script) -> None:
 
 
 @pytest.mark.parametrize("reply", ["hello", Reply("hello")], ids=["text", "reply"])
-def test_single_reply_needs_no_list(reply: Any) -> None:
+def test_scripted_model_accepts_single_reply_without_list(reply: Any) -> None:
     model = ScriptedModel(reply)
     assert model.complete(request()).content == "hello"
     with pytest.raises(AssertionError, match=r"has 1 reply\."):
         model.complete(request())
 
 
-def test_single_failure_and_exception_need_no_list() -> None:
+def test_scripted_model_accepts_single_failure_or_exception_without_list() -> None:
     with pytest.raises(ModelError, match="HTTP 500"):
         ScriptedModel(Failure(500)).complete(request())
     with pytest.raises(KeyError, match="gone"):
@@ -432,7 +432,7 @@ def test_finish_with_instance_and_fields_raises() -> None:
 
 
 @pytest.mark.message_list
-def test_by_turn_chooses_reply_by_conversation(call: Call) -> None:
+def test_by_turn_model_selects_reply_by_number_of_turns(call: Call) -> None:
     replies: list[Any] = [
         calling("search", query="a"),
         "Let me think.",
@@ -451,7 +451,7 @@ def test_by_turn_chooses_reply_by_conversation(call: Call) -> None:
     assert given == [turns._respond(reply, turns.requests[0], at).tool_calls for at, reply in enumerate(replies)]
 
 
-def test_by_turn_ignores_prior_conversation() -> None:
+def test_by_turn_model_does_not_count_turns_of_prior_history() -> None:
     model = ScriptedModel([calling("search", query="a"), finish(answer="b")], by_turn=True)
     agent = Searcher(model=model)
     first = agent.run(question="?")
@@ -461,7 +461,7 @@ def test_by_turn_ignores_prior_conversation() -> None:
     assert agent.using(history=plain)(question="again?") == Answer(answer="b")
 
 
-def test_by_turn_reports_unused_and_missing_replies() -> None:
+def test_by_turn_model_with_unused_or_missing_replies_raises() -> None:
     model = ScriptedModel([finish(answer="b"), finish(answer="c")], by_turn=True)
     Searcher(model=model)(question="?")
     with pytest.raises(AssertionError, match="1 unused reply"):
@@ -475,7 +475,7 @@ def test_by_turn_reports_unused_and_missing_replies() -> None:
 
 
 @pytest.mark.parametrize("make", [copy.deepcopy, lambda agent: pickle.loads(pickle.dumps(agent)), copy.copy])
-def test_agent_with_scripted_model_can_be_copied_and_pickled(make: Callable[[Any], Any]) -> None:
+def test_copied_or_pickled_agent_with_scripted_model_has_independent_script(make: Callable[[Any], Any]) -> None:
     agent = Searcher(model=ScriptedModel([calling("search", query="a"), finish(answer="b"), finish(answer="c")]))
     again = make(agent)
     if make is not copy.copy:

@@ -60,7 +60,7 @@ def calculate(expression: str) -> float:
 # core-concepts.md, Module
 
 
-def test_seed_basic_module_structure() -> None:
+def test_seed_basic_module_structure_compiles_to_documented_settings() -> None:
     found = spec(
         """
         from acorn import module
@@ -100,7 +100,7 @@ def test_seed_basic_module_structure() -> None:
 
 
 @pytest.mark.parametrize("line", ["initial_input = [...]", "final_output = [...]", "tools = [...]", "cache = [...]"])
-def test_seed_basic_structure_dots_must_be_filled(line: str) -> None:
+def test_seed_basic_structure_with_ellipsis_values_is_rejected(line: str) -> None:
     with pytest.raises(DeclarationError, match=r"^`MyAgent\.\w+(\[0\])?` must be .*, got .*Ellipsis"):
         run(f"class MyAgent(module):\n    {line}")
 
@@ -116,11 +116,11 @@ def test_seed_basic_structure_dots_must_be_filled(line: str) -> None:
         'model = "ollama/llama3"',
     ],
 )
-def test_seed_model_is_any_identifier(line: str) -> None:
+def test_seed_model_identifiers_are_accepted(line: str) -> None:
     assert spec(f"class MyAgent(module):\n    {line}").model in line
 
 
-def test_seed_model_can_be_dict() -> None:
+def test_seed_model_dict_is_accepted() -> None:
     found = spec(
         """
         class MyAgent(module):
@@ -134,7 +134,7 @@ def test_seed_model_can_be_dict() -> None:
     assert found.model == {"model": "anthropic/claude-sonnet-4-5-20250514", "api_key": "...", "base_url": "..."}
 
 
-def test_seed_temperature_range() -> None:
+def test_seed_temperature_outside_range_is_rejected() -> None:
     assert spec("class MyAgent(module):\n    temperature = 0.7").temperature == 0.7
     for outside in ("-0.1", "2.1"):
         with pytest.raises(DeclarationError, match=r"`MyAgent\.temperature`"):
@@ -150,11 +150,11 @@ def test_seed_temperature_range() -> None:
         ("parse_retries = 3", "parse_retries", 3),
     ],
 )
-def test_seed_other_settings(lines: str, attribute: str, value: Any) -> None:
+def test_seed_other_settings_are_accepted(lines: str, attribute: str, value: Any) -> None:
     assert getattr(spec(f"class MyAgent(module):\n    {lines}"), attribute) == value
 
 
-def test_seed_defaults_of_max_steps_and_parse_retries() -> None:
+def test_seed_defaults_of_max_steps_and_parse_retries_match() -> None:
     found = spec("class MyAgent(module):\n    pass")
     assert found.max_steps is None  # "Default: `None` (single-turn mode)."
     assert found.parse_retries == 2  # "Default: 2."
@@ -165,7 +165,7 @@ def test_seed_defaults_of_max_steps_and_parse_retries() -> None:
 GUIDELINES = "You are a helpful research assistant.\n\n## Guidelines\n- Be concise\n- Cite sources"
 
 
-def test_seed_docstring_is_system_prompt() -> None:
+def test_seed_docstring_is_used_as_system_prompt() -> None:
     found = spec(
         '''
         class MyAgent(module):
@@ -182,7 +182,7 @@ def test_seed_docstring_is_system_prompt() -> None:
     assert found.prompt.text == GUIDELINES
 
 
-def test_seed_system_prompt_wins_over_docstring() -> None:
+def test_seed_system_prompt_replaces_docstring() -> None:
     found = spec(
         '''
         class MyAgent(module):
@@ -200,7 +200,7 @@ def test_seed_system_prompt_wins_over_docstring() -> None:
     assert found.prompt.text == GUIDELINES
 
 
-def test_seed_system_prompt_can_be_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seed_system_prompt_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "researcher.md").write_text("You are a researcher.\n")
     monkeypatch.chdir(tmp_path)
@@ -216,7 +216,7 @@ def test_seed_system_prompt_can_be_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert read_prompt_file(found.prompt.file, "MyAgent") == "You are a researcher.\n"
 
 
-def test_seed_system_prompt_can_be_method() -> None:
+def test_seed_system_prompt_method_is_called() -> None:
     agent = run(
         '''
         from datetime import date
@@ -311,12 +311,12 @@ def search_web() -> Any:
     return run(SEARCH_WEB, results=[{"title": "Acorns"}]).search_web
 
 
-def test_seed_decorated_function_stays_function(search_web: Any) -> None:
+def test_seed_decorated_tool_is_callable_as_function(search_web: Any) -> None:
     assert inspect.isfunction(search_web)
     assert search_web("acorns") == [{"title": "Acorns"}]
 
 
-def test_seed_tool_schema_comes_from_signature_and_docstring(search_web: Any) -> None:
+def test_seed_tool_schema_is_derived_from_signature_and_docstring(search_web: Any) -> None:
     assert the_tool(search_web).schema == {
         "name": "search_web",
         "description": "Search the web for information.",
@@ -338,37 +338,37 @@ def test_seed_tool_schema_comes_from_signature_and_docstring(search_web: Any) ->
 # Both seeds have the table of the sources of a schema.
 
 
-def test_seed_function_name_is_tool_name(search_web: Any) -> None:
+def test_seed_tool_name_is_function_name(search_web: Any) -> None:
     assert the_tool(search_web).name == "search_web"
 
 
-def test_seed_docstring_first_line_is_tool_description(search_web: Any) -> None:
+def test_seed_tool_description_is_first_docstring_line(search_web: Any) -> None:
     assert the_tool(search_web).schema["description"] == "Search the web for information."
 
 
-def test_seed_type_hints_are_parameter_types(search_web: Any) -> None:
+def test_seed_parameter_types_are_derived_from_type_hints(search_web: Any) -> None:
     properties = the_tool(search_web).schema["parameters"]["properties"]
     assert (properties["query"]["type"], properties["max_results"]["type"]) == ("string", "integer")
 
 
-def test_seed_args_section_is_parameter_descriptions(search_web: Any) -> None:
+def test_seed_parameter_descriptions_are_derived_from_args_section(search_web: Any) -> None:
     properties = the_tool(search_web).schema["parameters"]["properties"]
     assert properties["query"]["description"] == "The search query"
     assert properties["max_results"]["description"] == "Maximum number of results to return"
 
 
-def test_seed_defaults_are_optional_parameters(search_web: Any) -> None:
+def test_seed_parameters_with_defaults_are_optional(search_web: Any) -> None:
     parameters = the_tool(search_web).schema["parameters"]
     assert parameters["required"] == ["query"]
     assert parameters["properties"]["max_results"]["default"] == 5
 
 
-def test_seed_return_type_hint_is_informational(search_web: Any) -> None:
+def test_seed_return_type_hint_is_not_in_schema(search_web: Any) -> None:
     assert set(the_tool(search_web).schema) == {"name", "description", "parameters"}
     assert "list[dict]" not in repr(the_tool(search_web).schema)
 
 
-def test_seed_tools_as_class_attribute(search_web: Any) -> None:
+def test_seed_tools_of_class_attribute_are_listed(search_web: Any) -> None:
     found = spec(
         """
         class MyAgent(module):
@@ -396,7 +396,7 @@ class MyAgent(module):
 '''
 
 
-def test_seed_tools_as_decorated_methods() -> None:
+def test_seed_tools_of_decorated_methods_are_listed() -> None:
     found = spec(OPTION_2, results=[])
     assert [one.name for one in found.tools] == ["search_web", "calculate"]
     assert [one.schema["description"] for one in found.tools] == [
@@ -405,7 +405,7 @@ def test_seed_tools_as_decorated_methods() -> None:
     ]
 
 
-def test_seed_self_is_not_in_method_schema() -> None:
+def test_seed_method_tool_schema_excludes_self() -> None:
     search_web, calculate = spec(OPTION_2, results=[]).tools
     assert search_web.schema["parameters"] == {
         "type": "object",
@@ -415,7 +415,7 @@ def test_seed_self_is_not_in_method_schema() -> None:
     assert list(calculate.schema["parameters"]["properties"]) == ["expression"]
 
 
-def test_seed_method_tool_is_callable_with_model_arguments() -> None:
+def test_seed_method_tool_accepts_arguments_of_model() -> None:
     agent = run(OPTION_2, results=["found"]).MyAgent()
     search_web, calculate = (one.bound_to(agent) for one in spec_of(agent).tools)
     assert call(search_web, '{"query": "acorns"}') == ["found"]
@@ -448,7 +448,7 @@ def test_seed_attribute_and_method_tools_are_concatenated() -> None:
 # core-concepts.md, Caching
 
 
-def test_seed_cache_points_of_system_and_first_user_message() -> None:
+def test_seed_cache_points_are_system_and_first_user_message() -> None:
     snippet = """
         class MyAgent(module):
             cache = [
@@ -470,7 +470,7 @@ def test_seed_cache_points_of_system_and_first_user_message() -> None:
 # api-reference.md, @tool Decorator
 
 
-def test_seed_reference_standalone_function() -> None:
+def test_seed_reference_standalone_function_has_documented_schema() -> None:
     found = the_tool(
         run(
             '''
@@ -497,7 +497,7 @@ def test_seed_reference_standalone_function() -> None:
     assert call(found, '{"query": "acorns"}') == [...]
 
 
-def test_seed_reference_module_method() -> None:
+def test_seed_reference_module_method_has_documented_parameters() -> None:
     (found,) = spec(
         '''
         class MyAgent(module):
@@ -539,7 +539,9 @@ SUPPORTED: list[tuple[Any, str, Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "sent", "received", "schema"), SUPPORTED)
-def test_seed_supported_types_are_described_and_converted(kind: Any, sent: str, received: Any, schema: Any) -> None:
+def test_seed_supported_types_have_documented_schema_and_conversion(
+    kind: Any, sent: str, received: Any, schema: Any
+) -> None:
     def take(value: Any) -> Any:
         return value
 
@@ -549,7 +551,7 @@ def test_seed_supported_types_are_described_and_converted(kind: Any, sent: str, 
     assert call(found, f'{{"value": {sent}}}') == received
 
 
-def test_seed_models_and_enums_have_no_generated_titles() -> None:
+def test_seed_schemas_of_classes_and_enums_have_no_generated_titles() -> None:
     def take(filters: Filters, mode: Mode) -> None: ...
 
     assert the_tool(take).schema["parameters"]["$defs"] == {
@@ -565,7 +567,7 @@ def test_seed_models_and_enums_have_no_generated_titles() -> None:
 # api-reference.md, Exceptions
 
 
-def test_seed_tool_conflict_message() -> None:
+def test_seed_tool_conflict_message_matches() -> None:
     @tool
     def search(query: str) -> str:
         return query
@@ -615,7 +617,7 @@ class MainAgent(module):
 '''
 
 
-def test_seed_branch_is_module_with_prompt_tools_and_output() -> None:
+def test_seed_branch_has_prompt_tools_and_output() -> None:
     space = run(BRANCHES, statistical_analysis=calculate)
     found = spec_of(space.AnalysisBranch())
     assert found.prompt.text == "Analyze the data discussed in the conversation.\nFocus on patterns and anomalies."
@@ -629,7 +631,7 @@ def test_seed_branches_are_registered_by_name() -> None:
     assert spec_of(space.MainAgent()).branches == {"analyze": space.AnalysisBranch, "verify": space.VerifyBranch}
 
 
-def test_seed_branch_can_have_description() -> None:
+def test_seed_branch_description_is_accepted() -> None:
     space = run(
         BRANCHES
         + """
@@ -649,7 +651,7 @@ class Described(module):
     }
 
 
-def test_seed_branch_final_output_is_required() -> None:
+def test_seed_branch_without_final_output_is_rejected() -> None:
     with pytest.raises(DeclarationError, match="which has no `final_output`"):
         run('class A(module):\n    "No output."\n\nclass B(module):\n    branches = {"a": A}')
 
@@ -751,7 +753,7 @@ class ResearchAgent(module):
 '''
 
 
-def test_seed_full_example_declaration() -> None:
+def test_seed_full_example_compiles_to_documented_settings() -> None:
     space = run(FULL_EXAMPLE)
     found = spec_of(space.ResearchAgent())
     assert found.owner == "ResearchAgent"
@@ -768,7 +770,7 @@ def test_seed_full_example_declaration() -> None:
     assert repr(space.ResearchAgent()) == "<ResearchAgent model='anthropic/claude-sonnet-4-5-20250514'>"
 
 
-def test_seed_full_example_branch_declaration() -> None:
+def test_seed_full_example_branch_compiles_to_documented_settings() -> None:
     space = run(FULL_EXAMPLE)
     found = spec_of(space.FactChecker())
     assert (found.temperature, found.max_steps, found.model) == (0.1, 5, None)
@@ -777,7 +779,7 @@ def test_seed_full_example_branch_declaration() -> None:
     assert [one.function for one in found.tools] == [space.search]
 
 
-def test_seed_full_example_tools_are_callable() -> None:
+def test_seed_full_example_tools_return_results() -> None:
     search, calculate = spec_of(run(FULL_EXAMPLE).ResearchAgent()).tools
     assert call(search, '{"query": "python"}') == ["result1", "result2"]
     assert call(calculate, '{"expression": "2 * 21"}') == 42

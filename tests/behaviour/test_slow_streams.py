@@ -72,7 +72,7 @@ def iterate(way: str, agent: module[Any, Any]) -> Any:
 
 
 @pytest.mark.parametrize("way", ["stream", "astream", "call", "acall"])
-def test_slow_stream_ends_when_time_is_up(way: str) -> None:
+def test_slow_stream_after_max_seconds_raises_limit_error(way: str) -> None:
     kind = Hearing if "call" in way else Agent
 
     def drip(seconds: float) -> tuple[Dripping, LimitError, float] | None:
@@ -97,7 +97,7 @@ ENDED = (
 
 
 @pytest.mark.parametrize("way", ["stream", "astream"])
-def test_complete_answer_may_finish_after_time_is_up(way: str) -> None:
+def test_complete_answer_read_after_max_seconds_is_returned(way: str) -> None:
     def look(seconds: float) -> Any:
         agent, is_whole = Agent(model=Dripping(0, then=ENDED), max_seconds=seconds), False
 
@@ -127,7 +127,7 @@ def test_complete_answer_may_finish_after_time_is_up(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["stream", "astream"])
-def test_slow_stream_without_limit_is_not_bounded(way: str) -> None:
+def test_slow_stream_without_max_seconds_is_read_to_end(way: str) -> None:
     model = Dripping(50, then=ENDED)
     assert iterate(way, Agent(model=model)) == "done"
     assert model.given == 50

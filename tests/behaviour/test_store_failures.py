@@ -152,7 +152,7 @@ def outcome(way: Way, agent: Desk) -> Any:
         if TORTURE or (number + at + at_once) % 2  # Pairs; in the long version of the tests, triples.
     ],
 )
-def test_store_failure_anywhere_ends_run_and_run_resumes(way: Way, kind: type[Exception], at_once: bool) -> None:
+def test_store_failure_at_any_commit_raises_and_run_is_resumed(way: Way, kind: type[Exception], at_once: bool) -> None:
     most = 0
     while True:
         error = kind("The disk is full.")
@@ -175,7 +175,7 @@ def test_store_failure_anywhere_ends_run_and_run_resumes(way: Way, kind: type[Ex
 
 
 @pytest.mark.parametrize("way", [called, awaited])
-def test_store_failure_in_last_branch_keeps_record_of_whole_run(way: Way) -> None:
+def test_store_failure_in_last_branch_raises_error_with_root_record(way: Way) -> None:
     error = StoreError("The disk is full.")
     at_its_end, held = threading.Event(), Future[None]()
 
@@ -208,7 +208,7 @@ def test_store_failure_in_last_branch_keeps_record_of_whole_run(way: Way) -> Non
     assert came.run.id == "a"
 
 
-def test_store_failure_is_item_error_in_batch() -> None:
+def test_store_failure_in_batch_is_item_error() -> None:
     store = Brittle(3, StoreError("The disk is full."), at_once=False)
     agent = Desk(model=model(finish(answer="x")), store=store)
     came = agent.map([{"question": "a"}, {"question": "b"}, {"question": "c"}], concurrency=1).results()
@@ -221,7 +221,7 @@ def test_store_failure_is_item_error_in_batch() -> None:
     assert all(isinstance(each, StoreError) for each in asyncio.run(all_of_them()))
 
 
-def test_full_disk_is_reported_and_file_stays_intact(tmp_path: Path) -> None:
+def test_full_disk_raises_store_error_and_file_is_intact(tmp_path: Path) -> None:
     program = """
         import resource, signal, sys
         from acorn import ModelError, Step, StoreError, module, tool
@@ -270,7 +270,7 @@ def test_full_disk_is_reported_and_file_stays_intact(tmp_path: Path) -> None:
     assert run() == "x"
 
 
-def test_slow_commit_blocks_no_other_run() -> None:
+def test_slow_commit_does_not_block_other_runs() -> None:
     class Slow(MemoryStore):
         def commit(self, commit: Commit) -> Future[None]:
             later: Future[None] = Future()
@@ -334,7 +334,7 @@ def test_task_cancelled_during_commit_leaves_resumable_run() -> None:
     assert asyncio.run(agent.acall(question="why?")) == Answer(answer="x")
 
 
-def test_failed_claim_without_waiter_is_ignored() -> None:
+def test_claim_failure_after_cancelled_task_is_ignored() -> None:
     class Failing(MemoryStore):
         def claim(self, run_id: str, holder: Process) -> Any:
             began.set()
@@ -362,7 +362,7 @@ def test_failed_claim_without_waiter_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("error", [None, StoreError("Away."), RuntimeError("Away.")])
-def test_run_stays_claimed_during_slow_hook(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
+def test_claim_is_renewed_during_slow_hook(monkeypatch: pytest.MonkeyPatch, error: Exception | None) -> None:
     monkeypatch.setenv("ACORN_LEASE", "0.02")
 
     class Beating(MemoryStore):
@@ -390,7 +390,7 @@ def test_run_stays_claimed_during_slow_hook(monkeypatch: pytest.MonkeyPatch, err
     assert Hooked(model=model(call("look"), finish(answer="x")), store=store).resume("a") == Answer(answer="x")
 
 
-def test_unreadable_stored_run_is_reported_and_unchanged(tmp_path: Path) -> None:
+def test_unreadable_stored_run_raises_store_error_and_is_deletable(tmp_path: Path) -> None:
     file = tmp_path / "runs.db"
     agent = Desk(model=model(Failure(status=503)), store=file).using(run_id="a")
     with pytest.raises(ModelError):

@@ -62,7 +62,7 @@ def interrupted(store: Any, script: list[Reply], **members: Any) -> str:
 CALLS = [call("fails"), finish(answer="x")]
 
 
-def test_resumed_run_reports_removed_tool_to_model(store: Any) -> None:
+def test_resumed_run_with_removed_tool_reports_missing_tool_to_model(store: Any) -> None:
     run_id = interrupted(store, CALLS, tools=[fails])
     agent = declared()(model=by_turn(*CALLS), store=store)
     assert agent.resume(run_id) == Answer(answer="x")
@@ -104,7 +104,7 @@ def test_resumed_run_accepts_new_input_field_with_default(store: Any) -> None:
     assert agent.last.input == More(question="why?")
 
 
-def test_named_run_accepts_new_input_field_with_default(store: Any) -> None:
+def test_run_id_call_accepts_new_input_field_with_default(store: Any) -> None:
     class More(Question):
         tone: str = "kind"
 
@@ -117,7 +117,7 @@ def test_named_run_accepts_new_input_field_with_default(store: Any) -> None:
     assert later(question="why?") == Answer(answer="x")
 
 
-def test_resumed_run_names_new_required_input_field(store: Any) -> None:
+def test_resumed_run_with_new_required_input_field_raises_error_with_field_name(store: Any) -> None:
     class More(Question):
         tone: str
 
@@ -127,7 +127,7 @@ def test_resumed_run_names_new_required_input_field(store: Any) -> None:
     assert declared()(model=by_turn(*CALLS), store=store).resume(run_id) == Answer(answer="x")
 
 
-def test_resumed_run_accepts_removed_input_field(store: Any) -> None:
+def test_resumed_run_with_removed_input_field_is_accepted_unless_extra_is_forbidden(store: Any) -> None:
     class More(Question):
         tone: str = "kind"
 
@@ -140,7 +140,7 @@ def test_resumed_run_accepts_removed_input_field(store: Any) -> None:
     assert declared()(model=by_turn(*CALLS), store=store).resume(run_id) == Answer(answer="x")
 
 
-def test_stored_output_that_no_longer_fits_is_store_error(store: Any) -> None:
+def test_stored_output_that_class_rejects_raises_store_error(store: Any) -> None:
     class Other(BaseModel):
         verdict: str
 
@@ -151,7 +151,7 @@ def test_stored_output_that_no_longer_fits_is_store_error(store: Any) -> None:
     assert agent.resume("a") == Answer(answer="x")
 
 
-def test_resumed_run_skips_removed_hooks(store: Any) -> None:
+def test_resumed_run_without_removed_hooks_finishes(store: Any) -> None:
     class Hooked:
         def on_step(self, step: Any) -> None:
             raise KeyboardInterrupt
@@ -211,7 +211,7 @@ def test_resumed_run_beyond_lower_max_steps_is_forced(store: Any) -> None:
     assert len(model.requests) == 1
 
 
-def test_resumed_run_of_renamed_class_raises_clear_error(store: Any) -> None:
+def test_resumed_run_of_renamed_class_raises_error_with_both_names(store: Any) -> None:
     class Office(module[Question, Answer]):
         """Other."""
 
@@ -221,7 +221,7 @@ def test_resumed_run_of_renamed_class_raises_clear_error(store: Any) -> None:
     assert declared()(model=by_turn(*CALLS), store=store).resume(run_id) == Answer(answer="x")
 
 
-def test_rerun_code_can_start_different_branch(store: Any) -> None:
+def test_resumed_code_that_starts_different_branch_finishes(store: Any) -> None:
     class Inner(module[Question, Answer]):
         """Inside."""
 

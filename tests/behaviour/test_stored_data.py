@@ -85,7 +85,7 @@ class Odd(module[Question, Rich]):
         return "ä" * 10_000_000
 
 
-def test_unusual_values_survive_store(store: Any) -> None:
+def test_unusual_values_are_unchanged_after_load(store: Any) -> None:
     script = [call("look"), call("stop"), finish(number=math.inf, raw="abc")]
     agent = Odd(model=by_turn(*script), store=store)
     agent.stops = True
@@ -103,7 +103,7 @@ def test_unusual_values_survive_store(store: Any) -> None:
     assert acorn.runs(store).get("a").history == again.last.history
 
 
-def test_very_large_result_survives_store(store: Any) -> None:
+def test_result_of_ten_megabytes_is_unchanged_after_load(store: Any) -> None:
     script = [call("big"), call("stop"), finish()]
     agent = Odd(model=by_turn(*script), store=store)
     agent.stops = True
@@ -115,7 +115,7 @@ def test_very_large_result_survives_store(store: Any) -> None:
 
 
 @pytest.mark.parametrize("run_id", ["日本", "it's", 'say "x"', "50%", "a_b", "a/b", "-x", "[a]*?", "ß" * 200])
-def test_run_id_can_be_any_printable_text(store: Any, run_id: str) -> None:
+def test_run_id_with_any_printable_text_is_accepted(store: Any, run_id: str) -> None:
     class Desk(module[Question, Answer]):
         """Answer."""
 
@@ -133,7 +133,7 @@ def test_run_id_can_be_any_printable_text(store: Any, run_id: str) -> None:
     assert [each.id for each in acorn.runs(store).list()] == ["other"]
 
 
-def test_deps_are_not_stored_and_are_passed_again(store: Any) -> None:
+def test_deps_are_not_stored_and_are_passed_to_resume(store: Any) -> None:
     class Desk(module[Question, Answer, object]):
         """Answer."""
 
@@ -157,7 +157,7 @@ def test_deps_are_not_stored_and_are_passed_again(store: Any) -> None:
     assert agent.resume("a") == Answer(answer="x")
 
 
-def test_stored_usage_counts_after_resume(store: Any) -> None:
+def test_usage_before_resume_counts_against_limits(store: Any) -> None:
     class Desk(module[Question, Answer]):
         """Answer."""
 
@@ -190,7 +190,7 @@ def test_stored_usage_counts_after_resume(store: Any) -> None:
     assert acorn.runs(store).get("a").usage == record.usage
 
 
-def test_listener_of_resumed_run_receives_new_entries(store: Any) -> None:
+def test_listener_of_resumed_run_receives_only_new_entries(store: Any) -> None:
     class Desk(module[Question, Answer]):
         """Answer."""
 
@@ -222,7 +222,7 @@ def test_listener_of_resumed_run_receives_new_entries(store: Any) -> None:
     assert not heard
 
 
-def test_returned_stored_run_is_last_run(store: Any) -> None:
+def test_agent_last_is_record_of_returned_stored_run(store: Any) -> None:
     class Desk(module[Question, Answer]):
         """Answer."""
 
@@ -240,7 +240,7 @@ def test_returned_stored_run_is_last_run(store: Any) -> None:
         assert (each.last.id, each.last.output, each.last.usage.requests) == ("a", Answer(answer="x"), 1)
 
 
-def test_seconds_of_all_processes_count(store: Any) -> None:
+def test_seconds_of_earlier_processes_count_against_max_seconds(store: Any) -> None:
     class Desk(module[Question, Answer]):
         """Answer."""
 
@@ -316,7 +316,7 @@ def test_branch_usage_is_counted_once_after_resume(store: Any) -> None:
 CANARY = "sk-canary-5b1f0c7d9e"
 
 
-def test_no_api_key_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_api_key_is_not_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", f"{CANARY}-environment")
     file = tmp_path / "runs.db"
 
@@ -360,7 +360,7 @@ def test_no_api_key_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert CANARY.encode() not in each.read_bytes(), each
 
 
-def test_content_parts_of_result_survive_store(store: Any) -> None:
+def test_content_parts_of_result_are_unchanged_after_resume(store: Any) -> None:
     class Desk(module[Question, Answer]):
         """Answer."""
 

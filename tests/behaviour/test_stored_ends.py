@@ -93,7 +93,7 @@ def stop() -> None:
 
 
 @WAYS
-def test_deleted_run_is_not_found(store: Any, way: Way) -> None:
+def test_deleted_run_raises_on_resume_and_starts_again_on_call(store: Any, way: Way) -> None:
     with pytest.raises(KeyboardInterrupt):
         desk(store, stop).using(run_id="a")(question="why?")
     acorn.runs(store).delete("a")
@@ -105,7 +105,7 @@ def test_deleted_run_is_not_found(store: Any, way: Way) -> None:
 
 
 @WAYS
-def test_cancelled_run_stays_cancelled(store: Any, way: Way) -> None:
+def test_cancelled_run_raises_on_resume(store: Any, way: Way) -> None:
     with pytest.raises(KeyboardInterrupt):
         desk(store, stop).using(run_id="a")(question="why?")
     acorn.runs(store).cancel("a")
@@ -115,7 +115,7 @@ def test_cancelled_run_stays_cancelled(store: Any, way: Way) -> None:
 
 
 @WAYS
-def test_unfinished_result_is_returned_again(store: Any, way: Way) -> None:
+def test_unfinished_run_returns_unfinished_on_resume(store: Any, way: Way) -> None:
     agent = desk(store, max_steps=None)
     first = agent.using(run_id="a")(question="why?")
     assert isinstance(first, Unfinished)
@@ -126,7 +126,7 @@ def test_unfinished_result_is_returned_again(store: Any, way: Way) -> None:
 
 
 @WAYS
-def test_permanent_failure_is_raised_again(store: Any, way: Way) -> None:
+def test_permanently_failed_run_raises_on_resume(store: Any, way: Way) -> None:
     agent = Desk(model=ScriptedModel([Reply("no"), Reply("no")]), store=store, parse_retries=0, max_steps=None)
     with pytest.raises((ParseError, ModelError)) as caught:
         agent.using(run_id="a")(question="why?")
@@ -138,7 +138,7 @@ def test_permanent_failure_is_raised_again(store: Any, way: Way) -> None:
 
 
 @WAYS
-def test_unchanged_limit_ends_run_again(store: Any, way: Way) -> None:
+def test_run_stopped_at_limit_raises_again_with_unchanged_limit(store: Any, way: Way) -> None:
     def agent(**settings: Any) -> Desk:
         return desk(store, **settings)
 
@@ -153,7 +153,7 @@ def test_unchanged_limit_ends_run_again(store: Any, way: Way) -> None:
 
 
 @WAYS
-def test_retryable_failure_is_tried_again(store: Any, way: Way) -> None:
+def test_run_with_retryable_failure_retries_on_resume(store: Any, way: Way) -> None:
     agent = Desk(model=ScriptedModel([Failure(status=503)]), store=store)
     with pytest.raises(ModelError):
         agent.using(run_id="a")(question="why?")
@@ -163,7 +163,7 @@ def test_retryable_failure_is_tried_again(store: Any, way: Way) -> None:
 
 
 @WAYS
-def test_run_driven_here_is_not_driven_twice(store: Any, way: Way) -> None:
+def test_run_driven_in_current_process_is_not_driven_twice(store: Any, way: Way) -> None:
     began, may_end = threading.Event(), threading.Event()
 
     def act() -> str:
@@ -184,7 +184,7 @@ def test_run_driven_here_is_not_driven_twice(store: Any, way: Way) -> None:
 
 
 @WAYS
-def test_run_cannot_resume_itself(store: Any, way: Way) -> None:
+def test_resume_of_run_inside_its_tool_raises(store: Any, way: Way) -> None:
     said: list[str] = []
 
     def act() -> str:
@@ -199,14 +199,14 @@ def test_run_cannot_resume_itself(store: Any, way: Way) -> None:
 
 
 @WAYS
-def test_run_can_be_resumed_inside_tool_of_other_run(store: Any, way: Way) -> None:
+def test_resume_inside_tool_of_other_run_returns_output(store: Any, way: Way) -> None:
     with pytest.raises(KeyboardInterrupt):
         desk(store, stop).using(run_id="a")(question="why?")
     assert desk(store, lambda: way(desk(store), "a").answer)(question="how?") == Answer(answer="x")
     assert {facts.status for facts in acorn.runs(store).list()} == {"done"}
 
 
-def test_one_run_id_in_many_threads_is_one_run(store: Any) -> None:
+def test_one_run_id_called_in_many_threads_creates_one_run(store: Any) -> None:
     together = threading.Barrier(8)
     looked: list[int] = []
     came: list[Any] = []
@@ -233,7 +233,7 @@ def test_one_run_id_in_many_threads_is_one_run(store: Any) -> None:
     assert status_of(store) == "done"
 
 
-def test_unread_stream_claims_nothing(store: Any) -> None:
+def test_stream_that_is_not_iterated_does_not_claim_run(store: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
         desk(store, stop).using(run_id="a")(question="why?")
     stream = desk(store).using(run_id="a").stream(question="why?")
@@ -247,7 +247,7 @@ def test_unread_stream_claims_nothing(store: Any) -> None:
     assert asyncio.run(last()) == Answer(answer="x")
 
 
-def test_left_stream_resumes_by_run_id(store: Any) -> None:
+def test_stream_left_early_is_resumed_by_run_id(store: Any) -> None:
     looked: list[int] = []
     agent = desk(store, lambda: looked.append(1)).using(run_id="a")
     for chunk in agent.stream(question="why?"):
@@ -259,7 +259,7 @@ def test_left_stream_resumes_by_run_id(store: Any) -> None:
     assert looked == [1]
 
 
-def test_left_async_stream_resumes_by_run_id(store: Any) -> None:
+def test_async_stream_left_early_is_resumed_by_run_id(store: Any) -> None:
     looked: list[int] = []
     agent = desk(store, lambda: looked.append(1)).using(run_id="a")
 
@@ -274,7 +274,7 @@ def test_left_async_stream_resumes_by_run_id(store: Any) -> None:
     assert looked == [1]
 
 
-def test_cancelled_task_leaves_resumable_run(store: Any) -> None:
+def test_cancelled_task_leaves_run_that_is_resumable(store: Any) -> None:
     looked: list[int] = []
 
     class Waits(module[Question, Answer]):
@@ -310,7 +310,7 @@ def test_cancelled_task_leaves_resumable_run(store: Any) -> None:
 
 @WAYS
 @pytest.mark.parametrize("limit", [{"max_seconds": 0.0001}, {"max_total_tokens": 11}])
-def test_run_stopped_during_request_resumes_within_budget(store: Any, way: Way, limit: dict[str, Any]) -> None:
+def test_run_interrupted_during_request_resumes_within_limits(store: Any, way: Way, limit: dict[str, Any]) -> None:
     def interrupted(request: ModelRequest) -> Reply:
         if len(request.messages) > 2:
             raise KeyboardInterrupt

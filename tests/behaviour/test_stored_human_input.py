@@ -75,7 +75,7 @@ def desk(store: Any, script: list[Reply], inside: list[Reply] | None = None) -> 
 ASKS = [call("refund", amount=20.0) & call("look"), finish("done")]
 
 
-def test_approval_can_be_given_from_other_process(store: Any) -> None:
+def test_approval_stored_by_other_process_is_used_on_resume(store: Any) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     assert isinstance(paused, Paused)
     assert not paused
@@ -102,7 +102,7 @@ def test_approval_can_be_given_from_other_process(store: Any) -> None:
         ({"approved": True, "arguments": {"amount": 5}}, [5.0], "5.0 refunded"),
     ],
 )
-def test_approval_answers_of_every_kind_are_applied(store: Any, answer: Any, refunded: list[float], read: str) -> None:
+def test_approval_answers_of_each_kind_are_applied(store: Any, answer: Any, refunded: list[float], read: str) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     agent = desk(store, ASKS)
     assert asyncio.run(agent.aresume(paused.run_id, answer=answer)) == "done"
@@ -122,7 +122,7 @@ def test_invalid_answer_is_rejected_and_request_stays_open(store: Any, answer: A
 
 
 @pytest.mark.parametrize("answer", [None, 7, {"approved": True}, {"approved": 1, "arguments": {}}])
-def test_invalid_answer_is_not_stored_without_class(store: Any, answer: Any) -> None:
+def test_invalid_answer_without_class_is_rejected(store: Any, answer: Any) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     with pytest.raises(InputError, match="request"):
         acorn.runs(store).answer(paused.request.id, answer)
@@ -130,7 +130,7 @@ def test_invalid_answer_is_not_stored_without_class(store: Any, answer: Any) -> 
     assert desk(store, ASKS).resume(paused.run_id) == "done"
 
 
-def test_unfitting_approved_arguments_are_reported_to_model(store: Any) -> None:
+def test_approved_arguments_of_wrong_type_are_reported_to_model(store: Any) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     acorn.runs(store).answer(paused.request.id, {"approved": True, "arguments": {"amount": "much"}})
     agent = desk(store, ASKS)
@@ -138,7 +138,7 @@ def test_unfitting_approved_arguments_are_reported_to_model(store: Any) -> None:
     assert agent.refunded == []
 
 
-def test_several_requests_are_answered_one_by_one(store: Any) -> None:
+def test_several_requests_answered_one_by_one_resume_run(store: Any) -> None:
     script = [call("ask_human", question="Which?") & call("ask_human", question="Why?"), finish("done")]
     paused: Any = desk(store, script)(order="17")
     one, two = paused.requests
@@ -156,7 +156,7 @@ def test_several_requests_are_answered_one_by_one(store: Any) -> None:
     assert results[:2] == ["the blue one", '["because"]']
 
 
-def test_request_of_branch_is_answered(store: Any) -> None:
+def test_request_of_branch_is_answered_on_resume(store: Any) -> None:
     script = [call("inner", order="inside"), finish("done")]
     inside = [call("ask_human", question="Which?"), finish("deep")]
     paused: Any = desk(store, script, inside)(order="17")
@@ -168,7 +168,7 @@ def test_request_of_branch_is_answered(store: Any) -> None:
     assert agent.last.branches[0].output == "deep"
 
 
-def test_named_run_pauses_and_resumes_by_run_id(store: Any) -> None:
+def test_run_with_run_id_is_paused_and_resumed_by_run_id(store: Any) -> None:
     agent = desk(store, ASKS).using(run_id="order-17")
     paused: Any = agent(order="17")
     assert paused.run_id == "order-17"
@@ -179,7 +179,7 @@ def test_named_run_pauses_and_resumes_by_run_id(store: Any) -> None:
     assert [chunk.result for chunk in chunks] == ["done"]
 
 
-def test_resumed_run_has_no_open_request(store: Any) -> None:
+def test_resumed_run_output_is_none_until_end(store: Any) -> None:
     class Looker(module[Order, str]):
         """Look."""
 
@@ -198,7 +198,7 @@ def test_resumed_run_has_no_open_request(store: Any) -> None:
     assert outputs == [None]
 
 
-def test_stream_ends_with_paused_result(store: Any) -> None:
+def test_stream_of_paused_run_ends_with_paused_result(store: Any) -> None:
     agent = desk(store, ASKS)
     last = list(agent.stream(order="17"))[-1]
     assert isinstance(last.result, Paused)

@@ -124,7 +124,7 @@ ALL = ["a", "b", "step 1", "trouble", "trouble", "step 2", "inside", "step 3"]
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_named_run_resumes_where_interrupted(store: Any, way: Way) -> None:
+def test_interrupted_run_with_run_id_resumes_at_last_commit(store: Any, way: Way) -> None:
     seen: list[str] = []
     with pytest.raises(KeyboardInterrupt):
         way(desk(store, seen).using(run_id="order-17"), {"question": "why?"})
@@ -140,13 +140,13 @@ def test_named_run_resumes_where_interrupted(store: Any, way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_finished_named_run_returns_stored_output(store: Any, way: Way) -> None:
+def test_finished_run_with_run_id_returns_stored_output(store: Any, way: Way) -> None:
     agent = Desk(model=ScriptedModel([finish(answer="once")]), store=store).using(run_id="a")
     assert way(agent, {"question": "why?"}) == way(agent, {"question": "why?"}) == Answer(answer="once")
     assert agent.resume("a") == Answer(answer="once")
 
 
-def test_output_replaced_by_on_finish_is_returned_again(store: Any) -> None:
+def test_output_replaced_by_on_finish_is_returned_on_resume(store: Any) -> None:
     class Adding(module[Question, Answer]):
         """Answer."""
 
@@ -159,7 +159,7 @@ def test_output_replaced_by_on_finish_is_returned_again(store: Any) -> None:
     assert agent.resume("a") == given
 
 
-def test_run_id_belongs_to_one_input_and_class(store: Any) -> None:
+def test_run_id_with_other_input_or_class_raises_store_error(store: Any) -> None:
     class Other(module[Question, Answer]):
         """Other."""
 
@@ -172,7 +172,7 @@ def test_run_id_belongs_to_one_input_and_class(store: Any) -> None:
     assert agent(question="why?") == Answer(answer="once")
 
 
-def test_unnamed_run_resumes_by_its_id(store: Any) -> None:
+def test_run_without_run_id_is_resumed_by_generated_id(store: Any) -> None:
     seen: list[str] = []
     with pytest.raises(KeyboardInterrupt) as caught:
         desk(store, seen)(question="why?")
@@ -182,7 +182,7 @@ def test_unnamed_run_resumes_by_its_id(store: Any) -> None:
     assert sorted(seen) == sorted(ALL)
 
 
-def test_record_is_complete_after_resume(store: Any) -> None:
+def test_resumed_run_record_contains_all_entries(store: Any) -> None:
     seen: list[str] = []
     with pytest.raises(KeyboardInterrupt) as caught:
         desk(store, seen)(question="why?")
@@ -204,7 +204,7 @@ def test_record_is_complete_after_resume(store: Any) -> None:
     assert len(entries) == len(run.journal.entries) + len(run.branches[0].journal.entries)
 
 
-def test_retryable_provider_failure_is_tried_again_on_resume(store: Any) -> None:
+def test_retryable_provider_failure_is_retried_on_resume(store: Any) -> None:
     model = ScriptedModel([call("look", what="a"), Failure(status=503), finish(answer="there")])
     agent = Desk(model=model, store=store)
     agent.seen = []
@@ -215,7 +215,7 @@ def test_retryable_provider_failure_is_tried_again_on_resume(store: Any) -> None
     assert agent.seen == ["a", "step 1"]
 
 
-def test_failed_run_that_cannot_resume_says_so(store: Any) -> None:
+def test_run_with_permanent_failure_raises_store_error_on_resume(store: Any) -> None:
     agent = Desk(model=ScriptedModel([Failure(status=400)]), store=store)
     with pytest.raises(ModelError) as caught:
         agent(question="why?")
@@ -224,7 +224,7 @@ def test_failed_run_that_cannot_resume_says_so(store: Any) -> None:
     assert isinstance(again.value.__cause__, ModelError)
 
 
-def test_run_ended_at_limit_resumes_with_higher_limit(store: Any) -> None:
+def test_run_stopped_at_limit_finishes_with_higher_limit(store: Any) -> None:
     agent = Desk(model=ScriptedModel(by_turn), store=store, max_total_tokens=30)
     agent.seen = ["trouble"]
     with pytest.raises(LimitError) as caught:
@@ -232,7 +232,7 @@ def test_run_ended_at_limit_resumes_with_higher_limit(store: Any) -> None:
     assert agent.using(max_total_tokens=10_000_000).resume(caught.value.run.id) == Answer(answer="done")
 
 
-def test_unknown_run_cannot_be_resumed(store: Any) -> None:
+def test_resume_of_unknown_run_raises_store_error(store: Any) -> None:
     agent = Desk(model=ScriptedModel([]), store=store)
     with pytest.raises(StoreError, match="Run 'x' is not in"):
         agent.resume("x")
@@ -247,7 +247,7 @@ def test_unknown_run_cannot_be_resumed(store: Any) -> None:
         agent.resume("y", answer=True)
 
 
-def test_run_is_cancelled_from_outside(store: Any) -> None:
+def test_run_cancelled_through_store_ends_and_is_not_resumable(store: Any) -> None:
     class Slow(module[Question, Answer]):
         """Slow."""
 
@@ -270,7 +270,7 @@ def test_run_is_cancelled_from_outside(store: Any) -> None:
     assert not acorn.runs(store).list()
 
 
-def test_branch_is_stored_with_its_root(store: Any) -> None:
+def test_branch_is_stored_below_root_run(store: Any) -> None:
     agent = desk(store, ["trouble"])
     agent(question="why?")
     (facts,) = acorn.runs(store).list()

@@ -280,7 +280,7 @@ def told(run: Run[Any]) -> list[str]:
 # When a request streams
 
 
-def test_call_does_not_stream_by_default(call: Call) -> None:
+def test_call_without_on_stream_does_not_stream(call: Call) -> None:
     model = Still([SEARCH, "Hm.", WRONG, SEARCH, WRONG, DONE])
     with model:
         assert call(Researcher(model=model, max_steps=3), question="?") == RIGHT
@@ -300,14 +300,14 @@ class Heir(Heard):
 
 
 @pytest.mark.parametrize("kind", [Heard, Heir])
-def test_call_streams_when_on_stream_is_overridden(call: Call, watched: Watch, kind: type[Heard]) -> None:
+def test_call_with_overridden_on_stream_streams(call: Call, watched: Watch, kind: type[Heard]) -> None:
     agent = kind(model=watched(DONE))
     agent.heard = []
     assert call(agent, question="?") == RIGHT
     assert [chunk.done for chunk in agent.heard].count(True) == 1
 
 
-def test_call_streams_when_on_stream_is_set_on_instance(call: Call, watched: Watch) -> None:
+def test_call_with_on_stream_set_on_instance_streams(call: Call, watched: Watch) -> None:
     heard: list[Chunk] = []
     agent = Asker(model=watched(DONE))
     agent.on_stream = heard.append  # type: ignore[method-assign, assignment]
@@ -315,7 +315,7 @@ def test_call_streams_when_on_stream_is_set_on_instance(call: Call, watched: Wat
     assert partials(heard)[-1].answer == ANSWER
 
 
-def test_call_streams_when_on_stream_only_calls_super(call: Call, watched: Watch) -> None:
+def test_call_with_on_stream_that_only_calls_super_streams(call: Call, watched: Watch) -> None:
     class Polite(Asker):
         """Answer the question."""
 
@@ -343,7 +343,7 @@ class Plan(BaseModel):
     trips: Trips
 
 
-def test_dataclasses_typed_dicts_and_root_models_stream_partially(stream: Stream) -> None:
+def test_dataclass_typed_dict_and_root_model_outputs_have_partials(stream: Stream) -> None:
     zoo = {"name": "Zoo"}
     cases: list[tuple[Any, dict[str, Any], Callable[[Any], Any]]] = [
         (Halt, {"result": zoo}, lambda partial: partial.name),
@@ -362,18 +362,18 @@ def test_dataclasses_typed_dicts_and_root_models_stream_partially(stream: Stream
         assert [each for each in dict.fromkeys(seen) if each] == ["Z", "Zo", "Zoo"]
 
 
-def test_iterating_caller_makes_requests_stream(stream: Stream, watched: Watch) -> None:
+def test_stream_method_sends_streaming_requests(stream: Stream, watched: Watch) -> None:
     assert stream(Asker(model=watched(DONE)), question="?")[-1].result == RIGHT
 
 
-def test_iterator_and_on_stream_can_share_run(stream: Stream, watched: Watch) -> None:
+def test_stream_iterator_and_on_stream_receive_identical_chunks(stream: Stream, watched: Watch) -> None:
     heard: list[Chunk] = []
     chunks = stream(listening(Asker, keeping(heard))(model=watched(DONE)), question="?")
     assert all(one is other for one, other in zip(heard, chunks[:-1], strict=True))
 
 
 @kinds
-def test_corrections_forced_calls_and_later_steps_stream(call: Call, watched: Watch, kind: str) -> None:
+def test_corrections_forced_requests_and_later_steps_are_streamed(call: Call, watched: Watch, kind: str) -> None:
     heard: list[Chunk] = []
     model = watched(SEARCH, "Hm.", WRONG, calls("read", path="a"), WRONG, DONE)
     run = call.run(listening(Researcher, keeping(heard), kind)(model=model, max_steps=3), question="?")
@@ -384,7 +384,7 @@ def test_corrections_forced_calls_and_later_steps_stream(call: Call, watched: Wa
     assert [chunk.done for chunk in heard].count(True) == 6
 
 
-def test_xml_answer_streams_as_text(stream: Stream, watched: Watch) -> None:
+def test_xml_answer_is_streamed_as_text(stream: Stream, watched: Watch) -> None:
     form = f"Here: <output><answer>{ANSWER}</answer><confidence>0.25</confidence></output>"
     *chunks, last = stream(Asker(model=watched("Hm.", form, forces=False)), question="?")
     assert last.result == RIGHT
@@ -395,7 +395,7 @@ def test_xml_answer_streams_as_text(stream: Stream, watched: Watch) -> None:
 # Models without streaming
 
 
-def test_model_without_streaming_yields_one_piece(stream: Stream) -> None:
+def test_model_without_streaming_yields_response_in_one_chunk(stream: Stream) -> None:
     model = RawModel([calling(("a", "search", '{"query": "x"}'), content="Hm.", reasoning="Well."), FINISHING])
     first, second, *rest = stream(Researcher(model=model), question="?")
     assert shown(first) == {"content": "Hm.", "reasoning": "Well.", "completed": (), "done": False}
@@ -410,14 +410,14 @@ FINISHING = finishing(answer=ANSWER, confidence=0.25)
 
 
 @kinds
-def test_model_without_streaming_works_with_on_stream(call: Call, kind: str) -> None:
+def test_model_without_streaming_calls_on_stream_with_whole_response(call: Call, kind: str) -> None:
     heard: list[Chunk] = []
     agent = listening(Researcher, keeping(heard), kind)(model=RawModel([FINISHING]))
     assert call(agent, question="?") == RIGHT
     assert partials(heard)[-1].answer == ANSWER
 
 
-def test_model_streaming_in_one_way_is_asked_for_whole_response(stream: Stream) -> None:
+def test_model_with_sync_stream_only_is_called_without_streaming(stream: Stream) -> None:
     class Half(RawModel):
         def stream(self, request: ModelRequest) -> Iterator[Delta]:
             raise AssertionError("there is no `astream` beside it")
@@ -425,7 +425,7 @@ def test_model_streaming_in_one_way_is_asked_for_whole_response(stream: Stream) 
     assert stream(Asker(model=Half([FINISHING])), question="?")[-1].result == RIGHT
 
 
-def test_model_stream_iterators_need_no_close(stream: Stream) -> None:
+def test_model_stream_iterators_without_close_are_accepted(stream: Stream) -> None:
     class Pieces:
         def __init__(self, deltas: list[Delta]) -> None:
             self.deltas = iter(deltas)
@@ -458,7 +458,7 @@ def test_model_stream_iterators_need_no_close(stream: Stream) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_text_and_reasoning_arrive_in_pieces(stream: Stream, watched: Watch, size: int) -> None:
+def test_text_and_reasoning_are_yielded_in_chunks(stream: Stream, watched: Watch, size: int) -> None:
     chunks = stream(Researcher(model=watched(SEARCH, DONE, chunk_size=size)), question="?")
     texts = contents(chunks)
     thoughts = [chunk.reasoning for chunk in chunks if chunk.reasoning is not None]
@@ -486,7 +486,7 @@ def test_streamed_text_and_reasoning_are_in_history(stream: Stream, watched: Wat
 # Partial answers
 
 
-def test_partial_answer_grows(stream: Stream, watched: Watch) -> None:
+def test_partial_answer_grows_with_each_chunk(stream: Stream, watched: Watch) -> None:
     chunks = stream(Asker(model=watched(DONE, chunk_size=3)), question="?")
     found = partials(chunks)
     assert all(type(one) is Partial[Answer] for one in found)
@@ -497,7 +497,7 @@ def test_partial_answer_grows(stream: Stream, watched: Watch) -> None:
     assert found[-1] == Partial[Answer](answer=ANSWER, confidence=0.25)
 
 
-def test_nested_answers_are_partial(stream: Stream, watched: Watch) -> None:
+def test_nested_partial_answers_contain_nested_partials(stream: Stream, watched: Watch) -> None:
     sources = [{"title": "Larousse", "year": 1905}, {"title": "Baedeker", "year": 1828}]
     reply = finish(title="Paris", kind="short", sources=sources, first=sources[0])
     *chunks, last = stream(Reporter(model=watched(reply, chunk_size=1)))
@@ -526,7 +526,7 @@ class Mixed(BaseModel):
     day: date
 
 
-def test_only_strings_are_visible_before_complete(stream: Stream, watched: Watch) -> None:
+def test_partial_values_other_than_strings_appear_only_when_complete(stream: Stream, watched: Watch) -> None:
     class Mixer(module[Any, Mixed]):
         """Mix."""
 
@@ -540,7 +540,7 @@ def test_only_strings_are_visible_before_complete(stream: Stream, watched: Watch
 
 
 @kinds
-def test_unfitting_partial_value_is_none_and_corrected(call: Call, watched: Watch, kind: str) -> None:
+def test_invalid_partial_value_is_none_and_is_corrected(call: Call, watched: Watch, kind: str) -> None:
     heard: list[Chunk] = []
     model = watched(WRONG, DONE, chunk_size=4)
     run = call.run(listening(Asker, keeping(heard), kind)(model=model), question="?")
@@ -564,7 +564,7 @@ def test_unfitting_partial_value_is_none_and_corrected(call: Call, watched: Watc
     ],
     ids=str,
 )
-def test_plain_partial_answer_is_unwrapped(
+def test_plain_type_partial_is_unwrapped(
     stream: Stream, watched: Watch, output: Any, value: Any, seen: list[Any]
 ) -> None:
     agent = module[Any, Any]()
@@ -575,7 +575,7 @@ def test_plain_partial_answer_is_unwrapped(
     assert [one for at, one in enumerate(found) if at == 0 or one != found[at - 1]] == seen
 
 
-def test_module_without_output_has_no_partial(stream: Stream, watched: Watch) -> None:
+def test_module_without_output_yields_no_partial(stream: Stream, watched: Watch) -> None:
     class Silent(module[Any, Any]):
         """Do it."""
 
@@ -587,7 +587,7 @@ def test_module_without_output_has_no_partial(stream: Stream, watched: Watch) ->
     assert last.run.stop_reason == "finish"
 
 
-def test_completed_names_final_fields(stream: Stream, watched: Watch) -> None:
+def test_chunk_completed_lists_fields_that_are_final(stream: Stream, watched: Watch) -> None:
     reply = finish(title="Paris", kind="short", sources=[{"title": "Larousse", "year": 1905}], first=None)
     *chunks, last = stream(Reporter(model=watched("Hm.", reply, chunk_size=1, forces=True)))
     states = list(dict.fromkeys(chunk.completed for chunk in chunks))
@@ -599,14 +599,14 @@ def test_completed_names_final_fields(stream: Stream, watched: Watch) -> None:
             assert getattr(chunk.partial, name) == getattr(partials(chunks)[-1], name)
 
 
-def test_last_chunk_of_response_has_whole_answer(stream: Stream, watched: Watch) -> None:
+def test_last_chunk_of_response_contains_whole_answer(stream: Stream, watched: Watch) -> None:
     chunks = stream(Asker(model=watched(DONE)), question="?")
     (last,) = [chunk for chunk in chunks if chunk.done]
     assert last.partial == Partial[Answer](answer=ANSWER, confidence=0.25)
     assert last.completed == ("answer", "confidence")
 
 
-def test_each_of_several_answers_is_streamed(stream: Stream, watched: Watch) -> None:
+def test_several_answers_in_one_response_are_all_streamed(stream: Stream, watched: Watch) -> None:
     other = finish(answer="Rome", confidence=1)
     *chunks, last = stream(Asker(model=watched(WRONG & other, chunk_size=100)), question="?")
     assert last.result == Answer(answer="Rome", confidence=1)
@@ -628,7 +628,7 @@ LONG = finish(title="x" * 3000, kind="long", sources=SOURCES, first=SOURCES[0])
 
 
 @pytest.mark.parametrize("reply", [LONG, finish(title="Paris", kind="short", sources=SOURCES)], ids=["long", "short"])
-def test_partial_snapshot_never_changes(stream: Stream, watched: Watch, reply: Reply) -> None:
+def test_partial_snapshot_does_not_change_later(stream: Stream, watched: Watch, reply: Reply) -> None:
     then: list[Any] = []
     kept: list[Chunk] = []
 
@@ -641,7 +641,7 @@ def test_partial_snapshot_never_changes(stream: Stream, watched: Watch, reply: R
     assert dumped(kept) == then
 
 
-def test_old_chunk_read_late_has_its_own_state(stream: Stream, watched: Watch) -> None:
+def test_partial_of_old_chunk_read_later_has_state_of_that_chunk(stream: Stream, watched: Watch) -> None:
     reply = finish(title="Paris", kind="short", sources=SOURCES)
     early = dumped(stream(listening(Reporter, lambda _, chunk: chunk.partial)(model=watched(reply, chunk_size=5)))[:-1])
     kept = stream(Reporter(model=watched(reply, chunk_size=5)))[:-1]
@@ -651,13 +651,13 @@ def test_old_chunk_read_late_has_its_own_state(stream: Stream, watched: Watch) -
     assert [late[at] for at in range(len(kept))] == early
 
 
-def test_tool_call_text_read_late_is_of_its_moment(stream: Stream, watched: Watch) -> None:
+def test_tool_call_arguments_of_old_chunk_have_state_of_that_chunk(stream: Stream, watched: Watch) -> None:
     model = watched(calls("search", query="acorn"), DONE, chunk_size=6)
     texts = [chunk.tool_call["arguments"] for chunk in stream(Researcher(model=model), question="?") if chunk.tool_call]
     assert texts == ["", '{"quer', '{"query":"ac', '{"query":"acorn"}']
 
 
-def test_partial_can_be_read_in_other_thread(watched: Watch) -> None:
+def test_partial_read_in_other_thread_equals_partial_read_in_same_thread(watched: Watch) -> None:
     chunks = stream_all(Reporter(model=watched(LONG, chunk_size=64)))
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda chunk: dumped([chunk])[0], chunks))
@@ -668,7 +668,7 @@ def stream_all(agent: module[Any, Any], **kwargs: Any) -> list[Chunk]:
     return list(agent.stream(**kwargs))
 
 
-def test_unread_chunk_computes_nothing(stream: Stream, watched: Watch) -> None:
+def test_chunk_without_access_to_partial_validates_nothing(stream: Stream, watched: Watch) -> None:
     looked: list[Any] = []
 
     def look(value: Any) -> Any:
@@ -692,7 +692,7 @@ def test_unread_chunk_computes_nothing(stream: Stream, watched: Watch) -> None:
 # Calls and results
 
 
-def test_tool_call_chunk_has_arguments_so_far(stream: Stream, watched: Watch) -> None:
+def test_tool_call_chunk_contains_arguments_received_so_far(stream: Stream, watched: Watch) -> None:
     reply = calls("search", _id="first", query="a") & calls("read", _id="second", path="b")
     *chunks, _ = stream(Researcher(model=watched(reply, DONE, chunk_size=5)), question="?")
     seen = [chunk.tool_call for chunk in chunks if chunk.tool_call is not None]
@@ -706,11 +706,11 @@ def test_tool_call_chunk_has_arguments_so_far(stream: Stream, watched: Watch) ->
     assert all(chunk.tool_call is None for chunk in chunks if chunk.partial is not None)
 
 
-def test_finish_is_not_a_tool_call_chunk(stream: Stream, watched: Watch) -> None:
+def test_finish_call_yields_no_tool_call_chunk(stream: Stream, watched: Watch) -> None:
     assert [chunk.tool_call for chunk in stream(Asker(model=watched(DONE)), question="?") if chunk.tool_call] == []
 
 
-def test_each_executed_tool_yields_one_result_in_call_order(stream: Stream, watched: Watch) -> None:
+def test_executed_tools_yield_one_result_each_in_call_order(stream: Stream, watched: Watch) -> None:
     reply = (
         calls("read", _id="a", path="x")
         & calls("nothing", _id="b")
@@ -728,13 +728,13 @@ def test_each_executed_tool_yields_one_result_in_call_order(stream: Stream, watc
     ]
 
 
-def test_call_beside_finish_yields_no_result(stream: Stream, watched: Watch) -> None:
+def test_tool_call_next_to_finish_yields_no_result(stream: Stream, watched: Watch) -> None:
     chunks = stream(Researcher(model=watched(SEARCH & DONE)), question="?")
     assert [chunk for chunk in chunks if chunk.tool_result] == []
     assert [chunk for chunk in chunks if chunk.tool_call] != []
 
 
-def test_result_chunks_follow_response_and_precede_on_step(call: Call, watched: Watch) -> None:
+def test_result_chunks_are_yielded_after_response_and_before_on_step(call: Call, watched: Watch) -> None:
     class Noting(Researcher):
         """Answer the question."""
 
@@ -788,7 +788,7 @@ def test_single_turn_tool_yields_result_chunk(stream: Stream, watched: Watch) ->
     ids=range(9),
 )
 @kinds
-def test_done_is_true_once_per_response(call: Call, watched: Watch, replies: list[Any], kind: str) -> None:
+def test_chunk_done_is_true_once_per_response(call: Call, watched: Watch, replies: list[Any], kind: str) -> None:
     heard: list[Chunk] = []
     call(listening(Researcher, keeping(heard), kind)(model=watched(*replies)), question="?")
     assert [chunk.done for chunk in heard].count(True) == len(replies)
@@ -802,7 +802,7 @@ def test_done_is_true_once_per_response(call: Call, watched: Watch, replies: lis
 
 
 @kinds
-def test_iterator_ends_with_result_and_run(stream: Stream, watched: Watch, kind: str) -> None:
+def test_stream_ends_with_chunk_that_contains_result_and_run(stream: Stream, watched: Watch, kind: str) -> None:
     heard: list[Chunk] = []
     agent = listening(Researcher, keeping(heard), kind)(model=watched(SEARCH, DONE))
     with capture() as runs:
@@ -816,7 +816,7 @@ def test_iterator_ends_with_result_and_run(stream: Stream, watched: Watch, kind:
     assert runs[0].seconds > 0
 
 
-def test_on_finish_decides_result_of_iterator(stream: Stream, watched: Watch) -> None:
+def test_stream_result_is_output_returned_by_on_finish(stream: Stream, watched: Watch) -> None:
     class Judging(Asker):
         """Answer the question."""
 
@@ -830,14 +830,14 @@ def test_on_finish_decides_result_of_iterator(stream: Stream, watched: Watch) ->
     assert [chunk.done for chunk in chunks].count(True) == 2
 
 
-def test_leaving_at_last_chunk_is_not_early(stream: Stream, watched: Watch) -> None:
+def test_leaving_stream_at_last_chunk_does_not_cancel_run(stream: Stream, watched: Watch) -> None:
     with capture() as runs:
         chunks = stream.until(lambda chunk: chunk.run, Asker(model=watched(DONE)), question="?")
     assert chunks[-1].result == RIGHT
     assert (runs[0].stop_reason, runs[0].error, runs[0].output) == ("finish", None, RIGHT)
 
 
-def test_iterator_can_be_used_once(watched: Watch) -> None:
+def test_stream_iterated_twice_yields_nothing_second_time(watched: Watch) -> None:
     chunks = Asker(model=watched(DONE)).stream(question="?")
     assert list(chunks)[-1].result == RIGHT
     assert list(chunks) == []
@@ -850,20 +850,20 @@ def test_iterator_can_be_used_once(watched: Watch) -> None:
 
 @pytest.mark.parametrize("given", [{}, {"question": [1]}, {"question": "?", "answer": "!"}], ids=str)
 @pytest.mark.parametrize("how", ["stream", "astream"])
-def test_wrong_input_raises_at_stream_call(how: str, given: dict[str, Any]) -> None:
+def test_stream_with_wrong_input_raises_at_call(how: str, given: dict[str, Any]) -> None:
     with capture() as runs, pytest.raises(InputError, match=r"question|answer"):
         getattr(Asker(model=ScriptedModel([])), how)(**given)
     assert runs == []
 
 
 @pytest.mark.parametrize("how", ["stream", "astream"])
-def test_missing_model_raises_at_stream_call(how: str) -> None:
+def test_stream_without_model_raises_at_call(how: str) -> None:
     with pytest.raises(DeclarationError, match="model"):
         getattr(Asker(), how)(question="?")
 
 
 @pytest.mark.parametrize("how", ["stream", "astream"])
-def test_iterator_that_is_never_started_does_nothing(how: str) -> None:
+def test_stream_that_is_never_iterated_sends_no_request(how: str) -> None:
     model = ScriptedModel([])
     with capture() as runs:
         getattr(Asker(model=model), how)(question="?")
@@ -875,7 +875,7 @@ def test_iterator_that_is_never_started_does_nothing(how: str) -> None:
 @pytest.mark.parametrize(
     ("failure", "status"), [(Failure(after=THINK), None), (Failure(503, after=SEARCH), 503), (Failure(), None)]
 )
-def test_model_failing_in_stream_fails_run(
+def test_model_failure_during_stream_raises_model_error(
     stream: Stream, watched: Watch, failure: Failure, status: int | None
 ) -> None:
     heard: list[Chunk] = []
@@ -892,7 +892,7 @@ def test_model_failing_in_stream_fails_run(
 
 
 @kinds
-def test_model_failing_inside_tool_call_fails_run(call: Call, watched: Watch, kind: str) -> None:
+def test_model_failure_inside_streamed_tool_call_raises_model_error(call: Call, watched: Watch, kind: str) -> None:
     heard: list[Chunk] = []
     with pytest.raises(ModelError, match="the connection broke"):
         call(listening(Asker, keeping(heard), kind)(model=watched(Failure(after=DONE))), question="?")
@@ -900,7 +900,9 @@ def test_model_failing_inside_tool_call_fails_run(call: Call, watched: Watch, ki
     assert not any(chunk.done for chunk in heard)
 
 
-def test_never_valid_answer_fails_as_without_streaming(stream: Stream, watched: Watch) -> None:
+def test_streamed_answer_that_stays_invalid_raises_same_parse_error_as_plain_call(
+    stream: Stream, watched: Watch
+) -> None:
     with pytest.raises(ParseError) as caught:
         stream(Asker(model=watched(WRONG, WRONG, WRONG)), question="?")
     with pytest.raises(ParseError) as plain:
@@ -910,7 +912,7 @@ def test_never_valid_answer_fails_as_without_streaming(stream: Stream, watched: 
 
 
 @pytest.mark.parametrize("reply", [Reply(refusal="I would rather not."), Reply("As", stop_reason="content_filter")])
-def test_refusal_in_stream_is_model_error(stream: Stream, watched: Watch, reply: Reply) -> None:
+def test_refusal_in_stream_raises_model_error(stream: Stream, watched: Watch, reply: Reply) -> None:
     with pytest.raises(ModelError, match=r"I would rather not|content filter: As"):
         stream(Asker(model=watched(reply)), question="?")
 
@@ -924,7 +926,7 @@ def test_cut_off_streamed_answer_is_corrected(stream: Stream, watched: Watch) ->
     assert "It is" in [one.answer for one in partials(chunks)]
 
 
-def test_time_over_during_stream_is_limit_error(stream: Stream) -> None:
+def test_time_limit_reached_during_stream_raises_limit_error(stream: Stream) -> None:
     def hurry(seconds: float) -> LimitError | None:
         model = Watched([Reply("Hm.", delay=AGES)])
         with pytest.raises(LimitError, match="max_seconds") as caught:
@@ -942,7 +944,7 @@ def enough(seen: list[Chunk], count: int, chunk: Chunk) -> bool:
     return len(seen) == count
 
 
-def test_iterator_left_anywhere_cancels_run_with_valid_history(stream: Stream, watched: Watch) -> None:
+def test_stream_left_at_any_chunk_cancels_run_with_valid_history(stream: Stream, watched: Watch) -> None:
     script = (SEARCH & calls("read", path="a"), WRONG, DONE)
     count = len(stream(Researcher(model=watched(*script)), question="?"))
     assert count == 40
@@ -966,7 +968,7 @@ def test_iterator_left_anywhere_cancels_run_with_valid_history(stream: Stream, w
             assert_request_valid(request)
 
 
-def test_finished_tool_keeps_result_when_iterator_is_left(stream: Stream, watched: Watch) -> None:
+def test_stream_left_early_has_finished_tool_results_in_history(stream: Stream, watched: Watch) -> None:
     model = watched(SEARCH & calls("read", path="a"))
     with capture() as runs:
         stream.until(lambda chunk: chunk.tool_result, Researcher(model=model), question="?")
@@ -974,14 +976,14 @@ def test_finished_tool_keeps_result_when_iterator_is_left(stream: Stream, watche
     assert (runs[0].steps, runs[0].usage.requests) == (1, 1)
 
 
-def test_left_run_can_be_continued(stream: Stream, watched: Watch) -> None:
+def test_run_of_stream_left_early_is_continued_as_history(stream: Stream, watched: Watch) -> None:
     agent = Researcher(model=watched(SEARCH, DONE))
     with capture() as runs:
         stream.until(lambda chunk: chunk.tool_result, agent, question="?")
     assert stream(agent.using(history=runs[0]), question="Well?")[-1].result == RIGHT
 
 
-def test_exception_in_loop_body_leaves_iterator(watched: Watch) -> None:
+def test_exception_in_loop_body_cancels_streamed_run(watched: Watch) -> None:
     model = watched(SEARCH)
 
     def main() -> None:
@@ -995,7 +997,7 @@ def test_exception_in_loop_body_leaves_iterator(watched: Watch) -> None:
     assert (runs[0].stop_reason, type(runs[0].error)) == ("cancelled", GeneratorExit)
 
 
-def test_exception_in_async_loop_body_leaves_iterator(watched: Watch) -> None:
+def test_exception_in_async_loop_body_cancels_streamed_run(watched: Watch) -> None:
     model = watched(SEARCH)
 
     async def main() -> None:
@@ -1009,7 +1011,7 @@ def test_exception_in_async_loop_body_leaves_iterator(watched: Watch) -> None:
     assert (runs[0].stop_reason, type(runs[0].error)) == ("cancelled", GeneratorExit)
 
 
-def test_closing_iterator_ends_run_immediately(watched: Watch) -> None:
+def test_closing_stream_cancels_run_immediately(watched: Watch) -> None:
     model = watched(SEARCH)
     agent = Researcher(model=model)
     with closing(agent.stream(question="?")) as chunks:
@@ -1020,7 +1022,7 @@ def test_closing_iterator_ends_run_immediately(watched: Watch) -> None:
     assert list(chunks) == []
 
 
-def test_closing_async_iterator_ends_run_immediately(watched: Watch) -> None:
+def test_closing_async_stream_cancels_run_immediately(watched: Watch) -> None:
     async def main() -> None:
         model = watched(SEARCH)
         agent = Researcher(model=model)
@@ -1034,7 +1036,7 @@ def test_closing_async_iterator_ends_run_immediately(watched: Watch) -> None:
     asyncio.run(main())
 
 
-def test_left_async_loop_ends_run_without_close(watched: Watch) -> None:
+def test_async_stream_left_without_close_cancels_run(watched: Watch) -> None:
     async def main() -> None:
         model = watched(SEARCH)
         agent = Researcher(model=model)
@@ -1049,7 +1051,7 @@ def test_left_async_loop_ends_run_without_close(watched: Watch) -> None:
     asyncio.run(main())
 
 
-def test_closing_before_start_or_after_end_does_nothing(watched: Watch) -> None:
+def test_closing_stream_before_start_or_after_end_has_no_effect(watched: Watch) -> None:
     model = watched(DONE)
     agent = Asker(model=model)
     with capture() as runs:
@@ -1060,7 +1062,7 @@ def test_closing_before_start_or_after_end_does_nothing(watched: Watch) -> None:
     assert [run.stop_reason for run in runs] == ["finish"]
 
 
-def test_cancelled_task_ends_iterated_run(watched: Watch) -> None:
+def test_cancelled_task_cancels_streamed_run(watched: Watch) -> None:
     async def main() -> None:
         agent = Researcher(model=watched(SEARCH))
         begun = asyncio.Event()
@@ -1084,7 +1086,7 @@ def test_cancelled_task_ends_iterated_run(watched: Watch) -> None:
     asyncio.run(main())
 
 
-def test_cancelling_task_during_silence_closes_model_stream() -> None:
+def test_cancelling_task_while_model_is_silent_closes_model_stream() -> None:
     class Slow(ScriptedModel):
         async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
             try:
@@ -1117,7 +1119,7 @@ def test_cancelling_task_during_silence_closes_model_stream() -> None:
     assert ends == ["Hm.", "cancelled", "closed"]
 
 
-def test_leaving_iterator_closes_sources(stream: Stream, watched: Watch) -> None:
+def test_leaving_stream_early_closes_sources(stream: Stream, watched: Watch) -> None:
     class Drawer:
         def open(self) -> None:
             seen.append("open")
@@ -1219,7 +1221,7 @@ def check_failed(error: BaseException, model: Watched) -> None:
 
 @kinds
 @pytest.mark.parametrize("error", EXCEPTIONS, ids=lambda error: type(error).__name__)
-def test_on_stream_exception_reaches_caller_and_closes_stream(call: Call, error: BaseException, kind: str) -> None:
+def test_on_stream_exception_is_raised_and_closes_model_stream(call: Call, error: BaseException, kind: str) -> None:
     model = Watched([SEARCH])
     with pytest.raises(type(error)) as caught:
         call(raising(error, MOMENTS["text"], kind=kind)(model=model), question="?")
@@ -1230,7 +1232,7 @@ def test_on_stream_exception_reaches_caller_and_closes_stream(call: Call, error:
 
 @kinds
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_on_stream_exception_anywhere_ends_run(call: Call, stream: Stream, moment: str, kind: str) -> None:
+def test_on_stream_exception_at_any_chunk_ends_run(call: Call, stream: Stream, moment: str, kind: str) -> None:
     for way in (lambda agent: call(agent, question="?"), lambda agent: stream(agent, question="?")):
         error = CustomError("mine")
         model = Watched([SEARCH, DONE])
@@ -1244,7 +1246,7 @@ def test_on_stream_exception_anywhere_ends_run(call: Call, stream: Stream, momen
         assert model.ends[-1] == ("read" if moment in ("a result", "the end of a response") else "left")
 
 
-def test_model_error_raised_by_on_stream_is_not_a_timeout(stream: Stream) -> None:
+def test_model_error_raised_by_on_stream_is_not_reported_as_timeout(stream: Stream) -> None:
     error = ModelError("mine")
 
     def hurry(seconds: float) -> Exception | None:
@@ -1263,7 +1265,9 @@ def test_model_error_raised_by_on_stream_is_not_a_timeout(stream: Stream) -> Non
 
 
 @pytest.mark.parametrize("error", [StopIteration("mine"), StopAsyncIteration("mine")], ids=repr)
-def test_stop_iteration_of_on_stream_reaches_caller_as_cause(call: Call, stream: Stream, error: Exception) -> None:
+def test_stop_iteration_raised_by_on_stream_is_cause_of_raised_error(
+    call: Call, stream: Stream, error: Exception
+) -> None:
     for way in (lambda agent: call(agent, question="?"), lambda agent: stream(agent, question="?")):
         model = Watched([SEARCH])
         with pytest.raises((type(error), RuntimeError)) as caught:
@@ -1302,7 +1306,7 @@ def test_on_stream_awaitable_return_value_is_awaited(call: Call, watched: Watch)
 
 
 @kinds
-def test_on_stream_is_called_in_order_one_at_a_time(call: Call, watched: Watch, kind: str) -> None:
+def test_async_on_stream_is_called_in_chunk_order_without_overlap(call: Call, watched: Watch, kind: str) -> None:
     class Slow(Asker):
         """Answer the question."""
 
@@ -1324,7 +1328,7 @@ def test_on_stream_is_called_in_order_one_at_a_time(call: Call, watched: Watch, 
     assert texts == sorted(texts, key=len)
 
 
-def test_sync_on_stream_is_called_in_place(call: Call, watched: Watch) -> None:
+def test_sync_on_stream_is_called_in_thread_of_caller(call: Call, watched: Watch) -> None:
     places: set[int] = set()
     call(listening(Asker, lambda *_: places.add(threading.get_ident()))(model=watched(DONE)), question="?")
     assert places == {threading.get_ident()}
@@ -1334,7 +1338,9 @@ setting: ContextVar[str] = ContextVar("setting", default="nothing")
 
 
 @kinds
-def test_on_stream_sees_run_and_callers_context(call: Call, watched: Watch, kind: str) -> None:
+def test_on_stream_in_call_has_current_run_and_context_variables_of_caller(
+    call: Call, watched: Watch, kind: str
+) -> None:
     def hear(agent: Any, chunk: Chunk) -> None:
         seen.append((setting.get(), current_run(), agent.history, current_run().deps))
 
@@ -1353,14 +1359,14 @@ def test_on_stream_sees_run_and_callers_context(call: Call, watched: Watch, kind
 
 
 @kinds
-def test_on_stream_of_iterator_sees_run(stream: Stream, watched: Watch, kind: str) -> None:
+def test_on_stream_in_stream_has_current_run(stream: Stream, watched: Watch, kind: str) -> None:
     seen: list[Any] = []
     agent = listening(Researcher, lambda *_: seen.append(current_run()), kind)(model=watched(SEARCH, DONE))
     run = stream(agent, question="?")[-1].run
     assert all(one is run for one in seen)
 
 
-def test_iterating_caller_is_not_inside_run(stream: Stream, watched: Watch) -> None:
+def test_current_run_between_chunks_raises(stream: Stream, watched: Watch) -> None:
     def look(chunk: Chunk) -> bool:
         with pytest.raises(AcornError, match="not inside a run"):
             current_run()
@@ -1371,7 +1377,7 @@ def test_iterating_caller_is_not_inside_run(stream: Stream, watched: Watch) -> N
     assert stream.until(look, agent, question="?")[-1].result == RIGHT
 
 
-def test_tool_iterating_other_module_stays_in_its_run(call: Call, watched: Watch) -> None:
+def test_tool_that_iterates_stream_of_other_module_keeps_its_current_run(call: Call, watched: Watch) -> None:
     inner = listening(Researcher, lambda *_: seen.append(("inner", current_run())))(model=watched(SEARCH, DONE))
     script = ScriptedModel([calls("ask"), DONE])
 
@@ -1393,7 +1399,7 @@ def test_tool_iterating_other_module_stays_in_its_run(call: Call, watched: Watch
     assert all((one is run) == (who == "tool") for who, one in seen)
 
 
-def test_listener_can_call_other_module(call: Call, watched: Watch) -> None:
+def test_on_stream_that_calls_other_module_receives_output(call: Call, watched: Watch) -> None:
     other = Asker(model=Still([finish(answer="other", confidence=1)]))
 
     def hear(_: Any, chunk: Chunk) -> None:
@@ -1405,7 +1411,7 @@ def test_listener_can_call_other_module(call: Call, watched: Watch) -> None:
     assert results == [Answer(answer="other", confidence=1)]
 
 
-def test_streamed_run_is_captured_and_last(stream: Stream, watched: Watch) -> None:
+def test_streamed_run_is_captured_and_is_agent_last(stream: Stream, watched: Watch) -> None:
     async def main() -> None:
         agent = Asker(model=watched(DONE, DONE))
         with capture() as runs:
@@ -1424,7 +1430,7 @@ def test_streamed_run_is_captured_and_last(stream: Stream, watched: Watch) -> No
 # Several iterators
 
 
-def test_two_iterators_in_one_thread_do_not_mix(watched: Watch) -> None:
+def test_two_streams_in_one_thread_have_separate_chunks(watched: Watch) -> None:
     def hear(agent: Any, chunk: Chunk) -> None:
         assert current_run().input.question in agent.history[1]["content"]  # type: ignore[attr-defined]
         heard.append((current_run().id, chunk))
@@ -1448,7 +1454,7 @@ def test_two_iterators_in_one_thread_do_not_mix(watched: Watch) -> None:
         assert "".join(contents(chunks)) == THINK.content
 
 
-def test_async_iterators_in_one_task_do_not_mix(watched: Watch) -> None:
+def test_two_async_streams_in_one_task_have_separate_chunks(watched: Watch) -> None:
     async def main() -> None:
         agent = Researcher(model=watched(SEARCH, SEARCH, finish(answer="one", confidence=1), DONE, chunk_size=4))
         iterators = [agent.astream(question=question) for question in ("first?", "second?")]
@@ -1465,7 +1471,7 @@ def test_async_iterators_in_one_task_do_not_mix(watched: Watch) -> None:
     asyncio.run(main())
 
 
-def test_one_instance_streams_in_many_tasks() -> None:
+def test_one_instance_streams_separately_in_many_tasks() -> None:
     async def one(question: str) -> str:
         chunks = [chunk async for chunk in agent.astream(question=question)]
         assert partials(chunks)[-1].answer == chunks[-1].result.answer
@@ -1481,7 +1487,7 @@ def test_one_instance_streams_in_many_tasks() -> None:
     assert [f"question {number}" in text for number, text in enumerate(asyncio.run(main()))] == [True] * 30
 
 
-def test_chunks_can_be_fetched_by_different_tasks_or_threads(watched: Watch) -> None:
+def test_stream_chunks_fetched_by_different_tasks_or_threads_are_complete(watched: Watch) -> None:
     async def main() -> None:
         agent = listening(Researcher, lambda *_: current_run(), "async def")(model=watched(SEARCH, DONE))
         chunks = agent.astream(question="?")
@@ -1595,7 +1601,7 @@ def replies_of(seed: int) -> tuple[random.Random, Callable[[ModelRequest], Model
     return chance, reply
 
 
-def test_streamed_run_equals_plain_run_for_any_response(stream: Stream) -> None:
+def test_streamed_run_equals_plain_run_for_random_responses(stream: Stream) -> None:
     for seed in range(RUNS):
         outcomes = []
         for streams in (False, True):
@@ -1652,7 +1658,7 @@ def test_branch_chunks_have_branch_path(stream: Stream, watched: Watch) -> None:
 
 
 @kinds
-def test_branch_on_stream_gets_its_path(call: Call, watched: Watch, kind: str) -> None:
+def test_branch_on_stream_receives_chunks_with_branch_path(call: Call, watched: Watch, kind: str) -> None:
     heard: list[Chunk] = []
     inner = finish(answer="checked", confidence=1)
 
@@ -1667,7 +1673,7 @@ def test_branch_on_stream_gets_its_path(call: Call, watched: Watch, kind: str) -
     assert partials(heard)[-1].answer == "checked"
 
 
-def test_leaving_iterator_inside_branch_cancels_both_runs(stream: Stream, watched: Watch) -> None:
+def test_leaving_stream_inside_branch_cancels_branch_and_parent(stream: Stream, watched: Watch) -> None:
     model = watched(calls("check"), "Inner." * 10)
     with capture() as runs:
         stream.until(lambda chunk: chunk.branch, Parent(model=model), question="?")
@@ -1744,7 +1750,9 @@ print(result.confidence)   # 0.95
 '''
 
 
-def test_seed_streaming_complete_module(call: Call, watched: Watch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_streaming_complete_module_prints_documented_output(
+    call: Call, watched: Watch, capsys: pytest.CaptureFixture[str]
+) -> None:
     script = [
         Reply("Let me see. ") & calls("search", query="python creation") & calls("calculate", expression="2+2"),
         finish(answer="4, and Python was created in 1991", confidence=0.95),
@@ -1796,7 +1804,9 @@ class MyAgent(module):
 """
 
 
-def test_seed_streaming_city(call: Call, watched: Watch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_seed_streaming_city_prints_growing_fields(
+    call: Call, watched: Watch, capsys: pytest.CaptureFixture[str]
+) -> None:
     reply = Reply("A city.\n") & finish(city_name="Paris", population=2102650, explanation="It is large.")
     space = snippet(CITY_INFO)
     result = call(space.MyAgent(model=watched(reply, chunk_size=18)))
@@ -1823,7 +1833,7 @@ class MyAgent(module):
 """
 
 
-def test_seed_streaming_fields_appear_as_generated(
+def test_seed_streaming_prints_fields_as_generated(
     call: Call, watched: Watch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class MyOutput(BaseModel):
@@ -1841,7 +1851,7 @@ def test_seed_streaming_fields_appear_as_generated(
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_result_chunk_arrives_when_its_tool_returns(way: str) -> None:
+def test_result_chunk_is_yielded_when_tool_returns(way: str) -> None:
     release = threading.Event()
 
     def slow() -> str:
@@ -1883,7 +1893,7 @@ def test_result_chunk_arrives_when_its_tool_returns(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_leaving_at_first_result_keeps_it_and_stops_others(way: str) -> None:
+def test_leaving_stream_at_first_result_stores_that_result_and_stops_other_tools(way: str) -> None:
     never = threading.Event()
 
     def slow() -> str:
@@ -1925,7 +1935,7 @@ def test_leaving_at_first_result_keeps_it_and_stops_others(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_chunks_of_two_runs_of_one_branch_are_distinct(way: str) -> None:
+def test_chunks_of_two_runs_of_one_branch_have_different_run_ids(way: str) -> None:
     class Check(module[None, bool]):
         """Check."""
 

@@ -107,7 +107,7 @@ def drive(agent: module[Any, Any], way: str, **given: Any) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_run_is_one_trace_with_tools_branches_and_agents(spans: Spans, way: str) -> None:
+def test_run_has_one_trace_with_spans_of_tools_branches_and_agents(spans: Spans, way: str) -> None:
     model = ScriptedModel(
         [
             call("search", query="nuts") & call("fetch", url="x"),
@@ -143,7 +143,7 @@ def test_run_is_one_trace_with_tools_branches_and_agents(spans: Spans, way: str)
     assert all(has_first) if way in ("stream", "astream") else not any(has_first)
 
 
-def test_spans_have_expected_attributes(spans: Spans) -> None:
+def test_spans_contain_expected_attributes(spans: Spans) -> None:
     model = ScriptedModel([call("search", _id="call_7", query="nuts"), finish(answer="done")], name="openai/gpt-4o")
     run = Researcher(model=model, temperature=0.25, max_tokens=99).run(question="Nuts?")
     assert attributes(spans.named("invoke_agent Researcher")) == {
@@ -180,7 +180,7 @@ def test_spans_have_expected_attributes(spans: Spans) -> None:
     }
 
 
-def test_span_names_follow_conventions() -> None:
+def test_span_attribute_names_match_opentelemetry_conventions() -> None:
     known = {value for value in vars(gen_ai_attributes).values() if isinstance(value, str)}
     ours = {value for name, value in vars(conventions).items() if name.isupper() and str(value).startswith("gen_ai.")}
     metrics = {conventions.DURATION, conventions.TOKENS}
@@ -207,7 +207,7 @@ def test_span_names_follow_conventions() -> None:
         ("mine", "_OTHER", "mine"),
     ],
 )
-def test_span_model_has_no_provider_prefix(name: str, provider: str, model: str) -> None:
+def test_span_model_name_has_no_provider_prefix(name: str, provider: str, model: str) -> None:
     assert conventions.provider_and_model(name) == (provider, model)
 
 
@@ -231,7 +231,7 @@ def test_metrics_count_requests_and_tokens(spans: Spans) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_failing_tool_fails_only_its_span(spans: Spans, way: str) -> None:
+def test_failing_tool_sets_error_status_of_tool_span_only(spans: Spans, way: str) -> None:
     drive(Researcher(model=ScriptedModel([call("fail"), finish(answer="so be it")])), way, question="?")
     failed = spans.named("execute_tool fail")
     assert failed.status.status_code is StatusCode.ERROR
@@ -241,7 +241,7 @@ def test_failing_tool_fails_only_its_span(spans: Spans, way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_failing_model_fails_run_span(spans: Spans, way: str) -> None:
+def test_failing_model_sets_error_status_of_run_span(spans: Spans, way: str) -> None:
     with pytest.raises(ModelError):
         drive(Researcher(model=ScriptedModel([Failure(400, "no words of it")])), way, question="?")
     for name in ("invoke_agent Researcher", "chat scripted"):
@@ -251,7 +251,7 @@ def test_failing_model_fails_run_span(spans: Spans, way: str) -> None:
     assert "no words of it" not in spans.text
 
 
-def test_call_not_executed_is_span_event(spans: Spans) -> None:
+def test_tool_call_not_executed_is_recorded_as_span_event(spans: Spans) -> None:
     Researcher(model=ScriptedModel([call("no_such_thing"), call("search"), finish(answer="done")]))(question="?")
     assert not spans.like("execute_tool")
     events = spans.named("invoke_agent Researcher").events
@@ -260,7 +260,7 @@ def test_call_not_executed_is_span_event(spans: Spans) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_retries_and_fallbacks_are_span_events(spans: Spans, way: str) -> None:
+def test_retries_and_fallbacks_are_recorded_as_span_events(spans: Spans, way: str) -> None:
     first = ScriptedModel([Failure(503), Failure(503)], name="anthropic/claude")
     second = ScriptedModel([finish(answer="at last")], name="openai/gpt-4o")
     drive(Researcher(model=[RetryingModel(first, RetryPolicy(1, 0.0)), second]), way, question="?")
@@ -274,7 +274,7 @@ def test_retries_and_fallbacks_are_span_events(spans: Spans, way: str) -> None:
     assert chat.status.status_code is StatusCode.UNSET
 
 
-def test_retries_are_recorded_when_all_fail(spans: Spans) -> None:
+def test_retries_of_failed_request_are_recorded_as_span_events(spans: Spans) -> None:
     model = RetryingModel(ScriptedModel([Failure(503), Failure(503), Failure(503)]), RetryPolicy(2, 0.0))
     with pytest.raises(ModelError):
         Researcher(model=model)(question="?")
@@ -306,7 +306,7 @@ class Manual(module[Question, Answer]):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_self_branch_span_is_child_of_calling_code(spans: Spans, way: str) -> None:
+def test_self_branch_span_is_child_of_span_of_calling_code(spans: Spans, way: str) -> None:
     def reply(request: Any) -> Reply:
         last = str(request.messages[-1]["content"])
         tools = [each["function"]["name"] for each in request.tools]
@@ -361,12 +361,12 @@ class Client(ScriptedModel):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_model_client_spans_are_children_of_request(spans: Spans, way: str) -> None:
+def test_model_client_span_is_child_of_request_span(spans: Spans, way: str) -> None:
     drive(Critic(model=Client([finish(answer="x")])), way, question="?")
     assert spans.tree() == [("invoke_agent Critic", [("chat scripted", ["POST"])])]
 
 
-def test_left_iterator_ends_its_spans(spans: Spans) -> None:
+def test_stream_left_early_ends_its_spans(spans: Spans) -> None:
     chunks = Researcher(model=ScriptedModel([call("search", query="a"), finish(answer="x")])).stream(question="?")
     next(chunks)
     del chunks
@@ -427,7 +427,9 @@ def test_compaction_request_has_span(spans: Spans) -> None:
 
 
 @pytest.mark.parametrize(("variable", "value"), [("ACORN_TELEMETRY", "off"), ("OTEL_SDK_DISABLED", "True")])
-def test_telemetry_can_be_turned_off(spans: Spans, monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+def test_telemetry_turned_off_by_variable_creates_no_spans(
+    spans: Spans, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
     monkeypatch.setenv(variable, value)
     Critic(model=ScriptedModel([finish(answer="x")]))(question="?")
     assert not spans.all
@@ -442,7 +444,7 @@ def test_unknown_telemetry_setting_raises_before_model_call(monkeypatch: pytest.
     assert not model.requests
 
 
-def test_without_provider_no_spans_are_made() -> None:
+def test_run_without_tracer_provider_creates_no_spans() -> None:
     agent = Critic(model=Client([finish(answer="x")]))
     agent(question="?")
     assert get_current_span() is INVALID_SPAN
@@ -468,7 +470,7 @@ class NoOpMeterProvider(metrics.MeterProvider):
         return self.inner.get_meter(*args, **options)
 
 
-def test_any_tracer_provider_is_recognized() -> None:
+def test_tracer_provider_of_other_library_receives_spans() -> None:
     with set_up(ProxyTracerProvider, NoOpMeterProvider) as spans:
         for _ in range(2):
             Critic(model=ScriptedModel([finish(answer="x")]))(question="?")
@@ -535,7 +537,7 @@ def test_failing_exporter_does_not_affect_run(spans: Spans) -> None:
 # Content
 
 
-def test_prompts_and_secrets_are_in_no_span_by_default(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_and_secrets_are_not_in_spans_by_default(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
     canaries = [f"canary-{number}-{number * 7919:x}" for number in range(30)]
     for at in range(5):
         monkeypatch.setenv(f"SERVICE_{at}_API_KEY", canaries[at])
@@ -631,7 +633,7 @@ def test_content_setting_adds_content_to_spans(
 
 
 @pytest.mark.parametrize("value", ["NO_CONTENT", "false", "EVENT_ONLY", "perhaps"])
-def test_other_setting_values_add_no_content(
+def test_unsupported_content_setting_adds_no_content_and_logs_warning(
     spans: Spans, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, value: str
 ) -> None:
     monkeypatch.setenv("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", value)
@@ -641,7 +643,7 @@ def test_other_setting_values_add_no_content(
     assert len(caplog.records) == (value in ("EVENT_ONLY", "perhaps"))
 
 
-def test_span_content_has_no_secrets_or_base64(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_span_content_contains_no_secrets_or_base64(spans: Spans, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_TELEMETRY", "content")
     monkeypatch.setenv("A_SERVICE_TOKEN", "opensesame-1")
     data = "iVBORw0KGgo" * 60

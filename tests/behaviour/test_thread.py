@@ -47,6 +47,7 @@ from acorn.thread import (
     serialize_thread_to_xml,
     to_messages,
 )
+from acorn.types import Message
 
 SECRET = "sk-very-secret-12345678"
 
@@ -128,7 +129,7 @@ def texts(events: list[AgentEvent]) -> list[str]:
 # The step of an event
 
 
-def test_thread_iteration_is_step(call: Call, script: Script) -> None:
+def test_thread_iteration_equals_step_number(call: Call, script: Script) -> None:
     model = script(calls("look") & calls("look", place="b"), "Hm.", Reply("Well.") & calls("look"), DONE)
     run = call.run(Looker(model=model), question="?")
     assert short(run.thread) == [
@@ -148,7 +149,7 @@ def test_thread_iteration_is_step(call: Call, script: Script) -> None:
     assert run.steps == 3
 
 
-def test_thread_correction_is_not_a_step(call: Call, script: Script) -> None:
+def test_thread_correction_does_not_increase_iteration(call: Call, script: Script) -> None:
     run = call.run(Looker(model=script(calls("look"), finish(), finish(answer=5), DONE)), question="?")
     assert short(run.thread)[4:] == [
         *[("tool_call", 2), ("error", 2)] * 2,
@@ -160,7 +161,7 @@ def test_thread_correction_is_not_a_step(call: Call, script: Script) -> None:
     assert errors(run)[0].tool_call_id == run.history[4]["tool_calls"][0]["id"]
 
 
-def test_thread_forced_finish_follows_last_step(call: Call, script: Script) -> None:
+def test_thread_forced_finish_has_iteration_after_last_step(call: Call, script: Script) -> None:
     run = call.run(Looker(model=script(calls("look"), DONE), max_steps=1), question="?")
     assert short(run.thread)[2:] == [
         ("tool_call", 1),
@@ -171,7 +172,7 @@ def test_thread_forced_finish_follows_last_step(call: Call, script: Script) -> N
     ]
 
 
-def test_thread_form_and_answer_are_messages(call: Call, script: Script) -> None:
+def test_thread_xml_form_and_xml_answer_are_message_events(call: Call, script: Script) -> None:
     wrong, right = "<output><other>1</other></output>", "<output><answer>nowhere</answer></output>"
     run = call.run(Looker(model=script(calls("look"), wrong, right, forces=False), max_steps=1), question="?")
     assert short(run.thread)[4:] == [("user", 1), ("assistant", 2), ("user", 2), ("assistant", 2), ("completion", 2)]
@@ -180,7 +181,7 @@ def test_thread_form_and_answer_are_messages(call: Call, script: Script) -> None
     assert texts(run.thread)[4].startswith('<error type="validation"')
 
 
-def test_thread_of_single_turn_text_and_unfinished(call: Call, script: Script) -> None:
+def test_thread_of_single_turn_contains_text_and_unfinished_error(call: Call, script: Script) -> None:
     run = call.run(Asker(model=script("Hm.", DONE)), question="?")
     assert short(run.thread)[2:4] == [("assistant", 1), ("user", 1)]
     run = call.run(Looker(model=script(calls("look")), max_steps=None), question="?")
@@ -190,7 +191,7 @@ def test_thread_of_single_turn_text_and_unfinished(call: Call, script: Script) -
     assert (last.recoverable, last.tool_call_id) == (False, None)
 
 
-def test_thread_skipped_calls_say_so(call: Call, script: Script) -> None:
+def test_thread_skipped_calls_are_error_events(call: Call, script: Script) -> None:
     run = call.run(Looker(model=script(calls("look", "a") & DONE)), question="?")
     assert [event.result for event in results(run)] == ["Finished."]
     (skipped,) = errors(run)
@@ -212,7 +213,7 @@ def test_thread_skipped_calls_say_so(call: Call, script: Script) -> None:
     ],
     ids=["fails", "unknown", "wrong argument", "unknown argument", "too slow"],
 )
-def test_thread_failed_call_is_error_with_id(call: Call, script: Script, made: Reply, told: str) -> None:
+def test_thread_failed_call_is_error_event_with_call_id(call: Call, script: Script, made: Reply, told: str) -> None:
     run = call.run(Looker(model=script(calls("look", "a") & made, DONE)), question="?")
     (error,) = errors(run)
     assert (error.tool_call_id, error.recoverable, error.iteration) == ("x", True, 1)
@@ -222,7 +223,7 @@ def test_thread_failed_call_is_error_with_id(call: Call, script: Script, made: R
 
 
 @pytest.mark.parametrize("arguments", ["{", "[1]", "null", '{"place": "\ud800"}', '{"place": NaN}', " { }"])
-def test_thread_arguments_are_kept_exactly(call: Call, arguments: str) -> None:
+def test_thread_stores_arguments_text_exactly(call: Call, arguments: str) -> None:
     model = call.raw([calling(("x", "look", arguments)), finishing(answer="nowhere")])
     run = call.run(Looker(model=model), question="?")
     made = next(event for event in run.thread if isinstance(event, ToolCallEvent))
@@ -232,7 +233,7 @@ def test_thread_arguments_are_kept_exactly(call: Call, arguments: str) -> None:
 
 
 @pytest.mark.parametrize("name", [None, "", "\ud800", "a.b", 5])
-def test_thread_allows_any_call_name(call: Call, name: Any) -> None:
+def test_thread_accepts_any_tool_call_name(call: Call, name: Any) -> None:
     run = call.run(Looker(model=call.raw([calling(("x", name, "{}")), finishing(answer="nowhere")])), question="?")
     assert to_messages(run.thread) == run.history
     assert errors(run)[0].tool_call_id == "x"
@@ -240,7 +241,7 @@ def test_thread_allows_any_call_name(call: Call, name: Any) -> None:
 
 @pytest.mark.edits_history
 @pytest.mark.parametrize("wrong", [None, 5, "", "other"])
-def test_thread_allows_result_with_id_changed_by_on_step(call: Call, wrong: Any) -> None:
+def test_thread_accepts_result_id_changed_by_on_step(call: Call, wrong: Any) -> None:
     class Renaming(Looker):
         def on_step(self, step: Step) -> None:
             step.tool_results[0].id = wrong
@@ -275,7 +276,7 @@ VALUES: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("value", "kept"), VALUES, ids=repr)
-def test_thread_results_keep_json_types(call: Call, script: Script, value: Any, kept: Any) -> None:
+def test_thread_results_have_json_types(call: Call, script: Script, value: Any, kept: Any) -> None:
     def fetch() -> Any:
         """Fetch it."""
         return value
@@ -287,7 +288,7 @@ def test_thread_results_keep_json_types(call: Call, script: Script, value: Any, 
 
 
 @pytest.mark.parametrize("depth", [100, 190, 210, 250, 400])
-def test_thread_allows_deeply_nested_result(call: Call, script: Script, depth: int) -> None:
+def test_thread_accepts_deeply_nested_result(call: Call, script: Script, depth: int) -> None:
     deep: Any = 1
     for _ in range(depth):
         deep = [deep]
@@ -306,7 +307,7 @@ def test_thread_allows_deeply_nested_result(call: Call, script: Script, depth: i
     json.dumps(dump_events(run.thread))
 
 
-def test_thread_has_result_as_changed_by_on_step(call: Call, script: Script) -> None:
+def test_thread_contains_result_changed_by_on_step(call: Call, script: Script) -> None:
     class Changing(Looker):
         def on_step(self, step: Step) -> None:
             step.tool_results[0].output = {"seen": step.counter}
@@ -333,7 +334,7 @@ class Given(Looker):
         return self.value
 
 
-def test_thread_completion_is_output(call: Call, script: Script) -> None:
+def test_thread_completion_event_contains_output(call: Call, script: Script) -> None:
     def ends(kind: Any, **fields: Any) -> Any:
         class Ending(module[Any, Any]):
             """End."""
@@ -356,7 +357,7 @@ def test_thread_completion_is_output(call: Call, script: Script) -> None:
 
 
 @pytest.mark.parametrize("value", ["other", {"a": [1]}, 5, Answer(answer="other"), object()])
-def test_thread_completion_is_output_replaced_by_on_finish(call: Call, script: Script, value: Any) -> None:
+def test_thread_completion_event_contains_output_replaced_by_on_finish(call: Call, script: Script, value: Any) -> None:
     agent = Given(model=script(DONE))
     agent.value = value
     run = call.run(agent, question="?")
@@ -367,7 +368,7 @@ def test_thread_completion_is_output_replaced_by_on_finish(call: Call, script: S
     json.dumps(dump_events(run.thread))
 
 
-def test_thread_answer_rejected_by_on_finish_is_error(call: Call, script: Script) -> None:
+def test_thread_answer_rejected_by_on_finish_is_error_event(call: Call, script: Script) -> None:
     class Picky(Looker):
         def on_finish(self, output: Answer) -> None:
             if output.answer == "bad":
@@ -381,7 +382,7 @@ def test_thread_answer_rejected_by_on_finish_is_error(call: Call, script: Script
     assert "say more" in error.error
 
 
-def test_thread_step_finish_is_completion(call: Call, script: Script) -> None:
+def test_thread_step_finish_is_completion_event(call: Call, script: Script) -> None:
     class Hasty(Looker):
         def on_step(self, step: Step) -> None:
             step.finish(answer="soon")
@@ -438,7 +439,7 @@ def test_thread_of_failed_run_ends_with_unrecoverable_error(call: Call, script: 
         assert [event for event in errors(run) if not event.recoverable and event.tool_call_id is None] == [last]
 
 
-def test_thread_of_failing_hook_keeps_results(call: Call, script: Script) -> None:
+def test_thread_of_failing_hook_contains_tool_results(call: Call, script: Script) -> None:
     with pytest.raises(LookupError) as caught:
         call(Failing(model=script(calls("look", "a") & calls("boom", "b"))), question="?")
     run: Run[Any] = caught.value.run  # type: ignore[attr-defined]
@@ -481,7 +482,7 @@ def test_thread_of_cancelled_run_ends_with_error(script: Script) -> None:
     assert to_messages(run.thread) == run.history
 
 
-def test_thread_error_without_text_has_its_name(call: Call, script: Script) -> None:
+def test_thread_error_without_text_is_class_name(call: Call, script: Script) -> None:
     class BrokenError(Exception):
         def __str__(self) -> str:
             raise RuntimeError
@@ -495,7 +496,7 @@ def test_thread_error_without_text_has_its_name(call: Call, script: Script) -> N
     assert caught.value.run.thread[-1].error == "BrokenError"  # type: ignore[attr-defined]
 
 
-def test_thread_has_no_secret() -> None:
+def test_thread_contains_no_secret() -> None:
     class Leaky(Looker):
         model = {"model": "nobody/nothing", "api_key": SECRET, "extra_headers": {"Authorization": f"Bearer {SECRET}"}}
 
@@ -513,7 +514,7 @@ def test_thread_has_no_secret() -> None:
 # Access
 
 
-def test_thread_inside_run_is_run_so_far(call: Call, script: Script) -> None:
+def test_thread_inside_run_contains_events_so_far(call: Call, script: Script) -> None:
     seen: list[tuple[str, int]] = []
 
     class Watching(module[Question, Answer]):
@@ -545,7 +546,7 @@ def test_thread_inside_run_is_run_so_far(call: Call, script: Script) -> None:
     assert len(run.thread) == 7
 
 
-def test_thread_outside_run_is_of_last_run(script: Script) -> None:
+def test_thread_outside_run_contains_events_of_last_run(script: Script) -> None:
     agent = Asker(model=script(DONE, Failure(400), finish(answer="else"), finish(answer="task")))
     assert agent.thread == []
     first = agent.run(question="1")
@@ -569,7 +570,7 @@ def test_thread_outside_run_is_of_last_run(script: Script) -> None:
     assert asyncio.run(main()).thread == agent.thread  # Its task belonged to this thread.
 
 
-def test_thread_of_streamed_run_is_equal(script: Script) -> None:
+def test_thread_of_streamed_run_equals_thread_of_plain_run(script: Script) -> None:
     def make() -> Looker:
         return Looker(model=script(calls("look") & calls("boom"), "Hm.", finish(), DONE))
 
@@ -587,7 +588,7 @@ def untimed(events: list[AgentEvent]) -> list[dict[str, Any]]:
     return [{**event, "timestamp": None, "seconds": None} for event in dump_events(events)]
 
 
-def test_thread_of_left_stream_says_so(script: Script) -> None:
+def test_thread_of_stream_left_early_ends_with_error_event(script: Script) -> None:
     def early(agent: Looker) -> None:
         seen = 0
         for chunk in agent.stream(question="?"):
@@ -646,7 +647,7 @@ def assert_branch_true(run: Run[Any]) -> None:
         assert_branch_true(below)
 
 
-def test_thread_branch_events_are_at_its_start(call: Call, script: Script) -> None:
+def test_thread_branch_events_are_placed_at_branch_start(call: Call, script: Script) -> None:
     model = script(calls("look"), calls("look") & calls("check", "c"), calls("boom"), TRUE, DONE)
     run = call.run(Main(model=model), question="?")
     assert at(run.thread)[2:] == [
@@ -665,7 +666,7 @@ def test_thread_branch_events_are_at_its_start(call: Call, script: Script) -> No
     assert len(run.branches[0].thread) == 6 + 2 + 5  # The inherited messages, the answered pending calls, and its own.
 
 
-def test_thread_branch_with_input_starts_with_it(call: Call, script: Script) -> None:
+def test_thread_of_branch_with_input_starts_with_input(call: Call, script: Script) -> None:
     class Ask(module[Question, Claim]):
         """Ask it."""
 
@@ -682,7 +683,7 @@ def test_thread_branch_with_input_starts_with_it(call: Call, script: Script) -> 
     assert_branch_true(run.branches[0])
 
 
-def test_thread_of_nested_self_branch(call: Call, script: Script) -> None:
+def test_thread_of_nested_self_branch_contains_nested_events(call: Call, script: Script) -> None:
     class Inner(module[Any, Claim]):
         """Check deeper."""
 
@@ -707,7 +708,7 @@ def test_thread_of_nested_self_branch(call: Call, script: Script) -> None:
     assert at(run.branches[0].branches[0].thread)[-3:] == at(run.thread)[4:7]
 
 
-def test_thread_of_same_branch_twice_in_step(call: Call, script: Script) -> None:
+def test_thread_of_branch_called_twice_in_step_contains_events_of_both_runs(call: Call, script: Script) -> None:
     replies = iter([calls("check", "a") & calls("check", "b"), DONE])
     model = script(lambda request: TRUE if "Check it." in request.messages[0]["content"] else next(replies))
     run = call.run(Main(model=model), question="?")
@@ -719,7 +720,7 @@ def test_thread_of_same_branch_twice_in_step(call: Call, script: Script) -> None
     assert "check" in serialize_thread_to_xml(run.thread)
 
 
-def test_thread_of_concurrent_self_branches(call: Call, script: Script) -> None:
+def test_thread_of_concurrent_self_branches_contains_events_of_each_branch(call: Call, script: Script) -> None:
     class Wide(Looker):
         def on_step(self, step: Step) -> None:
             self.branch_all([(Check, {})] * 6)
@@ -735,7 +736,7 @@ def test_thread_of_concurrent_self_branches(call: Call, script: Script) -> None:
         assert_branch_true(each)
 
 
-def test_thread_of_failing_branch_has_error_in_both(call: Call, script: Script) -> None:
+def test_thread_of_failing_branch_contains_error_of_branch_and_parent(call: Call, script: Script) -> None:
     run = call.run(Main(model=script(calls("check", "c"), Failure(400), DONE)), question="?")
     inner, outer = errors(run)
     assert (inner.branch, inner.recoverable, inner.tool_call_id) == ("check", False, None)
@@ -745,7 +746,7 @@ def test_thread_of_failing_branch_has_error_in_both(call: Call, script: Script) 
     assert_branch_true(run.branches[0])
 
 
-def test_thread_of_self_branch_that_ends_run_has_error_in_both(call: Call, script: Script) -> None:
+def test_thread_of_self_branch_that_ends_run_contains_error_of_branch_and_parent(call: Call, script: Script) -> None:
     class Byhand(Looker):
         def on_step(self, step: Step) -> None:
             self.branch(Check)
@@ -757,7 +758,7 @@ def test_thread_of_self_branch_that_ends_run_has_error_in_both(call: Call, scrip
 
 
 @pytest.mark.edits_history
-def test_thread_ignores_branch_edits_of_inherited_history(call: Call, script: Script) -> None:
+def test_thread_ignores_edits_of_inherited_history_by_branch(call: Call, script: Script) -> None:
     class Vandal(Check):
         """Vandalise it."""
 
@@ -780,7 +781,7 @@ def test_thread_ignores_branch_edits_of_inherited_history(call: Call, script: Sc
 # The history belongs to the user, the thread does not
 
 
-def test_thread_starts_with_prior_conversation(call: Call, script: Script) -> None:
+def test_thread_of_continued_run_starts_with_prior_conversation(call: Call, script: Script) -> None:
     agent = Looker(model=script(calls("look") & calls("boom"), "Hm.", DONE, finish(answer="again")))
     first = call.run(agent, question="One?")
     second = call.run(agent.using(history=first), question="Two?")
@@ -792,7 +793,7 @@ def test_thread_starts_with_prior_conversation(call: Call, script: Script) -> No
 
 
 @pytest.mark.edits_history
-def test_thread_keeps_unusual_prior_conversation(call: Call, script: Script) -> None:
+def test_thread_contains_prior_messages_with_unusual_content(call: Call, script: Script) -> None:
     made = {"id": "x", "type": "function", "function": {"name": "look", "arguments": "{}"}}
     image = {"type": "image_url", "image_url": {"url": "data:,"}}
     prior: list[Any] = [
@@ -823,14 +824,14 @@ class Editing(Looker):
         self.edit(self, step)
 
 
-def note(text: str) -> dict[str, Any]:
+def note(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
 NOTE = note("Hurry.")
 
 
-def test_thread_has_messages_appended_by_hooks_and_tools(call: Call, script: Script) -> None:
+def test_thread_contains_messages_appended_by_hooks_and_tools(call: Call, script: Script) -> None:
     def add() -> str:
         """Add a message."""
         current_run().history.append(note("from the tool"))
@@ -855,7 +856,7 @@ def test_thread_has_messages_appended_by_hooks_and_tools(call: Call, script: Scr
 
 
 @pytest.mark.edits_history
-def test_thread_keeps_trimmed_messages(call: Call, script: Script) -> None:
+def test_thread_contains_messages_trimmed_from_history(call: Call, script: Script) -> None:
     def trim(self: Looker, step: Step) -> None:
         self.history = [self.history[0], self.history[-1]]
 
@@ -866,7 +867,7 @@ def test_thread_keeps_trimmed_messages(call: Call, script: Script) -> None:
 
 
 @pytest.mark.edits_history
-def test_thread_has_replacement_of_trimmed_messages(call: Call, script: Script) -> None:
+def test_thread_contains_message_that_replaced_trimmed_messages(call: Call, script: Script) -> None:
     def sum_up(self: Looker, step: Step) -> None:
         self.history = [self.history[0], note(f"So far: {step.counter} looks."), self.history[-1]]
 
@@ -892,7 +893,7 @@ def test_thread_does_not_repeat_copied_history(call: Call, script: Script, copie
 
 
 @pytest.mark.edits_history
-def test_thread_does_not_repeat_edited_copies(call: Call, script: Script) -> None:
+def test_thread_does_not_repeat_edited_copies_of_messages(call: Call, script: Script) -> None:
     def shorten(self: Looker, step: Step) -> None:
         self.history = [
             {**message, "content": "cut"} if message["role"] in ("tool", "assistant") else message
@@ -945,7 +946,7 @@ def test_thread_is_not_changed_by_in_place_edits(call: Call, script: Script) -> 
     assert dump_events(run.thread) == kept
 
 
-def test_thread_readings_are_independent(call: Call, script: Script) -> None:
+def test_thread_lists_returned_by_two_reads_are_independent(call: Call, script: Script) -> None:
     def add(self: Looker, step: Step) -> None:
         self.history.append({"role": "user", "content": [{"type": "text", "text": "parts"}]})
 
@@ -963,7 +964,7 @@ def test_thread_readings_are_independent(call: Call, script: Script) -> None:
     assert dump_events(run.thread) == kept
 
 
-def test_thread_keeps_provider_specific_fields(call: Call) -> None:
+def test_thread_contains_provider_specific_fields(call: Call) -> None:
     blocks = [{"type": "thinking", "signature": "abc"}]
     first = calling(("a", "look", "{}"), extra={"thinking_blocks": blocks})
     run = call.run(Looker(model=call.raw([first, finishing(answer="nowhere")])), question="?")
@@ -976,7 +977,7 @@ def test_thread_keeps_provider_specific_fields(call: Call) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"role": "robot", "content": "Hi"}, {"content": "Hi"}, {}, None, "text", 5])
-def test_thread_survives_invalid_message(call: Call, wrong: Any) -> None:
+def test_thread_with_invalid_message_in_history_contains_valid_messages(call: Call, wrong: Any) -> None:
     def spoil(self: Looker, step: Step) -> None:
         self.history.append(wrong)
         self.history.append(note("new"))
@@ -989,7 +990,7 @@ def test_thread_survives_invalid_message(call: Call, wrong: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, (), "history"])
-def test_thread_survives_history_that_is_not_a_list(call: Call, wrong: Any) -> None:
+def test_thread_with_history_that_is_not_a_list_is_complete(call: Call, wrong: Any) -> None:
     def spoil(self: Looker, step: Step) -> None:
         step.run.history = wrong
         step.finish(answer="soon")
@@ -1009,7 +1010,7 @@ def test_thread_survives_history_that_is_not_a_list(call: Call, wrong: Any) -> N
 # Pickled records
 
 
-def test_thread_survives_copy_and_pickle_of_record(call: Call, script: Script) -> None:
+def test_thread_of_copied_or_pickled_record_is_equal(call: Call, script: Script) -> None:
     model = script(calls("look") & calls("boom"), calls("check"), TRUE, DONE)
     run = call.run(Main(model=model), question="?")
     for other in (copy.copy(run), copy.deepcopy(run), pickle.loads(pickle.dumps(run))):
@@ -1021,7 +1022,7 @@ def test_thread_survives_copy_and_pickle_of_record(call: Call, script: Script) -
     assert sent.run.thread == caught.value.run.thread
 
 
-def test_thread_of_deep_copied_running_run_stops_growing(call: Call, script: Script) -> None:
+def test_thread_of_record_pickled_during_run_does_not_grow(call: Call, script: Script) -> None:
     kept: list[Run[Any]] = []
 
     def keep(self: Looker, step: Step) -> None:
@@ -1031,7 +1032,7 @@ def test_thread_of_deep_copied_running_run_stops_growing(call: Call, script: Scr
     assert [len(each.thread) for each in (*kept, run)] == [3, 7]
 
 
-def test_threads_of_concurrent_runs_do_not_mix() -> None:
+def test_threads_of_concurrent_runs_contain_only_their_events() -> None:
     barrier = threading.Barrier(8, timeout=PATIENCE)
 
     def meet(name: str) -> str:
@@ -1067,7 +1068,7 @@ def test_threads_of_concurrent_runs_do_not_mix() -> None:
         assert not any(other in told for other in names if other != name)
 
 
-def test_thread_can_be_read_during_run() -> None:
+def test_thread_read_concurrently_during_run_raises_no_error() -> None:
     stop = threading.Event()
     trouble: list[BaseException] = []
     model = RawModel([calling((f"c{at}", "look", "{}")) for at in range(150)] + [finishing(answer="nowhere")])

@@ -124,7 +124,7 @@ class Point:
     y: int = 0
 
 
-def test_model_cannot_pass_run_to_tool_with_kwargs(call: Call, script: Script) -> None:
+def test_run_argument_passed_by_model_to_tool_with_kwargs_returns_tool_error(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     def note(run: Run[str], **words: str) -> str:
@@ -207,7 +207,7 @@ def test_arguments_are_converted_by_type_hints(script: Script, hint: Any, given:
         (datetime.date, '"soon"', ["`value`", "soon"]),
     ],
 )
-def test_unfitting_argument_is_named_and_tool_not_called(
+def test_invalid_argument_returns_tool_error_and_tool_is_not_called(
     call: Call, script: Script, hint: Any, given: str, words: list[str]
 ) -> None:
     got: list[Any] = []
@@ -217,7 +217,7 @@ def test_unfitting_argument_is_named_and_tool_not_called(
     assert got == []
 
 
-def test_every_wrong_argument_is_named(call: Call, script: Script) -> None:
+def test_wrong_arguments_are_all_listed_in_tool_error(call: Call, script: Script) -> None:
     def book(city: str, nights: int, rooms: int = 1) -> str:
         raise AssertionError("not called")
 
@@ -229,7 +229,7 @@ def test_every_wrong_argument_is_named(call: Call, script: Script) -> None:
     assert all(f"`{name}`" in result.error for name in ("city", "nights", "rooms"))
 
 
-def test_unknown_argument_is_named(call: Call, script: Script) -> None:
+def test_unknown_argument_is_listed_in_tool_error(call: Call, script: Script) -> None:
     def book(city: str) -> str:
         raise AssertionError("not called")
 
@@ -250,7 +250,7 @@ def test_unknown_argument_is_named(call: Call, script: Script) -> None:
         ("null", "must be a JSON object"),
     ],
 )
-def test_arguments_that_are_not_json_object_are_tool_error(
+def test_arguments_that_are_not_json_object_return_tool_error(
     call: Call, script: Script, arguments: str, words: str
 ) -> None:
     def book(city: str) -> str:
@@ -264,14 +264,14 @@ def test_arguments_that_are_not_json_object_are_tool_error(
     assert agent.calls[0].raw_arguments == arguments
 
 
-def test_empty_arguments_text_means_no_arguments(call: Call, script: Script) -> None:
+def test_empty_arguments_text_is_parsed_as_no_arguments(call: Call, script: Script) -> None:
     def ping() -> str:
         return "pong"
 
     assert use(call, script, [ping], raw("ping", "")) == ["pong"]
 
 
-def test_unfitting_call_does_not_affect_others(call: Call, script: Script) -> None:
+def test_call_with_invalid_arguments_does_not_affect_other_calls(call: Call, script: Script) -> None:
     def double(number: int) -> int:
         return 2 * number
 
@@ -293,7 +293,7 @@ def test_unknown_tool_error_lists_available_tools(call: Call, script: Script) ->
     assert "`__finish__`" in text
 
 
-def test_parameters_of_every_kind_are_passed(call: Call, script: Script) -> None:
+def test_parameters_of_each_kind_are_passed(call: Call, script: Script) -> None:
     got: list[Any] = []
 
     def odd(first: int, /, second: int, *, third: int = 3, **rest: int) -> None:
@@ -304,7 +304,7 @@ def test_parameters_of_every_kind_are_passed(call: Call, script: Script) -> None
     assert got == [(1, 2, 3, {}), (1, 2, 4, {"more": 5})]
 
 
-def test_parameter_can_have_any_name(call: Call, script: Script) -> None:
+def test_parameters_with_reserved_names_are_passed(call: Call, script: Script) -> None:
     got: list[Any] = []
 
     def plot(function: str, invocation: int, call: int, args: int, kwargs: int, self_: int, limit: int) -> None:
@@ -429,7 +429,7 @@ def test_result_is_sent_as_text_or_json(call: Call, script: Script, kind: str) -
 @pytest.mark.parametrize(
     "make", [a_circle, a_tower, Nameless, lambda: {"a": Nameless()}, Stubborn, lambda: [Stubborn()]]
 )
-def test_no_result_value_crashes(call: Call, script: Script, make: Callable[[], Any]) -> None:
+def test_result_that_fails_to_serialize_is_sent_as_json(call: Call, script: Script, make: Callable[[], Any]) -> None:
     def produce() -> Any:
         return make()
 
@@ -437,14 +437,14 @@ def test_no_result_value_crashes(call: Call, script: Script, make: Callable[[], 
     json.loads(text)
 
 
-def test_unserializable_field_does_not_affect_others(call: Call, script: Script) -> None:
+def test_result_with_unserializable_field_is_sent_with_other_fields(call: Call, script: Script) -> None:
     def produce() -> Any:
         return Stubborn()
 
     assert use(call, script, [produce], calling("produce")) == ['{"good":1,"bad":2}']
 
 
-def test_huge_result_is_sent_whole(call: Call, script: Script) -> None:
+def test_large_result_is_sent_complete(call: Call, script: Script) -> None:
     def text() -> str:
         return "x" * 3_000_000
 
@@ -456,7 +456,7 @@ def test_huge_result_is_sent_whole(call: Call, script: Script) -> None:
     assert json.loads(other) == list(range(200_000))
 
 
-def test_on_step_sees_returned_object(call: Call, script: Script) -> None:
+def test_on_step_tool_result_is_returned_object(call: Call, script: Script) -> None:
     made = Place(city="Rome")
 
     def produce() -> Place:
@@ -489,7 +489,7 @@ def test_generator_tool_returns_list(call: Call, script: Script) -> None:
     assert [result.output for result in agent.results] == [["page 0", "page 1"]] * 2
 
 
-def test_failing_generator_is_tool_error(call: Call, script: Script) -> None:
+def test_failing_generator_tool_returns_tool_error(call: Call, script: Script) -> None:
     def pages() -> Iterator[str]:
         yield "page 0"
         raise ValueError("no more paper")
@@ -550,7 +550,7 @@ KINDS = ["sync", "async", "awaitable"]
     ],
     ids=lambda given: given if isinstance(given, str) else "",
 )
-def test_tool_exception_is_tool_error_and_run_continues(
+def test_tool_exception_returns_tool_error_and_run_continues(
     call: Call, script: Script, error: Exception, words: str, kind: str
 ) -> None:
     def well() -> str:
@@ -570,7 +570,7 @@ ESCAPES = [KeyboardInterrupt, SystemExit, asyncio.CancelledError]
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("error", ESCAPES)
-def test_interrupts_exits_and_cancellation_are_not_caught(
+def test_interrupts_exits_and_cancellation_in_tool_end_run(
     call: Call, script: Script, error: type[BaseException], kind: str
 ) -> None:
     raised = error("enough")
@@ -585,7 +585,7 @@ def test_interrupts_exits_and_cancellation_are_not_caught(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("error", ESCAPES)
-def test_interrupt_does_not_wait_for_other_tools(
+def test_interrupt_in_tool_does_not_wait_for_other_tools(
     call: Call, script: Script, error: type[BaseException], kind: str
 ) -> None:
     release, cancelled, begun = threading.Event(), threading.Event(), threading.Barrier(3, timeout=PATIENCE)
@@ -729,7 +729,7 @@ def test_forty_tools_run_concurrently(call: Call, script: Script) -> None:
     assert use(call, script, [meet], reply) == [str(number) for number in range(40)]
 
 
-def test_results_keep_order_of_calls(call: Call, script: Script) -> None:
+def test_results_are_in_order_of_calls(call: Call, script: Script) -> None:
     ended = [threading.Event() for _ in range(6)]
     order: list[int] = []
 
@@ -747,7 +747,7 @@ def test_results_keep_order_of_calls(call: Call, script: Script) -> None:
     assert order == [5, 4, 3, 2, 1, 0]
 
 
-def test_single_call_in_sync_run_uses_callers_thread(call: Call, script: Script) -> None:
+def test_single_sync_call_in_sync_run_uses_thread_of_caller(call: Call, script: Script) -> None:
     def where() -> int:
         return threading.get_ident()
 
@@ -756,7 +756,7 @@ def test_single_call_in_sync_run_uses_callers_thread(call: Call, script: Script)
     assert (int(ident) == threading.get_ident()) is (call.way != "async")
 
 
-def test_async_tool_uses_loop_of_async_run(call: Call, script: Script) -> None:
+def test_async_tool_in_async_run_uses_event_loop_of_run(call: Call, script: Script) -> None:
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def where() -> int:
@@ -767,7 +767,7 @@ def test_async_tool_uses_loop_of_async_run(call: Call, script: Script) -> None:
     assert (int(ident) == threading.get_ident()) is (call.way == "async")
 
 
-def test_async_tools_of_sync_runs_share_one_loop(script: Script) -> None:
+def test_async_tools_of_sync_runs_share_one_event_loop(script: Script) -> None:
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def where() -> None:
@@ -788,7 +788,7 @@ def test_async_tools_of_sync_runs_share_one_loop(script: Script) -> None:
 tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
 
 
-def test_tools_see_callers_context_variables(call: Call, script: Script) -> None:
+def test_tools_have_context_variables_of_caller(call: Call, script: Script) -> None:
     def sync() -> str:
         return tenant.get()
 
@@ -810,7 +810,7 @@ def test_tools_see_callers_context_variables(call: Call, script: Script) -> None
         tenant.reset(token)
 
 
-def test_non_parallel_tool_never_overlaps(call: Call, script: Script) -> None:
+def test_non_parallel_tool_does_not_overlap_with_other_tools(call: Call, script: Script) -> None:
     lock = threading.Lock()
     busy: list[str] = []
     seen: dict[str, list[str]] = {}
@@ -856,7 +856,7 @@ def test_non_parallel_tool_never_overlaps(call: Call, script: Script) -> None:
 # Timeouts
 
 
-def test_slow_sync_tool_times_out_as_tool_error(call: Call, script: Script) -> None:
+def test_slow_sync_tool_returns_timeout_tool_error(call: Call, script: Script) -> None:
     release, ended = threading.Event(), threading.Event()
 
     @tool(timeout=0.05)
@@ -871,7 +871,7 @@ def test_slow_sync_tool_times_out_as_tool_error(call: Call, script: Script) -> N
     assert ended.wait(PATIENCE)
 
 
-def test_slow_async_tool_is_cancelled(call: Call, script: Script) -> None:
+def test_slow_async_tool_is_cancelled_after_timeout(call: Call, script: Script) -> None:
     cancelled = threading.Event()
 
     @tool(timeout=0.05)
@@ -887,7 +887,7 @@ def test_slow_async_tool_is_cancelled(call: Call, script: Script) -> None:
     assert cancelled.wait(PATIENCE)
 
 
-def test_timed_out_tool_does_not_affect_others(call: Call, script: Script) -> None:
+def test_timed_out_tool_does_not_affect_other_tools(call: Call, script: Script) -> None:
     release = threading.Event()
 
     @tool(timeout=0.05)
@@ -922,7 +922,7 @@ def test_timed_out_tool_does_not_affect_others(call: Call, script: Script) -> No
     release.set()
 
 
-def test_tool_timeout_counts_from_its_start(call: Call, script: Script) -> None:
+def test_tool_timeout_starts_when_tool_starts(call: Call, script: Script) -> None:
     ended, is_over = threading.Event(), threading.Event()
 
     @tool
@@ -949,7 +949,9 @@ def test_tool_timeout_counts_from_its_start(call: Call, script: Script) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("error", [TimeoutError("the database"), TimeoutError(), concurrent.futures.TimeoutError("x")])
-def test_timeout_error_of_tool_is_distinguished(call: Call, script: Script, error: Exception, kind: str) -> None:
+def test_timeout_error_raised_by_tool_is_reported_with_its_message(
+    call: Call, script: Script, error: Exception, kind: str
+) -> None:
     limited = tool(name="fail", timeout=PATIENCE)(functools.partial(failing(error, kind)))
     words = f"TimeoutError: {error}" if str(error) else "TimeoutError"
     assert use(call, script, [limited], calling("fail")) == [f"Tool error: {words}"]
@@ -1064,12 +1066,12 @@ CALLABLES: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", CALLABLES)
-def test_every_callable_can_be_tool(call: Call, script: Script, name: str) -> None:
+def test_each_kind_of_callable_is_accepted_as_tool(call: Call, script: Script, name: str) -> None:
     function, expected = CALLABLES[name]
     assert use(call, script, [function], calling(name, text="Hi")) == [expected]
 
 
-def test_every_callable_in_one_response(call: Call, script: Script) -> None:
+def test_callables_of_each_kind_in_one_response_return_results(call: Call, script: Script) -> None:
     tools, expected = zip(*CALLABLES.values(), strict=True)
     reply = together(*(calling(name, text="Hi") for name in CALLABLES))
     assert use(call, script, list(tools), reply) == list(expected)
@@ -1138,7 +1140,7 @@ class Inner(module[Any, str]):
         return Inner(self.depth - 1)() if self.depth else "ground"
 
 
-def test_async_tool_can_call_module_synchronously(call: Call, script: Script) -> None:
+def test_async_tool_that_calls_module_synchronously_returns_output(call: Call, script: Script) -> None:
     async def ask() -> str:
         return Inner(2)()
 
@@ -1147,7 +1149,7 @@ def test_async_tool_can_call_module_synchronously(call: Call, script: Script) ->
         assert asked == ["inner 2"] * len(reply.calls)
 
 
-def test_async_tool_can_await_module(call: Call, script: Script) -> None:
+def test_async_tool_that_awaits_module_returns_output(call: Call, script: Script) -> None:
     async def ask() -> str:
         return await Inner().acall()
 
@@ -1155,7 +1157,7 @@ def test_async_tool_can_await_module(call: Call, script: Script) -> None:
     assert in_time(lambda: use(call, script, [ask], reply)) == ["inner 0"] * 2
 
 
-def test_nested_sync_tools_inside_async_tool_can_call_modules(call: Call, script: Script) -> None:
+def test_sync_tool_nested_in_async_tool_calls_modules(call: Call, script: Script) -> None:
     def middle() -> str:
         return Inner()()
 
@@ -1169,7 +1171,7 @@ def test_nested_sync_tools_inside_async_tool_can_call_modules(call: Call, script
     assert in_time(lambda: use(call, script, [outer, middle], reply)) == ["outer", "outer", "inner 0"]
 
 
-def test_tools_can_call_modules_from_own_threads(call: Call, script: Script) -> None:
+def test_tool_that_calls_modules_in_threads_returns_outputs(call: Call, script: Script) -> None:
     def many() -> list[str]:
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             return list(pool.map(lambda depth: Inner(depth)(), range(4)))
@@ -1182,7 +1184,7 @@ def test_tools_can_call_modules_from_own_threads(call: Call, script: Script) -> 
     assert in_time(lambda: use(call, script, [many, amany], reply)) == [expected] * 3
 
 
-def test_async_tool_can_block_on_threads_that_call_modules(script: Script) -> None:
+def test_async_tool_that_blocks_on_threads_with_modules_returns_outputs(script: Script) -> None:
     async def dig() -> str:
         return "ground"
 
@@ -1208,7 +1210,7 @@ class Nested(Worker):
         return f"{output} {Inner(1)()}"
 
 
-def test_hooks_and_prompts_can_call_modules(call: Call, script: Script) -> None:
+def test_hooks_and_prompts_that_call_modules_receive_outputs(call: Call, script: Script) -> None:
     async def ask() -> str:
         return Inner(1)()
 
@@ -1294,7 +1296,7 @@ def test_source_is_opened_for_each_run(call: Call, script: Script) -> None:
     assert diary == ["open a", "list a", "close a"] * 2
 
 
-def test_source_listed_twice_is_one_source(call: Call, script: Script) -> None:
+def test_source_listed_twice_is_opened_once(call: Call, script: Script) -> None:
     diary: list[str] = []
     source = Source("a", diary)
     call(Worker(model=script(finish(result="done")), tools=[source, source]))
@@ -1330,7 +1332,7 @@ def test_sources_are_closed_when_run_fails(call: Call, script: Script, kind: typ
     ("fails", "rest"),
     [("open", []), ("list", ["list b", "close b"])],
 )
-def test_source_that_fails_to_open_ends_run_and_closes_others(
+def test_source_that_fails_to_open_ends_run_and_closes_opened_sources(
     call: Call, script: Script, kind: type[Source], fails: str, rest: list[str]
 ) -> None:
     diary: list[str] = []
@@ -1356,7 +1358,9 @@ def test_source_that_fails_to_close_fails_run(call: Call, script: Script, kind: 
 
 
 @SOURCES
-def test_source_that_fails_to_close_hides_no_earlier_error(call: Call, script: Script, kind: type[Source]) -> None:
+def test_source_that_fails_to_close_does_not_replace_earlier_error(
+    call: Call, script: Script, kind: type[Source]
+) -> None:
     diary: list[str] = []
     sources = [kind("a", diary, fails="close"), kind("b", diary, fails="close")]
     with pytest.raises(LookupError, match="in the hook") as caught:
@@ -1367,11 +1371,11 @@ def test_source_that_fails_to_close_hides_no_earlier_error(call: Call, script: S
 
 
 @pytest.mark.parametrize("declared", [[joined, Shelf()], [Shelf(), type("Other", (Shelf,), {})()], [Shelf(), joined]])
-def test_same_function_of_two_sources_is_one_tool(call: Call, script: Script, declared: list[Any]) -> None:
+def test_function_listed_by_two_sources_is_one_tool(call: Call, script: Script, declared: list[Any]) -> None:
     assert use(call, script, declared, calling("joined", first="a", text="b")) == ["a b"]
 
 
-def test_source_tool_with_existing_name_conflicts(call: Call, script: Script) -> None:
+def test_source_tool_with_existing_name_raises_tool_conflict_error(call: Call, script: Script) -> None:
     diary: list[str] = []
 
     def a(what: str) -> str:
@@ -1385,13 +1389,13 @@ def test_source_tool_with_existing_name_conflicts(call: Call, script: Script) ->
         assert diary.count("open a") == diary.count("close a")
 
 
-def test_source_cannot_provide_finish(call: Call, script: Script) -> None:
+def test_source_tool_named_finish_is_rejected(call: Call, script: Script) -> None:
     with pytest.raises(DeclarationError, match="__finish__"):
         call(Worker(model=script(), tools=[Source("__finish__", [])]))
 
 
 @pytest.mark.parametrize("listed", [None, "search", 5])
-def test_source_without_tool_list_raises(call: Call, script: Script, listed: Any) -> None:
+def test_source_whose_tools_method_returns_no_list_raises(call: Call, script: Script, listed: Any) -> None:
     class Odd:
         def tools(self) -> Any:
             return listed
@@ -1400,7 +1404,7 @@ def test_source_without_tool_list_raises(call: Call, script: Script, listed: Any
         call(Worker(model=script(), tools=[Odd()]))
 
 
-def test_source_can_read_current_run(call: Call, script: Script) -> None:
+def test_current_run_in_source_methods_returns_run(call: Call, script: Script) -> None:
     seen: list[Run[Any]] = []
 
     class Curious:
@@ -1431,7 +1435,7 @@ def test_concurrent_runs_open_source_separately(script: Script) -> None:
     assert sorted(diary) == sorted(["open a", "list a", "close a"] * 20)
 
 
-def test_tool_result_has_its_own_seconds(call: Call, script: Script) -> None:
+def test_tool_result_seconds_equal_duration_of_tool(call: Call, script: Script) -> None:
     def quick() -> str:
         """Quick."""
         return "quick"

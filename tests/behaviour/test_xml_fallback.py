@@ -13,6 +13,7 @@ from acorn import ModelError, ParseError, Run, Step, module, tool
 from acorn.models import ModelRequest, RawCall
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
+from acorn.types import Message
 
 
 class Sentiment(BaseModel):
@@ -56,7 +57,7 @@ RIGHT = Sentiment(sentiment="positive", confidence=0.95)
 TOO_LATE = "Skipped: the final answer is due now, so this call was not executed."
 
 
-def last(request: ModelRequest) -> dict[str, Any]:
+def last(request: ModelRequest) -> Message:
     return request.messages[-1]
 
 
@@ -81,7 +82,7 @@ def unchanged(model: ScriptedModel) -> bool:
 # At the end of a loop
 
 
-def test_model_without_forcing_gets_xml_form_after_last_step(call: Call, script: Script) -> None:
+def test_model_without_forcing_receives_xml_form_after_last_step(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), ANSWER, forces=False)
     run = call.run(Reader(model=model), text="I love it")
     assert (run.output, run.stop_reason, run.steps, run.usage.requests) == (RIGHT, "forced", 1, 2)
@@ -91,7 +92,7 @@ def test_model_without_forcing_gets_xml_form_after_last_step(call: Call, script:
     assert run.history[-1] == {"role": "assistant", "content": ANSWER}
 
 
-def test_forced_call_without_finish_is_followed_by_form(call: Call, script: Script) -> None:
+def test_forced_request_without_finish_call_is_followed_by_xml_form(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), "It is positive.", ANSWER)
     run = call.run(Reader(model=model, parse_retries=0), text="I love it")
     assert (run.output, run.stop_reason, run.steps) == (RIGHT, "forced", 1)
@@ -114,19 +115,19 @@ def test_tool_called_instead_of_forced_finish_is_not_executed(call: Call, script
     assert last(model.requests[2]) == {"role": "user", "content": FORM}
 
 
-def test_empty_response_to_forced_call_is_followed_by_form(call: Call, script: Script) -> None:
+def test_empty_response_to_forced_request_is_followed_by_xml_form(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), "", ANSWER)
     assert call(Reader(model=model, parse_retries=0), text="I love it") == RIGHT
 
 
-def test_form_is_requested_once(call: Call, script: Script) -> None:
+def test_xml_form_is_sent_once(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), "No.", "Still no.", ANSWER, forces=False)
     run = call.run(Reader(model=model), text="I love it")
     assert run.output == RIGHT
     assert [message["content"] for message in run.history].count(FORM) == 1
 
 
-def test_form_after_forced_call_is_not_a_correction(call: Call, script: Script) -> None:
+def test_xml_form_after_forced_request_does_not_count_as_correction(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), "Positive.", "Positive!", "<output>")
     with pytest.raises(ParseError) as caught:
         call(Reader(model=model, parse_retries=1), text="I love it")
@@ -136,7 +137,7 @@ def test_form_after_forced_call_is_not_a_correction(call: Call, script: Script) 
 # In a single turn
 
 
-def test_text_from_model_without_forcing_is_followed_by_form(call: Call, script: Script) -> None:
+def test_text_of_model_without_forcing_is_followed_by_xml_form(call: Call, script: Script) -> None:
     model = script("It is positive.", ANSWER, forces=False)
     run = call.run(Classifier(model=model, parse_retries=1), text="I love it")
     assert (run.output, run.stop_reason, run.steps) == (RIGHT, "finish", 0)
@@ -144,7 +145,7 @@ def test_text_from_model_without_forcing_is_followed_by_form(call: Call, script:
     assert unchanged(model)
 
 
-def test_forced_single_turn_without_finish_is_followed_by_form(call: Call, script: Script) -> None:
+def test_forced_single_turn_without_finish_call_is_followed_by_xml_form(call: Call, script: Script) -> None:
     model = script("It is positive.", ANSWER)
     run = call.run(Classifier(model=model, parse_retries=1), text="I love it")
     assert run.output == RIGHT
@@ -154,7 +155,7 @@ def test_forced_single_turn_without_finish_is_followed_by_form(call: Call, scrip
 
 
 @pytest.mark.parametrize("forces", [True, False])
-def test_form_in_single_turn_uses_one_retry(call: Call, script: Script, forces: bool) -> None:
+def test_xml_form_in_single_turn_counts_as_one_retry(call: Call, script: Script, forces: bool) -> None:
     with pytest.raises(ParseError) as caught:
         call(Classifier(model=script("Positive.", forces=forces), parse_retries=0), text="I love it")
     assert (caught.value.attempts, caught.value.raw_output) == (1, "Positive.")
@@ -163,13 +164,13 @@ def test_form_in_single_turn_uses_one_retry(call: Call, script: Script, forces: 
     assert (caught.value.attempts, caught.value.raw_output) == (2, "Positive!")
 
 
-def test_unknown_tool_called_instead_of_forced_finish_is_answered(call: Call, script: Script) -> None:
+def test_unknown_tool_called_instead_of_forced_finish_is_not_executed(call: Call, script: Script) -> None:
     run = call.run(Classifier(model=script(calling("respond", text="positive"), ANSWER)), text="I love it")
     assert run.output == RIGHT
     assert told(run) == [TOO_LATE]
 
 
-def test_finish_from_model_without_forcing_needs_no_form(call: Call, script: Script) -> None:
+def test_finish_call_of_model_without_forcing_is_accepted_without_xml_form(call: Call, script: Script) -> None:
     model = script(finish(sentiment="positive", confidence="very"), finish(**RIGHT.model_dump()), forces=False)
     run = call.run(Classifier(model=model), text="I love it")
     assert run.output == RIGHT
@@ -194,12 +195,12 @@ def test_finish_from_model_without_forcing_needs_no_form(call: Call, script: Scr
         "<output><confidence>0.95</confidence><sentiment>positive</sentiment></output>",
     ],
 )
-def test_xml_answer_is_found_among_prose_and_fences(call: Call, script: Script, reply: str) -> None:
+def test_xml_answer_between_prose_and_code_fences_is_parsed(call: Call, script: Script, reply: str) -> None:
     model = script(calling("search", query="a"), reply, forces=False)
     assert call(Reader(model=model), text="I love it") == RIGHT
 
 
-def test_xml_answer_text_is_read_leniently(call: Call, script: Script) -> None:
+def test_xml_answer_with_unescaped_characters_is_parsed(call: Call, script: Script) -> None:
     reply = "<output><sentiment>R&D says 1 < 2 &nbsp; fine</sentiment><confidence>1</confidence></output>"
     found = call(Reader(model=script(calling("search", query="a"), reply, forces=False)), text="?")
     assert found.sentiment.startswith("R&D says 1 < 2 ")
@@ -217,7 +218,7 @@ class Report(BaseModel):
     best: Source | None = None
 
 
-def test_form_shows_nested_fields_and_one_list_item(call: Call, script: Script) -> None:
+def test_xml_form_contains_nested_fields_and_one_list_item(call: Call, script: Script) -> None:
     class Reporter(module[Any, Report]):
         xml_output_root = "report"
         xml_description_format = "comment"
@@ -280,7 +281,7 @@ class Tags(RootModel[list[str]]):
         ([], "Done: <output />", None),
     ],
 )
-def test_plain_types_are_read_from_xml(call: Call, script: Script, kind: Any, reply: str, wanted: Any) -> None:
+def test_plain_type_outputs_are_parsed_from_xml(call: Call, script: Script, kind: Any, reply: str, wanted: Any) -> None:
     class Plain(module):
         final_output = kind
 
@@ -299,7 +300,7 @@ class Renamed(BaseModel):
         "<output><howSure>0.5</howSure><reason>so</reason></output>",
     ],
 )
-def test_form_uses_field_names_and_aliases_are_read(call: Call, script: Script, reply: str) -> None:
+def test_xml_form_uses_field_names_and_aliases_are_accepted(call: Call, script: Script, reply: str) -> None:
     class Agent(module[Any, Renamed]):
         pass
 
@@ -312,7 +313,7 @@ def test_form_uses_field_names_and_aliases_are_read(call: Call, script: Script, 
     )
 
 
-def test_aliases_equal_to_other_field_names_are_not_mixed_up(call: Call, script: Script) -> None:
+def test_xml_answer_with_swapped_aliases_is_parsed_by_field_name(call: Call, script: Script) -> None:
     class Swapped(BaseModel):
         a: str = Field(alias="b")
         b: str = Field(alias="a")
@@ -350,7 +351,7 @@ def test_invalid_xml_answer_is_corrected_by_user_message(call: Call, script: Scr
     assert unchanged(model)
 
 
-def test_response_without_element_is_corrected(call: Call, script: Script) -> None:
+def test_response_without_xml_element_is_corrected(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), "It is positive.", ANSWER, forces=False)
     call(Reader(model=model), text="I love it")
     assert last(model.requests[2])["role"] == "user"
@@ -358,13 +359,13 @@ def test_response_without_element_is_corrected(call: Call, script: Script) -> No
 
 
 @pytest.mark.parametrize("reply", ["", "<!DOCTYPE x [<!ENTITY a 'b'>]>" + ANSWER, "<output>" + "<a>" * 100])
-def test_unreadable_response_is_a_correction(call: Call, script: Script, reply: str) -> None:
+def test_unparseable_xml_response_is_corrected(call: Call, script: Script, reply: str) -> None:
     model = script(calling("search", query="a"), reply, ANSWER, forces=False)
     assert call(Reader(model=model, parse_retries=1), text="I love it") == RIGHT
     assert last(model.requests[2])["content"].startswith('<error type="validation">')
 
 
-def test_xml_corrections_end_after_parse_retries(call: Call, script: Script) -> None:
+def test_xml_corrections_beyond_parse_retries_raise_parse_error(call: Call, script: Script) -> None:
     wrong = ANSWER.replace("0.95", "very confident")
     model = script(calling("search", query="a"), *[wrong] * 3, forces=False)
     with pytest.raises(ParseError, match="in 3 attempts: `confidence` must be float between 0 and 1") as caught:
@@ -377,7 +378,7 @@ def test_xml_corrections_end_after_parse_retries(call: Call, script: Script) -> 
     assert error.run.history[-1] == {"role": "assistant", "content": wrong}
 
 
-def test_corrections_before_and_after_form_count_together(call: Call, script: Script) -> None:
+def test_corrections_before_and_after_xml_form_are_counted_together(call: Call, script: Script) -> None:
     model = script(finish(sentiment="positive"), calling("search", query="a"), "Positive.", forces=False)
     with pytest.raises(ParseError) as caught:
         call(Reader(model=model, parse_retries=1), text="I love it")
@@ -387,7 +388,7 @@ def test_corrections_before_and_after_form_count_together(call: Call, script: Sc
 @pytest.mark.parametrize(
     "reply", ["<output><sentiment>posit", "<output>\n  <sentiment>positive</sentiment>\n  <conf", "Hm"]
 )
-def test_cut_off_xml_is_not_accepted(call: Call, script: Script, reply: str) -> None:
+def test_cut_off_xml_answer_is_rejected(call: Call, script: Script, reply: str) -> None:
     class Labeller(module):
         final_output = [("sentiment", str), ("confidence", float, 1.0)]
         max_tokens = 9
@@ -397,7 +398,7 @@ def test_cut_off_xml_is_not_accepted(call: Call, script: Script, reply: str) -> 
     assert "<message>The reply was cut off at the limit of 9 tokens" in last(model.requests[2])["content"]
 
 
-def test_complete_xml_at_token_limit_is_accepted(call: Call, script: Script) -> None:
+def test_complete_xml_answer_with_stop_reason_length_is_accepted(call: Call, script: Script) -> None:
     reply = Reply(ANSWER + "\nIn conclu", stop_reason="length")
     assert call(Reader(model=script(calling("search", query="a"), reply, forces=False)), text="?") == RIGHT
 
@@ -405,7 +406,7 @@ def test_complete_xml_at_token_limit_is_accepted(call: Call, script: Script) -> 
 # Calls in the fallback
 
 
-def test_finish_call_is_accepted_in_fallback(call: Call, script: Script) -> None:
+def test_finish_call_after_xml_form_is_accepted(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), finish(**RIGHT.model_dump()), forces=False)
     run = call.run(Reader(model=model), text="I love it")
     assert (run.output, run.stop_reason) == (RIGHT, "forced")
@@ -413,7 +414,7 @@ def test_finish_call_is_accepted_in_fallback(call: Call, script: Script) -> None
     assert told(run) == ["about a", "Finished."]
 
 
-def test_invalid_finish_call_in_fallback_is_answered_as_call(call: Call, script: Script) -> None:
+def test_invalid_finish_call_after_xml_form_gets_tool_result_with_error(call: Call, script: Script) -> None:
     wrong = finish(sentiment="positive", confidence="very confident")
     model = script(calling("search", query="a"), wrong, ANSWER, forces=False)
     run = call.run(Reader(model=model), text="I love it")
@@ -421,33 +422,33 @@ def test_invalid_finish_call_in_fallback_is_answered_as_call(call: Call, script:
     assert told(run) == ["about a", WRONG_CONFIDENCE]
 
 
-def test_calls_beside_xml_answer_are_not_executed(call: Call, script: Script) -> None:
+def test_tool_calls_next_to_xml_answer_are_not_executed(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), Reply(ANSWER) & calling("search", query="b"), forces=False)
     run = call.run(Reader(model=model), text="I love it")
     assert (run.output, run.steps) == (RIGHT, 1)
     assert told(run) == ["about a", TOO_LATE]
 
 
-def test_tool_called_instead_of_xml_is_failed_output(call: Call, script: Script) -> None:
+def test_tool_call_instead_of_xml_answer_is_corrected(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), calling("search", query="b"), ANSWER, forces=False)
     run = call.run(Reader(model=model, parse_retries=1), text="I love it")
     assert (run.output, run.steps) == (RIGHT, 1)
     assert told(run) == ["about a", TOO_LATE]
 
 
-def test_arguments_that_are_not_json_are_sent_as_json_after_form(call: Call, script: Script) -> None:
+def test_finish_arguments_that_are_not_json_after_xml_form_are_corrected(call: Call, script: Script) -> None:
     broken = Reply(calls=[RawCall(None, "__finish__", "{not json")])
     model = script(calling("search", query="a"), broken, ANSWER, forces=False)
     assert call(Reader(model=model), text="I love it") == RIGHT
 
 
-def test_refusal_in_fallback_is_model_error(call: Call, script: Script) -> None:
+def test_refusal_after_xml_form_raises_model_error(call: Call, script: Script) -> None:
     model = script(calling("search", query="a"), Reply(refusal="I would rather not."), forces=False)
     with pytest.raises(ModelError, match="I would rather not"):
         call(Reader(model=model), text="I love it")
 
 
-def test_on_finish_sees_output_from_xml(call: Call, script: Script) -> None:
+def test_on_finish_is_called_with_output_from_xml(call: Call, script: Script) -> None:
     class Doubter(Reader):
         def on_finish(self, output: Sentiment) -> None:
             if output.confidence > 0.9:
@@ -460,7 +461,7 @@ def test_on_finish_sees_output_from_xml(call: Call, script: Script) -> None:
     assert "<message>nobody is so sure</message>" in last(model.requests[2])["content"]
 
 
-def test_rejected_xml_output_is_kept_in_parse_error(call: Call, script: Script) -> None:
+def test_rejected_xml_output_is_in_parse_error(call: Call, script: Script) -> None:
     class Doubter(Reader):
         def on_finish(self, output: Sentiment) -> None:
             raise ValueError("never")

@@ -90,7 +90,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "explained.py"
 
 
-def test_explain_shows_first_request_and_size(acorn: Acorn, agent: Path) -> None:
+def test_explain_prints_first_request_and_size(acorn: Acorn, agent: Path) -> None:
     ended = acorn("explain", f"{agent}:Researcher", "--question", "Who & what?", "--json")
     assert ended.code == 0, ended.err
     told: Any = ended.output
@@ -127,7 +127,7 @@ def test_explain_reports_warnings(acorn: Acorn, agent: Path) -> None:
     assert "the tool `refund` waits for a person" in warnings
 
 
-def test_explain_names_model_too_small_for_tools(acorn: Acorn, agent: Path) -> None:
+def test_explain_warns_of_model_too_small_for_tools(acorn: Acorn, agent: Path) -> None:
     told = acorn("explain", f"{agent}:Small", "--question", "x", "--json").output
     assert told["model"] == "openai/gpt-4o, local/smollm2"
     assert "`local/smollm2` is too small for tools: it calls them at random, for minutes" in told["warnings"]
@@ -147,7 +147,7 @@ def test_run_warns_of_model_too_small_for_tools(
     assert "warning" not in acorn("run", f"{agent}:Quiet", "x", "--model", "local/smollm2").err
 
 
-def test_explain_calls_opens_and_stores_nothing(acorn: Acorn, agent: Path, tmp_path: Path) -> None:
+def test_explain_does_not_call_hooks_open_sources_or_store_runs(acorn: Acorn, agent: Path, tmp_path: Path) -> None:
     ended = acorn("explain", f"{agent}:Researcher", "--question", "x")
     assert ended.code == 0, ended.err
     assert "no tool source was opened; `--open` opens them" in ended.out
@@ -156,7 +156,7 @@ def test_explain_calls_opens_and_stores_nothing(acorn: Acorn, agent: Path, tmp_p
     assert {path.name for path in tmp_path.iterdir()} <= {"explained.py", "__pycache__"}
 
 
-def test_explain_opens_sources_on_request(acorn: Acorn, agent: Path, tmp_path: Path) -> None:
+def test_explain_with_open_option_opens_sources(acorn: Acorn, agent: Path, tmp_path: Path) -> None:
     ended = acorn("explain", "--open", f"{agent}:Researcher", "--question", "x")
     assert "tool weigh" in ended.out
     assert (tmp_path / "opened").exists()
@@ -170,13 +170,13 @@ def test_explain_accepts_open_option_after_target(acorn: Acorn, agent: Path) -> 
     assert "weigh" not in str(told["tools"])
 
 
-def test_explain_makes_example_input(acorn: Acorn, agent: Path) -> None:
+def test_explain_without_input_generates_example_input(acorn: Acorn, agent: Path) -> None:
     ended = acorn("explain", f"{agent}:Researcher")
     assert ended.code == 0, ended.err
     assert "The input is an example, because the command has no input." in ended.out
 
 
-def test_explain_output_is_safe_text(acorn: Acorn, agent: Path) -> None:
+def test_explain_output_contains_no_terminal_codes(acorn: Acorn, agent: Path) -> None:
     ended = acorn("explain", f"{agent}:Quiet", "[bold]x[/bold]")
     assert "Made now." in ended.out
     assert "\x1b" not in ended.out
@@ -184,7 +184,7 @@ def test_explain_output_is_safe_text(acorn: Acorn, agent: Path) -> None:
     assert "tokens (estimate)" in ended.out
 
 
-def test_explain_shows_no_key(acorn: Acorn, agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explain_output_contains_no_key(acorn: Acorn, agent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "canary-4711-0815-abcdef")
     for form in ((), ("--json",)):
         ended = acorn("explain", f"{agent}:Quiet", "my canary-4711-0815-abcdef", *form)
@@ -192,7 +192,7 @@ def test_explain_shows_no_key(acorn: Acorn, agent: Path, monkeypatch: pytest.Mon
         assert "canary-4711" not in ended.out
 
 
-def test_explain_wrong_arguments_and_failing_prompt_are_one_line(acorn: Acorn, agent: Path) -> None:
+def test_explain_with_wrong_arguments_or_failing_prompt_prints_one_line_error(acorn: Acorn, agent: Path) -> None:
     for words, code, told in (
         ([f"{agent}:Researcher", "--questoin", "x"], 2, "--question"),
         ([f"{agent}:Nobody"], 2, "Nobody"),
@@ -206,7 +206,7 @@ def test_explain_wrong_arguments_and_failing_prompt_are_one_line(acorn: Acorn, a
         assert "Traceback" not in ended.err
 
 
-def test_explain_works_for_every_test_agent(acorn: Acorn, agent: Path) -> None:
+def test_explain_of_each_test_agent_exits_with_0(acorn: Acorn, agent: Path) -> None:
     for target in ("researcher.py:Researcher", "desk.py:Desk", "desk.py:Curious", "desk.py:Counting", "scout.py"):
         ended = acorn("explain", AGENTS / target, "--json")
         assert ended.code == 0, (target, ended.err)
@@ -226,7 +226,7 @@ class Newsroom(module[str, str]):
 '''
 
 
-def test_explain_shows_hosted_tool_without_key(acorn: Acorn, agent: Path) -> None:
+def test_explain_prints_hosted_tool_without_key(acorn: Acorn, agent: Path) -> None:
     agent.write_text(SEARCHING, encoding="utf-8")
     for options in ((), ("--json",)):
         done = acorn("explain", str(agent), "x", *options)
@@ -253,7 +253,7 @@ class Thoughtful(Cool):
 '''
 
 
-def test_explain_uses_settings_of_model_dict(acorn: Acorn, agent: Path) -> None:
+def test_explain_prints_settings_of_model_dict(acorn: Acorn, agent: Path) -> None:
     agent.write_text(ASKED_FOR, encoding="utf-8")
     told = [acorn("explain", f"{agent}:{name}", "x", "--json").output for name in ("Cool", "Nearer", "Thoughtful")]
     assert [each["temperature"] for each in told] == [0.1, 0.9, 0.7]
@@ -297,7 +297,7 @@ class Read(module[str, Bill]):
 '''
 
 
-def test_explain_checks_nested_fields(acorn: Acorn, agent: Path) -> None:
+def test_explain_warns_of_nested_fields_without_description(acorn: Acorn, agent: Path) -> None:
     agent.write_text(NESTED, encoding="utf-8")
     warnings = acorn("explain", str(agent), "x", "--json").output["warnings"]
     assert "fields of the output without a description: `first.what`, `lines.what`" in warnings

@@ -37,7 +37,7 @@ def run_id(acorn: Acorn, store: Path) -> str:
     return library.runs(store).list()[0].id
 
 
-def test_fork_of_stored_run_says_what_may_be_called_again(acorn: Acorn, store: Path, run_id: str) -> None:
+def test_fork_of_stored_run_prints_tools_that_may_be_called_again(acorn: Acorn, store: Path, run_id: str) -> None:
     ended = acorn("fork", run_id[:8], "--before", 2, "--store", store)
     assert (ended.code, ended.output) == (0, {"report": "Look around. seen place 0; seen place 1; 3"})
     begin = ended.err.index("Scout on")
@@ -50,7 +50,7 @@ def test_fork_of_stored_run_says_what_may_be_called_again(acorn: Acorn, store: P
     assert library.runs(store).get(facts[0].id).forked_from == (run_id, 2)
 
 
-def test_fork_with_edited_result_and_prompt(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
+def test_fork_with_edited_result_and_prompt_uses_both(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
     (tmp_path / "prompt.md").write_text("Be brief.", encoding="utf-8")
     ended = acorn(
         "fork", run_id, "--before", 3, "--edit", "look-1=nothing", "--prompt", "prompt.md", "--store", store, "--json"
@@ -62,7 +62,7 @@ def test_fork_with_edited_result_and_prompt(acorn: Acorn, store: Path, run_id: s
     assert f"forked from {run_id[:8]} before step 3" in shown.out
 
 
-def test_fork_edit_by_ambiguous_tool_name_is_rejected(acorn: Acorn, store: Path, run_id: str) -> None:
+def test_fork_edit_with_ambiguous_tool_name_is_rejected(acorn: Acorn, store: Path, run_id: str) -> None:
     assert acorn("fork", run_id, "--before", 2, "--edit", "look=dark", "--store", store).output == {
         "report": "Look around. dark; seen place 1; 3"
     }
@@ -91,14 +91,14 @@ def test_fork_of_branch_is_rejected_with_advice(acorn: Acorn, store: Path) -> No
     assert (ended.code, ended.output["output"]) == (0, "done")
 
 
-def test_fork_with_other_model(acorn: Acorn, store: Path, run_id: str) -> None:
+def test_fork_with_model_option_uses_that_model(acorn: Acorn, store: Path, run_id: str) -> None:
     ended = acorn("fork", run_id, "--before", 2, "--model", "nobody/none", "--store", store)
     assert ended.code in (1, 2)
     assert "nobody/none" in ended.err
 
 
 @pytest.mark.parametrize("form", ["record", "events"])
-def test_fork_of_saved_file(acorn: Acorn, store: Path, run_id: str, tmp_path: Path, form: str) -> None:
+def test_fork_of_saved_file_prints_output(acorn: Acorn, store: Path, run_id: str, tmp_path: Path, form: str) -> None:
     run = library.runs(store).get(run_id)
     text = run.to_json() if form == "record" else json.dumps(dump_events(run.thread))
     (tmp_path / "run.json").write_text(text, encoding="utf-8")
@@ -110,13 +110,15 @@ def test_fork_of_saved_file(acorn: Acorn, store: Path, run_id: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("step", [0, 9, -1])
-def test_fork_at_wrong_step_is_one_line(acorn: Acorn, store: Path, run_id: str, step: int) -> None:
+def test_fork_at_wrong_step_exits_with_2_and_one_line_error(acorn: Acorn, store: Path, run_id: str, step: int) -> None:
     ended = acorn("fork", run_id, "--before", step, "--store", store)
     assert (ended.code, ended.out) == (2, "")
     assert "must be a step from 1 to 4: the run ended in step 4" in ended.err
 
 
-def test_fork_wrong_arguments_are_one_line(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
+def test_fork_with_wrong_arguments_exits_with_2_and_error(
+    acorn: Acorn, store: Path, run_id: str, tmp_path: Path
+) -> None:
     for words, told in (
         (["fork", run_id, "--store", store], "--before"),
         (["fork", "zzz", "--before", 2, "--store", store], "There is no run `zzz`"),
@@ -129,7 +131,7 @@ def test_fork_wrong_arguments_are_one_line(acorn: Acorn, store: Path, run_id: st
         assert (ended.code, ended.out) == (2, ""), (words, ended)
         assert told in ended.err
         assert "Traceback" not in ended.err
-    (tmp_path / "bad.json").write_text('{"format": 2}', encoding="utf-8")
+    (tmp_path / "bad.json").write_text('{"format": 1}', encoding="utf-8")
     ended = acorn("fork", "bad.json", "--before", 2, "--agent", SCOUT)
     assert ended.code == 2
     assert "is not a saved run" in ended.err
@@ -157,7 +159,7 @@ def test_show_python_prints_passing_test(
     assert "cannot be combined" in acorn("show", run_id, "--python", "--xml", "--store", store).err
 
 
-def test_show_python_has_no_key(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_python_output_contains_no_key(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "canary-4711-0815-abcdef")
     assert acorn("run", SCOUT, "--region", "canary-4711-0815-abcdef", "--store", store).code == 0
     ended = acorn("show", library.runs(store).list()[0].id, "--python", "--store", store)
@@ -165,7 +167,7 @@ def test_show_python_has_no_key(acorn: Acorn, store: Path, monkeypatch: pytest.M
     assert "canary-4711" not in ended.out
 
 
-def test_show_python_is_saved_whole(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
+def test_fork_with_save_option_writes_all_events(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
     assert acorn("fork", run_id, "--before", 3, "--store", store, "--save", "fork.json").code == 0
     events = parse_events((tmp_path / "fork.json").read_text(encoding="utf-8"))
     assert [event.iteration for event in events if event.type == "tool_call"] == [1, 2, 3, 4]

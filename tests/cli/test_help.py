@@ -19,7 +19,7 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "140")
 
 
-def test_help_of_module_lists_every_field(acorn: Acorn) -> None:
+def test_help_of_module_lists_each_field(acorn: Acorn) -> None:
     ended = acorn("run", f"{ECHO}:Kinds", "--help")
     assert ended.code == 0
     assert ended.err == ""
@@ -45,7 +45,7 @@ def test_help_marks_required_fields(acorn: Acorn) -> None:
     assert acorn("run", f"{ECHO}:Needs", "--help").out.count("[required]") == 2
 
 
-def test_help_of_plain_input_is_argument(acorn: Acorn) -> None:
+def test_help_of_plain_input_lists_positional_argument(acorn: Acorn) -> None:
     out = acorn("run", f"{ECHO}:Plain", "--help").out
     assert "Plain RESULT [OPTIONS]" in out
     assert "RESULT or --result" in out
@@ -57,7 +57,7 @@ def test_help_of_dataclass_lists_fields(acorn: Acorn) -> None:
     assert [line.split()[1] for line in lines if line.startswith("│ --")][:2] == ["--x", "--y"]
 
 
-def test_help_shows_clashing_options_in_long_form(acorn: Acorn) -> None:
+def test_help_lists_long_form_of_options_that_clash_with_fields(acorn: Acorn) -> None:
     out = acorn("run", f"{ECHO}:Clash", "--acorn-help").out
     assert "--acorn-model" in out
     assert "--acorn-help" in out
@@ -65,19 +65,19 @@ def test_help_shows_clashing_options_in_long_form(acorn: Acorn) -> None:
     assert acorn("run", f"{ECHO}:Clash", "-h").out == out
 
 
-def test_help_shows_field_with_name_of_own_option(acorn: Acorn) -> None:
+def test_help_lists_field_named_like_option_of_acorn(acorn: Acorn) -> None:
     lines = acorn("run", f"{ECHO}:Prefixed", "--help").out.splitlines()
     names = [line.split()[1] for line in lines if line.startswith("│ --")]
     assert names[:5] == ["--model", "--acorn_model", "--save", "--no-save", "--acorn-model"]
     assert "--save / --no-save" not in "".join(lines)
 
 
-def test_help_shows_every_choice_of_union(acorn: Acorn) -> None:
+def test_help_lists_each_choice_of_union(acorn: Acorn) -> None:
     lines = acorn("run", f"{ECHO}:Kinds", "--help").out.splitlines()
     assert "cat|dog" in next(line for line in lines if "--pet.kind" in line)
 
 
-def test_help_names_declared_model(acorn: Acorn) -> None:
+def test_help_describes_model_option(acorn: Acorn) -> None:
     for words in (["run", "--help"], ["run", f"{ECHO}:Kinds", "--help"]):
         assert "It replaces the agent's model and the model's settings" in " ".join(
             acorn(*words).out.replace("│", " ").split()
@@ -93,13 +93,13 @@ def test_help_of_acorn_lists_commands(acorn: Acorn, words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("command", ["run", "show", "pull", "new"])
-def test_every_command_has_help(acorn: Acorn, command: str) -> None:
+def test_help_of_each_command_prints_usage(acorn: Acorn, command: str) -> None:
     ended = acorn(command, "--help")
     assert ended.code == 0
     assert f"Usage: acorn {command}" in ended.out
 
 
-def test_version_is_printed(acorn: Acorn) -> None:
+def test_version_option_prints_version(acorn: Acorn) -> None:
     assert acorn("--version").out == f"acorn {version}\n"
 
 
@@ -115,7 +115,7 @@ def test_version_is_printed(acorn: Acorn) -> None:
         (["show", "a", "b"], "unexpected extra argument"),
     ],
 )
-def test_wrong_usage_is_one_line(acorn: Acorn, words: list[str], message: str) -> None:
+def test_wrong_usage_exits_with_2_and_one_line_error(acorn: Acorn, words: list[str], message: str) -> None:
     ended = acorn(*words)
     assert ended.code == 2
     assert message in ended.err
@@ -123,7 +123,7 @@ def test_wrong_usage_is_one_line(acorn: Acorn, words: list[str], message: str) -
     assert ended.err.count("\n") == 1
 
 
-def test_help_loads_nothing_heavy() -> None:
+def test_help_does_not_import_heavy_packages() -> None:
     script = (
         "import sys; from acorn.cli import main; code = main(sys.argv[1:]); "
         "print([name for name in ('litellm', 'openai', 'httpx', 'xllamacpp') if name in sys.modules], code)"
@@ -133,7 +133,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[] 0", done.stderr
 
 
-def test_command_works_as_script_and_module(tmp_path: Path) -> None:
+def test_command_run_as_script_and_as_module_prints_version(tmp_path: Path) -> None:
     for command in ([sys.executable, "-m", "acorn"], [str(Path(sys.executable).parent / "acorn")]):
         done = subprocess.run([*command, "--version"], capture_output=True, text=True, cwd=tmp_path, timeout=60)
         assert (done.returncode, done.stdout[:6]) == (0, "acorn ")

@@ -16,7 +16,7 @@ SLOW, RESEARCHER, ENDS = AGENTS / "slow.py", AGENTS / "researcher.py", AGENTS / 
 MANUAL = AGENTS / "manual.py"
 
 
-def test_live_view_shows_run() -> None:
+def test_live_view_prints_whole_run() -> None:
     terminal = Terminal(["run", f"{SLOW}:Watched", "--text", "x"])
     terminal.until(lambda screen: "Let me think" in screen.text and "while." not in screen.text)
     terminal.until(lambda screen: re.search(r'[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] look\(place="the drawer"\)  \d\.\d', screen.text))
@@ -46,7 +46,7 @@ def test_live_view_shows_run() -> None:
     assert screen.has_colour
 
 
-def test_live_view_shows_model_text_without_markup_or_escapes() -> None:
+def test_live_view_prints_model_text_without_markup_or_escapes() -> None:
     terminal = Terminal(["run", str(RESEARCHER), "--question", "hi"], NO_COLOR="1")
     assert terminal.end() == 0
     screen = terminal.screen
@@ -71,7 +71,7 @@ def test_live_view_fits_narrow_terminal() -> None:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_live_view_ctrl_c_restores_terminal(tmp_path: Path) -> None:
+def test_live_view_interrupted_by_ctrl_c_restores_terminal(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     terminal = Terminal(["run", f"{SLOW}:Stuck", "--text", "x", "--save", str(file)])
     terminal.until(lambda screen: "nothing in the drawer" in screen.text)
@@ -85,7 +85,7 @@ def test_live_view_ctrl_c_restores_terminal(tmp_path: Path) -> None:
     assert "tool_result" in [event.type for event in parse_events(file.read_text())]
 
 
-def test_live_view_branches_of_one_name_are_under_their_calls() -> None:
+def test_live_view_prints_branches_of_equal_name_under_their_calls() -> None:
     terminal = Terminal(["run", str(AGENTS / "twins.py")])
     assert terminal.end() == 0
     lines = [re.sub(r"  \d\.\d+ s$", "", line) for line in terminal.screen.text.splitlines()]
@@ -108,7 +108,7 @@ def test_live_view_branches_of_one_name_are_under_their_calls() -> None:
 SPIN = "[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏]"
 
 
-def test_live_view_branch_of_tool_is_under_its_call() -> None:
+def test_live_view_prints_branch_of_tool_under_tool_call() -> None:
     terminal = Terminal(["run", f"{MANUAL}:InTool"])
     growing = rf"{SPIN} work\(\)  .*\n +└── {SPIN} branch Review  .*\n +├── Reviewing beta\.\n +└── {SPIN} look\("
     terminal.until(lambda screen: re.search(growing, screen.text))
@@ -128,7 +128,7 @@ def test_live_view_branch_of_tool_is_under_its_call() -> None:
     assert terminal.screen.strange == []
 
 
-def test_live_view_shows_concurrent_hook_branches() -> None:
+def test_live_view_prints_concurrent_hook_branches() -> None:
     terminal = Terminal(["run", f"{MANUAL}:SideBySide"])
     terminal.until(
         lambda screen: (
@@ -144,7 +144,7 @@ def test_live_view_shows_concurrent_hook_branches() -> None:
     assert lines.count("is_true  true") == 2
 
 
-def test_live_view_shows_failing_branch() -> None:
+def test_live_view_prints_failing_branch_with_error() -> None:
     terminal = Terminal(["run", f"{MANUAL}:Failing"])
     assert terminal.end() == 0
     assert re.search(
@@ -153,7 +153,7 @@ def test_live_view_shows_failing_branch() -> None:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_live_view_interrupted_branch_keeps_done_work(tmp_path: Path) -> None:
+def test_live_view_of_interrupted_branch_contains_finished_work(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     terminal = Terminal(["run", f"{MANUAL}:InTool", "--save", str(file)])
     terminal.until(lambda screen: "look(" in screen.text)
@@ -173,7 +173,7 @@ def test_live_view_interrupted_branch_keeps_done_work(tmp_path: Path) -> None:
     assert [event.type for event in events if event.branch == "Review"][-1] == "error"
 
 
-def test_live_view_shows_rejected_answer() -> None:
+def test_live_view_prints_that_answer_did_not_validate() -> None:
     terminal = Terminal(["run", f"{ENDS}:Invalid"])
     assert terminal.end() == 1
     lines = terminal.screen.text.splitlines()
@@ -181,7 +181,7 @@ def test_live_view_shows_rejected_answer() -> None:
     assert "age" not in lines[1]
 
 
-def test_live_view_prints_child_output_above() -> None:
+def test_live_view_prints_output_of_child_process_above_tree() -> None:
     terminal = Terminal(["run", f"{AGENTS / 'rude.py'}:Parent"])
     assert terminal.end() == 0
     lines = terminal.screen.text.splitlines()
@@ -191,7 +191,7 @@ def test_live_view_prints_child_output_above() -> None:
     assert terminal.screen.strange == []
 
 
-def test_live_view_of_single_turn_has_no_steps() -> None:
+def test_live_view_of_single_turn_prints_no_steps() -> None:
     terminal = Terminal(["run", f"{ENDS}:SingleTurn"])
     assert terminal.end() == 1
     assert re.search(r"\nunfinished: \d+ tokens", terminal.screen.text)
@@ -205,7 +205,7 @@ def test_live_view_of_failed_run_ends_with_error() -> None:
     assert not terminal.screen.is_cursor_hidden
 
 
-def test_dumb_terminal_gets_plain_lines() -> None:
+def test_dumb_terminal_prints_plain_lines() -> None:
     terminal = Terminal(["run", f"{ENDS}:Fine"], TERM="dumb")
     assert terminal.end() == 0
     assert terminal.screen.text.splitlines()[0] == "Fine on scripted"
@@ -213,7 +213,7 @@ def test_dumb_terminal_gets_plain_lines() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii"])
-def test_terminal_without_unicode_gets_ascii(encoding: str) -> None:
+def test_terminal_without_unicode_prints_ascii(encoding: str) -> None:
     terminal = Terminal(["run", str(RESEARCHER), "--question", "hi"], PYTHONIOENCODING=encoding)
     assert terminal.end() == 0
     assert terminal.screen.text.isascii()

@@ -65,7 +65,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("options", "words"), WRONG, ids=[" ".join(row[0]) for row in WRONG])
-def test_media_option_that_cannot_be_read_is_named(acorn: Acorn, options: list[str], words: str) -> None:
+def test_media_option_with_unreadable_file_exits_with_2(acorn: Acorn, options: list[str], words: str) -> None:
     ended = acorn("run", LOOKER, *options)
     assert (ended.code, ended.out) == (2, "")
     assert words in ended.err
@@ -78,14 +78,14 @@ def test_media_path_in_json_is_rejected(acorn: Acorn) -> None:
     assert "`photo` in `input.json` is not valid: expected an image" in ended.err
 
 
-def test_media_help_says_what_is_expected(acorn: Acorn) -> None:
+def test_help_of_media_option_contains_accepted_values(acorn: Acorn) -> None:
     ended = acorn("run", LOOKER, "--help")
     assert "image (path or URL)" in ended.out
     assert "audio (path or URL)" in ended.out
 
 
 @pytest.mark.parametrize("form", [[], ["--json"], ["--xml"]], ids=["tree", "json", "xml"])
-def test_run_with_media_is_shown_without_data(acorn: Acorn, form: list[str]) -> None:
+def test_run_with_media_is_printed_without_base64_data(acorn: Acorn, form: list[str]) -> None:
     made = acorn("run", LOOKER, "--photo", "cat.png", "--store", "runs.db", "--save", "run.json")
     assert made.code == 0, made.err
     assert BASE64 not in made.out + made.err
@@ -98,7 +98,7 @@ def test_run_with_media_is_shown_without_data(acorn: Acorn, form: list[str]) -> 
     assert kept.count(BASE64 * 3) == 1
 
 
-def test_explain_with_media_shows_no_data(acorn: Acorn) -> None:
+def test_explain_with_media_prints_no_base64_data(acorn: Acorn) -> None:
     told = acorn("explain", LOOKER, "--photo", "cat.png")
     assert '<photo media="1" type="image/png" name="cat.png" />\n' in told.out
     assert "<image/png, 36 bytes, " in told.out
@@ -106,7 +106,7 @@ def test_explain_with_media_shows_no_data(acorn: Acorn) -> None:
     assert BASE64 not in acorn("explain", LOOKER, "--json", "--photo", "cat.png").out
 
 
-def test_tool_media_is_shown_without_data(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_prints_tool_media_without_base64_data(acorn: Acorn, tmp_path: Path) -> None:
     (tmp_path / "snapper.py").write_text(SNAPPER, encoding="utf-8")
     ended = acorn("run", "snapper.py", "--store", "runs.db")
     assert 'snap() -> {"media":1,"type":"image/png"}' in ended.err

@@ -81,7 +81,7 @@ KINDS: list[tuple[list[str], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("words", "expected"), KINDS, ids=[" ".join(words) for words, _ in KINDS])
-def test_option_sets_its_field(acorn: Acorn, words: list[str], expected: dict[str, Any]) -> None:
+def test_option_sets_input_field(acorn: Acorn, words: list[str], expected: dict[str, Any]) -> None:
     ended = acorn("run", f"{ECHO}:Kinds", *words)
     assert ended.code == 0, ended.err
     assert {name: ended.output[name] for name in expected} == expected
@@ -140,7 +140,7 @@ WRONG: list[tuple[str, list[str], str]] = [
 
 
 @pytest.mark.parametrize(("cls", "words", "message"), WRONG, ids=[" ".join([cls, *words]) for cls, words, _ in WRONG])
-def test_wrong_option_is_named_in_one_line(acorn: Acorn, cls: str, words: list[str], message: str) -> None:
+def test_wrong_option_exits_with_2_and_one_line_error(acorn: Acorn, cls: str, words: list[str], message: str) -> None:
     ended = acorn("run", f"{ECHO}:{cls}", *words)
     assert ended.code == 2
     assert ended.out == ""
@@ -168,7 +168,7 @@ def test_wrong_option_is_named_in_one_line(acorn: Acorn, cls: str, words: list[s
         ("Aliased", ["--from_", "there"], {"from_": "there"}),
     ],
 )
-def test_options_for_inputs_that_are_not_models(
+def test_options_set_inputs_that_are_not_pydantic_models(
     acorn: Acorn, cls: str, words: list[str], expected: dict[str, Any]
 ) -> None:
     ended = acorn("run", f"{ECHO}:{cls}", *words)
@@ -176,7 +176,7 @@ def test_options_for_inputs_that_are_not_models(
     assert {name: ended.output[name] for name in expected} == expected
 
 
-def test_field_with_name_of_own_option_takes_plain_option(acorn: Acorn, tmp_path: Path) -> None:
+def test_field_named_like_acorn_option_is_set_by_plain_option(acorn: Acorn, tmp_path: Path) -> None:
     words = ["--model", "T", "--json", "--input", "here", "--help", "me", "--save", "us", "--acorn-json"]
     ended = acorn("run", f"{ECHO}:Clash", *words, "--acorn-save", tmp_path / "run.json")
     assert ended.code == 0, ended.err
@@ -184,18 +184,18 @@ def test_field_with_name_of_own_option_takes_plain_option(acorn: Acorn, tmp_path
     assert (tmp_path / "run.json").exists()
 
 
-def test_long_option_form_is_always_acorns(acorn: Acorn) -> None:
+def test_long_option_form_sets_option_of_acorn(acorn: Acorn) -> None:
     output = acorn("run", f"{ECHO}:Prefixed", "--acorn_model", "a", "--model", "b", "--no-save", "--acorn-json").output
     assert output["output"] == {"model": "b", "acorn_model": "a", "save": False, "no_save": True}
 
 
-def test_option_before_target_is_always_acorns(acorn: Acorn) -> None:
+def test_option_before_target_sets_option_of_acorn(acorn: Acorn) -> None:
     ended = acorn("run", "--json", f"{ECHO}:Clash", "--model", "T")
     assert ended.output["output"]["model"] == "T"
     assert ended.output["output"]["json"] is False
 
 
-def test_own_option_before_and_after_target_is_rejected(acorn: Acorn) -> None:
+def test_acorn_option_before_and_after_target_is_rejected(acorn: Acorn) -> None:
     ended = acorn("run", "--save", "a.json", f"{ECHO}:Kinds", "--save", "b.json")
     assert (ended.code, ended.err) == (
         2,
@@ -203,7 +203,7 @@ def test_own_option_before_and_after_target_is_rejected(acorn: Acorn) -> None:
     )
 
 
-def test_long_option_form_works_without_clash(acorn: Acorn) -> None:
+def test_long_option_form_without_clash_is_accepted(acorn: Acorn) -> None:
     assert acorn("run", f"{ECHO}:Kinds", "--acorn-json").output["model"] == "scripted"
 
 
@@ -216,19 +216,19 @@ def test_input_file_is_overridden_by_options_per_field(acorn: Acorn, tmp_path: P
     assert output["address"] == {"city": "Oslo", "zip_code": 1}
 
 
-def test_input_file_can_use_aliases(acorn: Acorn, tmp_path: Path) -> None:
+def test_input_file_with_aliases_is_accepted(acorn: Acorn, tmp_path: Path) -> None:
     file = tmp_path / "input.json"
     file.write_text('{"from": "file"}')
     assert acorn("run", f"{ECHO}:Aliased", "--input", file).output["from_"] == "file"
     assert acorn("run", f"{ECHO}:Aliased", "--input", file, "--from", "option").output["from_"] == "option"
 
 
-def test_input_is_read_from_stdin(acorn: Acorn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_input_option_with_dash_reads_stdin(acorn: Acorn, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO('{"text": "piped"}'))
     assert acorn("run", f"{ECHO}:Kinds", "--input", "-").output["text"] == "piped"
 
 
-def test_plain_input_file_is_any_json(acorn: Acorn, tmp_path: Path) -> None:
+def test_input_file_of_plain_input_accepts_any_json(acorn: Acorn, tmp_path: Path) -> None:
     file = tmp_path / "input.json"
     file.write_text("[1, 2]")
     assert acorn("run", f"{ECHO}:Numbers", "--input", file).output == {"result": [1, 2]}
@@ -244,7 +244,9 @@ def test_plain_input_file_is_any_json(acorn: Acorn, tmp_path: Path) -> None:
         (None, "Cannot read `--input {file}`: No such file"),
     ],
 )
-def test_wrong_input_file_is_one_line(acorn: Acorn, tmp_path: Path, content: str | None, message: str) -> None:
+def test_wrong_input_file_exits_with_2_and_one_line_error(
+    acorn: Acorn, tmp_path: Path, content: str | None, message: str
+) -> None:
     file = tmp_path / "input.json"
     if content is not None:
         file.write_text(content)

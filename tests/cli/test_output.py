@@ -9,19 +9,19 @@ ENDS, RESEARCHER, RUDE = AGENTS / "ends.py", AGENTS / "researcher.py", AGENTS / 
 MANUAL = AGENTS / "manual.py"
 
 
-def test_output_is_one_line_of_json(acorn: Acorn) -> None:
+def test_run_prints_output_as_one_line_of_json(acorn: Acorn) -> None:
     ended = acorn("run", f"{ENDS}:Fine")
     assert (ended.code, ended.out) == (0, '{"age":5}\n')
 
 
-def test_text_output_is_json_without_terminal_codes(acorn: Acorn) -> None:
+def test_text_output_is_printed_as_json_without_terminal_codes(acorn: Acorn) -> None:
     ended = acorn("run", f"{ENDS}:Text")
     assert ended.output == "zwölf\x1b[31m\x9b \u202e\nLines"
     assert "zwölf" in ended.out
     assert not set(ended.out) & {"\x1b", "\x9b", "\u202e"}
 
 
-def test_missing_output_is_null(acorn: Acorn) -> None:
+def test_module_without_output_prints_null(acorn: Acorn) -> None:
     assert acorn("run", f"{ENDS}:NoOutput").out == "null\n"
 
 
@@ -39,7 +39,7 @@ def test_json_option_prints_one_object(acorn: Acorn) -> None:
     assert told["seconds"] > 0.3
 
 
-def test_plain_view_reports_every_call(acorn: Acorn) -> None:
+def test_plain_view_prints_each_tool_call(acorn: Acorn) -> None:
     lines = acorn("run", RESEARCHER, "--question", "Who?").err.splitlines()
     assert lines[0] == "Researcher on scripted"
     assert lines[1] == "step 1: Let me [bold]look[/bold] that up."
@@ -54,13 +54,13 @@ def test_plain_view_reports_every_call(acorn: Acorn) -> None:
     assert "tokens, $0.00" in lines[-1]
 
 
-def test_plain_view_reports_calls_without_tool(acorn: Acorn) -> None:
+def test_plain_view_prints_failed_calls_of_unknown_tools(acorn: Acorn) -> None:
     err = acorn("run", f"{ENDS}:WrongCalls").err
     assert 'step 1: serch(query="x") failed: There is no tool `serch`.' in err
     assert "step 1: search(limit=3) failed: " in err
 
 
-def test_plain_view_distinguishes_branches_of_one_name(acorn: Acorn) -> None:
+def test_plain_view_numbers_branches_of_equal_name(acorn: Acorn) -> None:
     lines = [line.partition(" (")[0] for line in acorn("run", AGENTS / "twins.py").err.splitlines()]
     for number, topic in ((1, "alpha"), (2, "beta")):
         assert [line for line in lines if line.startswith(f"[check#{number}")] == [
@@ -72,7 +72,7 @@ def test_plain_view_distinguishes_branches_of_one_name(acorn: Acorn) -> None:
 
 
 @pytest.mark.parametrize("cls", ["Twice", "SideBySide"])
-def test_plain_view_distinguishes_hook_branches(acorn: Acorn, cls: str) -> None:
+def test_plain_view_numbers_hook_branches(acorn: Acorn, cls: str) -> None:
     lines = [line.partition(" (")[0] for line in acorn("run", f"{MANUAL}:{cls}").err.splitlines()]
     assert lines[1:3] == ["step 1: To work.", "step 1: work() -> 7"]
     topics: list[str] = []
@@ -85,7 +85,7 @@ def test_plain_view_distinguishes_hook_branches(acorn: Acorn, cls: str) -> None:
     assert sorted(topics) == ["alpha", "beta"]
 
 
-def test_plain_view_reports_branch_of_tool_before_tool_returns(acorn: Acorn) -> None:
+def test_plain_view_prints_branch_of_tool_before_tool_result(acorn: Acorn) -> None:
     lines = [line.partition(" (")[0] for line in acorn("run", f"{MANUAL}:InTool").err.splitlines()]
     assert lines[1:6] == [
         "step 1: To work.",
@@ -96,25 +96,25 @@ def test_plain_view_reports_branch_of_tool_before_tool_returns(acorn: Acorn) -> 
     ]
 
 
-def test_plain_view_reports_failing_branch(acorn: Acorn) -> None:
+def test_plain_view_prints_failing_branch_with_error(acorn: Acorn) -> None:
     ended = acorn("run", f"{MANUAL}:Failing")
     assert ended.code == 0
     assert "step 1: branch Broken failed: ParseError: `Broken` got no valid output" in ended.err
 
 
-def test_plain_view_reports_open_work_at_end(acorn: Acorn) -> None:
+def test_plain_view_prints_unfinished_calls_at_end(acorn: Acorn) -> None:
     err = acorn("run", f"{RUDE}:Strange").err
     assert "step 1: strange() failed: This call was not completed: the run was stopped." in err.splitlines()
 
 
-def test_plain_view_of_single_turn_has_no_steps(acorn: Acorn) -> None:
+def test_plain_view_of_single_turn_prints_no_steps(acorn: Acorn) -> None:
     lines = acorn("run", f"{ENDS}:SingleTurn").err.splitlines()
     assert lines[1].startswith('search(query="x") -> found x')
     assert lines[2].startswith("unfinished: ")
     assert "step" not in " ".join(lines[:3])
 
 
-def test_plain_view_counts_steps_of_run(acorn: Acorn) -> None:
+def test_plain_view_counts_steps_of_root_run(acorn: Acorn) -> None:
     lines = acorn("run", f"{RUDE}:Talks").err.splitlines()
     assert lines[1:3] == ["answer: first", "answer: second"]  # A single turn has no steps.
     assert "step" not in lines[-1]
@@ -138,7 +138,7 @@ def test_plain_view_counts_steps_of_run(acorn: Acorn) -> None:
         ("SingleTurn", "`SingleTurn` did not finish: the model called `search` in its single turn.", "Unfinished"),
     ],
 )
-def test_failed_run_ends_with_one_line(acorn: Acorn, cls: str, message: str, kind: str) -> None:
+def test_failed_run_exits_with_1_and_one_line_error(acorn: Acorn, cls: str, message: str, kind: str) -> None:
     ended = acorn("run", f"{ENDS}:{cls}")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.splitlines()[-1].startswith("error: ")
@@ -153,7 +153,7 @@ def test_failed_run_ends_with_one_line(acorn: Acorn, cls: str, message: str, kin
     assert told.output["stop_reason"] == ("unfinished" if kind == "Unfinished" else "error")
 
 
-def test_json_error_has_its_attributes(acorn: Acorn) -> None:
+def test_json_option_of_failed_run_prints_error_attributes(acorn: Acorn) -> None:
     told = acorn("run", f"{ENDS}:Fails", "--json").output["error"]
     assert told["status"] == 500
     assert told["retryable"] is True
@@ -161,7 +161,7 @@ def test_json_error_has_its_attributes(acorn: Acorn) -> None:
     assert wrong["errors"] == [{"path": "age", "expected": "integer", "received": "old"}]
 
 
-def test_debug_shows_where_run_failed(acorn: Acorn) -> None:
+def test_debug_option_prints_traceback_of_failed_run(acorn: Acorn) -> None:
     err = acorn("run", f"{ENDS}:Raises", "--debug").err
     assert "in on_finish" in err
     assert err.splitlines()[-1].startswith("error: KeyError")

@@ -38,7 +38,9 @@ def acorn(*words: object, **streams: Any) -> subprocess.CompletedProcess[str]:
         ("Kinds", [], "", {"text": "nothing"}),
     ],
 )
-def test_piped_text_fills_only_text_field(cls: str, words: list[str], piped: str, expected: dict[str, Any]) -> None:
+def test_piped_text_fills_only_remaining_text_field(
+    cls: str, words: list[str], piped: str, expected: dict[str, Any]
+) -> None:
     ended = acorn(f"{ECHO}:{cls}", *words, input=piped)
     assert ended.returncode == 0, ended.stderr
     output = json.loads(ended.stdout)
@@ -73,21 +75,21 @@ def test_piped_text_fills_only_text_field(cls: str, words: list[str], piped: str
         ("Needs", [], "", "`--name` is missing (string). `--born` is missing"),
     ],
 )
-def test_piped_text_that_cannot_be_used_is_reported(cls: str, words: list[str], piped: str, message: str) -> None:
+def test_piped_text_without_target_field_exits_with_2(cls: str, words: list[str], piped: str, message: str) -> None:
     ended = acorn(f"{ECHO}:{cls}", *words, input=piped)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert message in ended.stderr
     assert ended.stderr.count("\n") == 1
 
 
-def test_piped_bytes_that_are_not_text_are_reported() -> None:
+def test_piped_bytes_that_are_not_text_exit_with_2() -> None:
     with subprocess.Popen(["printf", r"\377"], stdout=subprocess.PIPE) as source:
         ended = acorn(f"{ECHO}:Plain", stdin=source.stdout)
     assert ended.returncode == 2
     assert ended.stderr.startswith("error: Standard input is not valid utf-8 text")
 
 
-def test_piped_file_and_input_file_fields_combine(tmp_path: Path) -> None:
+def test_piped_text_and_input_file_fill_different_fields(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("from a file\n")
     (tmp_path / "input.json").write_text('{"name": "Ann"}')
     with open(tmp_path / "text") as file:
@@ -97,19 +99,19 @@ def test_piped_file_and_input_file_fields_combine(tmp_path: Path) -> None:
         assert "every text field of the input already has a value" in acorn(f"{ECHO}:Needs", *words, stdin=file).stderr
 
 
-def test_json_on_stdin_is_read_as_input() -> None:
+def test_piped_json_with_input_dash_is_parsed_as_input() -> None:
     ended = acorn(f"{ECHO}:Kinds", "--input", "-", input='{"text": "json"}')
     assert json.loads(ended.stdout)["text"] == "json"
 
 
 @pytest.mark.parametrize("stdin", [subprocess.DEVNULL, "closed"])
-def test_dev_null_is_not_a_pipe(stdin: Any) -> None:
+def test_dev_null_or_closed_stdin_is_ignored(stdin: Any) -> None:
     shell = f"'{sys.executable}' -m acorn run {ECHO}:Plain given {'<&-' if stdin == 'closed' else '</dev/null'}"
     ended = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
     assert json.loads(ended.stdout) == {"result": "given"}
 
 
-def test_silent_pipe_is_waited_for_only_if_needed() -> None:
+def test_silent_pipe_is_read_only_if_field_is_missing() -> None:
     reading, writing = os.pipe()
     try:
         ended = acorn(f"{ECHO}:Plain", "given", stdin=reading)
@@ -131,7 +133,7 @@ def test_silent_pipe_is_waited_for_only_if_needed() -> None:
             os.close(writing)
 
 
-def test_terminal_is_never_read_as_pipe() -> None:
+def test_terminal_stdin_is_not_read_as_pipe() -> None:
     terminal = Terminal(["run", f"{ECHO}:Plain"])
     assert terminal.end() == 2
     assert "the argument is missing" in terminal.screen.text

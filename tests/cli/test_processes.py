@@ -37,7 +37,7 @@ def wait_until_saved(file: Path, kind: str) -> None:
 
 @pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_interrupted_run_is_saved_completely(tmp_path: Path, how: signal.Signals, code: int) -> None:
+def test_interrupted_run_is_saved_to_file(tmp_path: Path, how: signal.Signals, code: int) -> None:
     file = tmp_path / "run.json"
     process = start("run", f"{SLOW}:Stuck", "--text", "x", "--save", file)
     wait_until_saved(file, "tool_result")
@@ -93,7 +93,7 @@ sys.meta_path.insert(0, Interrupting())
 
 
 @pytest.mark.parametrize("script", [["-m", "acorn"], ["-Bm", "acorn"], [str(Path(sys.executable).parent / "acorn")]])
-def test_ctrl_c_while_command_loads_ends_it_silently(tmp_path: Path, script: list[str]) -> None:
+def test_ctrl_c_while_command_imports_exits_with_130_silently(tmp_path: Path, script: list[str]) -> None:
     (tmp_path / "sitecustomize.py").write_text(IMPORTING)
     ended = tmp_path / "ended"
     paths = f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
@@ -112,7 +112,7 @@ def test_ctrl_c_while_command_loads_ends_it_silently(tmp_path: Path, script: lis
 
 
 @pytest.mark.parametrize("name", ["acorn", "acorn.py", "other"])
-def test_user_program_keeps_its_ctrl_c(tmp_path: Path, name: str) -> None:
+def test_user_program_that_imports_acorn_has_default_ctrl_c_handler(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text(
         "import signal, sys\n"
         "sys.path.pop(0)\n"
@@ -125,7 +125,7 @@ def test_user_program_keeps_its_ctrl_c(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_while_file_is_imported_has_no_traceback(tmp_path: Path) -> None:
+def test_ctrl_c_while_target_file_is_imported_prints_no_traceback(tmp_path: Path) -> None:
     file, sign = tmp_path / "waits.py", tmp_path / "sign"
     file.write_text(f"import pathlib, time\npathlib.Path({str(sign)!r}).write_text('here')\ntime.sleep(240)\n")
     process = start("run", file)
@@ -148,7 +148,7 @@ def test_ctrl_c_while_file_is_imported_has_no_traceback(tmp_path: Path) -> None:
         "--help | head -n 1",
     ],
 )
-def test_closed_output_is_not_an_error(command: str) -> None:
+def test_closed_output_exits_with_0_and_no_error(command: str) -> None:
     shell = f'set -o pipefail; "{sys.executable}" -m acorn {command}; echo "${{PIPESTATUS[0]}}" >&2'
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
     assert "Traceback" not in done.stderr
@@ -158,7 +158,7 @@ def test_closed_output_is_not_an_error(command: str) -> None:
 
 
 @pytest.mark.parametrize("who", ["RESEARCHER --question hi", "RUDE:Parent"])
-def test_run_continues_when_output_is_closed(tmp_path: Path, who: str) -> None:
+def test_run_with_closed_stderr_finishes(tmp_path: Path, who: str) -> None:
     words = who.replace("RESEARCHER", str(RESEARCHER)).replace("RUDE", str(RUDE))
     shell = f'"{sys.executable}" -m acorn run {words} 2>&1 >"{tmp_path}/out" | true; exit "${{PIPESTATUS[0]}}"'
     assert subprocess.run(["bash", "-c", shell], timeout=PATIENCE).returncode == 0
@@ -172,7 +172,7 @@ def full(stream: str, file: Path, *words: object) -> subprocess.CompletedProcess
 
 
 @pytest.mark.parametrize("words", [["run", f"{RUDE}:Parent"], ["run", f"{ECHO}:Kinds", "--help"], ["--version"]])
-def test_unwritable_output_is_reported_in_one_line(tmp_path: Path, words: list[str]) -> None:
+def test_unwritable_output_exits_with_1_and_one_line_error(tmp_path: Path, words: list[str]) -> None:
     done = full("1", tmp_path / "out", *words)
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1] == "error: Cannot write the output: File too large"
@@ -191,7 +191,7 @@ def test_characters_missing_in_encoding_are_escaped() -> None:
     assert (process.returncode, out) == (0, '{"result":"zw\\u00f6lf"}\n')
 
 
-def test_tool_stdout_goes_to_stderr() -> None:
+def test_tool_prints_are_written_to_stderr() -> None:
     process = start("run", RESEARCHER, "--question", "hi")
     out, err = process.communicate(timeout=PATIENCE)
     assert out == '{"answer":"Guido van Rossum","confidence":0.9}\n'
@@ -199,7 +199,7 @@ def test_tool_stdout_goes_to_stderr() -> None:
 
 
 @pytest.mark.parametrize(("cls", "seen"), [("Parent", ["by a child", "below Python"]), ("Late", ["too late"])])
-def test_stdout_is_output_alone(cls: str, seen: list[str]) -> None:
+def test_stdout_contains_only_output(cls: str, seen: list[str]) -> None:
     process = start("run", f"{RUDE}:{cls}")
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, '"fine"\n')
@@ -207,7 +207,7 @@ def test_stdout_is_output_alone(cls: str, seen: list[str]) -> None:
         assert line in err.splitlines()
 
 
-def test_validator_prints_go_to_stderr() -> None:
+def test_validator_prints_are_written_to_stderr() -> None:
     process = start("run", f"{RUDE}:Checking", "--size", "1")
     out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (0, '"fine"\n')
@@ -215,7 +215,7 @@ def test_validator_prints_go_to_stderr() -> None:
 
 
 @pytest.mark.parametrize("words", [["run", f"{ECHO}:Foreign", "--help"], ["run", f"{ECHO}:Foreign"], ["--help"]])
-def test_ascii_terminal_gets_escapes(words: list[str]) -> None:
+def test_ascii_encoding_prints_only_ascii(words: list[str]) -> None:
     process = start(*words, PYTHONIOENCODING="ascii")
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
@@ -223,7 +223,7 @@ def test_ascii_terminal_gets_escapes(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("closed", "out"), [("2>&-", '{"result":"hello"}\n'), (">&-", ""), (">&- 2>&-", "")])
-def test_closed_stream_is_not_an_error(closed: str, out: str) -> None:
+def test_closed_standard_stream_exits_with_0(closed: str, out: str) -> None:
     shell = f'"{sys.executable}" -m acorn run {ECHO}:Plain hello {closed}'
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (0, out)

@@ -26,7 +26,7 @@ def last_of(file: Path) -> str:
     return parse_events(file.read_text(encoding="utf-8"))[-1].type
 
 
-def test_save_writes_run(acorn: Acorn, tmp_path: Path) -> None:
+def test_save_option_writes_run_as_events(acorn: Acorn, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     assert acorn("run", RESEARCHER, "--question", "Who?", "--save", file).code == 0
     events = parse_events(file.read_text(encoding="utf-8"))
@@ -35,14 +35,14 @@ def test_save_writes_run(acorn: Acorn, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_save_of_failed_run_has_error(acorn: Acorn, tmp_path: Path) -> None:
+def test_save_option_of_failed_run_writes_error_event(acorn: Acorn, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     assert acorn("run", f"{ENDS}:Invalid", "--save", file).code == 1
     assert last_of(file) == "error"
 
 
 @pytest.mark.parametrize("file", ["no/such/directory/run.json", ".", "new/", "file/run.json", "/dev/fd/9999"])
-def test_save_to_unwritable_place_fails_before_run(
+def test_save_option_with_unwritable_path_exits_with_2_before_run(
     acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -53,7 +53,7 @@ def test_save_to_unwritable_place_fails_before_run(
     assert ended.err.count("\n") == 1
 
 
-def test_save_replaces_existing_file(acorn: Acorn, tmp_path: Path) -> None:
+def test_save_option_replaces_existing_file(acorn: Acorn, tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_text("something else")
     acorn("run", f"{ENDS}:Fine", "--save", file)
@@ -61,7 +61,7 @@ def test_save_replaces_existing_file(acorn: Acorn, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o640, 0o600])
-def test_save_keeps_file_mode(acorn: Acorn, tmp_path: Path, mode: int) -> None:
+def test_save_option_preserves_file_mode(acorn: Acorn, tmp_path: Path, mode: int) -> None:
     file = tmp_path / "run.json"
     file.write_text("")
     file.chmod(mode)
@@ -70,19 +70,19 @@ def test_save_keeps_file_mode(acorn: Acorn, tmp_path: Path, mode: int) -> None:
     assert last_of(file) == "completion"
 
 
-def test_save_new_file_has_default_mode(acorn: Acorn, tmp_path: Path) -> None:
+def test_save_option_creates_file_with_default_mode(acorn: Acorn, tmp_path: Path) -> None:
     (tmp_path / "other").write_text("")
     acorn("run", f"{ENDS}:Fine", "--save", tmp_path / "run.json")
     assert (tmp_path / "run.json").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
-def test_save_accepts_longest_file_name(acorn: Acorn, tmp_path: Path) -> None:
+def test_save_option_accepts_longest_file_name(acorn: Acorn, tmp_path: Path) -> None:
     file = tmp_path / ("x" * 250)
     assert acorn("run", f"{ENDS}:Fine", "--save", file).code == 0
     assert last_of(file) == "completion"
 
 
-def test_save_writes_through_link(acorn: Acorn, tmp_path: Path) -> None:
+def test_save_option_writes_to_target_of_symlink(acorn: Acorn, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "target")
     (tmp_path / "first").write_text("")
     (tmp_path / "second").hardlink_to(tmp_path / "first")
@@ -92,7 +92,7 @@ def test_save_writes_through_link(acorn: Acorn, tmp_path: Path) -> None:
     assert last_of(tmp_path / "target") == last_of(tmp_path / "second") == "completion"
 
 
-def test_save_to_pipe_writes_run_once(acorn: Acorn, tmp_path: Path) -> None:
+def test_save_option_with_pipe_writes_run_once(acorn: Acorn, tmp_path: Path) -> None:
     pipe, read = tmp_path / "pipe", list[str]()
     os.mkfifo(pipe)
     reader = threading.Thread(target=lambda: read.append(pipe.read_text()), daemon=True)
@@ -105,7 +105,7 @@ def test_save_to_pipe_writes_run_once(acorn: Acorn, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [">(cat >run.json)", "/dev/fd/7 7>run.json", "/dev/stdout | head -n -1 >run.json"])
-def test_save_writes_to_descriptor_of_shell(tmp_path: Path, place: str) -> None:
+def test_save_option_writes_to_file_descriptor_of_shell(tmp_path: Path, place: str) -> None:
     shell = f"'{sys.executable}' -m acorn run {ENDS}:Fine --save {place}"
     done = subprocess.run(["bash", "-c", shell], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
@@ -126,7 +126,7 @@ sys.exit(main(["run", agent, "hello", "--save", file]))
 
 
 @pytest.mark.parametrize(("mode", "code"), [(0o444, 2), (0o666, 0)])
-def test_save_to_read_only_file_is_rejected(mode: int, code: int) -> None:
+def test_save_option_with_read_only_file_is_rejected(mode: int, code: int) -> None:
     directory = Path(tempfile.mkdtemp(prefix="acorn_cli_save_"))
     try:
         agent, file = shutil.copy(ECHO, directory / "echo.py"), directory / "run.json"
@@ -178,7 +178,7 @@ class Agent(module):
         ("call('interrupt')", 130, "interrupted: "),
     ],
 )
-def test_save_failure_is_reported_whatever_run_result(
+def test_save_failure_is_reported_after_each_run_result(
     acorn: Acorn, tmp_path: Path, then: str, code: int, end: str
 ) -> None:
     (tmp_path / "place").mkdir()
@@ -191,6 +191,6 @@ def test_save_failure_is_reported_whatever_run_result(
     assert ended.out == ('"x"\n' if code == 0 else "")
 
 
-def test_save_of_long_run_is_complete(acorn: Acorn, tmp_path: Path) -> None:
+def test_save_option_of_long_run_writes_all_events(acorn: Acorn, tmp_path: Path) -> None:
     assert acorn("run", f"{RUDE}:Many", "--save", tmp_path / "run.json").code == 0
     assert len(parse_events((tmp_path / "run.json").read_text())) > 600

@@ -86,7 +86,7 @@ def test_show_prints_plain_answer_once(acorn: Acorn, tmp_path: Path) -> None:
     assert "step" not in " ".join(lines)
 
 
-def test_show_answer_is_not_a_step(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_prints_answer_without_step_number(acorn: Acorn, tmp_path: Path) -> None:
     def headings(cls: str) -> list[str]:
         acorn("run", f"{AGENTS / cls}", "--save", tmp_path / "run.json")
         lines = [line.lstrip("│├└─ ").rstrip() for line in acorn("show", tmp_path / "run.json").out.splitlines()]
@@ -108,11 +108,11 @@ def test_show_prints_events_as_json(acorn: Acorn, saved: Path) -> None:
     assert acorn("show", "--json", saved).output == json.loads(saved.read_text())
 
 
-def test_show_accepts_one_form_at_a_time(acorn: Acorn, saved: Path) -> None:
+def test_show_with_two_format_options_exits_with_2(acorn: Acorn, saved: Path) -> None:
     assert acorn("show", saved, "--xml", "--json").code == 2
 
 
-def test_show_wraps_on_narrow_terminal(saved: Path) -> None:
+def test_show_on_narrow_terminal_wraps_lines(saved: Path) -> None:
     terminal = Terminal(["show", str(saved)], width=40)
     assert terminal.end() == 0
     assert max(map(len, terminal.screen.text.splitlines())) <= 40
@@ -131,7 +131,9 @@ def test_show_wraps_on_narrow_terminal(saved: Path) -> None:
         ("\x00\x01", "`{file}` is not a saved run: "),
     ],
 )
-def test_show_of_invalid_file_is_one_line(acorn: Acorn, tmp_path: Path, content: str | None, message: str) -> None:
+def test_show_of_invalid_file_exits_with_2_and_one_line_error(
+    acorn: Acorn, tmp_path: Path, content: str | None, message: str
+) -> None:
     file = tmp_path / "run.json"
     if content is not None:
         file.write_text(content)
@@ -141,7 +143,7 @@ def test_show_of_invalid_file_is_one_line(acorn: Acorn, tmp_path: Path, content:
     assert ended.err.count("\n") == 1
 
 
-def test_show_branch_is_under_its_call(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_prints_branch_under_its_call(acorn: Acorn, tmp_path: Path) -> None:
     def event(kind: str, **fields: object) -> dict[str, object]:
         return {"type": kind, "iteration": 1, **fields}
 
@@ -190,7 +192,7 @@ def outline(out: str) -> list[str]:
 
 
 @pytest.mark.parametrize("cls", ["Twice", "SideBySide"])
-def test_show_hook_branches_are_in_their_step(acorn: Acorn, tmp_path: Path, cls: str) -> None:
+def test_show_prints_hook_branches_in_their_step(acorn: Acorn, tmp_path: Path, cls: str) -> None:
     acorn("run", f"{MANUAL}:{cls}", "--save", tmp_path / "run.json")
     lines = outline(acorn("show", tmp_path / "run.json").out)
     at = lines.index("├── step 1")
@@ -217,21 +219,21 @@ def test_show_hook_branches_are_in_their_step(acorn: Acorn, tmp_path: Path, cls:
     ]
 
 
-def test_show_tool_branch_is_in_its_step(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_prints_branch_of_tool_in_its_step(acorn: Acorn, tmp_path: Path) -> None:
     acorn("run", f"{MANUAL}:InTool", "--save", tmp_path / "run.json")
     lines = outline(acorn("show", tmp_path / "run.json").out)
     at = lines.index("│   ├── ✓ work()")
     assert lines[at + 1 : at + 3] == ["│   │   └── → looked into beta", "│   └── branch Review"]
 
 
-def test_show_calls_without_tool_have_errors(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_prints_errors_of_calls_to_unknown_tools(acorn: Acorn, tmp_path: Path) -> None:
     acorn("run", f"{AGENTS / 'ends.py'}:WrongCalls", "--save", tmp_path / "run.json")
     out = acorn("show", tmp_path / "run.json").out
     assert '├── ✗ serch(query="x")\n│   │   └── → There is no tool `serch`.' in out
     assert "└── ✗ search(limit=3)\n│       └── → " in out
 
 
-def test_show_interrupted_run_has_stopped_calls(acorn: Acorn, tmp_path: Path) -> None:
+def test_show_of_interrupted_run_prints_stopped_calls(acorn: Acorn, tmp_path: Path) -> None:
     acorn("run", f"{AGENTS / 'rude.py'}:Cancels", "--save", tmp_path / "run.json")
     lines = acorn("show", tmp_path / "run.json").out.splitlines()
     assert [line.strip() for line in lines[-4:]] == [
@@ -243,7 +245,7 @@ def test_show_interrupted_run_has_stopped_calls(acorn: Acorn, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("camel", [True, False])
-def test_show_reads_both_spellings(acorn: Acorn, saved: Path, camel: bool) -> None:
+def test_show_accepts_events_in_camel_case_and_snake_case(acorn: Acorn, saved: Path, camel: bool) -> None:
     before = acorn("show", saved).out
     saved.write_text(json.dumps(dump_events(parse_events(saved.read_text()), camel=camel)))
     assert acorn("show", saved).out == before

@@ -39,7 +39,7 @@ def waiting(acorn: Acorn, store: Path, cls: str = "Desk") -> Any:
     return facts
 
 
-def test_paused_run_prints_how_to_resume(acorn: Acorn, store: Path) -> None:
+def test_paused_run_exits_with_3_and_prints_resume_command(acorn: Acorn, store: Path) -> None:
     ended = acorn("run", f"{DESK}:Desk", "order 17", "--store", store)
     (facts,) = library.runs(store).list()
     assert ended.code == 3
@@ -48,7 +48,7 @@ def test_paused_run_prints_how_to_resume(acorn: Acorn, store: Path) -> None:
     assert f"To answer: acorn resume {facts.id[:8]} --store {store} --yes" in ended.err
 
 
-def test_resume_with_approval_continues_run(acorn: Acorn, store: Path) -> None:
+def test_resume_with_yes_option_finishes_run(acorn: Acorn, store: Path) -> None:
     facts = waiting(acorn, store)
     ended = acorn("resume", facts.id[:8], "--yes", "--store", store)
     assert (ended.code, ended.output) == (0, "settled")
@@ -56,14 +56,14 @@ def test_resume_with_approval_continues_run(acorn: Acorn, store: Path) -> None:
     assert (again.code, again.output) == (0, "settled")
 
 
-def test_resume_with_denial_has_reason(acorn: Acorn, store: Path) -> None:
+def test_resume_with_no_option_stores_reason(acorn: Acorn, store: Path) -> None:
     facts = waiting(acorn, store)
     assert acorn("resume", facts.id, "--no", "too much", "--store", store).code == 0
     shown = acorn("show", facts.id[:8], "--store", store, "--full").out
     assert "The reason: too much" in shown
 
 
-def test_answer_needs_no_class(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_command_works_without_agent_class(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_STORE", str(store))
     facts = waiting(acorn, store, "Curious")
     (request,) = library.runs(store).requests()
@@ -75,14 +75,14 @@ def test_answer_needs_no_class(acorn: Acorn, store: Path, monkeypatch: pytest.Mo
     assert acorn("resume", facts.id[:8]).output == "blue"
 
 
-def test_paused_run_with_json_option_is_json(acorn: Acorn, store: Path) -> None:
+def test_paused_run_with_json_option_prints_requests_as_json(acorn: Acorn, store: Path) -> None:
     ended = acorn("run", f"{DESK}:Desk", "x", "--store", store, "--json")
     assert ended.code == 3
     assert (ended.output["stop_reason"], ended.output["output"]) == ("paused", None)
     assert ended.output["requests"][0]["tool"] == "refund"
 
 
-def test_runs_are_listed_and_shown(acorn: Acorn, store: Path) -> None:
+def test_runs_and_show_commands_print_stored_runs(acorn: Acorn, store: Path) -> None:
     facts = waiting(acorn, store)
     acorn("run", f"{DESK}:Echo", "hello", "--store", store)
     lines = acorn("runs", "--store", store).out.splitlines()
@@ -97,7 +97,7 @@ def test_runs_are_listed_and_shown(acorn: Acorn, store: Path) -> None:
     assert "refund" in acorn("show", facts.id, "--store", store, "--xml").out
 
 
-def test_run_is_cancelled_and_deleted(acorn: Acorn, store: Path) -> None:
+def test_cancel_and_delete_commands_change_stored_runs(acorn: Acorn, store: Path) -> None:
     facts = waiting(acorn, store)
     assert acorn("cancel", facts.id[:6], "--store", store).code == 0
     assert acorn("resume", facts.id, "--yes", "--store", store).code != 0
@@ -131,7 +131,9 @@ def test_run_is_cancelled_and_deleted(acorn: Acorn, store: Path) -> None:
         (["runs", "--store", "postgresql://me:secret@127.0.0.1:9/db"], "Cannot connect to"),
     ],
 )
-def test_stored_commands_wrong_usage_is_one_line(acorn: Acorn, store: Path, words: list[str], complaint: str) -> None:
+def test_stored_run_commands_with_wrong_usage_exit_with_2_and_one_line_error(
+    acorn: Acorn, store: Path, words: list[str], complaint: str
+) -> None:
     waiting(acorn, store)
     ended = acorn(*[word.format(store=store) for word in words])
     assert ended.code == 2
@@ -152,7 +154,7 @@ def start(*words: object, **environment: object) -> subprocess.Popen[str]:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_ctrl_c_prints_how_to_resume_and_run_resumes(tmp_path: Path, store: Path) -> None:
+def test_ctrl_c_prints_resume_command_and_run_is_resumed(tmp_path: Path, store: Path) -> None:
     busy, go = tmp_path / "busy", tmp_path / "go"
     process = start("run", f"{DESK}:Slow", "x", "--store", store, SLOW_BUSY=busy, SLOW_GO=go)
     assert comes_true(busy.exists)
@@ -186,7 +188,7 @@ class Unlucky(module[str, str]):
 """
 
 
-def test_retryable_failure_prints_how_to_resume(tmp_path: Path, store: Path) -> None:
+def test_retryable_failure_prints_resume_command(tmp_path: Path, store: Path) -> None:
     agent = tmp_path / "unlucky.py"
     agent.write_text(IN_TROUBLE)
     process = start("run", agent, "x", "--store", store)
@@ -196,7 +198,7 @@ def test_retryable_failure_prints_how_to_resume(tmp_path: Path, store: Path) -> 
     assert f"Stopped at step 1. To resume: acorn resume {facts.id[:8]} --store {store}" in errors
 
 
-def test_show_follows_run_of_other_process(tmp_path: Path, store: Path) -> None:
+def test_show_follow_prints_run_of_other_process(tmp_path: Path, store: Path) -> None:
     busy, go = tmp_path / "busy", tmp_path / "go"
     process = start("run", f"{DESK}:Slow", "x", "--store", store, SLOW_BUSY=busy, SLOW_GO=go)
     assert comes_true(busy.exists)
@@ -214,7 +216,7 @@ def test_show_follows_run_of_other_process(tmp_path: Path, store: Path) -> None:
     assert out.splitlines()[-1].startswith("done: ")
 
 
-def test_killed_paused_run_is_answered_from_second_terminal(tmp_path: Path, store: Path) -> None:
+def test_paused_run_of_killed_process_is_answered_from_second_terminal(tmp_path: Path, store: Path) -> None:
     log = tmp_path / "paid"
     first = start("run", f"{DESK}:Desk", "order 17", "--store", store, DESK_LOG=log)
     first.communicate(timeout=PATIENCE)
@@ -253,7 +255,7 @@ def test_batch_writes_one_line_per_row(acorn: Acorn, store: Path, tmp_path: Path
     }
 
 
-def test_batch_unicode_line_separators_are_text(acorn: Acorn, tmp_path: Path) -> None:
+def test_batch_treats_unicode_line_separators_as_text(acorn: Acorn, tmp_path: Path) -> None:
     rows, table = tmp_path / "in.jsonl", tmp_path / "in.csv"
     rows.write_text('"a\u2028b\x85c"\r\n"d"\n', encoding="utf-8")
     table.write_text("result\na\u2028b\x85c\nd\n", encoding="utf-8")
@@ -262,7 +264,7 @@ def test_batch_unicode_line_separators_are_text(acorn: Acorn, tmp_path: Path) ->
         assert len(lines(ended)) == 2, ended.err
 
 
-def test_batch_reads_csv(acorn: Acorn, tmp_path: Path) -> None:
+def test_batch_reads_csv_rows(acorn: Acorn, tmp_path: Path) -> None:
     rows = tmp_path / "in.csv"
     rows.write_text("result\nhello\nthere\n")
     ended = acorn("batch", f"{DESK}:Echo", rows)
@@ -277,7 +279,7 @@ def test_batch_reads_csv(acorn: Acorn, tmp_path: Path) -> None:
         ('"a"\n', ["--max-cost", "0"], "`max_cost`"),
     ],
 )
-def test_wrong_batch_starts_nothing(
+def test_batch_with_wrong_input_exits_with_2_before_any_run(
     acorn: Acorn, tmp_path: Path, content: str, words: list[str], complaint: str
 ) -> None:
     rows = tmp_path / "in.jsonl"
@@ -291,7 +293,7 @@ def test_wrong_batch_starts_nothing(
 # A chat
 
 
-def test_chat_continues_conversation(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chat_continues_stored_conversation(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def talk(text: str) -> Ended:
         monkeypatch.setattr(sys, "stdin", io.StringIO(text))
         return acorn("chat", f"{DESK}:Echo", "--id", "c", "--store", store)
@@ -307,13 +309,13 @@ def test_chat_continues_conversation(acorn: Acorn, store: Path, monkeypatch: pyt
     assert {facts.batch for facts in library.runs(store).list()} == {"chat c"}
 
 
-def test_chat_needs_text_field(acorn: Acorn, store: Path) -> None:
+def test_chat_with_class_without_text_field_exits_with_2(acorn: Acorn, store: Path) -> None:
     ended = acorn("chat", f"{DESK}:Counting", "--store", store)
     assert ended.code == 2
     assert "Cannot chat with" in ended.err
 
 
-def test_resume_of_moved_class_names_it(acorn: Acorn, store: Path, tmp_path: Path) -> None:
+def test_resume_of_moved_class_reports_agent_option(acorn: Acorn, store: Path, tmp_path: Path) -> None:
     old, new = tmp_path / "old_desk.py", tmp_path / "new_desk.py"
     old.write_text(DESK.read_text())
     acorn("run", f"{old}:Desk", "order 17", "--store", store)
@@ -373,7 +375,7 @@ def test_killed_program_is_resumed_by_command_line(store: Path, tmp_path: Path) 
     assert "looked" not in ended.stderr, "what was committed in the branch is not done again"
 
 
-def test_resumed_run_shows_progress_and_totals(acorn: Acorn, store: Path) -> None:
+def test_resumed_run_prints_new_progress_and_totals(acorn: Acorn, store: Path) -> None:
     facts = waiting(acorn, store)
     ended = acorn("resume", facts.id[:8], "--yes", "--store", store)
     (facts,) = library.runs(store).list()

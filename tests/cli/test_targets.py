@@ -29,20 +29,20 @@ def write(directory: Path, name: str, text: str) -> Path:
     return file
 
 
-def test_target_with_one_module_needs_no_name(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_with_one_module_is_found_without_class_name(acorn: Acorn, tmp_path: Path) -> None:
     assert acorn("run", write(tmp_path, "one.py", ONE)).output == "fine"
 
 
-def test_target_file_name_need_not_be_identifier(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_file_name_that_is_not_identifier_is_accepted(acorn: Acorn, tmp_path: Path) -> None:
     assert acorn("run", write(tmp_path, "my-agent.py", ONE)).output == "fine"
 
 
-def test_target_file_can_have_name_of_loaded_module(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_file_named_like_loaded_module_is_accepted(acorn: Acorn, tmp_path: Path) -> None:
     assert acorn("run", write(tmp_path, "json.py", ONE)).output == "fine"
     assert "tmp" not in str(sys.modules["json"].__file__)
 
 
-def test_target_ignores_branches_of_other_module(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_ignores_classes_used_as_branches(acorn: Acorn, tmp_path: Path) -> None:
     text = TWO.replace("class Only(module):", "class Only(module):\n    branches = {}").replace(
         "class Helper", "class Other"
     )
@@ -50,7 +50,7 @@ def test_target_ignores_branches_of_other_module(acorn: Acorn, tmp_path: Path) -
     assert acorn("run", write(tmp_path, "two.py", text)).output == "fine"
 
 
-def test_target_with_several_modules_needs_name(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_with_several_modules_requires_class_name(acorn: Acorn, tmp_path: Path) -> None:
     file = write(tmp_path, "two.py", TWO)
     ended = acorn("run", file)
     assert ended.code == 2
@@ -61,7 +61,7 @@ def test_target_with_several_modules_needs_name(acorn: Acorn, tmp_path: Path) ->
     assert acorn("run", f"{file}:Only").output == "fine"
 
 
-def test_target_can_be_instance(acorn: Acorn) -> None:
+def test_target_instance_is_accepted(acorn: Acorn) -> None:
     assert acorn("run", f"{AGENTS / 'ends.py'}:fine").output == {"age": 7}
 
 
@@ -75,7 +75,7 @@ def test_target_module_is_found_in_working_directory(
     assert acorn("run", "acorn_cli_package.agents:Only").code == 1  # Its script is used up.
 
 
-def test_target_file_can_import_neighbors(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_file_imports_files_of_its_directory(acorn: Acorn, tmp_path: Path) -> None:
     write(tmp_path, "acorn_cli_neighbour.py", "ANSWER = 'near'\n")
     text = ONE.replace('"fine"', "acorn_cli_neighbour.ANSWER").replace(
         "from acorn import", "import acorn_cli_neighbour\nfrom acorn import"
@@ -83,7 +83,7 @@ def test_target_file_can_import_neighbors(acorn: Acorn, tmp_path: Path) -> None:
     assert acorn("run", write(tmp_path, "with_neighbour.py", text)).output == "near"
 
 
-def test_target_file_prints_go_to_stderr(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_file_prints_are_written_to_stderr(acorn: Acorn, tmp_path: Path) -> None:
     ended = acorn("run", write(tmp_path, "loud.py", ONE + "\nprint('imported')\n"))
     assert ended.output == "fine"
     assert "imported" in ended.err
@@ -100,7 +100,7 @@ def test_target_file_prints_go_to_stderr(acorn: Acorn, tmp_path: Path) -> None:
         ("import sys\nsys.exit(3)\n", 2, "the code ends the program. Put the code below"),
     ],
 )
-def test_unusable_target_file_is_reported_with_line(
+def test_unusable_target_file_exits_with_2_and_line_number(
     acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, line: int, message: str
 ) -> None:
     write(tmp_path, "bad.py", text)
@@ -111,13 +111,13 @@ def test_unusable_target_file_is_reported_with_line(
     assert ended.err.count("\n") == 1
 
 
-def test_target_file_without_module_is_reported(acorn: Acorn, tmp_path: Path) -> None:
+def test_target_file_without_module_exits_with_2(acorn: Acorn, tmp_path: Path) -> None:
     ended = acorn("run", write(tmp_path, "empty.py", "x = 1\n"))
     assert ended.code == 2
     assert "defines no module. Add a class that inherits from `acorn.module`" in ended.err
 
 
-def test_error_in_imported_neighbor_is_reported_with_its_line(
+def test_error_in_file_imported_by_target_is_reported_with_line_number(
     acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path, "acorn_cli_broken.py", "\n\n1 / 0\n")
@@ -127,7 +127,7 @@ def test_error_in_imported_neighbor_is_reported_with_its_line(
 
 
 @pytest.mark.parametrize("words", [["--debug", "bad.py"], ["bad.py", "--debug"]])
-def test_debug_shows_traceback_of_target(
+def test_debug_option_prints_traceback_of_target(
     acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str]
 ) -> None:
     write(tmp_path, "bad.py", "def f():\n    return nowhere\n\nf()\n")
@@ -158,7 +158,7 @@ def test_debug_shows_traceback_of_target(
         (f"{AGENTS / 'odd.py'}:SpoiltByInit", "`SpoiltByInit.temperature` must be a number from 0 to 2"),
     ],
 )
-def test_missing_target_is_reported(acorn: Acorn, target: str, message: str) -> None:
+def test_missing_target_exits_with_2_and_one_line_error(acorn: Acorn, target: str, message: str) -> None:
     ended = acorn("run", target)
     assert ended.code == 2
     assert message in ended.err

@@ -20,7 +20,7 @@ RUDE = AGENTS / "rude.py"
         ("Strange", "StrangeError: out of this world"),
     ],
 )
-def test_code_that_exits_is_failed_run(acorn: Acorn, cls: str, error: str) -> None:
+def test_user_code_that_exits_is_reported_as_failed_run(acorn: Acorn, cls: str, error: str) -> None:
     ended = acorn("run", f"{RUDE}:{cls}")
     assert (ended.code, ended.out) == (1, "")
     assert f"error: The agent's code ended the program: {error}" in ended.err.splitlines()
@@ -33,13 +33,15 @@ def test_code_that_exits_is_failed_run(acorn: Acorn, cls: str, error: str) -> No
     assert told.output["error"]["message"] == f"The agent's code ended the program: {error}"
 
 
-def test_debug_shows_where_program_exited(acorn: Acorn) -> None:
+def test_debug_option_prints_line_that_exited(acorn: Acorn) -> None:
     assert "in leaves" in acorn("run", f"{RUDE}:Leaves", "--debug").err
 
 
 @pytest.mark.parametrize("words", [[], ["--json"], ["--debug"]])
 @pytest.mark.parametrize("cls", ["ToldKey", "DictKey"])
-def test_error_shows_no_key(acorn: Acorn, monkeypatch: pytest.MonkeyPatch, cls: str, words: list[str]) -> None:
+def test_error_of_user_code_contains_redacted_key(
+    acorn: Acorn, monkeypatch: pytest.MonkeyPatch, cls: str, words: list[str]
+) -> None:
     monkeypatch.setenv("MY_API_KEY", "swordfish-99")
     ended = acorn("run", f"{RUDE}:{cls}", *words)
     assert ended.code == 1
@@ -48,7 +50,9 @@ def test_error_shows_no_key(acorn: Acorn, monkeypatch: pytest.MonkeyPatch, cls: 
         assert key not in ended.out + ended.err
 
 
-def test_error_in_target_file_shows_no_key(acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_in_target_file_contains_redacted_key(
+    acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MY_API_KEY", "swordfish-99")
     file = tmp_path / "telling.py"
     file.write_text("raise ValueError('swordfish-99 is wrong')")
@@ -58,7 +62,7 @@ def test_error_in_target_file_shows_no_key(acorn: Acorn, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(("size", "error"), [("13", "RuntimeError: the validator is broken"), ("14", "SystemExit: 0")])
-def test_failing_validator_is_reported_as_user_code(acorn: Acorn, size: str, error: str) -> None:
+def test_failing_input_validator_is_reported_with_file_and_line(acorn: Acorn, size: str, error: str) -> None:
     ended = acorn("run", f"{RUDE}:Checking", "--name", "x", "--size", size)
     assert (ended.code, ended.out) == (2, "")
     line = ended.err.splitlines()[-1]

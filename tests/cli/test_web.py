@@ -67,7 +67,7 @@ WRONG: list[tuple[list[str], str]] = [
 
 
 @pytest.mark.parametrize(("words", "said"), WRONG, ids=[" ".join(words) for words, _ in WRONG])
-def test_web_wrong_usage_is_one_line(folder: Path, words: list[str], said: str) -> None:
+def test_web_with_wrong_usage_exits_with_error(folder: Path, words: list[str], said: str) -> None:
     done = web(*words, cwd=folder)
     assert done.returncode in (1, 2)
     assert said in done.stderr
@@ -79,20 +79,20 @@ def test_web_wrong_usage_is_one_line(folder: Path, words: list[str], said: str) 
 @pytest.mark.parametrize(
     ("store", "said"), [("redis://x", "`--store` must be a file path"), ("bad.json", "is not a store of acorn")]
 )
-def test_serve_without_usable_store_does_not_start(folder: Path, store: str, said: str) -> None:
+def test_serve_without_usable_store_exits_with_error(folder: Path, store: str, said: str) -> None:
     done = web("agent.py", "--store", store, "--port", "0", cwd=folder, command="serve")
     assert done.returncode in (1, 2)
     assert said in done.stderr
 
 
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
-def test_web_without_extra_names_it(folder: Path, missing: str) -> None:
+def test_web_without_extra_exits_with_2_and_install_command(folder: Path, missing: str) -> None:
     done = web("agent.py", cwd=folder, script=f"sys.modules[{missing!r}] = None")
     assert "pip install 'acorn-agents[web]'" in done.stderr
     assert done.returncode == 2
 
 
-def test_show_html_works_without_extra(folder: Path) -> None:
+def test_show_html_without_extra_writes_file(folder: Path) -> None:
     (folder / "run.json").write_text(Greeter().run().to_json())
     script = "sys.modules['starlette'] = sys.modules['uvicorn'] = None"
     done = web("run.json", "--html", "out.html", cwd=folder, script=script, command="show")
@@ -100,7 +100,7 @@ def test_show_html_works_without_extra(folder: Path) -> None:
     assert "hello there" in (folder / "out.html").read_text()
 
 
-def test_browser_is_opened_by_file_to_hide_key(folder: Path) -> None:
+def test_browser_is_opened_with_file_instead_of_url_with_key(folder: Path) -> None:
     """The browser is a program that records its arguments and ends the server."""
     note = folder / "note.json"
     opener = folder / "opener.py"

@@ -71,7 +71,7 @@ def rest_of(wire: Wire, body: dict[str, Any]) -> list[Any]:
     return list(body["messages"][1:] if wire.is_openai else body["messages"])
 
 
-def test_branch_example_runs_as_written(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
+def test_branch_example_returns_documented_output(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
     wire.serve(list(SCRIPT))
     space = example(wire)
     run = wire.run(space.ResearchAgent(), question=QUESTION)
@@ -91,7 +91,7 @@ def test_branch_example_runs_as_written(wire: Wire, capsys: pytest.CaptureFixtur
     assert "(checking)" not in json.dumps(run.history)
 
 
-def test_branch_example_sends_inherited_messages(wire: Wire) -> None:
+def test_branch_example_request_contains_inherited_messages(wire: Wire) -> None:
     wire.serve(list(SCRIPT))
     wire.run(example(wire).ResearchAgent(), question=QUESTION)
     first, second, begun, checked, last = wire.bodies()

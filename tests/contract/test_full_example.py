@@ -164,7 +164,7 @@ def test_full_example_usage_prints_expected_text(wire: Wire, capsys: pytest.Capt
         ]
 
 
-def test_full_example_streams_text_and_ends_equal(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_example_streamed_and_plain_runs_end_equal(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
     script = [Reply("Let me look. ") & call("search", query="Python"), Reply("There.\n") & finish(**ANSWER)]
     printed: list[str] = []
     sent: list[list[dict[str, Any]]] = []
@@ -180,7 +180,9 @@ def test_full_example_streams_text_and_ends_equal(wire: Wire, capsys: pytest.Cap
     assert sent[0] == sent[1]
 
 
-def test_full_example_lowers_temperature_and_is_forced(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_example_lowers_temperature_and_is_forced_to_finish(
+    wire: Wire, capsys: pytest.CaptureFixture[str]
+) -> None:
     wire.serve([*(call("search", query=f"Python {number}") for number in range(15)), finish(**ANSWER)])
     run = wire.run(ResearchAgent(model=wire.model()), question=QUESTION)
     assert run.output == AnswerOutput(**ANSWER)
@@ -210,7 +212,7 @@ def test_full_example_shortens_results_and_corrects_answer(wire: Wire, capsys: p
     assert '<field name="sources">' in str(third["messages"][-1])
 
 
-def test_full_example_never_valid_output_is_parse_error(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_example_with_invalid_outputs_raises_parse_error(wire: Wire, capsys: pytest.CaptureFixture[str]) -> None:
     wire.serve([finish(answer="1991")] * 3)
     with pytest.raises(ParseError) as caught:
         wire.run(ResearchAgent(model=wire.model()), question=QUESTION)

@@ -189,7 +189,7 @@ def speaker(request: pytest.FixtureRequest, litellm_is_loaded: None) -> tuple[st
 # Round trip
 
 
-def test_hosted_tool_is_sent_unchanged(speaker: tuple[str, str], how: str) -> None:
+def test_hosted_tool_dict_is_sent_unchanged(speaker: tuple[str, str], how: str) -> None:
     talk = Talk(*speaker)
     with talk.server:
         assert run(Looking(model=talk.model, tools=[talk.tool]), how) == "done"
@@ -218,7 +218,9 @@ def test_hosted_tool_calls_are_not_executed(speaker: tuple[str, str], how: str) 
     assert seen == [("Oaks are old.", ["look"], 1)]
 
 
-def test_hosted_tool_results_survive_store(speaker: tuple[str, str], how: str, tmp_path: Path) -> None:
+def test_hosted_tool_results_are_sent_back_after_resume_from_store(
+    speaker: tuple[str, str], how: str, tmp_path: Path
+) -> None:
     @tool(approval=True)
     def look(place: str) -> str:
         """Look somewhere."""
@@ -240,7 +242,7 @@ def test_hosted_tool_results_survive_store(speaker: tuple[str, str], how: str, t
     assert talk.sent(1) == talk.expected
 
 
-def test_hosted_tool_results_survive_json_and_later_conversation(speaker: tuple[str, str]) -> None:
+def test_hosted_tool_results_are_sent_back_after_json_load(speaker: tuple[str, str]) -> None:
     talk = Talk(*speaker, DONE, DONE)
     with talk.server:
         agent = Looking(model=talk.model, tools=[talk.tool])
@@ -249,7 +251,7 @@ def test_hosted_tool_results_survive_json_and_later_conversation(speaker: tuple[
     assert talk.sent(2) == talk.expected
 
 
-def test_branch_inherits_hosted_tool_and_results(speaker: tuple[str, str]) -> None:
+def test_branch_inherits_hosted_tool_and_its_results(speaker: tuple[str, str]) -> None:
     class Checking(module):
         """Check it."""
 
@@ -266,7 +268,7 @@ def test_branch_inherits_hosted_tool_and_results(speaker: tuple[str, str]) -> No
     assert all(json.dumps(talk.tool) in json.dumps(body["tools"]) for body in talk.server.bodies())
 
 
-def test_user_edit_of_hosted_turn_is_sent(speaker: tuple[str, str]) -> None:
+def test_user_edit_of_message_with_hosted_results_is_sent(speaker: tuple[str, str]) -> None:
     class Editing(Looking):
         def on_step(self, step: Step) -> None:
             turn = next(message for message in self.history if message.get("tool_calls"))
@@ -311,7 +313,7 @@ def test_interrupted_hosted_search_is_not_sent_back(lane: str, litellm_is_loaded
     assert [block["type"] for block in talk.sent(1)] == ["text"]
 
 
-def test_own_server_accepts_any_hosted_tool() -> None:
+def test_custom_server_accepts_any_hosted_tool() -> None:
     with Loopback([DONE] * 2) as server:
         for lane in ("native", "litellm"):
             assert Looking(model=server.openai(lane=lane), tools=[{"type": "browser_search"}])() == "done"
@@ -341,7 +343,7 @@ def test_unsupported_hosted_tool_raises_before_request(model: Any, entry: Json) 
     assert "does not take the tool `web_search` of `Looking`, tools[0]" in str(caught.value)
 
 
-def test_model_object_must_accept_hosted_tool() -> None:
+def test_model_object_that_rejects_hosted_tool_raises_declaration_error() -> None:
     class Mine:
         name = "mine"
 
@@ -360,7 +362,7 @@ def test_model_object_must_accept_hosted_tool() -> None:
         Looking(model=Mine(), tools=[CLAUDES])()
 
 
-def test_changed_model_must_accept_hosted_tool() -> None:
+def test_model_changed_in_step_that_rejects_hosted_tool_raises_declaration_error() -> None:
     class Changing(Looking):
         def on_step(self, step: Step) -> None:
             step.model = {"model": "openai/gpt-4o", "api_key": "k"}
@@ -371,7 +373,7 @@ def test_changed_model_must_accept_hosted_tool() -> None:
     assert len(talk.server.requests) == 1
 
 
-def test_every_model_of_list_must_accept_hosted_tool() -> None:
+def test_takes_tool_is_true_only_for_hosted_tool_of_provider() -> None:
     from acorn.models.port import takes_tool
 
     model = resolve({"model": "anthropic/claude-sonnet-4-5", "api_key": "k"}, "Test")
@@ -409,14 +411,14 @@ def test_invalid_hosted_tool_dict_is_rejected_at_declaration(entry: Any, words: 
     assert words in str(caught.value)
 
 
-def test_secret_in_invalid_hosted_tool_is_hidden() -> None:
+def test_secret_in_invalid_hosted_tool_is_redacted_in_error() -> None:
     with pytest.raises(DeclarationError) as caught:
         Looking(tools=[{"type": 5, "authorization": "sk-secret"}])
     assert "sk-secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_secret_repeated_by_provider_is_hidden(lane: str) -> None:
+def test_secret_repeated_by_provider_is_redacted_in_error(lane: str) -> None:
     entry = {"type": "mcp", "server_label": "shop", "authorization": "zebra-one", "headers": {"X-Odd": "zebra-two"}}
     refusal = Fault(status=400, message=f"This tool is wrong: {entry}")
     with Loopback([refusal]) as server, pytest.raises(ModelError, match="This tool is wrong") as caught:
@@ -425,7 +427,7 @@ def test_secret_repeated_by_provider_is_hidden(lane: str) -> None:
     assert "zebra" not in caught.value.run.to_json()
 
 
-def test_hosted_tool_name_is_reserved() -> None:
+def test_tool_named_like_hosted_tool_raises_tool_conflict_error() -> None:
     def web_search(query: str) -> str:
         """Search."""
         return ""
@@ -438,14 +440,14 @@ def test_hosted_tool_name_is_reserved() -> None:
         Looking(tools=[{"type": "mcp", "server_label": "a", "server_url": "x"}, {"type": "mcp", "server_label": "a"}])
 
 
-def test_equal_hosted_tools_are_one_and_servers_differ_by_label() -> None:
+def test_equal_hosted_tools_are_sent_once_and_mcp_servers_per_label() -> None:
     model = ScriptedModel([DONE])
     servers = [{"type": "mcp", "server_label": label, "server_url": "https://e.org"} for label in ("a", "b")]
     Looking(model=model, tools=[CLAUDES, dict(CLAUDES), *servers])()
     assert model.requests[0].tools[:3] == [CLAUDES, *servers]
 
 
-def test_changed_hosted_tool_dict_is_other_tool() -> None:
+def test_hosted_tool_dict_changed_later_is_sent_changed() -> None:
     entry: Json = dict(CLAUDES)
     model = ScriptedModel([DONE] * 2)
     agent = Looking(model=model, tools=[entry])
@@ -455,7 +457,7 @@ def test_changed_hosted_tool_dict_is_other_tool() -> None:
     assert [request.tools[0]["max_uses"] for request in model.requests] == [3, 9]
 
 
-def test_hook_can_add_and_remove_hosted_tool() -> None:
+def test_hosted_tool_added_and_removed_by_hook_is_sent_accordingly() -> None:
     class Changing(Looking):
         def on_step(self, step: Step) -> None:
             if step.counter == 1:
@@ -470,13 +472,13 @@ def test_hook_can_add_and_remove_hosted_tool() -> None:
     assert [OPENAIS in request.tools for request in model.requests] == [False, True, False]
 
 
-def test_hosted_tool_called_like_function_is_tool_error() -> None:
+def test_hosted_tool_called_as_function_returns_tool_error() -> None:
     model = ScriptedModel([call("web_search", query="x"), DONE])
     Looking(model=model, tools=[CLAUDES])()
     assert "`web_search` is run by the provider" in model.requests[1].messages[-1]["content"]
 
 
-def test_single_turn_with_hosted_tool_is_not_forced() -> None:
+def test_single_turn_with_hosted_tool_is_not_forced_to_finish() -> None:
     class Single(module):
         """You answer."""
 

@@ -57,7 +57,7 @@ class Adder(module):
     max_steps = 2
 
 
-def test_installed_litellm_calls_tools(wire: Wire) -> None:
+def test_installed_litellm_returns_tool_calls(wire: Wire) -> None:
     wire.serve([call("add", left=2, right=3), finish(result=5)])
     assert wire.call(Adder(model=wire.model())) == 5
     assert len(wire.bodies()[0]["tools"]) == 2

@@ -22,11 +22,12 @@ from tools.write_prices import TABLE, prices
 from acorn import ModelError
 from acorn.models.assemble import Assembly
 from acorn.models.failures import forget_rejections
-from acorn.models.port import Model, ModelRequest
+from acorn.models.port import Model
 from acorn.models.providers import prices_of
+from acorn.models.request import ModelRequest
 from acorn.models.resolve import resolve
 from acorn.testing import Reply, call
-from acorn.types import Usage
+from acorn.types import Message, Usage
 
 Json = dict[str, Any]
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
@@ -257,7 +258,7 @@ def lanes(server: Loopback, spoken: str, given: Json) -> tuple[Model, Model]:
 
 
 def request_of(case: Case) -> ModelRequest:
-    messages: list[Json] = json.loads(json.dumps(case.messages))
+    messages: list[Message] = json.loads(json.dumps(case.messages))
     how = {"temperature": 0.7, "max_tokens": 4096, **case.how}
     return ModelRequest(messages, case.tools, **how)
 
@@ -285,7 +286,7 @@ def without_differences(body: Json, known: list[Json]) -> Json:
 
 @pytest.mark.parametrize("spoken", ["openai", "responses", "anthropic"])
 @pytest.mark.parametrize("how", ["whole", "streamed"])
-def test_lane_bodies_equal_litellms(spoken: str, how: str) -> None:
+def test_native_lane_request_bodies_equal_litellm_bodies(spoken: str, how: str) -> None:
     seen: set[str] = set()
     listed: set[str] = set()
     wrong: list[str] = []
@@ -353,7 +354,7 @@ def read(spoken: str, response: Any) -> Json:
 @pytest.mark.parametrize("spoken", ["openai", "responses", "anthropic"])
 @pytest.mark.parametrize("how", ["whole", "streamed"])
 @pytest.mark.parametrize("name", REPLIES)
-def test_lane_reads_response_like_litellm(spoken: str, how: str, name: str) -> None:
+def test_native_lane_parses_responses_like_litellm(spoken: str, how: str, name: str) -> None:
     with Loopback(lambda request: REPLIES[name]) as server:
         found: list[Json] = []
         for model in lanes(server, spoken, {}):
@@ -379,7 +380,7 @@ def test_lane_reads_response_like_litellm(spoken: str, how: str, name: str) -> N
 
 @pytest.mark.parametrize("spoken", ["openai", "responses", "anthropic"])
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 408, 409, 413, 422, 429, 500, 502, 503, 529])
-def test_lane_reports_error_like_litellm(spoken: str, status: int) -> None:
+def test_native_lane_reports_errors_like_litellm(spoken: str, status: int) -> None:
     with Loopback(lambda request: Fault(status=status, message="no way", headers={"Retry-After": "7"})) as server:
         errors: list[ModelError] = []
         for model in lanes(server, spoken, {}):
@@ -411,7 +412,9 @@ def test_lane_reports_error_like_litellm(spoken: str, status: int) -> None:
         ("groq/llama-3.3-70b-versatile", "LiteLLM"),
     ],
 )
-def test_lane_takes_only_known_settings(config: Any, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_native_lane_is_selected_only_for_known_settings(
+    config: Any, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("ACORN_LANE")
     assert f"({expected}" in repr(resolve(config, "Test"))
     monkeypatch.setenv("ACORN_LANE", "litellm")
@@ -419,6 +422,6 @@ def test_lane_takes_only_known_settings(config: Any, expected: str, monkeypatch:
     assert f"({expected if forced else 'LiteLLM'}" in repr(resolve(config, "Test"))
 
 
-def test_lane_prices_equal_litellms() -> None:
+def test_native_lane_price_table_equals_litellm_prices() -> None:
     assert json.loads(TABLE.read_text()) == prices(), "run `make prices`"
     assert prices_of("openai", "no-such-model") is None

@@ -25,7 +25,9 @@ from acorn import DeclarationError, ModelError, module, tool
 from acorn.models.local.download import KNOWN, fetch
 from acorn.models.local.engine import EngineJob
 from acorn.models.local.model import LocalModel
-from acorn.models.port import ModelRequest, Price
+from acorn.models.port import Price
+from acorn.models.request import ModelRequest
+from acorn.types import Message
 
 MODEL = "local/smollm2"
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
@@ -91,7 +93,7 @@ if TORTURE:  # More of the same, and model output takes long.
 
 
 @pytest.mark.parametrize(("text", "sentiment"), SENTENCES)
-def test_local_model_judges_clear_sentiment(text: str, sentiment: str) -> None:
+def test_local_model_classifies_clear_sentiment(text: str, sentiment: str) -> None:
     assert Sentiment()(text=text).sentiment == sentiment
 
 
@@ -115,7 +117,7 @@ class Visit(BaseModel):
     before: list[Visit] = Field(default=[], max_length=1)
 
 
-def test_local_model_fills_nested_schema() -> None:
+def test_local_model_returns_valid_nested_schema() -> None:
     class Reviewer(module):
         """Describe the visit."""
 
@@ -128,7 +130,7 @@ def test_local_model_fills_nested_schema() -> None:
 
 
 @pytest.mark.parametrize("seed", range(SCHEMAS))
-def test_local_model_answers_every_schema_with_valid_object(seed: int) -> None:
+def test_local_model_returns_valid_object_for_random_schemas(seed: int) -> None:
     wanted = schema(random.Random(seed), depth=2)
     reply = LocalModel({"model": MODEL}).complete(asked("Maria is 34.", wanted))
     assert reply.stop_reason == "tool_calls"
@@ -142,7 +144,7 @@ def asked(text: str, *schemas: dict[str, Any], forced: str | None = None, **more
         {"type": "function", "function": {"name": f"tool{index}", "description": "A tool.", "parameters": each}}
         for index, each in enumerate(schemas)
     ]
-    messages = [{"role": "system", "content": "Fill in the form."}, {"role": "user", "content": text}]
+    messages: list[Message] = [{"role": "system", "content": "Fill in the form."}, {"role": "user", "content": text}]
     return ModelRequest(messages, tools, 0.7, more.pop("max_tokens", 1024), forced, **more)
 
 
@@ -150,7 +152,7 @@ NUMBER = {"type": "object", "properties": {"age": {"type": "integer"}}, "require
 WORD = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}}, "required": ["name"]}
 
 
-def test_local_model_calls_one_of_several_tools_with_fitting_arguments() -> None:
+def test_local_model_calls_one_of_several_tools_with_valid_arguments() -> None:
     reply = LocalModel({"model": MODEL}).complete(asked("Maria is 34.", NUMBER, WORD))
     (made,) = reply.tool_calls
     assert made.name in ("tool0", "tool1")
@@ -184,13 +186,13 @@ def test_local_model_finishes_loop_with_tools() -> None:
     assert isinstance(Reporter()(city="Rome").report, str)
 
 
-def test_local_model_without_tools_writes_text() -> None:
+def test_local_model_without_tools_returns_text() -> None:
     reply = LocalModel({"model": MODEL}).complete(asked("Say hello.", max_tokens=10))
     assert reply.content
     assert not reply.tool_calls
 
 
-def test_local_model_counts_tokens_and_costs_nothing() -> None:
+def test_local_model_usage_is_counted_and_cost_is_zero() -> None:
     run = Person().run(text="Tom is 5 years old.")
     assert run.usage.requests == 1
     assert run.usage.input_tokens > 20
@@ -200,7 +202,7 @@ def test_local_model_counts_tokens_and_costs_nothing() -> None:
     assert LocalModel({"model": MODEL}).price() == Price(0, 0)
 
 
-def test_local_model_reports_cut_off_response() -> None:
+def test_local_model_cut_off_response_has_stop_reason_length() -> None:
     reply = LocalModel({"model": MODEL}).complete(asked("Maria is 34.", WORD, max_tokens=3))
     assert reply.stop_reason == "length"
 
@@ -221,7 +223,7 @@ def test_local_model_default_temperature_is_zero() -> None:
 
 
 @pytest.mark.parametrize("schemas", [(WORD,), (NUMBER, WORD)])
-def test_local_model_stream_pieces_join_to_whole(schemas: tuple[dict[str, Any], ...]) -> None:
+def test_local_model_stream_deltas_join_to_whole_response(schemas: tuple[dict[str, Any], ...]) -> None:
     model = LocalModel({"model": MODEL})
     deltas = list(model.stream(asked("Maria is 34.", *schemas)))
     calls = [call for delta in deltas for call in delta.calls]
@@ -240,7 +242,7 @@ def test_local_model_streams_partial_outputs() -> None:
     assert chunks[-1].result == Person()(text="Maria Lopez is 34 years old.")
 
 
-def test_leaving_local_stream_stops_generation() -> None:
+def test_leaving_local_stream_early_stops_generation() -> None:
     model = LocalModel({"model": MODEL})
     stream = model.stream(asked("Count without end.", ENDLESS, max_tokens=8000))
     for _ in range(5):
@@ -252,7 +254,7 @@ def test_leaving_local_stream_stops_generation() -> None:
 # Concurrency
 
 
-def test_local_model_serves_eight_threads() -> None:
+def test_local_model_called_in_eight_threads_returns_each_answer() -> None:
     ages: dict[int, int] = {}
 
     def ask(age: int) -> None:
@@ -266,7 +268,7 @@ def test_local_model_serves_eight_threads() -> None:
     assert ages == {age: age for age in range(30, 38)}
 
 
-def test_local_async_calls_leave_event_loop_free() -> None:
+def test_local_async_calls_do_not_block_event_loop() -> None:
     async def main() -> tuple[list[int], int]:
         ticks = 0
 
@@ -286,7 +288,7 @@ def test_local_async_calls_leave_event_loop_free() -> None:
     assert ticks > 10
 
 
-def test_cancelled_local_call_frees_engine() -> None:
+def test_cancelled_local_call_releases_engine() -> None:
     async def main() -> int:
         writing = asyncio.create_task(Essay().acall(topic="Paris"))
         await asyncio.sleep(0.5)
@@ -299,14 +301,14 @@ def test_cancelled_local_call_frees_engine() -> None:
     assert asyncio.run(main()) == 34
 
 
-def test_local_model_reports_missing_time() -> None:
+def test_local_model_without_remaining_time_raises_model_error() -> None:
     request = asked("Paris", WORD, timeout=0.001)
     with pytest.raises(ModelError, match="did not answer in"):
         LocalModel({"model": MODEL}).complete(request)
 
 
 @pytest.mark.parametrize("left", [None, 30])
-def test_local_model_respects_timeout(left: float | None) -> None:
+def test_local_model_after_timeout_raises_model_error(left: float | None) -> None:
     model = LocalModel({"model": MODEL, "timeout": 0.001})
     with pytest.raises(ModelError, match=r"0\.0 s") as caught:
         model.complete(asked("Paris", WORD, timeout=left))
@@ -330,7 +332,7 @@ class Watched(EngineJob):
         self._is_stopped = value
 
 
-def test_abandoned_local_prompt_frees_engine() -> None:
+def test_abandoned_local_prompt_releases_engine() -> None:
     pieces: SimpleQueue[Any] = SimpleQueue()
     body = {"messages": [{"role": "user", "content": "hello " * 6000}], "stream": True, "return_progress": True}
     job = Watched(body, pieces.put)
@@ -343,7 +345,7 @@ def test_abandoned_local_prompt_frees_engine() -> None:
     assert LocalModel({"model": MODEL}).complete(asked("Tom", NUMBER)).tool_calls
 
 
-def test_large_local_schema_leaves_event_loop_free() -> None:
+def test_large_local_schema_does_not_block_event_loop() -> None:
     names = [f"N{number}" for number in range(60)]
     everything = {"anyOf": [{"$ref": f"#/$defs/{name}"} for name in names] + [{"type": "null"}]}
     node = {"type": "object", "properties": dict.fromkeys("abcdefgh", everything)}
@@ -366,7 +368,7 @@ class Branch(RootModel[str | list["Branch"]]):
     pass
 
 
-def test_local_model_answers_recursive_type() -> None:
+def test_local_model_returns_valid_recursive_type() -> None:
     class Grower(module):
         """Draw a tree."""
 
@@ -381,7 +383,7 @@ def test_local_model_answers_recursive_type() -> None:
 # The engine's port
 
 
-def test_local_engine_server_port_is_protected() -> None:
+def test_local_engine_server_rejects_requests_without_key() -> None:
     Person()(text="Tom is 5.")
     address = urlsplit(LocalModel({"model": MODEL}).engine.address)
     assert address.hostname == "127.0.0.1"
@@ -406,7 +408,7 @@ def failing(model: Any, text: str = "Tom is 5.") -> ModelError:
     return caught.value
 
 
-def test_too_long_local_prompt_says_length_and_fix() -> None:
+def test_too_long_local_prompt_error_contains_length_and_fix() -> None:
     for model, words in (
         (MODEL, ("at most 6000 characters", "the tools have 54", "'max_prompt': 54")),
         ({"model": MODEL, "max_prompt": 10**6}, ("8192", "n_ctx")),
@@ -432,7 +434,7 @@ def test_local_prompt_length_includes_history_and_tools() -> None:
 
 
 @pytest.mark.parametrize("schema", [{"type": "object", "properties": 5}, {"type": "object", "default": object()}])
-def test_local_model_reports_invalid_schema(schema: dict[str, Any]) -> None:
+def test_local_model_with_invalid_schema_raises_model_error(schema: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match="cannot call the tools tool0: "):
         LocalModel({"model": MODEL}).complete(asked("Tom", schema))
 
@@ -445,7 +447,7 @@ def test_local_model_does_not_copy_long_text_endlessly() -> None:
     assert len(Person()(text=text * 3).name) < 200
 
 
-def test_missing_local_weights_name_pull_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_local_weights_error_contains_pull_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_HOME", str(tmp_path))
     assert "`acorn pull`" in str(failing(MODEL))
     part = KNOWN["smollm2"].path
@@ -454,7 +456,7 @@ def test_missing_local_weights_name_pull_command(tmp_path: Path, monkeypatch: py
     assert "incomplete" in str(failing(MODEL))
 
 
-def test_missing_and_broken_local_files_are_distinguished(tmp_path: Path, weights: Path) -> None:
+def test_missing_and_broken_local_files_raise_different_errors(tmp_path: Path, weights: Path) -> None:
     missing, text, cut = (tmp_path / f"{name}.gguf" for name in ("missing", "text", "cut"))
     text.write_text("hello")
     cut.write_bytes(weights.read_bytes()[:3_000_000])
@@ -464,7 +466,9 @@ def test_missing_and_broken_local_files_are_distinguished(tmp_path: Path, weight
     assert "could not be loaded" in str(failing({"model": f"local/{cut}"}))
 
 
-def test_local_path_is_same_model(tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_path_to_known_weights_shares_engine(
+    tmp_path: Path, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     link = tmp_path / "mine.gguf"
     link.symlink_to(weights)
     monkeypatch.chdir(tmp_path)
@@ -494,7 +498,7 @@ def test_wrong_local_declaration_raises_before_load(model: Any, word: str) -> No
     assert "secret-1" not in str(caught.value)
 
 
-def test_loaded_local_file_keeps_its_settings() -> None:
+def test_loaded_local_file_with_other_settings_raises() -> None:
     Person()(text="Tom is 5.")
     assert "n_ctx" in str(failing({"model": MODEL, "n_ctx": 100}))
 
@@ -539,12 +543,12 @@ def process(script: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_local_model_is_silent_and_ends_with_process() -> None:
+def test_local_model_prints_nothing_and_exits_with_process() -> None:
     done = process("assert ask() == 34")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_process_ending_during_local_response_exits_cleanly() -> None:
+def test_process_that_exits_during_local_response_exits_with_0() -> None:
     done = process(
         """
 def write():
@@ -562,7 +566,7 @@ for _ in range(3):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_process_ending_during_local_prompt_does_not_wait() -> None:
+def test_process_that_exits_during_local_prompt_does_not_wait() -> None:
     done = process(
         """
 import time
@@ -583,7 +587,7 @@ time.sleep(1)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_forked_child_of_local_engine_gets_error() -> None:
+def test_forked_child_process_with_loaded_local_engine_raises() -> None:
     done = process(
         """
 import warnings
@@ -605,7 +609,7 @@ assert ask() == 34
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_forked_child_can_load_local_model_first() -> None:
+def test_forked_child_process_loads_local_model() -> None:
     done = process(
         """
 import warnings
@@ -619,7 +623,7 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 34
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_local_model_without_extra_names_it() -> None:
+def test_local_model_without_extra_raises_error_with_install_command() -> None:
     done = process(
         """
 sys.modules["xllamacpp"] = None

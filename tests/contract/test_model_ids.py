@@ -59,13 +59,13 @@ def test_similar_ids_are_suggested_with_provider(wrong: str, near: str) -> None:
     assert near in unknown_model_message(wrong)
 
 
-def test_unknown_provider_is_reported_separately() -> None:
+def test_unknown_provider_is_reported_with_suggestion() -> None:
     words = unknown_model_message("opnai/gpt-4o")
     assert words.startswith("`opnai/gpt-4o` names a provider that LiteLLM does not know.")
     assert "`openai/gpt-4o`" in words
 
 
-def test_unlike_id_gets_no_suggestion() -> None:
+def test_dissimilar_id_gets_no_suggestion() -> None:
     assert "Did you mean" not in unknown_model_message("zzzzqqqq")
 
 
@@ -80,7 +80,7 @@ def test_bare_ids_known_to_litellm_are_accepted() -> None:
     "config",
     [{"api_base": "http://localhost:1"}, {"base_url": "http://localhost:1"}, {"custom_llm_provider": "openai"}],
 )
-def test_id_with_address_is_not_checked(config: dict[str, str]) -> None:
+def test_id_with_custom_address_is_not_checked(config: dict[str, str]) -> None:
     assert is_unknown("home-made", {})
     assert not is_unknown("home-made", config)
 
@@ -89,14 +89,14 @@ class Agent(module[None, str]):
     """Answer."""
 
 
-def test_bare_ids_known_to_litellm_work(wire: Wire) -> None:
+def test_bare_ids_known_to_litellm_return_output(wire: Wire) -> None:
     wire.serve([finish(result="x")])
     bare = wire.either(openai="gpt-4o", anthropic="claude-sonnet-4-5")
     assert wire.run(Agent(model={**wire.model(), "model": bare})).output == "x"
 
 
 @pytest.mark.parametrize("name", ["gpt4", "deepseek-chat"])
-def test_loaded_litellm_is_asked_and_message_is_acorns(gpt: Wire, name: str) -> None:
+def test_unknown_id_with_loaded_litellm_raises_error_of_acorn(gpt: Wire, name: str) -> None:
     with pytest.raises(ModelError) as caught:
         gpt.run(Agent(model=name))
     assert str(caught.value).startswith(

@@ -86,7 +86,7 @@ def root_of(spans: list[Span]) -> Span:
 
 
 @pytest.mark.parametrize("content", ["", "content"])
-def test_resumed_run_is_second_trace_with_link(collector: Collector, tmp_path: Path, content: str) -> None:
+def test_resumed_run_has_second_trace_with_link_to_first(collector: Collector, tmp_path: Path, content: str) -> None:
     store = str(tmp_path / "runs.db")
     begun = program(collector, store, "begin", ACORN_TELEMETRY=content)
     assert begun.returncode == 0, begun.stderr
@@ -116,7 +116,7 @@ def test_resumed_run_is_second_trace_with_link(collector: Collector, tmp_path: P
     assert [span.name for span in second] == ["chat scripted", "invoke_agent Clerk"]
 
 
-def test_run_of_dead_process_is_linked_to_sent_trace(collector: Collector, tmp_path: Path) -> None:
+def test_resumed_run_of_dead_process_has_link_to_sent_trace(collector: Collector, tmp_path: Path) -> None:
     store = str(tmp_path / "runs.db")
     assert program(collector, store, "crash").returncode == 3
     (chat,) = collector.take()
@@ -150,7 +150,7 @@ print([name for name in sys.modules if name.startswith(("opentelemetry", "acorn.
 
 
 @pytest.mark.parametrize("is_absent", [True, False])
-def test_telemetry_is_not_loaded_without_setup(is_absent: bool) -> None:
+def test_telemetry_is_not_imported_without_setup(is_absent: bool) -> None:
     source = SCRIPT.format(is_absent=is_absent)
     done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
     assert done.stdout.split("\n")[:2] == ["said", "[]"], done.stderr

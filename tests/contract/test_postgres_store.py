@@ -66,7 +66,7 @@ def test_concurrent_first_users_create_tables_once(postgres: str) -> None:
         store.close()
 
 
-def test_concurrently_starting_processes_do_not_collide(postgres: str) -> None:
+def test_concurrently_starting_processes_create_runs_without_conflict(postgres: str) -> None:
     script = "import sys; from tests.commits import begin; from acorn.stores import PostgresStore\n"
     script += "begin(PostgresStore(sys.argv[1]), sys.argv[2])"
     places = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
@@ -79,7 +79,7 @@ def test_concurrently_starting_processes_do_not_collide(postgres: str) -> None:
         assert len(store.list()) == 3
 
 
-def test_newer_schema_version_is_rejected_unchanged(store: PostgresStore, postgres: str) -> None:
+def test_newer_schema_version_is_rejected_without_changes(store: PostgresStore, postgres: str) -> None:
     store.list()
     ask(postgres, "UPDATE acorn.meta SET version = 99")
     with closing(PostgresStore(postgres)) as older:
@@ -91,7 +91,7 @@ def test_newer_schema_version_is_rejected_unchanged(store: PostgresStore, postgr
     assert ask(postgres, "SELECT count(*) FROM acorn.runs") == [(0,)]
 
 
-def test_foreign_schema_is_rejected_unchanged(postgres: str) -> None:
+def test_schema_of_other_application_is_rejected_without_changes(postgres: str) -> None:
     ask(postgres, "CREATE SCHEMA acorn")
     ask(postgres, "CREATE TABLE acorn.trees (name text)")
     with (
@@ -102,13 +102,13 @@ def test_foreign_schema_is_rejected_unchanged(postgres: str) -> None:
     assert ask(postgres, "SELECT tablename FROM pg_tables WHERE schemaname = 'acorn'") == [("trees",)]
 
 
-def test_prepared_empty_schema_is_used(postgres: str) -> None:
+def test_existing_empty_schema_is_used(postgres: str) -> None:
     ask(postgres, "CREATE SCHEMA acorn")
     with closing(PostgresStore(postgres)) as store:
         begin(store, "r")
 
 
-def test_prepare_with_failing_statement_leaves_nothing(postgres: str) -> None:
+def test_prepare_with_failing_statement_creates_no_schema(postgres: str) -> None:
     with (
         psycopg.connect(postgres, autocommit=True, cursor_factory=psycopg.RawCursor) as connection,
         pytest.raises(psycopg.Error, match="NONSENSE"),
@@ -120,7 +120,7 @@ def test_prepare_with_failing_statement_leaves_nothing(postgres: str) -> None:
 # Opening
 
 
-def test_url_opens_same_store_each_time(postgres: str) -> None:
+def test_url_opened_twice_returns_one_store(postgres: str) -> None:
     store = open_store(postgres, "a test")
     assert isinstance(store, PostgresStore)
     assert open_store(postgres, "a test") is store
@@ -138,7 +138,7 @@ def refusal(url: str) -> str:
         return str(writing.value)
 
 
-def test_unopenable_database_is_reported_without_password(postgres_server: str, postgres: str) -> None:
+def test_unreachable_database_raises_error_without_password(postgres_server: str, postgres: str) -> None:
     with socket_that_refuses() as port:
         told = refusal(f"postgresql://me:geheim@127.0.0.1:{port}/x")
     assert "Cannot connect to" in told
@@ -176,7 +176,7 @@ def another_user(postgres: str) -> Iterator[tuple[str, str]]:
         ask(postgres, f"DROP ROLE {role}")
 
 
-def test_user_without_write_permission_is_reported(postgres: str, store: PostgresStore) -> None:
+def test_user_without_write_permission_raises_store_error(postgres: str, store: PostgresStore) -> None:
     begin(store, "r")
     with another_user(postgres) as (role, login):
         ask(postgres, f"GRANT USAGE ON SCHEMA acorn TO {role}")
@@ -207,14 +207,14 @@ def test_user_without_create_permission_uses_existing_schema(postgres: str) -> N
         ("postgresql://me:geheim@a:1,b:2/db", "postgresql://me@a:1,b:2/db"),
     ],
 )
-def test_store_name_has_no_password(url: str, name: str) -> None:
+def test_store_name_and_repr_contain_no_password(url: str, name: str) -> None:
     with closing(PostgresStore(url)) as store:
         assert store.name == name
         assert repr(store) == f"PostgresStore({name!r})"
 
 
 @pytest.mark.parametrize("url", ["me:ge@heim@host/db", "me:ge/heim@host/db", "me:ge?heim@host/db", "host/db?ge=heim"])
-def test_invalid_url_is_rejected_without_its_parts(url: str) -> None:
+def test_invalid_url_is_rejected_without_password_in_error(url: str) -> None:
     with pytest.raises(
         DeclarationError, match=r"is not the URL of a PostgreSQL database. Use the form 'postgresql://user"
     ) as caught:
@@ -224,7 +224,7 @@ def test_invalid_url_is_rejected_without_its_parts(url: str) -> None:
     assert caught.value.__cause__ is None
 
 
-def test_missing_psycopg_names_extra(tmp_path: Path) -> None:
+def test_missing_psycopg_raises_error_with_install_command(tmp_path: Path) -> None:
     (tmp_path / "psycopg.py").write_text("raise ImportError('not installed')")
     script = "from acorn.stores.open import open_store\ntry: open_store('postgresql://me:geheim@h/db', '`store`')\n"
     script += "except Exception as error: print(type(error).__name__, error)"
@@ -255,7 +255,7 @@ def test_connection_cut_between_commits_is_reopened(store: PostgresStore, postgr
         assert len(store.read("r")[0].entries) == since + 1
 
 
-def test_connections_cut_during_commits_lose_and_repeat_nothing(store: PostgresStore, postgres: str) -> None:
+def test_connections_cut_during_commits_lose_and_repeat_no_entries(store: PostgresStore, postgres: str) -> None:
     steps = 300 if TORTURE else 60
     done: list[int] = []
 
@@ -305,7 +305,9 @@ ACTS: dict[str, Callable[[PostgresStore], object]] = {
 @pytest.mark.skipif(NAMED is not None, reason="the proxy is for a server without encryption")
 @pytest.mark.parametrize("side", ["before", "behind"])
 @pytest.mark.parametrize("what", ACTS)
-def test_commit_with_lost_reply_is_resolved(postgres: str, proxy: CuttingProxy, what: str, side: str) -> None:
+def test_commit_with_lost_reply_is_written_exactly_once(
+    postgres: str, proxy: CuttingProxy, what: str, side: str
+) -> None:
     with closing(PostgresStore(with_port(postgres, proxy.port))) as store:
         begin(store, "r")
         begin(store, "w")
@@ -327,7 +329,7 @@ def test_commit_with_lost_reply_is_resolved(postgres: str, proxy: CuttingProxy, 
             go_on(store, "r", go_on_from)
 
 
-def test_process_frozen_in_transaction_blocks_no_one(
+def test_process_frozen_in_transaction_does_not_block_commits(
     store: PostgresStore, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACORN_LEASE", "2")
@@ -341,7 +343,7 @@ def test_process_frozen_in_transaction_blocks_no_one(
     assert list(store.read("r")[0].entries) == ["0", "1"]
 
 
-def test_rows_locked_by_administrator_are_left(
+def test_commit_waits_for_rows_locked_by_administrator(
     store: PostgresStore, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACORN_LEASE", "0.1")
@@ -355,7 +357,7 @@ def test_rows_locked_by_administrator_are_left(
     thread.join()
 
 
-def test_restarting_server_is_awaited() -> None:
+def test_commits_during_server_restart_are_retried() -> None:
     if NAMED is not None:
         pytest.skip("only a server of its own can be ended")
     server = OwnServer()
@@ -387,7 +389,7 @@ def test_restarting_server_is_awaited() -> None:
 # Notifications
 
 
-def test_follower_receives_commits_of_others(store: PostgresStore, postgres: str) -> None:
+def test_follower_receives_commits_of_other_stores(store: PostgresStore, postgres: str) -> None:
     begin(store, "r")
     with closing(PostgresStore(postgres)) as other, closing(other.watch("r")) as watch:
         watch.wait(PATIENCE)  # The first message only says that it listens.
@@ -404,7 +406,7 @@ def listeners(url: str) -> list[Any]:
     return ask(url, "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'")
 
 
-def test_follow_ends_with_run(store: PostgresStore) -> None:
+def test_follow_ends_when_run_ends(store: PostgresStore) -> None:
     begin(store, "r")
     seen: list[Any] = []
 
@@ -424,7 +426,7 @@ def test_follow_ends_with_run(store: PostgresStore) -> None:
     assert acorn.runs(store).list()[0].status == "done"
 
 
-def test_cancel_request_reaches_driver_before_next_heartbeat(
+def test_cancel_request_is_delivered_before_next_heartbeat(
     store: PostgresStore, postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ACORN_LEASE", str(100 * PATIENCE))
@@ -455,7 +457,7 @@ def test_listener_reconnects_after_lost_connection(store: PostgresStore, postgre
     hush()
 
 
-def test_store_closed_while_listening_starts_is_closed(store: PostgresStore) -> None:
+def test_store_closed_while_listener_starts_stays_closed(store: PostgresStore) -> None:
     for _ in range(40):
         hushes = [store.on_cancel_request(this_process(), lambda: None)]
         closing_down = threading.Thread(target=store.close, daemon=True)

@@ -18,10 +18,10 @@ from tests.loopback import EVENTS, Fault, Loopback, Request, anthropic_stream
 from tests.loopback_gemini import gemini, gemini_answer, gemini_answers, signature
 
 from acorn import ModelError, Run, Step, module, tool
-from acorn.models.port import ModelRequest
-from acorn.models.request_body import SentMessages, SentPart
+from acorn.models.request import ModelRequest, SentMessages, SentPart
 from acorn.models.resolve import resolve
 from acorn.testing import Reply, call, finish
+from acorn.types import Message
 
 Json = dict[str, Any]
 SEALED = "reasoning.encrypted_content"
@@ -99,12 +99,12 @@ def talk(speaker: tuple[str, str]) -> Iterator[Talk]:
         yield made
 
 
-def test_reasoning_survives_loop(talk: Talk, how: str) -> None:
+def test_reasoning_is_sent_back_in_tool_loop(talk: Talk, how: str) -> None:
     assert run(Looking(model=talk.model), how) == "done"
     assert [talk.sent(at) for at in range(3)] == [[], talk.expected(1), talk.expected(1, 2)]
 
 
-def test_reasoning_survives_store(talk: Talk, tmp_path: Path, how: str) -> None:
+def test_reasoning_is_sent_back_after_resume_from_store(talk: Talk, tmp_path: Path, how: str) -> None:
     """Pause the run after the first call, and resume it in another instance from the file."""
 
     @tool(approval=True)
@@ -127,7 +127,7 @@ def test_reasoning_survives_store(talk: Talk, tmp_path: Path, how: str) -> None:
     assert [talk.sent(at) for at in range(3)] == [[], talk.expected(1), talk.expected(1, 2)]
 
 
-def test_reasoning_survives_json_record(speaker: tuple[str, str]) -> None:
+def test_reasoning_is_sent_back_after_json_load(speaker: tuple[str, str]) -> None:
     """Read the record and use it as the start of another conversation."""
     talk = Talk(*speaker, [FIRST, DONE, SECOND, DONE])
     with talk.server:
@@ -139,7 +139,7 @@ def test_reasoning_survives_json_record(speaker: tuple[str, str]) -> None:
     assert [talk.sent(at) for at in (2, 3)] == [talk.expected(*before), talk.expected(*before, 3)]
 
 
-def test_reasoning_survives_branches(speaker: tuple[str, str]) -> None:
+def test_reasoning_is_sent_back_in_branches(speaker: tuple[str, str]) -> None:
     class Checking(module):
         """Check it."""
 
@@ -158,18 +158,18 @@ def test_reasoning_survives_branches(speaker: tuple[str, str]) -> None:
     assert behind == talk.expected(1, 2)
 
 
-def test_reasoning_survives_edited_history(talk: Talk, how: str) -> None:
+def test_reasoning_is_sent_back_after_history_edits(talk: Talk, how: str) -> None:
     class Editing(Looking):
         def on_step(self, step: Step) -> None:
             self.history.append({"role": "user", "content": "Be quick."})
-            self.history[:] = [dict(message) for message in self.history]  # Copies, which work as well.
+            self.history[:] = [message.copy() for message in self.history]  # Copies, which work as well.
             self.history[1]["content"] = "<input>another</input>"
 
     assert run(Editing(model=talk.model), how) == "done"
     assert [talk.sent(at) for at in range(3)] == [[], talk.expected(1), talk.expected(1, 2)]
 
 
-def test_reasoning_of_removed_turn_is_removed(talk: Talk) -> None:
+def test_reasoning_of_removed_message_is_not_sent_back(talk: Talk) -> None:
     class Forgetting(Looking):
         def on_step(self, step: Step) -> None:
             if step.counter == 2:
@@ -180,7 +180,7 @@ def test_reasoning_of_removed_turn_is_removed(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_hidden_reasoning_survives_stream_in_place(lane: str, litellm_is_loaded: None) -> None:
+def test_redacted_reasoning_of_stream_is_sent_back_in_order(lane: str, litellm_is_loaded: None) -> None:
     """Check that data hidden by Anthropic is sent back unchanged."""
     hidden = {"type": "redacted_thinking", "data": "opaque"}
     stream = anthropic_stream(FIRST, {"model": "claude"}, 1, 8).decode().split("\n\n")
@@ -220,7 +220,7 @@ def answered(blocks: list[Json]) -> Json:
     return {"type": "message", "role": "assistant", "content": blocks, "stop_reason": "tool_use", "usage": {}}
 
 
-def test_reasoning_between_text_and_call_returns_in_place(how: str) -> None:
+def test_reasoning_between_text_and_call_is_sent_back_in_order(how: str) -> None:
     """Check the order of signed blocks: Anthropic refuses a turn whose signed blocks were moved."""
     blocks = [signed(1), SAID, signed(2), USE]
     events = "".join(f"data: {json.dumps(event)}\n\n" for event in as_events(blocks))
@@ -236,7 +236,7 @@ def test_reasoning_between_text_and_call_returns_in_place(how: str) -> None:
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_reasoning_of_removed_call_is_not_last_of_turn(lane: str, litellm_is_loaded: None) -> None:
+def test_reasoning_of_removed_call_is_not_sent_as_last_block(lane: str, litellm_is_loaded: None) -> None:
     class Removing(Looking):
         def on_step(self, step: Step) -> None:
             del self.history[-1]["tool_calls"]
@@ -259,7 +259,7 @@ OTHERS: list[tuple[str, Json, bool]] = [
 
 
 @pytest.mark.parametrize(("name", "keys", "reads"), OTHERS, ids=[name for name, _, _ in OTHERS])
-def test_signed_claude_reasoning_goes_only_to_claude(
+def test_signed_claude_reasoning_is_sent_only_to_claude(
     name: str, keys: Json, reads: bool, litellm_is_loaded: None
 ) -> None:
     class Changing(Looking):
@@ -296,7 +296,7 @@ def test_unsigned_gemini_reasoning_is_not_sent_to_claude(how: str, litellm_is_lo
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_gemini_id_signature_is_sent_to_no_other(lane: str, litellm_is_loaded: None) -> None:
+def test_gemini_signature_in_call_id_is_sent_only_to_gemini(lane: str, litellm_is_loaded: None) -> None:
     class Changing(Looking):
         def on_step(self, step: Step) -> None:
             step.model = other.anthropic(lane=lane) if step.counter == 1 else gemini(first)
@@ -328,7 +328,7 @@ def test_fallback_from_gemini_sends_no_signature(litellm_is_loaded: None) -> Non
 
 
 SIGNED = f"call_1__thought__{signature(1)}"
-CALLED: list[Json] = [
+CALLED: list[Message] = [
     {"role": "user", "content": "Look."},
     {
         "role": "assistant",
@@ -340,7 +340,7 @@ CALLED: list[Json] = [
 
 
 @pytest.mark.parametrize("model", ["openai/gpt-4o", "openai/responses/gpt-4o"])
-def test_openai_gets_valid_ids_and_other_server_its_own(model: str) -> None:
+def test_call_ids_are_shortened_for_openai_and_unchanged_for_custom_server(model: str) -> None:
     def sent(**config: Any) -> Json:
         made: Any = resolve({"model": model, "api_key": "k", **config}, "Looking")
         conversation = SentMessages()

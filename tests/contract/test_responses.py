@@ -12,8 +12,9 @@ from tests.loopback_responses import responses_stream
 
 from acorn import ModelError, Step, module, tool
 from acorn.models.lanes.openai_responses import OpenAIResponses
-from acorn.models.port import ModelRequest
+from acorn.models.request import ModelRequest
 from acorn.testing import Reply, call, finish
+from acorn.types import Message
 
 Json = dict[str, Any]
 DONE = finish(result="done")
@@ -87,7 +88,7 @@ def test_encrypted_reasoning_is_sent_back_throughout_tool_loop(how: str) -> None
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_litellm_lane_keeps_encrypted_reasoning_on_request(how: str, lane: str) -> None:
+def test_encrypted_reasoning_on_litellm_lane_is_sent_back_if_requested(how: str, lane: str) -> None:
     script = [Reply(reasoning="Hm.") & call("look", place="here"), DONE]
     with Loopback(script) as server:
         model = server.responses("gpt-5", lane=lane, store=False, include=[SEALED])
@@ -95,7 +96,7 @@ def test_litellm_lane_keeps_encrypted_reasoning_on_request(how: str, lane: str) 
     assert [item for item in server.bodies()[1]["input"] if item["type"] == "reasoning"] == [thought(1, "Hm.")]
 
 
-def test_each_reasoning_item_is_sent_back_in_place() -> None:
+def test_reasoning_items_are_sent_back_in_original_order() -> None:
     items = [
         *(thought(1, "a"), {"type": "message", "content": [{"type": "output_text", "text": "Well."}]}),
         *(thought(2, "b"), called("x", "here"), called("y", "there"), thought(3, "c"), called("z", "where")),
@@ -107,7 +108,7 @@ def test_each_reasoning_item_is_sent_back_in_place() -> None:
     assert "before" not in json.dumps(server.bodies()[1]["input"])
 
 
-def test_unreadable_reasoning_item_is_not_sent() -> None:
+def test_reasoning_item_without_encrypted_content_is_not_sent() -> None:
     unsealed = {key: value for key, value in thought(1, "a").items() if key != "encrypted_content"}
     with Loopback([whole(unsealed, called("x", "here")), DONE] * 2) as server:
         Looking(model=server.responses("gpt-5"))()
@@ -119,7 +120,7 @@ def test_unreadable_reasoning_item_is_not_sent() -> None:
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
 @pytest.mark.parametrize("spoken", ["openai", "anthropic"])
-def test_reasoning_items_are_left_out_for_other_provider(spoken: str, lane: str) -> None:
+def test_reasoning_items_are_not_sent_to_other_provider(spoken: str, lane: str) -> None:
     class Changing(Looking):
         def on_step(self, step: Step) -> None:
             step.model = getattr(server, spoken)(lane=lane)
@@ -133,7 +134,7 @@ def test_reasoning_items_are_left_out_for_other_provider(spoken: str, lane: str)
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_reasoning_items_are_left_out_for_model_without_reasoning(lane: str, litellm_is_loaded: None) -> None:
+def test_reasoning_items_are_not_sent_to_model_without_reasoning(lane: str, litellm_is_loaded: None) -> None:
     """Skip OpenAI, which refuses these settings."""
     reply = Reply(reasoning="Hm.") & call("look", place="here")
 
@@ -150,7 +151,7 @@ def test_reasoning_items_are_left_out_for_model_without_reasoning(lane: str, lit
     ]
 
 
-def test_reasoning_summary_paragraphs_stay_separate() -> None:
+def test_reasoning_summary_paragraphs_are_separated_by_blank_line() -> None:
     parts = [{"type": "summary_text", "text": text} for text in ("First.", "Second.")]
     long = {**thought(1, ""), "summary": parts}
     seen: list[str | None] = []
@@ -176,12 +177,12 @@ def test_reasoning_summary_paragraphs_stay_separate() -> None:
 # Responses
 
 
-def test_responses_refusal_is_model_error_with_text(how: str) -> None:
+def test_responses_refusal_raises_model_error_with_text(how: str) -> None:
     with Loopback([Reply(refusal="I would rather not.")]) as server, pytest.raises(ModelError, match="I would rather"):
         run(Looking(model=server.responses()), how)
 
 
-def test_repeating_response_ids_are_not_used() -> None:
+def test_repeated_call_ids_of_responses_are_replaced_by_item_ids() -> None:
     made = [{**called("call_0", "here"), "id": f"fc_{number}"} for number in range(2)]
     with Loopback([whole(made[0]), whole(made[1]), DONE]) as server:
         assert Looking(model=server.responses())() == "done"
@@ -189,7 +190,7 @@ def test_repeating_response_ids_are_not_used() -> None:
     assert ids == ["fc_0", "fc_0", "fc_1", "fc_1"]
 
 
-def test_responses_whole_and_streamed_read_equal() -> None:
+def test_responses_stream_variants_give_equal_result() -> None:
     """Return variants of a stream: some servers send no deltas, and some send no items at the end."""
     made = {**called("x", "here"), "arguments": '{"result": "done"}', "name": "__finish__"}
     said = {"type": "message", "content": [{"type": "output_text", "text": "Well."}]}
@@ -218,7 +219,7 @@ FAILURES: dict[str, tuple[Json, int]] = {
 
 @pytest.mark.parametrize("case", FAILURES)
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_responses_stream_error_is_retried_by_its_code(case: str, way: str) -> None:
+def test_responses_stream_error_is_retried_according_to_error_code(case: str, way: str) -> None:
     event, status = FAILURES[case]
     how = "streamed" if way == "sync" else "streamed, async"
     created = {"type": "response.created", "response": {}}
@@ -230,7 +231,7 @@ def test_responses_stream_error_is_retried_by_its_code(case: str, way: str) -> N
     assert (caught.value.status, len(server.requests)) == (status, 1 if status == 400 else 2)
 
 
-def test_failed_response_is_reported() -> None:
+def test_failed_response_is_retried_and_cancelled_response_raises() -> None:
     error = {"code": "server_error", "message": "busy"}
     with Loopback([whole(status="failed", error=error), DONE]) as server:
         assert Looking(model=server.responses(num_retries=1))() == "done"
@@ -238,7 +239,7 @@ def test_failed_response_is_reported() -> None:
         Looking(model=server.responses(num_retries=0))()
 
 
-def test_interrupted_responses_stream_is_reported() -> None:
+def test_interrupted_responses_stream_raises_model_error() -> None:
     events = responses_stream(DONE, {}, 1, 8).split(b"\n\n")
     cut = Fault(body=b"\n\n".join(events[:-2]) + b"\n\n", content_type=EVENTS)
     with Loopback([cut]) as server, pytest.raises(ModelError, match="ended before the response was complete"):
@@ -248,14 +249,14 @@ def test_interrupted_responses_stream_is_reported() -> None:
 # Settings
 
 
-def test_refused_max_tokens_set_by_user_is_named() -> None:
+def test_rejected_max_tokens_of_user_raises_error_with_setting_name() -> None:
     words = "Invalid 'max_output_tokens': integer below minimum value. Expected a value >= 16, but got 5 instead."
     with Loopback([Fault(status=400, message=words)]) as server, pytest.raises(ModelError) as caught:
         Looking(model=server.responses(), max_tokens=5)()
     assert "The model does not support the `max_tokens` that was set" in str(caught.value)
 
 
-def test_refused_default_max_tokens_is_left_out() -> None:
+def test_rejected_default_max_tokens_is_omitted_in_later_requests() -> None:
     words = "Unsupported parameter: 'max_output_tokens' is not supported with this model."
     with Loopback([Fault(status=400, message=words), DONE, DONE]) as server:
         agent = Looking(model=server.responses(num_retries=0))
@@ -263,7 +264,7 @@ def test_refused_default_max_tokens_is_left_out() -> None:
     assert ["max_output_tokens" in body for body in server.bodies()] == [True, False, False]
 
 
-def test_conversation_with_system_only_is_input() -> None:
+def test_conversation_with_only_system_message_is_sent_as_input() -> None:
     lane = OpenAIResponses({"model": "openai/responses/gpt-4o"})
     request = ModelRequest([{"role": "system", "content": "You answer."}], [], 0.5, 10)
     body = json.loads(lane.body(request, (), is_stream=False))
@@ -273,11 +274,11 @@ def test_conversation_with_system_only_is_input() -> None:
     assert "instructions" not in body
 
 
-def test_changed_history_is_written_again() -> None:
+def test_changed_history_is_encoded_again() -> None:
     lane = OpenAIResponses({"model": "openai/responses/gpt-4o"})
-    system, again, user = ({"role": role, "content": role} for role in ("system", "system", "user"))
+    system, again, user = (Message(role=role, content=role) for role in ("system", "system", "user"))
 
-    def sent(*messages: Json) -> tuple[str | None, list[str]]:
+    def sent(*messages: Message) -> tuple[str | None, list[str]]:
         body = json.loads(lane.body(ModelRequest(list(messages), [], 0.5, 10), (), is_stream=False))
         return body.get("instructions"), [item["role"] for item in body["input"]]
 

@@ -66,7 +66,7 @@ LASTING: dict[str, tuple[Any, int | None]] = {
 
 @pytest.mark.parametrize("count", [0, 2])
 @pytest.mark.parametrize("case", PASSING)
-def test_retryable_failure_is_sent_allowed_number_of_times(wire: Wire, case: str, count: int) -> None:
+def test_retryable_failure_is_sent_num_retries_plus_one_times(wire: Wire, case: str, count: int) -> None:
     fault, status, extra = PASSING[case]
     wire.serve(lambda request: fault)
     error = wire.fails(Plain(model=wire.model(num_retries=count, retry_delay=0.001, **extra)))
@@ -89,7 +89,7 @@ def test_permanent_failure_is_sent_once(wire: Wire, case: str) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_closed_port_is_retried_and_reported(wire: Wire, count: int) -> None:
+def test_closed_port_is_retried_and_raises_model_error(wire: Wire, count: int) -> None:
     port = free_port()
     wire.serve([])
     model = wire.model(api_base=f"http://127.0.0.1:{port}", num_retries=count, retry_delay=0.001)
@@ -104,7 +104,7 @@ def test_closed_port_is_retried_and_reported(wire: Wire, count: int) -> None:
 )
 @pytest.mark.parametrize("fault", [Fault(status=503), Fault(reset="before")], ids=["503", "reset"])
 @pytest.mark.parametrize("lane", ["litellm"], indirect=True)
-def test_other_providers_are_sent_no_extra_requests(gpt: Wire, name: str, fault: Fault) -> None:
+def test_providers_of_litellm_are_sent_no_additional_retries(gpt: Wire, name: str, fault: Fault) -> None:
     gpt.serve(lambda request: fault)
     model = gpt.model(model=name, num_retries=2, retry_delay=0.001, api_version="2024-02-01")
     error = gpt.fails(Plain(model=model))
@@ -120,7 +120,7 @@ def test_default_number_of_retries_is_two(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("theirs", [{"max_retries": 5}, {"max_retries": 5, "num_retries": 0}])
-def test_litellm_retries_stay_off(wire: Wire, theirs: dict[str, Any]) -> None:
+def test_retries_of_litellm_are_disabled(wire: Wire, theirs: dict[str, Any]) -> None:
     wire.serve(lambda request: Fault(status=503))
     wire.fails(Plain(model=wire.model(**theirs)))
     assert wire.count() == theirs.get("num_retries", 2) + 1
@@ -134,13 +134,13 @@ def test_retried_request_is_identical(wire: Wire) -> None:
     assert len({request.raw for request in server.requests}) == 1
 
 
-def test_each_request_of_run_has_its_own_retries(wire: Wire) -> None:
+def test_each_request_of_run_has_separate_retries(wire: Wire) -> None:
     wire.serve([Fault(status=503), "Hm.", Fault(status=503), "Hm.", Fault(status=503), DONE])
     assert wire.run(Plain(model=wire.model(num_retries=1))).output == "done"
     assert wire.count() == 6
 
 
-def test_last_failure_is_reported(wire: Wire) -> None:
+def test_failure_after_retries_raises_last_error(wire: Wire) -> None:
     wire.serve([Fault(status=503), Fault(status=429), Fault(status=401, message="no such key")])
     error = wire.fails(Plain(model=wire.model(num_retries=5)))
     assert (error.status, error.retryable) == (401, False)
@@ -165,7 +165,7 @@ def gaps(server: Loopback) -> list[float]:
     return [later - earlier for earlier, later in pairwise(times)]
 
 
-def test_retry_delay_doubles(wire: Wire) -> None:
+def test_retry_delay_doubles_with_each_retry(wire: Wire) -> None:
     server = wire.serve(lambda request: Fault(status=503))
     wire.fails(Plain(model=wire.model(num_retries=3, retry_delay=0.05)))
     first, second, third = gaps(server)
@@ -185,13 +185,13 @@ def test_retry_delay_has_jitter_and_maximum() -> None:
 
 
 @pytest.mark.parametrize("status", [429, 503])
-def test_retry_after_is_honored(wire: Wire, status: int) -> None:
+def test_retry_after_header_delays_retry(wire: Wire, status: int) -> None:
     server = wire.serve([Fault(status=status, headers={"Retry-After": "0.3"}), DONE])
     assert wire.run(Plain(model=wire.model(retry_delay=0.001))).output == "done"
     assert gaps(server)[0] >= 0.3
 
 
-def test_retry_after_date_is_understood(wire: Wire) -> None:
+def test_retry_after_date_is_parsed_as_seconds(wire: Wire) -> None:
     def later(request: Request) -> Fault:
         then = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=30)
         return Fault(status=429, headers={"Retry-After": format_datetime(then, usegmt=True)})
@@ -202,7 +202,7 @@ def test_retry_after_date_is_understood(wire: Wire) -> None:
     assert 0 < error.retry_after <= 30
 
 
-def test_retry_after_past_date_means_no_wait(wire: Wire) -> None:
+def test_retry_after_date_in_past_retries_immediately(wire: Wire) -> None:
     past = Fault(status=429, headers={"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"})
     wire.serve([past, DONE])
     with waiting_for_nothing():
@@ -210,7 +210,7 @@ def test_retry_after_past_date_means_no_wait(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("asked", ["3600", "61", "Fri, 31 Dec 2100 23:59:59 GMT", "inf"])
-def test_retry_after_over_a_minute_is_not_waited_for(wire: Wire, asked: str) -> None:
+def test_retry_after_over_a_minute_raises_without_retry(wire: Wire, asked: str) -> None:
     wire.serve(lambda request: Fault(status=429, headers={"Retry-After": asked}))
     error = wire.fails(Plain(model=wire.model(num_retries=3)))
     assert wire.count() == 1
@@ -235,18 +235,18 @@ def test_retry_after_over_a_minute_is_not_waited_for(wire: Wire, asked: str) -> 
         ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
     ],
 )
-def test_retry_after_header_forms_are_read(header: str | None, seconds: float | None) -> None:
+def test_retry_after_header_forms_are_parsed(header: str | None, seconds: float | None) -> None:
     assert parse_retry_after(header) == seconds
 
 
-def test_wait_longer_than_remaining_time_is_skipped(wire: Wire) -> None:
+def test_retry_wait_longer_than_remaining_time_raises_immediately(wire: Wire) -> None:
     wire.serve(lambda request: Fault(status=429, headers={"Retry-After": "50"}))
     error = wire.fails(Plain(model=wire.model(num_retries=3), max_seconds=45))
     assert wire.count() == 1
     assert error.retry_after == 50.0
 
 
-def test_hanging_provider_is_left_when_run_time_is_up(wire: Wire) -> None:
+def test_hanging_provider_is_abandoned_after_max_seconds(wire: Wire) -> None:
     wire.serve(lambda request: Fault(delay=AGES))
 
     def hurry(seconds: float) -> LimitError | None:
@@ -259,7 +259,7 @@ def test_hanging_provider_is_left_when_run_time_is_up(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("timeout", [AGES, None, httpx.Timeout(AGES)])
-def test_retry_gets_only_remaining_time(gpt: Wire, timeout: Any) -> None:
+def test_retry_has_remaining_time_as_timeout(gpt: Wire, timeout: Any) -> None:
     def hurry(seconds: float) -> int | None:
         gpt.serve([Fault(status=503, delay=0.1), Fault(delay=AGES)])
         with waiting_for_nothing(), pytest.raises(AcornError):
@@ -269,13 +269,13 @@ def test_retry_gets_only_remaining_time(gpt: Wire, timeout: Any) -> None:
     assert given_time(hurry, 1.0) == 2
 
 
-def test_endless_failures_end_with_run_time(wire: Wire) -> None:
+def test_endless_retryable_failures_end_after_max_seconds(wire: Wire) -> None:
     wire.serve(lambda request: Fault(status=503, delay=0.1))
     with waiting_for_nothing(), pytest.raises(AcornError):
         wire.run(Plain(model=wire.model(num_retries=100_000, retry_delay=0), max_seconds=1))
 
 
-def test_retry_wait_leaves_event_loop_free() -> None:
+def test_retry_wait_does_not_block_event_loop() -> None:
     async def both(agent: Plain, waits: threading.Event) -> None:
         task = asyncio.ensure_future(agent.acall())
         assert await asyncio.to_thread(waits.wait, PATIENCE)
@@ -330,12 +330,13 @@ def test_concurrent_requests_are_all_sent_at_once() -> None:
 
 
 @pytest.mark.parametrize("asked", ["0.2", 0.2])
-def test_timeout_error_says_what_to_do(wire: Wire, asked: Any) -> None:
+def test_timeout_error_contains_advice(wire: Wire, asked: Any) -> None:
     wire.serve(lambda request: Fault(delay=AGES))
     error = wire.fails(Plain(model=wire.model(timeout=asked, num_retries=0)))
     assert "no response in time" in str(error)
     assert "`timeout`" in str(error)
     assert error.status is None
+    assert error.timed_out
 
 
 OPENAI_SAYS: dict[str, tuple[Fault, str]] = {
@@ -396,7 +397,7 @@ ANTHROPIC_SAYS: dict[str, tuple[Fault, str]] = {
 
 @pytest.mark.parametrize("case", OPENAI_SAYS)
 @pytest.mark.chat
-def test_model_error_has_providers_text_and_advice(wire: Wire, case: str) -> None:
+def test_model_error_contains_provider_text_and_advice(wire: Wire, case: str) -> None:
     fault, advice = wire.either(openai=OPENAI_SAYS, anthropic=ANTHROPIC_SAYS)[case]
     wire.serve(lambda request: fault)
     error = wire.fails(Plain(model=wire.model(num_retries=0)))
@@ -410,7 +411,7 @@ def test_model_error_has_providers_text_and_advice(wire: Wire, case: str) -> Non
     assert (error.status, error.provider) == (fault.status, wire.protocol)
 
 
-def test_context_length_error_is_not_taken_for_refused_default(claude: Wire) -> None:
+def test_context_length_error_is_not_treated_as_rejected_default(claude: Wire) -> None:
     words = "input length and `max_tokens` exceed context limit: 197202 + 4096 > 200000, decrease input length"
     claude.serve([Fault(status=400, code="invalid_request_error", message=words), DONE])
     agent = Plain(model=claude.model())
@@ -422,7 +423,7 @@ def test_context_length_error_is_not_taken_for_refused_default(claude: Wire) -> 
 
 
 @pytest.mark.parametrize("name", ["nonsense", "no_such_provider/model"])
-def test_unknown_provider_error_shows_id_format(gpt: Wire, name: str) -> None:
+def test_unknown_provider_error_contains_id_format(gpt: Wire, name: str) -> None:
     gpt.serve([])
     error = gpt.fails(Plain(model={"model": name, "api_base": gpt.server.url, "api_key": "k"}))
     assert f"Check the model id `{name}`" in str(error)
@@ -431,7 +432,7 @@ def test_unknown_provider_error_shows_id_format(gpt: Wire, name: str) -> None:
     assert gpt.count() == 0
 
 
-def test_record_of_failed_run_is_on_model_error(wire: Wire) -> None:
+def test_model_error_contains_record_of_failed_run(wire: Wire) -> None:
     wire.serve([call("nothing"), Fault(status=401)])
     error = wire.fails(Plain(model=wire.model()))
     assert error.run.stop_reason == "error"
@@ -440,7 +441,7 @@ def test_record_of_failed_run_is_on_model_error(wire: Wire) -> None:
     assert error.run.usage.requests == 1
 
 
-def test_error_handled_by_caller_is_not_chained(wire: Wire) -> None:
+def test_exception_handled_by_caller_is_not_changed_or_chained(wire: Wire) -> None:
     wire.serve(lambda request: Fault(body=b"no JSON"))
     agent = Plain(model=wire.model())
     theirs = ConnectionResetError("sk-theirs-and-nothing-of-ours")
@@ -457,7 +458,7 @@ def test_error_handled_by_caller_is_not_chained(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-def test_request_resent_without_default_counts_twice(wire: Wire, streams: bool) -> None:
+def test_request_resent_without_rejected_default_counts_twice_in_rate_limit(wire: Wire, streams: bool) -> None:
     class Limited(Plain):
         rate_limit = {"requests": 2, "per": AGES}
 

@@ -64,7 +64,7 @@ def test_branch_with_shared_limit_raises_before_parent_starts() -> None:
     assert not asked.requests
 
 
-def test_override_removes_shared_limit() -> None:
+def test_override_with_rate_limit_none_removes_shared_limit() -> None:
     class Limited(Agent):
         rate_limit = {"requests": 1, "shared": True}
 
@@ -93,7 +93,7 @@ def order(
     return WindowOrder("a", 10, most, requests, tokens, need, seconds, reports)
 
 
-def test_store_grants_no_more_than_limit(store: PostgresStore) -> None:
+def test_store_grants_at_most_limit_requests(store: PostgresStore) -> None:
     assert store.take(order(4)).requests == 4
     assert store.take(order(4)).requests == 4
     assert store.take(order(4)).requests == 2
@@ -102,25 +102,25 @@ def test_store_grants_no_more_than_limit(store: PostgresStore) -> None:
     assert 0 < refused.seconds <= AGES
 
 
-def test_unused_grant_is_available_to_others(store: PostgresStore) -> None:
+def test_unused_part_of_grant_is_available_to_other_processes(store: PostgresStore) -> None:
     first = store.take(order(10))
     assert store.take(order(1)).requests == 0
     assert store.take(order(9, 0, 0, WindowReport(first.number, 4, 0, AGES))).requests == 6
     assert store.take(order(9, 0, 0, WindowReport(first.number, 0, 0, 0.0))).requests == 4
 
 
-def test_unreported_grant_expires(store: PostgresStore) -> None:
+def test_grant_without_report_expires(store: PostgresStore) -> None:
     assert store.take(order(10, seconds=0.05)).requests == 10
     assert comes_true(lambda: store.take(order(10)).requests == 10)
 
 
-def test_token_grant_covers_first_request(store: PostgresStore) -> None:
+def test_token_grant_covers_at_least_first_request(store: PostgresStore) -> None:
     assert store.take(order(4, 400, 100, most=1000))[1:3] == (4, 400)
     assert store.take(order(4, 800, 200, most=1000))[1:3] == (4, 600)
     assert store.take(order(1, 1, 1, most=1000)).requests == 0
 
 
-def test_request_larger_than_shared_limit_goes_alone(store: PostgresStore) -> None:
+def test_request_larger_than_shared_limit_is_granted_alone(store: PostgresStore) -> None:
     big = order(3, 5000, 5000, most=1000)
     assert store.take(big)[1:3] == (1, 5000)
     assert store.take(big).requests == 0
@@ -143,7 +143,7 @@ def spent(agent: Any) -> bool:
     return False
 
 
-def test_shared_limit_is_counted_by_class(store: PostgresStore) -> None:
+def test_shared_limit_is_counted_per_class_and_value(store: PostgresStore) -> None:
     limited = shared(store, requests=3, per=AGES)
     for _ in range(3):
         assert limited(model=model())(number=1) == 1
@@ -152,13 +152,13 @@ def test_shared_limit_is_counted_by_class(store: PostgresStore) -> None:
         assert limited(rate_limit={"requests": 4, "per": AGES, "shared": True}, model=model())(number=1) == 1
 
 
-def test_branch_counts_in_parents_shared_limit(store: PostgresStore) -> None:
+def test_branch_requests_count_in_parent_shared_limit(store: PostgresStore) -> None:
     limited = type("Outer", (shared(store, requests=3, per=AGES),), {"branches": {"inner": Agent}, "max_steps": 3})
     assert limited(model=model(calling("inner", number=1), finish(1), finish(1)))(number=1) == 1
     assert spent(limited())
 
 
-def test_shared_tokens_are_settled_by_reported_usage(store: PostgresStore) -> None:
+def test_shared_token_limit_counts_reported_usage(store: PostgresStore) -> None:
     limited = shared(store, tokens=100_000, per=AGES)
 
     def used(tokens: int) -> Reply:
@@ -171,7 +171,7 @@ def test_shared_tokens_are_settled_by_reported_usage(store: PostgresStore) -> No
     assert spent(agent)
 
 
-def test_refused_request_uses_no_shared_tokens(store: PostgresStore) -> None:
+def test_request_rejected_with_429_does_not_count_in_shared_token_limit(store: PostgresStore) -> None:
     agent = shared(store, tokens=10_000, per=AGES)(max_tokens=6_000)
     with waiting_for_nothing():
         for _ in range(3):
@@ -180,7 +180,7 @@ def test_refused_request_uses_no_shared_tokens(store: PostgresStore) -> None:
         assert agent.using(model=model())(number=1) == 1
 
 
-def test_most_requests_do_not_query_store(postgres: str) -> None:
+def test_shared_limit_queries_store_for_few_requests(postgres: str) -> None:
     class Counting(PostgresStore):
         orders = 0
 
@@ -196,7 +196,7 @@ def test_most_requests_do_not_query_store(postgres: str) -> None:
     store.close()
 
 
-def test_cancelled_wait_for_shared_limit_leaves_no_gap(store: PostgresStore) -> None:
+def test_cancelled_wait_for_shared_limit_does_not_block_later_requests(store: PostgresStore) -> None:
     agent = shared(store, requests=1, per=AGES)(model=model())
     assert agent(number=1) == 1
 
@@ -216,7 +216,7 @@ def test_cancelled_wait_for_shared_limit_leaves_no_gap(store: PostgresStore) -> 
 # Unreachable store
 
 
-def test_unreachable_store_raises_and_sends_nothing(postgres: str) -> None:
+def test_unreachable_store_of_shared_limit_raises_and_sends_no_request(postgres: str) -> None:
     class Away(PostgresStore):
         def take(self, order: WindowOrder) -> Any:
             raise StoreError("`it` did not answer for 30 s")
@@ -256,7 +256,7 @@ class Senders:
             assert child.wait(AGES) == 0
 
 
-def test_processes_never_exceed_shared_limit_in_any_window(postgres: str, tmp_path: Path) -> None:
+def test_processes_with_shared_limit_never_exceed_limit_in_any_window(postgres: str, tmp_path: Path) -> None:
     # So few after the first window that those of a slow process do not exceed the limit.
     senders = Senders(postgres, tmp_path / "sent", 3, {"requests": 30, "per": 3.0}, 14)
     senders.join()
@@ -265,7 +265,7 @@ def test_processes_never_exceed_shared_limit_in_any_window(postgres: str, tmp_pa
     assert most_in_any_window(sent, 3.0)[0] <= 30
 
 
-def test_grant_of_dead_process_returns(postgres: str, tmp_path: Path) -> None:
+def test_grant_of_dead_process_becomes_available(postgres: str, tmp_path: Path) -> None:
     limit = {"requests": 5, "per": 2.0}
     senders = Senders(postgres, tmp_path / "sent", 1, limit, 1000)
     assert comes_true(lambda: len(senders.sent()) >= 5)

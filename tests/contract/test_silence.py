@@ -100,7 +100,7 @@ def execute(code: str) -> None:
     assert ended - float(said or ended) < PATIENCE
 
 
-def test_import_acorn_connects_nowhere_and_loads_no_litellm() -> None:
+def test_import_acorn_opens_no_connection_and_imports_no_litellm() -> None:
     execute(
         WATCHED
         + textwrap.dedent("""
@@ -123,7 +123,7 @@ def test_import_acorn_connects_nowhere_and_loads_no_litellm() -> None:
 
 
 @by_every_lane
-def test_runs_of_every_way_print_nothing_and_end_with_program(lane: str) -> None:
+def test_sync_async_and_stream_runs_print_nothing_and_leave_no_threads(lane: str) -> None:
     run("""
     with Loopback(answer) as server:
         for agent in agents(server):
@@ -171,7 +171,7 @@ def test_runs_of_every_way_print_nothing_and_end_with_program(lane: str) -> None
 
 
 @by_every_lane
-def test_threads_starting_together_get_their_answers(lane: str) -> None:
+def test_threads_that_start_together_return_answers(lane: str) -> None:
     run("""
     outcomes = []
 
@@ -276,7 +276,7 @@ def program(importer: subprocess.Popen[str], tmp_path: Path) -> Program:
 
 
 @by_every_lane
-def test_program_with_own_litellm_use_works(lane: str, program: Program) -> None:
+def test_program_that_uses_litellm_directly_still_works_with_acorn(lane: str, program: Program) -> None:
     program(
         """
         litellm.drop_params = False
@@ -318,7 +318,7 @@ def test_litellm_accounting_is_skipped_only_for_acorn_calls(
 
 
 @pytest.mark.parametrize("lane", ["litellm"], indirect=True)
-def test_litellm_listeners_receive_every_call(lane: str, program: Program) -> None:
+def test_litellm_callbacks_receive_every_call(lane: str, program: Program) -> None:
     program(
         """
         from litellm.integrations.custom_logger import CustomLogger
@@ -356,7 +356,7 @@ def test_litellm_listeners_receive_every_call(lane: str, program: Program) -> No
 
 
 @pytest.mark.parametrize("lane", ["litellm"], indirect=True)
-def test_callback_in_model_dict_receives_its_calls(lane: str, program: Program) -> None:
+def test_litellm_callback_in_model_dict_receives_calls_of_that_model(lane: str, program: Program) -> None:
     program(
         """
         from litellm.integrations.custom_logger import CustomLogger

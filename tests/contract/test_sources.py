@@ -275,7 +275,7 @@ def test_source_is_entered_and_left_by_one_task(driver: Driver, kind: Any) -> No
     assert not source.is_serving
 
 
-def test_async_source_uses_callers_or_private_loop(driver: Driver) -> None:
+def test_async_source_runs_on_loop_of_caller_or_private_loop(driver: Driver) -> None:
     source, other = Entered(), Opened()
     driver.open(source)
     driver.open(other)
@@ -284,7 +284,7 @@ def test_async_source_uses_callers_or_private_loop(driver: Driver) -> None:
     driver.close()
 
 
-def test_sync_run_inside_loop_does_not_use_that_loop() -> None:
+def test_sync_run_inside_loop_opens_source_on_private_loop() -> None:
     async def main() -> None:
         sources, source = OpenSources(), Entered()
         (ask,) = sources.open(source)
@@ -318,7 +318,7 @@ def test_source_without_context_manager_is_only_listed(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("listed", [None, "search", 5, {"a": 1}])
-def test_source_listing_that_is_not_a_list_is_passed_on(driver: Driver, listed: Any) -> None:
+def test_source_listing_that_is_not_a_list_is_returned_unchanged(driver: Driver, listed: Any) -> None:
     class Odd(Entered):
         async def tools(self) -> Any:
             return listed
@@ -335,7 +335,7 @@ def test_sources_are_closed_in_reverse_order(driver: Driver) -> None:
     assert diary[-3:] == ["close c", "close b", "close a"]
 
 
-def test_many_sources_can_be_open() -> None:
+def test_sources_opened_in_many_threads_return_results() -> None:
     diary: list[str] = []
 
     def one(at: int) -> Any:
@@ -377,7 +377,7 @@ def test_source_that_fails_to_list_is_closed(driver: Driver, kind: Any) -> None:
 
 
 @EVERY
-def test_first_close_error_is_raised_and_others_noted(driver: Driver, kind: Any) -> None:
+def test_first_close_error_is_raised_with_other_errors_as_notes(driver: Driver, kind: Any) -> None:
     diary: list[str] = []
     for source in (kind("a", diary, "close"), kind("b", diary), kind("c", diary, "close")):
         driver.open(source)
@@ -409,7 +409,7 @@ def test_close_errors_are_reported_to_driver(driver: Driver) -> None:
 
 @pytest.mark.parametrize("end", [KeyboardInterrupt, SystemExit])
 @pytest.mark.parametrize("when", ["open", "close"])
-def test_exit_in_source_reaches_caller_and_loop_continues(driver: Driver, end: type[BaseException], when: str) -> None:
+def test_exit_in_source_is_raised_and_loop_continues(driver: Driver, end: type[BaseException], when: str) -> None:
     class Ending(Opened):
         async def open(self) -> None:
             await super().open()
@@ -438,7 +438,7 @@ def test_exit_in_source_reaches_caller_and_loop_continues(driver: Driver, end: t
 
 
 @ASYNC
-def test_source_dying_while_open_leaves_loop_running(driver: Driver, kind: Any) -> None:
+def test_source_that_dies_while_open_leaves_loop_running(driver: Driver, kind: Any) -> None:
     source, other = kind(), Entered("other")
     (ask,) = driver.open(source)
     (alive,) = driver.open(other)
@@ -466,7 +466,7 @@ def test_cancelled_source_is_closed_without_cancelling_run(driver: Driver) -> No
     assert source.left is source.entered
 
 
-def test_source_cancelling_its_opening_does_not_cancel_run(driver: Driver) -> None:
+def test_source_cancelled_while_opening_raises_acorn_error(driver: Driver) -> None:
     class Quitting(Entered):
         async def __aenter__(self) -> Entered:
             raise asyncio.CancelledError
@@ -504,7 +504,7 @@ class Slow(Entered):
 
 
 @pytest.mark.parametrize("when", ["open", "close"])
-def test_cancelling_ends_holding_task(when: str) -> None:
+def test_cancelling_run_ends_task_of_source(when: str) -> None:
     source = Slow(when)
 
     async def main() -> None:
@@ -531,7 +531,7 @@ def test_cancelling_ends_holding_task(when: str) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("when", ["open", "close"])
 @pytest.mark.parametrize("comes", ["in the wait", "just before the wait"])
-def test_ctrl_c_ends_holding_task(when: str, comes: str) -> None:
+def test_ctrl_c_ends_task_of_source(when: str, comes: str) -> None:
     source, sources = Slow(when), OpenSources()
     if when == "close":
         sources.open(source)
@@ -554,7 +554,7 @@ def test_ctrl_c_ends_holding_task(when: str, comes: str) -> None:
     sources.close()
 
 
-def test_ending_loop_closes_its_sources() -> None:
+def test_ending_event_loop_closes_its_sources() -> None:
     source, sources = Entered(), OpenSources()
 
     async def main() -> Any:
@@ -591,7 +591,7 @@ class Where(Entered):
         return threading.current_thread()
 
 
-def test_async_source_tool_runs_on_owner_loop() -> None:
+def test_async_source_tool_runs_on_loop_that_opened_source() -> None:
     source, sources = Where(), OpenSources()
 
     async def on_another_loop(function: Any) -> Any:
@@ -609,7 +609,7 @@ def test_async_source_tool_runs_on_owner_loop() -> None:
     sources.close()
 
 
-def test_source_on_running_loop_can_be_used_from_threads() -> None:
+def test_source_on_running_loop_is_called_from_threads() -> None:
     source = Where()
 
     async def main() -> None:
@@ -637,7 +637,7 @@ def test_source_tools_run_concurrently(driver: Driver) -> None:
     driver.close()
 
 
-def test_source_tool_can_open_other_sources_synchronously(driver: Driver) -> None:
+def test_source_tool_that_opens_other_sources_synchronously_returns_result(driver: Driver) -> None:
     """Call a module, which blocks the loop it runs on."""
 
     class Nested(Entered):
@@ -718,7 +718,7 @@ def listed() -> list[Any]:
 
 
 @pytest.mark.parametrize("at", range(9))
-def test_wrapped_source_tool_keeps_its_signature(driver: Driver, at: int) -> None:
+def test_wrapped_source_tool_has_schema_and_options_of_original(driver: Driver, at: int) -> None:
     original = listed()[at]
 
     class Shelf:
@@ -737,7 +737,7 @@ def test_wrapped_source_tool_keeps_its_signature(driver: Driver, at: int) -> Non
 mood: contextvars.ContextVar[str] = contextvars.ContextVar("mood", default="none")
 
 
-def test_source_tool_sees_callers_context(driver: Driver) -> None:
+def test_source_tool_has_context_variables_of_caller(driver: Driver) -> None:
     class Curious(Entered):
         async def tools(self) -> list[Any]:
             return [self.look]
@@ -792,7 +792,7 @@ def test_cancelling_caller_cancels_source_call(driver: Driver) -> None:
     driver.close()
 
 
-def test_source_call_interrupted_elsewhere_is_error() -> None:
+def test_source_call_interrupted_inside_source_raises_error() -> None:
     class Quitting(Entered):
         async def tools(self) -> list[Any]:
             return [self.quit, self.interrupt]
@@ -813,7 +813,7 @@ def test_source_call_interrupted_elsewhere_is_error() -> None:
     sources.close()
 
 
-def test_sync_run_on_blocked_owner_loop_raises() -> None:
+def test_sync_run_that_would_block_loop_of_source_raises() -> None:
     async def main() -> None:
         sources = OpenSources()
         held = await sources.aadd(Entered())
@@ -824,7 +824,7 @@ def test_sync_run_on_blocked_owner_loop_raises() -> None:
     asyncio.run(main())
 
 
-def test_closing_on_owner_loop_does_not_deadlock() -> None:
+def test_closing_sources_on_their_loop_does_not_deadlock() -> None:
     """Python may close a dropped iterator anywhere."""
     source = Entered()
 
@@ -844,7 +844,7 @@ class Question(BaseModel):
 
 
 @pytest.mark.parametrize("kind", [Entered, Opened, Disguised])
-def test_source_knows_run_that_opened_it(driver: Driver, kind: Any) -> None:
+def test_current_run_in_source_is_run_that_opened_source(driver: Driver, kind: Any) -> None:
     seen: list[Any] = []
 
     class Curious(kind):  # type: ignore[misc]
@@ -869,7 +869,7 @@ def test_source_knows_run_that_opened_it(driver: Driver, kind: Any) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_forked_child_opens_sources_again() -> None:
+def test_forked_child_process_opens_sources_again() -> None:
     program = """
         import asyncio, os, threading
         from acorn._drive.bridge import call_sync

@@ -29,7 +29,7 @@ from acorn.stores.lease import this_process
 from acorn.stores.memory import MemoryStore
 from acorn.stores.open import open_store
 from acorn.stores.port import Commit
-from acorn.stores.sqlite.connection import TABLES, file_system, open_file
+from acorn.stores.sqlite.schema import TABLES, file_system, open_file
 from acorn.stores.sqlite.store import SQLiteStore
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
@@ -81,16 +81,18 @@ def test_sqlite_file_is_readable_by_owner_only(store: SQLiteStore, path: Path) -
     assert modes == {"runs.db": 0o600, "runs.db-wal": 0o600, "runs.db-shm": 0o600}
 
 
-def test_sqlite_commit_is_synced_to_disk(store: SQLiteStore, path: Path) -> None:
+def test_sqlite_file_uses_wal_and_synchronous_full(store: SQLiteStore, path: Path) -> None:
     begin(store, "r")
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
         assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)
         assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
-    assert store._write_connection.use(lambda opened: opened().execute("PRAGMA synchronous").fetchone()) == (2,)
+    assert store._write_connection.use(
+        lambda: store._write_connection.connect().execute("PRAGMA synchronous").fetchone()
+    ) == (2,)
 
 
-def test_closed_sqlite_file_leaves_no_side_files(store: SQLiteStore, path: Path) -> None:
+def test_closed_sqlite_store_leaves_only_database_file(store: SQLiteStore, path: Path) -> None:
     begin(store, "r")
     store.list()
     store.close()
@@ -98,7 +100,7 @@ def test_closed_sqlite_file_leaves_no_side_files(store: SQLiteStore, path: Path)
     assert not any(thread.name == "acorn-store" for thread in threading.enumerate())
 
 
-def test_garbage_collected_store_is_closed(path: Path) -> None:
+def test_garbage_collected_sqlite_store_is_closed(path: Path) -> None:
     store = SQLiteStore(path)
     begin(store, "r")
     del store
@@ -112,13 +114,13 @@ def test_idle_writer_thread_ends(store: SQLiteStore) -> None:
     go_on(store, "r", 1)
 
 
-def test_empty_file_becomes_store(store: SQLiteStore, path: Path) -> None:
+def test_empty_file_is_initialized_as_store(store: SQLiteStore, path: Path) -> None:
     path.touch()
     begin(store, "r")
     assert [facts.id for facts in store.list()] == ["r"]
 
 
-def test_foreign_file_is_unchanged(path: Path) -> None:
+def test_file_of_other_format_is_rejected_without_changes(path: Path) -> None:
     path.write_bytes(b"Dear diary, today I went\n" * 400)
     text = refusal(path)
     assert text.startswith(f"{path} is not a store of acorn (")
@@ -126,7 +128,7 @@ def test_foreign_file_is_unchanged(path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["delete", "wal"])
-def test_foreign_database_is_unchanged(path: Path, mode: str) -> None:
+def test_database_of_other_application_is_rejected_without_changes(path: Path, mode: str) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA journal_mode = {mode}")
         connection.execute("CREATE TABLE runs (id TEXT PRIMARY KEY)")
@@ -134,7 +136,7 @@ def test_foreign_database_is_unchanged(path: Path, mode: str) -> None:
     assert "is not a store of acorn (it belongs to another application)" in refusal(path)
 
 
-def test_newer_file_is_unchanged(store: SQLiteStore, path: Path) -> None:
+def test_file_of_newer_schema_version_is_rejected_without_changes(store: SQLiteStore, path: Path) -> None:
     begin(store, "r")
     store.close()
     with closing(sqlite3.connect(path)) as connection:
@@ -146,7 +148,7 @@ def test_newer_file_is_unchanged(store: SQLiteStore, path: Path) -> None:
     assert refusal(path) == words
 
 
-def test_truncated_file_is_unchanged(store: SQLiteStore, path: Path) -> None:
+def test_truncated_file_is_rejected_without_changes(store: SQLiteStore, path: Path) -> None:
     for number in range(20):
         begin(store, f"r{number}")
     store.close()
@@ -156,7 +158,7 @@ def test_truncated_file_is_unchanged(store: SQLiteStore, path: Path) -> None:
         assert "The file was not changed" in refusal(path), length
 
 
-def test_commits_failing_together_have_separate_errors(tmp_path: Path) -> None:
+def test_commits_that_fail_together_have_separate_errors(tmp_path: Path) -> None:
     """Check that each error has its own record: the errors of batch items belong to one run each."""
     (tmp_path / "text.db").write_text("This is no database at all. " * 50)
     broken = SQLiteStore(tmp_path / "text.db")
@@ -167,7 +169,7 @@ def test_commits_failing_together_have_separate_errors(tmp_path: Path) -> None:
     assert all(each is not None and each.__cause__ is not None for each in errors)
 
 
-def test_damaged_file_is_named(store: SQLiteStore, path: Path) -> None:
+def test_damaged_file_raises_error_with_path_and_is_not_changed(store: SQLiteStore, path: Path) -> None:
     for number in range(50):
         begin(store, f"r{number}")
     store.close()
@@ -185,7 +187,7 @@ def test_damaged_file_is_named(store: SQLiteStore, path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["runs.db"]
 
 
-def test_impossible_store_path_is_named(tmp_path: Path) -> None:
+def test_impossible_store_path_raises_error_with_path(tmp_path: Path) -> None:
     with pytest.raises(
         StoreError, match=r"Cannot create .*runs\.db: the directory '.*missing' does not exist\. Create it"
     ):
@@ -218,7 +220,7 @@ import os, sys
 from tests.commits import begin
 from acorn import StoreError
 from acorn.stores.sqlite.store import SQLiteStore
-import acorn.stores.sqlite.connection, encodings.idna
+import acorn.stores.sqlite.schema, encodings.idna
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 try:
@@ -228,7 +230,7 @@ except StoreError as error:
 """
 
 
-def test_file_without_permission_is_named() -> None:
+def test_file_without_permission_raises_error_with_path() -> None:
     with tempfile.TemporaryDirectory() as folder:  # A directory that every user can enter.
         path = Path(folder) / "runs.db"
         store = SQLiteStore(path)
@@ -266,14 +268,14 @@ print(len(store.read("r")[0].entries) - since)
 """
 
 
-def test_full_disk_is_named_and_store_recovers(path: Path) -> None:
+def test_full_disk_raises_store_error_and_store_recovers(path: Path) -> None:
     text, rest = in_child(FULL, path).splitlines()
     assert "Cannot read or write " in text
     assert "Check that the disk is not full" in text
     assert rest == "1"
 
 
-def test_removed_file_is_not_written(store: SQLiteStore, path: Path) -> None:
+def test_removed_file_is_recreated_instead_of_written(store: SQLiteStore, path: Path) -> None:
     begin(store, "r")
     store.list()
     for entry in path.parent.iterdir():
@@ -294,7 +296,7 @@ def test_removed_file_is_not_written(store: SQLiteStore, path: Path) -> None:
         assert connection.execute("SELECT count(*) FROM runs").fetchone() == (1,)
 
 
-def test_network_file_system_is_recognized() -> None:
+def test_file_system_of_path_is_detected_from_mounts() -> None:
     mounts = "proc /proc proc rw 0 0\n/dev/sda / ext4 rw 0 0\nhost:/x /mnt/with\\040blank nfs4 rw 0 0\n"
     assert file_system(Path("/home/me/runs.db"), mounts) == "ext4"
     assert file_system(Path("/mnt/with blank/runs.db"), mounts) == "nfs4"
@@ -331,7 +333,9 @@ def assert_holds_a_prefix(folder: Path, most: int) -> int:
         assert kept.facts.steps == count - 1
         assert kept.state == ('{"state": 1}' if count == 1 else f'"{count - 1}"')
         assert count <= most
-        whole = store._read_connection.use(lambda opened: opened().execute("PRAGMA integrity_check").fetchone())
+        whole = store._read_connection.use(
+            lambda: store._read_connection.connect().execute("PRAGMA integrity_check").fetchone()
+        )
         assert whole == ("ok",)
         go_on(store, "r", count)
         return count
@@ -339,7 +343,7 @@ def assert_holds_a_prefix(folder: Path, most: int) -> int:
         store.close()
 
 
-def test_truncated_log_holds_prefix(path: Path, tmp_path: Path) -> None:
+def test_truncated_write_ahead_log_contains_prefix_of_commits(path: Path, tmp_path: Path) -> None:
     commits = 40 if TORTURE else 12
     committed(path, commits)
     log = (tmp_path / "live" / "runs.db-wal").read_bytes()
@@ -379,7 +383,7 @@ def test_create_tables_with_failing_statement_leaves_file_empty(path: Path) -> N
 # Store settings
 
 
-def test_path_is_one_store_per_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_opened_twice_returns_one_store_per_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     store = open_store("runs.db", "`Desk.store`")
     assert store.name == "runs.db"
@@ -393,20 +397,20 @@ def test_path_is_one_store_per_process(tmp_path: Path, monkeypatch: pytest.Monke
     assert open_store("~/runs.db", "`Desk.store`") is store
 
 
-def test_store_object_is_used_directly() -> None:
+def test_store_object_is_returned_unchanged() -> None:
     store = MemoryStore()
     assert open_store(store, "`Desk.store`") is store
     assert open_store("memory", "`Desk.store`") is open_store("memory", "`Other.store`")
 
 
 @pytest.mark.parametrize("declared", ["", ":memory:", 3, b"runs.db", MemoryStore, "mysql://me:secret@host/x", "a\0b"])
-def test_invalid_store_is_declaration_error(declared: object) -> None:
+def test_invalid_store_raises_declaration_error(declared: object) -> None:
     with pytest.raises(DeclarationError, match=r"`Desk\.store` must be a file path") as caught:
         open_store(declared, "`Desk.store`")
     assert "secret" not in str(caught.value)
 
 
-def test_large_branch_and_header_fit_in_one_file(store: SQLiteStore) -> None:
+def test_large_branch_and_header_are_stored_in_one_file(store: SQLiteStore) -> None:
     large = "x" * 3_000_000
     changes = [change("r", [large], born=birth(input=large), state=large, record=large)]
     store.commit(Commit("r", this_process(), changes)).result()
@@ -417,7 +421,7 @@ def test_large_branch_and_header_fit_in_one_file(store: SQLiteStore) -> None:
 # Ctrl-C
 
 
-def test_ctrl_c_at_any_line_of_commit_leaves_working_store(store: SQLiteStore) -> None:
+def test_ctrl_c_at_any_line_of_commit_leaves_usable_store(store: SQLiteStore) -> None:
     """Check that the commit is written or not, and that later commits follow it."""
     begin(store, "r")
     for at in range(1, 1_000_000, 1 if TORTURE else 3):
@@ -433,7 +437,7 @@ def test_ctrl_c_at_any_line_of_commit_leaves_working_store(store: SQLiteStore) -
             break
 
 
-def test_ctrl_c_at_any_line_of_list_leaves_working_store(store: SQLiteStore) -> None:
+def test_ctrl_c_at_any_line_of_list_leaves_usable_store(store: SQLiteStore) -> None:
     begin(store, "r")
     for at in range(1, 1_000_000, 1 if TORTURE else 3):
         strike = Strike(at)

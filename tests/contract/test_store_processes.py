@@ -88,7 +88,7 @@ def start(path: str) -> Iterator[Callable[..., Child]]:
         child.end()
 
 
-def test_eight_processes_write_to_one_store(store: Store, path: str, start: Callable[..., Child]) -> None:
+def test_eight_processes_commit_concurrently_to_one_store(store: Store, path: str, start: Callable[..., Child]) -> None:
     children = [start() for _ in range(8)]
     for child in children:
         child.tell("work", 12, 10 if TORTURE else 0)
@@ -101,7 +101,7 @@ def test_eight_processes_write_to_one_store(store: Store, path: str, start: Call
         assert list(kept.entries) == [str(number) for number in range(count)]
 
 
-def test_one_of_two_claiming_processes_wins(store: Store, start: Callable[..., Child]) -> None:
+def test_concurrent_claims_of_two_processes_succeed_for_one_process(store: Store, start: Callable[..., Child]) -> None:
     children = [start(), start()]
     for number in range(10):
         begin(store, f"r{number}", status="waiting")
@@ -130,7 +130,7 @@ def test_run_of_killed_process_is_claimed_immediately(store: Store, start: Calla
     go_on(store, "r", 2)
 
 
-def test_frozen_process_that_was_replaced_cannot_commit(store: Store, start: Callable[..., Child]) -> None:
+def test_frozen_process_whose_run_was_claimed_is_rejected_on_commit(store: Store, start: Callable[..., Child]) -> None:
     child = start(ACORN_LEASE="0.2")
     child.do("begin", "r")
     child.do("begin", "kept")
@@ -146,7 +146,7 @@ def test_frozen_process_that_was_replaced_cannot_commit(store: Store, start: Cal
     assert list(store.read("r")[0].entries) == ["0", "1"]
 
 
-def test_driving_process_renews_its_lease(store: Store, start: Callable[..., Child]) -> None:
+def test_process_that_drives_run_renews_its_lease(store: Store, start: Callable[..., Child]) -> None:
     child = start(ACORN_LEASE="4")
     child.do("begin", "r")
     child.do("hold", "r")
@@ -162,7 +162,9 @@ def heard(store: Store, holder: str = "%") -> list[Any]:
         return [when for (when,) in store.transact(lambda transaction: transaction.execute(sql, [holder]).fetchall())]
     assert isinstance(store, SQLiteStore)
     sql_of_file = "SELECT last_heartbeat FROM processes WHERE id LIKE ?"
-    found = store._read_connection.use(lambda opened: opened().execute(sql_of_file, (holder,)).fetchall())
+    found = store._read_connection.use(
+        lambda: store._read_connection.connect().execute(sql_of_file, (holder,)).fetchall()
+    )
     return [when for (when,) in found]
 
 
@@ -184,7 +186,7 @@ def forked(act: Callable[[], object]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def test_forked_child_is_other_process(store: Store) -> None:
+def test_forked_child_process_has_separate_process_identity(store: Store) -> None:
     here = this_process()
     begin(store, "parent")
     store.list()
@@ -204,7 +206,7 @@ def test_forked_child_is_other_process(store: Store) -> None:
     assert list(store.read("child")[0].entries) == ["0", "1"]
 
 
-def test_forked_child_can_claim_during_parents_claim(store: Store) -> None:
+def test_forked_child_process_claims_during_claim_of_parent(store: Store) -> None:
     begin(store, "r", status="waiting")
     seat = claim_of(store, "r")
     with seat.lock:
@@ -216,7 +218,7 @@ def test_forked_child_can_claim_during_parents_claim(store: Store) -> None:
         assert forked(in_child) == 0
 
 
-def test_forked_child_works_after_parent_closed_store(store: Store, path: str) -> None:
+def test_forked_child_process_commits_after_parent_closed_store(store: Store, path: str) -> None:
     """Check that a child has its own locks: closing it does not discard the log."""
     begin(store, "parent")
     store.list()
@@ -240,7 +242,7 @@ def test_forked_child_works_after_parent_closed_store(store: Store, path: str) -
     assert len(store.read("child")[0].entries) == 20
 
 
-def test_forks_during_commits_lose_nothing(store: Store) -> None:
+def test_forks_during_commits_lose_no_commits(store: Store) -> None:
     def drive(run_id: str) -> None:
         begin(store, run_id)
         for since in range(1, 30):
@@ -258,7 +260,7 @@ def test_forks_during_commits_lose_nothing(store: Store) -> None:
     assert len(store.list(limit=None)) == 6 + len(codes)
 
 
-def test_forked_child_renews_its_own_lease(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_child_process_renews_its_lease(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_LEASE", "2")
     begin(store, "r")
     start_heartbeat(store, "r")
@@ -290,7 +292,7 @@ for since in range(1, 300):
 """
 
 
-def test_commits_at_process_end_are_written(store: Store, path: str) -> None:
+def test_commits_at_process_exit_are_written(store: Store, path: str) -> None:
     places = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-W", "error", "-c", ENDING, str(path)],
@@ -302,7 +304,7 @@ def test_commits_at_process_end_are_written(store: Store, path: str) -> None:
     assert len(store.read("r")[0].entries) == 300
 
 
-def test_process_of_other_machine_is_alive_while_lease_lasts(store: Store) -> None:
+def test_process_on_other_machine_is_alive_until_lease_expires(store: Store) -> None:
     begin(store, "r", elsewhere())
     with pytest.raises(StoreError, match="driven by process 812 on host-a"):
         store.claim("r", this_process())

@@ -46,12 +46,12 @@ def status_of(store: Store, run_id: str) -> Status | None:
 # Stored data
 
 
-def test_store_implements_port(store: Store) -> None:
+def test_store_implements_store_protocol(store: Store) -> None:
     assert isinstance(store, Store)
     assert store.name
 
 
-def test_committed_run_is_read_back(store: Store) -> None:
+def test_committed_run_is_returned_by_read(store: Store) -> None:
     born = birth(agent="shop.desk:Desk", input='{"question": "é😀\\u0000"}', overrides='{"max_steps": 3}')
     born = born._replace(batch="nightly", item=4)
     first = change("r", ['{"a": 1}', '{"b": "\\ud800"}'], born=born, model="m", steps=2, cost=None, seconds=0.125)
@@ -70,7 +70,7 @@ def test_committed_run_is_read_back(store: Store) -> None:
     assert facts.updated.tzinfo is not None
 
 
-def test_later_commit_adds_entries_and_replaces_state(store: Store) -> None:
+def test_later_commit_appends_entries_and_replaces_state(store: Store) -> None:
     begin(store, "r")
     later = change(
         "r",
@@ -95,7 +95,7 @@ def test_later_commit_adds_entries_and_replaces_state(store: Store) -> None:
     assert (kept.facts.stop_reason, kept.facts.error) == ("error", "No luck")
 
 
-def test_change_without_state_keeps_state(store: Store) -> None:
+def test_commit_without_state_preserves_stored_state(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, record=None, state=None)
     (kept,) = store.read("r")
@@ -105,7 +105,7 @@ def test_change_without_state_keeps_state(store: Store) -> None:
     assert (kept.record, kept.state, list(kept.entries)) == ("{}", '{"state": 1}', ["0", "1", "2"])
 
 
-def test_tree_is_one_commit_and_one_read(store: Store) -> None:
+def test_tree_of_runs_is_written_in_one_commit_and_returned_by_one_read(store: Store) -> None:
     changes = [
         change("r", ["r0"], born=birth()),
         change("b", ["b0"], born=birth("r", agent="desk:Branch")),
@@ -123,7 +123,7 @@ def test_tree_is_one_commit_and_one_read(store: Store) -> None:
     assert store.read("nobody") == []
 
 
-def test_root_changes_with_its_branches(store: Store) -> None:
+def test_commit_of_branch_updates_timestamp_of_root(store: Store) -> None:
     begin(store, "r")
     before = store.list()[0].updated
     store.commit(Commit("r", this_process(), [change("b", [], born=birth("r"))])).result()
@@ -137,7 +137,7 @@ def with_media(store: Store, run_id: str, *names: str) -> None:
     store.commit(Commit(run_id, this_process(), [change(run_id, ["0"], born=birth())], (), media)).result()
 
 
-def test_media_is_stored_once_while_used(store: Store) -> None:
+def test_media_is_stored_once_until_last_run_is_deleted(store: Store) -> None:
     with_media(store, "r", "one", "two", "two")
     with_media(store, "s", "two")
     more = Commit(
@@ -159,7 +159,7 @@ def test_media_of_rejected_commit_is_not_stored(store: Store) -> None:
     assert store.media(["one"]) == {}
 
 
-def test_lone_surrogate_does_not_lose_run(store: Store) -> None:
+def test_lone_surrogate_in_commit_does_not_lose_run(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, error="no file \udcff", state='{"name": "\udcff"}')
     (kept,) = store.read("r")
@@ -168,7 +168,7 @@ def test_lone_surrogate_does_not_lose_run(store: Store) -> None:
     assert list(kept.entries) == ["0", "1"]
 
 
-def test_nul_character_does_not_lose_run(store: Store) -> None:
+def test_nul_character_in_commit_does_not_lose_run(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, error="no file \0", stop_reason="\0")
     (kept,) = store.read("r")
@@ -188,7 +188,7 @@ def refusal(store: Store, commit: Commit) -> StoreError:
     return caught.value
 
 
-def test_run_is_created_once(store: Store) -> None:
+def test_run_created_twice_is_rejected(store: Store) -> None:
     begin(store, "r")
     twice = Commit("r", elsewhere(), [change("r", ["x"], born=birth())])
     assert f"is driven by process {this_process().pid} on" in str(refusal(store, twice))
@@ -197,7 +197,7 @@ def test_run_is_created_once(store: Store) -> None:
     assert list(store.read("r")[0].entries) == ["0", "1"]
 
 
-def test_entries_continue_where_they_ended(store: Store) -> None:
+def test_entries_that_do_not_continue_stored_entries_are_rejected(store: Store) -> None:
     begin(store, "r")
     for since in (0, 2):
         torn = Commit("r", this_process(), [change("r", ["x"], since=since)])
@@ -205,7 +205,7 @@ def test_entries_continue_where_they_ended(store: Store) -> None:
     assert list(store.read("r")[0].entries) == ["0"]
 
 
-def test_commit_is_atomic(store: Store) -> None:
+def test_commit_with_invalid_change_writes_nothing(store: Store) -> None:
     begin(store, "r")
     begin(store, "other")
     wrong = [
@@ -239,7 +239,7 @@ def test_commit_without_claim_is_rejected(store: Store) -> None:
 # Claims
 
 
-def test_paused_run_can_be_claimed(store: Store) -> None:
+def test_paused_run_is_claimable(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, status="waiting")
     kept = store.claim("r", elsewhere())
@@ -252,7 +252,7 @@ def test_paused_run_can_be_claimed(store: Store) -> None:
 
 
 @pytest.mark.parametrize("status", ["queued", "stopped", "failed"])
-def test_claim_holds_resumable_run(store: Store, status: Status) -> None:
+def test_claim_of_resumable_run_sets_status_running(store: Store, status: Status) -> None:
     begin(store, "r", status=status)
     kept = store.claim("r", elsewhere())
     assert kept is not None
@@ -262,7 +262,7 @@ def test_claim_holds_resumable_run(store: Store, status: Status) -> None:
     assert status_of(store, "r") == status
 
 
-def test_claim_of_finished_run_returns_it_unclaimed(store: Store) -> None:
+def test_claim_of_finished_run_returns_run_without_claiming(store: Store) -> None:
     begin(store, "done")
     go_on(store, "done", 1, status="done")
     begin(store, "cancelled", status="waiting")
@@ -274,7 +274,7 @@ def test_claim_of_finished_run_returns_it_unclaimed(store: Store) -> None:
         assert status_of(store, run_id) == run_id
 
 
-def test_claim_of_live_process_is_rejected(store: Store) -> None:
+def test_claim_of_run_driven_by_live_process_is_rejected(store: Store) -> None:
     begin(store, "mine")
     begin(store, "theirs", elsewhere())
     for run_id, pid in (("mine", this_process().pid), ("theirs", 812)):
@@ -283,7 +283,7 @@ def test_claim_of_live_process_is_rejected(store: Store) -> None:
                 store.claim(run_id, who)
 
 
-def test_branch_cannot_be_claimed(store: Store) -> None:
+def test_claim_of_branch_is_rejected(store: Store) -> None:
     begin(store, "r")
     store.commit(Commit("r", this_process(), [change("b", [], born=birth("r"))])).result()
     acts: list[Callable[[], object]] = [
@@ -312,14 +312,14 @@ def test_run_of_dead_local_process_is_claimed_immediately(store: Store) -> None:
     assert f"was taken over by process {this_process().pid} on" in str(refusal(store, late))
 
 
-def test_reused_pid_is_other_process(store: Store) -> None:
+def test_process_with_reused_pid_is_treated_as_dead(store: Store) -> None:
     here = this_process()
     begin(store, "r", Process("before", here.host, here.boot, here.pid, "1"))
     assert store.claim("r", here) is not None
 
 
 @pytest.mark.usefixtures("short_lease")
-def test_expired_lease_allows_claim(store: Store) -> None:
+def test_run_with_expired_lease_is_claimable(store: Store) -> None:
     begin(store, "r", elsewhere())
     assert comes_true(lambda: status_of(store, "r") == "stopped")
     go_on(store, "r", 1, elsewhere())  # It was not claimed.
@@ -334,7 +334,7 @@ def test_expired_lease_allows_claim(store: Store) -> None:
     assert text.endswith("This process writes nothing more to the run.")
 
 
-def test_release_by_other_process_does_nothing(store: Store) -> None:
+def test_release_by_process_without_claim_has_no_effect(store: Store) -> None:
     begin(store, "r")
     store.release("r", elsewhere(), "stopped")
     store.release("nobody", elsewhere(), "stopped")
@@ -352,7 +352,7 @@ def test_release_as_queued_clears_error(store: Store) -> None:
         assert store.claim("r", this_process())
 
 
-def test_run_that_kills_five_processes_fails(store: Store) -> None:
+def test_run_after_five_dead_processes_is_failed(store: Store) -> None:
     begin(store, "r", dead_here())
     for turn in range(4):
         assert store.claim("r", dead_here(str(turn)))
@@ -376,7 +376,7 @@ def test_takeovers_are_counted_per_step(store: Store) -> None:
         assert store.claim("r", holder)
 
 
-def test_pause_and_resume_is_not_a_takeover(store: Store) -> None:
+def test_pause_and_resume_is_not_counted_as_takeover(store: Store) -> None:
     begin(store, "r", status="waiting")
     for turn in range(8):
         assert store.claim("r", elsewhere(str(turn)))
@@ -395,7 +395,7 @@ def test_cancel_of_paused_run_is_immediate(store: Store) -> None:
     store.cancel("r")
 
 
-def test_cancel_of_driven_run_takes_effect_at_next_commit(store: Store) -> None:
+def test_cancel_of_driven_run_rejects_next_commit(store: Store) -> None:
     begin(store, "r")
     begin(store, "other")
     assert store.renew_lease(this_process(), 20) == []
@@ -421,7 +421,7 @@ def test_cancel_of_run_that_finishes_first_has_no_effect(store: Store, told: Sta
     assert status_of(store, "r") == kept
 
 
-def test_cancel_of_abandoned_run_is_immediate(store: Store) -> None:
+def test_cancel_of_run_of_dead_process_is_immediate(store: Store) -> None:
     here = this_process()
     begin(store, "r", here)
     store.cancel("r")
@@ -458,7 +458,7 @@ def test_delete_removes_run_and_branches(store: Store) -> None:
 # Listing, finding, following
 
 
-def test_list_is_newest_first(store: Store) -> None:
+def test_list_returns_newest_runs_first(store: Store) -> None:
     for number, minutes in enumerate([3, 1, 2, 2]):
         begin(store, f"r{number}", started=NOON + timedelta(minutes=minutes), status="done")
     assert [facts.id for facts in store.list()] == ["r0", "r3", "r2", "r1"]
@@ -474,7 +474,7 @@ def test_list_default_limit_is_fifty(store: Store) -> None:
     assert len(store.list()) == 50
 
 
-def test_list_filters_runs(store: Store) -> None:
+def test_list_filters_by_status_agent_and_batch(store: Store) -> None:
     known: list[tuple[str, Status, str, str | None]] = [
         ("a", "done", "shop.desk:Desk", None),
         ("b", "waiting", "shop.desk:Desk", "night"),
@@ -499,7 +499,7 @@ def test_list_filters_runs(store: Store) -> None:
     assert ids(batch="night", status=["running"], agent="Desk") == "c"
 
 
-def test_find_by_id_prefix_returns_run(store: Store) -> None:
+def test_find_by_id_prefix_returns_run_ids(store: Store) -> None:
     for run_id in ("4f2a", "4f2b", "4f", "order-17", "order-170", "a%b", "é1"):
         begin(store, run_id)
     store.commit(Commit("4f2a", this_process(), [change("4f2a-b", [], born=birth("4f2a"))])).result()
@@ -514,7 +514,7 @@ def test_find_by_id_prefix_returns_run(store: Store) -> None:
     assert len(store.find("")) == 7
 
 
-def test_follow_includes_branches(store: Store) -> None:
+def test_follow_returns_entries_of_run_and_branches(store: Store) -> None:
     begin(store, "r")
     begin(store, "other")
     first = store.follow("r")
@@ -533,7 +533,7 @@ def test_follow_includes_branches(store: Store) -> None:
     assert store.follow("nobody") == (None, [])
 
 
-def test_follow_position_is_unique(store: Store) -> None:
+def test_follow_position_is_unique_after_delete(store: Store) -> None:
     begin(store, "r", status="done")
     position = store.follow("r")[1][-1].position
     store.delete("r")
@@ -544,7 +544,7 @@ def test_follow_position_is_unique(store: Store) -> None:
 # Human input
 
 
-def test_requests_are_stored_and_answered(store: Store) -> None:
+def test_requests_are_stored_and_answers_are_returned(store: Store) -> None:
     begin(store, "r")
     asked = [
         request("q2", "r", after=2, choices=("blue", "red")),
@@ -570,7 +570,7 @@ def test_requests_are_stored_and_answered(store: Store) -> None:
     assert store.answers("other") == store.answers("nobody") == []
 
 
-def test_request_can_be_answered_once(store: Store) -> None:
+def test_request_answered_twice_raises_store_error(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, status="waiting", requests=[request("q", "r")])
     with pytest.raises(StoreError, match="Request 'x' is not open in"):
@@ -583,7 +583,7 @@ def test_request_can_be_answered_once(store: Store) -> None:
     assert [one.value for one in store.answers("r")] == [None]
 
 
-def test_each_commit_sets_open_requests(store: Store) -> None:
+def test_commit_replaces_open_requests(store: Store) -> None:
     begin(store, "r")
     go_on(store, "r", 1, requests=[request("a", "r"), request("b", "r"), request("c", "r")])
     store.answer("a", 1)
@@ -600,7 +600,7 @@ def test_each_commit_sets_open_requests(store: Store) -> None:
 # Threads, event loops, closing
 
 
-def test_threads_commit_concurrently_in_their_order(store: Store) -> None:
+def test_threads_commit_concurrently_in_order_per_run(store: Store) -> None:
     def drive(run_id: str) -> None:
         begin(store, run_id)
         for since in range(1, 20):
@@ -618,7 +618,7 @@ def test_threads_commit_concurrently_in_their_order(store: Store) -> None:
         assert list(store.read(run_id)[0].entries) == [str(number) for number in range(20)]
 
 
-def test_unawaited_commits_keep_call_order(store: Store) -> None:
+def test_unawaited_commits_are_written_in_call_order(store: Store) -> None:
     begin(store, "r")
     futures = [
         store.commit(Commit("r", this_process(), [change("r", [str(since)], since=since)])) for since in range(1, 100)
@@ -628,7 +628,7 @@ def test_unawaited_commits_keep_call_order(store: Store) -> None:
     assert list(store.read("r")[0].entries) == [str(number) for number in range(100)]
 
 
-def test_rejected_commit_does_not_affect_others(store: Store) -> None:
+def test_rejected_commit_does_not_affect_other_commits(store: Store) -> None:
     for number in range(8):
         begin(store, f"r{number}")
     store.cancel("r2")
@@ -652,13 +652,13 @@ async def awaited(store: Store) -> None:
     await asyncio.wrap_future(store.commit(more))
 
 
-def test_abandoned_wait_does_not_stop_commit(store: Store) -> None:
+def test_abandoned_wait_for_commit_does_not_stop_commit(store: Store) -> None:
     begin(store, "r")
     asyncio.run(awaited(store))
     assert list(store.read("r")[0].entries) == ["0", "1", "2"]
 
 
-def test_closed_store_can_be_used_again(store: Store) -> None:
+def test_closed_store_is_reopened_by_next_call(store: Store) -> None:
     begin(store, "r")
     late = store.commit(Commit("r", this_process(), [change("r", ["1"], since=1)]))
     store.close()
@@ -673,7 +673,7 @@ def test_closed_store_can_be_used_again(store: Store) -> None:
 
 
 @pytest.mark.usefixtures("short_lease")
-def test_process_lease_is_renewed_while_driving(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_lease_is_renewed_while_driving_run(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     begin(store, "r")
     begin(store, "s")
     assert comes_true(lambda: status_of(store, "r") == "stopped")
@@ -693,7 +693,7 @@ def test_process_lease_is_renewed_while_driving(store: Store, monkeypatch: pytes
 # Queued runs
 
 
-def test_run_can_be_queued_before_start(store: Store) -> None:
+def test_enqueue_stores_run_with_status_queued(store: Store) -> None:
     born = birth(agent="shop.desk:Desk", input='{"question": "é\\u0000"}', overrides='{"settings": {}}')
     born = born._replace(batch="nightly", item=4)
     assert store.enqueue([QueuedRun("r", born, 3, NOON)]) == ["r"]
@@ -710,7 +710,7 @@ def test_run_can_be_queued_before_start(store: Store) -> None:
     assert store.follow("r") == ("queued", [])
 
 
-def test_known_run_id_is_not_queued_again(store: Store) -> None:
+def test_enqueue_with_known_run_id_is_ignored(store: Store) -> None:
     begin(store, "known")
     runs = [QueuedRun(name, birth(input=f'"{at}"')) for at, name in enumerate(["known", "a", "b", "a"])]
     assert sorted(store.enqueue(runs)) == ["a", "b"]
@@ -720,7 +720,7 @@ def test_known_run_id_is_not_queued_again(store: Store) -> None:
     assert [store.read(name)[0].header.input for name in ("a", "b")] == ['"1"', '"2"']
 
 
-def test_claim_of_queued_run_starts_it(store: Store) -> None:
+def test_claim_of_queued_run_returns_run_that_has_not_started(store: Store) -> None:
     store.enqueue([QueuedRun("r", birth())])
     kept = store.claim("r", this_process())
     assert kept is not None
@@ -733,7 +733,7 @@ def test_claim_of_queued_run_starts_it(store: Store) -> None:
     assert (begun.has_started, list(begun.entries), begun.record) == (True, ["0"], '{"record": 1}')
 
 
-def test_run_can_return_to_queue(store: Store) -> None:
+def test_queued_run_that_was_claimed_is_released_to_queue(store: Store) -> None:
     store.enqueue([QueuedRun("r", birth())])
     store.claim("r", this_process())
     store.release("r", this_process(), "queued")
@@ -744,7 +744,7 @@ def test_run_can_return_to_queue(store: Store) -> None:
     assert store.claim("r", elsewhere()) is not None
 
 
-def test_queued_run_can_be_cancelled_and_deleted(store: Store) -> None:
+def test_queued_run_is_cancelled_and_deleted(store: Store) -> None:
     store.enqueue([QueuedRun("r", birth()), QueuedRun("s", birth())])
     store.cancel("r")
     assert status_of(store, "r") == "cancelled"
@@ -765,7 +765,7 @@ def test_queued_run_of_dead_process_is_taken_over_four_times(store: Store) -> No
     assert status_of(store, "r") == "failed"
 
 
-def test_many_statuses_are_read_at_once(store: Store) -> None:
+def test_statuses_of_many_runs_are_returned_together(store: Store) -> None:
     store.enqueue([QueuedRun(f"q{at}", birth()) for at in range(1500)])
     begin(store, "running")
     begin(store, "gone", dead_here())
@@ -778,7 +778,7 @@ def test_many_statuses_are_read_at_once(store: Store) -> None:
     assert store.statuses([]) == {}
 
 
-def test_store_without_workers_says_so(store: Store) -> None:
+def test_enqueue_to_store_without_workers_raises_store_error(store: Store) -> None:
     if store.name.startswith("postgres"):
         pytest.skip("it has workers")
     with pytest.raises(StoreError, match=r"cannot deliver runs to workers. Workers need a PostgreSQL store"):

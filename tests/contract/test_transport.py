@@ -86,7 +86,7 @@ def test_connection_closed_by_server_is_not_reused(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_stream_read_to_end_returns_connection(way: str) -> None:
+def test_stream_read_to_end_returns_connection_to_pool(way: str) -> None:
     streams = [Fault(chunked=True, reply=call("look", place="here")), Fault(chunked=True, reply=DONE)]
 
     async def aread(agent: module[Any, Any]) -> None:
@@ -103,7 +103,7 @@ def test_stream_read_to_end_returns_connection(way: str) -> None:
         assert len(server.requests) == 2
 
 
-def test_threads_get_their_own_responses() -> None:
+def test_threads_receive_responses_to_their_requests() -> None:
     def answer(request: Any) -> Any:
         return finish(result=request.body["messages"][-1]["content"])
 
@@ -120,7 +120,7 @@ def test_threads_get_their_own_responses() -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_forked_child_has_own_connections() -> None:
+def test_forked_child_process_opens_separate_connections() -> None:
     with Loopback(lambda request: DONE) as server:
         agent = Plain(model=server.openai(num_retries=0))
         assert agent() == "done"
@@ -136,7 +136,7 @@ def test_forked_child_has_own_connections() -> None:
         assert server.accepted == 2
 
 
-def test_request_is_sent_once_when_connection_breaks() -> None:
+def test_request_on_broken_connection_is_sent_once() -> None:
     with Loopback(lambda request: Fault(reset="before")) as server:
         for way in WAYS:
             with pytest.raises(ModelError, match="no connection"):
@@ -145,7 +145,7 @@ def test_request_is_sent_once_when_connection_breaks() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_request_has_user_agent(way: str) -> None:
+def test_request_contains_user_agent_header(way: str) -> None:
     with Loopback([DONE, DONE]) as server:
         run(Plain(model=server.openai()), way)
         run(Plain(model=server.openai(headers={"user-agent": "mine"})), way)
@@ -153,7 +153,7 @@ def test_request_has_user_agent(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_slow_headers_get_only_remaining_time(way: str) -> None:
+def test_slow_response_headers_are_abandoned_after_max_seconds(way: str) -> None:
     endless = Fault(reply=DONE, headers={f"X-{number}": "a" * 6000 for number in range(90)}, drip=0.05)
     limit = pytest.raises(LimitError, match="max_seconds")
     with Loopback(lambda request: endless) as server, waiting_for_nothing(), limit:
@@ -165,7 +165,7 @@ def _gzipped(data: bytes, *, cut: int | None = None) -> Fault:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_unrequested_compression_is_read(way: str) -> None:
+def test_unrequested_compression_is_decompressed(way: str) -> None:
     whole = json.dumps(openai_completion(call("look", place="here" * 50_000), {}, 1)).encode()
     with Loopback([_gzipped(whole), _gzipped(json.dumps(openai_completion(DONE, {}, 2)).encode())]) as server:
         assert run(Looking(model=server.openai(num_retries=0)), way) == "done"
@@ -174,7 +174,7 @@ def test_unrequested_compression_is_read(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_compressed_error_is_read(way: str) -> None:
+def test_compressed_error_is_decompressed(way: str) -> None:
     told = Fault(
         status=400, body=gzip.compress(b'{"error": {"message": "no way"}}'), headers={"Content-Encoding": "gzip"}
     )
@@ -184,14 +184,14 @@ def test_compressed_error_is_read(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("is_cut", [True, False])
-def test_incomplete_compressed_response_is_reported(way: str, is_cut: bool) -> None:
+def test_incomplete_compressed_response_raises_model_error(way: str, is_cut: bool) -> None:
     whole = json.dumps(openai_completion(DONE, {}, 1)).encode()
     broken = _gzipped(whole, cut=60) if is_cut else Fault(body=whole, headers={"Content-Encoding": "gzip"})
     with Loopback([broken]) as server, pytest.raises(ModelError):
         run(Plain(model=server.openai(num_retries=0)), way)
 
 
-def test_compressed_stream_is_read_incrementally() -> None:
+def test_compressed_stream_is_decompressed_incrementally() -> None:
     events = gzip.compress(openai_stream(DONE, {"stream_options": {"include_usage": True}}, 1, 8))
     told = Fault(body=events, content_type=EVENTS, headers={"Content-Encoding": "gzip"})
     with Loopback([told]) as server:
@@ -310,7 +310,7 @@ def proxy() -> Iterator[Proxy]:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_proxy_of_environment_is_used(way: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_of_environment_receives_request(way: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", proxy.url)
     with Loopback([DONE]) as server:
         assert run(Plain(model=server.openai()), way) == "done"
@@ -319,7 +319,7 @@ def test_proxy_of_environment_is_used(way: str, proxy: Proxy, monkeypatch: pytes
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.usefixtures("trusted")
-def test_proxy_tunnels_encrypted_requests(
+def test_proxy_tunnels_https_requests(
     way: str, proxy: Proxy, secure: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("https_proxy", proxy.url)
@@ -329,7 +329,7 @@ def test_proxy_tunnels_encrypted_requests(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_no_proxy_hosts_are_asked_directly(way: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_hosts_are_requested_directly(way: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", proxy.url)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with Loopback([DONE]) as server:

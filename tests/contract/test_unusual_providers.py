@@ -22,8 +22,9 @@ from tests.waiting import AGES, PATIENCE, comes_true, waiting_for_nothing
 from acorn import ModelError, module
 from acorn.models.lanes.anthropic import Anthropic
 from acorn.models.lanes.http import Post, send
-from acorn.models.port import ModelRequest
+from acorn.models.request import ModelRequest
 from acorn.testing import finish
+from acorn.types import Message, MessageCall
 
 WAYS = ["sync", "async"]
 DONE = finish(result="done")
@@ -68,7 +69,7 @@ def completion(result: str) -> bytes:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_text_before_answer_is_not_the_answer(way: str) -> None:
+def test_interim_responses_before_answer_are_skipped(way: str) -> None:
     said = b"HTTP/1.1 102 Processing\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n"
     with Loopback([said + http(completion("one")), http(completion("two"))]) as server:
         agent = Plain(model=server.openai(num_retries=0))
@@ -76,7 +77,7 @@ def test_text_before_answer_is_not_the_answer(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_finished_stream_returns_connection(way: str) -> None:
+def test_finished_stream_returns_connection_to_pool(way: str) -> None:
     events = openai_stream(DONE, {}, 1, 8)
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     stream = head + b"%x\r\n%s\r\n0\r\n\r\n" % (len(events), events)
@@ -96,7 +97,7 @@ def test_finished_stream_returns_connection(way: str) -> None:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("limits", [{}, {"max_seconds": AGES}])
-def test_end_of_finished_stream_is_not_awaited(way: str, limits: dict[str, Any]) -> None:
+def test_stream_after_done_event_is_not_read_further(way: str, limits: dict[str, Any]) -> None:
     events = openai_stream(DONE, {}, 1, 8)
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
     with Loopback([head + b"%x\r\n%s\r\n" % (len(events), events)]) as server, waiting_for_nothing():
@@ -120,7 +121,7 @@ def test_connections_closed_by_server_are_not_reused() -> None:
         assert server.accepted == 3
 
 
-def test_loop_closed_by_user_leaves_no_warnings() -> None:
+def test_loop_closed_by_user_prints_no_warnings() -> None:
     code = """
 import asyncio, sys
 from acorn import module
@@ -140,12 +141,12 @@ for must_close in (True, True, False):
     assert (ran.stdout.split(), ran.stderr) == (["done"] * 3, "")
 
 
-def test_conversations_of_one_model_do_not_mix() -> None:
+def test_concurrent_conversations_of_one_model_are_sent_separately() -> None:
     lane = Anthropic({"model": "anthropic/claude-sonnet-4-5", "api_key": "sk-ant-test"})
 
     def talk(name: str) -> None:
         for _ in range(400):
-            messages: list[dict[str, Any]] = []
+            messages: list[Message] = []
             for _ in range(4):
                 messages = [*messages, {"role": "user", "content": name}, {"role": "assistant", "content": name}]
                 body = json.loads(lane.body(ModelRequest(messages, [], 0.5, 10), (), is_stream=False))
@@ -191,7 +192,7 @@ REFUSED = b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("said", [REFUSED, b"lalala\r\n\r\n"], ids=["refused", "garbage"])
-def test_proxy_password_is_not_shown(way: str, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_password_is_not_in_error(way: str, said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     with saying(said) as port:
         monkeypatch.setenv("https_proxy", f"http://me:opensesame@127.0.0.1:{port}")
         with pytest.raises(ModelError) as caught:
@@ -200,7 +201,7 @@ def test_proxy_password_is_not_shown(way: str, said: bytes, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_key_in_address_is_not_shown(way: str) -> None:
+def test_key_in_address_is_not_in_error(way: str) -> None:
     with saying(b"lalala\r\n\r\n") as port:
         base = f"http://127.0.0.1:{port}/v1?api_key=opensesame"
         with pytest.raises(ModelError) as caught:
@@ -227,7 +228,7 @@ UNSENDABLE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", UNSENDABLE)
-def test_unsendable_setting_raises_immediately(way: str, case: str) -> None:
+def test_setting_that_is_invalid_in_http_raises_immediately(way: str, case: str) -> None:
     config = {"model": "openai/m", "api_base": "http://127.0.0.1:9/v1", **UNSENDABLE[case]}
     with pytest.raises(ModelError, match="is not valid") as caught:
         run(Plain(model=config), way)
@@ -236,7 +237,7 @@ def test_unsendable_setting_raises_immediately(way: str, case: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_invalid_proxy_is_reported_without_password(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_proxy_raises_error_without_password(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://me:opensesame@127.0.0.1:abc")
     with pytest.raises(ModelError, match="proxy") as caught:
         run(Plain(model={"model": "openai/m", "api_base": "http://10.0.0.1/v1", "num_retries": 0}), way)
@@ -244,13 +245,13 @@ def test_invalid_proxy_is_reported_without_password(way: str, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_space_in_address_is_escaped(way: str) -> None:
+def test_space_in_address_is_percent_encoded(way: str) -> None:
     with Loopback([DONE]) as server:
         assert run(Plain(model=server.openai(api_base=f"{server.url}/my server/v1")), way) == "done"
         assert server.requests[0].path == "/my%20server/v1/chat/completions"
 
 
-def test_setting_none_is_not_sent() -> None:
+def test_setting_with_value_none_is_not_sent() -> None:
     with Loopback([DONE, DONE]) as server:
         Plain(model=server.openai(top_p=None, stop=None, seed=None))()
         Plain(model=server.anthropic(top_p=None, thinking=None, stop=None))()
@@ -260,8 +261,8 @@ def test_setting_none_is_not_sent() -> None:
 def test_empty_text_part_is_not_sent_to_anthropic() -> None:
     lane = Anthropic({"model": "anthropic/claude-sonnet-4-5", "api_key": "sk-ant-test"})
     parts = [{"type": "text", "text": text} for text in ("", "Why?", " \n")]
-    called = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    messages: list[dict[str, Any]] = [
+    called: MessageCall = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages: list[Message] = [
         {"role": "user", "content": parts},
         {"role": "assistant", "content": parts[:1], "tool_calls": [called]},
         {"role": "tool", "tool_call_id": "c", "content": parts},
@@ -275,7 +276,7 @@ def test_empty_text_part_is_not_sent_to_anthropic() -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_split_surrogate_halves_are_joined(way: str) -> None:
+def test_split_surrogate_halves_in_stream_are_joined(way: str) -> None:
     def event(arguments: str) -> str:
         delta = {"tool_calls": [{"index": 0, "function": {"arguments": arguments}}]}
         return json.dumps({"choices": [{"index": 0, "delta": delta}]})
@@ -300,7 +301,7 @@ ERRORS_INSIDE: dict[str, tuple[str, Any, int]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", ERRORS_INSIDE)
-def test_error_in_ok_response_is_retried_by_its_code(way: str, case: str) -> None:
+def test_error_in_response_with_status_200_is_retried_according_to_code(way: str, case: str) -> None:
     spoken, error, status = ERRORS_INSIDE[case]
     told = Fault(body=json.dumps({"type": "error", "error": error}).encode())
     with Loopback([told, DONE]) as server:
@@ -310,7 +311,7 @@ def test_error_in_ok_response_is_retried_by_its_code(way: str, case: str) -> Non
     assert (caught.value.status, caught.value.retryable, len(server.requests)) == (status, True, 2)
 
 
-def test_permanent_error_in_ok_response_is_raised() -> None:
+def test_permanent_error_in_response_with_status_200_is_raised() -> None:
     told = Fault(body=b'{"error": {"message": "no way", "code": "invalid_prompt"}}')
     with Loopback([told, DONE]) as server, pytest.raises(ModelError, match="no way") as caught:
         run(Plain(model=server.openai(num_retries=1)), "sync")
@@ -318,14 +319,14 @@ def test_permanent_error_in_ok_response_is_raised() -> None:
 
 
 @pytest.mark.parametrize("code", [1302, True, 0])
-def test_code_that_is_not_a_status_is_not_reported_as_one(code: int) -> None:
+def test_error_code_that_is_not_http_status_gives_status_none(code: int) -> None:
     body = f"data: {json.dumps({'error': {'code': code, 'message': 'no'}})}\n\n".encode()
     with Loopback([Fault(body=body, content_type=EVENTS)]) as server, pytest.raises(ModelError) as caught:
         run_stream(Plain(model=server.openai()), "sync")
     assert (caught.value.status, caught.value.retryable) == (None, False)
 
 
-def test_empty_error_in_response_is_ignored() -> None:
+def test_error_field_with_null_in_response_is_ignored() -> None:
     block = {"type": "tool_use", "id": "c", "name": "__finish__", "input": {"result": "done"}}
     body = {"error": None, "content": [block], "stop_reason": "tool_use"}
     with Loopback([Fault(body=json.dumps(body).encode())]) as server:
@@ -333,20 +334,20 @@ def test_empty_error_in_response_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("content", [{"a": 1}, 5])
-def test_content_that_is_not_text_is_unreadable(content: Any) -> None:
+def test_content_that_is_not_text_raises_model_error(content: Any) -> None:
     body = json.dumps({"choices": [{"message": {"content": content}}]}).encode()
     with Loopback([Fault(body=body)]) as server, pytest.raises(ModelError, match="unreadable response"):
         Plain(model=server.openai())()
 
 
-def test_usage_written_as_text_is_counted() -> None:
+def test_usage_numbers_sent_as_text_are_counted() -> None:
     body = json.loads(completion("done")) | {"usage": {"prompt_tokens": "3", "completion_tokens": 2.0}}
     with Loopback([Fault(body=json.dumps(body).encode())]) as server:
         done = Plain(model=server.openai()).run()
     assert (done.usage.input_tokens, done.usage.output_tokens) == (3, 2)
 
 
-def test_call_run_by_provider_is_not_a_tool_call() -> None:
+def test_tool_call_executed_by_provider_is_ignored() -> None:
     theirs = {"type": "server_tool_use", "id": "s", "name": "web_search", "input": {}}
     ours = {"type": "tool_use", "id": "c", "name": "__finish__", "input": {"result": "done"}}
     events: list[dict[str, Any]] = [

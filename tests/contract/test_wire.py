@@ -20,7 +20,7 @@ from acorn.models.litellm.adapter import LiteLLMModel
 from acorn.models.port import thinks
 from acorn.models.resolve import resolve
 from acorn.testing import Reply, call, finish
-from acorn.types import Usage
+from acorn.types import Message, Usage
 
 Json = dict[str, Any]
 
@@ -180,7 +180,7 @@ ANTHROPIC_FORCED: Json = {"type": "tool", "name": "__finish__"}
 # Requests
 
 
-def test_first_request_has_prompt_input_settings_and_tools(wire: Wire) -> None:
+def test_first_request_contains_prompt_input_settings_and_tools(wire: Wire) -> None:
     wire.serve([finish(**RIGHT)])
     run = wire.run(Researcher(model=wire.model()), question="Why?")
     assert run.output == Answer(**RIGHT)
@@ -188,7 +188,7 @@ def test_first_request_has_prompt_input_settings_and_tools(wire: Wire) -> None:
 
 
 @pytest.mark.chat
-def test_key_is_only_in_protocol_header(wire: Wire) -> None:
+def test_key_is_sent_only_in_protocol_header(wire: Wire) -> None:
     server = wire.serve([finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
     headers = server.requests[0].headers
@@ -202,7 +202,7 @@ def test_key_is_only_in_protocol_header(wire: Wire) -> None:
     assert b"sk-" not in server.requests[0].raw
 
 
-def test_step_adds_call_and_result(wire: Wire) -> None:
+def test_second_request_contains_call_and_result(wire: Wire) -> None:
     wire.serve([call("search", query="why"), finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
     assert wire.bodies() == wire.either(
@@ -211,7 +211,7 @@ def test_step_adds_call_and_result(wire: Wire) -> None:
 
 
 @pytest.mark.chat
-def test_no_text_is_sent_beside_calls_without_text(wire: Wire) -> None:
+def test_assistant_message_with_calls_only_is_sent_without_text(wire: Wire) -> None:
     server = wire.serve([call("search", query="why"), finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
     assert b"Empty message content" not in server.requests[1].raw
@@ -267,7 +267,7 @@ def test_text_response_is_followed_by_reminder(wire: Wire) -> None:
     )
 
 
-def test_correction_is_result_of_invalid_finish(wire: Wire) -> None:
+def test_correction_is_sent_as_result_of_invalid_finish_call(wire: Wire) -> None:
     wire.serve([finish(answer="Because.", confidence=7), finish(**RIGHT)])
     run = wire.run(Researcher(model=wire.model()), question="Why?")
     assert run.output == Answer(**RIGHT)
@@ -296,7 +296,7 @@ def test_correction_is_result_of_invalid_finish(wire: Wire) -> None:
     )
 
 
-def test_forced_call_adds_only_tool_choice(wire: Wire) -> None:
+def test_forced_request_adds_only_tool_choice(wire: Wire) -> None:
     wire.serve([call("search", query="why"), finish(**RIGHT)])
     run = wire.run(Hurried(model=wire.model()), question="Why?")
     assert run.stop_reason == "forced"
@@ -318,7 +318,7 @@ def test_single_turn_forces_finish_in_first_request(wire: Wire) -> None:
     )
 
 
-def test_silently_dropped_tool_choice_is_followed_by_form(wire: Wire) -> None:
+def test_ignored_tool_choice_is_followed_by_xml_form(wire: Wire) -> None:
     wire.serve([call("search", query="why"), "I do not know.", FILLED_IN])
     run = wire.run(Hurried(model=wire.model()), question="Why?")
     assert run.output == Answer(**RIGHT)
@@ -336,7 +336,7 @@ def test_silently_dropped_tool_choice_is_followed_by_form(wire: Wire) -> None:
     )
 
 
-def test_model_that_dropped_tool_choice_gets_form_directly(wire: Wire) -> None:
+def test_model_that_ignored_tool_choice_receives_xml_form_directly(wire: Wire) -> None:
     wire.serve([call("search", query="why"), "I do not know.", FILLED_IN, call("search", query="why"), FILLED_IN])
     agent = Hurried(model=wire.model())
     wire.run(agent, question="Why?")
@@ -348,7 +348,7 @@ def test_model_that_dropped_tool_choice_gets_form_directly(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("stop_reason", ["length", "content_filter"])
-def test_cut_off_response_does_not_mean_dropped_tool_choice(wire: Wire, stop_reason: str) -> None:
+def test_cut_off_response_is_not_treated_as_ignored_tool_choice(wire: Wire, stop_reason: str) -> None:
     wire.serve([Reply("Well", stop_reason=stop_reason), finish(**RIGHT), finish(**RIGHT)])
     agent = Single(model=wire.model(), parse_retries=0)
     with pytest.raises(Exception, match=r"cut off|content filter"):
@@ -398,7 +398,7 @@ def marked_anthropic(*later: Json) -> Json:
 
 @pytest.mark.parametrize("kind", [Cached, CachedAsInTheSeeds])
 @pytest.mark.chat
-def test_system_and_first_user_message_are_cache_marked(wire: Wire, kind: type[Researcher]) -> None:
+def test_system_and_first_user_message_have_cache_marks(wire: Wire, kind: type[Researcher]) -> None:
     wire.serve([call("search", query="why"), finish(**RIGHT)])
     wire.run(kind(model=wire.model()), question="Why?")
     assert wire.bodies() == wire.either(
@@ -408,7 +408,7 @@ def test_system_and_first_user_message_are_cache_marked(wire: Wire, kind: type[R
 
 
 @pytest.mark.chat
-def test_cache_index_zero_is_first_user_message_without_system(wire: Wire) -> None:
+def test_cache_index_zero_without_system_prompt_marks_first_user_message(wire: Wire) -> None:
     wire.serve([finish(**RIGHT)])
     wire.run(Cached(model=wire.model(), system_prompt=""), question="Why?")
     body = wire.bodies()[0]
@@ -420,7 +420,7 @@ def test_cache_index_zero_is_first_user_message_without_system(wire: Wire) -> No
 
 
 @pytest.mark.chat
-def test_cache_point_can_have_ttl(wire: Wire) -> None:
+def test_cache_point_with_ttl_is_sent_with_ttl(wire: Wire) -> None:
     wire.serve([finish(**RIGHT)])
     wire.run(CachedByHand(model=wire.model()), question="Why?")
     hour = {"type": "ephemeral", "ttl": "1h"}
@@ -448,7 +448,7 @@ def test_negative_cache_index_counts_from_end(wire: Wire) -> None:
         assert second == anthropic(ANTHROPIC_ASKED, {"role": "user", "content": [marked]})
 
 
-def test_cache_index_beyond_messages_marks_nothing(wire: Wire) -> None:
+def test_cache_index_beyond_messages_sends_no_mark(wire: Wire) -> None:
     class CachedFarAway(Researcher):
         cache = [{"location": "message", "index": 9}]
 
@@ -458,7 +458,7 @@ def test_cache_index_beyond_messages_marks_nothing(wire: Wire) -> None:
 
 
 @pytest.mark.chat
-def test_cache_marks_do_not_accumulate(wire: Wire) -> None:
+def test_cache_marks_of_earlier_requests_are_not_sent_again(wire: Wire) -> None:
     class Shown(CachedAtTheEnd):
         def on_step(self, step: Step) -> None:
             self.history.append({"role": "user", "content": [{"type": "text", "text": f"Look {step.counter}."}]})
@@ -521,7 +521,7 @@ class Seeing(Researcher):
         step.tool_results[0].output = {"photo": Photo(f"data:image/png;base64,{PNG}")}
 
 
-def test_image_returned_by_tool_follows_results(wire: Wire) -> None:
+def test_image_returned_by_tool_is_sent_after_results(wire: Wire) -> None:
     wire.serve([call("search", query="why"), finish(**RIGHT)])
     wire.run(Seeing(model=wire.model()), question="Why?")
     text = '{"photo":{"media":1,"kind":"image"}}'
@@ -573,7 +573,7 @@ def thought(number: int, text: str, query: str) -> list[Json]:
     ]
 
 
-def test_thinking_is_sent_back_with_signature_in_tool_loop(claude: Wire) -> None:
+def test_reasoning_blocks_are_sent_back_with_signature_in_tool_loop(claude: Wire) -> None:
     claude.serve(
         [
             Reply(reasoning="Hm.") & call("search", query="why"),
@@ -597,7 +597,7 @@ def test_thinking_is_sent_back_with_signature_in_tool_loop(claude: Wire) -> None
     assert run.history[2]["thinking_blocks"] == [{"type": "thinking", "thinking": "Hm.", "signature": "signature-1"}]
 
 
-def test_redacted_thinking_is_sent_back_unchanged(claude: Wire) -> None:
+def test_redacted_reasoning_block_is_sent_back_unchanged(claude: Wire) -> None:
     hidden = {"type": "redacted_thinking", "data": "opaque"}
     asked = {"type": "tool_use", "id": "toolu_1_0", "name": "search", "input": {"query": "why"}}
     message = {
@@ -615,7 +615,7 @@ def test_redacted_thinking_is_sent_back_unchanged(claude: Wire) -> None:
 
 
 @pytest.mark.parametrize("asked_for", [{"thinking": THINKING}, {"reasoning_effort": "low"}])
-def test_thinking_claude_is_not_forced(claude: Wire, asked_for: Json) -> None:
+def test_claude_with_thinking_is_not_forced_to_finish(claude: Wire, asked_for: Json) -> None:
     claude.serve([finish(**RIGHT), Reply(reasoning="Hm.") & call("search", query="why"), FILLED_IN])
     claude.run(Single(model=claude.model(**asked_for)), question="Why?")
     run = claude.run(Hurried(model=claude.model(**asked_for)), question="Why?")
@@ -626,7 +626,7 @@ def test_thinking_claude_is_not_forced(claude: Wire, asked_for: Json) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt-5", "home-made"])
-def test_other_thinking_model_is_forced_at_end(gpt: Wire, name: str) -> None:
+def test_other_thinking_model_is_forced_to_finish_at_max_steps(gpt: Wire, name: str) -> None:
     gpt.serve([call("search", query="why"), finish(**RIGHT)])
     run = gpt.run(Hurried(model=gpt.model(name, reasoning_effort="low")), question="Why?")
     assert run.output == Answer(**RIGHT)
@@ -635,7 +635,7 @@ def test_other_thinking_model_is_forced_at_end(gpt: Wire, name: str) -> None:
 
 
 @pytest.mark.parametrize("not_asked_for", [{"thinking": {"type": "disabled"}}, {"reasoning_effort": "none"}])
-def test_disabled_thinking_allows_forcing(claude: Wire, not_asked_for: Json) -> None:
+def test_claude_with_disabled_thinking_is_forced_to_finish(claude: Wire, not_asked_for: Json) -> None:
     claude.serve([finish(**RIGHT), call("search", query="why"), finish(**RIGHT)])
     claude.run(Single(model=claude.model(**not_asked_for)), question="Why?")
     claude.run(Hurried(model=claude.model(**not_asked_for)), question="Why?")
@@ -653,11 +653,11 @@ def test_disabled_thinking_allows_forcing(claude: Wire, not_asked_for: Json) -> 
         ({"reasoning_effort": "none"}, False),
     ],
 )
-def test_model_dict_decides_whether_model_thinks(settings: Json, expected: bool) -> None:
+def test_thinking_is_detected_from_model_dict_settings(settings: Json, expected: bool) -> None:
     assert thinks(resolve({"model": "some/model", **settings}, "Asker")) is expected
 
 
-def test_thinking_is_not_sent_to_other_provider(claude: Wire, lane: str) -> None:
+def test_reasoning_blocks_are_not_sent_to_other_provider(claude: Wire, lane: str) -> None:
     server = claude.serve([Reply(reasoning="Hm.") & call("search", query="why"), finish(**RIGHT)])
 
     class Fickle(Researcher):
@@ -674,7 +674,7 @@ def test_thinking_is_not_sent_to_other_provider(claude: Wire, lane: str) -> None
 # Responses
 
 
-def test_usage_counts_cached_and_reasoning_tokens_with_cost(wire: Wire) -> None:
+def test_usage_contains_cached_and_reasoning_tokens_and_cost(wire: Wire) -> None:
     spent = Usage(input_tokens=1000, output_tokens=200, cached_tokens=600, reasoning_tokens=50)
     wire.serve([Reply(usage=spent) & call("search", query="why"), Reply(usage=spent) & finish(**RIGHT)])
     costs: list[float | None] = []
@@ -703,14 +703,14 @@ def test_usage_counts_cached_and_reasoning_tokens_with_cost(wire: Wire) -> None:
         ({"input_cost_per_token": 0, "output_cost_per_token": 0}, 0.0),
     ],
 )
-def test_price_in_model_dict_wins_over_table(wire: Wire, prices: Json, cost: float) -> None:
+def test_price_in_model_dict_replaces_table_price(wire: Wire, prices: Json, cost: float) -> None:
     wire.serve([finish(**RIGHT)])
     run = wire.run(Single(model=wire.model(**prices)), question="Why?")
     assert run.cost == pytest.approx(cost)
     assert not prices.keys() & wire.bodies()[0].keys()
 
 
-def test_model_without_known_price_has_no_cost(wire: Wire) -> None:
+def test_model_without_known_price_has_cost_none(wire: Wire) -> None:
     wire.serve([finish(**RIGHT)])
     run = wire.run(Single(model=wire.model("home-made")), question="Why?")
     assert run.cost is None
@@ -718,7 +718,7 @@ def test_model_without_known_price_has_no_cost(wire: Wire) -> None:
 
 
 @pytest.mark.chat
-def test_record_names_answering_model(wire: Wire) -> None:
+def test_run_model_is_model_name_in_response(wire: Wire) -> None:
     answer = {
         "id": "1",
         "object": "chat.completion",
@@ -745,7 +745,7 @@ def test_record_names_answering_model(wire: Wire) -> None:
     assert wire.run(Single(model=wire.model()), question="Why?").model == "the-one-that-answered"
 
 
-def test_response_at_token_limit_says_so(wire: Wire) -> None:
+def test_response_at_token_limit_is_reported_as_cut_off(wire: Wire) -> None:
     half = Reply(stop_reason="length") & call("search", query="why")
     half.calls[0].arguments = "{}"
     seen: list[Any] = []
@@ -765,7 +765,7 @@ def test_response_at_token_limit_says_so(wire: Wire) -> None:
     [Reply("I will not.", stop_reason="content_filter"), Reply(refusal="I will not.")],
     ids=["filter", "refusal"],
 )
-def test_refusal_is_error_without_retry(wire: Wire, reply: Reply) -> None:
+def test_refusal_raises_model_error_without_retry(wire: Wire, reply: Reply) -> None:
     wire.serve([reply])
     error = wire.fails(Single(model=wire.model()), question="Why?")
     assert "I will not." in str(error)
@@ -785,7 +785,7 @@ STRANGE_ANSWERS: dict[str, Json] = {
 
 
 @pytest.mark.parametrize("strange", STRANGE_ANSWERS.values(), ids=STRANGE_ANSWERS.keys())
-def test_malformed_response_is_model_error_without_retry(wire: Wire, strange: Json) -> None:
+def test_malformed_response_raises_model_error_without_retry(wire: Wire, strange: Json) -> None:
     wire.serve([Fault(body=_json(strange))])
     error = wire.fails(Single(model=wire.model(), parse_retries=0), question="Why?")
     assert not error.retryable
@@ -794,7 +794,7 @@ def test_malformed_response_is_model_error_without_retry(wire: Wire, strange: Js
     assert wire.count() == 1
 
 
-def test_error_in_response_is_reported(wire: Wire) -> None:
+def test_error_object_in_response_raises_model_error(wire: Wire) -> None:
     told = {"error": {"message": "we are overloaded", "type": "overloaded_error", "code": 529}}
     wire.serve(lambda request: Fault(body=_json(told)))
     assert "overloaded" in str(wire.fails(Single(model=wire.model(num_retries=0)), question="Why?"))
@@ -813,7 +813,7 @@ ODD_CALLS: dict[str, Json] = {
 
 @pytest.mark.parametrize("odd", ODD_CALLS.values(), ids=ODD_CALLS.keys())
 @pytest.mark.chat
-def test_calls_in_forms_of_small_servers_are_understood(gpt: Wire, odd: Json) -> None:
+def test_tool_calls_in_formats_of_small_servers_are_parsed(gpt: Wire, odd: Json) -> None:
     class Plain(module):
         """You answer."""
 
@@ -1021,7 +1021,7 @@ def test_model_dict_synonyms_are_accepted(protocol: str, way: str, change: Calla
         ("claude-sonnet-4-5", "/v1/messages", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"),
     ],
 )
-def test_model_id_alone_uses_environment(
+def test_model_id_without_dict_uses_key_and_address_of_environment(
     name: str, path: str, key: str, base: str, gpt: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = gpt.serve([finish(**RIGHT)])
@@ -1038,7 +1038,7 @@ def test_organization_in_environment_is_sent(way: str, monkeypatch: pytest.Monke
     assert request.headers["openai-organization"] == "org-oak"
 
 
-def test_unsupported_setting_raises_by_name(wire: Wire) -> None:
+def test_unsupported_setting_raises_error_with_setting_name(wire: Wire) -> None:
     wire.serve([])
     unknown = wire.either(openai={"thinking": THINKING}, anthropic={"frequency_penalty": 0.5})
     error = wire.fails(Single(model=wire.model(**unknown)), question="Why?")
@@ -1050,7 +1050,7 @@ def test_unsupported_setting_raises_by_name(wire: Wire) -> None:
 
 
 @pytest.mark.chat
-def test_model_not_listed_with_tools_can_use_them(gpt: Wire) -> None:
+def test_model_not_listed_with_tools_accepts_tools_if_allowed(gpt: Wire) -> None:
     gpt.serve([finish(**RIGHT)])
     model = gpt.model(model="perplexity/sonar")
     error = gpt.fails(Single(model=model), question="Why?")
@@ -1062,9 +1062,9 @@ def test_model_not_listed_with_tools_can_use_them(gpt: Wire) -> None:
     assert gpt.bodies()[0]["tools"] == [OPENAI_FINISH]
 
 
-def test_additions_of_litellm_stay_in_its_request(wire: Wire) -> None:
+def test_changes_by_litellm_do_not_affect_request_object(wire: Wire) -> None:
     wire.serve([Fault(status=400)])
-    messages = [
+    messages: list[Message] = [
         {"role": "system", "content": [{"type": "text", "text": "Hi", "cache_control": EPHEMERAL}]},
         {"role": "user", "content": [{"type": "image_url", "image_url": f"data:image/png;base64,{PNG}"}]},
     ]
@@ -1077,7 +1077,7 @@ def test_additions_of_litellm_stay_in_its_request(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("name", ["gemini/gemini-2.5-flash", "hosted_vllm/x", "groq/llama-3.3-70b-versatile"])
-def test_provider_rewriting_schemas_does_not_change_acorns(name: str) -> None:
+def test_schema_changes_by_litellm_do_not_affect_tools(name: str) -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"anyOf": [{"type": "integer"}, {"type": "null"}]}, "cache_control": {"type": "string"}},
@@ -1093,7 +1093,7 @@ def test_provider_rewriting_schemas_does_not_change_acorns(name: str) -> None:
     assert tools == before
 
 
-def test_cookies_are_not_kept(wire: Wire) -> None:
+def test_cookies_are_not_sent_back(wire: Wire) -> None:
     sticky = Fault(status=200, headers={"Set-Cookie": "session=mine; Path=/"}, reply=call("search", query="why"))
     server = wire.serve([sticky, finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
@@ -1105,7 +1105,7 @@ def test_cookies_are_not_kept(wire: Wire) -> None:
 
 @pytest.mark.parametrize("name", ["gpt-5", "o3-mini"])
 @pytest.mark.chat
-def test_reasoning_model_works_without_default_temperature(gpt: Wire, name: str) -> None:
+def test_reasoning_model_is_called_without_default_temperature(gpt: Wire, name: str) -> None:
     gpt.serve([finish(**RIGHT), finish(**RIGHT)])
     agent = Single(model=gpt.model(name))
     for _ in range(2):
@@ -1116,7 +1116,7 @@ def test_reasoning_model_works_without_default_temperature(gpt: Wire, name: str)
 
 
 @pytest.mark.parametrize("name", ["gpt-5", "o3-mini"])
-def test_temperature_set_by_user_is_not_dropped(gpt: Wire, name: str) -> None:
+def test_temperature_of_user_rejected_by_model_raises(gpt: Wire, name: str) -> None:
     gpt.serve([])
     error = gpt.fails(Single(model=gpt.model(name), temperature=0.2), question="Why?")
     assert "`temperature`" in str(error)
@@ -1132,7 +1132,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("name", REFUSALS)
-def test_refused_default_is_left_out_once_and_remembered(wire: Wire, name: str) -> None:
+def test_rejected_default_is_omitted_in_later_requests(wire: Wire, name: str) -> None:
     # Anthropic requires `max_tokens`: LiteLLM then adds one that fits the model.
     wanted = 64000 if name == "max_tokens" and not wire.is_openai else None
     refusal = Fault(status=400, message=REFUSALS[name])
@@ -1154,7 +1154,7 @@ def test_refused_default_is_left_out_once_and_remembered(wire: Wire, name: str) 
 
 @pytest.mark.parametrize("name", ["temperature", "max_tokens"])
 @pytest.mark.parametrize("how", ["on the class", "in the dict", "by step"])
-def test_value_set_by_user_is_never_dropped(wire: Wire, name: str, how: str) -> None:
+def test_rejected_value_of_user_raises_instead_of_being_omitted(wire: Wire, name: str, how: str) -> None:
     wire.serve(
         [*([call("search", query="why")] if how == "by step" else []), Fault(status=400, message=REFUSALS[name])]
     )
@@ -1178,7 +1178,7 @@ def test_value_set_by_user_is_never_dropped(wire: Wire, name: str, how: str) -> 
     assert wire.count() == (2 if how == "by step" else 1)
 
 
-def test_value_set_later_is_sent_despite_refused_default(wire: Wire) -> None:
+def test_value_set_later_is_sent_after_rejected_default(wire: Wire) -> None:
     refusal = Fault(status=400, message=REFUSALS["temperature"])
     wire.serve([refusal, finish(**RIGHT), refusal])
     agent = Researcher(model=wire.model())
@@ -1188,7 +1188,7 @@ def test_value_set_later_is_sent_despite_refused_default(wire: Wire) -> None:
     assert [body.get("temperature") for body in wire.bodies()] == [0.7, None, 0.3]
 
 
-def test_error_that_only_mentions_default_is_reported(wire: Wire) -> None:
+def test_error_that_only_mentions_default_is_raised(wire: Wire) -> None:
     told = Fault(status=400, message="Invalid schema for function 'set_temperature'.")
     wire.serve([told, told, finish(**RIGHT)])
     agent = Researcher(model=wire.model())
@@ -1198,14 +1198,14 @@ def test_error_that_only_mentions_default_is_reported(wire: Wire) -> None:
     assert [body.get("temperature") for body in wire.bodies()] == [0.7, None, 0.7]
 
 
-def test_default_learned_between_failures_is_remembered(wire: Wire) -> None:
+def test_default_rejected_between_failures_is_omitted_in_retries(wire: Wire) -> None:
     refusal = Fault(status=400, message=REFUSALS["temperature"])
     wire.serve([refusal, Fault(status=503), finish(**RIGHT)])
     wire.run(Researcher(model=wire.model(num_retries=1)), question="Why?")
     assert [body.get("temperature") for body in wire.bodies()] == [0.7, None, None]
 
 
-def test_refused_default_is_remembered_per_endpoint(wire: Wire) -> None:
+def test_rejected_default_is_stored_per_endpoint(wire: Wire) -> None:
     wire.serve([Fault(status=400, message=REFUSALS["temperature"]), finish(**RIGHT)])
     wire.run(Researcher(model=wire.model()), question="Why?")
     wire.serve([finish(**RIGHT)])
@@ -1213,7 +1213,7 @@ def test_refused_default_is_remembered_per_endpoint(wire: Wire) -> None:
     assert wire.bodies()[0]["temperature"] == 0.7
 
 
-def test_refused_default_is_remembered_per_settings(wire: Wire) -> None:
+def test_rejected_default_is_stored_per_settings(wire: Wire) -> None:
     wire.serve([Fault(status=400, message=REFUSALS["temperature"]), finish(**RIGHT), finish(**RIGHT), finish(**RIGHT)])
     wire.run(Researcher(model=wire.model(top_p=0.9)), question="Why?")
     wire.run(Researcher(model=wire.model(top_p=0.8)), question="Why?")

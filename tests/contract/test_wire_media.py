@@ -95,7 +95,7 @@ def test_media_input_is_sent_in_protocol_form(wire: Wire, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["whole", "streamed"])
-def test_media_returned_by_tool_follows_result_with_name(wire: Wire, how: str) -> None:
+def test_media_returned_by_tool_is_sent_after_result_with_name(wire: Wire, how: str) -> None:
     wire.serve([call("shoot"), DONE])
     run(wire, how, Botanist(model=wire.model()))
     parts = said(wire, 1)
@@ -106,14 +106,14 @@ def test_media_returned_by_tool_follows_result_with_name(wire: Wire, how: str) -
     assert '[{"media":1,"type":"image/png","name":"oak.png"}]' in json.dumps(wire.server.bodies()[1]).replace("\\", "")
 
 
-def test_image_url_is_passed_on_without_fetch(wire: Wire) -> None:
+def test_image_url_is_sent_without_download(wire: Wire) -> None:
     wire.serve([DONE])
     wire.run(Botanist(model=wire.model()), photo=URL)
     assert URL in json.dumps(said(wire, 0)[1])
     assert wire.count() == 1
 
 
-def test_audio_is_sent_to_models_that_support_it(gpt: Wire) -> None:
+def test_audio_is_sent_to_models_that_support_audio(gpt: Wire) -> None:
     if gpt.is_responses:
         gpt.serve([])
         assert "It does not support audio" in str(gpt.fails(Botanist(model=gpt.model()), song=WAV))
@@ -123,7 +123,7 @@ def test_audio_is_sent_to_models_that_support_it(gpt: Wire) -> None:
     assert said(gpt, 0)[1] == {"type": "input_audio", "input_audio": {"data": coded(WAV), "format": "wav"}}
 
 
-def test_unsupported_audio_is_rejected(claude: Wire) -> None:
+def test_unsupported_audio_raises_model_error(claude: Wire) -> None:
     claude.serve([])
     words = str(claude.fails(Botanist(model=claude.model()), song=WAV))
     assert "It does not support audio, and there is audio in `song`" in words
@@ -135,7 +135,7 @@ def test_unsupported_audio_is_rejected(claude: Wire) -> None:
 
 
 @pytest.mark.chat
-def test_unsupported_url_is_rejected_by_name(gpt: Wire) -> None:
+def test_unsupported_media_url_raises_error_with_field_name(gpt: Wire) -> None:
     gpt.serve([])
     words = str(gpt.fails(Botanist(model=gpt.model()), song="https://example.org/song.wav"))
     assert "It does not support URLs of audio, and there is one in `song`" in words
@@ -145,7 +145,9 @@ def test_unsupported_url_is_rejected_by_name(gpt: Wire) -> None:
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
 @pytest.mark.parametrize("media_type", ["text/markdown", "application/json"])
-def test_text_files_are_text_documents_for_anthropic(media_type: str, lane: str, litellm_is_loaded: None) -> None:
+def test_text_files_are_sent_as_text_documents_to_anthropic(
+    media_type: str, lane: str, litellm_is_loaded: None
+) -> None:
     with Loopback([DONE]) as server:
         notes = File.from_bytes("Wörter".encode(), media_type, "notes")
         Botanist(model=server.anthropic(lane=lane))(paper=notes)
@@ -155,7 +157,7 @@ def test_text_files_are_text_documents_for_anthropic(media_type: str, lane: str,
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_document_url_is_passed_to_anthropic(lane: str, litellm_is_loaded: None) -> None:
+def test_document_url_is_sent_to_anthropic(lane: str, litellm_is_loaded: None) -> None:
     with Loopback([DONE]) as server:
         Botanist(model=server.anthropic(lane=lane))(paper="https://example.org/a.pdf")
         source = {"type": "url", "url": "https://example.org/a.pdf"}
@@ -164,7 +166,7 @@ def test_document_url_is_passed_to_anthropic(lane: str, litellm_is_loaded: None)
 
 @pytest.mark.parametrize("part", [{"type": "image_url"}, {"type": "image_url", "image_url": {}}, {"type": "file"}])
 @pytest.mark.parametrize("spoken", ["responses", "anthropic"])
-def test_empty_user_part_is_reported(part: Json, spoken: str) -> None:
+def test_empty_content_part_raises_model_error(part: Json, spoken: str) -> None:
     with Loopback([DONE]) as server:
         agent = Botanist(model=getattr(server, spoken)()).using(history=[{"role": "user", "content": [part]}])
         with pytest.raises(ModelError, match=f"A message has a part of type `{part['type']}` without"):
@@ -173,7 +175,7 @@ def test_empty_user_part_is_reported(part: Json, spoken: str) -> None:
 
 
 @pytest.mark.parametrize("lane", ["native", "litellm"])
-def test_url_in_place_of_file_id_is_not_fetched(lane: str, litellm_is_loaded: None) -> None:
+def test_url_in_place_of_file_id_raises_without_download(lane: str, litellm_is_loaded: None) -> None:
     part = {"type": "file", "file": {"file_id": "https://example.org/a.pdf"}}
     with Loopback([DONE]) as server:
         agent = Botanist(model=server.openai(lane=lane)).using(history=[{"role": "user", "content": [part]}])
@@ -182,7 +184,7 @@ def test_url_in_place_of_file_id_is_not_fetched(lane: str, litellm_is_loaded: No
         assert not server.requests
 
 
-def test_empty_text_part_is_dropped_for_anthropic() -> None:
+def test_empty_text_part_is_not_sent_to_anthropic() -> None:
     with Loopback([DONE]) as server:
         agent = Botanist(model=server.anthropic()).using(history=[{"role": "user", "content": [{"type": "text"}]}])
         assert agent().answer == "an oak"
@@ -213,7 +215,7 @@ def test_media_data_is_sent_inline_to_gemini(given: Json, litellm_is_loaded: Non
     assert coded(raw) in json.dumps(parts[1:])
 
 
-def test_line_before_tool_media_shows_no_signature(litellm_is_loaded: None) -> None:
+def test_label_of_tool_media_contains_no_gemini_signature(litellm_is_loaded: None) -> None:
     with Loopback(gemini_answers([call("shoot"), DONE])) as server:
         Botanist(model=gemini(server))()
         contents = server.bodies()[1]["contents"]
@@ -237,14 +239,14 @@ LOST: list[tuple[str, Json, str]] = [
 ]
 
 
-def test_litellm_does_not_fetch_image_for_anthropic(litellm_is_loaded: None) -> None:
+def test_litellm_image_url_for_anthropic_raises_instead_of_download(litellm_is_loaded: None) -> None:
     with Loopback([DONE]) as server, pytest.raises(ModelError, match="LiteLLM would download the URL of an image"):
         Botanist(model=server.anthropic(lane="litellm"))(photo="http://example.org/elm.png")
     assert not server.requests
 
 
 @pytest.mark.parametrize(("name", "given", "words"), LOST, ids=[f"{row[0]} {next(iter(row[1]))}" for row in LOST])
-def test_media_that_would_be_lost_or_fetched_is_rejected(
+def test_media_that_litellm_would_lose_or_download_is_rejected(
     name: str, given: Json, words: str, litellm_is_loaded: None
 ) -> None:
     bodies, said = by_litellm(name, **given)

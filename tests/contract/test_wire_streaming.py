@@ -166,7 +166,7 @@ def test_streamed_response_equals_whole_response(wire: Wire, name: str, size: in
         assert len(found) > len(reply.content)
 
 
-def test_stream_requests_usage(wire: Wire) -> None:
+def test_stream_request_asks_for_usage(wire: Wire) -> None:
     wire.serve([DONE, DONE])
     iterate(wire, Asker(model=wire.model()), question="?")
     Asker(model=wire.model()).run(question="?")
@@ -178,7 +178,7 @@ def test_stream_requests_usage(wire: Wire) -> None:
     assert streamed == plain
 
 
-def test_call_without_listener_does_not_stream(wire: Wire) -> None:
+def test_call_without_on_stream_sends_no_stream_request(wire: Wire) -> None:
     wire.serve([SEARCH, DONE])
     assert wire.run(Researcher(model=wire.model()), question="?").output == RIGHT
     assert not any(body.get("stream") for body in wire.bodies())
@@ -192,7 +192,7 @@ SCRIPTS: dict[str, list[Reply]] = {
 }
 
 
-def parsed(history: list[Json]) -> list[Json]:
+def parsed(history: list[Any]) -> list[Any]:
     """Return arguments as data: Claude's arrive as an object or as text."""
     for entry in history:
         for made in entry.get("tool_calls", ()):
@@ -201,7 +201,7 @@ def parsed(history: list[Json]) -> list[Json]:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_streamed_run_sends_same_requests(wire: Wire, name: str) -> None:
+def test_streamed_run_sends_identical_requests(wire: Wire, name: str) -> None:
     runs: list[Run[Any]] = []
     bodies: list[list[Json]] = []
     for streams in (False, True):
@@ -221,7 +221,7 @@ def test_streamed_run_sends_same_requests(wire: Wire, name: str) -> None:
     assert runs[0].cost
 
 
-def test_streamed_thinking_is_sent_back_with_signature(claude: Wire) -> None:
+def test_streamed_reasoning_block_is_sent_back_with_signature(claude: Wire) -> None:
     claude.serve([SEARCH, DONE])
     chunks = iterate(claude, Researcher(model=claude.model()), question="?")
     assert "".join(chunk.reasoning for chunk in chunks if chunk.reasoning) == THINK.reasoning
@@ -230,7 +230,7 @@ def test_streamed_thinking_is_sent_back_with_signature(claude: Wire) -> None:
     assert [block["type"] for block in blocks] == ["thinking", "text", "tool_use"]
 
 
-def test_cached_tokens_are_priced_in_stream(wire: Wire) -> None:
+def test_cached_tokens_of_stream_are_priced(wire: Wire) -> None:
     reply = DONE & Reply(usage=Usage(5000, 70, 4000, requests=1))
     wire.serve([reply, reply])
     streamed = iterate(wire, Asker(model=wire.model()), question="?")[-1].run
@@ -250,7 +250,7 @@ def test_price_in_model_dict_applies_to_stream(wire: Wire) -> None:
 # Pieces
 
 
-def test_chunks_arrive_over_wire(wire: Wire) -> None:
+def test_chunks_contain_streamed_text_calls_and_results(wire: Wire) -> None:
     server = wire.serve([SEARCH & call("read", path="a"), DONE])
     server.chunk = 5
     heard: list[Chunk] = []
@@ -279,14 +279,14 @@ def test_chunks_arrive_over_wire(wire: Wire) -> None:
     assert [chunk.done for chunk in chunks].count(True) == 2
 
 
-def test_chunk_is_delivered_before_rest_arrives(wire: Wire) -> None:
+def test_chunk_is_delivered_before_rest_of_response_arrives(wire: Wire) -> None:
     heard = threading.Event()
     wire.serve([Fault(reply=CHATTER, hold=heard)])
     run = wire.run(listening(Asker, lambda _: heard.set())(model=wire.model()), question="?")
     assert run.output == RIGHT
 
 
-def test_concurrent_streams_do_not_mix() -> None:
+def test_concurrent_streams_have_separate_texts() -> None:
     def answer(asked: Request) -> Reply:
         return finish(answer=asked.body["messages"][1]["content"], confidence=1)
 
@@ -482,7 +482,7 @@ ODD: dict[str, tuple[bytes, Json]] = {
 
 @pytest.mark.parametrize("name", ODD)
 @pytest.mark.chat
-def test_unusual_stream_is_understood(gpt: Wire, name: str) -> None:
+def test_unusual_openai_stream_is_parsed(gpt: Wire, name: str) -> None:
     body, expected = ODD[name]
     gpt.serve([Fault(body=body, content_type=EVENTS)])
     found = said(assembled(deltas(gpt.way, gpt.model())))
@@ -492,7 +492,7 @@ def test_unusual_stream_is_understood(gpt: Wire, name: str) -> None:
 
 @pytest.mark.parametrize("at", range(1, 6))
 @pytest.mark.chat
-def test_pieces_split_inside_line_or_character_are_joined(gpt: Wire, at: int) -> None:
+def test_stream_split_inside_line_or_character_is_joined(gpt: Wire, at: int) -> None:
     text = json.dumps(part({"content": "größer 🦔\u2028"}), ensure_ascii=False)
     body = f"data: {text}\n\n".encode() + events(ANSWERED, END)
     pieces = [body[start : start + at] for start in range(0, len(body), at)]
@@ -598,7 +598,7 @@ ODD_CLAUDE: dict[str, tuple[bytes, Json]] = {
 
 
 @pytest.mark.parametrize("name", ODD_CLAUDE)
-def test_unusual_claude_stream_is_understood(claude: Wire, name: str) -> None:
+def test_unusual_claude_stream_is_parsed(claude: Wire, name: str) -> None:
     body, expected = ODD_CLAUDE[name]
     claude.serve([Fault(body=body, content_type=EVENTS)])
     found = said(assembled(deltas(claude.way, claude.model())))
@@ -607,7 +607,7 @@ def test_unusual_claude_stream_is_understood(claude: Wire, name: str) -> None:
     assert claude.count() == 1
 
 
-def test_hidden_reasoning_is_sent_back_unchanged_after_stream(claude: Wire) -> None:
+def test_redacted_reasoning_of_stream_is_sent_back_unchanged(claude: Wire) -> None:
     hidden = {"type": "redacted_thinking", "data": "secret"}
     body = message(block(0, hidden), thought(1, "one", "So."), tool_use(2, "a", "search", '{"query": "x"}'))
     claude.serve([Fault(body=body, content_type=EVENTS), DONE])
@@ -619,14 +619,14 @@ def test_hidden_reasoning_is_sent_back_unchanged_after_stream(claude: Wire) -> N
 
 
 @pytest.mark.chat
-def test_streamed_refusal_is_error_with_text(gpt: Wire) -> None:
+def test_streamed_refusal_raises_model_error_with_text(gpt: Wire) -> None:
     gpt.serve([Fault(body=ODD["a refusal"][0], content_type=EVENTS)])
     with pytest.raises(ModelError, match=r"refused to answer: I cannot\."):
         iterate(gpt, Asker(model=gpt.model()), question="?")
 
 
 @pytest.mark.chat
-def test_forced_name_in_pieces_is_recognized(gpt: Wire) -> None:
+def test_forced_tool_name_split_in_deltas_is_joined(gpt: Wire) -> None:
     fragments = [calling(0, "b", "__fin", ""), calling(0, None, "ish__", ""), calling(0, arguments=json.dumps(SURE))]
     body = events(*map(parts, fragments), END)
     gpt.serve([Fault(body=body, content_type=EVENTS)] * 2)
@@ -719,7 +719,7 @@ def cuts(body: bytes, way: str) -> Iterator[tuple[int, str]]:
             yield at, list(ENDS)[at // 3 % 3]
 
 
-def test_stream_cut_anywhere_is_whole_or_model_error(protocol: str, way: str) -> None:
+def test_stream_cut_at_any_byte_is_complete_or_raises_model_error(protocol: str, way: str) -> None:
     cut = Cut(protocol)
 
     async def main() -> None:
@@ -748,7 +748,7 @@ def test_stream_cut_anywhere_is_whole_or_model_error(protocol: str, way: str) ->
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_stream_broken_before_first_piece_is_retried(wire: Wire, end: str) -> None:
+def test_stream_broken_before_first_delta_is_retried(wire: Wire, end: str) -> None:
     heard: list[Chunk] = []
     wire.serve([Fault(reply=CHATTER, cut=20, **ENDS[end]), Fault(reset="before"), CHATTER])
     run = wire.run(listening(Asker, heard.append)(model=wire.model()), question="?")
@@ -758,7 +758,7 @@ def test_stream_broken_before_first_piece_is_retried(wire: Wire, end: str) -> No
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_stream_broken_later_has_failed(wire: Wire, end: str) -> None:
+def test_stream_broken_after_first_delta_raises_model_error(wire: Wire, end: str) -> None:
     heard: list[Chunk] = []
     wire.serve([SEARCH, Fault(reply=CHATTER, cut=2500, **ENDS[end])])
     with capture() as runs:
@@ -771,7 +771,7 @@ def test_stream_broken_later_has_failed(wire: Wire, end: str) -> None:
     assert runs[0].usage.requests == 1
 
 
-def test_response_that_is_not_a_stream_is_model_error(wire: Wire) -> None:
+def test_response_that_is_not_a_stream_raises_model_error(wire: Wire) -> None:
     for body in (b"", b"\n\n", b"<html>Sign in</html>", b"null", b": ping\n\n"):
         wire.serve([Fault(body=body, content_type=EVENTS)] * 2)
         with pytest.raises(ModelError):
@@ -789,7 +789,7 @@ OVERLOADED = {
 
 @pytest.mark.parametrize("count", [0, 2])
 @pytest.mark.parametrize("status", [409, 429, 500, 529])
-def test_retryable_stream_status_is_retried(wire: Wire, status: int, count: int) -> None:
+def test_stream_with_retryable_status_is_retried(wire: Wire, status: int, count: int) -> None:
     wire.serve(lambda _: Fault(status=status))
     with pytest.raises(ModelError) as caught:
         deltas(wire.way, wire.model(num_retries=count))
@@ -798,7 +798,7 @@ def test_retryable_stream_status_is_retried(wire: Wire, status: int, count: int)
 
 
 @pytest.mark.parametrize("status", [400, 401, 422])
-def test_permanent_stream_status_is_not_retried(wire: Wire, status: int) -> None:
+def test_stream_with_permanent_status_is_not_retried(wire: Wire, status: int) -> None:
     wire.serve(lambda _: Fault(status=status))
     with pytest.raises(ModelError) as caught:
         deltas(wire.way, wire.model())
@@ -806,7 +806,7 @@ def test_permanent_stream_status_is_not_retried(wire: Wire, status: int) -> None
     assert wire.count() == 1
 
 
-def test_retried_request_streams_again(wire: Wire) -> None:
+def test_retried_stream_request_streams_again(wire: Wire) -> None:
     wire.serve([Fault(status=503), Fault(status=429, headers={"Retry-After": "0"}), DONE])
     chunks = iterate(wire, Asker(model=wire.model()), question="?")
     assert chunks[-1].result == RIGHT
@@ -815,7 +815,7 @@ def test_retried_request_streams_again(wire: Wire) -> None:
     assert chunks[-1].run.usage.requests == 1
 
 
-def test_stream_to_closed_port_is_error(wire: Wire) -> None:
+def test_stream_to_closed_port_raises_model_error(wire: Wire) -> None:
     server = wire.serve([])
     config = wire.model(num_retries=1)
     server.__exit__()
@@ -823,7 +823,7 @@ def test_stream_to_closed_port_is_error(wire: Wire) -> None:
         deltas(wire.way, config)
 
 
-def test_error_event_before_first_piece_is_retried(wire: Wire) -> None:
+def test_error_event_before_first_delta_is_retried(wire: Wire) -> None:
     told = Fault(body=OVERLOADED[wire.protocol], content_type=EVENTS)
     wire.serve([told, DONE])
     assert iterate(wire, Asker(model=wire.model()), question="?")[-1].result == RIGHT
@@ -836,7 +836,7 @@ def test_error_event_before_first_piece_is_retried(wire: Wire) -> None:
 
 
 @pytest.mark.chat
-def test_error_event_after_first_piece_is_final(wire: Wire) -> None:
+def test_error_event_after_first_delta_raises_without_retry(wire: Wire) -> None:
     begun = wire.either(openai=events(part({"content": "Hm."}), done=False), anthropic=message(text(0, "Hm.")))
     begun = begun.split(b"event: message_delta")[0]
     wire.serve([Fault(body=begun + OVERLOADED[wire.protocol], content_type=EVENTS)])
@@ -845,7 +845,7 @@ def test_error_event_after_first_piece_is_final(wire: Wire) -> None:
     assert wire.count() == 1
 
 
-def test_stream_error_has_no_key(wire: Wire) -> None:
+def test_stream_error_contains_no_key(wire: Wire) -> None:
     secret = "sk-very-secret-0123456789"
     wire.serve([Fault(reply=CHATTER, cut=3000), Fault(status=401, message=f"no such key: {secret}")])
     for _ in range(2):
@@ -867,7 +867,7 @@ async def leave(agent: module[Any, Any], count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 10])
-def test_leaving_iterator_closes_connection(wire: Wire, count: int) -> None:
+def test_leaving_stream_early_closes_connection(wire: Wire, count: int) -> None:
     server = wire.serve([Fault(reply=CHATTER, drip=0.02)])
     agent = Asker(model=wire.model())
     with capture() as runs:
@@ -882,7 +882,7 @@ def test_leaving_iterator_closes_connection(wire: Wire, count: int) -> None:
     assert runs[0].stop_reason == "cancelled"
 
 
-def test_breaking_out_of_loop_closes_connection(wire: Wire) -> None:
+def test_breaking_out_of_stream_loop_closes_connection(wire: Wire) -> None:
     async def main() -> None:
         async for chunk in agent.astream(question="?"):
             if chunk.content:
@@ -927,7 +927,7 @@ def test_cancelling_call_closes_connection() -> None:
         asyncio.run(main())
 
 
-def test_left_streams_do_not_accumulate(wire: Wire) -> None:
+def test_streams_left_early_leave_no_threads(wire: Wire) -> None:
     server = wire.serve(lambda _: Fault(reply=CHATTER, drip=0.005))
     agent = Asker(model=wire.model())
 
@@ -950,7 +950,7 @@ def test_left_streams_do_not_accumulate(wire: Wire) -> None:
 # Time
 
 
-def test_slow_stream_is_read_while_it_continues(wire: Wire) -> None:
+def test_slow_stream_within_timeout_per_chunk_is_read_to_end(wire: Wire) -> None:
     server = wire.serve([Fault(reply=DONE, drip=0.1)])
     server.chunk = 3
     chunks = iterate(wire, Asker(model=wire.model(timeout=1.0)), question="?")
@@ -974,7 +974,7 @@ def stalled() -> Iterator[Callable[[Wire], Loopback]]:
 
 
 @pytest.mark.chat
-def test_stalled_stream_fails_after_timeout(wire: Wire, stalled: Callable[[Wire], Loopback]) -> None:
+def test_stalled_stream_raises_model_error_after_timeout(wire: Wire, stalled: Callable[[Wire], Loopback]) -> None:
     def hurry(seconds: float) -> ModelError | None:
         stalled(wire)
         heard: list[Chunk] = []
@@ -996,7 +996,7 @@ def test_stream_that_does_not_start_is_retried_after_timeout(wire: Wire) -> None
 
 
 @pytest.mark.chat
-def test_stalled_stream_ends_with_run_time(wire: Wire, stalled: Callable[[Wire], Loopback]) -> None:
+def test_stalled_stream_raises_limit_error_after_max_seconds(wire: Wire, stalled: Callable[[Wire], Loopback]) -> None:
     stalled(wire)
     with waiting_for_nothing(), pytest.raises(LimitError, match="max_seconds"):
         iterate(wire, Asker(model=wire.model(), max_seconds=0.4), question="?")
@@ -1017,15 +1017,15 @@ def check_left(wire: Wire, fault: Fault) -> None:
     assert wire.count() == 1
 
 
-def test_dripping_stream_ends_with_run_time(wire: Wire) -> None:
+def test_slow_stream_raises_limit_error_after_max_seconds(wire: Wire) -> None:
     check_left(wire, Fault(reply=Reply("word " * 1000), drip=0.05))
 
 
-def test_keepalive_only_stream_ends_with_run_time(wire: Wire) -> None:
+def test_stream_of_keepalives_raises_limit_error_after_max_seconds(wire: Wire) -> None:
     check_left(wire, Fault(body=b": still here\n\n" * 1000, content_type=EVENTS, drip=0.05))
 
 
-def test_slow_stream_leaves_event_loop_free() -> None:
+def test_slow_stream_does_not_block_event_loop() -> None:
     async def main() -> None:
         begun = asyncio.Event()
         agent = listening(Asker, lambda _: begun.set())(model=server.openai())

@@ -377,6 +377,7 @@ def errors_carry_typed_attributes(parse: ParseError, model: ModelError) -> None:
     assert_type(model.status, int | None)
     assert_type(model.retryable, bool)
     assert_type(model.retry_after, float | None)
+    assert_type(model.timed_out, bool)
 
 
 def errors_are_caught_by_their_bases(error: ToolConflictError, wrong: InputError, branch: BranchError) -> None:

@@ -16,8 +16,8 @@ from random import Random
 from typing import NamedTuple
 
 from acorn._declare.settings import RateLimit
-from acorn.models.limits.gates import Waiter, WaitingLine
-from acorn.models.limits.shared import SharedWindow
+from acorn.models.limits.request_queue import QueuedRequest, RequestQueues
+from acorn.models.limits.shared_rate_limit import SharedWindow
 from acorn.stores.port import WindowOrder, WindowSlice
 from acorn.stores.rules import grant_slice
 
@@ -86,7 +86,7 @@ class Machine:
         self, clock: Clock, book: Book, limit: RateLimit, chance: Random, slow: float, sent: list[Sent]
     ) -> None:
         self._clock, self._book, self._chance, self._slow, self._sent = clock, book, chance, slow, sent
-        self._desk = WaitingLine()
+        self._desk = RequestQueues()
         self._gate = SharedWindow(limit, "all", self._carry)
         self._alarm = 0
 
@@ -96,7 +96,7 @@ class Machine:
             self._clock.later(self._delay(), lambda: self._ask(request, pause))
 
     def _ask(self, request: Request, pause: float) -> None:
-        turn = Waiter((self._gate,), request.size, request.longest)
+        turn = QueuedRequest((self._gate,), request.size, request.longest)
 
         def told(wait: float) -> None:
             if not wait:
@@ -104,25 +104,25 @@ class Machine:
 
         def send() -> None:
             if self._clock.now > turn.send_by:
-                turn.is_over = True
+                turn.is_finished = True
                 self._ask(request, pause)
             else:
-                turn.sent = self._clock.now
-                self._sent.append(Sent(turn.sent, request.tokens))
+                turn.sent_at = self._clock.now
+                self._sent.append(Sent(turn.sent_at, request.tokens))
                 self._clock.later(self._chance.uniform(0.0, 2 * request.seconds), answer)
             self._see(turn)
 
         def answer() -> None:
-            turn.answered, turn.is_over = self._clock.now, True
-            turn.used = (request.tokens // 2, request.tokens - request.tokens // 2)
+            turn.response_started, turn.is_finished = self._clock.now, True
+            turn.used_tokens = (request.tokens // 2, request.tokens - request.tokens // 2)
             self._see(turn)
             self._clock.later(self._chance.uniform(0.0, 2 * pause), lambda: self._ask(request, pause))
 
         turn.notify = told
         self._see(turn)
 
-    def _see(self, turn: Waiter) -> None:
-        self._desk.pass_time(self._clock.now)
+    def _see(self, turn: QueuedRequest) -> None:
+        self._desk.admit_due(self._clock.now)
         self._desk.update(turn, self._clock.now)
         self._set_alarm()
 
@@ -137,8 +137,8 @@ class Machine:
 
     def _hear(self, came: WindowSlice) -> None:
         now = self._clock.now
-        self._desk.pass_time(now)
-        self._desk.on_answer(self._gate, self._gate.on_answer(came, now), now)
+        self._desk.admit_due(now)
+        self._desk.on_store_answer(self._gate, self._gate.on_outcome(came, now), now)
         self._set_alarm()
 
     def _set_alarm(self) -> None:
@@ -147,7 +147,7 @@ class Machine:
 
         def ring() -> None:
             if alarm == self._alarm:
-                self._desk.pass_time(self._clock.now)
+                self._desk.admit_due(self._clock.now)
                 self._set_alarm()
 
         if self._desk.due < inf:

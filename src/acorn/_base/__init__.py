@@ -1,1 +1,1 @@
-"""What every layer may use: the logger, interruptible waiting, and callbacks around a fork."""
+"""Code that every layer may use: the logger, interruptible waiting, and callbacks around a fork."""

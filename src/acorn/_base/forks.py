@@ -1,8 +1,8 @@
-"""Objects that must be closed while the process forks.
+"""Callbacks that close objects before the process forks, and allow their use again after the fork.
 
-SQLite counts its locks per process and file, in memory that a forked child inherits. A child would believe that it
-holds the locks of its parent, and could delete a log that the parent still uses. So connections are closed before a
-fork, at a moment when no thread uses them, and opened again when they are needed.
+SQLite counts the locks of each file in memory, and a forked child inherits this memory. The child would treat the locks
+of its parent as its own locks, and could delete a log file that the parent still uses. So acorn closes connections
+before a fork, when no thread uses them, and opens them again when they are needed.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from weakref import WeakSet
 
 
 class ForkAware(Protocol):
-    """An object with callbacks around a fork."""
+    """An object that must be closed during a fork, such as a database connection."""
 
     def before_fork(self) -> None:
         """Wait until no thread uses the object, block further use, and close it."""
         ...
 
     def after_fork(self, in_child: bool) -> None:
-        """Allow use again."""
+        """Allow the use of the object again, in the parent process or in the child process."""
         ...
 
 
@@ -31,7 +31,7 @@ _closed: list[ForkAware] = []
 
 
 def close_at_fork(item: ForkAware) -> None:
-    """Call the object's callbacks around every fork, as long as the object exists."""
+    """Call `before_fork` and `after_fork` of an object around every fork, as long as the object exists."""
     with _lock:
         _registered.add(item)
 

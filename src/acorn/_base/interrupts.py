@@ -1,6 +1,6 @@
-"""Waiting that Ctrl-C can end, cancelling work in threads, and the one signal that ends user code.
+"""Waiting that Ctrl-C can interrupt, cancellation of work in threads, and the exception that stops user code.
 
-A thread waits for another one at a `SimpleQueue`, because Ctrl-C during any other wait can leave a lock taken.
+A thread waits for another thread with a `SimpleQueue`, because Ctrl-C during any other wait can leave a lock acquired.
 """
 
 from __future__ import annotations
@@ -15,9 +15,12 @@ from typing import Literal, TypeVar
 
 T = TypeVar("T")
 _LONGEST_WAIT = 0.05
-"""Seconds that the main thread waits at most: Python reports a signal that arrives just before a wait only after it."""
+"""The maximum seconds of one wait in the main thread.
+
+Python reports a signal that arrives just before a wait only after the wait."""
 
 SignalReason = Literal["paused", "parent_ended", "handed_back", "abandoned"]
+"""The reason of a `StopSignal`, which documents the four values."""
 _MESSAGES: dict[SignalReason, str] = {
     "paused": "a branch waits for human input",
     "parent_ended": "the parent run has ended",
@@ -27,15 +30,15 @@ _MESSAGES: dict[SignalReason, str] = {
 
 
 class StopSignal(BaseException):
-    """Ends code that must not continue, although nothing failed.
+    """An exception that stops user code when the code must not continue, although nothing has failed.
 
-    The signal passes through tools and hooks of the user. It derives from `BaseException`, as `KeyboardInterrupt` and
-    `CancelledError` do, so that `except Exception` in that code does not swallow it. Its `reason` says what happened:
+    The signal passes through the user's tools and hooks. It derives from `BaseException`, like `KeyboardInterrupt` and
+    `CancelledError`, so that `except Exception` in user code does not catch it. The attribute `reason` has four values:
 
-    - `paused`: a branch that the code started waits for human input. The code runs again when the run is resumed.
-    - `parent_ended`: the run that the code belongs to has ended.
-    - `handed_back`: the process stops driving the run, which continues in another process.
-    - `abandoned`: the thread works for a caller that stopped waiting, so it must not send its request.
+    - `paused`: A branch that the code started waits for human input. The code runs again when the run is resumed.
+    - `parent_ended`: The run of the code has ended.
+    - `handed_back`: The process stops driving the run, and another process continues the run.
+    - `abandoned`: The caller of the thread has stopped waiting, so the thread must not send its request.
     """
 
     def __init__(self, reason: SignalReason) -> None:
@@ -52,7 +55,7 @@ def is_signal(error: BaseException | None, reason: SignalReason) -> bool:
 
 
 def next_item(items: queue.SimpleQueue[T], seconds: float = math.inf) -> T:
-    """Wait for the next item of another thread. Raise `queue.Empty` when the time is up."""
+    """Wait for the next item from another thread, or raise `queue.Empty` after `seconds`."""
     is_main = threading.current_thread() is threading.main_thread()
     longest = 0.001 if is_main else math.inf
     deadline = monotonic() + seconds
@@ -68,7 +71,7 @@ def next_item(items: queue.SimpleQueue[T], seconds: float = math.inf) -> T:
 
 
 class CancelToken:
-    """Tells the work of a thread that its caller has stopped waiting."""
+    """A flag that informs the work in a thread that its caller has stopped waiting."""
 
     __slots__ = ("_callback", "_is_cancelled")
 
@@ -82,11 +85,14 @@ class CancelToken:
             callback()
 
     def on_cancel(self, callback: Callable[[], object] | None) -> None:
-        """Set the callback, and call it at once if the token is cancelled already. None removes it."""
+        """Set the callback for the cancellation, or remove it with None.
+
+        If the token is already cancelled, call the callback at once.
+        """
         self._callback = callback
         if self._is_cancelled and callback is not None:
             callback()
 
 
 cancel_token: ContextVar[CancelToken | None] = ContextVar("acorn_cancel_token", default=None)
-"""The token of the current thread, if it has one."""
+"""The cancel token of the current thread, or None."""

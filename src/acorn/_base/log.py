@@ -1,4 +1,4 @@
-"""The logger `acorn`, silent until a program configures logging."""
+"""The logger `acorn`, which prints nothing until a program configures logging."""
 
 from __future__ import annotations
 

@@ -1,14 +1,15 @@
-"""Ctrl-C while the command line is loading: end the process at once, without a traceback.
+"""Handling of Ctrl-C while the command line is loading: the process ends at once, without a traceback.
 
-`acorn` and `python -m acorn` load the whole library before their own code runs, and an interrupted import prints a
-traceback. So `import acorn` imports this module first. In any other program it does nothing. The command line
-installs its own Ctrl-C handling when it is ready.
+The commands `acorn` and `python -m acorn` load the whole library before the code of the command line runs, and an
+interrupted import prints a traceback. So `import acorn` imports this module first. In any other program, this module
+does nothing. The command line installs its own handling of Ctrl-C when it is ready.
 """
 
 import os
 import sys
 
 INTERRUPTED = 130
+"""The exit code of a process that Ctrl-C ended."""
 
 
 def is_command_line() -> bool:
@@ -23,11 +24,11 @@ def is_command_line() -> bool:
     frame = sys._getframe()  # pyright: ignore[reportPrivateUsage] - Python documents it, and `inspect` is slow to load.
     while frame.f_back is not None:
         frame = frame.f_back
-    return "acorn.cli" in frame.f_code.co_names  # The installed script, not another script with the same name.
+    return "acorn.cli" in frame.f_code.co_names  # Another script may have the same name.
 
 
 def exit_on_interrupt() -> None:
-    """End the process on Ctrl-C from here on, unless Ctrl-C is ignored."""
+    """Make Ctrl-C end the process at once, unless the process ignores Ctrl-C."""
     import signal
 
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -35,7 +36,7 @@ def exit_on_interrupt() -> None:
 
 
 def raise_on_interrupt() -> None:
-    """Raise `KeyboardInterrupt` on Ctrl-C again, for code that is ready to catch it."""
+    """Make Ctrl-C raise `KeyboardInterrupt` again, for code that is ready to catch it."""
     import signal
 
     if signal.getsignal(signal.SIGINT) is _exit:

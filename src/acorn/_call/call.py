@@ -38,8 +38,8 @@ from acorn._call.plan import (
 )
 from acorn._call.queued_batch import QueuedBatch
 from acorn._call.submit import AsyncHandle, Handle, check_queueing, submit_run
-from acorn._declare.agent import AgentBase, BatchItem, CallOptions, call_options, set_call_options
 from acorn._declare.generics import Deps, Out, check_deps, deps_type
+from acorn._declare.module_base import AgentBase, BatchItem, CallOptions, current_places, remember_run, set_call_options
 from acorn._declare.spec_cache import Branch, agent_name, current_overrides, spec_of, spec_within
 from acorn._drive.async_driver import adrive, adrive_stream
 from acorn._drive.commit import RunCommitter
@@ -50,11 +50,10 @@ from acorn._drive.tree import Tree
 from acorn._formats.json import excerpt
 from acorn._history.first_messages import prior_messages
 from acorn._machine.machine import Machine
-from acorn._record.last_run import current_places, remember_run
 from acorn.chunk import StreamChunk
 from acorn.errors import DeclarationError, InputError
 from acorn.record import Run
-from acorn.stores import messages
+from acorn.stores import rules
 from acorn.stores.port import Store, StoredRun
 from acorn.types import JsonObject
 
@@ -130,7 +129,7 @@ class AgentCaller(Generic[Out, Deps]):
 
     def change_options(self, changes: Mapping[str, Any]) -> CallOptions:
         """Return the call options after `using(...)` with these arguments, which are checked."""
-        options, owner = replace(call_options(self._agent), item=None), type(self._agent).__name__
+        options, owner = replace(self._agent.__acorn_call_options__, item=None), type(self._agent).__name__
         if "deps" in changes:
             check_deps(owner, deps_type(self._agent), changes["deps"])
             options = replace(options, deps=changes["deps"])
@@ -153,7 +152,7 @@ class AgentCaller(Generic[Out, Deps]):
     @property
     def _has_run_id(self) -> bool:
         """Whether to start the run in a thread: with a run id, the start reads and claims the stored run."""
-        return call_options(self._agent).run_id is not None
+        return self._agent.__acorn_call_options__.run_id is not None
 
     def _start(self, args: Arguments, kwargs: JsonObject) -> Callable[[], tuple[Tree, str]]:
         """Check a call now, and return the function that starts its run."""
@@ -170,7 +169,7 @@ class AgentCaller(Generic[Out, Deps]):
                 f"the batch with `map(..., id='nightly')`."
             )
         if not options.queue:
-            refuse_queueing(call_options(agent), spec.owner)
+            refuse_queueing(agent.__acorn_call_options__, spec.owner)
         if batch_id is None:
             return progress, lambda row, index, run_id: start_run(
                 agent, new_machine(agent, *arguments_of(row, spec.input))
@@ -186,14 +185,14 @@ class AgentCaller(Generic[Out, Deps]):
 
 def start_run(agent: AgentBase, machine: Machine) -> tuple[Tree, str]:
     """Return the tree of a new run, or of a stored run with the same run id, which this process then claims."""
-    if machine.spec.store is None and call_options(agent).run_id is None:
+    if machine.spec.store is None and agent.__acorn_call_options__.run_id is None:
         return Tree(machine), machine.run.id
     return _start_stored_run(agent, machine)
 
 
 def _start_stored_run(agent: AgentBase, machine: Machine) -> tuple[Tree, str]:
     run_id, store, origin = machine.run.id, store_of(machine.plan.spec), origin_of(agent)
-    if call_options(agent).run_id is not None:
+    if agent.__acorn_call_options__.run_id is not None:
         stored_runs = claim(store, run_id, origin.agent, machine.run.input)
         if stored_runs is not None:
             return load_tree(stored_runs, machine.plan, store, origin), run_id
@@ -207,7 +206,7 @@ def _start_stored_row(agent: AgentBase, row: object, item: BatchItem, run_id: st
     """
     args, kwargs = arguments_of(row, spec_of(agent).input)
     row_agent = copy.copy(agent)
-    set_call_options(row_agent, replace(call_options(agent), run_id=run_id, item=item))
+    set_call_options(row_agent, replace(agent.__acorn_call_options__, run_id=run_id, item=item))
     machine = new_machine(row_agent, args, kwargs)
     store = store_of(machine.spec)
     stored_runs = store.read(run_id)
@@ -227,14 +226,14 @@ def _load_run(agent: AgentBase, run_id: str, answers: object, *, is_single: bool
     store, origin = store_of(plan.spec), origin_of(agent)
     stored_runs = claim(store, run_id, origin.agent, may_have_moved=True)
     if stored_runs is None:
-        raise messages.run_not_found(run_id, store.name)
+        raise rules.run_not_found_error(run_id, store.name)
     return load_tree(stored_runs, plan, store, origin, answers, is_one=is_single), run_id
 
 
 def load_queued(agent: AgentBase, stored_runs: Sequence[StoredRun], store: Store) -> Tree:
     """Load a run that a queue delivered, and that this process has claimed."""
     plan = plan_for(agent)
-    check_deps(plan.spec.owner, plan.deps_type, plan.deps)
+    check_deps(plan.spec.owner, plan.spec.deps_type, plan.deps)
     check_started_deps(plan.spec, plan.deps, [])
     return load_tree(stored_runs, plan, store, origin_of(agent))
 

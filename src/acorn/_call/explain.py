@@ -20,7 +20,7 @@ from acorn._declare.settings import SETTINGS, setting_in
 from acorn._declare.spec import Spec
 from acorn._declare.spec_cache import HOOKS, spec_of, user_hooks
 from acorn._declare.tools.collect import FINISH
-from acorn._declare.tools.kinds import hosted_tool_name, may_ask_human
+from acorn._declare.tools.kinds import hosted_tool_name
 from acorn._formats.content import text_of
 from acorn._formats.json import to_compact_json, to_json_data
 from acorn._formats.redact import find_secrets, redact
@@ -29,9 +29,10 @@ from acorn._formats.schema.generate import JsonSchema, inline_refs
 from acorn._module import module
 from acorn.errors import AcornError, DeclarationError, InputError
 from acorn.models.local.download import too_small_for_tools
-from acorn.models.port import ModelRequest, ModelResponse, Price, thinks
+from acorn.models.port import ModelResponse, Price, thinks
+from acorn.models.request import ModelRequest
 from acorn.models.resolve import model_name, resolve
-from acorn.types import JsonObject, is_json_object, is_list_or_tuple
+from acorn.types import JsonObject, Message, is_json_object, is_list_or_tuple
 
 _METHODS = (*HOOKS, "system_prompt")
 
@@ -53,7 +54,7 @@ class Explanation:
     agent: str
     model: str | None
     input: Any
-    messages: list[JsonObject]
+    messages: list[Message]
     tools: list[JsonObject]
     forced_tool: str | None
     temperature: float
@@ -261,7 +262,7 @@ def _warnings(
     if spec.max_steps is not None and spec.max_total_tokens is spec.max_cost is spec.max_seconds is None:
         yield f"nothing but `max_steps = {spec.max_steps}` bounds the run; see `max_cost` and `max_total_tokens`"
     if spec.store is None and "on_human" not in user_hooks(agent):
-        for tool in filter(may_ask_human, spec.tools):
+        for tool in spec.human_tools:
             yield f"the tool `{tool.name}` waits for a person, and there is neither `on_human` nor a `store`"
     for function in functions:
         if not function.get("description"):

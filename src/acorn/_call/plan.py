@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_origin
 
-from acorn._declare.agent import AgentBase, CallOptions, call_options
-from acorn._declare.generics import check_deps, check_type_arguments, deps_type
+from acorn._declare.generics import check_deps, check_type_arguments
+from acorn._declare.module_base import AgentBase, CallOptions
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec import Prompt, Spec
 from acorn._declare.spec_cache import (
@@ -34,7 +34,7 @@ from acorn._machine.machine import Machine
 from acorn._machine.plan import BranchTool, Plan
 from acorn._machine.state import settings_to_json
 from acorn.errors import DeclarationError
-from acorn.models.limits.throttle import throttle
+from acorn.models.limits.limiter import limit_wrapper
 from acorn.models.port import Model
 from acorn.models.resolve import resolve
 from acorn.record import Run
@@ -52,7 +52,7 @@ Arguments = tuple[Any, ...]
 
 def new_machine(agent: AgentBase, args: Arguments, kwargs: JsonObject) -> Machine:
     """Check a call and return the machine of its run."""
-    options = call_options(agent)
+    options = agent.__acorn_call_options__
     plan = plan_call(agent, options)
     run_id = options.run_id or os.urandom(16).hex()
     if options.fork is not None:
@@ -84,7 +84,7 @@ def _forked_machine(
 
 def plan_call(agent: AgentBase, options: CallOptions | None = None) -> Plan:
     """Return the plan of a call that starts here, and check everything that could fail later."""
-    options = options or call_options(agent)
+    options = options or agent.__acorn_call_options__
     plan = plan_for(agent, current_overrides(), options)
     refuse_queueing(options, plan.spec.owner)
     check_plan(plan)
@@ -97,7 +97,7 @@ def plan_for(agent: AgentBase, overrides: Overrides = (), options: CallOptions |
     """Bind the spec of an instance to the instance, for one run."""
     spec = spec_within(overrides, agent) if overrides else spec_of(agent)
     hooks, name = user_hooks(agent), module_name(type(agent))
-    options = options or call_options(agent)
+    options = options or agent.__acorn_call_options__
     if spec.input.is_empty or spec.output.is_empty:
         check_type_arguments(agent, spec.owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
     return Plan(
@@ -114,7 +114,6 @@ def plan_for(agent: AgentBase, overrides: Overrides = (), options: CallOptions |
         on_human=hooks.get("on_human"),
         prior=options.prior,
         deps=options.deps,
-        deps_type=deps_type(agent),
         branches={name: _branch_tool(name, entry, overrides) for name, entry in spec.branches.items()}
         if spec.branches
         else {},
@@ -157,7 +156,7 @@ def _resolve(declared: Any, spec: Spec) -> Model:
     if window is None and slots is None:
         return resolve(declared, spec.owner)
     shared = None if window is None or not window.limit.shared else _limit_store(spec.owner, spec.store)
-    return resolve(declared, spec.owner, throttle(spec.owner, slots, window, shared))
+    return resolve(declared, spec.owner, limit_wrapper(spec.owner, slots, window, shared))
 
 
 # Checks before a run starts. A model could not correct these errors.
@@ -175,8 +174,8 @@ def refuse_queueing(options: CallOptions, owner: str) -> None:
 def check_plan(plan: Plan) -> None:
     """Check the deps and the shared limits of a plan, and of all agents and branches that it may start."""
     spec = plan.spec
-    if plan.deps_type is not Any:
-        check_deps(spec.owner, plan.deps_type, plan.deps)
+    if spec.deps_type is not Any:
+        check_deps(spec.owner, spec.deps_type, plan.deps)
     if spec.agent_tools or spec.branches:
         check_started_deps(spec, plan.deps, [])
     if spec.agent_tools or spec.branches or spec.rate_limit is not None:
@@ -189,10 +188,10 @@ def check_started_deps(spec: Spec, deps: Any, seen: list[Branch]) -> None:
         if any(which is other for other in seen):
             continue
         seen.append(which)
-        own_deps = None if isinstance(which, type) or get_origin(which) else call_options(which).deps
+        own_deps = None if isinstance(which, type) or get_origin(which) else which.__acorn_call_options__.deps
         passed_deps = deps if own_deps is None else own_deps
         started = read_spec(which)
-        check_deps(started.owner, deps_type(which), passed_deps, spec.owner)
+        check_deps(started.owner, started.deps_type, passed_deps, spec.owner)
         check_started_deps(started, passed_deps, seen)
 
 
@@ -226,7 +225,7 @@ def _check_human_input(which: Branch, spec: Spec, seen: list[Branch]) -> None:
     if needs_no_check or has_user_hook(which, "on_human"):
         return
     for tool in spec.human_tools:
-        need = "asks a person" if is_ask_human(tool) else "needs a person's approval"
+        need = "asks a person" if is_ask_human(tool.function) else "needs a person's approval"
         raise _no_human(f"The tool `{tool.name}` of `{spec.owner}` {need}", spec.owner)
     for source in spec.sources:
         if source_may_ask_human(source):
@@ -269,5 +268,5 @@ def origin_of(agent: AgentBase) -> Origin:
         if isinstance(value, _STORABLE) and to_json_data(value) == value
     }
     file = getattr(sys.modules.get(type(agent).__module__), "__file__", None)
-    batch, index = call_options(agent).item or (None, None)
+    batch, index = agent.__acorn_call_options__.item or (None, None)
     return Origin(agent_name(type(agent)), overrides, file, batch, index)

@@ -14,7 +14,7 @@ from typing import Generic
 
 from acorn._call.batch import BatchProgress, Item, Out, RowJob, arguments_of
 from acorn._call.submit import Submission, read_outcome
-from acorn._declare.agent import AgentBase, BatchItem
+from acorn._declare.module_base import AgentBase, BatchItem
 from acorn._drive.load import is_final
 from acorn.record import Run
 from acorn.stores.lease import claim_run, this_process

@@ -12,13 +12,13 @@ from typing import Any, get_args
 from acorn._drive.commit import to_saved_run, translate_read_errors
 from acorn._formats.blobs import BlobReader
 from acorn._formats.json import excerpt, to_json_data
+from acorn._history.saved_form import read_entries, read_record
+from acorn._machine.human_input import check_answer
 from acorn._machine.saved_run import attach_branch_records
-from acorn._machine.tool_calls import check_answer
-from acorn._record.saved_form import read_entries, read_record
 from acorn.errors import StoreError
 from acorn.journal import Entry
 from acorn.record import Run
-from acorn.stores import messages
+from acorn.stores import rules
 from acorn.stores.open import open_store
 from acorn.stores.port import NotifyingStore, RunFacts, Status, Store
 from acorn.types import Request
@@ -69,7 +69,7 @@ class Runs:
         """Return the record of a run and its branches, up to the last commit if the run has not ended."""
         stored_runs = self._store.read(run_id)
         if not stored_runs:
-            raise messages.run_not_found(run_id, self._store.name)
+            raise rules.run_not_found_error(run_id, self._store.name)
         root, *branches = stored_runs
         with translate_read_errors(run_id, self._store):
             blobs = BlobReader(self._store.media)
@@ -134,7 +134,7 @@ def read_new_entries(
     """Return whether a run is over, the position of its last entry, and the entries after a position."""
     status, rows = store.follow(run_id, position)
     if status is None:
-        raise messages.run_not_found(run_id, store.name)
+        raise rules.run_not_found_error(run_id, store.name)
     blobs = BlobReader(store.media)
     entries = read_entries([blobs.read(row.entry) for row in rows])
     return not rows and status not in continues, rows[-1].position if rows else position, entries

@@ -16,8 +16,8 @@ from typing_extensions import TypeVar
 
 from acorn._call.plan import OPTIONS, Arguments, origin_of, plan_for, store_of
 from acorn._call.runs import follow_run, read_new_entries
-from acorn._declare.agent import AgentBase, BatchItem, Queueing, call_options
 from acorn._declare.generics import ORIG_CLASS, check_type_arguments
+from acorn._declare.module_base import AgentBase, BatchItem, Queueing
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec_cache import agent_name, current_overrides, spec_within
 from acorn._drive.commit import to_saved_run, translate_read_errors
@@ -25,13 +25,13 @@ from acorn._drive.load import check_fit, stored_failure
 from acorn._formats.blobs import BlobReader, save_text, to_saved_data
 from acorn._formats.json import excerpt
 from acorn._formats.schema.shape import Shape
+from acorn._history.saved_form import read_instance
 from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import MODEL_OBJECT
-from acorn._record.saved_form import read_instance
 from acorn.errors import DeclarationError
 from acorn.journal import Entry
 from acorn.record import Run
-from acorn.stores import messages
+from acorn.stores import rules
 from acorn.stores.port import MediaBlob, QueuedRun, RunCancelledError, RunHeader, Status, Store
 from acorn.types import JsonObject, Paused
 
@@ -48,7 +48,7 @@ _CONTINUES: tuple[Status, ...] = ("queued", "running", "waiting", "stopped")
 def submit_run(agent: AgentBase, args: Arguments, kwargs: JsonObject) -> tuple[str, Store]:
     """Submit one run. Return its id and its store."""
     submission = Submission(agent)
-    queued = submission.new_run(args, kwargs, call_options(agent).run_id, None)
+    queued = submission.new_run(args, kwargs, agent.__acorn_call_options__.run_id, None)
     if not submission.put([queued]):
         submission.check_existing(queued)
     return queued.run_id, submission.store
@@ -59,7 +59,7 @@ class Submission:
 
     def __init__(self, agent: AgentBase) -> None:
         self._agent, self._spec = agent, spec_within(current_overrides(), agent)
-        self._queueing = call_options(agent).queueing or Queueing()
+        self._queueing = agent.__acorn_call_options__.queueing or Queueing()
         self._name = agent_name(type(agent))
         origin = origin_of(agent)
         self._check()
@@ -97,7 +97,7 @@ class Submission:
 
     def _check(self) -> None:
         """Check that a worker can create the same agent: it has only the class and the stored settings."""
-        spec, owner, options = self._spec, self._spec.owner, call_options(self._agent)
+        spec, owner, options = self._spec, self._spec.owner, self._agent.__acorn_call_options__
         check_type_arguments(self._agent, owner, has_input=not spec.input.is_empty, has_output=not spec.output.is_empty)
         if self._queueing.deliver and (self._name.startswith("__main__:") or "<" in self._name):
             raise DeclarationError(
@@ -291,7 +291,7 @@ def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) ->
         return None
     stored_runs = store.read(run_id)
     if not stored_runs:
-        raise messages.run_not_found(run_id, store.name)
+        raise rules.run_not_found_error(run_id, store.name)
     root, *branches = stored_runs
     if root.facts.status != status:  # It was resumed since the status was read.
         return None
@@ -314,7 +314,7 @@ def read_outcome(agent: AgentBase, store: Store, run_id: str, status: Status) ->
 def _status(store: Store, run_id: str) -> Status:
     statuses = store.statuses([run_id])
     if run_id not in statuses:
-        raise messages.run_not_found(run_id, store.name)
+        raise rules.run_not_found_error(run_id, store.name)
     return statuses[run_id]
 
 

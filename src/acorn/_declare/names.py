@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable
 from typing import get_origin
 
-from acorn._declare.agent import AgentBase
+from acorn._declare.module_base import AgentBase
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec_cache import HOOKS, class_spec
 

@@ -26,7 +26,7 @@ from acorn._formats.json import excerpt
 from acorn._formats.xml.parse import is_xml_name
 from acorn.errors import DeclarationError
 from acorn.models.port import is_model, missing_members, resembles_model
-from acorn.types import JsonObject, is_json_object, is_list_or_tuple, is_mapping
+from acorn.types import JsonObject, JsonValue, is_json_object, is_list_or_tuple, is_mapping
 
 Limit = TypeVar("Limit")
 _RATE_LIMIT_KEYS = ("requests", "tokens", "per", "shared")
@@ -95,18 +95,18 @@ class HasSettings(Protocol):
     def declared(self) -> frozenset[str]: ...
 
 
-def settings_in(model: object) -> Iterator[tuple[str, str]]:
-    """Yield the attributes that a model dict sets, each with its key."""
-    if is_json_object(model):
+def settings_in(model: JsonValue) -> Iterator[tuple[str, str]]:
+    """Yield the settings that a model dict contains, each with its key in the dict."""
+    if isinstance(model, dict):
         for attribute, keys in MODEL_KEYS.items():
             for key in keys:
                 if key in model:
                     yield attribute, key
 
 
-def setting_in(model: object, attribute: str, default: Any) -> Any:
-    """Return the value of an attribute in a model dict, or the default."""
-    if is_json_object(model):
+def setting_in(model: JsonValue, attribute: str, default: Any) -> Any:
+    """Return the value of a setting in a model dict, or the default."""
+    if isinstance(model, dict):
         for key in MODEL_KEYS[attribute]:
             if key in model:
                 return model[key]
@@ -130,7 +130,7 @@ def remove_overridden(settings: JsonObject, overrides: Mapping[str, Any]) -> Non
         settings.pop(attribute, None)
 
 
-def check_set_once(owner: str, model: object, attributes: Collection[str]) -> None:
+def check_set_once(owner: str, model: Any, attributes: Collection[str]) -> None:
     """Raise `DeclarationError` if one level sets the same value twice: it would be unclear which one applies."""
     if is_list_or_tuple(model):
         for index, member in enumerate(model):
@@ -139,7 +139,7 @@ def check_set_once(owner: str, model: object, attributes: Collection[str]) -> No
         _check_set_once(owner, "model", model, attributes)
 
 
-def _check_set_once(owner: str, where: str, model: object, attributes: Collection[str]) -> None:
+def _check_set_once(owner: str, where: str, model: JsonValue, attributes: Collection[str]) -> None:
     seen: dict[str, str] = {}
     for attribute, key in settings_in(model):
         other = f"`{owner}.{where}[{seen[attribute]!r}]`" if attribute in seen else f"`{owner}.{attribute}`"

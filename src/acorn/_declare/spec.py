@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from acorn._declare.generics import deps_type
 from acorn._declare.settings import (
     AUTO,
     SETTINGS,
@@ -26,11 +27,11 @@ from acorn._declare.settings import (
 )
 from acorn._declare.tools.collect import FunctionTool, collect_methods, collect_tools, merge_tools
 from acorn._declare.tools.decorator import unwrap_method
-from acorn._declare.tools.kinds import AgentTool, Tool, ToolSource, may_ask_human
+from acorn._declare.tools.kinds import AgentTool, Tool, ToolSource
 from acorn._formats.schema.shape import Shape, shape_of
 from acorn._formats.xml.encode import DescriptionFormat, XmlStyle
 from acorn.errors import DeclarationError
-from acorn.models.port import AUTO_CACHE
+from acorn.models.request import AUTO_CACHE
 from acorn.types import JsonObject, is_mapping
 
 
@@ -90,9 +91,14 @@ class Spec:
     xml_output_root: str
     xml_context_root: str
 
-    @property
-    def xml(self) -> XmlStyle:
-        return XmlStyle(self.xml_include_descriptions, self.xml_description_format, self.xml_include_none)
+    deps_type: Any
+    """The type that the class declares for its dependencies, or `Any`."""
+    xml: XmlStyle = field(init=False)
+    """The three settings for XML descriptions and missing values, as the XML encoder reads them."""
+
+    def __post_init__(self) -> None:
+        xml = XmlStyle(self.xml_include_descriptions, self.xml_description_format, self.xml_include_none)
+        object.__setattr__(self, "xml", xml)  # The dataclass is frozen.
 
     @property
     def startable(self) -> tuple[Any, ...]:
@@ -125,7 +131,8 @@ def compile_spec(cls: type, base: type, values: Mapping[str, object], local_name
     for attribute in _CLASS_LIMITS:
         if frozen[attribute] is not None:
             frozen[attribute] = ClassLimit(frozen[attribute].limit, _declarer(cls, base, attribute))
-    return Spec(owner=cls.__name__, declared=frozenset(declared), prompt=_find_prompt(cls, base), **frozen)
+    prompt = _find_prompt(cls, base)
+    return Spec(owner=cls.__name__, declared=frozenset(declared), prompt=prompt, deps_type=deps_type(cls), **frozen)
 
 
 def revise_spec(spec: Spec, cls: type, values: Mapping[str, object], local_names: Mapping[str, object]) -> Spec:
@@ -167,7 +174,7 @@ def _freeze(cls: type, values: Mapping[str, Any], local_names: Mapping[str, obje
             tools = merge_tools(listed, collect_methods(cls, owner, local_names), owner)
             frozen["tools"] = tools
             frozen["agent_tools"] = tuple([tool.function for tool in tools if isinstance(tool, AgentTool)])
-            frozen["human_tools"] = tuple(filter(may_ask_human, tools))
+            frozen["human_tools"] = tuple([tool for tool in tools if tool.may_ask_human])
             frozen["has_tool_methods"] = any(isinstance(tool, FunctionTool) and bool(tool.method) for tool in tools)
             frozen["sources"] = tuple(sources)
         elif attribute in ("initial_input", "final_output"):

@@ -14,13 +14,15 @@ import inspect
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import partial
 from itertools import repeat
+from operator import is_
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard, get_origin
 
-from acorn._declare.agent import AgentBase, ClassSpec, DeclaredValues, InstanceSpec, call_options, set_private
-from acorn._declare.generics import ORIG_CLASS, generics_of
+from acorn._declare.generics import ORIG_CLASS, deps_type, generics_of
+from acorn._declare.module_base import AgentBase, ClassSpec, DeclaredValues, InstanceSpec, set_private
 from acorn._declare.settings import SETTINGS
 from acorn._declare.spec import Spec, compile_spec, revise_spec
 from acorn._declare.tools.collect import is_tool_name
@@ -30,7 +32,7 @@ from acorn._formats.json import excerpt, safe_repr, shorten
 from acorn._formats.schema.shape import Shapes, require_no_media
 from acorn._formats.xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
-from acorn.types import is_json_object, is_mapping
+from acorn.types import JsonObject, is_json_list, is_json_object, is_mapping
 
 _UNSET = object()
 
@@ -54,11 +56,13 @@ def spec_of(agent: AgentBase) -> Spec:
         return spec
     values = [alias, *settings, *settings.values()]
     cached = agent.__acorn_spec__
-    if cached is None or cached.class_spec is not spec or not cached.values.is_same(values):
+    if cached is None or cached.class_spec is not spec or not _is_same(cached.values, values):
         if alias is not None:
             settings = {**generics_of(agent).attributes(), **settings}
         revised = check_spec(revise_spec(spec, cls, settings, cls.__acorn_locals__))
-        cached = InstanceSpec(spec, DeclaredValues(values), revised)
+        if alias is not None:
+            revised = replace(revised, deps_type=deps_type(agent))
+        cached = InstanceSpec(spec, _declared(values), revised)
         set_private(agent, "__acorn_spec__", cached)
     return cached.spec
 
@@ -67,11 +71,32 @@ def class_spec(cls: type[AgentBase]) -> Spec:
     """Return the current spec of a class."""
     values = list(map(getattr, repeat(cls), SETTINGS, repeat(_UNSET)))
     cached = cls.__acorn_class_spec__
-    if cached is None or cached.cls is not cls or not cached.values.is_same(values):
+    if cached is None or cached.cls is not cls or not _is_same(cached.values, values):
         settings = dict(zip(SETTINGS, values, strict=True))
         spec = check_spec(compile_spec(cls, cls.__acorn_module__, settings, cls.__acorn_locals__))
-        cached = cls.__acorn_class_spec__ = ClassSpec(cls, DeclaredValues(values), spec)
+        cached = cls.__acorn_class_spec__ = ClassSpec(cls, _declared(values), spec)
     return cached.spec
+
+
+def _declared(values: list[Any]) -> DeclaredValues:
+    """Return the values with copies of the lists and dicts among them."""
+    contents = [(value, _content(value)) for value in values if is_json_list(value) or is_json_object(value)]
+    return DeclaredValues(values, contents)
+
+
+def _is_same(declared: DeclaredValues, values: list[Any]) -> bool:
+    """Return whether these are the same objects, with the same content."""
+    return (
+        len(values) == len(declared.values)
+        and all(map(is_, values, declared.values))
+        and all(_content(value) == content for value, content in declared.contents)
+    )
+
+
+def _content(value: list[Any] | JsonObject) -> list[Any]:
+    if isinstance(value, dict):
+        return list(value.items())
+    return [entry.copy() if type(entry) is dict else entry for entry in value]
 
 
 def module_docstring(which: Branch) -> str | None:
@@ -144,7 +169,7 @@ def check_branch(which: object, where: str) -> None:
         raise DeclarationError(
             f"{where} is `{cls.__name__}`, which has no `final_output`. A branch must return a value."
         )
-    if isinstance(which, AgentBase) and call_options(which).prior:
+    if isinstance(which, AgentBase) and which.__acorn_call_options__.prior:
         raise DeclarationError(
             f"{where} is a `{cls.__name__}` with `using(history=...)`, but a branch continues the conversation of its "
             f"parent. Remove `history`."
@@ -154,7 +179,7 @@ def check_branch(which: object, where: str) -> None:
 
 def _check_no_fork(which: Branch, where: str) -> None:
     cls = class_of(which)
-    if isinstance(which, AgentBase) and call_options(which).fork is not None:
+    if isinstance(which, AgentBase) and which.__acorn_call_options__.fork is not None:
         raise DeclarationError(
             f"{where} is a `{cls.__name__}` with `using(thread=...)`, but only a separate run can be a fork. Call the "
             f"agent instead."

@@ -17,14 +17,14 @@ from typing import NamedTuple
 from acorn._base.interrupts import is_signal
 from acorn._formats.blobs import BlobReader, save_texts, to_saved_data
 from acorn._formats.json import describe_error, shorten
+from acorn._history.saved_form import FORMAT, fields_of, write_record
 from acorn._machine.machine import Machine
 from acorn._machine.saved_run import StepProgress, save_new, save_record
-from acorn._record.saved_form import FORMAT, fields_of, write_record
 from acorn.errors import AcornError, StoreError
 from acorn.record import Run
-from acorn.stores.lease import claim_of, start_heartbeat, stop_heartbeat, this_process
-from acorn.stores.messages import claim_lost
+from acorn.stores.lease import claim_of, start_heartbeat, stop_heartbeat
 from acorn.stores.port import Change, Commit, MediaBlob, RunCancelledError, RunHeader, Status, Store, StoredRun
+from acorn.stores.rules import claim_lost_error
 from acorn.types import JsonObject, JsonValue
 
 _SECONDS_TO_COMMIT = 5.0
@@ -95,10 +95,10 @@ class RunCommitter:
         )
         self._last_status = "stopped"
         media, self._new_media = self._new_media, []
-        commit = Commit(self._root, this_process(), changes, requests, media)
+        commit = Commit(self._root, self._claim.process, changes, requests, media)
         with self._claim.lock:
             if self._generation != self._claim.generation:
-                raise claim_lost(self._root)
+                raise claim_lost_error(self._root)
             future = self.store.commit(commit)
         self._first = self._first or future
         if self._recent:
@@ -166,7 +166,7 @@ class RunCommitter:
         if self._is_claimed or (first is not None and first.done() and first.exception() is None):
             with self._claim.lock, suppress(Exception):  # The error of the store is known already.
                 if self._generation == self._claim.generation:
-                    self.store.release(self._root, this_process(), status)
+                    self.store.release(self._root, self._claim.process, status)
 
     def _change(self, machine: Machine) -> Change:
         run, since = machine.run, self._entry_counts.get(machine.run.id)
@@ -194,7 +194,7 @@ class RunCommitter:
             cost=run.cost,
             seconds=run.journal.now,
             stop_reason=run.stop_reason,
-            error=None if error is None else shorten(error["words"]),
+            error=None if error is None else shorten(error["message"]),
         )
 
     def _texts(self, parts: Sequence[object]) -> list[str]:
@@ -267,7 +267,7 @@ def to_saved_run(stored: StoredRun, blobs: BlobReader) -> JsonObject:
     if facts.stop_reason is None:  # The record is from the start of the run, or from before it was resumed.
         usage = fields_of(facts.usage)
         now = {"model": facts.model, "steps": facts.steps, "usage": usage, "cost": facts.cost, "seconds": facts.seconds}
-        record["run"] |= {**now, "stop_reason": None, "error": None, "output": None, "waits_for": None}
+        record["run"] |= {**now, "stop_reason": None, "error": None, "output": None, "requests": None}
     return {
         **record,
         "branch": None if stored.header.branch is None else blobs.read(stored.header.branch),

@@ -38,7 +38,7 @@ from acorn.journal import (
 from acorn.record import Run, Subscriber, without_subscriber
 
 if TYPE_CHECKING:
-    from acorn._record.last_run import Place
+    from acorn._declare.module_base import Place
 
 _attach_lock = threading.Lock()
 

@@ -13,10 +13,10 @@ from acorn._drive.commit import Origin, RunCommitter, to_saved_run, translate_re
 from acorn._drive.tree import Tree
 from acorn._formats.blobs import BlobReader, read_without_blobs, save_text, to_saved_data
 from acorn._formats.json import to_json_data
+from acorn._history.saved_form import read_instance, read_record
 from acorn._machine.machine import Machine
 from acorn._machine.plan import Plan
 from acorn._machine.saved_run import attach_branch_records, load
-from acorn._record.saved_form import read_instance, read_record
 from acorn.errors import StoreError
 from acorn.record import Run
 from acorn.stores.lease import claim_run, this_process

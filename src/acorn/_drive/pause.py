@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from acorn._history.saved_form import read_request
+from acorn._machine.human_input import check_answer
 from acorn._machine.machine import Machine
-from acorn._machine.tool_calls import check_answer
-from acorn._record.saved_form import read_request
 from acorn.errors import AcornError, StoreError
 from acorn.record import CallSite
 from acorn.types import JsonObject, Request

@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any, Protocol
 
-from acorn._declare.agent import AgentBase, set_private
+from acorn._declare.module_base import AgentBase, set_private
 from acorn._declare.spec_cache import current_overrides, spec_within
 from acorn._declare.tools.collect import callable_docstring, callable_name
 from acorn._drive.bridge import call_async, call_sync, is_async, start_thread

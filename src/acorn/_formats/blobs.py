@@ -1,8 +1,8 @@
-"""Binary data of images, audio and files: the base64 text that is sent, and how it is saved once by its hash.
+"""Binary data of images, audio and files, as base64 text in requests and as hashed blobs in saved runs.
 
-The base64 text is long, unreadable, and the same in many places: in an input, in messages, in journal entries. So all
-places share one `Blob` object, which has a short `repr`. In saved text, a placeholder stands for it, and the data
-goes into a separate table that stores the same data once.
+The same base64 text occurs in an input, in messages and in journal entries, and it is long and unreadable. Therefore
+all of these objects share one `Blob` object, which has a short `repr`. Saved text contains a placeholder instead of the
+blob. The bytes of the blob are stored in a separate table, once for each SHA-256 hash.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from acorn.errors import StoreError
 from acorn.types import JsonValue, is_json_object, is_list_or_tuple
 
 _MEDIA = "__media__"
-"""The key that marks saved text with placeholders."""
+"""The JSON key that marks a saved text with placeholders. Its value lists the blobs of the text."""
 _CONTENT = "of"
-"""The key of the data with the placeholders in such text."""
+"""The JSON key, next to `_MEDIA`, whose value is the saved data with placeholders in place of blobs."""
 _DATA_URL = re.compile(r"data:[^,;\s]+;base64,")
 
 
@@ -35,7 +35,7 @@ def _serialize(blob: Blob) -> str:
 
 
 class Blob(str):
-    """Base64 text, with an optional head such as `data:image/png;base64,`."""
+    """A string of base64 text that encodes binary data, with an optional head such as `data:image/png;base64,`."""
 
     __slots__ = ("_sha256",)
     _sha256: str
@@ -46,22 +46,22 @@ class Blob(str):
 
     @classmethod
     def from_bytes(cls, raw: bytes, head: str = "") -> Blob:
-        """Encode bytes."""
+        """Encode bytes as base64 and put the head before the base64 text."""
         return cls(head + base64.b64encode(raw).decode())
 
     @property
     def head(self) -> str:
-        """The text before the base64."""
+        """The text before the base64 text, such as `data:image/png;base64,`, or "" if the blob has no head."""
         return self[: self.find(",", 0, 256) + 1] if self.startswith("data:") else ""
 
     @property
     def size(self) -> int:
-        """The number of bytes that it encodes."""
+        """The number of bytes that the base64 text encodes."""
         return (len(self) - len(self.head)) // 4 * 3 - self.count("=", -2)
 
     @property
     def sha256(self) -> str:
-        """The SHA-256 of the bytes."""
+        """The SHA-256 hash of the encoded bytes, in hexadecimal."""
         try:
             return self._sha256
         except AttributeError:
@@ -69,7 +69,7 @@ class Blob(str):
             return self._sha256
 
     def raw(self) -> bytes:
-        """Decode the bytes."""
+        """Decode the base64 text and return the bytes."""
         return base64.b64decode(memoryview(self.encode())[len(self.head) :])
 
     def __repr__(self) -> str:
@@ -87,17 +87,20 @@ class Blob(str):
 
 
 def format_size(size: int) -> str:
-    """Format a number of bytes: `3 bytes`, `1.2 kB`, `10.0 MB`."""
+    """Format a number of bytes with its unit, such as `3 bytes`, `1.2 kB` or `10.0 MB`."""
     if size < 1000:
         return f"{size} bytes"
     return f"{size / 1000:.1f} kB" if size < 1_000_000 else f"{size / 1_000_000:.1f} MB"
 
 
-# Replacing blobs by placeholders, and back.
+# Replacing blobs with placeholders, and placeholders with blobs.
 
 
 class BlobCollector:
-    """Context manager that replaces the blobs in serialized values by placeholders, and collects them."""
+    """A context manager that collects blobs while Pydantic serializes values.
+
+    In the serialized text, a placeholder replaces each blob.
+    """
 
     __slots__ = ("_prefix", "_token", "blobs")
 
@@ -110,7 +113,7 @@ class BlobCollector:
         try:
             self._token: Token[BlobCollector | None] = _active_collector.set(self)
             return self
-        except BaseException:  # Ctrl-C may arrive after the variable is set.
+        except BaseException:  # Ctrl-C may arrive after the variable is set. Python would not call `__exit__`.
             _active_collector.set(outer)
             raise
 
@@ -119,12 +122,12 @@ class BlobCollector:
 
     @property
     def prefix(self) -> str:
-        """The prefix of all placeholders. It is random, so that no other text is mistaken for one."""
+        """The prefix of all placeholders, which is random so that no other text looks like a placeholder."""
         self._prefix = self._prefix or f"media-{os.urandom(8).hex()}-"
         return self._prefix
 
     def placeholder(self, blob: Blob) -> str:
-        """Return the placeholder of a blob."""
+        """Add a blob to the collected blobs, if it is new, and return its placeholder."""
         index = next((index for index, known in enumerate(self.blobs) if known is blob), None)
         if index is None:
             index = len(self.blobs)
@@ -132,7 +135,7 @@ class BlobCollector:
         return f"{self.prefix}{index}"
 
     def replace(self, data: object) -> object:
-        """Replace the blobs in JSON data without serializing it."""
+        """Return a copy of JSON data with a placeholder in place of each blob."""
         if isinstance(data, Blob):
             return self.placeholder(data)
         if is_json_object(data):
@@ -144,12 +147,12 @@ _active_collector: ContextVar[BlobCollector | None] = ContextVar("acorn_data", d
 
 
 def is_saving() -> bool:
-    """Return whether the text that is being written will be read again, so that it must be complete."""
+    """Return whether the current serialization saves a run, so that the result must be complete."""
     return _active_collector.get() is not None
 
 
 def to_saved_data(value: object) -> Any:
-    """Convert a value to JSON data to save, like `to_json_data`, but share its blobs instead of copying them."""
+    """Convert a value to JSON data like `to_json_data`, and reuse its `Blob` objects instead of copying their text."""
     if is_saving():
         return to_json_data(value)
     with BlobCollector() as collector:
@@ -158,7 +161,7 @@ def to_saved_data(value: object) -> Any:
 
 
 def describe_blobs(data: JsonValue) -> Any:
-    """Return JSON data for display, with a short description in place of each blob."""
+    """Return a copy of JSON data for display, with a short description in place of each blob."""
     if isinstance(data, dict):
         is_audio = data.keys() == {"data", "format"}
         return {key: describe_blobs(Blob(item) if is_audio and key == "data" else item) for key, item in data.items()}
@@ -167,7 +170,7 @@ def describe_blobs(data: JsonValue) -> Any:
     if isinstance(data, str) and (isinstance(data, Blob) or _DATA_URL.match(data)):
         try:
             return repr(Blob(data))
-        except ValueError:  # It only looks like base64.
+        except ValueError:  # The text starts like a data URL, but its content is not valid base64.
             return data
     return data
 
@@ -180,19 +183,23 @@ def _restore(data: JsonValue, prefix: str, blobs: Sequence[str]) -> object:
     return [_restore(item, prefix, blobs) for item in data] if isinstance(data, list) else data
 
 
-# Saved text, with the blobs in a separate table.
+# Saved texts whose blobs are stored in a separate table.
 
 
 class SavedText(NamedTuple):
-    """The saved form of a value."""
+    """The saved form of a value: its JSON text, and its blobs, which the store saves in a separate table."""
 
     text: str
-    """JSON with placeholders."""
+    """The JSON text with a placeholder in place of each blob."""
     blobs: Sequence[Blob]
 
 
 def save_texts(values: Sequence[object]) -> list[SavedText]:
-    """Save several values. Most have no blobs, so they are first searched together."""
+    """Convert several JSON values to saved texts, in the same order.
+
+    Most values have no blobs. Therefore one collector serves all values first, and only if it collects a blob does
+    the function convert the values one by one.
+    """
     with BlobCollector() as collector:
         texts = [_json_text(value, collector) for value in values]
     if collector.blobs or any(type(value) is dict and _MEDIA in value for value in values):
@@ -201,7 +208,7 @@ def save_texts(values: Sequence[object]) -> list[SavedText]:
 
 
 def save_text(data: object) -> SavedText:
-    """Return JSON data as text that `BlobReader.read` can read."""
+    """Convert JSON data to a saved text, which `BlobReader.read` converts back to the data."""
     with BlobCollector() as collector:
         text = _json_text(data, collector)
     if not collector.blobs and not (isinstance(data, dict) and _MEDIA in data):
@@ -217,19 +224,22 @@ def _index(blobs: Sequence[Blob]) -> list[list[str]]:
 def _json_text(data: object, collector: BlobCollector) -> str:
     try:
         return to_json(data, inf_nan_mode="constants").decode()
-    except PydanticSerializationError:  # A lone surrogate, which a model may have written.
+    except PydanticSerializationError:  # A model's response may contain a lone surrogate, which Pydantic rejects.
         return json.dumps(collector.replace(data), separators=(",", ":"))
 
 
 class BlobReader:
-    """Reads saved text. A blob that occurs in several texts is one object."""
+    """A parser of saved texts that fetches their blobs and shares one `Blob` object between equal blobs.
+
+    `fetch` receives a list of SHA-256 hashes and returns a dict that maps each hash to the stored bytes.
+    """
 
     def __init__(self, fetch: Callable[[Sequence[str]], Mapping[str, bytes]]) -> None:
         self._fetch = fetch
         self._known: dict[tuple[str, str], Blob] = {}
 
     def read(self, text: str) -> Any:
-        """Return the JSON data of a saved text, with its blobs."""
+        """Parse a saved text and return its JSON data, with the blobs in place of the placeholders."""
         data: JsonValue = json.loads(text)
         if not isinstance(data, dict) or _MEDIA not in data:
             return data
@@ -242,22 +252,25 @@ class BlobReader:
         for sha256, head in index:
             if (sha256, head) not in self._known:
                 if sha256 not in raw:
-                    raise StoreError(f"The data of an image or file is missing (SHA-256 {sha256}).")
+                    raise StoreError(
+                        f"Cannot load an image or a file: the store has no data with the SHA-256 hash `{sha256}`. "
+                        f"Restore the data from a backup, or delete the run."
+                    )
                 self._known[sha256, head] = Blob.from_bytes(raw[sha256], head)
             yield self._known[sha256, head]
 
 
 def read_without_blobs(text: str) -> Any:
-    """Return the JSON data of a saved text, with placeholders in place of its blobs."""
+    """Parse a saved text and return its JSON data, with placeholders in place of the blobs."""
     data: JsonValue = json.loads(text)
     return data[_CONTENT] if isinstance(data, dict) and _MEDIA in data else data
 
 
-# Saved text that contains its blobs.
+# Saved texts that contain their blobs.
 
 
 def to_single_text(build: Callable[[], object]) -> str:
-    """Return the data that `build` returns as one JSON text, with each blob once at the beginning."""
+    """Call `build` and convert the returned data to one JSON text, which contains each blob once at the beginning."""
     with BlobCollector() as collector:
         data = build()
     if collector.blobs:
@@ -266,13 +279,13 @@ def to_single_text(build: Callable[[], object]) -> str:
     text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
     try:
         text.encode()
-    except UnicodeEncodeError:  # A lone surrogate, which a model may have written.
+    except UnicodeEncodeError:  # A model's response may contain a lone surrogate, which UTF-8 cannot encode.
         text = json.dumps(data, separators=(",", ":"))
     return text
 
 
 def from_single_text(text: str) -> Any:
-    """Return the data of a text from `to_single_text`."""
+    """Parse a text from `to_single_text` and return its data."""
     data: JsonValue = json.loads(text)
     if not isinstance(data, dict) or _MEDIA not in data:
         return data

@@ -1,12 +1,13 @@
-"""Conversion of values to message content: text, or text with content parts such as images.
+"""Conversion of values to message content, which is a text or a text with content parts such as images.
 
-A `ContentPart` is a value that a user puts into an input, or returns from a tool, beside text. In the text of a
-message, a placeholder stands for it. The part itself follows the text:
+A `ContentPart` is a value, such as an image, that a user passes in an input or returns from a tool. The message text
+contains a placeholder for the content part, and the content part itself follows the text:
 
     <photo media="1" kind="image" />             in the XML of an input
-    {"photo": {"media": 1, "kind": "image"}}     in the JSON of a result
+    {"photo": {"media": 1, "kind": "image"}}     in the JSON of a tool result
 
-Pydantic finds the parts while it serializes a value, wherever they are. A value without parts costs almost nothing.
+Pydantic calls the collector for each content part while it serializes a value, at any depth of the value. If a value
+has no content parts, the conversion costs almost no extra time.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ from acorn._formats.json import to_json_text
 from acorn.types import Content, JsonObject, JsonValue, is_json_list, is_mapping
 
 PLACEHOLDER_KEY = "media"
-"""The key of a placeholder that holds the number of its part."""
+"""The key of a placeholder whose value is the number of the content part."""
 
 
 def _serialize(part: ContentPart) -> object:
-    """Return a placeholder while a message is written, and otherwise the JSON data of the part."""
+    """Return the placeholder of a content part if a collector is active, and otherwise the JSON data of the part."""
     collector = _active_collector.get()
     kind: Any = type(part)
     return _adapter(kind).dump_python(part, mode="json") if collector is None else collector.placeholder(part)
@@ -41,16 +42,16 @@ def _adapter(kind: type[ContentPart]) -> TypeAdapter[Any]:
 
 
 class ContentPart:
-    """A value that is sent beside the text of a message: an image, audio or a file.
+    """The base class of images, audio and files, which a request sends in addition to the message text.
 
-    A subclass is a dataclass, a Pydantic model (`class Photo(ContentPart, BaseModel)`), or a class with its own core
-    schema, which it passes through `part_schema`. It must be able to read the JSON that it writes, because runs are
-    saved.
+    A subclass is a dataclass, a Pydantic class (`class Photo(ContentPart, BaseModel)`), or a class with a custom core
+    schema, which it passes to `part_schema`. A subclass must be able to validate the JSON that it serializes to,
+    because runs are saved as JSON.
     """
 
     __slots__ = ()
 
-    # For places without a type, such as the result of a tool.
+    # Pydantic uses this serializer for values without a declared type, such as a tool result.
     __pydantic_serializer__: ClassVar[SchemaSerializer] = SchemaSerializer(
         core_schema.any_schema(
             serialization=core_schema.plain_serializer_function_ser_schema(_serialize, when_used="json")
@@ -58,7 +59,7 @@ class ContentPart:
     )
 
     def __acorn_part__(self) -> JsonObject:
-        """Return a new content part in the format of OpenAI."""
+        """Return a new dict with the content part in the message format of OpenAI."""
         raise NotImplementedError
 
     def __acorn_label__(self) -> dict[str, str]:
@@ -71,11 +72,14 @@ class ContentPart:
 
 
 def part_schema(kind: type[ContentPart], schema: core_schema.CoreSchema) -> core_schema.CoreSchema:
-    """Return the schema of a class of parts, given one for validation and for serialization outside of messages."""
+    """Return a copy of a core schema that serializes content parts as placeholders inside messages.
+
+    `kind` is the class of the content parts. Validation, and serialization outside of messages, still follow `schema`.
+    """
 
     def serialize(part: object, handler: Callable[[object], object]) -> object:
-        if not isinstance(part, kind):  # Pydantic tries the members of a union one after the other.
-            raise PydanticSerializationUnexpectedValue(f"no {kind.__name__}")
+        if not isinstance(part, kind):  # Pydantic calls the serializers of a union in turn until one does not raise.
+            raise PydanticSerializationUnexpectedValue(f"The value is not an instance of `{kind.__name__}`.")
         collector = _active_collector.get()
         return handler(part) if collector is None else collector.placeholder(part)
 
@@ -90,13 +94,13 @@ def part_schema(kind: type[ContentPart], schema: core_schema.CoreSchema) -> core
 
 
 class PartCollector:
-    """Context manager that collects and numbers the parts of the values that are serialized in its block."""
+    """A context manager that collects and numbers the content parts of all values serialized in its block."""
 
     __slots__ = ("_key", "_token", "parts")
 
     def __init__(self, key: str = PLACEHOLDER_KEY) -> None:
         self.parts: list[tuple[JsonObject, dict[str, str]]] = []
-        """Each part as it is sent, with its label, in the order of appearance."""
+        """A list of (content part in the format of OpenAI, placeholder attributes), in the order of appearance."""
         self._key = key
 
     def __enter__(self) -> PartCollector:
@@ -112,7 +116,10 @@ class PartCollector:
         _active_collector.reset(self._token)
 
     def placeholder(self, part: ContentPart) -> JsonObject:
-        """Return the placeholder of a part; a part that occurs several times has one number and is sent once."""
+        """Collect a content part and return its placeholder.
+
+        A content part that occurs several times has one number, and the request contains it once.
+        """
         label = part.__acorn_label__()
         entry = (part.__acorn_part__(), label)
         if entry not in self.parts:
@@ -120,25 +127,25 @@ class PartCollector:
         return {self._key: self.parts.index(entry) + 1, **label}
 
     def content(self, text: str) -> Content:
-        """Return the text, followed by the parts of its placeholders."""
+        """Return message content that consists of the text and the collected content parts."""
         if not self.parts:
             return text
         return [{"type": "text", "text": text}, *(part for part, _ in self.parts)]
 
 
 _active_collector: ContextVar[PartCollector | None] = ContextVar("acorn_parts", default=None)
-"""The collector of the message that is being written, or None."""
+"""The collector for the message that is currently serialized, or None outside of messages."""
 
 
 def to_content(value: object) -> Content:
-    """Convert a value other than text to message content: JSON, followed by its parts."""
+    """Convert a value other than a string to message content: its JSON text, followed by its content parts."""
     with PartCollector() as collector:
         text = to_json_text(value)
     return collector.content(text)
 
 
 def text_of(content: object) -> str:
-    """Return the text of message content, also of content in parts."""
+    """Return the text of message content, without images and other content parts that have no text."""
     if isinstance(content, str):
         return content
     if is_json_list(content):
@@ -147,12 +154,12 @@ def text_of(content: object) -> str:
     return "" if content is None else to_json_text(content)
 
 
-# Values with parts in a saved run.
+# Values with content parts in a saved run.
 
 
 @dataclass(frozen=True)
 class SavedPart(ContentPart):
-    """A part of a saved run whose class is not known: a tool may return any class."""
+    """A content part of a saved tool result, whose original class a saved run does not record."""
 
     part: JsonObject
     label: dict[str, str]
@@ -165,13 +172,16 @@ class SavedPart(ContentPart):
 
 
 def save_parts(value: object) -> tuple[str, JsonObject | None]:
-    """Return a value as JSON text, and the data that `restore_parts` needs, or None if it has no parts."""
+    """Return the JSON text of a value, and the data from which `restore_parts` restores its content parts.
+
+    The second item is None if the value has no content parts.
+    """
     with PartCollector() as collector:
         text = to_json_text(value)
     if not collector.parts:
         return text, None
     key = f"__{PLACEHOLDER_KEY}__"
-    while key in text:  # The result of a tool must not be mistaken for a placeholder.
+    while key in text:  # No text in a tool result may look like a placeholder.
         key += "_"
     with PartCollector(key) as collector:
         text = to_json_text(value)
@@ -179,7 +189,10 @@ def save_parts(value: object) -> tuple[str, JsonObject | None]:
 
 
 def restore_parts(data: JsonValue, saved: Mapping[str, Any]) -> Any:
-    """Return the value with each part in its place, so that a model reads the same text again."""
+    """Return JSON data with the content parts in place of the placeholders.
+
+    The serialized value is then the same text that the model received before.
+    """
     return _restore(data, saved["mark"], [SavedPart(*entry) for entry in saved["found"]])
 
 

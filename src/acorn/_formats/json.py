@@ -1,7 +1,8 @@
 """Conversion of any Python value to JSON data and JSON text.
 
-Pydantic writes the types that it knows. Other objects become their `repr`, and invalid bytes become base64. These
-functions never raise. The XML encoder and the error messages about wrong values use them.
+Pydantic serializes the types that it supports. An object of another type becomes its `repr`, and bytes that are not
+valid UTF-8 become base64. The conversion functions never raise an exception. The XML encoder calls these functions, and
+the error messages about wrong values use them.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json, to_jsonable_python
@@ -21,17 +22,20 @@ from typing_extensions import TypeIs
 from acorn._formats.redact import redact, redact_by_name
 from acorn.types import JsonObject, JsonValue, is_json_object, is_list_or_tuple, is_mapping
 
+T = TypeVar("T")
+
 _MAX_DEPTH = 150
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{8,}")
 """The memory address in the default `repr` of an object."""
 _Fallback = Callable[[object], object]
-"""Converts a value that Pydantic does not know."""
+"""A function that converts a value whose type Pydantic cannot serialize."""
 
 
 def to_json_data(value: object, unserializable: list[object] | None = None) -> Any:
-    """Convert a value to dicts, lists, strings, numbers, booleans and None; fields keep their names, not aliases.
+    """Convert a value to JSON data: dicts, lists, strings, numbers, booleans and None.
 
-    Objects whose `repr` is only a memory address are added to `unserializable`.
+    The dict keys are the Python names of the fields, not their aliases. If you pass a list as `unserializable`, the
+    function appends every object whose `repr` is only a memory address.
     """
     if unserializable is None:
         return _convert(value, (), _fallback)
@@ -46,9 +50,9 @@ def to_json_data(value: object, unserializable: list[object] | None = None) -> A
 
 
 def find_path(part: object, value: object, parents: tuple[int, ...] = ()) -> str | None:
-    """Return the path of an object in a value, such as `items.0.name`.
+    """Return the path from `value` to the object `part` inside the value, such as `items.0.name`.
 
-    The path of the value itself is "". The result is None if the object is not in the value.
+    The path is "" if `part` is the value itself. The function returns None if the value does not contain `part`.
     """
     if value is part:
         return ""
@@ -73,30 +77,33 @@ def _members(value: object) -> Iterable[tuple[object, object]]:
 
 
 def to_compact_json(value: object) -> str:
-    """Return the value as JSON text without whitespace; non-ASCII characters are not escaped."""
+    """Convert a value to JSON text without whitespace and without escapes for non-ASCII characters."""
     return _write(to_json_data(value), "constants")
 
 
 def to_json_text(value: object) -> str:
-    """Return the value as the JSON text that Pydantic writes; NaN becomes null."""
+    """Convert a value to the JSON text that Pydantic produces, with null in place of NaN and infinity."""
     try:
         if isinstance(value, BaseModel):
             serializer = type(value).__pydantic_serializer__
             return serializer.to_json(value, warnings=False, fallback=_fallback).decode()
         return to_json(value, by_alias=False, inf_nan_mode="null", fallback=_fallback).decode()
-    except Exception:  # Invalid bytes, a lone surrogate, a circular reference, or a failing serializer of a user.
+    except Exception:  # The value has invalid bytes, a lone surrogate or a circular reference, or a serializer raised.
         return _write(to_json_data(value), "null")
 
 
-def copy_json(value: JsonValue) -> Any:
-    """Copy the dicts and lists of JSON data; other objects are shared."""
-    if isinstance(value, dict):
-        return {key: copy_json(item) for key, item in value.items()}
-    return [copy_json(item) for item in value] if isinstance(value, list) else value
+def copy_json(value: T) -> T:
+    """Copy all dicts and lists in JSON data, and reuse all other objects."""
+    data = cast(JsonValue, value)
+    if isinstance(data, dict):
+        data = {key: copy_json(item) for key, item in data.items()}
+    elif isinstance(data, list):
+        data = [copy_json(item) for item in data]
+    return cast(T, data)
 
 
 def replace_surrogates(value: Any) -> Any:
-    """Return JSON data in which lone surrogates become U+FFFD, so that every string can be encoded."""
+    """Replace each lone surrogate in JSON data with U+FFFD, so that every string can be encoded as UTF-8."""
     if isinstance(value, str):
         if value.isascii():
             return value
@@ -113,7 +120,10 @@ def replace_surrogates(value: Any) -> Any:
 
 
 def field_values(value: Any) -> Mapping[str, Any]:
-    """Return the set fields of a model or dataclass instance, with the objects that they hold."""
+    """Return a dict that maps field names to values, for an instance of a Pydantic class or of a dataclass.
+
+    The dict has no entry for a field that has no value yet. The values are the original objects, not copies.
+    """
     if isinstance(value, BaseModel):
         extra = getattr(value, "__pydantic_extra__", None)
         return {**value.__dict__, **extra} if extra else value.__dict__
@@ -121,28 +131,32 @@ def field_values(value: Any) -> Mapping[str, Any]:
 
 
 def items_of(value: object) -> list[Any] | None:
-    """Return the items of a list, tuple, set or deque, or None for other values.
+    """Return the items of a list, tuple, set or deque as a list, or None if the value has another type.
 
-    The `__iter__` of a subclass is bypassed, as in Pydantic.
+    Like Pydantic, this function ignores the `__iter__` of a subclass.
     """
     kinds: tuple[Any, ...] = (list, tuple, set, frozenset, deque)
     return next((list(kind.__iter__(value)) for kind in kinds if isinstance(value, kind)), None)
 
 
 def _convert(value: object, parents: tuple[int, ...], fallback: _Fallback) -> Any:
-    """Convert a value with Pydantic, or part by part if Pydantic fails; `parents` are the containers around it."""
+    """Convert a value to JSON data with Pydantic, or convert its items separately if Pydantic fails.
+
+    `parents` contains the `id()` of every container that surrounds the value. It detects circular references.
+    """
     try:
         if parents and _is_iterator(value):
-            return safe_repr(value)  # The first attempt, on the outermost value, has consumed it.
+            # An iterator can be read only once, and the conversion of the outermost value has already read it.
+            return safe_repr(value)
         if isinstance(value, BaseModel):
             return _dump(value, fallback)
         return to_jsonable_python(value, by_alias=False, inf_nan_mode="constants", fallback=fallback)
-    except Exception:  # Invalid bytes, a circular reference, or a failing serializer of a user.
+    except Exception:  # Pydantic fails for invalid bytes and for circular references. A user's serializer may raise.
         if id(value) in parents or len(parents) >= _MAX_DEPTH:
             return safe_repr(value)
     try:
         return _convert_parts(value, (*parents, id(value)), fallback)
-    except Exception:  # A failing container or property of a user.
+    except Exception:  # A user's container class or property may raise.
         return safe_repr(value)
 
 
@@ -161,7 +175,7 @@ def _is_iterator(value: object) -> TypeIs[Iterator[Any]]:
 
 
 def _convert_parts(value: object, parents: tuple[int, ...], fallback: _Fallback) -> object:
-    """Convert each part separately, so that one failing part does not affect the others."""
+    """Convert each item of a container separately, so that an item that fails does not affect the other items."""
     if isinstance(value, bytes | bytearray):
         return base64.b64encode(value).decode()
     if isinstance(value, Enum):
@@ -178,7 +192,10 @@ def _convert_parts(value: object, parents: tuple[int, ...], fallback: _Fallback)
 
 
 def _convert_fields(value: object, parents: tuple[int, ...], fallback: _Fallback) -> JsonObject:
-    """Convert each field by the serializer of its class, or by itself if that fails; excluded fields stay excluded."""
+    """Convert the fields of an object to JSON data, except the fields that its class excludes.
+
+    The class serializer converts one field at a time. If it fails, `_convert` converts the field value without it.
+    """
     infos: Mapping[str, object] = getattr(type(value), "__pydantic_fields__", {})
     converted: JsonObject = {}
     for name, item in list(field_values(value).items()):
@@ -186,7 +203,7 @@ def _convert_fields(value: object, parents: tuple[int, ...], fallback: _Fallback
             continue
         try:
             converted.update(_dump(value, fallback, {name}))
-        except Exception:  # This field fails, or the class is not a Pydantic class.
+        except Exception:  # The serializer of the field raised, or the class is not a Pydantic class.
             converted[name] = _convert(item, parents, fallback)
     return converted
 
@@ -204,7 +221,7 @@ def _fallback(value: object) -> object:
 
 def _convert_key(key: object, fallback: _Fallback) -> str:
     if isinstance(key, str):
-        return str.__str__(key)  # Also with a lone surrogate, which Pydantic rejects.
+        return str.__str__(key)  # Pydantic would reject a key with a lone surrogate.
     try:
         return str(next(iter(to_jsonable_python({key: None}, fallback=fallback))))
     except Exception:
@@ -214,7 +231,7 @@ def _convert_key(key: object, fallback: _Fallback) -> str:
 def _write(data: JsonValue, inf_nan_mode: Literal["constants", "null"]) -> str:
     try:
         return to_json(data, inf_nan_mode=inf_nan_mode).decode()
-    except ValueError:  # A lone surrogate, or more levels than the serializer supports.
+    except ValueError:  # The data has a lone surrogate or more nesting levels than the serializer supports.
         return to_json(replace_surrogates(_limit_depth(data, _MAX_DEPTH)), inf_nan_mode=inf_nan_mode).decode()
 
 
@@ -228,11 +245,11 @@ def _limit_depth(data: JsonValue, levels: int) -> object:
     return [_limit_depth(item, levels - 1) for item in data]
 
 
-# Values and errors in messages.
+# Short texts for values and exceptions in error messages.
 
 
 def safe_repr(value: object) -> str:
-    """Return the `repr` of an object, also if its `__repr__` fails."""
+    """Return the `repr` of an object, or a short description of the object if its `__repr__` raises."""
     try:
         return repr(value).encode("utf-8", "replace").decode()
     except Exception:
@@ -240,22 +257,22 @@ def safe_repr(value: object) -> str:
 
 
 def shorten(text: str, limit: int = 200) -> str:
-    """Return the text, cut with an ellipsis if it is too long for an error message."""
+    """Return the text with at most `limit` characters; a text that is cut ends with an ellipsis."""
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def excerpt(value: object, limit: int = 120) -> str:
-    """Return a short `repr` of a wrong value for a message, with secrets redacted."""
+    """Return a short `repr` of a wrong value for an error message, with secrets redacted."""
     try:
         return shorten(redact(safe_repr(redact_by_name(value)), ()), limit)
-    except Exception:  # A circular reference, or a failing mapping of a user.
+    except Exception:  # The value has a circular reference, or a user's mapping class raised.
         return f"<{type(value).__name__}>"
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an exception in one line, such as `ValueError: x must be positive`."""
+    """Return the class name and the message of an exception, such as `ValueError: x must be positive`."""
     try:
         text = str(error)
-    except Exception:  # A failing `__str__` of a user.
+    except Exception:  # A user-defined `__str__` may raise.
         text = ""
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

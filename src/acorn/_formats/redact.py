@@ -1,10 +1,10 @@
-"""Redaction: removing API keys and other secrets from every text and value that acorn shows.
+"""Redaction of API keys and other secrets in log lines, error messages and displayed data.
 
-There are three steps, which callers combine:
+Callers combine three functions:
 
-- `find_secrets` collects the secrets that a model dict and the environment contain.
-- `redact` replaces known secrets in a text, and everything that looks like an API key.
-- `redact_by_name` replaces values in nested data whose key names a secret, such as `api_key`.
+- `find_secrets` returns the secrets in a model dict and in the environment variables.
+- `redact` replaces these secrets in a text, and also every word that looks like an API key.
+- `redact_by_name` replaces every value in nested data whose key is a typical name of a secret, such as `api_key`.
 """
 
 from __future__ import annotations
@@ -20,30 +20,31 @@ from acorn.types import is_list_or_tuple, is_mapping
 
 _SECRET_WORDS = ("key", "token", "secret", "password", "credential", "authorization", "cookie", "x-auth", "signature")
 _SECRET_QUERY_NAMES = ("auth", "code", "pass", "pwd", "sig")
-"""Names of secrets in the query of a URL, where the usual words are shortened."""
+"""Names of URL query parameters that contain a secret. URLs often use such short names."""
 _PUBLIC_WORDS = ("max_tokens", "max_completion_tokens", "cost_per_token", "budget_tokens", "key_path")
 _PUBLIC_HEADERS = (
     *("accept", "accept-encoding", "anthropic-beta", "anthropic-version", "content-type", "http-referer"),
     *("openai-beta", "openai-organization", "openai-project", "user-agent", "x-title"),
 )
-# The forms of keys that are not known by value: OpenAI, Anthropic, Google, AWS, GitHub and bearer tokens.
+# The formats of API keys from OpenAI, Anthropic, Google, AWS and GitHub, and of bearer tokens. A text may contain a key
+# that is in neither the model dict nor the environment.
 _KEY_FORMS = re.compile(
     r"\b(?:(?:sk|pk|rk|xai|gsk|hf|ghp|glpat)(?:-|_(?=[-_A-Za-z]*[0-9]))|AIza|AKIA|ASIA)[-_A-Za-z0-9]{8,}"
     r"|(?<=[Bb]earer )[^\s\"',}]{6,}"
 )
 _MIN_LENGTH = 6
-"""Shorter values are not treated as secrets: they would also occur in ordinary text."""
+"""The minimum number of characters in a secret. A shorter value is not redacted, because it may be an ordinary word."""
 _REDACTED = "***"
 
 
 def is_secret_name(name: object) -> bool:
-    """Return whether a value under this name is a secret."""
+    """Return whether a setting, header or variable with this name usually contains a secret."""
     text = str(name).lower()
     return any(word in text for word in _SECRET_WORDS) and not any(word in text for word in _PUBLIC_WORDS)
 
 
 def redact_by_name(value: Any) -> Any:
-    """Return nested data in which the values under secret names are replaced."""
+    """Return a copy of nested data with `***` in place of every value whose key is the name of a secret."""
     if is_mapping(value):
         return {key: _REDACTED if is_secret_name(key) else redact_by_name(item) for key, item in value.items()}
     if type(value) in (list, tuple):
@@ -52,7 +53,7 @@ def redact_by_name(value: Any) -> Any:
 
 
 def find_secrets(config: Mapping[str, object]) -> set[str]:
-    """Return the secrets in a model dict, in the URLs of the dict, and in the environment."""
+    """Return the set of all secret texts in a model dict, in its URLs and in the environment variables."""
     secrets = set(_strings_under_secret_names(config))
     for value in _all_strings(config):
         if "://" in value:
@@ -66,7 +67,7 @@ def find_secrets(config: Mapping[str, object]) -> set[str]:
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """Return the text without these secrets, and without anything that has the form of an API key."""
+    """Replace the given secrets, and every word that looks like an API key, with `***` in a text."""
     for secret in sorted(secrets, key=len, reverse=True):
         text = text.replace(secret, _REDACTED)
     return _KEY_FORMS.sub(_REDACTED, text)
@@ -75,7 +76,7 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 def _strings_under_secret_names(value: object, is_secret: bool = False) -> Iterable[str]:
     if isinstance(value, str) and is_secret:
         yield value
-        yield value.rpartition(" ")[2]  # Without `Bearer` or `Basic`.
+        yield value.rpartition(" ")[2]  # The secret alone, without a prefix such as `Bearer` or `Basic`.
     elif is_mapping(value):
         for key, item in value.items():
             if str(key).lower().endswith("headers") and is_mapping(item):
@@ -88,7 +89,10 @@ def _strings_under_secret_names(value: object, is_secret: bool = False) -> Itera
 
 
 def _private_headers(headers: Mapping[str, object]) -> list[object]:
-    """Return the values of all headers but the well-known ones: a header with any name may contain a key."""
+    """Return the values of all headers except well-known public headers.
+
+    A custom header may contain a key, whatever its name is.
+    """
     return [value for name, value in headers.items() if str(name).lower() not in _PUBLIC_HEADERS]
 
 
@@ -113,7 +117,7 @@ def _secrets_in_url(url: str) -> set[str]:
         basic = b64encode(f"{unquote(user)}:{unquote(password)}".encode()).decode()
         secrets = {password, f"{user}:{password}", basic}
     else:
-        secrets = {user}  # A user name without a password is a token.
+        secrets = {user}  # A user name without a password is usually a token.
     pairs = (pair.partition("=") for pair in parts.query.split("&"))
     secrets |= {value for name, _, value in pairs if name in _SECRET_QUERY_NAMES or is_secret_name(name)}
     return secrets | {unquote(secret) for secret in secrets}

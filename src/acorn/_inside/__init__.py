@@ -21,9 +21,8 @@ from acorn import module
 from acorn._base.interrupts import StopSignal
 from acorn._base.startup import raise_on_interrupt
 from acorn._declare import spec_cache as _specs
-from acorn._declare.agent import BatchItem as _BatchItem
-from acorn._declare.agent import call_options as _call_options
-from acorn._declare.agent import set_call_options as _set_call_options
+from acorn._declare.module_base import BatchItem as _BatchItem
+from acorn._declare.module_base import set_call_options as _set_call_options
 from acorn._declare.tools.collect import FINISH, is_tool_name
 from acorn._declare.tools.collect import FunctionTool as _FunctionTool
 from acorn._declare.tools.collect import make_tool as _make_tool
@@ -51,15 +50,15 @@ from acorn._formats.xml.encode import snake_case
 from acorn._history.compaction import INTRODUCTION as SUMMARY_INTRODUCTION
 from acorn._history.history import history_of
 from acorn._history.request_messages import REMINDER as _REMINDER
+from acorn._history.saved_form import MisfitError, RecordedError
+from acorn._history.saved_form import fields_of as _fields_of
+from acorn._history.saved_form import read_entries as _read_entries
+from acorn._history.saved_form import write_entry as _write_entry
+from acorn._history.saved_form import write_request as _write_request
 from acorn._machine.machine import FINISHED as _FINISHED
 from acorn._machine.machine import SKIPPED as _SKIPPED
 from acorn._machine.machine import TOO_LATE as _TOO_LATE
 from acorn._machine.state import MODEL_OBJECT as _MODEL_OBJECT
-from acorn._record.saved_form import MisfitError, RecordedError
-from acorn._record.saved_form import fields_of as _fields_of
-from acorn._record.saved_form import read_entries as _read_entries
-from acorn._record.saved_form import write_entry as _write_entry
-from acorn._record.saved_form import write_request as _write_request
 from acorn.errors import InputError
 from acorn.journal import Entry
 from acorn.stores.port import RunFacts, StoredRun
@@ -196,7 +195,7 @@ def in_batch(agent: AgentT, batch: str, index: int) -> AgentT:
 
     The runs of a chat are stored as one batch.
     """
-    _set_call_options(agent, replace(_call_options(agent), item=_BatchItem(batch, index)))
+    _set_call_options(agent, replace(agent.__acorn_call_options__, item=_BatchItem(batch, index)))
     return agent
 
 

@@ -13,7 +13,8 @@ from typing import Any, Generic, TypeVar
 from acorn._declare.tools.kinds import Tool, ToolSource
 from acorn._machine.plan import Plan
 from acorn._machine.state import BranchContext
-from acorn.models.port import Model, ModelRequest, ModelResponse
+from acorn.models.port import Model, ModelResponse
+from acorn.models.request import ModelRequest
 from acorn.record import Run
 from acorn.types import JsonObject, ToolCall, ToolResult
 

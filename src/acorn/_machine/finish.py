@@ -21,8 +21,8 @@ from acorn._formats.schema.problems import Problem, find_problems, public_proble
 from acorn._formats.schema.shape import Shape, describe_problem
 from acorn._formats.xml.decode import read_xml
 from acorn._formats.xml.encode import error_document, skeleton
+from acorn._history.saved_form import read_instance_json
 from acorn._machine.state import State
-from acorn._record.saved_form import read_instance_json
 from acorn.errors import ModelError, ParseError
 from acorn.models.port import Model, ModelResponse
 from acorn.record import Run
@@ -185,7 +185,7 @@ def no_answer(content: str, *, cut_off: bool, max_tokens: int) -> FinishResult:
 def reject(error: ValueError, answer: str, raw: str) -> FinishResult:
     """Return the problem of an answer, given as JSON, that `on_finish` rejected."""
     shown, text = shorten(answer), str(error) or type(error).__name__
-    problem = Problem(path="", expected=text, received=shown, excerpt=shown, ruled=True)
+    problem = Problem(path="", expected=text, received=shown, excerpt=shown, expected_is_message=True)
     return FinishResult(raw, None, [problem], text, cause=error)
 
 
@@ -245,7 +245,9 @@ def _describe(found: Sequence[Problem]) -> str:
 def _unknown_field(name: str, shape: Shape, fields: JsonObject) -> Problem:
     known = ", ".join(shape.schema.model_fields) or "none"
     shown = shorten(safe_repr(fields[name]))
-    return Problem(path=name, expected=f"no such field; there are {known}", received=shown, excerpt=shown, ruled=True)
+    return Problem(
+        path=name, expected=f"no such field; there are {known}", received=shown, excerpt=shown, expected_is_message=True
+    )
 
 
 def _parse(text: str) -> Any:

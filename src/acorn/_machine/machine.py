@@ -24,6 +24,7 @@ from acorn._declare.tools.collect import FINISH
 from acorn._formats.json import copy_json, to_json_text
 from acorn._history.first_messages import first_messages, prompt_text
 from acorn._history.request_messages import REMINDER, RequestMessages
+from acorn._history.saved_form import read_instance
 from acorn._history.transcript import Transcript, check_is_list
 from acorn._machine import limits
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskModel, AskSource, AskTool, BranchEnd
@@ -34,14 +35,13 @@ from acorn._machine.plan import Plan
 from acorn._machine.requests import RequestBuilder, StepHook
 from acorn._machine.state import BranchContext, State, StopReason
 from acorn._machine.tool_calls import PendingCalls
-from acorn._record.saved_form import read_instance
 from acorn.errors import AcornError, LimitError, ModelError, StoreError
 from acorn.journal import ModelRequested, ModelResponded, RunStarted, ToolStarted
 from acorn.models.port import ModelResponse, thinks
-from acorn.record import Message, Run
+from acorn.record import Run
 from acorn.step import changes_of
 from acorn.stores.port import RunCancelledError
-from acorn.types import Content, Paused, Request, ToolCall, ToolResult, Unfinished
+from acorn.types import Content, Message, Paused, Request, ToolCall, ToolResult, Unfinished
 
 REMINDER_CUT_OFF = f"Your reply was cut off at the token limit. {REMINDER} A shorter reply fits."
 FINISHED = "Finished."
@@ -100,7 +100,7 @@ class Machine:
                 started = started._replace(parent_id=context.parent_id, branch=context.path, call_id=context.call_id)
             self.journal.entries.append(started)
             state.phase = "prompt"
-        elif state.phase == "model" and state.reason == "limit" and not state.under_way:
+        elif state.phase == "model" and state.reason == "limit" and not state.open_asks:
             # The limits of a loaded run may have changed.
             state.forced, state.fallback, state.reason = False, False, "finish"
         if not self.spec.sources:
@@ -133,8 +133,8 @@ class Machine:
     def begin(self, id: str, now: float) -> None:
         """Note that one of the asks is in progress."""
         ask = self._ask(id)
-        journal, is_resumed = self.journal, id in self.state.under_way
-        journal.now = self.state.under_way[id] = now
+        journal, is_resumed = self.journal, id in self.state.open_asks
+        journal.now = self.state.open_asks[id] = now
         # `match` would take twice as long as `isinstance`, and every ask passes through here.
         if isinstance(ask, AskModel):
             if not ask.is_summary:
@@ -157,7 +157,7 @@ class Machine:
         ask = self._ask(id)
         self._is_mid_update = True
         self.journal.now = now
-        began = self.state.under_way.pop(id, None)
+        began = self.state.open_asks.pop(id, None)
         asks, self._asks, phase = self._asks, None, self.state.phase
         if isinstance(ask, AskModel):
             self._take_response(ask, outcome, now if began is None else began, now)
@@ -259,7 +259,7 @@ class Machine:
         elif state.phase == "compact":
             self._prepare_request(now)
             if state.phase != "compact":
-                state.under_way.clear()
+                state.open_asks.clear()
         elif state.phase in ("tools", "branches"):
             self.calls.give_up_calls_made_once()
             self.calls.prepare(now)
@@ -607,7 +607,7 @@ class Machine:
 
     def set_aside(self, id: str) -> None:
         """Stop an ask that waits for human input in a branch. It is performed again when the run is resumed."""
-        self.state.under_way.pop(id, None)
+        self.state.open_asks.pop(id, None)
 
     def start_waiting_branches(self, now: float) -> bool:
         """Start the branches that wait for calls which wait for human input. Return whether there are any."""

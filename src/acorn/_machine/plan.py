@@ -14,9 +14,8 @@ from acorn._machine.limits import Budget
 from acorn._machine.state import BranchContext
 from acorn.chunk import StreamChunk
 from acorn.models.port import Model
-from acorn.record import Message
 from acorn.step import Step
-from acorn.types import JsonObject, Request
+from acorn.types import JsonObject, Message, Request
 
 if TYPE_CHECKING:
     from acorn._machine.fork import Fork  # The event classes, which only forked runs need.
@@ -69,8 +68,6 @@ class Plan:
     """The part of another run that a forked run starts with."""
     deps: Any = None
     """The value from `using(deps=...)`."""
-    deps_type: Any = Any
-    """The type that the class declares for its dependencies."""
     branches: Mapping[str, BranchTool] = field(default_factory=dict[str, BranchTool])
     start: Callable[[AgentTool], BranchTool] | None = None
     """Turns an agent that is a tool into a branch that inherits nothing."""

@@ -15,7 +15,7 @@ from pydantic_core import to_json
 from acorn._declare.settings import effective_setting, explicit_settings, merge_settings
 from acorn._declare.spec import Spec
 from acorn._declare.tools.collect import FINISH, collect_tools, merge_tools
-from acorn._declare.tools.kinds import HostedTool, Tool, may_ask_human
+from acorn._declare.tools.kinds import HostedTool, Tool
 from acorn._formats.json import safe_repr, to_json_text
 from acorn._history.compaction import CompactedRange, estimate_tokens, range_to_compact, summary_messages, summary_text
 from acorn._history.first_messages import check_media, input_message
@@ -26,10 +26,11 @@ from acorn._machine.limits import Budgets
 from acorn._machine.plan import BranchTool, Plan
 from acorn._machine.state import State
 from acorn.errors import AcornError, DeclarationError, ToolConflictError
-from acorn.models.port import ModelRequest, ModelResponse, models_of, takes_strict, takes_tool, thinks
-from acorn.record import Message, Run
+from acorn.models.port import ModelResponse, models_of, takes_strict, takes_tool, thinks
+from acorn.models.request import ModelRequest
+from acorn.record import Run
 from acorn.step import Step, StepChanges
-from acorn.types import JsonObject, ToolCall, ToolResult, Usage, is_json_list, is_list_or_tuple
+from acorn.types import JsonObject, Message, ToolCall, ToolResult, Usage, is_json_list, is_list_or_tuple
 
 if TYPE_CHECKING:
     from acorn._history.thread_message import ThreadMessage
@@ -61,7 +62,7 @@ class Toolset:
             named[tool.name] = tool
             if tool.options.repeatable:
                 repeatable.append(tool.name)
-            if may_ask_human(tool):
+            if tool.may_ask_human:
                 waiting.append(tool.name)
             if isinstance(tool, HostedTool):
                 hosted.append(tool)

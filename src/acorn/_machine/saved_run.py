@@ -17,10 +17,7 @@ from typing import Any, NamedTuple
 from acorn._formats.json import copy_json
 from acorn._formats.schema.shape import RESULT
 from acorn._history.history import assistant_message, history_of
-from acorn._machine.machine import Machine
-from acorn._machine.plan import Plan
-from acorn._machine.state import State
-from acorn._record.saved_form import (
+from acorn._history.saved_form import (
     FORMAT,
     check_format,
     fill_journal,
@@ -35,6 +32,9 @@ from acorn._record.saved_form import (
     write_record,
     write_result,
 )
+from acorn._machine.machine import Machine
+from acorn._machine.plan import Plan
+from acorn._machine.state import State
 from acorn.journal import (
     BranchFinished,
     BranchStarted,
@@ -45,7 +45,7 @@ from acorn.journal import (
     ToolFinished,
     ToolStarted,
 )
-from acorn.record import TOOL, Run, history_of_run
+from acorn.record import TOOL_ASK_PREFIX, Run, history_of_run
 from acorn.types import JsonObject, ToolCall, Usage
 
 MIN_CALLS = 8
@@ -61,7 +61,7 @@ class StepProgress(NamedTuple):
     calls: list[ToolCall]
     other_fields: JsonObject
     """The fields that must not have changed."""
-    under_way: int
+    open_asks: int
     results: int
     branches: int
 
@@ -71,28 +71,28 @@ def start_progress(state: State, turn: int | None) -> StepProgress | None:
     if len(state.calls) < MIN_CALLS or state.phase not in ("tools", "branches"):
         return None
     fields = copy_json(_comparable_fields(state, turn))
-    return StepProgress(state.calls, fields, len(state.under_way), len(state.results), len(state.branches))
+    return StepProgress(state.calls, fields, len(state.open_asks), len(state.results), len(state.branches))
 
 
 def continue_progress(
     before: StepProgress, new: Iterable[Entry], state: State, turn: int | None
 ) -> StepProgress | None:
     """Return the progress after these entries. None if they do not explain the state, so that it must be written."""
-    under_way, results, branches = before.under_way, before.results, before.branches
+    open_asks, results, branches = before.open_asks, before.results, before.branches
     for entry in new:
         if isinstance(entry, ToolStarted):
-            under_way += 1
+            open_asks += 1
         elif isinstance(entry, ToolFinished):
-            under_way -= entry.began is not None
+            open_asks -= entry.began is not None
             results += 1
         elif isinstance(entry, BranchStarted):
-            under_way += entry.call_id is not None
+            open_asks += entry.call_id is not None
         elif not isinstance(entry, BranchFinished):
             return None
         elif entry.call_id is not None:
-            under_way, results, branches = under_way - 1, results + 1, branches - 1
-    counts = (len(state.under_way), len(state.results), len(state.branches))
-    if state.calls is not before.calls or counts != (under_way, results, branches):
+            open_asks, results, branches = open_asks - 1, results + 1, branches - 1
+    counts = (len(state.open_asks), len(state.results), len(state.branches))
+    if state.calls is not before.calls or counts != (open_asks, results, branches):
         return None
     if before.other_fields != _comparable_fields(state, turn):
         return None
@@ -117,13 +117,13 @@ def _apply_entries(state: State, entries: Iterable[Mapping[str, Any]]) -> None:
     """Apply the entries that were written after the state."""
     for plain in entries:
         kind, call_id = plain["entry"], plain.get("call_id")
-        ask_id = f"{TOOL if kind.startswith('Tool') else 'branch '}{plain['step']} {call_id}"
+        ask_id = f"{TOOL_ASK_PREFIX if kind.startswith('Tool') else 'branch '}{plain['step']} {call_id}"
         if call_id is None:
             continue
         if kind in (ToolStarted.__name__, BranchStarted.__name__):
-            state.under_way[ask_id] = plain["at"]
+            state.open_asks[ask_id] = plain["at"]
         elif kind in (ToolFinished.__name__, BranchFinished.__name__):
-            state.under_way.pop(ask_id, None)
+            state.open_asks.pop(ask_id, None)
             state.branches.pop(call_id, None)
             state.results[call_id] = read_result(plain[_RESULT])
 

@@ -14,12 +14,21 @@ from typing import Any, Literal
 from acorn._formats.blobs import to_saved_data
 from acorn._formats.json import to_json_data
 from acorn._formats.redact import find_secrets, redact
+from acorn._history.saved_form import fields_of, read_request, read_result, write_request, write_result
 from acorn._machine.limits import Limits, Meter, Spent, StepDigest
-from acorn._record.saved_form import fields_of, read_request, read_result, write_request, write_result
 from acorn.errors import AcornError
 from acorn.models.port import ModelResponse, RawCall
-from acorn.record import Message
-from acorn.types import Fallback, JsonObject, Request, ToolCall, ToolResult, Usage, is_json_object, is_list_or_tuple
+from acorn.types import (
+    Fallback,
+    JsonObject,
+    Message,
+    Request,
+    ToolCall,
+    ToolResult,
+    Usage,
+    is_json_object,
+    is_list_or_tuple,
+)
 
 _SAVED_MODEL_KEYS = (
     "model", "id", "base_url", "api_base", "api_version", "custom_llm_provider", "num_retries", "retry_delay",
@@ -130,7 +139,7 @@ Phase = Literal["new", "prompt", "start", "compact", "model", "tools", "branches
 StopReason = Literal["finish", "forced", "limit", "loop", "step", "unfinished"]
 """Why a run ended with an output."""
 
-_GROWS_WITH_CALLS = frozenset(("response", "calls", "results", "branches", "under_way"))
+_GROWS_WITH_CALLS = frozenset(("response", "calls", "results", "branches", "open_asks"))
 
 
 @dataclass
@@ -140,7 +149,7 @@ class State:
     phase: Phase = "new"
     turns: int = 0
     """The number of responses so far."""
-    under_way: dict[str, float] = field(default_factory=dict[str, float])
+    open_asks: dict[str, float] = field(default_factory=dict[str, float])
     """The asks in progress, and when each began."""
     forced: bool = False
     """Whether every further request must end in an answer."""
@@ -234,7 +243,7 @@ class State:
             response["tool_calls"] = [RawCall(**call) for call in response["tool_calls"]]
             response["usage"] = Usage(**response["usage"])
             response["waits"] = tuple(response["waits"])
-            response["fallbacks"] = tuple([Fallback(*each) for each in response.get("fallbacks", ())])
+            response["fallbacks"] = tuple([Fallback(*each) for each in response["fallbacks"]])
             fields["response"] = ModelResponse(**response)
         fields["calls"] = [ToolCall(**call) for call in fields["calls"]]
         fields["results"] = {result["id"]: read_result(result) for result in fields["results"]}

@@ -5,33 +5,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
 from acorn._declare.tools.collect import FINISH
-from acorn._declare.tools.kinds import AgentTool, ArgumentError, Tool, is_ask_human, needs_approval
-from acorn._formats.json import describe_error, excerpt, to_compact_json, to_json_data, to_json_text
+from acorn._declare.tools.kinds import AgentTool, ArgumentError, Tool
+from acorn._formats.json import describe_error, to_compact_json, to_json_data, to_json_text
 from acorn._history.transcript import Transcript
 from acorn._machine.asks import Ask, AskBranch, AskHook, AskTool
 from acorn._machine.branches import Branches, read_branch_input
+from acorn._machine.human_input import Approved, Rejected, check_answer, decision_of, request_for
 from acorn._machine.limits import Budgets
 from acorn._machine.plan import BranchTool, Plan
 from acorn._machine.requests import RequestBuilder, Toolset
 from acorn._machine.state import BranchContext, State
 from acorn.errors import InputError, StoreError
 from acorn.journal import InputReceived, InputRequested
-from acorn.record import TOOL, Run, call_key
-from acorn.types import JsonObject, JsonValue, Request, ToolCall, ToolResult
+from acorn.record import TOOL_ASK_PREFIX, Run
+from acorn.types import Request, ToolCall, ToolResult
 
 _CUT_OFF = "The reply was cut off at the token limit before the arguments were complete; call again with less."
 _UNKNOWN = (
     "Unknown: the process stopped while this call was under way. It may or may not have taken effect and is not called "
     "again; find out before you repeat it."
 )
-_REFUSED = "Refused: a person did not approve this call, so it was not made."
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
 """The time of a request if the driver did not pass the current time."""
 
@@ -109,9 +108,9 @@ class PendingCalls:
         """Give a result to calls of a saved run that were in progress and must not be repeated."""
         state = self.state
         for call in state.calls:
-            ask_id, tool = f"{TOOL}{self.run.steps} {call.id}", self.builder.toolset.named.get(call.name)
-            if ask_id in state.under_way and tool is not None and tool.options.once and call.id not in state.results:
-                self.add_result(ToolResult(call.id, call.name, error=_UNKNOWN), state.under_way.pop(ask_id))
+            ask_id, tool = f"{TOOL_ASK_PREFIX}{self.run.steps} {call.id}", self.builder.toolset.named.get(call.name)
+            if ask_id in state.open_asks and tool is not None and tool.options.once and call.id not in state.results:
+                self.add_result(ToolResult(call.id, call.name, error=_UNKNOWN), state.open_asks.pop(ask_id))
 
     def restore_outputs(self) -> None:
         """Rebuild the outputs of finished branches in a saved run, because their instances were not saved."""
@@ -121,7 +120,7 @@ class PendingCalls:
             if isinstance(tool, AgentTool) and self.plan.start is not None:
                 branch = self.plan.start(tool)
             if branch is not None and result is not None and result.error is None:
-                result.output = branch.spec.output.revive(result.output)
+                result.output = branch.spec.output.restore(result.output)
 
     # Asks
 
@@ -330,65 +329,6 @@ def prepare_call(
         args, kwargs = tool.bind(call.raw_arguments, run)
     except ArgumentError as error:
         return ToolResult(call.id, call.name, error=str(error))
-    return AskTool(f"{TOOL}{run.steps} {call.id}", call, tool, args, kwargs, tool.options.timeout or math.inf)
-
-
-# Requests for human input
-
-
-@dataclass(frozen=True)
-class Approved:
-    """An approval, with optional changed arguments."""
-
-    arguments: JsonObject | None = None
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """A rejected approval, with an optional reason."""
-
-    reason: str = ""
-
-    def result(self, call_id: str, name: str) -> ToolResult:
-        """Return the result that the model reads."""
-        error = f"{_REFUSED} The reason: {self.reason}" if self.reason.strip() else _REFUSED
-        return ToolResult(call_id, name, error=error)
-
-
-def request_for(ask: AskTool, run_id: str, step: int, branch: str | None, asked: datetime) -> Request | None:
-    """Return the request for human input that a call needs, or None."""
-    call, tool = ask.call, ask.tool
-    request_id = hashlib.sha256(call_key(run_id, step, call.id).encode()).hexdigest()[:32]
-    if is_ask_human(tool):
-        question, choices = str(ask.kwargs["question"]), ask.kwargs.get("choices")
-        listed = None if choices is None else tuple(choices)
-        return Request(request_id, run_id, "question", question, call.name, call.arguments, branch, asked, listed)
-    if not needs_approval(tool, (ask.args, ask.kwargs)):
-        return None
-    question = f"May `{call.name}` be called with {to_compact_json(call.arguments)}?"
-    return Request(request_id, run_id, "approval", question, call.name, call.arguments, branch, asked)
-
-
-def check_answer(request: Request, value: object) -> None:
-    """Raise `InputError` if a value cannot answer a request."""
-    if value is None:
-        raise InputError(f"The request `{request.id}` ({request.question}) cannot be answered by None.")
-    if request.kind == "approval":
-        decision_of(request, value)
-
-
-def decision_of(request: Request, value: object) -> Approved | Rejected:
-    """Read the answer to a request for approval."""
-    if isinstance(value, str):
-        return Rejected(value)
-    if isinstance(value, bool):
-        return Approved() if value else Rejected()
-    answer: JsonValue = to_json_data(value)
-    if isinstance(answer, dict) and answer.keys() == {"approved", "arguments"} and answer["approved"] is True:
-        arguments: JsonValue = answer["arguments"]
-        if isinstance(arguments, dict):
-            return Approved(arguments)
-    raise InputError(
-        f"The request `{request.id}` is about a call of `{request.tool}`. Answer it by True, by False, by a text that "
-        f"says why not, or by {{'approved': True, 'arguments': {{...}}}} with all arguments. Got {excerpt(value)}."
+    return AskTool(
+        f"{TOOL_ASK_PREFIX}{run.steps} {call.id}", call, tool, args, kwargs, tool.options.timeout or math.inf
     )

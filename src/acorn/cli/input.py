@@ -33,7 +33,7 @@ from acorn.cli.arguments import ParsedArguments
 from acorn.cli.options import Option, Options, SchemaNode, ValuePath
 from acorn.cli.output import CommandError, error_text, user_code_line, write_line
 from acorn.cli.streams import descriptor_of
-from acorn.media import UnknownMediaTypeError
+from acorn.errors import UnknownMediaTypeError
 from acorn.types import JsonObject, is_json_list, is_json_object
 
 _MISSING: Any = object()
@@ -183,7 +183,7 @@ def _describe_problem(problem: Problem, names_in_file: set[str], source: str | N
     where = f"`{problem['path']}` in {_source_name(source)}" if is_in_file else _name_option(path, options)
     if problem["received"] == "missing":
         return f"{where} is missing ({problem['expected']})."
-    if problem["ruled"]:
+    if problem["expected_is_message"]:
         return f"{where} is not valid: {problem['expected']} (got {problem['excerpt']})."
     return f"{where} must be {problem['expected']}, got {problem['excerpt']}."
 

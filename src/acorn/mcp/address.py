@@ -1,6 +1,6 @@
-"""The address of a server, which is a command to start or a URL, and its logs.
+"""The address of an MCP server (a command or a URL), the keys in the address, and the log of the server.
 
-The label of a server never contains a key. This module does not need the SDK.
+Messages and logs use the label of a server, which never contains a key. This module does not import the MCP SDK.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from acorn.errors import AcornError
 from acorn.mcp.tools import Redact, clean, truncate
 
 _MAY_BE_KEY = re.compile(r"(?=.*[0-9])[^\s/\\]{8,}|[^\s/\\]{16,}")
-"""Long words and words with a digit, except paths."""
+"""Matches a value that may be a key: 8 characters with a digit, or 16 characters, without slashes and whitespace."""
 _KEY_IN_PATH = re.compile(r"(?<=/)(?=(?:[^/]*[0-9]){3})[^/]{20,}")
-"""Some services give each user a secret URL."""
+"""Matches a URL path segment that may be a key, because some services give each user a secret URL."""
 _URL = re.compile(r"https?://[^\s\"'<>]+")
 
 _logger = logging.getLogger("acorn.mcp")
 _MAX_LINES = 20
-"""Lines of a server's log that are kept for error messages."""
+"""The number of log lines that are stored for error messages."""
 _MAX_LINE = 1000
+"""The maximum length of a stored log line, in characters."""
 
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """How to reach one server."""
+    """The address of one MCP server: a command with its environment, or a URL with its headers."""
 
     target: str = field(repr=False)
     args: tuple[str, ...] = field(default=(), repr=False)
@@ -53,14 +54,14 @@ class ServerAddress:
 
     @property
     def label(self) -> str:
-        """The server in messages, without arguments and query, which may contain keys."""
+        """The name of the server in messages, without the arguments and the URL query, which may contain keys."""
         if not self.is_web:
             return os.path.basename(self.target) or self.target
         return _safe_url(self.target)
 
     @property
     def key(self) -> str:
-        """The server in a lock file: its label, and a hash of the parts that the label omits."""
+        """The name of the server in a pin file: the label, and a hash of the parts that the label omits."""
         omitted = [*self.args, *self._path_keys()]
         if not omitted:
             return self.label
@@ -70,17 +71,19 @@ class ServerAddress:
         return _KEY_IN_PATH.findall(urlsplit(self.target).path) if self.is_web else []
 
     def redact(self, text: str) -> str:
-        """Remove the keys of the user from a text of the server."""
+        """Return a text from the server with the user's keys removed."""
         return redact(text, self._secrets())
 
     def _secrets(self) -> set[str]:
-        """Return the values with names of secrets, all headers, and variables of this server that may be keys."""
+        """Return the values to redact: values with secret names, header values, and variables that may be keys."""
         env, headers = dict(self.env or {}), dict(self.headers or {})
-        named = [*map(_assignment, self.args), *map(_option, self.args, self.args[1:])]
-        own = {value for name, value in env.items() if os.environ.get(name) != value and _MAY_BE_KEY.fullmatch(value)}
-        values = own | {value for value in headers.values() if len(value) >= 6} | set(self._path_keys())
+        pairs = [*map(_assignment, self.args), *map(_option, self.args, self.args[1:])]
+        env_keys = {
+            value for name, value in env.items() if os.environ.get(name) != value and _MAY_BE_KEY.fullmatch(value)
+        }
+        values = env_keys | {value for value in headers.values() if len(value) >= 6} | set(self._path_keys())
         return (
-            find_secrets({"headers": headers, "env": env, "target": self.target, "args": [*self.args, *named]}) | values
+            find_secrets({"headers": headers, "env": env, "target": self.target, "args": [*self.args, *pairs]}) | values
         )
 
 
@@ -90,30 +93,33 @@ def _safe_url(url: str) -> str:
 
 
 def _assignment(argument: str) -> dict[str, str]:
-    """Return the name and the value of `--token=x`, `TOKEN=x` or `Authorization: x`."""
+    """Return a dict with the name and the value of `--token=x`, `TOKEN=x` or `Authorization: x`, or an empty dict."""
     name, mark, value = re.match(r"([^=:\s]*)([=:]?)(.*)", argument, re.DOTALL).groups()  # type: ignore[union-attr]
     return {name: value.strip()} if mark else {}
 
 
 def _option(option: str, value: str) -> dict[str, str]:
-    """Return the name and the value of `--token x`."""
+    """Return a dict with the name and the value of the two arguments `--token x`, or an empty dict."""
     return {option: value} if option.startswith("-") else {}
 
 
 @contextmanager
 def loading_sdk() -> Generator[None]:
-    """Raise `AcornError` if the code inside imports a file that needs the SDK, and the SDK is missing or too old."""
+    """Raise `AcornError` if an import in this `with` block fails because the MCP SDK is missing or too old."""
     try:
         yield
         _configure_sdk_logs()
     except ImportError as error:
-        message = f"MCP needs the package `mcp`, version 2 or later: `pip install 'acorn-agents[mcp]'` ({error})."
+        message = (
+            f"The MCP SDK is missing or too old ({error}). Install the package `mcp`, version 2 or later: "
+            f"`pip install 'acorn-agents[mcp]'`."
+        )
         raise AcornError(message) from error
 
 
 @lru_cache(maxsize=1)
 def _configure_sdk_logs() -> None:
-    """Keep the logs of the SDK from the terminal if logging is not configured, and remove keys from URLs in them."""
+    """Remove keys from the URLs in the SDK's logs, and hide these logs if the program does not configure logging."""
     for name in ("mcp", "client"):
         logging.getLogger(name).addHandler(logging.NullHandler())
     for name in ("httpx2", "mcp.client.streamable_http"):
@@ -121,7 +127,10 @@ def _configure_sdk_logs() -> None:
 
 
 def _redact_record(record: logging.LogRecord) -> bool:
-    """Remove keys from the URLs in a log record. The HTTP client logs the URL of every request at INFO."""
+    """Remove keys from the URLs in a log record, and let the record pass.
+
+    The HTTP client logs the URL of every request at the level INFO.
+    """
     record.msg, record.args = _redact_urls(record.getMessage()), ()
     if record.exc_info:
         record.exc_text = _redact_urls(logging.Formatter().formatException(record.exc_info))
@@ -132,19 +141,20 @@ def _redact_record(record: logging.LogRecord) -> bool:
 def _redact_urls(text: str) -> str:
     try:
         return _URL.sub(lambda match: _safe_url(match[0]), text)
-    except ValueError:  # an invalid URL
+    except ValueError:  # The text contains an invalid URL.
         return _URL.sub("***", text)
 
 
 class ServerLog:
-    """The standard error of a server process, read by a thread.
+    """The standard error of a server process, which a thread reads line by line.
 
-    It goes to the logger `acorn.mcp` at DEBUG, never to the terminal. The last lines are kept for error messages.
+    The thread passes the lines to the logger `acorn.mcp` at the level DEBUG, never to the terminal. It stores the last
+    lines for error messages.
     """
 
     def __init__(self, server: str, redact: Redact) -> None:
         reading, writing = os.pipe()
-        self.file = open(writing, "w", encoding="utf-8")  # noqa: SIM115 - closed by `close_writer`
+        self.file = open(writing, "w", encoding="utf-8")  # noqa: SIM115 - `close_writer` closes the file.
         self._lines: deque[str] = deque(maxlen=_MAX_LINES)
         self._server = server
         self._redact = redact
@@ -161,11 +171,11 @@ class ServerLog:
                         _logger.debug("%s: %s", self._server, self._redact(text))
 
     def close_writer(self) -> None:
-        """Close our end of the pipe, after the server has its copy or could not start."""
+        """Close acorn's copy of the pipe after the server has started or failed to start."""
         self.file.close()
 
     async def last_lines(self, seconds: float) -> list[str]:
-        """Return the last lines. For a dead server, wait at most `seconds` for the rest of its output."""
+        """Return the last log lines, after waiting at most `seconds` until a stopping server has closed its log."""
         if seconds and self._thread.is_alive():
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join, seconds)
         return list(self._lines)

@@ -1,7 +1,7 @@
-"""A connection to a server: its session, its calls and their failures.
+"""A session with an MCP server: opening and closing it, listing and calling tools, and reporting failures.
 
-Everything here happens on the event loop of the servers. One task enters and leaves the SDK's client, and other tasks
-make the calls. So the death of a server fails the calls and does not look like the cancellation of a run.
+All code here runs on the private event loop for MCP servers. One task enters and exits the SDK's client, and other
+tasks make the calls. If a server dies, the calls therefore fail. They are not cancelled as if the run was cancelled.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _MAX_PAGES = 100
 _MAX_MESSAGE = 2000
 _MAX_PROBLEMS = 3
 _CANCEL_TIMEOUT = 2.0
-"""Seconds for the cancellation of calls, and for the last output of a dead server."""
+"""The seconds to wait for cancelled calls, and for the last output of a server that has ended."""
 
 _CLOSE_TIMEOUT = 10.0
-"""Seconds for the end of a process and its session. An HTTP session gets `_CANCEL_TIMEOUT`."""
+"""The seconds to wait until a session and its process have ended. For HTTP, the limit is `_CANCEL_TIMEOUT`."""
 
 _current_caller: ContextVar[Caller | None] = ContextVar("acorn_mcp_caller", default=None)
 
 
 class Connection:
-    """A session with one server."""
+    """An open session with one MCP server, which lists and calls the tools of the server."""
 
     def __init__(
         self,
@@ -53,17 +53,17 @@ class Connection:
     ) -> None:
         self.address = address
         self.can_ask = can_ask
-        """Whether the server may ask a person."""
+        """Whether the server may request human input."""
         self.is_lost = False
-        """Whether no more calls are possible."""
+        """Whether the session has ended, so that no more calls are possible."""
         self.has_ended = False
-        """Whether the server ended before the session was open."""
+        """Whether the server ended before the session was opened."""
         self.is_legacy = False
-        """Whether the server speaks the older protocol, which has a handshake."""
+        """Whether the server uses the older protocol, which starts with a handshake."""
         self.definitions: dict[str, Definition] = {}
-        """The tools that the server listed last, by their names on the server."""
+        """A dict that maps tool names to the definitions that the server listed last."""
         self._connect_timeout = connect_timeout
-        """Seconds for opening the session and listing the tools."""
+        """The maximum seconds for opening the session and listing the tools."""
         self._timeouts = CallTimeouts(call_timeout)
         self._on_progress = on_progress
         self._client: Client | None = None
@@ -74,12 +74,15 @@ class Connection:
         self._has_invalid_output = False
         self._loss_reason: str | None = None
         self._status = 0
-        """The status of the last HTTP response."""
+        """The status of the last HTTP response, or 0."""
 
     # Opening and closing
 
     async def open(self, *, is_legacy: bool) -> None:
-        """Connect and list the tools. With `is_legacy`, use the older protocol without trying the newer one."""
+        """Open the session and list the tools.
+
+        With `is_legacy`, use the older protocol and do not try the newer protocol first.
+        """
         self.error_redactor = ErrorRedactor()
         opened = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._hold_session(opened, is_legacy))
@@ -98,14 +101,14 @@ class Connection:
             await self._abandon()
             if task is not None and task.cancelling():
                 raise
-            raise await self._failure("broke off while it was opened", None) from None
+            raise await self._failure("disconnected while acorn opened the session", None) from None
         except AcornError:
             await self._abandon()
             raise
         except Exception as error:
             await self._abandon()
             raise await self._failure(*_explain(error)) from error
-        raise await self._failure("ended while it was opened", None)
+        raise await self._failure("ended while acorn opened the session", None)
 
     async def _hold_session(self, opened: asyncio.Future[None], is_legacy: bool) -> None:
         self._log = None if self.address.is_web else ServerLog(self.address.label, self.address.redact)
@@ -159,12 +162,12 @@ class Connection:
             if pending:
                 await self._abandon()
             elif not self._task.cancelled() and (error := self._task.exception()) is not None:
-                _logger.debug("closing `%s`: %s", self.address.label, self._describe(error))
+                _logger.debug("Closing the MCP server `%s` failed: %s", self.address.label, self._describe(error))
 
-    # Using it
+    # Listing and calling tools
 
     async def list_tools(self) -> list[Definition]:
-        """List the tools that the server defines now."""
+        """Return the tool definitions that the server lists now."""
         assert self._client is not None
         definitions: list[Definition] = []
         cursor: str | None = None
@@ -176,10 +179,13 @@ class Connection:
                 check_unique(definitions, self.address.label)
                 self.definitions = {definition.name: definition for definition in definitions}
                 return definitions
-        raise AcornError(f"The MCP server `{self.address.label}` lists too many pages of tools, so it is not used.")
+        raise AcornError(
+            f"The MCP server `{self.address.label}` lists too many pages of tools (more than {_MAX_PAGES}), so acorn "
+            f"does not use it. Remove the server, or report the problem to its author."
+        )
 
     async def list_again(self) -> list[Definition]:
-        """List the tools of a connection that is already open."""
+        """List the tools again in an open session, within the connect timeout."""
         try:
             async with asyncio.timeout(self._connect_timeout):
                 return await self.list_tools()
@@ -190,7 +196,7 @@ class Connection:
             raise await self._failure(*_explain(error)) from error
 
     async def call(self, definition: Definition, arguments: JsonObject, caller: Caller) -> types.CallToolResult:
-        """Call a tool once. Every failure is a `ServerError`."""
+        """Call a tool once and return its result, or raise `ServerError` if the call fails."""
         client, task = self._client, asyncio.current_task()
         assert client is not None
         assert task is not None
@@ -229,8 +235,8 @@ class Connection:
         if isinstance(cause, MCPError) and original == SESSION_LOST:
             self.is_lost = True
             return NotCalledError(message)
-        # A result that does not fit its schema (a `RuntimeError` or a `ValueError`) is not a lost connection.
-        # Some servers use the SDK's code of a closed connection for their own errors.
+        # A result that does not fit its schema raises `RuntimeError` or `ValueError`, and the connection is still open.
+        # Some servers use the SDK's error code for a closed connection in their own errors.
         is_answer = isinstance(cause, _INVALID_RESULT)
         if isinstance(cause, MCPError):
             is_answer = cause.code != CONNECTION_CLOSED or not original.startswith(_CLOSED)
@@ -240,7 +246,7 @@ class Connection:
         message = self._loss_reason or message
         return ServerError(
             f"the connection to the MCP server `{self.address.label}` was lost ({message}). The call may or may not "
-            f"have taken effect and is not repeated; the next call connects anew.{await self._stderr_note()}"
+            f"have taken effect and is not repeated; the next call opens a new connection.{await self._stderr_note()}"
         )
 
     def _report_progress(self, caller: Caller, done: float, total: float | None, message: str | None) -> None:
@@ -254,8 +260,11 @@ class Connection:
     async def _elicit(
         self, context: ClientRequestContext, params: types.ElicitRequestParams
     ) -> types.ElicitResult | types.ErrorData:
-        """Answer a request for human input. Errors become answers, because an exception would end the session."""
-        caller = _current_caller.get() or self._only_caller()
+        """Answer a server's request for human input.
+
+        Errors become responses, because an exception would end the session.
+        """
+        caller = _current_caller.get() or self._caller_of_only_run()
         if caller is None or caller.on_human is None:
             return types.ErrorData(code=types.INVALID_REQUEST, message="No person can be asked")
         try:
@@ -267,8 +276,11 @@ class Connection:
             caller.failure = f"The answer of `on_human` cannot be used: {describe_error(error)}"
             return types.ErrorData(code=types.INVALID_PARAMS, message="The answer is invalid")
 
-    def _only_caller(self) -> Caller | None:
-        """Return the caller if only one run has open calls. The older protocol does not say which call asks."""
+    def _caller_of_only_run(self) -> Caller | None:
+        """Return the latest caller if all open calls belong to one run, and None otherwise.
+
+        The older protocol does not report which call requests human input.
+        """
         callers = list(self._calls.values())
         return callers[-1] if len({caller.run_id for caller in callers}) == 1 else None
 
@@ -286,7 +298,7 @@ class Connection:
         return self.address.redact(self.error_redactor.restore(message))
 
     def _invalid_output_note(self) -> str:
-        return "; it wrote lines to its standard output that are no messages of MCP" if self._has_invalid_output else ""
+        return "; it wrote lines to its standard output that are not MCP messages" if self._has_invalid_output else ""
 
     async def _stderr_note(self) -> str:
         lines = [] if self._log is None else await self._log.last_lines(_CANCEL_TIMEOUT if self.is_lost else 0)
@@ -294,33 +306,34 @@ class Connection:
 
 
 _HTTP_ERROR = "Server returned an error response"
-"""The message of the SDK if the server sent only an HTTP status."""
+"""The SDK's error message for a response that contains only an HTTP status."""
 _CLOSED = ("Connection closed", "SSE stream")
-"""The beginnings of the SDK's messages for a closed connection."""
+"""The SDK's error messages for a closed connection start with one of these texts."""
 _INVALID_RESULT = (RuntimeError, ValueError)
+"""The exceptions of the SDK for a result that does not fit its schema."""
 
-
-_KEY_ADVICE = "; check the key in `headers`, or give `auth`"
-_ADVICE: dict[int, str] = {401: _KEY_ADVICE, 403: _KEY_ADVICE, 404: "; check the path of the address"}
+_KEY_ADVICE = ". Check the key in `headers`, or set `auth`"
+_ADVICE: dict[int, str] = {401: _KEY_ADVICE, 403: _KEY_ADVICE, 404: ". Check the path of the URL"}
 
 
 def _call_on_progress(on_progress: Progress, tool: str, done: float, total: float | None, message: str | None) -> None:
     try:
         on_progress(tool, done, total, message)
     except Exception:
-        _logger.warning("`on_progress` of an MCP server failed", exc_info=True)
+        _logger.warning("The function `on_progress` of an MCP server raised an exception.", exc_info=True)
 
 
 def _message_of(error: BaseException) -> str:
-    """Return the message of an error. For an invalid result, return the problems without the result itself."""
+    """Return the message of an error, without the data of an invalid result."""
     if not isinstance(error, ValidationError):
         return str(error)
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     lines = [f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in problems[:_MAX_PROBLEMS]]
-    return f"the result of the server is not as MCP has it: {'; '.join(lines)}"
+    return f"the result of the server does not follow the MCP specification: {'; '.join(lines)}"
 
 
 def _explain(error: Exception) -> tuple[str, BaseException]:
+    """Return a description of the problem, and the error that caused it."""
     cause = innermost(error)
     if isinstance(cause, FileNotFoundError | PermissionError):
         return (
@@ -333,7 +346,7 @@ def _explain(error: Exception) -> tuple[str, BaseException]:
 
 
 def innermost(error: BaseException) -> BaseException:
-    """Return the first error inside of exception groups."""
+    """Return the first error inside nested exception groups, or the error itself."""
     while _is_group(error):
         error = error.exceptions[0]
     return error

@@ -1,7 +1,7 @@
-"""Elicitation: a server that asks a person during a call. Also the timeouts of calls, which stop meanwhile.
+"""Elicitation, which is a server's request for human input during a call, and the timeouts of calls.
 
-A server asks the `on_human` of the run that made the call. acorn checks the answer against the server's form before it
-sends it.
+acorn passes the request to the `on_human` of the run that made the call. It validates the answer against the server's
+form before it sends the answer to the server. The timeout of the call stops while acorn waits for the answer.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from acorn.types import JsonObject, Request, is_json_list, is_json_object
 Call = asyncio.Task[Any]
 Action = Literal["accept", "decline", "cancel"]
 Fields = dict[str, JsonObject]
-"""The fields of a form, by name."""
+"""A dict that maps the field names of a form to the JSON schemas of the fields."""
 Progress = Callable[[str, float, float | None, str | None], object]
-"""Receives the name of the tool, the progress, the total and the message of the server."""
+"""A function that receives the tool name, the progress, the total and the server's message."""
 
 
 class _CallTimer:
@@ -46,10 +46,10 @@ class _CallTimer:
 
 
 class CallTimeouts:
-    """The timeouts of the calls of one connection.
+    """The timeouts of all calls of one connection, which share one timer of the event loop.
 
-    A server may be silent for `seconds` in a call. One timer serves all calls, because most of them end soon. A call
-    that expires is cancelled; `is_expired` tells this from the cancellation of its run, whichever comes first.
+    acorn cancels a call if the server sends nothing for `seconds`. One timer is enough for all calls, because most
+    calls end soon. `is_expired` distinguishes an expired call from a call whose run was cancelled.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -66,13 +66,13 @@ class CallTimeouts:
         del self._timers[call]
 
     def restart(self, call: Call) -> None:
-        """Restart the timeout of a call, because the server reported progress."""
+        """Restart the timeout of a call after the server has reported progress."""
         if (timer := self._timers.get(call)) is not None and not timer.open_questions:
             self._set_deadline(call, self.seconds)
 
     @contextmanager
     def pause(self, call: Call) -> Generator[None]:
-        """Stop the timeout of a call while a person is asked."""
+        """Stop the timeout of a call in a `with` block in which a person answers."""
         timer = self._timers[call]
         seconds_left = timer.deadline - self._loop.time()
         timer.open_questions += 1
@@ -85,7 +85,7 @@ class CallTimeouts:
                 self._set_deadline(call, min(seconds_left, self.seconds))
 
     def is_expired(self, call: Call) -> bool:
-        """Return whether a cancelled call was cancelled only by its timeout."""
+        """Return whether only the timeout cancelled a call, and not also its run."""
         return self._timers[call].is_expired and call.uncancel() == 0
 
     def close(self) -> None:
@@ -114,36 +114,40 @@ class CallTimeouts:
 
 
 _MAX_QUESTION = 4000
+"""The maximum length of a question, in characters."""
 
 
 @dataclass(eq=False)
 class Caller:
-    """The caller of a tool: its event loop, its context and its run."""
+    """The code that called an MCP tool, with its event loop, its context variables and its run."""
 
     tool: str
     arguments: JsonObject
     owner_loop: OwnerLoop | None
-    """None if the caller has no event loop and waits in a thread."""
+    """The event loop of the caller, or None if the caller waits in a thread."""
     context: contextvars.Context
     run_id: str = ""
     branch: str | None = None
     on_human: Callable[[Request], Any] | None = None
     call: Call | None = None
-    """The task of the call on the event loop of the servers."""
+    """The task of the call, on the private event loop for MCP servers."""
     timeouts: CallTimeouts | None = None
     failure: str | None = None
-    """Why the person could not be asked, or why the answer is invalid. Only the run sees it, not the server."""
+    """The reason why acorn could not use the person's answer, or None. The run reports it, but not to the server."""
 
     @classmethod
     def here(cls, tool: str, arguments: JsonObject, owner_loop: OwnerLoop | None) -> Caller:
-        """Return the caller for the code that is running now."""
+        """Return a `Caller` for the code that is running now."""
         context, machine = contextvars.copy_context(), current_machine()
         if machine is None:
             return cls(tool, arguments, owner_loop, context)
         return cls(tool, arguments, owner_loop, context, machine.run.id, machine.path or None, machine.plan.on_human)
 
     async def ask(self, question: str, choices: tuple[str, ...] | None) -> Any:
-        """Ask the `on_human` of the run and return its answer. The timeout of the call stops meanwhile."""
+        """Pass a question to the `on_human` of the run, and return the answer.
+
+        The timeout of the call stops until the answer arrives.
+        """
         assert self.on_human is not None
         request = Request(
             os.urandom(16).hex(), self.run_id, "question", truncate(clean(question), _MAX_QUESTION), self.tool,
@@ -159,7 +163,7 @@ class Caller:
         return await call_on_loop(self.owner_loop, self.on_human, request)
 
     def notify(self, callback: Callable[[], object]) -> None:
-        """Call a function on the caller's event loop, in order. Without an event loop, call it in a thread."""
+        """Schedule a function on the caller's event loop, or in a separate thread if the caller has no event loop."""
         context = self.context.copy()
         if self.owner_loop is None:
             _notifications.put((context, callback))
@@ -174,7 +178,7 @@ _notifications: queue.SimpleQueue[tuple[contextvars.Context, Callable[[], object
 
 @lru_cache(maxsize=1)
 def _start_notifier(process_id: int) -> None:
-    """Start the thread that notifies sync runs, once per process."""
+    """Start the thread that calls the functions of `notify` for sync runs, once per process."""
     threading.Thread(target=_notify_all, name="acorn-mcp-progress", daemon=True).start()
 
 
@@ -191,32 +195,35 @@ def can_ask_here() -> bool:
 
 
 async def answer_form(caller: Caller, message: str, schema: JsonObject) -> tuple[Action, JsonObject | None]:
-    """Return the response to a form: `accept` with the answers, `decline`, or `cancel` if there is no answer."""
+    """Ask a person to fill in a form, and return the action and the answers for the server.
+
+    The action is `accept` with the answers, `decline`, or `cancel` if there is no answer.
+    """
     properties = schema.get("properties")
     fields: Fields = properties if is_json_object(properties) else {}
     defaults = _defaults(fields, schema)
     question = _question(message, fields, defaults)
-    if len(question) > _MAX_QUESTION:  # The person could not see a default that is cut off.
+    if len(question) > _MAX_QUESTION:  # A default that is cut off would not be visible.
         defaults, question = {}, _question(message, fields, {})
     answer = replace_surrogates(to_json_data(await caller.ask(question, _choices(fields))))
     if answer is None:
         return "cancel", None
-    if answer is False and not _takes_bool(fields):
+    if answer is False and not _expects_bool(fields):
         return "decline", None
     answers: JsonObject = answer if is_json_object(answer) else dict.fromkeys(list(fields)[:1], answer)
     answers = answers | {name: default for name, default in defaults.items() if name not in answers}
-    _check(answers, fields, schema, is_dict=is_json_object(answer) or (answer is True and not fields))
+    _check_answers(answers, fields, schema, is_dict=is_json_object(answer) or (answer is True and not fields))
     return "accept", answers
 
 
 async def answer_url(caller: Caller, message: str, url: str) -> Action:
-    """Return the response to a request to open a URL. acorn does not open it."""
+    """Ask a person to open a URL, and return the action for the server."""
     answer = await caller.ask(f"{message}\nOpen {url} and say yes when that is done.", None)
     return "cancel" if answer is None else "accept" if answer is True else "decline"
 
 
 def _question(message: str, fields: Fields, defaults: JsonObject) -> str:
-    """Return the question: the message, the fields if there are several, and the defaults."""
+    """Return the text of the question: the server's message, the fields of the form, and their defaults."""
     notes = {name: f" (default: {_as_json(default)})" for name, default in defaults.items()}
     if len(fields) < 2:
         has_plain_choices = _choices(fields) is not None and not any(map(_has_titles, fields.values()))
@@ -231,7 +238,7 @@ def _question(message: str, fields: Fields, defaults: JsonObject) -> str:
 
 
 def _defaults(fields: Fields, schema: JsonObject) -> JsonObject:
-    """Return the valid defaults of a form that contain only visible characters."""
+    """Return a dict that maps field names to defaults, without defaults that are invalid or partly invisible."""
     defaults = {name: field["default"] for name, field in fields.items() if "default" in field}
     if not defaults:
         return {}
@@ -257,13 +264,13 @@ def _as_json(default: object) -> str:
 
 
 def _choices(fields: Fields) -> tuple[str, ...] | None:
-    """Return the choices of a form with one field."""
+    """Return the allowed values of a form with one field, or None."""
     field = next(iter(fields.values())) if len(fields) == 1 else {}
     return None if field.get("type") == "array" else tuple(_options(field)) or None
 
 
 def _options(field: JsonObject) -> dict[str, str]:
-    """Return the titles of the values that may be chosen in a field or in its list."""
+    """Return a dict that maps the allowed values of a field, or of its list items, to their titles."""
     inner = field.get("items", {}) if field.get("type") == "array" else field
     values, titles = inner.get("enum"), inner.get("enumNames")
     if is_json_list(values):
@@ -273,7 +280,7 @@ def _options(field: JsonObject) -> dict[str, str]:
         members = [member for member in inner.get("oneOf") or inner.get("anyOf") or () if "const" in member]
         options = {str(member["const"]): str(member.get("title", member["const"])) for member in members}
     if any(map(has_invisible, [*options, *options.values()])):
-        raise ValueError("the server hides characters that nobody can see in the choices")
+        raise ValueError("the choices of the server's form contain invisible characters")
     return options
 
 
@@ -287,20 +294,20 @@ def _describe_options(field: JsonObject) -> str:
     return f" ({how_many}: {', '.join(options)})" if options else ""
 
 
-def _takes_bool(fields: Fields) -> bool:
+def _expects_bool(fields: Fields) -> bool:
     return len(fields) == 1 and next(iter(fields.values())).get("type") == "boolean"
 
 
-def _check(answers: JsonObject, fields: Fields, schema: JsonObject, *, is_dict: bool) -> None:
+def _check_answers(answers: JsonObject, fields: Fields, schema: JsonObject, *, is_dict: bool) -> None:
     """Raise `ValueError` if the answers do not fit the form."""
     if not is_dict and len(fields) != 1:
-        raise ValueError(f"the form has the fields {', '.join(fields)}; answer with a dict of them")
+        raise ValueError(f"the form has several fields. Answer with a dict that has the keys {', '.join(fields)}")
     problems = list(describe_errors(make_validator(schema).iter_errors(answers), schema))
     if problems:
         raise ValueError(shorten("; ".join(map(str, problems)), 500))
 
 
 def make_validator(schema: JsonObject) -> Any:
-    """Return the validator of a schema."""
-    registry = Registry[Any]()  # The default registry fetches unknown schemas from the web.
+    """Return a validator for a JSON schema that never loads other schemas from the web."""
+    registry = Registry[Any]()  # The default registry would load unknown schemas from the web.
     return Draft202012Validator(schema, registry=registry)

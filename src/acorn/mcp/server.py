@@ -1,7 +1,7 @@
-"""Modules as tools of any MCP client, over standard input and output or over HTTP on this machine.
+"""An MCP server that offers modules as tools, over standard input and output or over local HTTP.
 
-Each call is a run. Errors of a run become tool errors that the client's model can read. The steps of a run are sent as
-progress to clients that ask for it.
+Each tool call starts a run. If the run fails, the client receives a tool error that its model can read. If the client
+requests progress, it receives a message for each step of the run.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ from acorn.types import JsonObject, is_json_object
 
 Agent = module[Any, Any]
 Report = Callable[[float, float | None, str | None], Awaitable[None]]
-"""Sends progress to the client: the steps, the total and a message."""
+"""A function that sends progress to the client: the number of steps, the total and a message."""
 
 _HOST = "127.0.0.1"
 _GRACE = 2
-"""Seconds that open requests may take after the server begins to stop."""
+"""The seconds that open requests may continue after the server has started to stop."""
 
 
 def serve_agents(agents: Sequence[object], http: int | None, out: TextIO | None = None) -> None:
-    """Serve modules as `acorn.mcp.serve` does, with `out` as standard output if the real one is redirected."""
-    asyncio.run(_serve(_offers(agents), http, out))
+    """Serve modules as MCP tools, with `out` as standard output if the real standard output is redirected."""
+    asyncio.run(_serve(_make_offers(agents), http, out))
 
 
 @dataclass(frozen=True)
 class _Offer:
-    """A module that is offered as a tool."""
+    """A module that the server offers, with the name, the description and the schemas of its tool."""
 
     agent: Agent
     name: str
@@ -66,16 +66,16 @@ class _Offer:
     input: JsonObject
     output: Shape
     output_schema: JsonObject | None
-    """The schema of the structured result, if there is one."""
+    """The schema of the structured result, or None."""
 
 
-def _offers(agents: Sequence[object]) -> dict[str, _Offer]:
+def _make_offers(agents: Sequence[object]) -> dict[str, _Offer]:
     if not agents:
-        raise DeclarationError("`serve` needs at least one module; call it as `serve(MyAgent)`.")
+        raise DeclarationError("`serve` needs at least one module. Call it as `serve(MyAgent)`.")
     offers: dict[str, _Offer] = {}
     for index, source in enumerate(agents):
         if not _is_agent(source):
-            raise DeclarationError(f"`serve` takes classes and instances of modules, got {excerpt(source)}.")
+            raise DeclarationError(f"`serve` accepts only module classes and instances, got {excerpt(source)}.")
         agent = source() if isinstance(source, type) else source
         schema = describe_as_tool(agent, f"agents[{index}]", "serve")
         name = schema["name"]
@@ -95,17 +95,17 @@ def _is_agent(value: object) -> TypeGuard[Agent | type[Agent]]:
 
 
 async def _serve(offers: dict[str, _Offer], http: int | None, out: TextIO | None) -> None:
-    server = _server(offers)
+    server = _new_server(offers)
     async with AsyncExitStack() as open_agents:
         for offer in offers.values():
             await open_agents.enter_async_context(offer.agent)
         if http is None:
-            await _over_stdio(server, out)
+            await _serve_stdio(server, out)
         else:
-            await _over_http(server, http)
+            await _serve_http(server, http)
 
 
-def _server(offers: dict[str, _Offer]) -> Any:
+def _new_server(offers: dict[str, _Offer]) -> Any:
     tools = [
         types.Tool(
             name=offer.name,
@@ -146,7 +146,7 @@ def _output_schema(shape: Shape) -> JsonObject | None:
 
 
 async def _run(offer: _Offer, arguments: JsonObject, report: Report) -> tuple[str, JsonObject | None, bool]:
-    """Run the agent and return its text, its data, and whether it failed."""
+    """Run the agent, and return the result as text, the result as JSON data, and whether the run failed."""
     try:
         async with _report_progress(report) as on_entry:
             with listen(on_entry):
@@ -167,13 +167,16 @@ async def _run(offer: _Offer, arguments: JsonObject, report: Report) -> tuple[st
         return "Done.", None, False
     text = output if isinstance(output, str) else to_json_text(output)
     data = json.loads(to_json_text(to_json_data({RESULT: output} if offer.output.wrapped else output)))
-    if offer.output_schema is not None and not _fits(data, offer.output_schema):  # Clients would reject it.
+    if offer.output_schema is not None and not _fits(data, offer.output_schema):  # Clients would reject the data.
         return f"`{offer.name}` returned `{text}`, which does not fit its `final_output`.", None, True
     return text, data if is_json_object(data) else None, False
 
 
 def _fits(data: object, schema: JsonObject) -> bool:
-    """Return whether data fits a schema. NaN and the output of an `on_finish` may not."""
+    """Return whether data fits a JSON schema.
+
+    A validated output may still not fit, because it contains NaN or because `on_finish` changed it.
+    """
     return bool(make_validator(schema).is_valid(data))
 
 
@@ -191,7 +194,7 @@ def _redact(text: str) -> str:
 
 @asynccontextmanager
 async def _report_progress(report: Report) -> AsyncGenerator[Callable[[Entry], None]]:
-    """Yield a listener whose entries are sent as progress, in order, while the run continues."""
+    """Yield a listener that sends journal entries to the client as progress, while the run continues."""
     loop, messages = asyncio.get_running_loop(), asyncio.Queue[str | None]()
 
     def on_entry(entry: Entry) -> None:
@@ -207,7 +210,7 @@ async def _report_progress(report: Report) -> AsyncGenerator[Callable[[Entry], N
     sender = asyncio.create_task(send())
     try:
         yield on_entry
-        loop.call_soon(messages.put_nowait, None)  # after the pending messages
+        loop.call_soon(messages.put_nowait, None)  # None ends `send` after the pending messages.
         await sender
     finally:
         sender.cancel()
@@ -222,7 +225,7 @@ def _progress_message(entry: Entry) -> str | None:
 # Transports
 
 
-async def _over_stdio(server: Any, out: TextIO | None) -> None:
+async def _serve_stdio(server: Any, out: TextIO | None) -> None:
     lines: Any = _InputLines()
     writer: Any = None if out is None else _LineWriter(out)
     try:
@@ -233,9 +236,10 @@ async def _over_stdio(server: Any, out: TextIO | None) -> None:
 
 
 class _InputLines:
-    """The lines of standard input, read by a daemon thread, which does not keep the process alive.
+    """An async iterator of the lines of standard input, which a thread reads.
 
-    Standard input is redirected to the null device, so that no other code reads from the protocol.
+    The thread is a daemon, so it does not keep the process alive. Standard input is redirected to the null device, so
+    that no other code reads protocol messages.
     """
 
     def __init__(self) -> None:
@@ -269,10 +273,10 @@ class _InputLines:
 
 
 class _LineWriter:
-    """Writes the lines of the protocol in UTF-8, regardless of the locale."""
+    """A writer of protocol messages to standard output, in UTF-8 regardless of the locale."""
 
     def __init__(self, out: TextIO) -> None:
-        self._out = open(os.dup(out.fileno()), "wb", buffering=0)  # noqa: SIM115 - open to the end
+        self._out = open(os.dup(out.fileno()), "wb", buffering=0)  # noqa: SIM115 - The file stays open until the process ends.
 
     async def write(self, text: str) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._write, text.encode("utf-8", "replace"))
@@ -286,9 +290,9 @@ class _LineWriter:
         """Do nothing, because writes are not buffered."""
 
 
-async def _over_http(server: Any, port: int) -> None:
+async def _serve_http(server: Any, port: int) -> None:
     class AnnouncedServer(HttpServer):
-        """Prints its address after startup. From then on it handles Ctrl-C."""
+        """An HTTP server that prints its address after startup, when it can handle Ctrl-C."""
 
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
@@ -296,7 +300,7 @@ async def _over_http(server: Any, port: int) -> None:
             sys.stderr.write(f"Serving MCP at {address}. Press Ctrl-C to stop.\n")
 
     with _listen_on(port) as listener:
-        app = server.streamable_http_app(host=_HOST)  # It rejects other hosts and origins.
+        app = server.streamable_http_app(host=_HOST)  # The app rejects other hosts and origins.
         config = Config(app, log_level="warning", timeout_graceful_shutdown=_GRACE)
         await AnnouncedServer(config).serve(sockets=[listener])
 

@@ -1,8 +1,8 @@
-"""`MCPServer`: the tools of an MCP server as a tool source.
+"""`MCPServer`, a tool source that offers the tools of an MCP server to a module.
 
-Connections have their own event loop, independent of the runs that use them: sync, async and concurrent ones. A run
-opens the connection that it needs and closes it at its end. `with server:` keeps it open over several runs. All state
-is used only on that event loop.
+All connections use one private event loop, so that sync, async and concurrent runs can share them. A run opens the
+connection that it needs, and closes the connection when the run ends. `with server:` keeps the connection open for
+several runs. Only code on the private event loop reads and changes the state of a connection.
 """
 
 from __future__ import annotations
@@ -44,18 +44,19 @@ if TYPE_CHECKING:
 
 _LINE_END = re.compile(r"[\x00\r\n]")
 Approve = Callable[[str, JsonObject], object]
-"""Decides whether a call needs approval, by the name of the tool on the server and its arguments."""
+"""A function that receives a tool name and the arguments of a call, and returns whether the call needs approval."""
 
 
 class MCPServer:
-    """The tools of an MCP server: a command to start, or the URL of a running server.
+    """A source of tools from an MCP server, which is a command to start or the URL of a running server.
 
         tools = [
             MCPServer("mcp-server-git", args=["--repository", "."], approve={"git_commit"}),
             MCPServer("https://example.com/mcp", headers={"Authorization": "Bearer ..."}, prefix="shop_"),
         ]
 
-    A run opens the server and closes it at its end. `with server:` keeps it open over several runs.
+    A run opens the server, and closes the server when the run ends. `with server:` keeps the server open for several
+    runs.
     """
 
     def __init__(
@@ -84,12 +85,12 @@ class MCPServer:
         self.approve: tuple[str, ...] | Approve = approve if callable(approve) else _strings(approve, "approve")
         self.pin = None if pin is None else _pin_path(pin)
         self.timeout = timeout
-        """Seconds that a server may take in a call without sending a result or progress."""
+        """The maximum seconds of a call in which the server sends neither a result nor progress."""
         self.connect_timeout = connect_timeout
         self.on_progress = on_progress
         self.max_description = max_description
         self.max_result = max_result
-        self._check()
+        self._check_arguments()
         self._reset()
 
     def __repr__(self) -> str:
@@ -97,11 +98,11 @@ class MCPServer:
 
     @property
     def asks_people(self) -> bool:
-        """Whether a call may need approval. A run has to know this before it starts."""
+        """Whether a tool call may need approval, which a run must know before it starts."""
         return bool(self.approve)
 
-    def _check(self) -> None:
-        """Raise `DeclarationError` for invalid arguments."""
+    def _check_arguments(self) -> None:
+        """Raise `DeclarationError` if an argument of `MCPServer` is invalid."""
         address = self.address
         for option in ("headers", "auth") if not address.is_web else ("args", "env", "cwd"):
             if getattr(address, option):
@@ -110,22 +111,25 @@ class MCPServer:
         mappings: tuple[tuple[str, object], ...] = (("env", address.env), ("headers", address.headers))
         for option, mapping in mappings:
             if mapping is not None and not isinstance(mapping, Mapping):
-                raise DeclarationError(f"`{option}` of `{self!r}` must be a dict of strings, got a {_kind(mapping)}.")
-            for name, value in (mapping or {}).items():  # The values may be keys, so they are not shown.
+                raise DeclarationError(
+                    f"`{option}` of `{self!r}` must be a dict of strings, got a {_type_name(mapping)}."
+                )
+            for name, value in (mapping or {}).items():  # The values may be keys, so the message omits them.
                 if not isinstance(name, str) or not isinstance(value, str) or _LINE_END.search(name + value):
+                    problem = "contains a line end" if isinstance(value, str) else f"has the type {_type_name(value)}"
                     raise DeclarationError(
-                        f"`{option}` of `{self!r}` must be a dict of strings without line ends, but {excerpt(name)} "
-                        f"has a {_kind(value)}{' with one' if isinstance(value, str) else ''}."
+                        f"`{option}` of `{self!r}` must be a dict of strings without line ends, but the value of "
+                        f"{excerpt(name)} {problem}."
                     )
-        auth_kind = _kind(address.auth)
+        auth_type = _type_name(address.auth)
         if isinstance(address.auth, str | bytes | Mapping):
             raise DeclarationError(
                 f"`auth` of `{self!r}` must be an object that signs requests, such as the SDK's `OAuthClientProvider`, "
-                f'got a {auth_kind}. Set a key with `headers={{"Authorization": "Bearer ..."}}`.'
+                f'got a {auth_type}. Set a key with `headers={{"Authorization": "Bearer ..."}}`.'
             )
         if address.cwd is not None and not os.path.isdir(address.cwd):
             raise DeclarationError(f"`cwd` of `{self!r}` must be an existing folder, got {excerpt(address.cwd)}.")
-        if callable(self.approve) and not _takes_two(self.approve):
+        if callable(self.approve) and not _accepts_name_and_arguments(self.approve):
             raise DeclarationError(
                 f"`approve` of `{self!r}` must be a set of names or a sync function of name and arguments, got "
                 f"{excerpt(self.approve)}."
@@ -166,12 +170,14 @@ class MCPServer:
         self._process = os.getpid()
         self._users = 0
         self._connections: dict[bool, Connection] = {}
-        """One for runs with `on_human`, one for runs without. A server learns at the start whether it may ask."""
+        """The connection for runs with `on_human` (True), and the connection for runs without it (False).
+
+        A server learns at the start of a session whether it may request human input."""
         self._is_legacy = False
-        """Whether the process speaks the older protocol. Some do not answer when they are asked for the newer one."""
+        """Whether to use the older protocol, because some servers do not answer a request of the newer protocol."""
         self._open_lock: asyncio.Lock | None = None
         self._tools: dict[str, Tool] = {}
-        """The tools by the fingerprints of their definitions."""
+        """A dict that maps the fingerprints of definitions to tools."""
 
     async def _acquire(self) -> None:
         if self._process != os.getpid():  # A forked child has neither the event loop nor the connections.
@@ -186,8 +192,8 @@ class MCPServer:
             connections, self._connections = list(self._connections.values()), {}
             await asyncio.gather(*[connection.close() for connection in connections])
 
-    async def _connection(self, can_ask: bool) -> Connection:
-        """Return the connection for runs with or without `on_human`. Open it if necessary."""
+    async def _get_connection(self, can_ask: bool) -> Connection:
+        """Return the connection for runs with or without `on_human`, and open it if necessary."""
         if self._process != os.getpid():
             self._reset()
         known = self._connections.get(can_ask)
@@ -196,14 +202,14 @@ class MCPServer:
         if self._open_lock is None:
             self._open_lock = asyncio.Lock()
         async with self._open_lock:
-            known = self._connections.get(can_ask)  # Another call may have opened it meanwhile.
+            known = self._connections.get(can_ask)  # Another call may have opened the connection meanwhile.
             if known is not None and not known.is_lost:
                 return known
             self._check_in_use()
             if known is not None:
                 await known.close()
             connection = await self._open(can_ask)
-            if self._users == 0:  # All users left meanwhile, and nothing else would close it.
+            if self._users == 0:  # All users have left meanwhile, so only this code can close the connection.
                 await connection.close()
             self._check_in_use()
             self._connections[can_ask] = connection
@@ -212,12 +218,15 @@ class MCPServer:
     def _check_in_use(self) -> None:
         if self._users == 0:
             raise AcornError(
-                f"`{self!r}` is not open. Call its tools in a run of a module that has it in `tools`, or inside of "
-                f"`with server:`."
+                f"`{self!r}` is not open. Call its tools in a run of a module that has the server in `tools`, or "
+                f"inside of `with server:`."
             )
 
     async def _open(self, can_ask: bool) -> Connection:
-        """Open a connection. A server that exits at the newer protocol is started again with the older one."""
+        """Open a new connection.
+
+        If a server exits because it does not support the newer protocol, acorn starts it again with the older protocol.
+        """
         with loading_sdk():
             from acorn.mcp.connection import Connection
 
@@ -238,21 +247,21 @@ class MCPServer:
     # Tools
 
     async def tools(self) -> list[Any]:
-        """Return the tools that a run may call."""
-        tools: list[Tool] = await OwnerLoop.for_servers().run(partial(self._list, can_ask_here()))
-        _check_shadows(tools)
+        """Return the tools of the server that a run may call."""
+        tools: list[Tool] = await OwnerLoop.for_servers().run(partial(self._list_tools, can_ask_here()))
+        _check_inherited_names(tools)
         return [_ListedTool(tool) for tool in tools]
 
-    async def _list(self, can_ask: bool) -> list[Tool]:
+    async def _list_tools(self, can_ask: bool) -> list[Tool]:
         known = self._connections.get(can_ask)
-        connection = await self._connection(can_ask)
+        connection = await self._get_connection(can_ask)
         if connection is known:
             try:
                 await connection.list_again()
             except AcornError:
                 if not connection.is_lost:
                     raise
-                connection = await self._connection(can_ask)  # The session may have ended meanwhile.
+                connection = await self._get_connection(can_ask)  # The session may have ended meanwhile.
         offered = list(connection.definitions.values())
         label = self.address.label
         allowed = allowed_tools(offered, self.allow, label)
@@ -260,10 +269,11 @@ class MCPServer:
             check_offered(self.approve, allowed, "approve", label)
         if self.pin is not None:
             check_pinned(self.pin, f"{self.prefix}{self.address.key}", allowed)
-        return [self._tool(name, each) for name, each in tool_names(allowed, self.prefix, label).items()]
+        definitions = tool_names(allowed, self.prefix, label)
+        return [self._tool(name, definition) for name, definition in definitions.items()]
 
     def _tool(self, name: str, definition: Definition) -> Tool:
-        """Return the tool of a definition, which is created once."""
+        """Return the tool for a definition. The tool is created only once."""
         if definition.fingerprint not in self._tools:
             self._tools[definition.fingerprint] = self._new_tool(name, definition)
         return self._tools[definition.fingerprint]
@@ -302,7 +312,7 @@ class MCPServer:
         return tool_output(result, definition, self.max_result, self.address.redact)
 
     async def _call_once(self, definition: Definition, arguments: JsonObject, caller: Caller) -> SdkResult:
-        connection = await self._connection(caller.on_human is not None)
+        connection = await self._get_connection(caller.on_human is not None)
         current = connection.definitions.get(definition.name)
         if current is None or current.fingerprint != definition.fingerprint:
             raise ServerError(
@@ -313,7 +323,7 @@ class MCPServer:
 
 
 class _ServerCall(LoopBoundCall):
-    """A call that starts when the caller awaits it or waits for it."""
+    """A tool call that starts when the caller awaits it, or when the caller blocks with `wait`."""
 
     __slots__ = ("_make",)
 
@@ -328,7 +338,7 @@ class _ServerCall(LoopBoundCall):
 
 
 class _ListedTool:
-    """A finished tool in the list of a source."""
+    """An item in the tool list of a source that needs no further compilation."""
 
     def __init__(self, tool: Tool) -> None:
         self._tool = tool
@@ -337,22 +347,22 @@ class _ListedTool:
         return self._tool
 
 
-def _check_shadows(tools: Sequence[Tool]) -> None:
-    """Raise `ToolConflictError` if a tool of a server would replace a tool that a branch inherits.
+def _check_inherited_names(tools: Sequence[Tool]) -> None:
+    """Raise `ToolConflictError` if a server's tool has the name of a tool that a branch inherits.
 
-    The branch's own tools may replace inherited ones.
+    Only the tools that a branch declares itself may replace inherited tools.
     """
     machine = current_machine()
     if machine is None:
         return
-    above = {each.name: each for each in machine.plan.inherited}
-    for each in tools:
-        other = above.get(each.name)
-        if each.name in machine.plan.branches or (other is not None and other.function is not each.function):
+    inherited = {tool.name: tool for tool in machine.plan.inherited}
+    for listed in tools:
+        other = inherited.get(listed.name)
+        if listed.name in machine.plan.branches or (other is not None and other.function is not listed.function):
             where = f"as {other.where}" if other is not None else "as a branch"
             raise ToolConflictError(
-                f"Tool '{each.name}' of `{machine.spec.owner}` is defined twice: {where} and as {each.where}. Or use "
-                f"`allow=[...]` to leave the tool out."
+                f"Tool '{listed.name}' of `{machine.spec.owner}` is defined twice: {where} and as {listed.where}. Or "
+                f"use `allow=[...]` to leave the tool out."
             )
 
 
@@ -381,7 +391,7 @@ def _pin_path(pin: object) -> Path:
     return Path(pin)
 
 
-def _takes_two(function: Callable[..., object]) -> bool:
+def _accepts_name_and_arguments(function: Callable[..., object]) -> bool:
     if is_async(function):
         return False
     try:
@@ -393,7 +403,7 @@ def _takes_two(function: Callable[..., object]) -> bool:
     return True
 
 
-def _kind(value: object) -> str:
+def _type_name(value: object) -> str:
     return f"`{type(value).__name__}`"
 
 

@@ -1,7 +1,7 @@
-"""The tools of a server: their definitions, their pinned definitions, and their results.
+"""The tools of an MCP server: their definitions, the pin file, and the results of calls.
 
-Definitions, results and texts are the server's word and are not trusted. Invisible characters are removed, long texts
-are cut, and hints about a tool's behavior are ignored.
+acorn does not trust any text from a server. It removes invisible characters, cuts long texts, and ignores the server's
+hints about the behavior of a tool.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from acorn.media import Audio, File, Image, Media
 from acorn.types import JsonObject, is_json_list, is_json_object
 
 Redact = Callable[[str], str]
-"""Replaces the keys of the user in a text."""
+"""A function that replaces the user's keys in a text."""
 
 
 class SdkTool(Protocol):
-    """A tool as the SDK returns it."""
+    """A tool definition in the form that the SDK returns."""
 
     name: str
     description: str | None
@@ -39,15 +39,15 @@ class SdkTool(Protocol):
 
 
 class SdkResult(Protocol):
-    """The result of a call as the SDK returns it."""
+    """The result of a tool call in the form that the SDK returns."""
 
     content: list[Any]
     structured_content: Any
     is_error: bool
 
 
-# Control characters except tab and newline, lone surrogates, and characters that are not visible: joiners, fillers,
-# direction marks, variation selectors, and tags, in which whole sentences can be hidden.
+# The pattern matches control characters except tab and newline, lone surrogates, and invisible characters: joiners,
+# fillers, direction marks, variation selectors, and tags. A server could hide whole sentences in tags.
 _INVISIBLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e"
     "\u2060-\u206f\u3164\ud800-\udfff\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3"
@@ -56,17 +56,17 @@ _INVISIBLE = re.compile(
 
 
 def clean(text: str) -> str:
-    """Remove the characters of a text that a person cannot see."""
+    """Return a text without the characters that a person cannot see."""
     return _INVISIBLE.sub("", text)
 
 
 def truncate(text: str, limit: int) -> str:
-    """Cut a text after `limit` characters, with a note about its length."""
+    """Cut a text after `limit` characters, and append a note about its full length."""
     return text if len(text) <= limit else f"{text[:limit]}\n[cut off after {limit} of {len(text)} characters]"
 
 
 def clean_data(value: object) -> object:
-    """Remove invisible characters from all texts in JSON data."""
+    """Return JSON data without invisible characters in its keys and texts."""
     if isinstance(value, str):
         return clean(value)
     if is_json_object(value):
@@ -80,13 +80,17 @@ def has_invisible(text: str) -> bool:
 
 
 _MAX_DIFF = 6000
+"""The maximum length of a difference in an error message, in characters."""
 
 
-# Pinned definitions: the file of `pin` holds the definitions of several servers, so that people can review them.
+# Pinned definitions. The file of `pin` contains the definitions of several servers, so that people can review them.
 
 
 def check_pinned(path: Path, key: str, definitions: Sequence[Definition]) -> None:
-    """Compare the definitions of a server with the pinned ones, or pin them if the file does not have the server."""
+    """Raise `AcornError` if the definitions of a server differ from the definitions in the pin file.
+
+    If the file does not contain the server yet, add its definitions to the file.
+    """
     content = _read_pins(path)
     current = {definition.name: definition.data for definition in definitions}
     pinned = content["servers"].get(key)
@@ -95,8 +99,9 @@ def check_pinned(path: Path, key: str, definitions: Sequence[Definition]) -> Non
         _write_pins(path, content)
     elif pinned != current:
         raise AcornError(
-            f"The tools of the MCP server `{key}` differ from those in `{path}`, so none of them is called. Read the "
-            f"difference. If you trust it, remove `{key}` from the file and run again.\n{_difference(pinned, current)}"
+            f"The tools of the MCP server `{key}` differ from the pinned tools in `{path}`, so acorn does not call "
+            f"them. Review the difference. If you trust the server, remove `{key}` from the file and run again.\n"
+            f"{_difference(pinned, current)}"
         )
 
 
@@ -106,14 +111,17 @@ def _read_pins(path: Path) -> JsonObject:
     except FileNotFoundError:
         return {"servers": {}}
     except (OSError, ValueError, RecursionError) as error:
-        raise AcornError(f"Cannot read `{path}`, the `pin` of an MCP server: {shorten(str(error))}.") from error
+        raise AcornError(
+            f"Cannot read `{path}`, the `pin` of an MCP server: {shorten(str(error))}. Repair the file, or use another "
+            f"file."
+        ) from error
     if not is_json_object(content) or not isinstance(content.get("servers"), dict):
-        raise AcornError(f"`{path}`, the `pin` of an MCP server, was not written by `pin`. Use another file.")
+        raise AcornError(f"`{path}`, the `pin` of an MCP server, is not a pin file. Use another file.")
     return content
 
 
 def _write_pins(path: Path, content: JsonObject) -> None:
-    """Replace the file atomically, because another process may read it."""
+    """Replace the pin file atomically, because another process may read it."""
     try:
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}")
         try:
@@ -125,7 +133,9 @@ def _write_pins(path: Path, content: JsonObject) -> None:
             os.unlink(name)
             raise
     except OSError as error:
-        raise AcornError(f"Cannot write `{path}`, the `pin` of an MCP server: {error.strerror}.") from error
+        raise AcornError(
+            f"Cannot write `{path}`, the `pin` of an MCP server: {error.strerror}. Use a file in a writable folder."
+        ) from error
 
 
 def _difference(pinned: JsonObject, current: JsonObject) -> str:
@@ -135,7 +145,7 @@ def _difference(pinned: JsonObject, current: JsonObject) -> str:
 
 
 def _json_text(value: JsonObject) -> str:
-    # In ASCII, so that a diff shows invisible characters.
+    # ASCII makes invisible characters visible in a difference.
     return json.dumps(value, indent=2, sort_keys=True)
 
 
@@ -144,47 +154,47 @@ def _json_text(value: JsonObject) -> str:
 _NAME_ESCAPE = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NAME = 64
 _MAX_SCHEMA = 200_000
-"""Characters of JSON. A larger schema would fill the context of the model."""
+"""The maximum length of a schema in characters of JSON. A larger schema would fill the model's context."""
 _VALUE_KEYWORDS = ("default", "examples")
-"""Keywords with suggested values, which do not affect validation."""
+"""JSON Schema keywords that suggest values and do not affect validation."""
 _TEXT_KEYWORDS = ("description", "title", "$comment")
-"""Keywords with texts for the reader, which do not affect validation."""
+"""JSON Schema keywords that contain explanations and do not affect validation."""
 
 
 @dataclass(frozen=True)
 class Definition:
-    """A tool as its server describes it."""
+    """The definition of a tool by its server: the name, the description and the schemas."""
 
     name: str
     description: str
     schema: JsonObject
     output: JsonObject | None = None
     redacted: JsonObject | None = None
-    """The schema with a hash for each key of the user, if it contains any."""
+    """The schema with a hash in place of each of the user's keys, or None if it contains none."""
 
     @cached_property
     def data(self) -> JsonObject:
-        """The description and the schema, as they are pinned."""
+        """The description and the schema, in the form of the pin file."""
         return {"description": self.description, "schema": self.schema if self.redacted is None else self.redacted}
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash that identifies the definition."""
+        """A hash of the definition, which changes if the server changes the tool."""
         text = json.dumps([self.name, self.data, self.output], sort_keys=True)
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether its results are wrapped in an object, because they are not objects themselves."""
+        """Whether the server puts each result into an object with the only key `result`."""
         properties = (self.output or {}).get("properties")
         return is_json_object(properties) and list(properties) == ["result"]
 
 
 def define_tool(tool: SdkTool, redact: Redact) -> Definition:
-    """Return the definition of a tool without the keys of the user.
+    """Return the definition of a tool, with the user's keys removed.
 
-    The definition is sent to a model and may be written to a file. A `default` that contains a key is removed, because
-    the server knows it anyway.
+    acorn sends the definition to a model and may write it to a file. It removes a `default` that contains a key,
+    because the server does not need it in a call.
     """
     description = redact(tool.description) if tool.description else ""
     schema = tool.input_schema
@@ -205,7 +215,7 @@ def _without_keys(value: object, key: str, redact: Redact) -> object:
 
 
 def _without_values(schema: Mapping[str, object], key: str, redact: Redact) -> Mapping[str, object]:
-    """Return a schema without suggested values that contain a key."""
+    """Return a schema without the suggested values that contain one of the user's keys."""
     removable = () if key == "properties" else _VALUE_KEYWORDS
     return {name: item for name, item in schema.items() if name not in removable or not _has_key(item, redact)}
 
@@ -229,17 +239,20 @@ def _with_hashes(value: object, redact: Redact) -> object:
 
 
 def check_unique(definitions: Sequence[Definition], server: str) -> None:
-    """Raise `ToolConflictError` if two tools have the same name."""
+    """Raise `ToolConflictError` if a server lists two tools with the same name."""
     names: set[str] = set()
     for definition in definitions:
         name = definition.name
         if name in names:
-            raise ToolConflictError(f"The MCP server `{server}` offers `{clean(name)}` twice, so it is not used.")
+            raise ToolConflictError(
+                f"The MCP server `{server}` offers two tools named `{clean(name)}`, so acorn does not use it. Rename "
+                f"one of the tools in the server, or remove the server."
+            )
         names.add(name)
 
 
 def allowed_tools(offered: Sequence[Definition], allow: Sequence[str] | None, server: str) -> list[Definition]:
-    """Return the tools that `allow` names, in the order of the server."""
+    """Return the definitions of the tools in `allow`, or all definitions if `allow` is None."""
     if allow is None:
         return list(offered)
     check_offered(allow, offered, "allow", server)
@@ -247,19 +260,22 @@ def allowed_tools(offered: Sequence[Definition], allow: Sequence[str] | None, se
 
 
 def check_offered(names: Iterable[str], offered: Sequence[Definition], option: str, server: str) -> None:
-    """Raise an error for a name that the server does not offer. A misspelled name must not allow other calls."""
+    """Raise `AcornError` if an option contains the name of a tool that the server does not offer.
+
+    A misspelled name in `approve` would otherwise allow calls without approval.
+    """
     known = [definition.name for definition in offered]
     for name in names:
         if name not in known:
             available = ", ".join(f"`{shorten(clean(other), 80)}`" for other in known) or "none"
             raise AcornError(
-                f"`{option}` of the MCP server `{server}` names `{name}`, which the server does not offer. "
+                f"`{option}` of the MCP server `{server}` contains `{name}`, which is not a tool of the server. "
                 f"Its tools: {available}."
             )
 
 
 def tool_names(definitions: Sequence[Definition], prefix: str, server: str) -> dict[str, Definition]:
-    """Return the definitions by the names that the model uses."""
+    """Return a dict that maps the tool names for the model to the definitions."""
     named: dict[str, Definition] = {}
     for definition in definitions:
         name = _tool_name(prefix, definition.name)
@@ -286,14 +302,14 @@ def _tool_name(prefix: str, name: str) -> str:
 
 
 def safe_description(definition: Definition, limit: int) -> str:
-    """Return the description of a tool for the model."""
+    """Return the description of a tool for the model, cleaned and cut after `limit` characters."""
     return truncate(clean(definition.description), limit).strip()
 
 
 def safe_schema(definition: Definition, limit: int, server: str) -> JsonObject:
-    """Return the schema of a tool for the model, with its texts cleaned and cut.
+    """Return the schema of a tool for the model, with cleaned and shortened explanations.
 
-    The rest must stay as the server expects it, so invisible characters in it raise an error.
+    All other texts must stay as the server expects them, so invisible characters in them raise `AcornError`.
     """
     size = len(json.dumps(definition.schema))
     if size > _MAX_SCHEMA:
@@ -333,26 +349,28 @@ def _check_visible(text: str, definition: Definition, server: str) -> str:
 # Results
 
 MAX_MEDIA = 20_000_000
-"""Bytes of one image, audio or file."""
+"""The maximum size of one image, audio or file, in bytes."""
 
 
 class ServerError(Exception):
-    """A call that failed. The model reads the message."""
+    """An error of a tool call, with a message for the model."""
 
 
 class NotCalledError(ServerError):
-    """The server lost the session and rejected the call, so the call can be repeated in a new session."""
+    """A call that the server rejected because it lost the session, so that acorn can repeat the call safely."""
 
 
 def read_media(data: str, media_type: str | None) -> Media:
-    """Return the media that a server sent in base64."""
+    """Return an image, audio or file from base64 data that a server sent."""
     media_type = clean(media_type or "application/octet-stream").lower()
     try:
         content = base64.b64decode(data, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ServerError(f"the server sent `{media_type}` that is no base64: {error}") from error
+        raise ServerError(f"the server sent `{media_type}` data that is not valid base64: {error}") from error
     if len(content) > MAX_MEDIA:
-        raise ServerError(f"the server sent {len(content)} bytes of `{media_type}`; at most {MAX_MEDIA} are taken")
+        raise ServerError(
+            f"the server sent {len(content)} bytes of `{media_type}`; at most {MAX_MEDIA} bytes are allowed"
+        )
     kind = {"image": Image, "audio": Audio}.get(media_type.partition("/")[0], File)
     try:
         return kind.from_bytes(content, media_type)
@@ -361,11 +379,11 @@ def read_media(data: str, media_type: str | None) -> Media:
 
 
 def tool_output(result: SdkResult, definition: Definition, limit: int, redact: Redact) -> object:
-    """Return the result of a call. An error that the server reports is raised, without the keys of the user."""
+    """Return the output of a call, or raise `ServerError` if the server reports an error."""
     structured = result.structured_content
     if result.is_error:
         message = _join_texts(result.content) or ("" if structured is None else to_compact_json(structured))
-        raise ServerError(truncate(redact(clean(message)), limit) or "the server reports an error without a word")
+        raise ServerError(truncate(redact(clean(message)), limit) or "the server reports an error without a message")
     if structured is None:
         if all(_is_text(block) for block in result.content):
             return truncate(clean(_join_texts(result.content)), limit)
@@ -399,7 +417,7 @@ def _text_of_block(block: Any) -> str:
 
 
 def _part(block: Any) -> str | Media:
-    """Return a block of a result as a clean text or as media."""
+    """Return a content block of a result as clean text or as an image, audio or file."""
     if _is_text(block):
         return clean(_text_of_block(block))
     if block.type == "resource":
@@ -408,7 +426,7 @@ def _part(block: Any) -> str | Media:
 
 
 def _limit_data(data: object, limit: int) -> object:
-    """Return data, or its JSON cut after `limit` characters."""
+    """Return the data unchanged, or as JSON text that is cut after `limit` characters."""
     if isinstance(data, str):
         return truncate(data, limit)
     text = to_compact_json(data)
@@ -416,7 +434,7 @@ def _limit_data(data: object, limit: int) -> object:
 
 
 def _limit_texts(parts: Sequence[str | Media], limit: int) -> list[str | Media]:
-    """Cut the texts among the parts, so that they have at most `limit` characters in total."""
+    """Cut the texts in a list of parts, so that all texts together have at most `limit` characters."""
     limited: list[str | Media] = []
     for part in parts:
         if isinstance(part, str):

@@ -1,8 +1,8 @@
-"""The transports to a server: standard input and output of a process, or HTTP.
+"""The transports to an MCP server: the standard input and output of a process, or HTTP.
 
-The SDK has a transport for processes, too, and acorn uses it on Windows. There, every message passes through two
-streams and two tasks, which is a quarter of the cost of a call. Here, callbacks of the event loop do the work and limit
-the memory that a server can fill.
+acorn has its own transport for processes, and uses the transport of the SDK only on Windows. The SDK's transport passes
+every message through two streams and two tasks, which is a quarter of the cost of a call. acorn's transport uses
+callbacks of the event loop, and limits the memory that a server can fill.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from acorn.mcp.address import ServerAddress, ServerLog
 from acorn.types import is_json_object
 
 Streams = tuple[Any, Any]
-"""The streams from and to a server, in the order of the SDK."""
+"""The stream from a server and the stream to the server, in the order of the SDK."""
 
 SESSION_LOST = "Session terminated"
-"""The message of the SDK if the server does not know the session."""
+"""The SDK's error message if the server does not recognize the session."""
 
 _MAX_ERRORS = 1000
-"""Error messages that are kept. Older ones have been reported."""
+"""The number of error messages that `ErrorRedactor` stores. acorn has already reported older messages."""
 _PLACEHOLDER = re.compile(r"error \d+ of the server")
 
 
 class ErrorRedactor:
-    """Hides the messages of a server's errors from the SDK.
+    """A table of a server's error messages that hides the messages from the SDK.
 
-    The SDK writes them to its own spans, where keys would not be redacted. It sees a placeholder instead, and acorn
-    restores the message when it reports the error.
+    The SDK writes error messages to its own spans, in which acorn cannot redact keys. So the SDK receives a
+    placeholder, and acorn restores the message when it reports the error.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class ErrorRedactor:
         self._count = 0
 
     def hide(self, item: SessionMessage) -> SessionMessage:
-        """Replace the message of an error by a placeholder."""
+        """Replace the message of a JSON-RPC error with a placeholder."""
         if isinstance(item.message, JSONRPCError):
             self._count += 1
             placeholder = f"error {self._count} of the server"
@@ -61,46 +61,49 @@ class ErrorRedactor:
         return item
 
     def restore(self, text: str) -> str:
-        """Replace the placeholders in a text by the messages of the server."""
+        """Replace the placeholders in a text with the original error messages."""
         return _PLACEHOLDER.sub(lambda match: self._messages.get(match[0], match[0]), text)
 
 
 _MAX_MESSAGE = 100_000_000
-"""Bytes. A server that never ends its line would fill the memory."""
+"""The maximum size of a message in bytes. A server that never ends its line would fill the memory."""
 _MAX_PENDING = 1000
-"""Messages that were not read yet. A server that writes more has to wait."""
+"""The maximum number of unread messages. A server that writes more messages must wait."""
 _IGNORED_METHODS = ("notifications/message", "notifications/resources/updated")
-"""Notifications without a listener. Each would cost the SDK a task."""
+"""The notifications that acorn drops. acorn does not need them, and the SDK would start a task for each."""
 _RESPONSE_ID = re.compile(
     rb'\s*\{(?:\s*"jsonrpc"\s*:\s*"2\.0"\s*,)?\s*"id"\s*:\s*(\d{1,15}|"[\w-]{1,80}")\s*,\s*"(?:result|error)"'
 )
 _EXIT_TIMEOUT = 2.0
-"""Seconds in which a server may exit after its input is closed, and again after SIGTERM."""
+"""The seconds in which a server may exit after its input is closed, and again after SIGTERM."""
 _FAST_EXIT_TIMEOUT = 0.5
-"""The same for a server that failed, because the caller waits for the error."""
+"""The shorter exit timeout for a server that failed, because the caller waits for the error."""
 
 
 class Watcher(Protocol):
-    """Receives the events of a transport that the SDK does not report."""
+    """A receiver of transport events that the SDK does not report."""
 
     @property
     def error_redactor(self) -> ErrorRedactor: ...
 
     def on_lost(self, reason: str | None = None) -> None:
-        """The server will send nothing more."""
+        """Handle the end of the server's messages."""
 
     def on_invalid_message(self) -> None:
-        """The server wrote a line that is not a message."""
+        """Handle a line from the server that is not an MCP message."""
 
     def on_http_status(self, status: int) -> None:
-        """The server answered a request over HTTP."""
+        """Handle the status of an HTTP response."""
 
 
 @asynccontextmanager
 async def start_process(
     command: str, args: Sequence[str], env: Mapping[str, str], cwd: str | None, log: ServerLog, watcher: Watcher
 ) -> AsyncGenerator[tuple[MessageStream, MessageStream]]:
-    """Start a server and yield its message streams. At the end, stop the server and its child processes."""
+    """Start a server process and yield its message streams.
+
+    When the `with` block ends, stop the server and its child processes.
+    """
     loop = asyncio.get_running_loop()
     try:
         _, server = await loop.subprocess_exec(
@@ -121,10 +124,10 @@ async def start_process(
 
 
 class MessageStream:
-    """The message streams of a server, with the interface that the SDK expects."""
+    """The messages from and to a server process, with the stream interface that the SDK expects."""
 
     last_context = None
-    """The SDK reads this attribute for every message."""
+    """An attribute that the SDK reads for every message."""
 
     def __init__(self, server: _ServerProcess) -> None:
         self._server = server
@@ -147,7 +150,7 @@ class MessageStream:
                 request_id = _request_id(line)
                 if request_id is None:
                     continue
-                message = _error_response(request_id)  # Otherwise the call would wait for its timeout.
+                message = _error_response(request_id)  # Without a response, the call would wait for its timeout.
             if not isinstance(message, JSONRPCNotification) or message.method not in _IGNORED_METHODS:
                 return self._error_redactor.hide(SessionMessage(message))
 
@@ -163,7 +166,7 @@ class MessageStream:
         await self._server.write(item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
 
     async def aclose(self) -> None:
-        """Do nothing. `start_process` stops the process after both streams are closed."""
+        """Do nothing, because `start_process` stops the process after both streams are closed."""
 
     async def __aenter__(self) -> MessageStream:
         return self
@@ -173,12 +176,12 @@ class MessageStream:
 
 
 def _error_response(request_id: int | str) -> JSONRPCError:
-    error = ErrorData(code=INTERNAL_ERROR, message="the answer of the server is no message of MCP")
+    error = ErrorData(code=INTERNAL_ERROR, message="the answer of the server is not an MCP message")
     return JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
 
 
 def _request_id(line: bytes) -> int | str | None:
-    """Return the id of the request that an invalid message answers."""
+    """Return the id of the request to which an invalid message responds, or None."""
     try:
         message = json.loads(line)
     except (ValueError, RecursionError):
@@ -191,19 +194,19 @@ def _request_id(line: bytes) -> int | str | None:
 
 
 class _ServerProcess(asyncio.SubprocessProtocol):
-    """The process and the lines that were not read yet."""
+    """A running server process, with a queue of its output lines that were not read yet."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, watcher: Watcher) -> None:
         self.watcher = watcher
         self._loop = loop
         self._lines: deque[bytes] = deque()
         self._partial_line: list[bytes] = []
-        """The pieces of an unfinished line."""
+        """The received fragments of an unfinished line."""
         self._size = 0
         self._has_ended = False
-        self._news: asyncio.Future[None] | None = None
+        self._line_arrived: asyncio.Future[None] | None = None
         self._drained: asyncio.Future[None] | None = None
-        """Resolved when the server has read its input, or None."""
+        """A future that resolves when the server has read its input, or None if writers need not wait."""
         self._is_paused = False
         self._exited: asyncio.Future[None] = loop.create_future()
 
@@ -212,7 +215,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.SubprocessTransport)
         self._process = transport
-        # The event loop decides about the classes of these transports.
+        # The classes of these transports depend on the event loop.
         self._input: Any = transport.get_pipe_transport(0)
         self._output: Any = transport.get_pipe_transport(1)
         self._owner = os.getpid()
@@ -236,7 +239,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
             self._end(f"the server wrote a message of more than {_MAX_MESSAGE} bytes")
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        self._end()  # Also if only its input was closed, because it could not receive a request.
+        self._end()  # A server that closed only its input has ended too, because it cannot receive a request.
 
     def process_exited(self) -> None:
         if not self._exited.done():
@@ -251,17 +254,17 @@ class _ServerProcess(asyncio.SubprocessProtocol):
             self.resume_writing()
 
     def _wake(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        if self._line_arrived is not None and not self._line_arrived.done():
+            self._line_arrived.set_result(None)
 
     async def next_line(self) -> bytes | None:
-        """Return the next line, or None at the end."""
+        """Return the next output line, or None after the last line."""
         while not self._lines:
             if self._has_ended:
                 return None
             self._resume_reading()
-            self._news = self._loop.create_future()
-            await self._news
+            self._line_arrived = self._loop.create_future()
+            await self._line_arrived
         return self._lines.popleft()
 
     def _resume_reading(self) -> None:
@@ -278,7 +281,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
     async def write(self, data: bytes) -> None:
         self._input.write(data)
         if self._drained is not None:
-            await asyncio.shield(self._drained)  # Several writers may wait for it.
+            await asyncio.shield(self._drained)  # Several writers may wait for the same future.
 
     def pause_writing(self) -> None:
         self._drained = self._loop.create_future()
@@ -291,31 +294,31 @@ class _ServerProcess(asyncio.SubprocessProtocol):
     # The end
 
     async def stop(self, seconds: float) -> None:
-        """Stop the process as the protocol says: close its input, then send SIGTERM, then SIGKILL."""
+        """Stop the process as MCP specifies: close its input, then send SIGTERM, then SIGKILL."""
         self._has_ended = True
         self._resume_reading()  # A server that is blocked in a write cannot notice the end of its input.
         self._input.close()
         try:
             for number in (signal.SIGTERM, signal.SIGKILL):
-                if await self._has_exited(seconds):
+                if await self._wait_for_exit(seconds):
                     return
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(self._process.get_pid(), number)
-            await self._has_exited(seconds)
+            await self._wait_for_exit(seconds)
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 self._process.close()
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.get_pid(), signal.SIGTERM)  # for child processes that are still running
+                os.killpg(self._process.get_pid(), signal.SIGTERM)  # Child processes may still run.
             atexit.unregister(self._terminate_at_exit)
 
     def _terminate_at_exit(self) -> None:
-        """Terminate the server if the program exits first, as after Ctrl-C."""
+        """Terminate the server if the program exits without stopping it, for example after Ctrl-C."""
         if self._owner == os.getpid() and not self._exited.done():
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.get_pid(), signal.SIGTERM)
 
-    async def _has_exited(self, seconds: float) -> bool:
+    async def _wait_for_exit(self, seconds: float) -> bool:
         return bool((await asyncio.wait({self._exited}, timeout=seconds))[0])
 
 
@@ -323,10 +326,10 @@ class _ServerProcess(asyncio.SubprocessProtocol):
 async def open_transport(
     address: ServerAddress, log: ServerLog | None, watcher: Watcher, timeout: float
 ) -> AsyncGenerator[Streams]:
-    """Yield the streams from and to a server. The watcher receives their failures."""
+    """Yield the stream from a server and the stream to it, and report failures to the watcher."""
     if address.is_web:
         lost_requests: set[object] = set()
-        async with _over_http(address, watcher, timeout, lost_requests) as (reading, writing):
+        async with _open_http(address, watcher, timeout, lost_requests) as (reading, writing):
             yield _WatchedStream(reading, watcher, lost_requests), writing
         return
     assert log is not None
@@ -335,13 +338,13 @@ async def open_transport(
         async with start_process(address.target, address.args, env, address.cwd, log, watcher) as streams:
             yield streams
     else:
-        async with _over_sdk_stdio(address, log) as (reading, writing):
+        async with _open_sdk_stdio(address, log) as (reading, writing):
             yield _WatchedStream(reading, watcher), writing
 
 
 @asynccontextmanager
-async def _over_sdk_stdio(address: ServerAddress, log: ServerLog) -> AsyncGenerator[Streams]:
-    """Start the server with the SDK, which knows how Windows finds commands and ends child processes."""
+async def _open_sdk_stdio(address: ServerAddress, log: ServerLog) -> AsyncGenerator[Streams]:
+    """Start the server with the SDK, which supports the commands and child processes of Windows."""
     env = None if address.env is None else dict(address.env)
     server = StdioServerParameters(command=address.target, args=list(address.args), env=env, cwd=address.cwd)
     try:
@@ -353,17 +356,17 @@ async def _over_sdk_stdio(address: ServerAddress, log: ServerLog) -> AsyncGenera
 
 
 @asynccontextmanager
-async def _over_http(
+async def _open_http(
     address: ServerAddress, watcher: Watcher, connect_timeout: float, lost_requests: set[object]
 ) -> AsyncGenerator[Streams]:
     async def on_response(response: httpx2.Response) -> None:
         watcher.on_http_status(response.status_code)
         request = response.request
-        # In the protocol, a 404 for a session means only that the server does not know it any more.
+        # In MCP, status 404 for a request with a session id means that the server has lost the session.
         if response.status_code == 404 and request.method == "POST" and "mcp-session-id" in request.headers:
             lost_requests.add(json.loads(request.content).get("id"))
 
-    # No read timeout: `CallTimeouts` limits the silence of a call and counts progress, too.
+    # A read timeout is not necessary, because `CallTimeouts` limits the time without a result or progress.
     timeout = httpx2.Timeout(min(connect_timeout, 30.0), read=None)
     hooks = {"response": [on_response]}
     headers = dict(address.headers or {})
@@ -375,13 +378,13 @@ async def _over_http(
 
 
 class _WatchedStream:
-    """A stream of the SDK that reports its end and invalid messages to a watcher."""
+    """A wrapper of an SDK stream that reports its end and its invalid messages to a watcher."""
 
     def __init__(self, inner: Any, watcher: Watcher, lost_requests: Collection[object] = ()) -> None:
         self._inner = inner
         self._watcher = watcher
         self._lost_requests = lost_requests
-        """The requests whose session the server does not know. Servers use different messages for this."""
+        """The ids of the requests whose session the server has lost. Servers use different messages for this error."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

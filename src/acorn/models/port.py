@@ -1,4 +1,4 @@
-"""The port of language models: requests, responses and the interface of a model.
+"""The port of language models: the interface of a model, its responses and its prices.
 
 Requests and responses are the same for every provider, and adapters translate them. Messages are in OpenAI's format
 and never change once they are in a request. An adapter that must edit a message edits a copy.
@@ -7,16 +7,13 @@ and never change once they are in a request. An adapter that must edit a message
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeGuard
-
-from pydantic_core import to_json
+from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from acorn.errors import ModelError
-from acorn.models.request_body import SentMedium, SentPart, media_of, message_json
+from acorn.models.request import ModelRequest
 from acorn.types import Fallback, JsonObject, Usage
 
 
@@ -55,145 +52,6 @@ def price_in(config: JsonObject) -> Price | None:
         return None
     cached, written = (None if price is None else float(price) for price in (read_price, write_price))
     return Price(float(input_price or 0), float(output_price or 0), cached, written)
-
-
-CachePoint = Mapping[str, Any]
-"""A place in a request up to which the provider should cache it."""
-
-AUTO_CACHE: tuple[CachePoint, ...] = ({"location": "request"},)
-"""The cache points of `cache = "auto"`: the provider decides what it caches, if it supports that."""
-
-
-@dataclass(eq=False)
-class ModelRequest:
-    """A request to a model, independent of the provider."""
-
-    messages: list[JsonObject]
-    """The messages in OpenAI's format. A request that the loop built creates this list on first access."""
-    tools: list[JsonObject]
-    """Function definitions in OpenAI's format, and the definitions of hosted tools as the user wrote them."""
-    temperature: float
-    max_tokens: int
-    forced_tool: str | None = None
-    """The tool that the model must call, or None if the model may choose."""
-    declared: frozenset[str] = frozenset()
-    """The settings that the user set, such as `temperature` and `max_tokens`. The others are defaults."""
-    cache: Sequence[CachePoint] = ()
-    """Cache points. An index counts the messages after the system message."""
-    timeout: float | None = None
-    """The seconds that the run has left, or None if it has no time limit."""
-    messages_json: Callable[[], bytes] | None = field(default=None, repr=False)
-    """Writes the messages as JSON. None means that `messages` is written directly."""
-    tools_json: Callable[[], bytes] | None = field(default=None, repr=False)
-    """Writes the tools as JSON. None means that `tools` is written directly."""
-    left_out: set[str] | None = field(default=None, repr=False)
-    """The parameters that the model rejected when this request was sent before.
-
-    A rate limiter sets it, so that each further attempt counts as a request. None means that the adapter may resend
-    the request itself.
-    """
-    known_media: Sequence[SentMedium] | None = field(default=None, repr=False)
-    """The images, audio and files in the messages, if the loop has already collected them."""
-    shared: SentPart | None = field(default=None, repr=False)
-    """The part of the conversation that `messages_json` writes."""
-
-    @classmethod
-    def of(
-        cls,
-        sent: SentPart,
-        tools: list[JsonObject],
-        temperature: float,
-        max_tokens: int,
-        forced_tool: str | None,
-        declared: frozenset[str],
-        cache: Sequence[CachePoint],
-        tools_json: Callable[[], bytes],
-    ) -> ModelRequest:
-        """Create a request that shares its messages with the earlier requests of the conversation."""
-        # `__init__` would need the list of messages, which most requests never use.
-        request = cls.__new__(cls)
-        request.__dict__ = {
-            "tools": tools,
-            "temperature": temperature,
-            "max_tokens": max_tokens,
-            "forced_tool": forced_tool,
-            "declared": declared,
-            "cache": cache,
-            "timeout": None,
-            "messages_json": sent.json,
-            "tools_json": tools_json,
-            "left_out": None,
-            "known_media": sent.media,
-            "shared": sent,
-        }
-        return request
-
-    if not TYPE_CHECKING:  # A type checker would otherwise accept any attribute name.
-
-        def __getattr__(self, name: str) -> Any:
-            if name != "messages" or self.sent is None:
-                raise AttributeError(f"A request has no attribute `{name}`.")
-            self.messages = messages = self.sent.messages()
-            return messages
-
-    def but(self, **changes: Any) -> ModelRequest:
-        """Return a copy with other fields. If you change `messages`, set `messages_json` to None."""
-        request = type(self).__new__(type(self))
-        request.__dict__ = {**vars(self), **changes}
-        return request
-
-    def __getstate__(self) -> JsonObject:
-        # The writers belong to the run. A pickled copy works without them.
-        return {**vars(self), "messages": self.messages, "messages_json": None, "tools_json": None, "shared": None}
-
-    @property
-    def sent(self) -> SentPart | None:
-        """The messages as a part of the conversation, if the loop built this request."""
-        return None if self.messages_json is None else self.shared
-
-    @property
-    def media(self) -> Sequence[SentMedium]:
-        """The images, audio and files in the messages."""
-        if self.known_media is None:
-            return [medium for message in self.messages for medium in media_of(message)]
-        return self.known_media
-
-    @property
-    def is_auto_cached(self) -> bool:
-        """Whether the provider decides what it caches."""
-        return bool(self.cache) and self.cache[0].get("location") == "request"
-
-    @property
-    def cache_points(self) -> Sequence[CachePoint]:
-        """The cache points within the messages."""
-        return () if self.is_auto_cached else self.cache
-
-    @property
-    def message_count(self) -> int:
-        """The number of messages."""
-        return len(self.messages) if (sent := self.sent) is None else len(sent)
-
-    def with_messages(self, before: bytes, after: bytes) -> bytes:
-        """Return the messages as JSON between two texts. JSON of earlier requests is reused."""
-        if (sent := self.sent) is not None:
-            return sent.json(before + b"[", b"]" + after)
-        messages = self.messages_json() if self.messages_json else b"[%s]" % b",".join(map(message_json, self.messages))
-        return b"%s%s%s" % (before, messages, after)
-
-    def body(self, model: str) -> bytes:
-        """Return the request as JSON in OpenAI's format."""
-        tools = self.tools_json() if self.tools_json else to_json(self.tools)
-        settings = _settings_json(model, self.temperature, self.max_tokens, self.forced_tool)
-        return self.with_messages(b'%s,"tools":%s,"messages":' % (settings, tools), b"}")
-
-
-@lru_cache(maxsize=256, typed=True)
-def _settings_json(model: str, temperature: float, max_tokens: int, forced_tool: str | None) -> bytes:
-    """Return the first part of a request body, without the closing brace. It is the same at every step."""
-    settings: JsonObject = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
-    if forced_tool:
-        settings["tool_choice"] = {"type": "function", "function": {"name": forced_tool}}
-    return to_json(settings)[:-1]
 
 
 @dataclass(slots=True)

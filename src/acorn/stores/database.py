@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 
-from acorn._base.forks import close_at_fork
 from acorn.errors import StoreError
 from acorn.stores.port import JournalRow, Process, RunFacts, Status, StoredAnswer, StoredRun
 from acorn.stores.rules import answer_text
@@ -23,64 +21,7 @@ SCHEMA_VERSION = 1
 """The version of the tables, in SQLite and in PostgreSQL."""
 
 
-class Closable(Protocol):
-    def close(self) -> None: ...
-
-
-C = TypeVar("C", bound=Closable)
 T = TypeVar("T")
-
-
-class SharedConnection(Generic[C]):
-    """A connection that opens on first use, is used by one thread at a time, and is closed while the process forks."""
-
-    def __init__(self, open_connection: Callable[[], C]) -> None:
-        self._open = open_connection
-        self._lock = threading.Lock()
-        self._connection: C | None = None
-        close_at_fork(self)
-
-    def use(self, act: Callable[[Callable[[], C]], T]) -> T:
-        """Call a function with exclusive access. The function receives the function that returns the connection.
-
-        After an error other than `StoreError`, the connection is closed and the next use opens a new one. The lock is
-        held by a `with` around a single call, because only that reliably releases a lock on Ctrl-C.
-        """
-        with self._lock:
-            return self._call(act)
-
-    def _call(self, act: Callable[[Callable[[], C]], T]) -> T:
-        try:
-            return act(self.opened)
-        except StoreError:
-            raise
-        except BaseException:
-            self.drop()
-            raise
-
-    def opened(self) -> C:
-        if self._connection is None:
-            self._connection = self._open()
-        return self._connection
-
-    def close(self) -> None:
-        with self._lock:
-            self.drop()
-
-    def drop(self) -> None:
-        """Close the connection. The caller has exclusive access."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def before_fork(self) -> None:
-        self._lock.acquire()
-        self.drop()
-
-    def after_fork(self, in_child: bool) -> None:
-        self._lock.release()
-
-
 Session = TypeVar("Session")
 """What statements are executed on: a connection of SQLite, or a transaction of PostgreSQL."""
 Session_contra = TypeVar("Session_contra", contravariant=True)
@@ -150,11 +91,11 @@ class DatabaseStore(ABC, Generic[Session]):
         return self._name
 
     @abstractmethod
-    def transact(self, act: Callable[[Session], T], run_id: str | None = None) -> T:
+    def transact(self, operation: Callable[[Session], T], run_id: str | None = None) -> T:
         """Call a function in a transaction that other writes may share. Its `StoreError` undoes only its own writes."""
 
     @abstractmethod
-    def _read(self, act: Callable[[Session], T]) -> T:
+    def _read(self, operation: Callable[[Session], T]) -> T:
         """Call a function whose reads all see the same state of the database."""
 
     # Called by the process that drives a run

@@ -1,9 +1,10 @@
-"""Group commit: all pending writes to a database share one transaction.
+"""Group commit: pending writes of all threads share one database connection and one transaction.
 
-Waiting for the disk takes most of the time, so that a transaction with many commits costs little more than one. The
-commits stay independent: if one is refused, the others are still stored. A caller that waits for the only pending
-commit writes it in its own thread, because a thread switch would cost more than everything else. All other commits are
-written by one thread per process, which runs only while there is work.
+Most of the time of a transaction is spent waiting for the disk, so a transaction with many commits costs little more
+than a transaction with one commit. The commits stay independent: if the database rejects one commit, it still stores
+the other commits. If a caller waits for the only pending commit, the caller writes the commit in its own thread,
+because a thread switch would cost more than the commit. One thread per store writes all other commits. The thread runs
+only while commits are pending.
 """
 
 from __future__ import annotations
@@ -17,52 +18,113 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from copy import copy
-from typing import Any, Generic, NamedTuple, TypeVar
+from operator import attrgetter
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from acorn._base.forks import close_at_fork
 from acorn.errors import StoreError
-from acorn.stores.database import C, SharedConnection
-
-J = TypeVar("J", bound="CommitJob")
 
 _IDLE = 2.0
-"""Seconds without work after which the thread ends."""
+"""Seconds without pending jobs after which the writer thread ends."""
 _POLL = 0.05
-"""Seconds after which the thread writes jobs for which no caller waits."""
+"""Seconds after which the writer thread writes pending jobs even if no caller waits for them."""
 _MAX_JOBS = 1000
-"""Jobs in one transaction."""
+"""The maximum number of jobs in one transaction."""
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Closable)
+J = TypeVar("J", bound="CommitJob")
+T = TypeVar("T")
+
+
+class SharedConnection(Generic[C]):
+    """A database connection for many threads, which opens at its first use and closes while the process forks."""
+
+    def __init__(self, open_connection: Callable[[], C]) -> None:
+        self._open = open_connection
+        self._lock = threading.Lock()
+        self._connection: C | None = None
+        close_at_fork(self)
+
+    def use(self, operation: Callable[[], T]) -> T:
+        """Call a function while no other thread uses the connection, and return its result.
+
+        The function gets the connection from `connect`. After an error other than `StoreError`, the connection is
+        closed, and the next use opens a new connection. The `with` block contains only one call, because otherwise
+        Ctrl-C could leave the lock locked.
+        """
+        with self._lock:
+            return self._call(operation)
+
+    def _call(self, operation: Callable[[], T]) -> T:
+        try:
+            return operation()
+        except StoreError:
+            raise
+        except BaseException:
+            self.drop()
+            raise
+
+    def connect(self) -> C:
+        """Return the connection, and open it if it is closed. Call this method only inside `use`."""
+        if self._connection is None:
+            self._connection = self._open()
+        return self._connection
+
+    def close(self) -> None:
+        """Close the connection when no thread uses it."""
+        with self._lock:
+            self.drop()
+
+    def drop(self) -> None:
+        """Close the connection. Call this method only inside `use`."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+        self.drop()
+
+    def after_fork(self, in_child: bool) -> None:
+        self._lock.release()
 
 
 class _Condition(threading.Condition):
-    """A condition whose lock Ctrl-C cannot leave locked.
+    """A condition whose lock is always released after Ctrl-C.
 
-    `threading.Condition` takes and releases its lock in Python code, which a signal can interrupt. The writer would
-    then wait forever. This class hands out the methods of the lock itself.
+    `threading.Condition` acquires and releases its lock in Python code. A signal can interrupt this code and leave the
+    lock locked, and the writer would then wait forever. This class uses the methods of the lock directly.
     """
 
-    __enter__ = property(lambda self: self._lock.__enter__)  # pyright: ignore
-    __exit__ = property(lambda self: self._lock.__exit__)  # pyright: ignore
+    __enter__ = property(attrgetter("_lock.__enter__"))  # pyright: ignore
+    __exit__ = property(attrgetter("_lock.__exit__"))  # pyright: ignore
 
 
 class CommitResult(NamedTuple):
-    """The result of a job."""
+    """The return value of a job, or the error that it raised."""
 
     value: Any = None
     error: BaseException | None = None
 
 
 class CommitJob(Future[Any]):
-    """A function to call in a transaction. Its outcome is set first, then the waiting callers are notified."""
+    """A function that a writer calls in a transaction, as a future that is done when the data would survive a crash."""
 
-    def __init__(self, writer: GroupCommitWriter[Any, Any], act: Callable[..., Any]) -> None:
+    def __init__(self, writer: GroupCommitWriter[Any, Any], operation: Callable[..., Any]) -> None:
         super().__init__()
         self._condition = _Condition()
-        self.act = act
+        self.operation = operation
         self.outcome: CommitResult | None = None
+        """Set before the waiting callers are notified."""
         self.is_written_by_caller = False
-        """Whether a waiting caller is about to write it in its own thread."""
+        """Whether a waiting caller is about to write the job in its own thread."""
         self._writer = writer
-        self.set_running_or_notify_cancel()  # A caller that stops waiting does not cancel the write.
+        self.set_running_or_notify_cancel()  # The write must not be cancelled when a caller stops waiting for it.
 
     def result(self, timeout: float | None = None) -> Any:
         self._start(timeout)
@@ -78,7 +140,7 @@ class CommitJob(Future[Any]):
         super().add_done_callback(fn)
 
     def _start(self, timeout: float | None) -> None:
-        """Make sure that the job is written now, because a caller waits for it."""
+        """Write the job immediately, because a caller waits for it."""
         if self.done():
             return
         if timeout is None:
@@ -88,7 +150,7 @@ class CommitJob(Future[Any]):
         self.publish()
 
     def publish(self) -> None:
-        """Notify the waiting callers if the outcome is known. It may be called again after an interruption."""
+        """Notify the waiting callers if the outcome is set. A second call after an interrupted call is safe."""
         if self.outcome is None or self.done():
             return
         with suppress(InvalidStateError):
@@ -96,14 +158,14 @@ class CommitJob(Future[Any]):
                 self.set_result(self.outcome.value)
             else:
                 self.set_exception(self.outcome.error)
-        self.act = _do_nothing  # The function may hold the last reference to large objects.
+        self.operation = _do_nothing  # The function may have the last reference to large objects.
 
 
 def _do_nothing(*_: object) -> None: ...
 
 
-def _copy_of(error: Exception) -> Exception:
-    """Copy an error that fails several jobs: each run attaches its own record to its error."""
+def _copy_error(error: Exception) -> Exception:
+    """Return a copy of an error that fails several jobs, because each run attaches its record to its error."""
     if not isinstance(error, StoreError):
         return error
     copied = copy(error)
@@ -112,44 +174,46 @@ def _copy_of(error: Exception) -> Exception:
 
 
 class GroupCommitWriter(ABC, Generic[C, J]):
-    """Writes submitted jobs in order, whether or not a caller waits for them."""
+    """A queue of jobs that are written in order, many in one transaction, whether or not a caller waits for them."""
 
     def __init__(self, connection: SharedConnection[C], name: str) -> None:
         self._connection = connection
         self._name = name
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._not_before = 0.0
+        """The earliest time of the next transaction, on the monotonic clock."""
         self._reset_queue()
         close_at_fork(self)
 
     def _reset_queue(self) -> None:
         self._pending: deque[J] = deque()
-        """Only the thread that uses the connection removes jobs."""
+        """Jobs without an outcome. Only the thread that uses the connection removes jobs."""
         self._signals: queue.SimpleQueue[bool] = queue.SimpleQueue()
-        """True: write now. False: end when nothing is pending."""
+        """Messages to the writer thread. True: write now. False: end when no job is pending."""
 
     # Implemented for each database
 
     @abstractmethod
-    def _transact(self, opened: Callable[[], C], jobs: list[J]) -> None:
-        """Execute jobs in one transaction and set their outcomes. An exception fails the jobs without an outcome."""
+    def _transact(self, jobs: list[J]) -> None:
+        """Execute jobs in one transaction and set their outcomes.
+
+        If this method raises an exception, the jobs without an outcome fail with it.
+        """
 
     @abstractmethod
     def _explain(self, error: Exception) -> Exception:
-        """Turn an error of the database into a `StoreError` with a helpful message."""
-
-    def _yield_to_others(self) -> None:
-        """Called before each transaction, to give other processes a chance to write."""
+        """Convert an error of the database to a `StoreError` with a helpful message. Return other errors unchanged."""
 
     # Shared by all databases
 
     def _put(self, job: J) -> J:
-        """Add a job. It is done when its transaction would survive a crash."""
+        """Append a job to the queue, and start the writer thread if it does not run."""
         with self._lock:
             self._pending.append(job)
             if self._thread is None:
                 thread = threading.Thread(target=self._work, name="acorn-store", daemon=True)
-                with suppress(RuntimeError):  # The interpreter is shutting down; the waiting caller writes the job.
+                with suppress(RuntimeError):  # The interpreter shuts down. The waiting caller writes the job.
                     thread.start()
                     self._thread = thread
         return job
@@ -165,12 +229,12 @@ class GroupCommitWriter(ABC, Generic[C, J]):
             thread.join()
 
     def wake(self) -> None:
-        """Let the thread write now."""
+        """Tell the writer thread to write the pending jobs immediately."""
         if self._signals.empty():
             self._signals.put(True)
 
     def write_or_wake(self) -> None:
-        """Write the job in this thread if it is the only one. Otherwise let the writer thread write all."""
+        """Write the pending job in this thread if it is the only one. Otherwise wake the writer thread."""
         pending = list(self._pending)
         if len(pending) != 1:
             self.wake()
@@ -182,9 +246,10 @@ class GroupCommitWriter(ABC, Generic[C, J]):
             pending[0].is_written_by_caller = False
 
     def _work(self) -> None:
+        """Write pending jobs until no job is pending for some seconds or the writer closes."""
         this_thread = threading.current_thread()
         with self._lock:
-            # If its start was interrupted, this thread is not registered yet, and another one may have replaced it.
+            # If the start of this thread was interrupted, `_thread` is None or contains a newer thread.
             self._thread = self._thread or this_thread
             if self._thread is not this_thread:
                 return
@@ -210,26 +275,29 @@ class GroupCommitWriter(ABC, Generic[C, J]):
         return len(pending) == 1 and pending[0].is_written_by_caller
 
     def _write(self, max_jobs: int) -> None:
+        """Write the oldest pending jobs in one transaction, and notify their callers."""
         jobs: list[J] = []
-        self._yield_to_others()
+        pause = self._not_before - time.monotonic()
+        if pause > 0:
+            time.sleep(pause)
         try:
-            self._connection.use(lambda opened: self._write_oldest(opened, jobs, max_jobs))
+            self._connection.use(lambda: self._write_oldest(jobs, max_jobs))
         finally:
             for job in jobs:
                 job.publish()
 
-    def _write_oldest(self, opened: Callable[[], C], jobs: list[J], max_jobs: int) -> None:
-        """Write the oldest pending jobs and add them to `jobs`. The caller has exclusive use of the connection."""
+    def _write_oldest(self, jobs: list[J], max_jobs: int) -> None:
+        """Write the oldest pending jobs and append them to `jobs`. Call this method only inside `use`."""
         jobs += [self._pending[at] for at in range(min(len(self._pending), max_jobs))]
-        # A thread that was interrupted after the transaction leaves jobs that already have an outcome.
+        # If a thread was interrupted after its transaction, jobs that have an outcome are still in the queue.
         unwritten = [job for job in jobs if job.outcome is None]
         try:
             if unwritten:
-                self._transact(opened, unwritten)
+                self._transact(unwritten)
         except Exception as error:
             explained = self._explain(error)
             for job in unwritten:
-                job.outcome = job.outcome or CommitResult(error=_copy_of(explained))
+                job.outcome = job.outcome or CommitResult(error=_copy_error(explained))
             if not isinstance(error, StoreError):
                 self._connection.drop()
         finally:

@@ -107,10 +107,12 @@ def _start_time(pid: int) -> str | None:
 class Claim:
     """The claim of this process on one run of one store, as long as a call refers to it."""
 
-    __slots__ = ("__weakref__", "generation", "lock", "store")
+    __slots__ = ("__weakref__", "generation", "lock", "process", "store")
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self.process = this_process()
+        """This process. A forked child replaces it, because the claim belongs to the parent."""
         self.lock = threading.Lock()
         """Held while the run is claimed, and by a call from checking the generation until it has written."""
         self.generation = 0
@@ -119,11 +121,9 @@ class Claim:
 
 def claim_of(store: Store, run_id: str) -> Claim:
     """Return the claim object of a run, shared by all calls in this process."""
+    new_claim = Claim(store)
     with _guard:
-        claim = _claims.get((id(store), run_id))
-        if claim is None:
-            claim = _claims[id(store), run_id] = Claim(store)
-        return claim
+        return _claims.setdefault((id(store), run_id), new_claim)
 
 
 def claim_run(store: Store, run_id: str) -> Sequence[StoredRun] | None:
@@ -251,6 +251,8 @@ def _reset_after_fork() -> None:
     """Forget all claims: a forked child drives nothing, and the thread that may hold the lock is not in it."""
     global _guard
     _guard = threading.Lock()
+    for claim in _claims.values():
+        claim.process = this_process()
     _claims.clear()
     _heartbeats.clear()
 

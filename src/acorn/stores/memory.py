@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from acorn.errors import StoreError
-from acorn.stores import messages, rules
+from acorn.stores import rules
 from acorn.stores.lease import is_alive, lease, wake_heartbeat
 from acorn.stores.port import (
     NOT_STARTED,
@@ -112,7 +112,7 @@ class MemoryStore:
         root = self._runs.get(commit.root)
         is_new = rules.creates_root(commit)
         if is_new and root is not None:
-            raise messages.run_exists(commit.root, self.name, *self._status_and_driver(root, now))
+            raise rules.run_exists_error(commit.root, self.name, *self._status_and_driver(root, now))
         if not is_new:
             self._check_claim(commit, root)
         stored = [self._runs[run_id] for run_id in rules.runs_of_commit(commit) if run_id in self._runs]
@@ -134,11 +134,11 @@ class MemoryStore:
     def _check_claim(self, commit: Commit, root: _MemoryRun | None) -> None:
         """Raise `StoreError` unless the process of the commit drives the root and the run may continue."""
         if root is None:
-            raise messages.run_deleted(commit.root, self.name)
+            raise rules.run_deleted_error(commit.root, self.name)
         if root.process is None or root.process.id != commit.process.id:
-            raise messages.taken_over(commit.root, root.process, root.heartbeat_age, root.facts.status)
-        if rules.is_refused_by_cancel(commit, root.cancel_requested):
-            raise messages.cancelled_by_request(commit.root)
+            raise rules.taken_over_error(commit.root, root.process, root.heartbeat_age, root.facts.status)
+        if root.cancel_requested and not rules.ends_root(commit):
+            raise rules.run_cancelled_error(commit.root)
 
     def _apply_change(self, change: Change, commit: Commit, now: float) -> None:
         run = self._runs.get(change.run_id)
@@ -146,11 +146,11 @@ class MemoryStore:
         assert header is not None
         is_root = change.run_id == commit.root
         cancel_requested = is_root and run is not None and run.cancel_requested
+        status = rules.apply_cancel(change.status) if cancel_requested else change.status
         facts = RunFacts(
-            change.run_id, header.agent, rules.apply_cancel(change.status, cancel_requested), change.model,
-            change.steps,
-            change.usage.copy(), change.cost, header.started, to_datetime(now), change.seconds, header.batch,
-            change.stop_reason, change.error, commit.root, header.parent, header.item,
+            change.run_id, header.agent, status, change.model, change.steps, change.usage.copy(), change.cost,
+            header.started, to_datetime(now), change.seconds, header.batch, change.stop_reason, change.error,
+            commit.root, header.parent, header.item,
         )  # fmt: skip
         if run is None:
             run = _MemoryRun(
@@ -203,7 +203,7 @@ class MemoryStore:
         run.takeovers = run.takeovers + 1 if run.takeover_steps == steps else 1
         run.takeover_steps = steps
         if run.takeovers >= rules.MAX_TAKEOVERS:
-            error = messages.too_many_crashes(run.facts.id)
+            error = rules.too_many_crashes_text(run.facts.id)
             self._set_status(run, "failed", now)
             run.facts = replace(run.facts, error=error)
             raise StoreError(error)
@@ -212,7 +212,8 @@ class MemoryStore:
         with self._locked():
             run = self._runs.get(run_id)
             if run is not None and run.process is not None and run.process.id == process.id:
-                status = rules.apply_cancel(status, run.cancel_requested)
+                if run.cancel_requested:
+                    status = rules.apply_cancel(status)
                 self._set_status(run, status, time.time())
                 if status == "queued":
                     run.facts = replace(run.facts, error=None)
@@ -246,7 +247,7 @@ class MemoryStore:
 
     def enqueue(self, runs: Sequence[QueuedRun], *, deliver: bool = False) -> Sequence[str]:
         if deliver:
-            raise messages.no_workers(self.name)
+            raise rules.no_workers_error(self.name)
         with self._locked():
             now = to_datetime(time.time())
             new = [queued for queued in rules.without_repeats(runs) if queued.run_id not in self._runs]
@@ -362,9 +363,9 @@ class MemoryStore:
         with self._locked():
             stored = self._requests.get(request_id)
             if stored is None:
-                raise messages.request_not_open(request_id, self.name)
+                raise rules.request_not_open_error(request_id, self.name)
             if stored.answered is not None:
-                raise messages.already_answered(request_id, stored.answered)
+                raise rules.already_answered_error(request_id, stored.answered)
             stored.answer, stored.answered = text, to_datetime(time.time())
             stored.answer_order = next(self._answer_orders)
             return stored.request
@@ -374,7 +375,7 @@ class MemoryStore:
             run, now = self._root(run_id), time.time()
             status, driver = self._status_and_driver(run, now)
             if status == "done":
-                raise messages.already_finished(run_id, status)
+                raise rules.already_finished_error(run_id, status)
             if driver is None:
                 self._set_status(run, "cancelled", now)
             else:
@@ -399,13 +400,13 @@ class MemoryStore:
     def _root(self, run_id: str) -> _MemoryRun:
         run = self._runs.get(run_id)
         if run is None:
-            raise messages.run_not_found(run_id, self.name)
+            raise rules.run_not_found_error(run_id, self.name)
         self._refuse_branch(run)
         return run
 
     def _refuse_branch(self, run: _MemoryRun) -> None:
         if run.facts.parent is not None:
-            raise messages.is_branch(run.facts.id, run.facts.root)
+            raise rules.branch_id_error(run.facts.id, run.facts.root)
 
     def _is_driven(self, root: str, now: float) -> Callable[[], bool]:
         process = self._runs[root].process
@@ -418,4 +419,4 @@ class MemoryStore:
         if run.process is None or run.facts.status != "running" or not is_driven():
             return status, None
         heartbeat_age = now - self._leases[run.process.id].last_heartbeat
-        return status, messages.claimed_elsewhere(run.facts.id, run.process, heartbeat_age)
+        return status, rules.run_claimed_error(run.facts.id, run.process, heartbeat_age)

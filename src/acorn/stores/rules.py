@@ -11,13 +11,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import inf
+from operator import attrgetter
 from typing import Any, NamedTuple
 
-from acorn.stores import messages
+from acorn.errors import StoreError
 from acorn.stores.port import (
     Change,
     Commit,
+    Process,
     QueuedRun,
+    RunCancelledError,
+    RunClaimedError,
     RunFacts,
     RunHeader,
     Status,
@@ -35,17 +39,31 @@ MAX_TAKEOVERS = 5
 
 # Columns and rows
 
+Row = tuple[Any, ...]
 FACTS_COLUMNS = (
     "id, agent, status, model, steps, input_tokens, output_tokens, cached_tokens, reasoning_tokens, requests, "
     "cache_write_tokens, cost, started, updated, seconds, batch, stop_reason, error, parent, item"
 )
 HEADER_COLUMNS = "id, root, parent, agent, started, batch, item"
-CHANGE_COLUMNS = (
-    "status, model, steps, input_tokens, output_tokens, cached_tokens, reasoning_tokens, requests, "
-    "cache_write_tokens, cost, seconds, stop_reason, error, entry_count"
-)
+_CHANGE_FIELDS = {
+    "model": "model",
+    "steps": "steps",
+    "input_tokens": "usage.input_tokens",
+    "output_tokens": "usage.output_tokens",
+    "cached_tokens": "usage.cached_tokens",
+    "reasoning_tokens": "usage.reasoning_tokens",
+    "requests": "usage.requests",
+    "cache_write_tokens": "usage.cache_write_tokens",
+    "cost": "cost",
+    "seconds": "seconds",
+    "stop_reason": "stop_reason",
+    "error": "error",
+}
+"""A dict that maps columns of `runs` to the fields of a `Change`."""
+CHANGE_COLUMNS = f"status, {', '.join(_CHANGE_FIELDS)}, entry_count"
+change_values: Callable[[Change], Row] = attrgetter(*_CHANGE_FIELDS.values())
+"""Return the values of `CHANGE_COLUMNS` except the first and the last column, which each store computes."""
 REQUEST_COLUMNS = "id, run, kind, question, tool, arguments, branch, asked, choices"
-Row = tuple[Any, ...]
 
 
 def to_datetime(value: float | datetime) -> datetime:
@@ -77,21 +95,6 @@ def stored_run(row: Row, root: str, status: Status, entries: Sequence[str]) -> S
     facts = run_facts(tuple(facts_row), root, status)
     header = RunHeader(facts.agent, facts.parent, branch, input_, facts.started, overrides, facts.batch, facts.item)
     return StoredRun(facts, header, entries, record, state)
-
-
-def change_row(change: Change, status: Status) -> Row:
-    """Return the values of `CHANGE_COLUMNS`."""
-    usage = change.usage
-    return (
-        status, change.model, change.steps, usage.input_tokens, usage.output_tokens, usage.cached_tokens,
-        usage.reasoning_tokens, usage.requests, usage.cache_write_tokens, change.cost, change.seconds,
-        change.stop_reason, change.error, change.offset + len(change.entries),
-    )  # fmt: skip
-
-
-def header_row(run_id: str, header: RunHeader, root: int | None) -> Row:
-    """Return the values of `HEADER_COLUMNS`."""
-    return (run_id, root, header.parent, header.agent, header.started, header.batch, header.item)
 
 
 def request_row(request: Request) -> Row:
@@ -140,7 +143,7 @@ def answer_text(request_id: str, value: object) -> str:
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise messages.answer_not_json(request_id, error) from error
+        raise answer_not_json_error(request_id, error) from error
 
 
 def is_named(agent: str, name: str) -> bool:
@@ -156,14 +159,9 @@ def without_repeats(runs: Sequence[QueuedRun]) -> list[QueuedRun]:
 # The status of a run
 
 
-def ends_run(status: Status) -> bool:
-    """Whether a commit with this status is accepted although the run should be cancelled."""
-    return status in ("done", "failed", "cancelled", "stopped")
-
-
-def apply_cancel(status: Status, cancel_requested: bool) -> Status:
-    """Return the status of a run that is released and may have a cancel request."""
-    return "cancelled" if cancel_requested and status not in ("done", "failed") else status
+def apply_cancel(status: Status) -> Status:
+    """Return the final status of a run with a cancel request that would otherwise end with the given status."""
+    return status if status in ("done", "failed") else "cancelled"
 
 
 def visible_status(status: Status, cancel_requested: bool, is_driven: Callable[[], bool]) -> Status:
@@ -189,10 +187,11 @@ def creates_root(commit: Commit) -> bool:
     return first is not None and first.run_id == commit.root and first.header is not None
 
 
-def is_refused_by_cancel(commit: Commit, cancel_requested: bool) -> bool:
-    """Whether a commit must fail because its run should be cancelled. Commits that end the run are accepted."""
-    return cancel_requested and not any(
-        ends_run(change.status) for change in commit.changes if change.run_id == commit.root
+def ends_root(commit: Commit) -> bool:
+    """Return whether a commit ends its root. A root with a cancel request accepts no other commit."""
+    return any(
+        change.run_id == commit.root and change.status in ("done", "failed", "cancelled", "stopped")
+        for change in commit.changes
     )
 
 
@@ -215,13 +214,13 @@ def check_commit(commit: Commit, stored: Mapping[str, KnownRun], store: str) -> 
         entry_count = lengths.get(change.run_id, None if run is None else run.entry_count)
         if change.header is not None:
             if not _has_parent(change.run_id, change.header.parent, commit.root, lengths, stored):
-                raise messages.parent_missing(change.run_id, change.header.parent, commit.root)
+                raise parent_missing_error(change.run_id, change.header.parent, commit.root)
             if entry_count is not None:
-                raise messages.branch_exists(change.run_id, store)
+                raise branch_exists_error(change.run_id, store)
         elif entry_count is None or (run is not None and run.root != commit.root):
-            raise messages.unknown_run(change.run_id)
+            raise unknown_run_error(change.run_id)
         elif entry_count != change.offset:
-            raise messages.wrong_offset(change.run_id, entry_count, change.offset)
+            raise wrong_offset_error(change.run_id, entry_count, change.offset)
         lengths[change.run_id] = change.offset + len(change.entries)
 
 
@@ -269,3 +268,115 @@ def _seconds_until_available(order: WindowOrder, used: UsedSlices) -> float:
         if _available(order, requests, tokens)[0]:
             return max(0.0, seconds_left)
     return 0.0
+
+
+# Errors
+
+
+def run_not_found_error(run_id: str, store: str) -> StoreError:
+    return StoreError(f"Run {run_id!r} is not in {store}. To list its runs, use `acorn runs --store {store}`.")
+
+
+def run_claimed_error(run_id: str, process: Process, heartbeat_age: float) -> RunClaimedError:
+    error = RunClaimedError(
+        f"Run {run_id} is driven by process {process.pid} on {process.host} (last heartbeat {heartbeat_age:.0f} s "
+        f"ago). Wait for the run, or stop that process."
+    )
+    error.process = process
+    return error
+
+
+def run_exists_error(run_id: str, store: str, status: Status, driver: StoreError | None) -> StoreError:
+    """A new run has an id that is in use."""
+    if driver is not None:
+        return driver
+    return StoreError(f"Run {run_id} is already in {store} (status `{status}`). Resume it, or use another id.")
+
+
+def no_workers_error(store: str) -> StoreError:
+    return StoreError(
+        f"{store} cannot deliver runs to workers. Workers need a PostgreSQL store, such as "
+        f"`store = 'postgresql://host/name'`. Call the agent here, or submit the run with `using(deliver=False)` and "
+        f"pass its id to `acorn.durable.perform`."
+    )
+
+
+def taken_over_error(run_id: str, new_process: Process | None, heartbeat_age: float, status: Status) -> StoreError:
+    """A process commits to a run that it no longer drives."""
+    if new_process is not None:
+        return StoreError(
+            f"Run {run_id} was taken over by process {new_process.pid} on {new_process.host}, because this process "
+            f"sent no heartbeat for {heartbeat_age:.0f} s. This process writes nothing more to the run."
+        )
+    return StoreError(
+        f"Run {run_id} is no longer driven by this process (its status is `{status}`). This process writes nothing "
+        f"more to the run."
+    )
+
+
+def claim_lost_error(run_id: str) -> StoreError:
+    """Another call in this process drives the run."""
+    return StoreError(
+        f"Run {run_id} was stopped here, and another call in this process resumed it. The stopped call writes nothing "
+        f"more to the run."
+    )
+
+
+def run_deleted_error(run_id: str, store: str) -> StoreError:
+    return StoreError(f"Run {run_id} is no longer in {store}. This process writes nothing more to the run.")
+
+
+def unknown_run_error(run_id: str) -> StoreError:
+    return StoreError(
+        f"Cannot store a change of run {run_id}: the run is not part of the tree. Its first change needs a header. "
+        f"Nothing was written."
+    )
+
+
+def wrong_offset_error(run_id: str, stored_entries: int, offset: int) -> StoreError:
+    """A change does not start where the stored journal ends."""
+    return StoreError(
+        f"Cannot store a change of run {run_id}: its journal has {stored_entries} entries, but the change starts "
+        f"after {offset}. Nothing was written."
+    )
+
+
+def parent_missing_error(run_id: str, parent: str | None, root: str) -> StoreError:
+    return StoreError(
+        f"Cannot create run {run_id}: its parent {parent!r} does not belong to run {root}. Nothing was written."
+    )
+
+
+def branch_exists_error(run_id: str, store: str) -> StoreError:
+    return StoreError(f"Cannot create branch {run_id}: it is already in {store}. Nothing was written.")
+
+
+def run_cancelled_error(run_id: str) -> RunCancelledError:
+    return RunCancelledError(f"Run {run_id} was cancelled. This process writes nothing more to the run.")
+
+
+def branch_id_error(run_id: str, root: str) -> StoreError:
+    return StoreError(f"Run {run_id} is a branch of run {root}. Use the id of that run.")
+
+
+def too_many_crashes_text(run_id: str) -> str:
+    return (
+        f"Run {run_id} failed: five processes died while they executed this step. Check the step before you resume "
+        f"the run."
+    )
+
+
+def already_finished_error(run_id: str, status: Status) -> StoreError:
+    return StoreError(f"Cannot cancel run {run_id}: it is already finished (status `{status}`).")
+
+
+def request_not_open_error(request_id: str, store: str) -> StoreError:
+    return StoreError(f"Request {request_id!r} is not open in {store}. Its run may have withdrawn it.")
+
+
+def already_answered_error(request_id: str, at: datetime) -> StoreError:
+    return StoreError(f"Request {request_id} was already answered at {at.astimezone(UTC):%Y-%m-%d %H:%M} UTC.")
+
+
+def answer_not_json_error(request_id: str, error: Exception) -> StoreError:
+    return StoreError(f"The answer to request {request_id} cannot be stored as JSON ({error}). Use only JSON data.")

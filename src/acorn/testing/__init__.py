@@ -1,4 +1,4 @@
-"""Models for tests: one that replays a script, and one that answers any agent."""
+"""Models for tests: `ScriptedModel` replays a script, and `AnyModel` answers any agent."""
 
 from acorn.testing.scripted import AnyModel, Failure, Reply, ScriptedModel, call, finish
 

@@ -1,10 +1,12 @@
-"""Write a run as a Python test: a `ScriptedModel` repeats the responses of the model.
+"""A generator of Python tests from recorded runs.
 
     print(as_python(agent.last))
 
-The run may come from an untrusted file. All of its text becomes string literals, and its names are used only if they
-are valid Python names. The test repeats the answers of people. If a script cannot repeat the run, for example because
-it was interrupted, the test is skipped with a reason.
+In the test, a `ScriptedModel` repeats the responses of the model, and the test repeats the answers of people. If a
+script cannot repeat the run, for example because the run was interrupted, the test is skipped with a reason.
+
+The run may be loaded from an untrusted file. So all text of the run becomes string literals, and names from the run are
+used only if they are valid Python names.
 """
 
 from __future__ import annotations
@@ -18,29 +20,36 @@ from acorn._inside import (
     SUMMARY_INTRODUCTION,
     RecordedError,
     snake_case,
-    text_of,
     to_json_data,
     to_saved_data,
 )
-from acorn.errors import AcornError, LimitError, ModelError
+from acorn.errors import AcornError, ModelError
 from acorn.journal import (
     CalledTool,
     Compacted,
-    InputReceived,
-    InputRequested,
-    MessagesAdded,
     ModelResponded,
     RunStarted,
     ToolStarted,
 )
 from acorn.record import Run
-from acorn.testing.literals import (
+from acorn.testing.replay_data import (
+    Turn,
+    branches_of,
+    first_messages,
+    human_answers,
+    input_requests,
+    input_text,
     is_exact,
     is_keyword_argument,
+    is_nested,
     literal,
-    read_approval,
-    read_arguments,
+    parse_arguments,
+    request_error,
+    request_time,
+    runs_in_tree,
+    skip_reason,
     split_class_path,
+    start_time,
 )
 from acorn.thread import dump_events
 from acorn.types import JsonObject, Paused, Unfinished, is_json_object
@@ -53,9 +62,6 @@ _OTHER_IMPORTS = {
     "RawCall": "from acorn.models.port import RawCall",
 }
 
-_Turn = Compacted | ModelResponded | ModelError
-"""A response of the model, a summary that it wrote, or the error that ended the run."""
-
 
 def as_python(
     run: Run,
@@ -64,36 +70,36 @@ def as_python(
     settings: Mapping[str, object] | None = None,
     redact: Callable[[str], str] = str,
 ) -> str:
-    """Return the text of a test file for a run.
+    """Return the source code of a test file that replays a run.
 
-    `module` is the class of the agent, such as `package.file:Class`. `settings` are the settings of the instance that
-    differ from its class, as JSON data. `redact` removes secrets from every text of the run.
+    `module` is the path of the agent class, such as `package.file:Class`. `settings` is JSON data with the settings of
+    the instance that differ from its class. `redact` is a function that removes secrets from a text of the run.
     """
     return _TestWriter(run, module, settings or {}, redact).text()
 
 
 @dataclass(eq=False)
 class _ScriptedClass:
-    """An agent class, and all of its runs."""
+    """An agent class in the test, with all runs of the class that the test replays."""
 
     name: str
     module: str
-    runs: list[tuple[Run, list[_Turn]]] = field(default_factory=list[tuple[Run, list[_Turn]]])
+    runs: list[tuple[Run, list[Turn]]] = field(default_factory=list[tuple[Run, list[Turn]]])
     variable: str = "model"
-    """The variable of its model in the test."""
+    """The name of the variable in the test that contains the scripted model of the class."""
 
     @property
     def has_concurrent_runs(self) -> bool:
         return any(
-            _start_time(one) < _start_time(other) + other.seconds
-            and _start_time(other) < _start_time(one) + one.seconds
-            and not _is_nested(one, other)
+            start_time(one) < start_time(other) + other.seconds
+            and start_time(other) < start_time(one) + one.seconds
+            and not is_nested(one, other)
             for (one, _), (other, _) in combinations(self.runs, 2)
         )
 
 
 class _TestWriter:
-    """Collects the parts of a test file."""
+    """A writer that generates one test file and collects the imports that the file needs."""
 
     def __init__(
         self, run: Run, module: str | None, settings: Mapping[str, object], redact: Callable[[str], str]
@@ -105,21 +111,21 @@ class _TestWriter:
             for name, value in settings.items()
             if name not in ("model", "store") and is_keyword_argument(name)
         }
-        self.answers = _human_answers(run)
-        self.needs_store = module is not None or bool(_input_requests(run))
-        """Whether the test needs a store. It never uses the store of the run."""
+        self.answers = human_answers(run)
+        self.needs_store = module is not None or bool(input_requests(run))
+        """Whether the test needs a store. The test uses a `MemoryStore`, never the store of the run."""
         self.knows_modules = True
         self.classes: dict[tuple[str, str], _ScriptedClass] = {}
-        """The agent classes by module and name. The class of the run itself is the first."""
+        """A dict that maps (module, class name) to the agent classes. The class of the run itself is the first item."""
         self.agent = self._add_run(run, module)
-        for branch in _branches(run):
+        for branch in branches_of(run):
             self._add_run(branch, None)
         for cls in self.classes.values():
             cls.variable = "model" if cls is self.agent else f"{snake_case(cls.name)}_model"
         self.testing_imports = {"ScriptedModel"}
         """The names to import from `acorn.testing`."""
         self.imports: set[str] = set()
-        """Other names to import."""
+        """The other names to import."""
 
     def _add_run(self, run: Run, module: str | None) -> _ScriptedClass:
         starts = [entry for entry in run.journal.entries if isinstance(entry, RunStarted)]
@@ -128,36 +134,36 @@ class _TestWriter:
             self.knows_modules = False
         source = source or _UNKNOWN_MODULE
         cls = self.classes.setdefault((source, name), _ScriptedClass(name, source))
-        turns: list[_Turn] = [
+        turns: list[Turn] = [
             entry
             for entry in run.journal.entries
             if isinstance(entry, Compacted) or (isinstance(entry, ModelResponded) and entry.attempts > 0)
         ]
-        if (error := _request_error(run)) is not None:
+        if (error := request_error(run)) is not None:
             turns.append(error)
         cls.runs.append((run, turns))
         return cls
 
     def text(self) -> str:
         body = [*self._models(), *self._call()]
-        skip_reason = _skip_reason(self.run)
+        reason = skip_reason(self.run)
         lines = [
             f'"""Replay a run of `{self.agent.name}`: the model repeats its responses, and the output must match.',
             "",
             *self._remarks(),
             '"""',
             "",
-            *self._import_lines(skip_reason is not None),
+            *self._import_lines(reason is not None),
             "",
             "",
         ]
-        if skip_reason is not None:
-            lines.append(f"@pytest.mark.skip(reason={skip_reason!r})")
+        if reason is not None:
+            lines.append(f"@pytest.mark.skip(reason={reason!r})")
         lines.append(f"def test_{snake_case(self.agent.name)}() -> None:")
         return "\n".join([*lines, *(f"{_INDENT}{line}" if line else "" for line in body)]) + "\n"
 
     def _remarks(self) -> list[str]:
-        entries = [entry for run in _tree(self.run) for entry in run.journal.entries]
+        entries = [entry for run in runs_in_tree(self.run) for entry in run.journal.entries]
         called = dict.fromkeys(entry.name for entry in entries if isinstance(entry, ToolStarted))
         tools = [f"`{name}`" for name in called if name.isidentifier()]
         remarks: list[str] = []
@@ -173,7 +179,7 @@ class _TestWriter:
         third_party = ["import pytest"] if is_skipped or "pytest" in self.imports else []
         if "to_jsonable_python" in self.imports:
             third_party.append("from pydantic_core import to_jsonable_python")
-        # Sorted by name, as a formatter would sort them.
+        # The lines are sorted as a formatter would sort them.
         first_party = {f"from acorn.testing import {', '.join(sorted(self.testing_imports, key=_import_order))}"}
         first_party |= {line for name, line in _OTHER_IMPORTS.items() if name in self.imports}
         if acorn_names := sorted(self.imports & (_ERROR_NAMES | {"Paused", "Usage", "runs"}), key=_import_order):
@@ -191,7 +197,7 @@ class _TestWriter:
             if cls.has_concurrent_runs:
                 yield from self._model_by_input(cls)
                 continue
-            turns = [(_request_time(run, turn), turn) for run, run_turns in cls.runs for turn in run_turns]
+            turns = [(request_time(run, turn), turn) for run, run_turns in cls.runs for turn in run_turns]
             turns.sort(key=lambda item: item[0])
             yield f"{cls.variable} = ScriptedModel("
             yield f"{_INDENT}["
@@ -200,14 +206,17 @@ class _TestWriter:
             yield ")"
 
     def _model_by_input(self, cls: _ScriptedClass) -> Iterator[str]:
-        """Write a function that identifies a run by its input, because the order of concurrent requests varies."""
+        """Yield the code of a model that selects the script by the input of the run.
+
+        The order of requests of concurrent runs varies, so one common script would not work.
+        """
         self.imports.add("ModelRequest")
         self.testing_imports.add("Reply")
         scripts = f"{cls.variable}_scripts"
         yield f"# Runs of `{cls.name}` were concurrent, so the input of a run selects its script."
         yield f"{scripts} = {{"
         for run, turns in cls.runs:
-            yield f"{_INDENT}{self._literal(_input_text(run))}: ["
+            yield f"{_INDENT}{self._literal(input_text(run))}: ["
             yield from self._replies(turns)
             yield f"{_INDENT}],"
         yield "}"
@@ -220,10 +229,10 @@ class _TestWriter:
         yield ""
         yield f"{cls.variable} = ScriptedModel({cls.variable}_reply)"
 
-    def _replies(self, turns: Sequence[_Turn]) -> Iterator[str]:
+    def _replies(self, turns: Sequence[Turn]) -> Iterator[str]:
         return (f"{_INDENT}{_INDENT}{self._reply(turn)}," for turn in turns)
 
-    def _reply(self, turn: _Turn) -> str:
+    def _reply(self, turn: Turn) -> str:
         if isinstance(turn, Compacted):
             self.testing_imports.add("Reply")
             return f"Reply({self._literal(turn.summary.removeprefix(SUMMARY_INTRODUCTION))}{self._usage(turn)})"
@@ -242,14 +251,17 @@ class _TestWriter:
         return " & ".join(replies)
 
     def _usage(self, turn: Compacted | ModelResponded) -> str:
-        """Write the usage only if the run was summarized: the usage decides when that happens."""
-        if not any(isinstance(entry, Compacted) for run in _tree(self.run) for entry in run.journal.entries):
+        """Return the code for the token usage of a reply, or an empty text if the run was not summarized.
+
+        The token usage determines when acorn summarizes a conversation.
+        """
+        if not any(isinstance(entry, Compacted) for run in runs_in_tree(self.run) for entry in run.journal.entries):
             return ""
         self.imports.add("Usage")
         return f", usage=Usage({turn.usage.input_tokens!r}, {turn.usage.output_tokens!r}, requests=1)"
 
     def _tool_call(self, call: CalledTool) -> str:
-        arguments = read_arguments(call.arguments)
+        arguments = parse_arguments(call.arguments)
         if arguments is None:
             self.testing_imports.add("Reply")
             self.imports.add("RawCall")
@@ -299,20 +311,20 @@ class _TestWriter:
             yield from self._assertions()
 
     def _options(self) -> Iterator[str]:
-        """Yield the arguments of `using`."""
+        """Yield the code of the arguments for `using`: the history or the forked thread."""
         fork = self.run.forked_from
         if fork is not None:
             yield "thread=events"
             yield f"before={int(fork.before)!r}"
             return
-        messages = list(_first_messages(self.run)[:-1])
+        messages = list(first_messages(self.run)[:-1])
         if messages and messages[0].get("role") in ("system", "developer"):
             del messages[0]
         if messages:
             yield f"history={self._literal(to_json_data(messages))}"
 
     def _events_before(self, step: int) -> list[JsonObject]:
-        """Return the events that a fork started with, without their times."""
+        """Return the events before a step of the run as JSON data, without their times."""
         events = [event for event in self.run.thread if event.branch is None and event.iteration < step]
         return [
             {name: value for name, value in event.items() if name not in ("timestamp", "seconds")}
@@ -320,7 +332,7 @@ class _TestWriter:
         ]
 
     def _error_name(self) -> str | None:
-        """Return the error class that the test expects."""
+        """Return the name of the error class that the test expects, or None if the run has no error."""
         error = self.run.error
         if error is None:
             return None
@@ -329,7 +341,7 @@ class _TestWriter:
         return next((cls.__name__ for cls in type(error).__mro__ if cls.__name__ in _ERROR_NAMES), "Exception")
 
     def _resume(self, agent: str) -> Iterator[str]:
-        """Write the code that repeats the answers of people, in the order of the requests."""
+        """Yield the code that resumes the run with the recorded answers of people, in the order of the requests."""
         self.imports |= {"Paused", "runs"}
         yield f"{_INDENT}answers = iter({self._literal(self.answers)})"
         yield f"{_INDENT}while isinstance(run.output, Paused):"
@@ -359,95 +371,13 @@ class _TestWriter:
 
 
 def _import_order(name: str) -> tuple[bool, str]:
-    return not name[0].isupper(), name  # Classes first.
+    return not name[0].isupper(), name  # Class names precede other names.
 
 
 def _error_names(cls: type[AcornError]) -> set[str]:
-    """Return the names of an error class of acorn and its subclasses."""
+    """Return the names of an error class and of its subclasses in acorn."""
     subclasses = [subclass for subclass in cls.__subclasses__() if subclass.__module__ == AcornError.__module__]
     return {cls.__name__}.union(*map(_error_names, subclasses))
 
 
 _ERROR_NAMES = _error_names(AcornError)
-
-
-def _skip_reason(run: Run) -> str | None:
-    """Return why a script alone cannot repeat the run."""
-    requests, answers = _input_requests(run), _received_answers(run)
-    has_open_requests = any(request_id not in answers for _, request_id, _ in requests)
-    if has_open_requests and (run.stop_reason != "paused" or answers):
-        return "some requests for human input were not answered"
-    if run.error is not None and requests:
-        return "the run failed after it requested human input; give the agent an `on_human` with the same answers"
-    if run.stop_reason is None:
-        return "the run had not ended when this test was written"
-    if run.stop_reason == "cancelled":
-        return "the run was interrupted, which a script cannot repeat"
-    if isinstance(run.error, LimitError):
-        return "the run reached a limit of tokens, cost or time, which a script does not reach"
-    return None
-
-
-# Human input
-
-
-def _input_requests(run: Run) -> list[tuple[float, str, str]]:
-    """Return the time, the id and the kind of each request for human input in a tree of runs, sorted by time."""
-    return sorted(
-        (_start_time(member) + entry.at, entry.request_id, entry.kind)
-        for member in _tree(run)
-        for entry in member.journal.entries
-        if isinstance(entry, InputRequested)
-    )
-
-
-def _received_answers(run: Run) -> dict[str, str]:
-    entries = (entry for member in _tree(run) for entry in member.journal.entries)
-    return {entry.request_id: entry.answer for entry in entries if isinstance(entry, InputReceived)}
-
-
-def _human_answers(run: Run) -> list[str | bool | JsonObject]:
-    """Return the answers of people in the order of the requests."""
-    texts = _received_answers(run)
-    answers = ((texts[request_id], kind) for _, request_id, kind in _input_requests(run) if request_id in texts)
-    return [read_approval(text) if kind == "approval" else text for text, kind in answers]
-
-
-# Reading a run
-
-
-def _tree(run: Run) -> list[Run]:
-    return [run, *_branches(run)]
-
-
-def _branches(run: Run) -> list[Run]:
-    return [member for branch in run.branches for member in _tree(branch)]
-
-
-def _is_nested(one: Run, other: Run) -> bool:
-    return any(member is other for member in _tree(one)) or any(member is one for member in _tree(other))
-
-
-def _start_time(run: Run) -> float:
-    return 0.0 if run.started is None else run.started.timestamp()
-
-
-def _request_time(run: Run, turn: _Turn) -> float:
-    return _start_time(run) + (run.seconds if isinstance(turn, ModelError) else turn.asked)
-
-
-def _request_error(run: Run) -> ModelError | None:
-    """Return the error of the provider that ended the run. A refusal is a response, not an error of the provider."""
-    if not isinstance(run.error, ModelError):
-        return None
-    responses = [entry for entry in run.journal.entries if isinstance(entry, ModelResponded)]
-    return None if responses and responses[-1].refusal is not None else run.error
-
-
-def _first_messages(run: Run) -> Sequence[JsonObject]:
-    return next((entry.messages for entry in run.journal.entries if isinstance(entry, MessagesAdded)), ())
-
-
-def _input_text(run: Run) -> str:
-    messages = _first_messages(run)
-    return text_of(messages[-1].get("content")) if messages else ""

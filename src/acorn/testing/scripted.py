@@ -1,4 +1,4 @@
-"""Models for tests: one that replays a script, and one that answers any agent.
+"""Models for tests: `ScriptedModel` replays a script, and `AnyModel` answers any agent.
 
     model = ScriptedModel([call("search", query="acorns"), finish(answer="They are nuts.")])
     agent = Researcher(model=model)
@@ -6,10 +6,9 @@
     with Researcher.override(model=AnyModel()):
         application()
 
-`ScriptedModel` stores the requests that it receives. It raises an error for a request that its script has no reply for.
-At the end of a `with` block, or in `done()`, it also raises an error for replies that were not used. With
-`by_turn=True` it counts the turns of the conversation instead of the requests, so that a run can be resumed in another
-process.
+`ScriptedModel` stores the requests that it receives. It raises an error if its script has no reply to a request. At the
+end of a `with` block, or in `done()`, it also raises an error for unused replies. With `by_turn=True`, it counts the
+model's turns in the conversation instead of the requests, so that a run can be resumed in another process.
 
 `AnyModel` needs no script, for tests in which the answers do not matter.
 """
@@ -27,15 +26,15 @@ from pydantic_core import to_json
 
 from acorn._inside import FINISH, RESULT, example_value, message_kind, text_of
 from acorn.errors import ModelError
-from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RawCall, is_retryable
-from acorn.models.request_body import SentMessages
+from acorn.models.port import CallDelta, Delta, ModelResponse, Price, RawCall, is_retryable
+from acorn.models.request import ModelRequest, SentMessages
 from acorn.thread import parse_thread_xml, to_messages
-from acorn.types import JsonObject, Usage
+from acorn.types import JsonObject, Message, Usage
 
 
 @dataclass
 class Reply:
-    """A response of the script: text, tool calls, or both."""
+    """A response in the script of a `ScriptedModel`: text, tool calls, or both."""
 
     content: str = ""
     calls: list[RawCall] = field(default_factory=list[RawCall])
@@ -61,7 +60,7 @@ class Reply:
 
 @dataclass
 class Failure:
-    """A request that fails."""
+    """An item in the script of a `ScriptedModel` that makes the request fail."""
 
     status: int | None = None
     """The HTTP status, or None for a broken connection."""
@@ -73,35 +72,38 @@ class Failure:
 
 
 Scripted = Reply | Failure | str | BaseException
-"""An item of a script. A string is a reply with text. An exception is raised."""
+"""An item of a script: a string is a reply with this text, and an exception is raised."""
 
 _UNSET = object()
 
 
 def call(name: str, /, _id: str | None = None, **arguments: Any) -> Reply:
-    """Return a response that calls a tool. The `_id` "" stands for a provider that sends no id."""
+    """Return a reply that calls a tool with these arguments.
+
+    `_id` is the id of the call. Pass an empty string to imitate a provider that sends no id.
+    """
     return Reply(calls=[RawCall(_id, name, to_json(arguments).decode())])
 
 
 def finish(output: Any = _UNSET, /, **fields: Any) -> Reply:
-    """Return a response that calls `__finish__`, with the output or with its fields."""
+    """Return a reply that calls `__finish__` with an output, or with the fields of an output."""
     if output is _UNSET:
         return call(FINISH, **fields)
     if fields:
         names = ", ".join(f"`{name}`" for name in fields)
-        raise TypeError(f"`finish` takes an output or its fields, not both. It got {output!r} and {names}.")
+        raise TypeError(f"`finish` accepts an output or its fields, not both. It received {output!r} and {names}.")
     if isinstance(output, BaseModel) and not isinstance(output, RootModel):
-        # Field names are always accepted, aliases are not. `round_trip` leaves out computed fields, which are rejected.
+        # acorn always accepts field names, not always aliases. It rejects computed fields, which `round_trip` omits.
         return Reply(calls=[RawCall(None, FINISH, output.model_dump_json(by_alias=False, round_trip=True))])
     return Reply(calls=[RawCall(None, FINISH, to_json({RESULT: output}).decode())])
 
 
 class ScriptedModel:
-    """A model for tests that replays one reply or a list of replies, or calls a function for each request.
+    """A model for tests that replays one reply or a list of replies, or that calls a function for each request.
 
-    With `by_turn=True`, the number of the model's turns after the last input selects the reply, not the number of
-    requests. A resumed run or a repeated request then gets the next reply of the list. A branch that continues its
-    parent's conversation needs another model in this mode.
+    By default, the number of requests selects the reply from the list. With `by_turn=True`, the number of the model's
+    turns after the last input selects the reply, so that a resumed run or a repeated request receives the correct
+    reply. A branch that continues its parent's conversation needs a separate model in this mode.
     """
 
     def __init__(
@@ -116,14 +118,14 @@ class ScriptedModel:
     ) -> None:
         self.name = name
         self.requests: list[ModelRequest] = []
-        """All requests, in the order of arrival."""
+        """The list of all requests, in the order of arrival."""
         self._price = price
         self._can_force = forces
         self._by_turn = by_turn
         self._last_turn = -1
-        """The highest index of a reply that was used."""
+        """The highest index of a used reply, or -1."""
         self._chunk_size = chunk_size
-        """The number of characters in a piece of a stream."""
+        """The number of characters in each chunk of a stream."""
         self._reply_function: Callable[[ModelRequest], Scripted] | None = None
         self._script: list[Scripted] = []
         if isinstance(replies, Reply | Failure | str | BaseException):
@@ -134,7 +136,7 @@ class ScriptedModel:
             self._script = list(replies)
         self._lock = threading.Lock()
         self._counted: tuple[SentMessages | None, int, int] = (None, 0, 0)
-        """The last conversation, the number of its messages that were counted, and their characters."""
+        """The last conversation, the number of its messages that were counted, and the characters of these messages."""
 
     def __getstate__(self) -> JsonObject:
         return {name: value for name, value in vars(self).items() if name not in ("_lock", "_counted")}
@@ -157,7 +159,7 @@ class ScriptedModel:
         if self._reply_function is not None:
             return
         used = self._last_turn + 1 if self._by_turn else len(self.requests)
-        if used > len(self._script):  # The request raised this, too, but a tool or a hook may have caught it.
+        if used > len(self._script):  # The request raised this error too, but a tool or a hook may have caught it.
             raise AssertionError(self._describe_missing_reply(used - 1))
         if used < len(self._script):
             unused = len(self._script) - used
@@ -167,7 +169,7 @@ class ScriptedModel:
             )
 
     def takes_tool(self, tool: Mapping[str, Any]) -> bool:
-        """Return True: a script accepts every tool."""
+        """Return True, because a script accepts every tool."""
         return True
 
     def can_force_tool(self, request: ModelRequest) -> bool:
@@ -202,7 +204,7 @@ class ScriptedModel:
             yield delta
 
     def _next_reply(self, request: ModelRequest) -> tuple[Scripted, int]:
-        """Return the reply to a request, and its index."""
+        """Return the reply to a request, and the index of the reply."""
         with self._lock:
             self.requests.append(request)
             index = _count_turns(request.messages) if self._by_turn else len(self.requests) - 1
@@ -266,15 +268,15 @@ class ScriptedModel:
         )
 
     def _count_characters(self, request: ModelRequest) -> int:
-        """Count the characters of a request. Those of the request before it are not counted again."""
-        part = request.sent
-        if part is None or part.has_extra_messages:
+        """Return the number of characters in a request, without counting earlier messages of a conversation again."""
+        sent = request.sent
+        if sent is None or sent.has_extra_messages:
             return _text_length(request.messages)
         conversation, count, length = self._counted
-        if conversation is not part.sent or count > part.count:
+        if conversation is not sent.sent or count > sent.count:
             count = length = 0
-        length += _text_length(part.sent.messages[count : part.count])
-        self._counted = part.sent, part.count, length
+        length += _text_length(sent.sent.messages[count : sent.count])
+        self._counted = sent.sent, sent.count, length
         return length
 
     def _stream_reply(self, reply: Scripted, request: ModelRequest, index: int) -> Iterator[Delta]:
@@ -284,19 +286,19 @@ class ScriptedModel:
 
 
 async def _sleep(seconds: float) -> None:
-    import asyncio  # Only an async run needs it.
+    import asyncio  # Only an async run needs this import.
 
     await asyncio.sleep(seconds)
 
 
 def _delay_of(reply: Scripted, request: ModelRequest) -> float:
-    """Return the seconds to wait, at most until the timeout of the request."""
+    """Return the delay of a reply in seconds, limited by the timeout of the request."""
     delay = reply.delay if isinstance(reply, Reply | Failure) else 0.0
     return delay if request.timeout is None else min(delay, request.timeout)
 
 
 def split_response(response: ModelResponse, size: int, *, is_complete: bool = True) -> Iterator[Delta]:
-    """Split a response in the way of the providers: reasoning, text, tool calls, stop reason, usage."""
+    """Yield the deltas of a response in the order of a provider: reasoning, text, tool calls, stop reason, usage."""
 
     def split(text: str) -> Iterator[str]:
         return (text[start : start + size] for start in range(0, len(text), size))
@@ -317,38 +319,41 @@ def split_response(response: ModelResponse, size: int, *, is_complete: bool = Tr
 # Reading the messages of a request
 
 
-def _text(message: JsonObject) -> str:
+def _text(message: Message) -> str:
     content = message.get("content")
     return content if isinstance(content, str) else text_of(content)
 
 
-def _text_length(messages: Sequence[JsonObject]) -> int:
+def _text_length(messages: Sequence[Message]) -> int:
     return sum([len(_text(message)) for message in messages])
 
 
-def _conversation(messages: list[JsonObject]) -> list[JsonObject]:
-    """Return the messages of the conversation. A request may contain them as one message with a thread in XML."""
+def _conversation(messages: list[Message]) -> list[Message]:
+    """Return the messages of the conversation in a request.
+
+    A request may contain the whole conversation as one message with an XML thread.
+    """
     text = _text(messages[-1]) if messages else ""
     return list(to_messages(parse_thread_xml(text))) if text.startswith("<thread>") else messages
 
 
-def _count_turns(messages: list[JsonObject]) -> int:
-    """Count the model's turns after the last input, or all of them if no message looks like an input."""
+def _count_turns(messages: list[Message]) -> int:
+    """Return the number of the model's turns after the last input, or of all turns if there is no input."""
     conversation = _conversation(messages)
     inputs = [index for index, message in enumerate(conversation) if _is_input(message)]
     return sum(message["role"] == "assistant" for message in conversation[inputs[-1] if inputs else 0 :])
 
 
-def _is_input(message: JsonObject) -> bool:
+def _is_input(message: Message) -> bool:
     return message["role"] == "user" and _text(message).startswith(("<input>", "<input ", "<input/"))
 
 
 class AnyModel(ScriptedModel):
-    """A model that calls every tool once and then finishes, with example values that fit the schemas.
+    """A model for tests that calls every tool once and then finishes, with example values that fit the schemas.
 
-    Its first response calls all tools and branches that the conversation has no calls of yet. A branch that continues
-    its parent's conversation therefore does not repeat the parent's calls. Every run gives the same result. An agent
-    that has tools but no `max_steps` ends `Unfinished`, as with any model that calls a tool.
+    The first response calls all tools and branches that were not called earlier in the conversation. A branch that
+    continues its parent's conversation therefore does not repeat the parent's calls. Every run returns the same result.
+    An agent that has tools but no `max_steps` returns `Unfinished`, as with any model that calls a tool.
     """
 
     def __init__(self, *, name: str = "any", chunk_size: int = 8) -> None:
@@ -370,8 +375,8 @@ def _example_reply(request: ModelRequest) -> Reply:
     return Reply(calls=calls)
 
 
-def _called_tools(messages: list[JsonObject]) -> set[str]:
-    """Return the tools that were called after the last accepted output. Earlier calls belong to another run."""
+def _called_tools(messages: list[Message]) -> set[str]:
+    """Return the names of the tools that were called after the last accepted output of an earlier run."""
     called: set[str] = set()
     finish_ids: set[str] = set()
     for message in messages:

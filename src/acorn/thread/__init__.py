@@ -1,4 +1,4 @@
-"""Every run as a thread of events: to keep, to show, to send, and to write as one XML document.
+"""The thread of a run: a list of events that you can save as JSON, convert to messages, or write as XML.
 
 from acorn.thread import serialize_thread_to_xml
 

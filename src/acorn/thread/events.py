@@ -1,7 +1,7 @@
-"""The events of a thread, one class for each kind.
+"""The events of a thread, with one class for each kind of event.
 
-Attributes have Python names. JSON may use them or the camel case of the original format (`toolCallId`). Unknown fields
-are kept.
+Attributes have Python names. In JSON, fields may have Python names or camel case names (`toolCallId`). Events preserve
+unknown fields.
 """
 
 from __future__ import annotations
@@ -22,30 +22,31 @@ _SCALARS = {str, int, bool, type(None)}
 
 
 class Event(BaseModel):
-    """The fields of all events."""
+    """The base class of all events, with the fields that every event has."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="allow", defer_build=True)
 
     iteration: int = 0
-    """The step of the event, counted from 1. Events before the first step have 0."""
+    """The number of the step, counted from 1. Events before the first step have the number 0."""
     timestamp: int | float | None = None
     """The time in milliseconds since 1970."""
     branch: str | None = None
-    """The path of its branch, `outer/inner`. None in the run itself."""
+    """The path of the branch in which the event happened, such as `outer/inner`, or None for the run itself."""
     run_id: str | None = None
-    """The id of the run of that branch, because a branch may be called twice."""
+    """The id of the branch's run. The path is not enough, because the model may call a branch twice."""
 
 
 class ConversationEvent(Event):
-    """An event that is a message of a conversation, or a part of one.
+    """An event that represents a message of a conversation, or a part of a message.
 
-    The two attributes are set on the first event of a message that has more or fewer keys than its events describe.
+    `rest` and `left_out` are set only on the first event of a message, and only if the keys of the message differ from
+    the keys that its events describe.
     """
 
     rest: JsonObject | None = None
-    """Further keys of the message, such as signed thinking blocks."""
+    """The additional keys of the message and their values, such as signed thinking blocks."""
     left_out: list[str] | None = None
-    """Keys that the message does not have."""
+    """The keys that the events describe, but the message does not have."""
 
 
 class MessageEvent(ConversationEvent):
@@ -64,7 +65,7 @@ class ToolCallEvent(ConversationEvent):
     tool_call_id: str
     args: JsonObject = Field(default_factory=JsonObject)
     raw_arguments: str | None = None
-    """The text of the arguments, if it is not the compact JSON of `args`."""
+    """The arguments as the model wrote them, if this text differs from the compact JSON of `args`."""
 
 
 class ToolResultEvent(ConversationEvent):
@@ -74,22 +75,22 @@ class ToolResultEvent(ConversationEvent):
     tool_call_id: str
     result: Any = None
     tool_name: str | None = None
-    """The name of the tool, if its call is not among the events."""
+    """The name of the tool, if the thread does not contain the tool call."""
     seconds: float | None = None
-    """The duration of the call."""
+    """The duration of the call in seconds."""
 
 
 class ErrorEvent(ConversationEvent):
-    """An error of a tool, of an answer that did not validate, or of the run."""
+    """An error of a tool call, of an invalid output, or of the whole run."""
 
     type: Literal["error"] = "error"
     error: str
     recoverable: bool = False
-    """Whether the run continued."""
+    """Whether the run continued after the error."""
     tool_call_id: str | None = None
-    """The id of the failed call, if the error belongs to one."""
+    """The id of the failed tool call, or None if the error did not happen in a tool call."""
     seconds: float | None = None
-    """The duration until the error."""
+    """The seconds from the start of the call to the error."""
 
 
 class HumanInputRequestedEvent(Event):
@@ -98,12 +99,12 @@ class HumanInputRequestedEvent(Event):
     type: Literal["human_input_requested"] = "human_input_requested"
     question: str
     tool_call_id: str | None = None
-    """The id of the call that waits for the answer, if any. The conversation then has the result of the call."""
+    """The id of the tool call that waits for the answer, or None. The conversation then contains the call's result."""
     request_id: str | None = None
 
 
 class HumanInputReceivedEvent(Event):
-    """The answer of a person."""
+    """A person's answer to a request for human input."""
 
     type: Literal["human_input_received"] = "human_input_received"
     response: str
@@ -112,14 +113,14 @@ class HumanInputReceivedEvent(Event):
 
 
 class CompletionEvent(Event):
-    """The result of the run."""
+    """The output of the run."""
 
     type: Literal["completion"] = "completion"
     result: Any = None
 
 
 class SummaryEvent(Event):
-    """A summary of earlier iterations."""
+    """A summary that replaces earlier iterations in the conversation."""
 
     type: Literal["summary"] = "summary"
     summary: str
@@ -137,11 +138,11 @@ AgentEvent = Annotated[
     | SummaryEvent,
     Field(discriminator="type"),
 ]
-"""Any event. The field `type` distinguishes them."""
+"""Any event of a thread. The field `type` identifies the class."""
 
 
 class ThreadEvents(list[AgentEvent]):
-    """A list of the events of a run, with the id and the input of the run."""
+    """A list of events, with the id and the input of the run."""
 
     run_id: str | None = None
     input: Any = None
@@ -153,9 +154,10 @@ def _adapter() -> TypeAdapter[list[AgentEvent]]:
 
 
 def parse_events(source: str | bytes | Iterable[object]) -> list[AgentEvent]:
-    """Read events from JSON text, or from a list of dicts or events, in snake case or camel case.
+    """Return events from JSON text, or from a list of dicts or events.
 
-    Invalid events raise `pydantic.ValidationError` with the place of the error.
+    The field names may be in snake case or camel case. An invalid event raises `pydantic.ValidationError`, which
+    reports the position of the error.
     """
     if isinstance(source, str | bytes | bytearray):
         try:
@@ -167,36 +169,39 @@ def parse_events(source: str | bytes | Iterable[object]) -> list[AgentEvent]:
 
 
 def as_events(source: Iterable[Any]) -> list[AgentEvent]:
-    """Return a list of events; dicts among them are parsed."""
+    """Return a list of events, and convert dicts in the source to events."""
     listed = list(source)
     return parse_events(listed) if any(type(event) is dict for event in listed) else listed
 
 
 def dump_events(events: Iterable[AgentEvent], *, camel: bool = True) -> list[JsonObject]:
-    """Return the events as JSON data, the lossless form. `camel=False` uses Python names."""
+    """Return the events as a list of dicts of JSON data, without any loss.
+
+    The field names are in camel case, or are the Python names with `camel=False`.
+    """
     return [_dump(event, camel) for event in events]
 
 
 def _dump(event: AgentEvent, camel: bool) -> JsonObject:
-    # Fields that are not set are omitted. A `result` of null has the same meaning as none.
+    # The data omits fields without a value. A missing `result` has the same meaning as null.
     data: JsonObject = {"type": event.type}
     for name, camel_name in _names(type(event)).items():
         value = getattr(event, name)
         if value is not None:
             data[camel_name if camel else name] = to_finite_json(value)
     for name, value in (event.model_extra or {}).items():
-        data.setdefault(name, to_finite_json(value))  # It may repeat a field in the other spelling.
+        data.setdefault(name, to_finite_json(value))  # An unknown field may repeat a known field in the other spelling.
     return data
 
 
 @cache
 def _names(kind: type[Event]) -> dict[str, str]:
-    """Return the fields of an event with their camel case names."""
+    """Return a dict that maps the field names of an event class to camel case names."""
     return {name: to_camel(name) for name in kind.model_fields}
 
 
 def to_finite_json(value: object) -> Any:
-    """Convert a value to JSON data; NaN and infinity become null."""
+    """Return a value as JSON data, with null in place of NaN and infinity."""
     return value if type(value) in _SCALARS else _without_nan(to_json_data(value))
 
 

@@ -1,4 +1,4 @@
-"""Conversion of the journal of a run to the events of its thread."""
+"""Conversion of a run's journal entries to thread events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from acorn.journal import (
     HistoryEdited,
     InputReceived,
     InputRequested,
-    Message,
     MessagesAdded,
     ModelRequested,
     ModelResponded,
@@ -44,10 +43,11 @@ from acorn.thread.events import (
     ToolResultEvent,
 )
 from acorn.thread.messages import MessagePart, attach_remainder, events_of, outcome_event
+from acorn.types import Message
 
 
 def events_of_journal(run: Any) -> ThreadEvents:
-    """Return the events of a run, with the events of each branch at the position where it started."""
+    """Return the thread of a run, with the events of each branch at the position where the branch started."""
     thread = ThreadEvents(_JournalReader(run, is_root=True).events)
     thread.run_id, thread.input = run.id, run.input
     return thread
@@ -60,12 +60,12 @@ class _JournalReader:
         self._started = None if run.started is None else run.started.timestamp()
         self.events: list[AgentEvent] = []
         self._is_open = False
-        """Whether calls wait for results. The results precede messages that the user added in the meantime."""
+        """Whether calls wait for results. The results precede the messages that the user adds in the meantime."""
         self._waiting: list[AgentEvent] = []
         entries = tuple(run.journal.entries)  # The run may be in progress.
-        for at, entry in enumerate(entries):
-            # An interruption or pause that the run continued after is not an event.
-            if not isinstance(entry, RunInterrupted | RunPaused) or at == len(entries) - 1:
+        for index, entry in enumerate(entries):
+            # If the run continued after an interruption or a pause, the entry is not an event.
+            if not isinstance(entry, RunInterrupted | RunPaused) or index == len(entries) - 1:
                 self._add(entry)
         self.events += self._waiting
 
@@ -83,12 +83,12 @@ class _JournalReader:
                     self._append(entry, _turn_events(entry))
                     self._is_open = bool(entry.calls)
             case ToolResultsAdded():
-                self._close(entry, entry.results)
+                self._append_results(entry, entry.results)
                 if entry.context is not None:
                     self._append(entry, events_of({"role": "user", "content": entry.context}, step))
-                self._release()
+                self._append_waiting()
             case HistoryEdited():
-                added = _prior_events([entry.messages[at] for at in entry.added], step)
+                added = _prior_events([entry.messages[index] for index in entry.added], step)
                 self._append(entry, added, waits=self._is_open)
             case BranchStarted():
                 children = [child for child in list(self._run.branches) if child.id == entry.child_id]
@@ -103,29 +103,29 @@ class _JournalReader:
             case RunFinished():
                 self._append(entry, [_end_event(entry)])
             case RunFailed() | RunInterrupted():
-                self._close(entry, entry.results)
-                self._release()
+                self._append_results(entry, entry.results)
+                self._append_waiting()
                 self._append(entry, [ErrorEvent(iteration=step, error=entry.error)])
             case RunPaused():
-                self._close(entry, entry.results)
-                self._release()
+                self._append_results(entry, entry.results)
+                self._append_waiting()
             case InputRequested():
-                asked = HumanInputRequestedEvent(iteration=step, question=entry.question)
-                asked.tool_call_id, asked.request_id = entry.call_id, entry.request_id
-                self._append(entry, [asked])
+                request = HumanInputRequestedEvent(iteration=step, question=entry.question)
+                request.tool_call_id, request.request_id = entry.call_id, entry.request_id
+                self._append(entry, [request])
             case InputReceived():
-                answered = HumanInputReceivedEvent(iteration=step, response=entry.answer)
-                answered.tool_call_id, answered.request_id = entry.call_id, entry.request_id
-                self._append(entry, [answered])
+                answer = HumanInputReceivedEvent(iteration=step, response=entry.answer)
+                answer.tool_call_id, answer.request_id = entry.call_id, entry.request_id
+                self._append(entry, [answer])
             case RunStarted() | ModelRequested() | ToolStarted() | ToolFinished() | BranchFinished():
                 pass
             case _:
                 assert_never(entry)
 
-    def _close(self, entry: Entry, results: tuple[ResultMessage, ...]) -> None:
-        self._append(entry, [_result(result, entry.step) for result in results])
+    def _append_results(self, entry: Entry, results: tuple[ResultMessage, ...]) -> None:
+        self._append(entry, [_result_event(result, entry.step) for result in results])
 
-    def _release(self) -> None:
+    def _append_waiting(self) -> None:
         self.events += self._waiting
         self._waiting, self._is_open = [], False
 
@@ -133,7 +133,7 @@ class _JournalReader:
         run = self._run
         for event in events:
             if isinstance(event, ConversationEvent) and event.rest:
-                event.rest = copy_json(event.rest)  # Changes of an event must not change the journal.
+                event.rest = copy_json(event.rest)  # A change to an event must not change the journal.
             if self._started is not None:
                 event.timestamp = int((self._started + entry.at) * 1000)
             if run.branch is not None:
@@ -142,12 +142,12 @@ class _JournalReader:
 
 
 def _prior_events(messages: Iterable[Message], iteration: int) -> list[AgentEvent]:
-    """Return the events of messages from before the run, all of one iteration."""
+    """Return the events of messages from before the run, all with the same iteration."""
     events: list[AgentEvent] = []
     for message in messages:
         added = events_of(message, iteration)
         if isinstance(added[0], ToolCallEvent) and added[0].rest is None:
-            added[0].rest = {}  # It is a separate turn, even if it follows another one.
+            added[0].rest = {}  # An empty `rest` makes this message a separate turn, even after another turn.
         events += added
     return events
 
@@ -166,8 +166,8 @@ def _turn_events(entry: ModelResponded) -> list[MessagePart]:
     return events_of(message | entry.extra, entry.step)
 
 
-def _result(result: ResultMessage, iteration: int) -> ToolResultEvent | ErrorEvent:
-    call_id = str(result.call_id or "")  # A hook may have replaced it by any value.
+def _result_event(result: ResultMessage, iteration: int) -> ToolResultEvent | ErrorEvent:
+    call_id = str(result.call_id or "")  # A hook may have replaced the id with any value.
     message = {"role": "tool", "tool_call_id": result.call_id, "content": result.content}
     text = text_of(result.content)
     event: ToolResultEvent | ErrorEvent
@@ -193,7 +193,7 @@ def _end_event(entry: RunFinished) -> CompletionEvent | ErrorEvent:
 
 
 def read_json(text: str) -> Any:
-    """Parse JSON, or return the text if it has too many levels for the parser."""
+    """Return the data of a JSON text, or the text itself if the parser cannot read it."""
     try:
         return from_json(text)
     except ValueError:

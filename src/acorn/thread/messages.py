@@ -1,13 +1,13 @@
-"""Conversion between a thread and a conversation: OpenAI messages to events, and back to the same messages.
+"""Conversion of OpenAI messages to thread events, and of the events back to the same messages.
 
-An assistant message becomes one event for its text, if it has any, and one for each call. The other keys of a message
-are stored on its first event, so that nothing is lost.
+An assistant message becomes one event for its text and one event for each tool call. The first event of a message
+stores the other keys of the message, so that nothing is lost.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
 from pydantic_core import from_json
 from typing_extensions import TypeIs
@@ -29,14 +29,13 @@ from acorn.thread.events import (
     as_events,
     to_finite_json,
 )
-from acorn.types import TOOL_ERROR, JsonObject, is_json_object, is_list_or_tuple, is_mapping
+from acorn.types import TOOL_ERROR, JsonObject, Message, MessageCall, is_json_object, is_list_or_tuple, is_mapping
 
-Message = JsonObject
 MessagePart = MessageEvent | ToolCallEvent | ToolResultEvent | ErrorEvent
 
 
 def from_messages(messages: Iterable[Mapping[str, Any]]) -> list[AgentEvent]:
-    """Convert a conversation to events; each turn of the model starts an iteration.
+    """Convert a list of messages to events, with a new iteration for each turn of the model.
 
     A message with an unknown role raises `pydantic.ValidationError`. A value that is not a message raises `InputError`.
     """
@@ -44,7 +43,7 @@ def from_messages(messages: Iterable[Mapping[str, Any]]) -> list[AgentEvent]:
     iteration = 0
     source: object = messages
     if not _is_iterable(source) or isinstance(source, str) or is_mapping(source):
-        raise InputError(f"`from_messages` takes a list of messages, got {excerpt(messages)}.")
+        raise InputError(f"`from_messages` needs a list of messages, got {excerpt(messages)}.")
     for index, message in enumerate(source):
         if not is_mapping(message):
             raise InputError(f"`messages[{index}]` must be a dict with a `role`, got {excerpt(message)}.")
@@ -58,7 +57,7 @@ def _is_iterable(value: object) -> TypeIs[Iterable[object]]:
 
 
 def events_of(message: Mapping[str, Any], iteration: int) -> list[MessagePart]:
-    """Return the events of a message."""
+    """Return the events that represent one message."""
     role, text = message.get("role"), text_of(message.get("content"))
     events: list[MessagePart]
     if role == "tool":
@@ -76,7 +75,7 @@ def events_of(message: Mapping[str, Any], iteration: int) -> list[MessagePart]:
 
 
 def outcome_event(call_id: str, text: str, iteration: int) -> ToolResultEvent | ErrorEvent:
-    """Return the result or error event of a call, given the text that the model reads."""
+    """Return the result event or the error event of a call, depending on the start of the result text."""
     if text.startswith(TOOL_ERROR):
         error = text.removeprefix(TOOL_ERROR)
     elif text.startswith(VALIDATION_ERROR_START):
@@ -87,8 +86,8 @@ def outcome_event(call_id: str, text: str, iteration: int) -> ToolResultEvent | 
 
 
 def attach_remainder(events: Sequence[MessagePart], message: Mapping[str, Any]) -> None:
-    """Store on the first event of a message the keys that the events do not describe."""
-    described = _message(events)
+    """Store the keys of a message that its events do not describe on the first event."""
+    described: Mapping[str, Any] = _message(events)
     if described == message:
         return
     events[0].rest = {key: value for key, value in message.items() if key not in described or described[key] != value}
@@ -96,20 +95,23 @@ def attach_remainder(events: Sequence[MessagePart], message: Mapping[str, Any]) 
 
 
 def read_call(call: object, iteration: int) -> ToolCallEvent:
-    """Return the event of a call in any form; an invalid call is kept in the remainder of the message."""
+    """Return the event of a tool call in a message, with empty fields where the call is invalid.
+
+    `attach_remainder` preserves an invalid call.
+    """
     source: Mapping[str, Any] = call if is_mapping(call) else {}
     function = source.get("function")
-    holder = function if is_mapping(function) else source
-    arguments = holder.get("arguments")
+    fields = function if is_mapping(function) else source
+    arguments = fields.get("arguments")
     text = arguments if isinstance(arguments, str) else to_json_text(arguments or {})
-    return make_call_event(str(source.get("id") or ""), str(holder.get("name") or ""), text, iteration)
+    return make_call_event(str(source.get("id") or ""), str(fields.get("name") or ""), text, iteration)
 
 
 def make_call_event(call_id: str, name: str, arguments: str, iteration: int) -> ToolCallEvent:
-    """Return the event of a call with its arguments as text."""
+    """Return the event of a tool call whose arguments are JSON text."""
     try:
         parsed = from_json(arguments, allow_inf_nan=False)
-    except (ValueError, TypeError):  # Not JSON, or JSON with a lone surrogate.
+    except (ValueError, TypeError):  # The text is not JSON, or it contains a lone surrogate.
         parsed = None
     args: JsonObject = parsed if is_json_object(parsed) else {}
     if to_json_text(args) == arguments:
@@ -123,11 +125,11 @@ def make_call_event(call_id: str, name: str, arguments: str, iteration: int) -> 
     )
 
 
-# From events to messages.
+# Conversion of events to messages
 
 
 def to_messages(events: Iterable[AgentEvent]) -> list[Message]:
-    """Return the conversation of a run without its branches; a summary replaces the iterations that it covers."""
+    """Return the messages of a run without its branches, with summaries in place of the summarized iterations."""
     all_events = as_events(events)
     outer = min(all_events, key=_depth, default=None)
     messages: list[Message] = []
@@ -152,18 +154,21 @@ def to_messages(events: Iterable[AgentEvent]) -> list[Message]:
 
 
 def apply_summary(event: SummaryEvent, messages: list[Message], iterations: list[int]) -> None:
-    """Replace, in place, the summarized messages by a summary at the position of the last one."""
-    inputs = [at for at, message in enumerate(messages) if message["role"] == "user" and iterations[at] == 0]
+    """Replace the summarized messages with the summary, in place.
+
+    The summary is inserted at the position of the last summarized message.
+    """
+    inputs = [index for index, message in enumerate(messages) if message["role"] == "user" and iterations[index] == 0]
     summarized = [
-        at
-        for at, message in enumerate(messages)
-        if iterations[at] in event.summarized_iterations and message["role"] != "system" and at not in inputs[-1:]
+        index
+        for index, message in enumerate(messages)
+        if iterations[index] in event.summarized_iterations and message["role"] != "system" and index not in inputs[-1:]
     ]
     where = summarized[-1] + 1 if summarized else len(messages)
     messages.insert(where, {"role": "user", "content": event.summary})
     iterations.insert(where, event.iteration)
-    for at in reversed(summarized):
-        del messages[at], iterations[at]
+    for index in reversed(summarized):
+        del messages[index], iterations[index]
 
 
 def _depth(event: AgentEvent) -> int:
@@ -171,12 +176,15 @@ def _depth(event: AgentEvent) -> int:
 
 
 def is_same_turn(last: MessagePart, event: ToolCallEvent) -> bool:
-    """Return whether a call belongs to the same turn; a call with a remainder starts a new one."""
+    """Return whether a call belongs to the same turn as the event before it.
+
+    A call that stores other keys of its message starts a new turn.
+    """
     return event.iteration == last.iteration and event.rest is None
 
 
 def messages_of(event: AgentEvent) -> list[Message]:
-    """Return the messages of an event that is not part of an assistant turn."""
+    """Return the list of messages for an event that is not part of an assistant turn."""
     match event:
         case MessageEvent() | ToolResultEvent():
             return [join_events([event])]
@@ -195,12 +203,12 @@ def messages_of(event: AgentEvent) -> list[Message]:
 
 
 def join_events(events: Sequence[MessagePart]) -> Message:
-    """Return the message of these events, with the remainder on its first event."""
-    message = _message(events)
+    """Return the message that the events represent, with the keys that the first event stores."""
     first = events[0]
+    message: JsonObject = {**_message(events), **(first.rest or {})}
     for key in first.left_out or ():
         message.pop(key, None)
-    return message | first.rest if first.rest else message
+    return cast(Message, message)
 
 
 def _message(events: Sequence[MessagePart]) -> Message:
@@ -210,7 +218,7 @@ def _message(events: Sequence[MessagePart]) -> Message:
         return {"role": "tool", "tool_call_id": first.tool_call_id, "content": text}
     if isinstance(first, ErrorEvent):
         text = first.error if first.error.startswith(VALIDATION_ERROR_START) else TOOL_ERROR + first.error
-        return {"role": "tool", "tool_call_id": first.tool_call_id, "content": text}
+        return {"role": "tool", "tool_call_id": cast(str, first.tool_call_id), "content": text}
     message: Message = {"role": "assistant", "content": ""}
     if isinstance(first, MessageEvent):
         message = {"role": first.role, "content": first.content}
@@ -220,7 +228,7 @@ def _message(events: Sequence[MessagePart]) -> Message:
     return message
 
 
-def _function(call: ToolCallEvent) -> JsonObject:
+def _function(call: ToolCallEvent) -> MessageCall:
     arguments = to_json_text(call.args) if call.raw_arguments is None else call.raw_arguments
     return {
         "id": call.tool_call_id,

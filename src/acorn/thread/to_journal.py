@@ -1,10 +1,11 @@
-"""Conversion of the events of a thread to the entries of a journal, for forks and for views.
+"""Conversion of thread events to journal entries, for forks and for views.
 
-`fork_entries` writes the part of another run that a fork continues from. It is the reverse of `from_journal.py`. The
-visible fields of an event take precedence: the stored remainder of a message is dropped if it disagrees with them,
-because then the user edited the event.
+`fork_entries` returns the entries of the steps that a fork shares with the original run. It is the reverse of
+`from_journal.py`. If the stored keys of a message disagree with the visible fields of its event, the user has edited
+the event. The visible fields then take precedence.
 
-`thread_entries` describes any thread as entries, as far as possible: a thread has no requests and no start of calls.
+`thread_entries` converts any thread to entries for a view. A thread does not contain requests or the start of calls, so
+these entries are missing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ from acorn.journal import (
     Form,
     InputReceived,
     InputRequested,
-    Message,
     MessagesAdded,
     ModelResponded,
     ResultMessage,
@@ -58,14 +58,17 @@ from acorn.thread.messages import (
     read_call,
     to_messages,
 )
-from acorn.types import TOOL_ERROR, JsonObject, Usage, is_json_object, is_list_or_tuple
+from acorn.types import TOOL_ERROR, JsonObject, Message, Usage, is_json_object, is_list_or_tuple
 
 _ASK_HUMAN = "ask_human"
 _TURN_KEYS = ("role", "content", "tool_calls")
 
 
 def fork_entries(events: Sequence[AgentEvent], run_id: str, at: float) -> list[Entry]:
-    """Return the entries for these events of one run; their history is equal to `to_messages(events)`."""
+    """Return the journal entries for the events of one run.
+
+    The history of the entries is equal to `to_messages(events)`.
+    """
     return _ForkWriter(events, run_id, at).entries
 
 
@@ -75,8 +78,8 @@ class _ForkWriter:
         self._run_id, self._at = run_id, at
         self._history: list[Message] = []
         self._iterations: list[int] = []
-        self._names: dict[str, tuple[str, str]] = {}
-        """The tool and the arguments of each call so far, by call id."""
+        self._called_tools: dict[str, tuple[str, str]] = {}
+        """A dict that maps call ids to the tool name and the arguments of the call."""
         self._turn: list[MessagePart] = []
         self._results: list[ToolResultEvent | ErrorEvent] = []
         first = next((index for index, event in enumerate(events) if event.iteration > 0), len(events))
@@ -100,7 +103,7 @@ class _ForkWriter:
         elif isinstance(event, SummaryEvent):
             self._apply_summary(event)
         elif isinstance(event, HumanInputRequestedEvent) and event.tool_call_id is not None:
-            call_id, (name, arguments) = event.tool_call_id, self._names.get(event.tool_call_id, ("", ""))
+            call_id, (name, arguments) = event.tool_call_id, self._called_tools.get(event.tool_call_id, ("", ""))
             kind: Any = "question" if name == _ASK_HUMAN else "approval"
             request_id = event.request_id or ""
             self._append(InputRequested(*here, request_id, call_id, kind, event.question, name, arguments))
@@ -129,13 +132,12 @@ class _ForkWriter:
     def _turn_entry(self, turn: list[MessagePart]) -> Entry:
         message = join_events(turn)
         here = (self._run_id, turn[0].iteration, self._at)
-        calls = _read_calls(message.get("tool_calls") or ())
-        extra = {key: value for key, value in message.items() if key not in _TURN_KEYS}
+        calls = _parse_calls(message.get("tool_calls") or ())
+        extra: JsonObject = {key: value for key, value in message.items() if key not in _TURN_KEYS}
         for call in calls or ():
-            self._names[call.id] = (call.name, call.arguments)
-        if calls is None or not isinstance(
-            message.get("content"), str
-        ):  # A message in a form of the user, which stays unchanged.
+            self._called_tools[call.id] = (call.name, call.arguments)
+        if calls is None or not isinstance(message.get("content"), str):
+            # The user wrote the message in another format, so it stays unchanged.
             return MessagesAdded(*here, (message,))
         stop = "tool_calls" if calls else "stop"
         return ModelResponded(
@@ -143,7 +145,7 @@ class _ForkWriter:
         )
 
     def _apply_summary(self, event: SummaryEvent) -> None:
-        """Append the entry that replaces a part of the history by a summary."""
+        """Append the entry that replaces a part of the history with a summary."""
         before, after, iterations = self._history, list(self._history), list(self._iterations)
         apply_summary(event, after, iterations)
         where = _count_common(before, after)
@@ -169,7 +171,7 @@ class _ForkWriter:
 
 
 def _count_common(one: Sequence[Message], other: Sequence[Message]) -> int:
-    """Return the number of leading messages that are the same objects."""
+    """Return the number of messages at the start of both lists that are the same objects."""
     count = 0
     for left, right in zip(one, other, strict=False):
         if left is not right:
@@ -178,15 +180,15 @@ def _count_common(one: Sequence[Message], other: Sequence[Message]) -> int:
     return count
 
 
-def _read_calls(calls: Iterable[Any]) -> tuple[CalledTool, ...] | None:
-    """Return the calls of a message, or None if one does not have the form of a model response."""
+def _parse_calls(calls: Iterable[Any]) -> tuple[CalledTool, ...] | None:
+    """Return the tool calls of a message, or None if a call does not have the format of a model response."""
     called: list[CalledTool] = []
     for call in calls:
         function = call.get("function") if is_json_object(call) else None
         if not is_json_object(function) or call.keys() != {"id", "type", "function"}:
             return None
         tool_call = CalledTool(call["id"], function.get("name", ""), function.get("arguments", ""))
-        if not all(isinstance(part, str) for part in tool_call) or function.keys() != {"name", "arguments"}:
+        if not all(isinstance(value, str) for value in tool_call) or function.keys() != {"name", "arguments"}:
             return None
         called.append(tool_call)
     return tuple(called)
@@ -204,11 +206,11 @@ def _result_message(event: ToolResultEvent | ErrorEvent) -> ResultMessage:
     return ResultMessage(event.tool_call_id or "", content, form, event.seconds)
 
 
-# Edited events.
+# Edited events
 
 
 def discard_outdated_extras(events: Sequence[AgentEvent]) -> None:
-    """Remove, in place, stored texts that disagree with the visible fields of the events."""
+    """Remove the stored texts that disagree with the visible fields of the events, in place."""
     for event in events:
         if isinstance(event, ToolCallEvent) and not _matches_arguments(event.raw_arguments, event.args):
             event.raw_arguments = None
@@ -235,7 +237,7 @@ def _matches_arguments(raw: str | None, args: JsonObject) -> bool:
 
 
 def _agrees(event: ConversationEvent, text: str) -> bool:
-    """Return whether the stored content agrees with the visible fields of the event."""
+    """Return whether the stored content of a message agrees with the visible fields of its event."""
     if isinstance(event, ToolResultEvent):
         return bool(event.result == text or to_finite_json(event.result) == to_finite_json(read_json(text)))
     if isinstance(event, ErrorEvent):
@@ -251,7 +253,7 @@ def _discard_edited_calls(turn: list[MessagePart]) -> None:
     stored_calls = [read_call(call, 0) for call in stored] if is_list_or_tuple(stored) else []
     calls = [event for event in turn if isinstance(event, ToolCallEvent)]
     if [_call_key(call) for call in stored_calls] != [_call_key(call) for call in calls]:
-        # An empty remainder keeps it a separate turn.
+        # An empty `rest` still makes this message a separate turn.
         turn[0].rest = {key: value for key, value in turn[0].rest.items() if key != "tool_calls"}
 
 
@@ -259,28 +261,28 @@ def _call_key(call: ToolCallEvent) -> tuple[str, str, object]:
     return call.tool_call_id, call.tool_name, to_finite_json(call.args)
 
 
-_At = tuple[str, int, float]
-"""The fields of all entries: the run, the step, the time."""
+_EntryFields = tuple[str, int, float]
+"""The first three fields of every entry: the run id, the step and the time."""
 
 
 @dataclass(eq=False)
 class _EventRun:
-    """The state of a run while its events are read."""
+    """The state of a run or branch during the conversion of its events."""
 
     id: str
     path: str = ""
     step: int = 0
     open_calls: dict[str, str] = field(default_factory=dict[str, str])
-    """The tool names of the calls without a result, by call id."""
+    """A dict that maps the ids of the calls without a result to tool names."""
     branched: set[str] = field(default_factory=set[str])
-    """The calls that already have a branch."""
+    """The ids of the calls that already have a branch."""
     started: float | None = None
-    """The time of its first event with a timestamp, in milliseconds since 1970."""
+    """The timestamp of the first event that has one, in milliseconds since 1970."""
     now: float = 0.0
-    """The seconds since the start."""
+    """The seconds since the start of the run."""
 
     def update(self, event: AgentEvent) -> None:
-        """Advance the step and the time to those of an event."""
+        """Set the step and the time to the step and the time of an event."""
         self.step = event.iteration or self.step
         if event.timestamp is not None:
             self.started = event.timestamp if self.started is None else self.started
@@ -288,7 +290,7 @@ class _EventRun:
 
 
 def thread_entries(events: Iterable[AgentEvent]) -> Iterator[Entry]:
-    """Yield one entry for each event, in the same order, and one for the start of each branch."""
+    """Yield a journal entry for each event, and an additional entry for the start of each branch."""
     runs = {"": _EventRun("")}
     for event in events:
         key = (event.run_id or event.branch) if event.branch else ""
@@ -301,7 +303,11 @@ def thread_entries(events: Iterable[AgentEvent]) -> Iterator[Entry]:
 
 
 def _branch_started(child: _EventRun, first: AgentEvent, runs: list[_EventRun]) -> BranchStarted:
-    """Return the entry for the start of a branch: under the open call of its name, or else started by user code."""
+    """Return the entry for the start of a branch.
+
+    If the parent has an open call with the name of the branch, this call has started the branch. Otherwise, user code
+    has started it.
+    """
     above, _, name = child.path.rpartition("/")
     parent = next((run for run in reversed(runs) if run.path == above), runs[0])
     calls = [call_id for call_id, tool in parent.open_calls.items() if tool == name]
@@ -342,11 +348,11 @@ def _entry(event: AgentEvent, run: _EventRun) -> Entry:
             assert_never(event)
 
 
-def _message_entry(at: _At, role: str, content: str) -> MessagesAdded:
+def _message_entry(at: _EntryFields, role: str, content: str) -> MessagesAdded:
     return MessagesAdded(*at, ({"role": role, "content": content},))
 
 
-def _result_entry(at: _At, run: _EventRun, result: ResultMessage) -> ToolResultsAdded:
+def _result_entry(at: _EntryFields, run: _EventRun, result: ResultMessage) -> ToolResultsAdded:
     run.open_calls.pop(result.call_id, None)
     return ToolResultsAdded(*at, (result,), None, None)
 

@@ -1,7 +1,8 @@
-"""A thread as one XML document, and back.
+"""Conversion of a thread to one XML document, and of the document back to a thread.
 
-The document has one event per line. All text from users and models is escaped, so that none of it can become markup.
-The parser accepts exactly the output of the writer. The lossless form of a thread is the JSON of its events.
+The document has one event per line. All text from users and models is escaped, so that it cannot become markup. The
+parser accepts only documents that `serialize_thread_to_xml` has written. XML does not preserve all fields of an event;
+use `dump_events` for a lossless format.
 """
 
 from __future__ import annotations
@@ -31,30 +32,34 @@ from acorn.thread.events import (
 from acorn.types import JsonObject, is_json_object
 
 Names = dict[tuple[str, str | None], str]
+"""A dict that maps the keys of calls, as `_key` returns them, to tool names."""
 UNKNOWN = "unknown"
 _OPEN, _CLOSE = "<thread>\n", "</thread>"
 _TYPES = {"user": "human", "assistant": "ai", "system": "system"}
 _ROLES: JsonObject = {kind: role for role, kind in _TYPES.items()}
 
 _REFERENCE = re.compile("&(amp|lt|gt|quot|apos);")
-_MEANINGS = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
+_CHARACTERS = {"amp": "&", "lt": "<", "gt": ">", "quot": '"', "apos": "'"}
 
 
 def escape_xml(text: str) -> str:
-    """Escape `& < > " '` as references, and replace characters that XML forbids by U+FFFD."""
+    """Return a text with `& < > " '` escaped, and with U+FFFD in place of characters that XML forbids."""
     return escape_anywhere(text)
 
 
 def _unescape(text: str) -> str:
-    return _REFERENCE.sub(lambda match: _MEANINGS[match[1]], text) if "&" in text else text
+    return _REFERENCE.sub(lambda match: _CHARACTERS[match[1]], text) if "&" in text else text
 
 
 def _json_body(value: object) -> str:
-    """Return compact JSON in which characters that XML forbids are written as JSON escapes."""
+    """Return a value as compact JSON that is escaped for XML.
+
+    Characters that XML forbids become JSON escapes.
+    """
     text = to_json_text(value)
-    if "\ufffd" in text:  # Possibly a lone surrogate, which Pydantic replaces.
+    if "\ufffd" in text:  # The value may contain a lone surrogate, which Pydantic replaces.
         text = json.dumps(to_finite_json(value), ensure_ascii=False, separators=(",", ":"))
-        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # Join two halves of a pair.
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")  # This joins surrogate pairs.
     if not text.isprintable():
         text = FORBIDDEN_CHARACTER.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
     return escape_anywhere(text)
@@ -66,13 +71,13 @@ def _result_body(result: object) -> str:
     return "null" if result is None else _json_body(result)
 
 
-# Writing.
+# Writing
 
 
 def serialize_thread_to_xml(events: Iterable[AgentEvent], response_prefix: str | None = None) -> str:
-    """Return the `<thread>` document, followed by the prefix on a separate line. The prefix is not escaped.
+    """Return the events as a `<thread>` document, followed by `response_prefix` on a separate line.
 
-    A thread that was read from a document with a prefix keeps that prefix, unless you pass another one.
+    The prefix is not escaped. By default, a thread from `parse_thread_xml` has the prefix of its document.
     """
     if response_prefix is None:
         response_prefix = getattr(events, "response_prefix", None)
@@ -81,18 +86,21 @@ def serialize_thread_to_xml(events: Iterable[AgentEvent], response_prefix: str |
 
 
 def thread_document(lines: Iterable[str]) -> str:
-    """Return the `<thread>` document of these lines."""
+    """Return the `<thread>` document that contains these lines."""
     return f"{_OPEN}{''.join(lines)}{_CLOSE}"
 
 
 def event_lines(events: Sequence[AgentEvent], first: int, names: Names) -> list[str]:
-    """Return a line for each event, numbered from `first`, and add the names of calls to `names`."""
+    """Return a list with one XML line for each event, numbered from `first`.
+
+    This also adds the tool names of the calls to `names`.
+    """
     names |= {_key(event): event.tool_name for event in events if event.type == "tool_call"}
     return [_line(event, index, names) for index, event in enumerate(events, start=first)]
 
 
 def _key(event: ToolCallEvent | ToolResultEvent) -> tuple[str, str | None]:
-    """Return the key of a call: its id and its run, because a branch may use the same ids."""
+    """Return a key for a tool call: the call id and the run, because a branch may use the same call ids."""
     return event.tool_call_id, event.run_id or event.branch
 
 
@@ -127,16 +135,16 @@ def _line(event: AgentEvent, index: int, names: Names) -> str:
 
 
 def _ids(event: HumanInputRequestedEvent | HumanInputReceivedEvent) -> str:
-    """Return the attributes with the ids of a request for human input."""
+    """Return the XML attributes with the call id and the request id of an event."""
     ids = (("toolCallId", event.tool_call_id), ("requestId", event.request_id))
     return "".join([f' {name}="{escape_xml(value)}"' for name, value in ids if value is not None])
 
 
-# Reading.
+# Parsing
 
 
 class ParsedThread(list[AgentEvent]):
-    """The events of a document, with the text that follows it."""
+    """A list of the events in a document, with the text that follows the document."""
 
     response_prefix: str | None = None
 
@@ -151,7 +159,7 @@ _EVENT = re.compile(
     rf'(?: toolCallId="(?P<call>{_TEXT})")?(?: requestId="(?P<request>{_TEXT})")?'
     rf">(?P<body>{_TEXT})</event>\n"
 )
-_GROUPS = {  # The groups of each kind of event, besides those of all events.
+_GROUPS = {  # A dict that maps event types to the regex groups that only these events have.
     "human": set[str](),
     "ai": set[str](),
     "system": set[str](),
@@ -169,23 +177,26 @@ _HUMAN_INPUT = ("human_input_requested", "human_input_received")
 
 
 def parse_thread_xml(text: str) -> ParsedThread:
-    """Read the events of a `<thread>` document. Writing them again returns the same document.
+    """Return the events of a `<thread>` document.
 
-    Results are read as text, and calls get new ids, which link each result to its call.
+    `serialize_thread_to_xml` returns the same document for these events. Results become text. Calls receive new ids,
+    which connect each result with its call.
     """
     if not isinstance(text, str):
-        raise InputError(f"A thread document must be a string, got {excerpt(text)}. Decode bytes first.")
+        raise InputError(
+            f"A thread document must be a string, got {excerpt(text)}. Decode bytes before you parse them."
+        )
     if not text.startswith(_OPEN):
         raise _line_error(text, 0, "is not `<thread>` alone on its line")
-    thread, reader, at = ParsedThread(), _ThreadReader(), len(_OPEN)
+    thread, reader, at = ParsedThread(), _ThreadParser(), len(_OPEN)
     while not text.startswith(_CLOSE, at):
         match = _EVENT.match(text, at)
-        if match is None or match["id"] != str(len(thread)) or not _is_complete(match):
+        if match is None or match["id"] != str(len(thread)) or not _has_expected_groups(match):
             raise _line_error(text, at, f"is not event number {len(thread)} as `serialize_thread_to_xml` writes it")
         try:
             thread.append(reader.read(match))
-        except (ValueError, RecursionError) as error:  # Arguments that are not JSON, or a number with too many digits.
-            raise _line_error(text, at, f"is an event that cannot be read ({shorten(str(error))})") from error
+        except (ValueError, RecursionError) as error:  # The arguments are not JSON, or a number has too many digits.
+            raise _line_error(text, at, f"is an invalid event ({shorten(str(error))})") from error
         at = match.end()
     at += len(_CLOSE)
     if at < len(text):
@@ -200,7 +211,7 @@ def _line_error(text: str, at: int, why: str) -> InputError:
     return InputError(f"Line {line} of the thread {why}: {shorten(repr(text[at : at + 100]), 100)}")
 
 
-def _is_complete(match: re.Match[str]) -> bool:
+def _has_expected_groups(match: re.Match[str]) -> bool:
     groups = {
         name for name in ("name", "status", "recoverable", "summarized", "call", "request") if match[name] is not None
     }
@@ -209,21 +220,27 @@ def _is_complete(match: re.Match[str]) -> bool:
     return _GROUPS.get(match["type"]) == groups
 
 
-def _read_ids(match: re.Match[str]) -> tuple[str | None, str | None]:
+def _parse_ids(match: re.Match[str]) -> tuple[str | None, str | None]:
     call, request = match["call"], match["request"]
     return None if call is None else _unescape(call), None if request is None else _unescape(request)
 
 
-class _ThreadReader:
-    """Creates events and tracks the calls without an outcome; outcomes are in the order of their calls."""
+class _ThreadParser:
+    """A parser for the event lines of one document, which connects each result or error with its call.
+
+    The results and errors are in the order of their calls.
+    """
 
     def __init__(self) -> None:
         self._open_calls: set[str] = set()
         self._waiting: dict[tuple[str | None, int | None], deque[str]] = defaultdict(deque)
-        """Ids of calls by name and iteration, by iteration only (an error has no name), and by name only."""
+        """A dict that maps (tool name, iteration) to the ids of calls in their order.
+
+        Each call has three keys: with both values, with None as the name (an error has no name), and with None as the
+        iteration."""
 
     def read(self, line: re.Match[str]) -> AgentEvent:
-        """Return the event of a line."""
+        """Return the event that one line of the document describes."""
         iteration, body = int(line["iteration"]), _unescape(line["body"])
         match line["type"]:
             case "human" | "ai" | "system" as kind:
@@ -237,12 +254,12 @@ class _ThreadReader:
                 call_id = self._take_open_call((None, iteration)) if recoverable else None
                 return ErrorEvent(iteration=iteration, error=body, recoverable=recoverable, tool_call_id=call_id)
             case "human_input_requested":
-                call_id, request_id = _read_ids(line)
+                call_id, request_id = _parse_ids(line)
                 return HumanInputRequestedEvent(
                     iteration=iteration, question=body, tool_call_id=call_id, request_id=request_id
                 )
             case "human_input_received":
-                call_id, request_id = _read_ids(line)
+                call_id, request_id = _parse_ids(line)
                 return HumanInputReceivedEvent(
                     iteration=iteration, response=body, tool_call_id=call_id, request_id=request_id
                 )
@@ -255,7 +272,7 @@ class _ThreadReader:
     def _call(self, name: str, body: str, index: str, iteration: int) -> ToolCallEvent:
         args = json.loads(body)
         if not is_json_object(args):
-            raise ValueError("arguments must be a JSON object")
+            raise ValueError("the arguments are not a JSON object")
         call_id = f"call_{index}"
         self._open_calls.add(call_id)
         for key in ((name, iteration), (None, iteration), (name, None)):
@@ -269,7 +286,7 @@ class _ThreadReader:
         return ToolResultEvent(iteration=iteration, tool_call_id=f"output_{index}", tool_name=name, result=body)
 
     def _take_open_call(self, *keys: tuple[str | None, int | None]) -> str | None:
-        """Return the first call under one of these keys without an outcome, and close it."""
+        """Return the id of the first open call with one of these keys, and mark the call as closed."""
         for key in keys:
             waiting = self._waiting[key]
             while waiting:

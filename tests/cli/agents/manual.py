@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from acorn import BranchError, Step, module, tool
-from acorn.models.port import ModelRequest
+from acorn.models.request import ModelRequest
 from acorn.testing import Reply, ScriptedModel, call, finish
 
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from acorn import module, tool
-from acorn.models.port import Delta, ModelRequest
+from acorn.models.port import Delta
+from acorn.models.request import ModelRequest
 from acorn.testing import Reply, ScriptedModel, call, finish
 
 

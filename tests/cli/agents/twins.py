@@ -7,7 +7,7 @@ import time
 from pydantic import BaseModel
 
 from acorn import module, tool
-from acorn.models.port import ModelRequest
+from acorn.models.request import ModelRequest
 from acorn.testing import Reply, ScriptedModel, call, finish
 
 

@@ -16,7 +16,16 @@ from functools import cached_property
 from typing import Any, get_origin
 
 from acorn._declare.tools.decorator import ToolOptions, is_partial, options_of, unwrap_method
-from acorn._declare.tools.kinds import AS_TOOL, Arguments, Binding, Tool, ToolSource, hosted_tool, is_source
+from acorn._declare.tools.kinds import (
+    AS_TOOL,
+    Arguments,
+    Binding,
+    Tool,
+    ToolSource,
+    hosted_tool,
+    is_ask_human,
+    is_source,
+)
 from acorn._declare.tools.schemas import schema_binding
 from acorn._declare.tools.signatures import UnresolvedHintError, read_docstring, signature_binding
 from acorn._formats.json import excerpt
@@ -49,6 +58,13 @@ class FunctionTool:
     """For a method, the attribute of the instance that holds it."""
     drop_first: bool = False
     local_names: Mapping[str, object] = field(default_factory=JsonObject, repr=False)
+
+    may_ask_human: bool = field(init=False)
+    """Whether a call of this tool may wait for human input."""
+
+    def __post_init__(self) -> None:
+        waits = bool(self.options.approval) or is_ask_human(self.function)
+        object.__setattr__(self, "may_ask_human", waits)  # The dataclass is frozen.
 
     @cached_property
     def _doc(self) -> tuple[str, dict[str, str]]:

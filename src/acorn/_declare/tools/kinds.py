@@ -63,6 +63,11 @@ class Tool(Protocol):
         """The callable, or the agent or dict that stands for it."""
         ...
 
+    @property
+    def may_ask_human(self) -> bool:
+        """Whether a call of this tool may wait for human input."""
+        ...
+
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
         """Return the arguments of the call that the model requests in JSON, or raise `ArgumentError`."""
         ...
@@ -124,6 +129,7 @@ class AgentTool:
     doc: str | None
     parameters: Callable[[], JsonObject] = field(repr=False)
     """Returns the schema of its input."""
+    may_ask_human: bool = field(default=False, init=False)
 
     @cached_property
     def schema(self) -> JsonObject:
@@ -160,6 +166,7 @@ class HostedTool:
     function: Callable[..., Any] = field(repr=False)
     """The dict object of the user, which identifies the tool in `step.tools`."""
     options: ToolOptions = _OPTIONS
+    may_ask_human: bool = field(default=False, init=False)
 
     def bind(self, arguments: str, run: Run | None = None) -> Arguments:
         raise ArgumentError(f"`{self.name}` is run by the provider and cannot be called like this")
@@ -217,14 +224,8 @@ def ask_human(question: str, choices: list[str] | None = None) -> Any:
     )
 
 
-def may_ask_human(tool: Tool) -> bool:
-    """Return whether a call of this tool may wait for a person."""
-    return bool(tool.options.approval) or is_ask_human(tool)
-
-
-def is_ask_human(tool: Tool) -> bool:
-    """Return whether a tool is `ask_human`, under any name."""
-    function: Any = tool.function
+def is_ask_human(function: Any) -> bool:
+    """Return whether the function of a tool is `ask_human`, possibly as a partial."""
     while isinstance(function, functools.partial):
         function = function.func
     return function is ask_human

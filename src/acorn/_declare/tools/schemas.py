@@ -20,7 +20,7 @@ from acorn._declare.tools.kinds import ArgumentError, Arguments
 from acorn._declare.tools.signatures import is_run_hint, not_an_object, parameters_of, read_hints, unwrap_decorators
 from acorn._formats.json import describe_error, excerpt, shorten
 from acorn._formats.schema.generate import JsonSchema
-from acorn._formats.schema.problems import describe_errors, required_properties, unknown_property
+from acorn._formats.schema.problems import describe_errors, describe_unknown_property, required_properties
 from acorn.errors import DeclarationError
 from acorn.record import Run
 from acorn.types import is_json_object
@@ -63,7 +63,7 @@ class SchemaBinding:
             raise ArgumentError(f"argument `{min(taken)}` is filled in already and cannot be set")
         if self.known is not None:  # A schema that allows other properties has not reported them.
             unknown = [name for name in received if name not in self.known]
-            errors |= dict.fromkeys(unknown_property([], name, received, self.schema) for name in unknown)
+            errors |= dict.fromkeys(describe_unknown_property([], name, received, self.schema) for name in unknown)
         if errors:
             raise ArgumentError("; ".join(errors))
         return (), {**received, **dict.fromkeys(self.injected, run)}

@@ -1,1 +1,1 @@
-"""Partial answers: JSON text in pieces becomes typed snapshots, in linear time."""
+"""Partial answers: typed snapshots of a JSON answer while its text arrives, in linear time."""

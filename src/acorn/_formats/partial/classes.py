@@ -1,9 +1,9 @@
-"""The partial class of a model or a dataclass, and the frames that fill it.
+"""Partial classes of Pydantic classes and dataclasses, and the frames that create partial instances.
 
-There is one Pydantic class for each model, with all fields optional and nested models partial as well. A snapshot is a
-new instance that shares the values of the last one. If the field that is being written is long, its key is not in the
-`__dict__` of the instance. It is filled in when it is read: through the attribute, or through `__dict__`, which
-`model_dump`, `==`, `repr` and copying use.
+acorn creates one partial class for each Pydantic class or dataclass. All fields of the partial class are optional, and
+nested classes are partial as well. A snapshot is a new instance that shares the values of the previous snapshot. If the
+value of the incomplete field is long, the field is not in the `__dict__` of the instance at first. The instance creates
+the value on the first access to the attribute or to `__dict__`, which `model_dump`, `==`, `repr` and copying use.
 """
 
 from __future__ import annotations
@@ -37,28 +37,28 @@ _fields_set, _extra, _private = (
 
 
 class PartialModel(BaseModel):
-    """A model that is being written: every field has a value or None."""
+    """The base class of partial classes, whose fields are None until their values arrive."""
 
     model_config = ConfigDict(protected_namespaces=(), arbitrary_types_allowed=True)
     __slots__ = ("__acorn_open__",)
     __acorn_complete__: ClassVar[Any]
-    """The complete model or dataclass."""
+    """The Pydantic class or dataclass that this partial class was created for."""
 
-    def __reduce__(self) -> Any:  # No module has the class under its name.
+    def __reduce__(self) -> Any:  # `pickle` cannot import a partial class, because it is not a module attribute.
         return _restore, (self.__acorn_complete__, self.__getstate__())
 
     def __getattr__(self, name: str) -> Any:
-        _fill(self, name)
+        _fill_pending_field(self, name)
         values = _get_dict(self)
-        if name in values:  # Filled in just now, or by another thread.
+        if name in values:  # The call above or another thread has created the value.
             return values[name]
         return super().__getattr__(name)  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
 
-    if not TYPE_CHECKING:  # Type checkers see the usual `__dict__`.
+    if not TYPE_CHECKING:  # For type checkers, `__dict__` is the usual attribute.
 
         @property
         def __dict__(self) -> JsonObject:
-            _fill(self)
+            _fill_pending_field(self)
             return _dict.__get__(self)
 
         @__dict__.setter
@@ -75,17 +75,17 @@ _set_dict, _set_open = _dict.__set__, _open.__set__
 _set_fields_set, _set_extra, _set_private = _fields_set.__set__, _extra.__set__, _private.__set__
 
 
-def _fill(instance: PartialModel, name: str | None = None) -> None:
-    """Fill in the pending field, if it is the requested one."""
+def _fill_pending_field(instance: PartialModel, name: str | None = None) -> None:
+    """Create the value of the pending field if `name` is None or the name of this field."""
     try:
         pending = _get_open(instance)
-    except AttributeError:  # Created by Pydantic, not by a frame.
+    except AttributeError:  # Pydantic created the instance, so it has no pending field.
         return
     if pending is None or (name is not None and pending[0] != name):
         return
     values = _get_dict(instance)
     values[pending[0]] = pending[1].value()
-    # Use the order of the fields, as in a dump.
+    # Restore the order of the fields, because `model_dump` uses the order of `__dict__`.
     _set_dict(instance, {field: values[field] for field in type(instance).__pydantic_fields__})
     _set_open(instance, None)
 
@@ -97,33 +97,33 @@ def _restore(kind: object, state: dict[Any, Any]) -> PartialModel:
 
 
 class ModelFrame:
-    """An open model."""
+    """A frame for an incomplete JSON object that becomes an instance of a partial class."""
 
     __slots__ = ("cls", "done", "extra", "fields", "key", "name", "other", "seen", "values")
     is_object = True
-    decides = False
+    key_changes_snapshot = False
 
     def __init__(self, cls: type[PartialModel], fields: Mapping[str, tuple[str, object]], other: Any) -> None:
         self.cls = cls
         self.fields = fields
         self.other = other
-        """The expectation of unknown keys."""
+        """The expectation for the values of unknown keys."""
         self.name: str | None = None
         self.key = ""
         self.seen: set[str] = set()
-        """The fields that are shown. A new set after each change, because snapshots keep the old one."""
+        """The names of the fields that have a value. Snapshots share this set, so each change creates a new set."""
         self.done: tuple[str, ...] = ()
-        """The fields whose values are complete."""
+        """The names of the fields whose values are complete."""
         self.values: dict[str, Any] = dict.fromkeys(cls.__pydantic_fields__)
         self.extra: JsonObject | None = {} if cls.model_config.get("extra") == "allow" else None
 
     def enter(self, key: str) -> Any:
         field = self.fields.get(key)
-        if field is None:  # An unknown key: read its value, but do not show it.
+        if field is None:  # The parser must also parse the value of an unknown key, but snapshots omit this value.
             self.name, self.key = None, key
             return self.other
         self.name = field[0]
-        if self.name in self.done:  # Written twice: the last value counts.
+        if self.name in self.done:  # The JSON text repeats the key. The last value of a key applies.
             self.done = tuple(name for name in self.done if name != self.name)
         return field[1]
 
@@ -149,7 +149,7 @@ class ModelFrame:
             if name not in _METHODS:
                 del values[name]
                 return self._instance(values, (name, child))
-            child = child.value()  # If it were omitted, a field named `copy` would read as the method.
+            child = child.value()  # Without a value in `__dict__`, a field named `copy` would return the method.
         values[name] = child
         return self._instance(values, None)
 
@@ -164,7 +164,7 @@ def _instance(
     extra: JsonObject | None,
     pending: tuple[str, LazyValue] | None,
 ) -> PartialModel:
-    # The same as `model_construct`, but faster.
+    # This function does the same as `model_construct`, but it is faster.
     instance = _new(cls)
     _set_dict(instance, values)
     _set_fields_set(instance, seen)
@@ -175,7 +175,7 @@ def _instance(
 
 
 def wrap_root(cls: type[PartialModel], root: object) -> Any:
-    """Return the partial instance of a `RootModel` with its current content."""
+    """Return a partial instance of a `RootModel` whose current content is `root`."""
     if root is NOT_READY:
         return NOT_READY
     if isinstance(root, LazyValue):
@@ -184,15 +184,15 @@ def wrap_root(cls: type[PartialModel], root: object) -> Any:
 
 
 class RootFrame:
-    """An open object or list that is the content of a `RootModel`."""
+    """A frame for an incomplete JSON object or list that is the content of a `RootModel`."""
 
-    __slots__ = ("cls", "decides", "inner", "is_object")
+    __slots__ = ("cls", "inner", "is_object", "key_changes_snapshot")
 
     def __init__(self, cls: type[PartialModel], inner: Frame) -> None:
         self.cls = cls
         self.inner = inner
         self.is_object = inner.is_object
-        self.decides = inner.decides
+        self.key_changes_snapshot = inner.key_changes_snapshot
 
     def enter(self, key: str) -> Any:
         return self.inner.enter(key)
@@ -208,7 +208,7 @@ class RootFrame:
 
 
 class RootText(GrowingText):
-    """An open string that is the content of a `RootModel`."""
+    """A growing string that is the content of a `RootModel`."""
 
     __slots__ = ("cls",)
 
@@ -221,12 +221,15 @@ class RootText(GrowingText):
 
 
 _lock = threading.RLock()
-# One partial class for each model during the whole process, because types are compared by identity.
+# The process keeps one partial class for each class, because `is` and `isinstance` compare classes by identity.
 _classes: dict[Any, type[PartialModel]] = {}
 
 
 def has_partial(kind: object) -> bool:
-    """Return whether a type is a model, a `RootModel` or a dataclass with readable type hints."""
+    """Return whether acorn can create a partial class for a type.
+
+    The type must be a `RootModel`, or a Pydantic class or dataclass whose type hints can be resolved.
+    """
     cls = get_origin(kind) or kind
     if is_root_class(cls):
         return True
@@ -234,7 +237,7 @@ def has_partial(kind: object) -> bool:
 
 
 def has_readable_hints(kind: object) -> bool:
-    """Return whether the type hints of a class with fields can be resolved."""
+    """Return whether all type hints of a class with fields refer to defined names."""
     try:
         fields_of(kind)
     except NameError:
@@ -243,24 +246,27 @@ def has_readable_hints(kind: object) -> bool:
 
 
 def partial_class(kind: object) -> type[PartialModel]:
-    """Return the class with every field optional and nested models partial."""
-    with _batch() as batch:
+    """Return the partial class of a Pydantic class or dataclass, in which every field is optional."""
+    with _class_batch() as batch:
         if kind not in _classes:
-            _declare(kind, batch)
+            _create_partial_class(kind, batch)
     return _classes[kind]
 
 
 def partial_type(kind: object) -> Any:
-    """Return the type of a value while it is being written, with partial classes in place of models."""
-    with _batch() as batch:
+    """Return the type of an incomplete value, with partial classes in place of Pydantic classes and dataclasses."""
+    with _class_batch() as batch:
         if has_partial(kind):
             return partial_class(kind)
         return _partial_type(kind, batch)
 
 
 @contextmanager
-def _batch() -> Generator[dict[Any, str]]:
-    """Collect new classes with the names by which they refer to each other, and resolve these at the end."""
+def _class_batch() -> Generator[dict[Any, str]]:
+    """Yield an empty dict for new partial classes, and resolve the references between these classes at the end.
+
+    The dict maps each complete class to the name of its partial class. Partial classes refer to each other by name.
+    """
     batch: dict[Any, str] = {}
     with _lock:
         yield batch
@@ -269,16 +275,19 @@ def _batch() -> Generator[dict[Any, str]]:
             cls.model_rebuild(force=True, _types_namespace=names)
 
 
-# The settings of a model that also apply to its partial class.
+# The settings in the `model_config` of a class that also apply to its partial class.
 _SHARED_CONFIG = ("extra", "serialize_by_alias", "use_enum_values")
 
 
-def _declare(kind: object, batch: dict[Any, str]) -> None:
-    """Create the class of a model and of the models in it; a class in progress is referred to by name."""
+def _create_partial_class(kind: object, batch: dict[Any, str]) -> None:
+    """Create the partial class of a class and of all nested classes.
+
+    A field refers to a partial class that does not exist yet by its name in `batch`.
+    """
     cls: Any = get_origin(kind) or kind
     is_model = issubclass(cls, BaseModel)
     if is_model:
-        cls.model_rebuild()  # It may refer to a class that was defined later.
+        cls.model_rebuild()  # A type hint may refer to a class that was defined later.
     name = re.sub(r"\W+", "_", f"Partial{cls.__name__}")
     batch[kind] = f"{name}{len(batch)}" if name in batch.values() else name
     fields: dict[str, Any] = {
@@ -301,10 +310,10 @@ def _declare(kind: object, batch: dict[Any, str]) -> None:
     }
     if config.get("extra") != "allow":
         config.pop("extra", None)
-    make: Any = create_model
+    create: Any = create_model
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Field name", category=UserWarning)
-        _classes[kind] = make(
+        _classes[kind] = create(
             batch[kind],
             __base__=(PartialModel, RootModel) if issubclass(cls, RootModel) else PartialModel,
             __module__=cls.__module__,
@@ -316,7 +325,10 @@ def _declare(kind: object, batch: dict[Any, str]) -> None:
 
 
 def resolve_self(annotation: Any, model: Any) -> Any:
-    """Return the type of a field, with the model in place of `Self` or of Pydantic's reference for `Model[T]`."""
+    """Replace `Self`, and Pydantic's internal reference to a generic class `Model[T]`, with the class itself.
+
+    `annotation` is the type of a field, and `model` is the class that declares this field.
+    """
     origin = getattr(model, "__pydantic_generic_metadata__", {}).get("origin")
     if annotation is Self or f":{id(origin)}[" in str(getattr(annotation, "type_ref", "")):
         return model
@@ -331,15 +343,16 @@ def resolve_self(annotation: Any, model: Any) -> Any:
 
 
 def _partial_type(annotation: Any, batch: dict[Any, str]) -> Any:
-    """Return the type of a field while it is being written."""
+    """Return the type of a field whose value may be incomplete, and create the partial classes that it needs."""
     if has_partial(annotation):
         if annotation not in _classes and annotation not in batch:
-            _declare(annotation, batch)
-        part = _classes.get(annotation) or typing.ForwardRef(batch[annotation])
+            _create_partial_class(annotation, batch)
+        partial = _classes.get(annotation) or typing.ForwardRef(batch[annotation])
         is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
         if is_model and not issubclass(annotation, RootModel):
-            return part
-        return Union[part, annotation]  # The latter once it is complete.  # noqa: UP007
+            return partial
+        # A complete dataclass or `RootModel` is an instance of the declared class, not of the partial class.
+        return Union[partial, annotation]  # noqa: UP007
     if typing_extensions.is_typeddict(get_origin(annotation) or annotation):
         return Union[annotation, JsonObject]  # noqa: UP007
     origin, arguments = get_origin(annotation), get_args(annotation)

@@ -1,7 +1,7 @@
-"""The expectation of each type, which tells the parser how to read it.
+"""Expectations, which control the conversion of JSON values to the values of one type.
 
-An expectation decides whether a string is shown while it grows, how a complete value is validated, and which frame an
-object or list uses. `expectation_of` in `parser.py` compiles a type to its expectation.
+An expectation determines whether snapshots contain an incomplete string, how a complete value is validated, and which
+frame stores an incomplete object or list. `expectation_of` in `parser.py` compiles a type to its expectation.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from acorn.types import JsonObject, JsonValue
 
 
 class Expectation:
-    """The expectation of any value, without validation."""
+    """The expectation for any JSON value, without validation, and the base class of all expectations."""
 
     grows = True
-    """Whether a string is shown before it is complete."""
+    """Whether snapshots contain a string before it is complete."""
 
     def object_frame(self) -> Frame:
         return DictFrame(self)
@@ -38,24 +38,24 @@ class Expectation:
         return ListFrame(self)
 
     def new_text(self) -> GrowingText:
-        """Return a new string."""
+        """Return a new, empty growing string for a JSON string of this type."""
         return GrowingText()
 
     def text(self, value: str) -> object:
-        """Return the value of a complete string."""
+        """Validate a complete string and return its value, or `NOT_READY` if it is invalid."""
         return value
 
     def scalar(self, value: object, token: str) -> object:
-        """Return the value of a complete number, boolean or null."""
+        """Validate a complete number, boolean or null and return its value, or `NOT_READY` if it is invalid."""
         return value
 
-    def takes(self, form: str) -> bool:
-        """Return whether it may be written as an `object` or an `array`."""
+    def accepts(self, json_type: str) -> bool:
+        """Return whether the type accepts a JSON value of the JSON type `object` or `array`."""
         return True
 
 
 class UnseenExpectation(Expectation):
-    """A value inside a container that is shown only when it is complete."""
+    """The expectation for a value that snapshots omit until the container around the value is complete."""
 
     grows = False
 
@@ -65,37 +65,37 @@ UNSEEN = UnseenExpectation()
 
 
 class LeafExpectation(Expectation):
-    """A type that is shown only when it is complete and valid."""
+    """The expectation for a type whose values snapshots contain only when they are complete and valid."""
 
     grows = False
 
     def __init__(self, kind: Any, config: ConfigDict | None) -> None:
         self.kind = kind
         self.config = config
-        """The configuration of the model around it."""
+        """The `model_config` of the class that contains the value, or None."""
 
     @cached_property
     def adapter(self) -> TypeAdapter[Any]:
         try:
             return TypeAdapter(self.kind, config=self.config)
-        except PydanticUserError:  # A model or a dataclass has its own configuration.
+        except PydanticUserError:  # Pydantic rejects `config` for a class that has its own configuration.
             return TypeAdapter(self.kind)
 
     def validate(self, json: bytes | str) -> object:
         try:
             return self.adapter.validate_json(json, by_alias=True, by_name=True)
-        except Exception:  # Invalid, a failing validator of the user, or a type that has no adapter.
+        except Exception:  # The value is invalid, a user's validator raised, or Pydantic does not support the type.
             return NOT_READY
 
     def validate_data(self, value: object) -> object:
         try:
             json = to_json(value, inf_nan_mode="constants")
-        except ValueError:  # A lone surrogate.
+        except ValueError:  # The value contains a lone surrogate, which UTF-8 cannot encode.
             return NOT_READY
         return self.validate(json)
 
     def validate_container(self, value: object) -> object:
-        """Validate a complete container that was read without an expectation."""
+        """Validate a complete object or list that was parsed as plain JSON data."""
         return self.validate_data(value)
 
     def object_frame(self) -> Frame:
@@ -116,32 +116,32 @@ class LeafExpectation(Expectation):
                 return float(token)
         return self.validate(token)
 
-    def takes(self, form: str) -> bool:
-        return _may_be(self.adapter.json_schema(), form)
+    def accepts(self, json_type: str) -> bool:
+        return _may_have_type(self.adapter.json_schema(), json_type)
 
 
-def _may_be(schema: JsonObject, form: str) -> bool:
+def _may_have_type(schema: JsonObject, json_type: str) -> bool:
     if "anyOf" in schema:
-        return any(_may_be(option, form) for option in schema["anyOf"])
+        return any(_may_have_type(option, json_type) for option in schema["anyOf"])
     if "type" in schema:
-        return bool(schema["type"] == form)
+        return bool(schema["type"] == json_type)
     return "enum" not in schema and "const" not in schema
 
 
 class TextExpectation(LeafExpectation):
-    """A string that is shown while it grows; the complete string must be valid."""
+    """The expectation for a string that snapshots contain while it grows, and that is validated when complete."""
 
     grows = True
 
     def text(self, value: str) -> object:
         return value if self.kind is str and self.config is None else super().text(value)
 
-    def takes(self, form: str) -> bool:
+    def accepts(self, json_type: str) -> bool:
         return False
 
 
 class ListExpectation(LeafExpectation):
-    """The expectation of a list."""
+    """The expectation for a list, with one expectation for all items."""
 
     def __init__(self, kind: Any, config: ConfigDict | None, item: Expectation) -> None:
         super().__init__(kind, config)
@@ -150,12 +150,12 @@ class ListExpectation(LeafExpectation):
     def array_frame(self) -> Frame:
         return ListFrame(self.item)
 
-    def takes(self, form: str) -> bool:
-        return form == "array"
+    def accepts(self, json_type: str) -> bool:
+        return json_type == "array"
 
 
 class DictExpectation(LeafExpectation):
-    """The expectation of a dict."""
+    """The expectation for a dict, with one expectation for all values and an optional one for the keys."""
 
     def __init__(self, kind: Any, config: ConfigDict | None, item: Expectation, keys: Expectation | None) -> None:
         super().__init__(kind, config)
@@ -165,33 +165,34 @@ class DictExpectation(LeafExpectation):
     def object_frame(self) -> Frame:
         return DictFrame(self.item, self.keys)
 
-    def takes(self, form: str) -> bool:
-        return form == "object"
+    def accepts(self, json_type: str) -> bool:
+        return json_type == "object"
 
 
 class ModelExpectation(LeafExpectation):
-    """The expectation of a model, with an expectation for each field."""
+    """The expectation for a Pydantic class, with an expectation for each field."""
 
     partial: type[PartialModel]
     fields: dict[str, tuple[str, Expectation]]
-    """The name and expectation of a field, by each key that the language model may write: the name and the aliases."""
+    """A dict that maps each accepted JSON key to a field name and its expectation. The accepted keys are the name and
+    the aliases of each field."""
 
     def object_frame(self) -> Frame:
         return ModelFrame(self.partial, self.fields, UNSEEN)
 
-    def takes(self, form: str) -> bool:
-        return form == "object"
+    def accepts(self, json_type: str) -> bool:
+        return json_type == "object"
 
 
 class DataclassExpectation(ModelExpectation):
-    """The expectation of a dataclass, which grows like a model and becomes an instance when it is complete."""
+    """The expectation for a dataclass, whose snapshots are partial instances until the object is complete."""
 
     def object_frame(self) -> Frame:
         return ValidatedFrame(super().object_frame(), self)
 
 
 class TypedDictExpectation(ModelExpectation):
-    """The expectation of a TypedDict, which is a growing dict."""
+    """The expectation for a TypedDict, whose snapshots are dicts with the values received so far."""
 
     required: tuple[str, ...]
 
@@ -200,7 +201,7 @@ class TypedDictExpectation(ModelExpectation):
 
 
 class RootModelExpectation(LeafExpectation):
-    """The expectation of a `RootModel`, which grows like its content."""
+    """The expectation for a `RootModel`, whose snapshots grow like the content of the `RootModel`."""
 
     partial: type[PartialModel]
     inner: Expectation
@@ -214,12 +215,15 @@ class RootModelExpectation(LeafExpectation):
     def new_text(self) -> GrowingText:
         return RootText(self.partial)
 
-    def takes(self, form: str) -> bool:
-        return self.inner.takes(form)
+    def accepts(self, json_type: str) -> bool:
+        return self.inner.accepts(json_type)
 
 
 class UnionExpectation(LeafExpectation):
-    """The expectation of a union. The next token selects the member; keys select among models."""
+    """The expectation for a union, which selects the union member while the value arrives.
+
+    The first character of a value selects between strings, lists and objects. The keys of an object select the class.
+    """
 
     def __init__(self, kind: Any, config: ConfigDict | None, members: list[Expectation]) -> None:
         super().__init__(kind, config)
@@ -235,11 +239,11 @@ class UnionExpectation(LeafExpectation):
 
     @cached_property
     def objects(self) -> list[Expectation]:
-        return [member for member in self.members if member.takes("object")]
+        return [member for member in self.members if member.accepts("object")]
 
     @cached_property
     def arrays(self) -> list[Expectation]:
-        return [member for member in self.members if member.takes("array")]
+        return [member for member in self.members if member.accepts("array")]
 
     def object_frame(self) -> Frame:
         if len(self.objects) == 1:
@@ -260,20 +264,21 @@ class UnionExpectation(LeafExpectation):
     def validate_container(self, value: Any) -> object:
         complete = self.validate_data(value)
         if complete is not NOT_READY:
-            for member in self.members:  # Its models are partial, like those of members that were selected early.
+            # Convert the value by the matching member, so that it contains partial instances as in other unions.
+            for member in self.members:
                 if (
                     isinstance(member, ModelExpectation | ListExpectation | DictExpectation | RootModelExpectation)
                     and member.validate_data(value) == complete
                 ):
-                    return read_value(member, value)
+                    return convert_value(member, value)
         return complete
 
 
 class CompleteFrame:
-    """An open container that is shown only when it is complete."""
+    """A frame for an object or list that snapshots omit until it is complete."""
 
     __slots__ = ("inner", "is_object", "leaf")
-    decides = False
+    key_changes_snapshot = False
 
     def __init__(self, inner: Frame, leaf: LeafExpectation) -> None:
         self.inner = inner
@@ -294,16 +299,16 @@ class CompleteFrame:
 
 
 class ValidatedFrame:
-    """An open container that is shown while it grows, and is validated when it is complete."""
+    """A frame for an object or list that snapshots contain while it grows, and that is validated when complete."""
 
-    __slots__ = ("decides", "fits", "inner", "is_object", "leaf")
+    __slots__ = ("fits", "inner", "is_object", "key_changes_snapshot", "leaf")
 
     def __init__(self, inner: Frame, leaf: LeafExpectation) -> None:
         self.inner = inner
         self.leaf = leaf
         self.fits = True
         self.is_object = inner.is_object
-        self.decides = inner.decides
+        self.key_changes_snapshot = inner.key_changes_snapshot
 
     def enter(self, key: str) -> Any:
         return self.inner.enter(key)
@@ -317,8 +322,8 @@ class ValidatedFrame:
         if not self.fits:
             return partial
         try:
-            json = _WRITER.to_json(partial, by_alias=False, exclude_unset=True)
-        except ValueError:  # A lone surrogate.
+            json = _SERIALIZER.to_json(partial, by_alias=False, exclude_unset=True)
+        except ValueError:  # The value contains a lone surrogate, which UTF-8 cannot encode.
             return partial
         complete = self.leaf.validate(json)
         return partial if complete is NOT_READY else complete
@@ -327,15 +332,18 @@ class ValidatedFrame:
         return self.inner.snapshot(child)
 
 
-_WRITER = SchemaSerializer(core_schema.any_schema(), {"ser_json_inf_nan": "constants"})
+_SERIALIZER = SchemaSerializer(core_schema.any_schema(), {"ser_json_inf_nan": "constants"})
 
 
 class UnionFrame:
-    """An open object that may be one of several models; it is shown as soon as only one model has its keys."""
+    """A frame for an object of a union of classes, which selects the class by the keys of the object.
+
+    Snapshots omit the object until only one class fits its keys and its literal values.
+    """
 
     __slots__ = ("choice", "chosen", "key", "models", "raw")
     is_object = True
-    decides = True
+    key_changes_snapshot = True
 
     def __init__(self, models: list[ModelExpectation], choice: UnionExpectation) -> None:
         self.models = models
@@ -368,7 +376,7 @@ class UnionFrame:
             put_value(self.chosen, key, value)
 
     def _agrees(self, model: ModelExpectation) -> bool:
-        """Return whether the values so far fit the literals of a model."""
+        """Return whether the received values fit all `Literal` fields of a class."""
         for key, value in self.raw.items():
             expected = model.fields.get(key, ("", ANYTHING))[1]
             if (
@@ -387,12 +395,12 @@ class UnionFrame:
 
 
 def put_value(frame: Frame, key: str, value: JsonValue) -> None:
-    """Add to a frame a value that was read without an expectation."""
-    frame.put(read_value(frame.enter(key), value))
+    """Convert complete JSON data by the expectation for a key of a frame, and store the result in the frame."""
+    frame.put(convert_value(frame.enter(key), value))
 
 
-def read_value(expected: Expectation, value: JsonValue) -> object:
-    """Return complete JSON data as the expectation would have read it."""
+def convert_value(expected: Expectation, value: JsonValue) -> object:
+    """Convert complete JSON data to the value that the parser would return for the same text."""
     if isinstance(value, dict):
         frame = expected.object_frame()
         for key, item in value.items():

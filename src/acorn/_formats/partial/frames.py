@@ -1,8 +1,8 @@
-"""Containers that are still being written, and snapshots of them.
+"""Frames, which hold the incomplete objects and lists of a JSON text, and the snapshots of frames.
 
-A frame is an object or list that is still open. It keeps the complete items in a container that only grows, so that a
-snapshot need not copy it: a `LazyValue` stores how much of the container belongs to the snapshot. Small values are
-copied at once. A long string or list is created when it is read.
+A frame represents a JSON object or list whose end has not arrived. It stores the complete items in a container that
+only grows. A snapshot of a small container is a copy. A snapshot of a long string or container is a `LazyValue`, which
+stores a reference and the current length, and makes the copy on first access.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ class _NotReady:
 
 
 NOT_READY: Any = _NotReady()
-"""The sentinel for a value that is not shown yet: an incomplete number, or a value that does not fit."""
+"""The sentinel for a value that snapshots omit, such as an incomplete number or a value that fails validation."""
 
 LONG_TEXT = 1000
 LONG_LIST = 64
 
 
 class GrowingText:
-    """A string that grows in place as long as nothing else refers to it."""
+    """A string that grows with each piece of text, without a copy as long as no other object refers to the string."""
 
     __slots__ = ("text",)
 
@@ -34,7 +34,7 @@ class GrowingText:
 
     def add(self, piece: str) -> None:
         text = self.text
-        self.text = ""  # Drop the reference, so that `+=` appends instead of copying.
+        self.text = ""  # Python appends in place only if the string has a single reference.
         text += piece
         self.text = text
 
@@ -44,15 +44,17 @@ class GrowingText:
 
 
 class LazyValue:
-    """A value that is created when it is read."""
+    """The base class of long snapshot values, which are created on first access."""
 
     __slots__ = ()
 
     def value(self) -> Any:
-        raise AssertionError("Each kind of lazy value creates its own value.")
+        raise AssertionError("A subclass of `LazyValue` must override `value`.")
 
 
 class LazyText(LazyValue):
+    """The first `length` characters of a growing string."""
+
     __slots__ = ("length", "node")
 
     def __init__(self, node: GrowingText, length: int) -> None:
@@ -65,6 +67,8 @@ class LazyText(LazyValue):
 
 
 class LazyList(LazyValue):
+    """The first `count` items of a growing list, followed by the incomplete item `last`."""
+
     __slots__ = ("count", "items", "last")
 
     def __init__(self, items: list[Any], count: int, last: object) -> None:
@@ -80,6 +84,8 @@ class LazyList(LazyValue):
 
 
 class LazyDict(LazyValue):
+    """The first `count` entries of a growing dict, followed by the incomplete entry of `key` and `last`."""
+
     __slots__ = ("count", "items", "key", "last")
 
     def __init__(self, items: dict[Any, object], count: int, key: object, last: object) -> None:
@@ -96,40 +102,40 @@ class LazyDict(LazyValue):
 
 
 def resolve_lazy(value: object) -> Any:
-    """Return the value, and create it if it is lazy."""
+    """Create and return the value of a `LazyValue`, or return any other value unchanged."""
     return value.value() if isinstance(value, LazyValue) else value
 
 
 class Frame(Protocol):
-    """An open container, in the form that the parser uses."""
+    """The protocol of an incomplete JSON object or list, which the parser fills with values."""
 
     is_object: bool
-    decides: bool
-    """Whether a key alone may change the snapshot."""
+    key_changes_snapshot: bool
+    """Whether a new key may change the snapshot before the value of this key arrives."""
 
     def enter(self, key: str) -> Any:
-        """Return the expectation of the value after a key; a list has no keys."""
+        """Start the value under a key and return its expectation; for a list, the key is ""."""
         ...
 
     def put(self, value: object) -> None:
-        """The value is complete; HIDDEN if it does not fit."""
+        """Store the complete value of the current key or item, or `NOT_READY` if the value fails validation."""
         ...
 
     def close(self) -> object:
-        """Return the value of the complete container."""
+        """Return the value of the complete object or list."""
         ...
 
     def snapshot(self, child: object) -> object:
-        """Return the container as it is now, with the open value in it."""
+        """Return the current value of the object or list, including `child`, the value that is incomplete."""
         ...
 
 
 class ListFrame:
-    """An open list with one kind of item."""
+    """A frame for an incomplete list, with one expectation for all items."""
 
     __slots__ = ("item", "items")
     is_object = False
-    decides = False
+    key_changes_snapshot = False
 
     def __init__(self, item: Any) -> None:
         self.item = item
@@ -151,16 +157,16 @@ class ListFrame:
 
 
 class DictFrame:
-    """An open dict with one kind of value."""
+    """A frame for an incomplete dict, with one expectation for all values."""
 
     __slots__ = ("item", "items", "key", "keys")
     is_object = True
-    decides = False
+    key_changes_snapshot = False
 
     def __init__(self, item: Any, keys: Any = None) -> None:
         self.item = item
         self.keys = keys
-        """The expectation of the keys, if they are not simple strings."""
+        """The expectation for the keys, or None if the keys are strings without validation."""
         self.items: dict[Any, object] = {}
         self.key: Any = NOT_READY
 
@@ -172,7 +178,7 @@ class DictFrame:
         key, self.key = self.key, NOT_READY
         if key is NOT_READY:
             return
-        if key in self.items:  # Lazy values count entries from the front, so start a new container.
+        if key in self.items:  # A `LazyDict` refers to the first entries of the dict, so do not change these entries.
             self.items = self.items.copy()
         self.items[key] = None if value is NOT_READY else value
 
@@ -189,18 +195,18 @@ class DictFrame:
 
 
 class TypedDictFrame:
-    """An open TypedDict, which has its required keys from the beginning."""
+    """A frame for an incomplete TypedDict, whose required keys have the value None until their values arrive."""
 
     __slots__ = ("fields", "items", "name", "other")
     is_object = True
-    decides = False
+    key_changes_snapshot = False
 
     def __init__(self, fields: Mapping[str, tuple[str, object]], required: Iterable[str], other: Any) -> None:
         self.fields = fields
         self.other = other
-        """The expectation of unknown keys."""
+        """The expectation for the values of unknown keys."""
         self.items: dict[Any, Any] = dict.fromkeys(required)
-        """A new dict after each change, because snapshots keep the old one."""
+        """The entries of the TypedDict. Snapshots refer to this dict, so each change creates a new dict."""
         self.name: Any = NOT_READY
 
     def enter(self, key: str) -> Any:

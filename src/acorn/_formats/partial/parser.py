@@ -1,8 +1,9 @@
-"""A JSON parser that reads text in pieces of any size and always has a value to show.
+"""A JSON parser that accepts text in pieces of any size and can return a typed snapshot at any time.
 
-`expectation_of` compiles a type to the expectation that guides the parser. The work is constant for each character. The
-parser is lenient: at the first character that is not JSON, it stops and keeps its value. Its values are not final:
-Pydantic validates the complete text.
+`expectation_of` compiles a type to an expectation, which controls the conversion of JSON values. The parsing time is
+linear in the length of the text. The parser does not raise errors: at the first character that is not valid JSON, it
+ignores the remaining text and preserves its value. Snapshots are not final values, because Pydantic validates the
+complete text later.
 """
 
 from __future__ import annotations
@@ -37,33 +38,34 @@ from acorn._formats.partial.expectations import (
 from acorn._formats.partial.frames import NOT_READY, Frame, GrowingText
 from acorn._formats.schema.shape import aliases_of, fields_of, has_fields, required_keys
 
-_STOP = re.compile(r'["\\]')
-_BLANK = re.compile(r"[ \t\n\r]*")
+_STRING_END = re.compile(r'["\\]')
+_WHITESPACE = re.compile(r"[ \t\n\r]*")
 _TOKEN_END = re.compile(r"[,\]} \t\n\r]")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _HEX = re.compile(r"[0-9a-fA-F]{4}")
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _WORDS = {"true": True, "false": False, "null": None, "NaN": nan, "Infinity": inf, "-Infinity": -inf}
-"""Pydantic accepts the last three as well."""
+"""A dict that maps words to values. NaN and infinity are not valid JSON, but Pydantic accepts them."""
 _MAX_DEPTH = 201
-"""The number of containers that may be open. Pydantic has the same limit."""
+"""The maximum number of nested objects and lists. Pydantic has the same limit."""
 _MAX_TOKEN = 10_000
-"""The longest token. Valid numbers are shorter, and a longer one would be joined again with each piece."""
+"""The maximum length of a number or word. Valid numbers are shorter. Each piece of text copies the token, so the time
+for a longer token would be quadratic."""
 
 
 class PushParser:
-    """Builds a value by an expectation while its text arrives."""
+    """A JSON parser that receives the text in pieces and builds a value by an expectation."""
 
     def __init__(self, expectation: Any) -> None:
         self._expected: Any = expectation
-        """The expectation of the next value, or None inside a key."""
+        """The expectation for the next value, or None inside a key."""
         self._stack: list[Frame] = []
         self._text: GrowingText | None = None
-        """The open string, which is a value or a key."""
-        self._shows = False
-        """Whether the open string is a value that is shown while it grows."""
+        """The incomplete string, which is a value or a key, or None outside of strings."""
+        self._is_visible = False
+        """Whether the incomplete string is a value that snapshots contain while it grows."""
         self._growing: GrowingText | None = None
-        """The open string, if only more of its text can follow."""
+        """The incomplete string if it is visible and the parser is not inside an escape sequence, or None."""
         self._token = ""
         self._hex = ""
         self._high = ""
@@ -74,12 +76,12 @@ class PushParser:
         self._snapshot: Any = NOT_READY
 
     def feed(self, piece: str) -> None:
-        """Read more text."""
+        """Parse the next piece of the JSON text."""
         text = self._growing
-        # The fast path: most pieces are in the middle of a string.
+        # This is the fast path, because most pieces are in the middle of a string.
         if text is not None and piece and '"' not in piece and "\\" not in piece:
             self._changed = True
-            self._snapshot = None  # It may reference the text, which then could not grow in place.
+            self._snapshot = None  # A snapshot that refers to the string would prevent appending in place.
             text.add(piece)
             return
         at, end = 0, len(piece)
@@ -87,43 +89,46 @@ class PushParser:
             at = self._state(piece, at)
 
     def value(self) -> Any:
-        """Return a snapshot that later text does not change; it is the same object until the value changes."""
+        """Return a snapshot of the current value.
+
+        Later text does not change a snapshot. The method returns the same object until the value changes.
+        """
         if self._changed:
             self._changed = False
             stack = self._stack
             if stack:
-                found = self._text.snapshot() if self._shows and self._text is not None else NOT_READY
+                snapshot = self._text.snapshot() if self._is_visible and self._text is not None else NOT_READY
                 for frame in reversed(stack):
-                    found = frame.snapshot(found)
-                self._snapshot = found
-            elif self._shows and self._text is not None:
+                    snapshot = frame.snapshot(snapshot)
+                self._snapshot = snapshot
+            elif self._is_visible and self._text is not None:
                 self._snapshot = self._text.snapshot()
             else:
                 self._snapshot = self._root
         return self._snapshot
 
     def completed(self) -> tuple[str, ...]:
-        """Return the fields of the outermost model that are complete."""
+        """Return the names of the complete fields of the outermost object."""
         return getattr(self._outermost, "done", ())
 
-    # One method for each state. Each returns the position where the next state continues.
+    # The parser has one method for each state. The method returns the position where the next state continues.
 
     def _value(self, piece: str, at: int) -> int:
-        at = _BLANK.match(piece, at).end()  # type: ignore[union-attr]
+        at = _WHITESPACE.match(piece, at).end()  # type: ignore[union-attr]
         if at == len(piece):
             return at
-        sign = piece[at]
-        if sign == '"':
+        character = piece[at]
+        if character == '"':
             self._text = self._expected.new_text()
-            self._shows = self._expected.grows
-            self._growing = self._text if self._shows else None
-            self._changed = self._changed or self._shows
+            self._is_visible = self._expected.grows
+            self._growing = self._text if self._is_visible else None
+            self._changed = self._changed or self._is_visible
             self._state = self._string
-        elif sign in "{[" and len(self._stack) < _MAX_DEPTH:
-            self._open(self._expected.object_frame() if sign == "{" else self._expected.array_frame())
-        elif sign == "]" and self._stack and not self._stack[-1].is_object:
+        elif character in "{[" and len(self._stack) < _MAX_DEPTH:
+            self._open(self._expected.object_frame() if character == "{" else self._expected.array_frame())
+        elif character == "]" and self._stack and not self._stack[-1].is_object:
             self._close()
-        elif sign in "-0123456789tfnNI":
+        elif character in "-0123456789tfnNI":
             self._token = ""
             self._state = self._scalar
             return at
@@ -145,16 +150,16 @@ class PushParser:
     def _string(self, piece: str, at: int) -> int:
         text = self._text
         assert text is not None
-        found = _STOP.search(piece, at)
-        end = len(piece) if found is None else found.start()
+        match = _STRING_END.search(piece, at)
+        end = len(piece) if match is None else match.start()
         if end > at:
             if self._high:
                 self._flush()
-            if self._shows:
+            if self._is_visible:
                 self._changed = True
-                self._snapshot = None  # It may reference the text, which then could not grow in place.
-            text.add(piece[at:end] if at or found else piece)
-        if found is None:
+                self._snapshot = None  # A snapshot that refers to the string would prevent appending in place.
+            text.add(piece[at:end] if at or match else piece)
+        if match is None:
             return end
         self._growing = None
         if piece[end] == "\\":
@@ -162,24 +167,24 @@ class PushParser:
         else:
             if self._high:
                 self._flush()
-            self._text, self._shows = None, False
+            self._text, self._is_visible = None, False
             self._complete(self._expected.text(text.text))
         return end + 1
 
     def _escape(self, piece: str, at: int) -> int:
-        sign = piece[at]
-        if sign == "u":
+        character = piece[at]
+        if character == "u":
             self._hex = ""
             self._state = self._unicode
-        elif sign in _ESCAPES:
-            self._add(_ESCAPES[sign])
+        elif character in _ESCAPES:
+            self._add(_ESCAPES[character])
         else:
             return self._stop(piece)
         return at + 1
 
     def _unicode(self, piece: str, at: int) -> int:
-        taken = piece[at : at + 4 - len(self._hex)]
-        self._hex += taken
+        digits = piece[at : at + 4 - len(self._hex)]
+        self._hex += digits
         if len(self._hex) == 4:
             if not _HEX.fullmatch(self._hex):
                 return self._stop(piece)
@@ -190,36 +195,36 @@ class PushParser:
             elif 0xD800 <= code < 0xDC00:
                 if self._high:
                     self._flush()
-                self._high = chr(code)  # The other half may be in the next piece.
+                self._high = chr(code)  # The second half of the surrogate pair may be in the next piece.
                 self._state = self._in_string()
             else:
                 self._add("\ufffd" if 0xDC00 <= code < 0xE000 else chr(code))
-        return at + len(taken)
+        return at + len(digits)
 
     def _add(self, piece: str) -> None:
         assert self._text is not None
         if self._high:
             self._flush()
         self._text.add(piece)
-        self._changed = self._changed or self._shows
-        self._growing = self._text if self._shows else None
+        self._changed = self._changed or self._is_visible
+        self._growing = self._text if self._is_visible else None
         self._state = self._in_string()
 
     def _flush(self) -> None:
-        """Replace the first half of a surrogate pair that has no second half."""
+        """Append U+FFFD in place of the first half of a surrogate pair that has no second half."""
         assert self._text is not None
         self._high = ""
         self._text.add("\ufffd")
-        self._changed = self._changed or self._shows
+        self._changed = self._changed or self._is_visible
 
     def _in_string(self) -> Callable[[str, int], int]:
         return self._key if self._stack and self._expected is None else self._string
 
     def _scalar(self, piece: str, at: int) -> int:
-        found = _TOKEN_END.search(piece, at)
-        end = len(piece) if found is None else found.start()
+        match = _TOKEN_END.search(piece, at)
+        end = len(piece) if match is None else match.start()
         self._token += piece[at:end]
-        if len(self._token) > _MAX_TOKEN or (found is not None and not self._end_token()):
+        if len(self._token) > _MAX_TOKEN or (match is not None and not self._end_token()):
             return self._stop(piece)
         return end
 
@@ -233,18 +238,18 @@ class PushParser:
             return False
         try:
             value = float(token) if number[1] or number[2] else int(token)
-        except ValueError:  # More digits than Python and Pydantic allow.
+        except ValueError:  # The number has more digits than Python and Pydantic allow.
             return False
         self._complete(self._expected.scalar(value, token))
         return True
 
     def finish(self) -> None:
-        """Complete a number at the end of the text, because no more text follows."""
+        """Complete a number that the text ends with, because the parser cannot know otherwise that it is complete."""
         if self._state == self._scalar and not self._stack:
             self._end_token()
 
     def _before_key(self, piece: str, at: int) -> int:
-        at = _BLANK.match(piece, at).end()  # type: ignore[union-attr]
+        at = _WHITESPACE.match(piece, at).end()  # type: ignore[union-attr]
         if at == len(piece):
             return at
         if piece[at] == '"':
@@ -260,13 +265,13 @@ class PushParser:
     def _key(self, piece: str, at: int) -> int:
         text = self._text
         assert text is not None
-        found = _STOP.search(piece, at)
-        end = len(piece) if found is None else found.start()
+        match = _STRING_END.search(piece, at)
+        end = len(piece) if match is None else match.start()
         if end > at:
             if self._high:
                 self._flush()
             text.add(piece[at:end])
-        if found is None:
+        if match is None:
             return end
         if piece[end] == "\\":
             self._state = self._escape
@@ -276,12 +281,12 @@ class PushParser:
             self._text = None
             frame = self._stack[-1]
             self._expected = frame.enter(text.text)
-            self._changed = self._changed or frame.decides
+            self._changed = self._changed or frame.key_changes_snapshot
             self._state = self._colon
         return end + 1
 
     def _colon(self, piece: str, at: int) -> int:
-        at = _BLANK.match(piece, at).end()  # type: ignore[union-attr]
+        at = _WHITESPACE.match(piece, at).end()  # type: ignore[union-attr]
         if at == len(piece):
             return at
         if piece[at] != ":":
@@ -290,19 +295,19 @@ class PushParser:
         return at + 1
 
     def _after(self, piece: str, at: int) -> int:
-        at = _BLANK.match(piece, at).end()  # type: ignore[union-attr]
+        at = _WHITESPACE.match(piece, at).end()  # type: ignore[union-attr]
         if at == len(piece):
             return at
         if not self._stack:
             return self._stop(piece)
-        frame, sign = self._stack[-1], piece[at]
-        if sign == ",":
+        frame, character = self._stack[-1], piece[at]
+        if character == ",":
             if frame.is_object:
                 self._state = self._before_key
             else:
                 self._expected = frame.enter("")
                 self._state = self._value
-        elif sign == ("}" if frame.is_object else "]"):
+        elif character == ("}" if frame.is_object else "]"):
             self._close()
         else:
             return self._stop(piece)
@@ -327,17 +332,20 @@ class PushParser:
         return len(piece)
 
 
-# From a type to its expectation.
+# Conversion of types to expectations.
 
 
 @lru_cache(maxsize=512)
 def expectation_of(kind: Any) -> Expectation:
-    """Return the expectation of a type."""
+    """Return the expectation for a type, from a cache if possible."""
     return _Compiler().compile(kind)
 
 
 class _Compiler:
-    """Compiles a type and the types in it; a model that refers to itself gets its own expectation."""
+    """A compiler that converts a type, and all types inside it, to expectations.
+
+    The compiler stores the expectation of each class, so that a class that refers to itself has only one expectation.
+    """
 
     def __init__(self) -> None:
         self.models: dict[Any, ModelExpectation | RootModelExpectation] = {}
@@ -369,7 +377,7 @@ class _Compiler:
         return LeafExpectation(kind, self.config)
 
     def _annotated(self, kind: Any, inner: Any) -> Expectation:
-        """Compile an annotated type. Limits and validators apply only to complete values."""
+        """Compile a type with metadata such as limits and validators, which apply only to complete values."""
         match self.compile(inner):
             case TextExpectation():
                 return TextExpectation(kind, self.config)
@@ -409,14 +417,15 @@ class _Compiler:
             )
             expectation.partial = partial_class(kind)
         self.models[kind] = expectation
-        # Pydantic reads a class without a configuration by that of the model around it.
+        # For a class without a configuration, Pydantic uses the configuration of the class that contains it.
         config = cls.model_config if issubclass(cls, BaseModel) else getattr(cls, "__pydantic_config__", outer)
         self.config = config or None
         fields = {name: field for name, field in fields_of(kind).items() if field.init is not False}
         expectations = {name: self.compile(_field_type(field, kind)) for name, field in fields.items()}
         self.config = outer
         expectation.fields = {name: (name, inner) for name, inner in expectations.items()}
-        for name, field in fields.items():  # An alias may be the name of another field.
+        # Add the aliases last: if an alias is also the name of another field, the alias has priority.
+        for name, field in fields.items():
             expectation.fields.update(dict.fromkeys(aliases_of(field), (name, expectations[name])))
         return expectation
 

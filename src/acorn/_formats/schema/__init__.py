@@ -1,1 +1,1 @@
-"""The schemas of inputs and outputs, example values, and descriptions of validation errors."""
+"""JSON Schemas of inputs and outputs, example values for these schemas, and descriptions of validation errors."""

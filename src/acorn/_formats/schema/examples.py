@@ -1,8 +1,8 @@
-"""Example values that fit a JSON Schema, the same each time. `any_model` fills tool calls and answers with them.
+"""Example values that fit a JSON Schema, for the tool calls and answers of the test model `any_model`.
 
-Each kind of schema yields its candidates one after the other, the simplest first. A caller that needs another one, for
-an item that must differ or to end a recursion, takes the next. The rules of user-defined validators are not in a
-schema, so a value may break them.
+The search yields candidates for a schema, and the simplest candidate comes first. A caller may use a later candidate,
+for example for a list whose items must differ, or to end a recursion. The same schema always leads to the same values.
+A schema does not contain the rules of user-defined validators, so a validator may reject an example value.
 """
 
 from __future__ import annotations
@@ -24,28 +24,31 @@ _MAX_DEPTH = 60
 
 
 def example_value(schema: JsonSchema, where: str) -> Any:
-    """Return the simplest value that fits a schema; `where` names its purpose in an error."""
+    """Return the simplest value that fits a schema.
+
+    `where` is the name of the tool or output that needs the value. The error message contains this name.
+    """
     search = _Search(schema)
     for value in search.candidates(schema, ""):
         return value
     raise AcornError(
-        f"`AnyModel` found no value for `{search.failed[0]}` of `{where}`, which must fit {search.failed[1]}. Add "
-        f"`examples` to the field, or use `ScriptedModel`."
+        f"`AnyModel` cannot generate a value for `{search.failed[0]}` of `{where}`: no example fits the schema "
+        f"{search.failed[1]}. Add `examples` to the field, or use `ScriptedModel`."
     )
 
 
 class _Search:
-    """Finds the candidates for a schema and all schemas in it."""
+    """A search for example values that fit a schema and the schemas nested inside this schema."""
 
     def __init__(self, top: JsonSchema) -> None:
         self.top = top
         self.failed = ("output", "{}")
-        """The last field without a value, and its schema."""
+        """The path and the schema of the last field for which the search found no value."""
         self._open_refs: list[str] = []
-        """The definitions that are being filled. A repeated one would lead to an endless recursion."""
+        """The references that the search currently follows. A repeated reference would cause an endless recursion."""
 
     def candidates(self, schema: object, path: str) -> Iterator[Any]:
-        """Yield values that fit a schema."""
+        """Yield values that fit a schema, and record the path in `failed` if no value fits."""
         has_candidates = False
         for value in islice(self._candidates_of_any(schema, path), _MAX_CANDIDATES):
             has_candidates = True
@@ -82,7 +85,7 @@ class _Search:
         siblings = {key: value for key, value in schema.items() if key not in ("$ref", "default", "examples")}
         self._open_refs.append(ref)
         try:
-            # Collect them at once: a generator that is not exhausted would leave the definition open.
+            # Collect all values now: if a caller stopped a generator early, the reference would stay in `_open_refs`.
             values = list(
                 islice(self.candidates({**resolve_ref(ref, self.top), **siblings}, path), _MAX_CANDIDATES // 8)
             )
@@ -93,12 +96,15 @@ class _Search:
     def _candidates_of_union(self, schema: JsonSchema, path: str) -> Iterator[Any]:
         options = schema.get("anyOf") or schema["oneOf"]
         kinds = [option.get("type") for option in options if is_json_object(option)]
-        if kinds == ["number", "string"] and "pattern" in options[1]:  # A Decimal, whose digits are in the pattern.
+        # A Decimal is a union of a number and a string, and the pattern of the string limits the digits.
+        if kinds == ["number", "string"] and "pattern" in options[1]:
             fitting = (n for n in _numbers(options[0], whole=False) if matches_pattern(options[1]["pattern"], f"{n}"))
             yield from islice(fitting, _MAX_CANDIDATES // 2)
         siblings = {key: value for key, value in schema.items() if key not in ("anyOf", "oneOf", "discriminator")}
         for option in options:
-            yield from self.candidates(_merge(siblings, [option], self.top) if _narrows(siblings) else option, path)
+            yield from self.candidates(
+                _merge(siblings, [option], self.top) if _has_constraints(siblings) else option, path
+            )
 
     def _candidates_of_type(self, kind: str, schema: JsonSchema, path: str) -> Iterator[Any]:
         match kind:
@@ -144,7 +150,7 @@ class _Search:
         missing = max(low, 1 if high is None or high >= 1 else 0) - len(head)
         tail = self._items(schema, missing, f"{path}[]") if missing > 0 else []
         if tail is None and low <= len(head):
-            tail = []  # No item was found, for example in a recursion, but none is required.
+            tail = []  # The search found no item, for example because of a recursion, but the schema requires no item.
         if tail is None:
             return
         yield head + tail
@@ -152,7 +158,7 @@ class _Search:
             yield head
 
     def _items(self, schema: JsonSchema, count: int, path: str) -> list[Any] | None:
-        """Return this number of items, or None if there are not enough."""
+        """Return a list of `count` items that fit the array schema, or None if the search finds too few items."""
         items: list[Any] = []
         for value in self.candidates(schema.get("items", {}), path):
             if not schema.get("uniqueItems"):
@@ -164,32 +170,32 @@ class _Search:
         return None
 
     def _objects(self, schema: JsonSchema, path: str) -> Iterator[Any]:
-        known = schema.get("properties", {})
+        properties = schema.get("properties", {})
         result: JsonObject = {}
-        needed = list(schema.get("required", []))
-        least = int(schema.get("minProperties", 0))
-        needed += [name for name in known if name not in needed][: max(0, least - len(needed))]
-        for name in needed:
-            value = next(self.candidates(known.get(name, {}), _join_path(path, name)), _NONE)
+        names = list(schema.get("required", []))
+        min_count = int(schema.get("minProperties", 0))
+        names += [name for name in properties if name not in names][: max(0, min_count - len(names))]
+        for name in names:
+            value = next(self.candidates(properties.get(name, {}), _join_path(path, name)), _NONE)
             if value is _NONE:
                 return
             result[name] = value
-        for name, inner in self._further_keys(schema, path) if len(result) < least else ():
+        for name, inner in self._additional_keys(schema, path) if len(result) < min_count else ():
             value = next(self.candidates(inner, _join_path(path, name)), _NONE)
             if value is _NONE:
                 return
             result.setdefault(name, value)
-            if len(result) >= least:
+            if len(result) >= min_count:
                 break
-        if len(result) < least:
+        if len(result) < min_count:
             return
         yield result
-        for name in result:  # More candidates, for callers that need a different one.
-            for value in islice(self.candidates(known.get(name, {}), _join_path(path, name)), 1, None):
+        for name in result:  # These further candidates are for callers that need several different objects.
+            for value in islice(self.candidates(properties.get(name, {}), _join_path(path, name)), 1, None):
                 yield {**result, name: value}
 
-    def _further_keys(self, schema: JsonSchema, path: str) -> Iterator[tuple[str, object]]:
-        """Yield keys that the schema does not list, each with the schema of its value."""
+    def _additional_keys(self, schema: JsonSchema, path: str) -> Iterator[tuple[str, object]]:
+        """Yield pairs of a key that is not in `properties` and the schema of the value under this key."""
         for pattern, inner in schema.get("patternProperties", {}).items():
             for name in example_texts(pattern, 1, None):
                 yield name, inner
@@ -209,7 +215,7 @@ def _join_path(path: str, name: str) -> str:
 
 
 def _implied_type(schema: JsonSchema) -> str:
-    """Return the type of a schema without `type`."""
+    """Return the JSON type that the other keywords of a schema without a `type` keyword imply."""
     if {"properties", "required", "additionalProperties", "patternProperties"} & schema.keys():
         return "object"
     if {"items", "prefixItems", "minItems"} & schema.keys():
@@ -218,15 +224,15 @@ def _implied_type(schema: JsonSchema) -> str:
     return "number" if is_number else "string"
 
 
-def _narrows(schema: JsonSchema) -> bool:
+def _has_constraints(schema: JsonSchema) -> bool:
     return bool(schema.keys() - {"title", "description", "default", "examples", "deprecated", "$defs"})
 
 
-def _merge(schema: JsonSchema, parts: list[object], top: JsonSchema) -> JsonSchema:
-    """Combine a schema with others that apply as well."""
+def _merge(schema: JsonSchema, others: list[object], top: JsonSchema) -> JsonSchema:
+    """Combine a schema with other schemas that the same value must fit; `top` contains the definitions."""
     merged = {key: value for key, value in schema.items() if key not in ("allOf", "examples")}
-    for part in parts:
-        other = inline_refs(part, top) if is_json_object(part) else {}
+    for node in others:
+        other = inline_refs(node, top) if is_json_object(node) else {}
         properties = {**merged.get("properties", {}), **other.get("properties", {})}
         required = [*merged.get("required", []), *other.get("required", [])]
         merged = {**merged, **other}
@@ -238,30 +244,33 @@ def _merge(schema: JsonSchema, parts: list[object], top: JsonSchema) -> JsonSche
 
 
 def _numbers(schema: JsonSchema, *, whole: bool) -> Iterator[int | float]:
-    """Yield numbers within the bounds, the simplest first."""
+    """Yield numbers within the bounds of a schema, beginning with the simplest number."""
     step = Decimal(str(schema["multipleOf"])) if "multipleOf" in schema else None
     low = max(_bounds(schema, "minimum", "exclusiveMinimum"), default=None)
     high = min(_bounds(schema, "maximum", "exclusiveMaximum"), default=None)
-    tried: list[Decimal] = []
-    for start in _starts(low, high, step, whole=whole):
-        if start in tried or (whole and start % 1) or (step and start % step) or not _is_within(start, schema):
+    yielded: list[Decimal] = []
+    for number in _number_guesses(low, high, step, whole=whole):
+        if number in yielded or (whole and number % 1) or (step and number % step) or not _is_within(number, schema):
             continue
-        tried.append(start)
-        yield int(start) if whole or start == int(start) else float(start)
+        yielded.append(number)
+        yield int(number) if whole or number == int(number) else float(number)
 
 
-def _starts(low: Decimal | None, high: Decimal | None, step: Decimal | None, *, whole: bool) -> Iterator[Decimal]:
+def _number_guesses(
+    low: Decimal | None, high: Decimal | None, step: Decimal | None, *, whole: bool
+) -> Iterator[Decimal]:
+    """Yield numbers that may fit the bounds, beginning with the simplest number; the caller checks each number."""
     yield from (Decimal(1), Decimal(0))
     unit = step or Decimal(1)
-    begin = low if low is not None else high - unit * _MAX_CANDIDATES if high is not None else Decimal(0)
-    begin = (begin / unit).to_integral_value() * unit
+    first = low if low is not None else high - unit * _MAX_CANDIDATES if high is not None else Decimal(0)
+    first = (first / unit).to_integral_value() * unit
     for count in range(-1, 2 * _MAX_CANDIDATES):
-        yield begin + unit * count
+        yield first + unit * count
     if not whole and step is None:
-        yield from (edge for edge in (low, high) if edge is not None)
+        yield from (bound for bound in (low, high) if bound is not None)
         yield from map(Decimal, ("0.5", "0.1", "0.25", "0.01"))
         if low is not None and high is not None:
-            yield from ((low + (high - low) / part) for part in (2, 3, 4, 10))
+            yield from ((low + (high - low) / divisor) for divisor in (2, 3, 4, 10))
         if low is not None:
             yield low + Decimal("0.1")
         if high is not None:
@@ -281,9 +290,9 @@ def _is_within(value: Decimal, schema: JsonSchema) -> bool:
     )
 
 
-# Texts for formats and patterns.
+# Example texts for string formats and regular expressions.
 
-_PARSER = import_module("re._parser")  # The parser of `re`, which has no public name.
+_PARSER = import_module("re._parser")  # Python has no public name for the parser of the `re` module.
 _LETTERS = "a1A_ -.@/é234567890bcdefBCDEF"
 _CLASSES = {"DIGIT": "1", "NOT_DIGIT": "a", "SPACE": " ", "NOT_SPACE": "a", "WORD": "a", "NOT_WORD": "-"}
 
@@ -323,17 +332,23 @@ FORMATS: dict[str, tuple[str, ...]] = {
 
 
 def matches_pattern(pattern: str, text: str) -> bool:
-    """Return whether a text matches a pattern. A pattern that Python cannot read matches everything."""
+    """Return whether a text matches a regular expression of a JSON Schema.
+
+    The result is True if Python cannot compile the regular expression.
+    """
     try:
-        return re.search(_in_python(pattern), text) is not None
+        return re.search(_to_python_pattern(pattern), text) is not None
     except re.error:
         return True
 
 
 def example_texts(pattern: str | None, low: int, high: int | None) -> Iterator[str]:
-    """Yield texts of a length that match a pattern, the simplest first; none if the pattern is not supported."""
+    """Yield texts of `low` to `high` characters that match a regular expression, beginning with the simplest text.
+
+    The function yields nothing if it does not support the regular expression.
+    """
     seen: list[str] = []
-    for text in _simple_texts(low, high) if pattern is None else _from_pattern(pattern, low):
+    for text in _simple_texts(low, high) if pattern is None else _texts_for_pattern(pattern, low):
         has_length = len(text) >= low and (high is None or len(text) <= high)
         if has_length and text not in seen and (pattern is None or matches_pattern(pattern, text)):
             seen.append(text)
@@ -348,18 +363,18 @@ def _simple_texts(low: int, high: int | None) -> Iterator[str]:
 
 
 def _short_text(number: int, length: int) -> str:
-    """Return a distinct text of at most this length."""
+    """Return a text of `length` letters that differs for each small `number`."""
     digits = [chr(ord("a") + number // 26**power % 26) for power in range(min(length, 3))]
     return "".join(reversed(digits)).rjust(length, "a")[:length]
 
 
-def _from_pattern(pattern: str, low: int) -> Iterator[str]:
+def _texts_for_pattern(pattern: str, low: int) -> Iterator[str]:
     try:
-        parsed = _PARSER.parse(_in_python(pattern))
+        parsed = _PARSER.parse(_to_python_pattern(pattern))
     except (re.error, OverflowError):
         return
-    more = [0, 1, 2, 3, *([low] if low > 3 else [])]
-    for extra, choice, letter in product(more, range(4), range(len(_LETTERS))):
+    extra_repetitions = [0, 1, 2, 3, *([low] if low > 3 else [])]
+    for extra, choice, letter in product(extra_repetitions, range(4), range(len(_LETTERS))):
         text = _PatternWriter(extra, choice, letter).write(parsed)
         yield text
         if len(text) < low:
@@ -367,12 +382,16 @@ def _from_pattern(pattern: str, low: int) -> Iterator[str]:
             yield "a" * (low - len(text)) + text
 
 
-def _in_python(pattern: str) -> str:
-    return pattern.replace("\\z", "\\Z")  # Pydantic writes the end of a text differently.
+def _to_python_pattern(pattern: str) -> str:
+    return pattern.replace("\\z", "\\Z")  # Pydantic's regular expressions use `\z` for the end of the text.
 
 
 class _PatternWriter:
-    """Writes a text that matches a parsed pattern, with extra repetitions, one option and a first letter."""
+    """A generator of one text that matches a parsed regular expression.
+
+    `extra` is the number of repetitions above the minimum. `choice` is the index of the alternative at each `|`, and
+    `letter` is the index of the preferred letter in `_LETTERS`.
+    """
 
     def __init__(self, extra: int, choice: int, letter: int) -> None:
         self._extra = extra
@@ -381,9 +400,9 @@ class _PatternWriter:
         self._groups: dict[int, str] = {}
 
     def write(self, parsed: Any) -> str:
-        return "".join(self._part(str(kind), argument) for kind, argument in parsed)
+        return "".join(self._write_node(str(kind), argument) for kind, argument in parsed)
 
-    def _part(self, kind: str, argument: Any) -> str:
+    def _write_node(self, kind: str, argument: Any) -> str:
         match kind:
             case "LITERAL":
                 return chr(argument)
@@ -402,25 +421,25 @@ class _PatternWriter:
                     self._groups[argument[0]] = text
                 return text
             case "MAX_REPEAT" | "MIN_REPEAT" | "POSSESSIVE_REPEAT":
-                least, most, inner = argument
-                return "".join(self.write(inner) for _ in range(min(int(most), int(least) + self._extra)))
+                min_count, max_count, inner = argument
+                return "".join(self.write(inner) for _ in range(min(int(max_count), int(min_count) + self._extra)))
             case "ATOMIC_GROUP":
                 return self.write(argument)
             case "GROUPREF":
                 return self._groups.get(argument, "")
-            case _:  # Anchors and lookaround. The complete text is checked at the end.
+            case _:  # Anchors and lookaround add no text. `example_texts` checks the complete text at the end.
                 return ""
 
     def _one_of(self, members: Any) -> str:
         is_negated = any(str(kind) == "NEGATE" for kind, _ in members)
-        signs = [*self._letters, *map(chr, range(33, 127))] if is_negated else self._letters_for(members)
-        for sign in signs:
-            if any(_contains(str(kind), argument, sign) for kind, argument in members) != is_negated:
-                return sign
+        characters = [*self._letters, *map(chr, range(33, 127))] if is_negated else self._letters_for(members)
+        for character in characters:
+            if any(_contains(str(kind), argument, character) for kind, argument in members) != is_negated:
+                return character
         return self._letters[0]
 
     def _letters_for(self, members: Any) -> list[str]:
-        """Return the letters to try: the usual ones, and the first of each member."""
+        """Return a list of letters to try: the usual letters, and the first letter of each member of the set."""
         first_letters: list[str] = []
         for kind, argument in members:
             if str(kind) == "LITERAL":
@@ -432,13 +451,14 @@ class _PatternWriter:
         return [*self._letters, *first_letters]
 
 
-def _contains(kind: str, argument: Any, sign: str) -> bool:
+def _contains(kind: str, argument: Any, character: str) -> bool:
     if kind == "LITERAL":
-        return bool(ord(sign) == argument)
+        return bool(ord(character) == argument)
     if kind == "RANGE":
-        return bool(argument[0] <= ord(sign) <= argument[1])
+        return bool(argument[0] <= ord(character) <= argument[1])
     if kind == "CATEGORY":
         name = str(argument).removeprefix("CATEGORY_").removeprefix("UNI_")
-        is_not, name = name.startswith("NOT_"), name.removeprefix("NOT_")
-        return {"DIGIT": sign.isdigit(), "SPACE": sign.isspace()}.get(name, sign.isalnum() or sign == "_") != is_not
+        is_negated, name = name.startswith("NOT_"), name.removeprefix("NOT_")
+        is_word = character.isalnum() or character == "_"
+        return {"DIGIT": character.isdigit(), "SPACE": character.isspace()}.get(name, is_word) != is_negated
     return False

@@ -1,12 +1,13 @@
-"""JSON Schemas in the form that providers accept, and the rules of strict schemas.
+"""Generation of JSON Schemas that providers accept, and the rules of strict schemas.
 
-Pydantic generates the schemas. This module removes generated titles, which only cost tokens, and adds the parts that a
-provider demands: an object at the top, and `items` beside `prefixItems`. It also adds rules that Pydantic enforces but
-does not write: the digits of a `Decimal`, dict keys that stand for numbers, and times without a zone.
+Pydantic generates the schemas. This module removes generated titles, which only cost tokens. It adds the keywords that
+providers require: an object at the top level, and `items` next to `prefixItems`. It also adds rules that Pydantic
+enforces but omits from its schemas: the digits of a `Decimal`, dict keys that represent numbers, and times without a
+time zone.
 
-A strict schema of OpenAI lists every property as required, closes every object, and uses only a few keywords. acorn
-does not rewrite a schema to make it strict, because optional properties would become required. It only closes objects,
-which loses nothing.
+A strict schema of OpenAI lists every property as required, forbids additional properties in every object, and uses only
+a few keywords. acorn does not rewrite a schema to make it strict, because optional properties would become required.
+acorn only forbids additional properties, which does not change the answers that the schema describes.
 """
 
 from __future__ import annotations
@@ -24,26 +25,26 @@ from acorn.types import JsonObject, is_json_list, is_json_object
 JsonSchema = JsonObject
 
 _NAIVE = r"^[^Zz+]*$"
-"""The pattern of a time without a zone. The grammar of the embedded model recognizes this text."""
+"""The pattern of a time without a time zone. The grammar of the embedded model recognizes this exact pattern."""
 _MAX_LISTED_KEYS = 100
 
 
 def schema_of(
     source: type[BaseModel] | TypeAdapter[Any], *, by_alias: bool = True, mode: JsonSchemaMode = "validation"
 ) -> JsonSchema:
-    """Return the JSON Schema of a Pydantic class or adapter, with an object at the top."""
+    """Return the JSON Schema of a Pydantic class or type adapter, without a reference at the top level."""
     if isinstance(source, TypeAdapter):
         schema = source.json_schema(by_alias=by_alias, schema_generator=_Generator, mode=mode)
     else:
         schema = source.model_json_schema(by_alias=by_alias, schema_generator=_Generator, mode=mode)
-    # A recursive model is a `$ref` at the top. Providers want `"type": "object"` there.
+    # The schema of a recursive class is a `$ref` at the top level, but providers require `"type": "object"`.
     return inline_refs(schema, schema)
 
 
 def resolve_ref(ref: str, schema: JsonSchema) -> JsonSchema:
-    """Return the definition of a reference such as `#/$defs/Name` or another pointer, or {} if it does not exist."""
+    """Return the schema that a reference such as `#/$defs/Name` points to, or {} if the target does not exist."""
     node: Any = schema.get("$defs", {}).get(ref.removeprefix("#/$defs/"))
-    if node is None:  # A schema from a user may use any pointer.
+    if node is None:  # A user's schema may use any JSON pointer.
         node = schema if ref == "#" or ref.startswith("#/") else {}
         for part in ref.split("/")[1:]:
             key = unquote(part).replace("~1", "/").replace("~0", "~")
@@ -52,7 +53,10 @@ def resolve_ref(ref: str, schema: JsonSchema) -> JsonSchema:
 
 
 def follow_refs(node: JsonSchema, top: JsonSchema) -> JsonSchema:
-    """Return the schema that a chain of references ends in, or {} if the chain is circular."""
+    """Follow the reference of a schema node until a node without a reference, and return this node.
+
+    The result is {} if the references are circular. `top` contains the definitions.
+    """
     seen: set[str] = set()
     while "$ref" in node:
         if node["$ref"] in seen:
@@ -63,7 +67,10 @@ def follow_refs(node: JsonSchema, top: JsonSchema) -> JsonSchema:
 
 
 def inline_refs(node: JsonSchema, top: JsonSchema) -> JsonSchema:
-    """Return the schema merged with the target of its reference; a circular reference stays in it."""
+    """Return a schema node merged with the target of its reference.
+
+    A circular reference stays in the result. `top` contains the definitions.
+    """
     seen: set[str] = set()
     while "$ref" in node and node["$ref"] not in seen:
         seen.add(node["$ref"])
@@ -72,14 +79,14 @@ def inline_refs(node: JsonSchema, top: JsonSchema) -> JsonSchema:
 
 
 class _Generator(GenerateJsonSchema):
-    # A default without a JSON form is omitted from the schema. The function still uses it.
+    # Pydantic omits a default value that JSON cannot represent. The tool function still uses this default value.
     ignored_warning_kinds = {"skipped-choice", "non-serializable-default"}
 
     def build_schema_type_to_method(self) -> Any:
         return _LazyMethods(self)
 
     def sort(self, value: JsonSchemaValue, parent_key: str | None = None) -> JsonSchemaValue:
-        # Fields keep the order of their declaration, which is the order in which a model writes them.
+        # Do not sort: a model generates the fields in the order of the schema, which is the declared order.
         return value
 
     def field_title_should_be_set(self, schema: object) -> bool:
@@ -88,7 +95,7 @@ class _Generator(GenerateJsonSchema):
     def generate_inner(self, schema: Any) -> JsonSchemaValue:
         generated = super().generate_inner(schema)
         ref = generated.get("$ref")
-        # A definition that is still being generated has no entry yet. This method sees it later.
+        # A recursive definition has no entry before its generation ends. A later call of this method changes it.
         definition = generated if ref is None else self.get_schema_from_definitions(JsonRef(ref)) or {}
         _drop_title(definition, schema.get("cls"))
         _add_items(definition)
@@ -107,14 +114,14 @@ class _Generator(GenerateJsonSchema):
         return generated
 
     def datetime_schema(self, schema: core_schema.DatetimeSchema) -> JsonSchemaValue:
-        return _with_zone(super().datetime_schema(schema), schema.get("tz_constraint"))
+        return _apply_zone_rule(super().datetime_schema(schema), schema.get("tz_constraint"))
 
     def time_schema(self, schema: core_schema.TimeSchema) -> JsonSchemaValue:
-        return _with_zone(super().time_schema(schema), schema.get("tz_constraint"))
+        return _apply_zone_rule(super().time_schema(schema), schema.get("tz_constraint"))
 
     def enum_schema(self, schema: core_schema.EnumSchema) -> JsonSchemaValue:
         generated = super().enum_schema(schema)
-        values = generated["enum"]  # An alias in an enum repeats its value.
+        values = generated["enum"]  # An enum member that is an alias of another member repeats the value.
         generated["enum"] = [value for index, value in enumerate(values) if value not in values[:index]]
         return generated
 
@@ -131,7 +138,7 @@ class _Generator(GenerateJsonSchema):
 
     def get_argument_name(self, argument: Any) -> str:
         alias = argument.get("alias")
-        if self.by_alias and is_json_list(alias):  # `AliasChoices`: use the first one that is a simple name.
+        if self.by_alias and is_json_list(alias):  # For `AliasChoices`, use the first alias that is a simple name.
             names = [str(path[0]) for path in alias if is_json_list(path) and len(path) == 1]
             return names[0] if names else str(argument["name"])
         return super().get_argument_name(argument)
@@ -141,16 +148,19 @@ class _Generator(GenerateJsonSchema):
 
     def encode_default(self, dft: Any) -> Any:
         if dft is None or type(dft) in (str, int, bool):
-            return dft  # Already JSON. Pydantic would build an adapter for each value.
+            return dft  # These types need no conversion, and Pydantic would build a type adapter for each value.
         try:
             json.dumps(to_jsonable_python(dft, inf_nan_mode="constants"), allow_nan=False)
-        except ValueError as error:  # Infinity, which Pydantic would write as null.
+        except ValueError as error:  # JSON has no infinity, and Pydantic would replace it with null.
             raise PydanticSerializationError(str(error)) from error
         return super().encode_default(dft)
 
 
 class _LazyMethods(JsonObject):
-    """The methods of a generator, looked up on first use: there are many, and few are called."""
+    """A dict that maps a schema type to a generator method, and looks the method up on first use.
+
+    A generator has many methods, and most schemas need only a few of these methods.
+    """
 
     def __init__(self, generator: _Generator) -> None:
         self._generator = generator
@@ -160,15 +170,16 @@ class _LazyMethods(JsonObject):
 
 
 def _drop_title(schema: JsonSchemaValue, cls: object) -> None:
-    """Remove a title that Pydantic derived from the class; a title from a user stays."""
+    """Remove the title of a schema if Pydantic generated it from the class name, and preserve a user's title."""
     if "title" in schema and schema["title"] == getattr(cls, "__name__", None):
         del schema["title"]
 
 
 def _add_items(schema: JsonSchemaValue) -> None:
-    """Add `items` to an array, which OpenAI requires.
+    """Add the keyword `items` to an array schema, because OpenAI requires this keyword.
 
-    Pydantic omits it only if the length is bounded, so it does not change the meaning.
+    Pydantic omits `items` only if `prefixItems` or a maximum length limits the array, so the accepted values do not
+    change.
     """
     if schema.get("type") == "array" and "items" not in schema:
         members: list[JsonSchemaValue] = []
@@ -179,7 +190,10 @@ def _add_items(schema: JsonSchemaValue) -> None:
 
 
 def _decimal_pattern(schema: core_schema.DecimalSchema) -> str:
-    """Return the pattern of a decimal number as text. The grammar of the embedded model reads the digits from it."""
+    """Return the pattern of a decimal number as text.
+
+    The grammar of the embedded model parses the numbers of digits from this pattern.
+    """
     digits, places = schema.get("max_digits"), schema.get("decimal_places")
     if digits is None:
         fraction = "" if places == 0 else r"(\.\d+)?" if places is None else rf"(\.\d{{1,{places}}})?"
@@ -196,12 +210,15 @@ def _digits_pattern(integer_digits: int, places: int) -> str:
     return rf"\d{{1,{integer_digits}}}" + (rf"(\.\d{{1,{places}}})?" if places else "")
 
 
-def _with_zone(schema: JsonSchemaValue, zone: object) -> JsonSchemaValue:
+def _apply_zone_rule(schema: JsonSchemaValue, zone: object) -> JsonSchemaValue:
     return {**schema, "pattern": _NAIVE} if zone == "naive" and schema.get("type") == "string" else schema
 
 
 def _key_schema(keys: JsonSchemaValue) -> JsonSchemaValue:
-    """Return the schema of JSON keys, which are strings, if they stand for numbers or booleans."""
+    """Return a schema for the JSON keys of a dict whose Python keys are numbers or booleans.
+
+    JSON keys are strings. `keys` is the schema of the Python keys. The result is {} if no rule applies.
+    """
     kind = keys.get("type")
     if kind == "integer" and "enum" in keys:
         return {"enum": [str(value) for value in keys["enum"]]}
@@ -237,10 +254,10 @@ _MAX_STRICT_PROPERTIES = 5000
 
 
 def is_strict(schema: JsonSchema) -> bool:
-    """Return whether OpenAI accepts the schema as a strict one, unchanged."""
+    """Return whether OpenAI accepts the unchanged schema in strict mode."""
     if schema.get("type") != "object" or "anyOf" in schema:
         return False
-    nodes = list(_nodes(schema, 0))
+    nodes = list(_nested_schemas(schema, 0))
     count = sum(len(node.get("properties", ())) for node, _ in nodes)
     deepest = max(depth for _, depth in nodes)
     return (
@@ -251,7 +268,7 @@ def is_strict(schema: JsonSchema) -> bool:
 
 
 def close_objects(schema: JsonSchema) -> JsonSchema:
-    """Return the schema with further properties forbidden in every object that does not mention them."""
+    """Return a copy of a schema that forbids additional properties in every object without a rule for them."""
     result = dict(schema)
     for key in ("properties", "$defs"):
         if isinstance(result.get(key), dict):
@@ -269,14 +286,14 @@ def _close_inner(inner: object) -> object:
     return close_objects(inner) if is_json_object(inner) else inner
 
 
-def _nodes(schema: JsonSchema, depth: int) -> list[tuple[JsonSchema, int]]:
-    """Return the schema and all schemas in it, each with the number of objects around it."""
+def _nested_schemas(schema: JsonSchema, depth: int) -> list[tuple[JsonSchema, int]]:
+    """Return a list of (schema, nesting depth) for a schema and all schemas inside it."""
     inner = [*schema.get("properties", {}).values(), *schema.get("$defs", {}).values(), *schema.get("anyOf", ())]
     inner += [schema["items"]] if "items" in schema else []
     inner_depth = depth + (schema.get("type") == "object")
     nodes = [(schema, inner_depth)]
     for node in inner:
-        nodes += _nodes(node if is_json_object(node) else {"not": node}, inner_depth)
+        nodes += _nested_schemas(node if is_json_object(node) else {"not": node}, inner_depth)
     return nodes
 
 

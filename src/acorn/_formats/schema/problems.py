@@ -1,12 +1,13 @@
-"""Descriptions of schemas and of validation errors, for people and models.
+"""Short descriptions of JSON Schemas and of validation errors, for people and models.
 
 - `describe_schema` describes a JSON Schema in a few words, such as `float between 0 and 1` or `list of
   string, at least 1 item`.
-- `find_problems` lists the errors of Pydantic by field: the path, the expected and the received value. The validation
-  document for the model, `InputError` and the errors of tool arguments print this list.
-- `describe_errors` does the same for the errors of the package `jsonschema`.
+- `find_problems` converts a Pydantic validation error to a list with one problem for each wrong field: its path, the
+  expected value and the received value. The validation document for the model, `InputError` and the errors about tool
+  arguments contain these problems.
+- `describe_errors` describes the validation errors of the package `jsonschema` in the same form.
 
-All these texts may be sent to a model. They are part of the request bytes.
+A request to a model may contain all of these texts, so a change of a text changes the request.
 """
 
 from __future__ import annotations
@@ -47,12 +48,15 @@ _FORMATS = {
     "acorn-file": "file",
 }
 _MAX_DEPTH = 8
-"""The number of levels that a description follows into a type."""
+"""The number of nested types that a description follows before it uses the word `value`."""
 
 
 def describe_schema(node: JsonSchema, top: JsonSchema, depth: int = _MAX_DEPTH) -> str:
-    """Describe the values that fit a schema; `top` has the definitions. A type may contain itself."""
-    if not depth or not isinstance(node, dict):  # A schema from a user may be `true`.
+    """Return a short description of the values that fit a schema node, such as `float between 0 and 1`.
+
+    `top` is the schema with the definitions. `depth` limits the nested types, because a type may contain itself.
+    """
+    if not depth or not isinstance(node, dict):  # A user's schema may be `true`.
         return "value"
     if "$ref" in node:
         return describe_schema(resolve_ref(node["$ref"], top), top, depth - 1)
@@ -157,35 +161,38 @@ _ERRORS_WITHOUT_KEYWORD = (
 
 
 class Problem(TypedDict):
-    """A wrong field."""
+    """A description of one wrong field: its path, the expected value and the received value."""
 
     path: str
-    """The dotted path, such as `sources.0.title`. It is empty for the value itself."""
+    """The dotted path of the field, such as `sources.0.title`. It is "" if the complete value is wrong."""
     expected: str
     received: str
     excerpt: str
-    """The `repr` of the value, for callers in Python."""
-    ruled: bool
-    """Whether `expected` is the message of a validator of the user."""
+    """The short `repr` of the received value, for error messages to Python callers."""
+    expected_is_message: bool
+    """Whether `expected` is a complete message, such as the message of a user-defined validator."""
 
 
 def public_problems(problems: Sequence[Problem]) -> list[JsonObject]:
-    """Return the problems in the form of `ParseError.errors`."""
+    """Return the problems as dicts with the keys of `ParseError.errors`: `path`, `expected` and `received`."""
     return [{key: problem[key] for key in ("path", "expected", "received")} for problem in problems]
 
 
 def input_problem(path: str, expected: str, received: str, message: str) -> dict[str, str]:
-    """Return a problem in the form of `InputError.problems`."""
+    """Return one problem as a dict with the keys of `InputError.problems`."""
     return {"path": path, "expected": expected, "received": received, "message": message}
 
 
 def find_problems(error: ValidationError, schema: JsonSchema, received: object) -> list[Problem]:
-    """Return one problem for each wrong field, in the order of Pydantic's errors."""
+    """Return a list with one problem for each wrong field, in the order of Pydantic's errors.
+
+    `schema` is the JSON Schema of the validated class, and `received` is the data that failed validation.
+    """
     by_path: dict[str, Problem] = {}
     for detail in error.errors(include_url=False):
         path = _path(detail, received)
         dotted = ".".join(str(part) for part in path)
-        # Each member of a union reports the same field. The description of the schema covers them all.
+        # Every member of a union reports an error for the same field, but one description covers the whole union.
         by_path.setdefault(
             dotted,
             Problem(
@@ -193,14 +200,14 @@ def find_problems(error: ValidationError, schema: JsonSchema, received: object) 
                 expected=_expected(detail, path, schema),
                 received=_received(detail),
                 excerpt=excerpt(detail["input"], 200),
-                ruled=bool(_rule(detail)),
+                expected_is_message=bool(_validator_message(detail)),
             ),
         )
     return list(by_path.values())
 
 
 def _path(detail: ErrorDetails, received: object) -> list[int | str]:
-    """Return the location without the names of union members and validators that Pydantic adds."""
+    """Return the path of the wrong field, without the names of union members and validators that Pydantic adds."""
     location = list(detail["loc"])
     path: list[int | str] = []
     value: Any = received
@@ -220,8 +227,8 @@ def _is_missing(detail: ErrorDetails) -> bool:
 
 def _expected(detail: ErrorDetails, path: Sequence[int | str], schema: JsonSchema) -> str:
     kind = detail["type"]
-    if rule := _rule(detail):
-        return rule
+    if message := _validator_message(detail):
+        return message
     if kind == "json_invalid":
         return f"valid JSON ({detail['msg'].removeprefix('Invalid JSON: ')})"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
@@ -242,10 +249,10 @@ def _expected(detail: ErrorDetails, path: Sequence[int | str], schema: JsonSchem
     )
 
 
-def _rule(detail: ErrorDetails) -> str:
-    """Return the message of a validator of the user, or ""."""
-    is_user = detail["type"] in ("value_error", "assertion_error")
-    return str(detail.get("ctx", {}).get("error", "")) if is_user else ""
+def _validator_message(detail: ErrorDetails) -> str:
+    """Return the message of a user-defined validator, or "" if Pydantic itself found the error."""
+    is_from_validator = detail["type"] in ("value_error", "assertion_error")
+    return str(detail.get("ctx", {}).get("error", "")) if is_from_validator else ""
 
 
 def _describe_tags(detail: ErrorDetails) -> str:
@@ -254,10 +261,13 @@ def _describe_tags(detail: ErrorDetails) -> str:
 
 
 def _is_without_keyword(detail: ErrorDetails) -> bool:
-    """Return whether an error concerns a rule without a JSON Schema keyword, so that the value seems to fit."""
+    """Return whether an error concerns a rule that has no JSON Schema keyword.
+
+    The description of the schema does not contain such a rule, so the wrong value seems to fit the description.
+    """
     kind = detail["type"]
     if kind.startswith(("greater_than", "less_than")):
-        # The schema has the limits of numbers, but not those of dates and durations.
+        # A schema contains the limits of numbers, but not the limits of dates and durations.
         return not all(isinstance(limit, int | float | Decimal) for limit in detail.get("ctx", {}).values())
     return kind.startswith(_ERRORS_WITHOUT_KEYWORD) or kind not in typing.get_args(core_schema.ErrorType)
 
@@ -265,17 +275,20 @@ def _is_without_keyword(detail: ErrorDetails) -> bool:
 def _received(detail: ErrorDetails) -> str:
     if _is_missing(detail):
         return _MISSING
-    return show_value(detail["input"])
+    return format_value(detail["input"])
 
 
-def show_value(value: object) -> str:
-    """Return a received value as the model reads it."""
-    # Quote the string "missing", so that it is not mistaken for a missing value.
+def format_value(value: object) -> str:
+    """Format a wrong value for a message to the model, as short JSON or as the text of a string without quotes."""
+    # The string "missing" gets quotes, so that it does not look like a missing value.
     return shorten(value if isinstance(value, str) and value != _MISSING else to_compact_json(value))
 
 
 def _find_node(node: JsonSchema, path: list[int | str], top: JsonSchema) -> JsonSchema | None:
-    """Return the part of a schema for a path, also through the first matching member of a union."""
+    """Return the schema of the value at a path, or None if the schema does not describe this path.
+
+    For a union, the first member that describes the path applies. `top` contains the definitions.
+    """
     node = follow_refs(node, top)
     if not path:
         return node
@@ -296,11 +309,11 @@ _DESCRIBED_KEYWORDS = {
     *("type", "enum", "const", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
     *("minLength", "maxLength", "pattern", "minItems", "maxItems", "minProperties", "maxProperties"),
 }
-"""The keywords that `describe_schema` covers."""
+"""The JSON Schema keywords that `describe_schema` describes."""
 
 
 def describe_errors(errors: Iterable[Any], top: JsonSchema) -> Iterator[str]:
-    """Describe the errors of `jsonschema`, each with its path, the expected and the received value."""
+    """Yield a text for each error of the package `jsonschema`, with the path, the expected and the received value."""
     for error in errors:
         path = [str(part) for part in error.absolute_path]
         match error.validator:
@@ -311,34 +324,34 @@ def describe_errors(errors: Iterable[Any], top: JsonSchema) -> Iterator[str]:
                         yield f"argument `{'.'.join([*path, name])}` is missing, expected {expected}"
             case "additionalProperties" if error.validator_value is False:
                 for name in _unknown_names(error.instance, error.schema):
-                    yield unknown_property(path, name, error.instance, error.schema)
+                    yield describe_unknown_property(path, name, error.instance, error.schema)
             case "anyOf" | "oneOf" if error.context:
                 yield from _describe_union(error, top)
             case _:
-                yield _mismatch(error, _expected_by(error, top))
+                yield _describe_mismatch(error, _describe_expected(error, top))
 
 
 def required_properties(schema: JsonSchema) -> list[str]:
-    """Return the required properties of an object schema."""
+    """Return the names of the required properties of an object schema."""
     names = schema.get("required")
-    return names if is_json_list(names) else []  # In Draft 3, `required` is a boolean of each property.
+    return names if is_json_list(names) else []  # In Draft 3, `required` is a boolean in the schema of each property.
 
 
-def _mismatch(error: Any, expected: str) -> str:
+def _describe_mismatch(error: Any, expected: str) -> str:
     path = ".".join(map(str, error.absolute_path))
     where = f"argument `{path}`" if path else "The arguments"
-    return f"{where}: expected {expected}, got {_show_json(error.instance)}"
+    return f"{where}: expected {expected}, got {_format_json(error.instance)}"
 
 
-def _show_json(value: object) -> str:
-    """Return a received value as JSON. Values are not converted here, so "5" must not look like 5."""
+def _format_json(value: object) -> str:
+    """Format a received value as short JSON, with quotes so that the string "5" does not look like the number 5."""
     return shorten(to_compact_json(value))
 
 
-def _expected_by(error: Any, top: JsonSchema) -> str:
+def _describe_expected(error: Any, top: JsonSchema) -> str:
     if error.schema is False:
         return "no such value"
-    # The schemas under these keywords report their own errors.
+    # The nested schemas under these keywords cause separate errors.
     omitted = {"$ref", "anyOf", "oneOf"} - {error.validator}
     text = describe_schema({key: value for key, value in error.schema.items() if key not in omitted}, top)
     if error.validator not in _DESCRIBED_KEYWORDS or text == "value":
@@ -347,10 +360,10 @@ def _expected_by(error: Any, top: JsonSchema) -> str:
     return f"another key ({text})" if keyword == "propertyNames" and around != ["properties"] else text
 
 
-def unknown_property(path: list[str], name: str, instance: JsonSchema, schema: JsonSchema) -> str:
-    """Return the message for a property that the schema does not allow."""
+def describe_unknown_property(path: list[str], name: str, instance: JsonSchema, schema: JsonSchema) -> str:
+    """Return the error message for a property that the schema does not allow."""
     names = ", ".join(schema.get("properties", {})) or "none"
-    where, got = ".".join([*path, name]), _show_json(instance[name])
+    where, got = ".".join([*path, name]), _format_json(instance[name])
     return f"argument `{where}`: expected no such field; there are {names}, got {got}"
 
 
@@ -364,20 +377,27 @@ def _unknown_names(instance: JsonSchema, schema: JsonSchema) -> list[str]:
 
 
 def _describe_union(error: Any, top: JsonSchema) -> Iterator[str]:
-    """Describe the errors of the union member that the value was meant for, or what all members expect."""
+    """Yield texts about a value that fits no member of a union.
+
+    The texts describe the errors of the intended member if it is clear, and otherwise the values that all members
+    expect.
+    """
     members: dict[object, list[Any]] = {}
     for inner in error.context:
         members.setdefault(inner.relative_schema_path[0], []).append(inner)
     if intended := _intended_member(list(members.values())):
         yield from describe_errors(intended, top)
     elif (text := describe_schema({error.validator: error.validator_value}, top)) != "value":
-        yield _mismatch(error, text)
-    else:  # For example, members that differ in their required properties.
+        yield _describe_mismatch(error, text)
+    else:  # `describe_schema` has no words for some members, such as members with different required properties.
         yield " or ".join(dict.fromkeys("; ".join(describe_errors(errors, top)) for errors in members.values()))
 
 
 def _intended_member(members: list[list[Any]]) -> list[Any]:
-    """Return the errors of the only member that does not expect another type or another tag."""
+    """Return the errors of the only union member whose type or tag fits the value, or [] if several members fit.
+
+    `members` contains the list of errors of each union member.
+    """
     for is_other in (_is_other_type, _is_other_tag):
         members = [errors for errors in members if not any(map(is_other, errors))]
         if len(members) == 1:

@@ -1,11 +1,11 @@
-"""The shape of an input or output: one Pydantic class, in whatever form the user declared it.
+"""The shape of an input or output, which is one Pydantic class for any form of declaration.
 
-A `BaseModel` class is used directly. A list of fields becomes a class. Any other type is wrapped in one field named
-`result`. `[]` and `None` declare an empty input or output. The spec creates shapes, and the loop validates values with
-them.
+acorn uses a declared `BaseModel` class directly, and creates a class from a declared list of fields. For any other
+type, acorn creates a class with one field named `result`. `[]` and `None` declare an empty input or output. The spec
+creates the shapes, and the loop validates inputs and outputs against the shapes.
 
-Below are also the fields of classes that serialize as objects (models, dataclasses, TypedDicts), and the search for
-images, audio and files in a schema, which a model cannot write.
+This module also returns the fields of classes that serialize as JSON objects (Pydantic classes, dataclasses and
+TypedDicts). It rejects output schemas with images, audio or files, because a model cannot generate them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from acorn.types import JsonObject, is_class, is_json_list, is_json_object, is_l
 
 
 def has_fields(kind: object) -> bool:
-    """Return whether a type is a class with fields, possibly with type arguments."""
+    """Return whether a type is a Pydantic class, a dataclass or a TypedDict, with or without type arguments."""
     cls = get_origin(kind) or kind
     if not is_class(cls) or is_root_class(cls):
         return False
@@ -43,7 +43,10 @@ def has_fields(kind: object) -> bool:
 
 
 def fields_of(kind: object) -> dict[str, FieldInfo]:
-    """Return the fields by name, or raise `NameError` if a type hint cannot be resolved."""
+    """Return a dict that maps names to the fields of a Pydantic class, a dataclass or a TypedDict.
+
+    The function raises `NameError` if a type hint of the class refers to an undefined name.
+    """
     cls: Any = get_origin(kind) or kind
     if issubclass(cls, BaseModel):
         return dict(cls.model_fields)
@@ -66,10 +69,10 @@ def fields_of(kind: object) -> dict[str, FieldInfo]:
 
 
 def required_keys(kind: object) -> tuple[str, ...]:
-    """Return the required keys of a TypedDict."""
+    """Return the names of the required keys of a TypedDict."""
     cls: Any = get_origin(kind) or kind
     hints = typing_extensions.get_type_hints(cls, include_extras=True)
-    # The class itself does not see a `NotRequired` in quotes.
+    # `__required_keys__` ignores a `NotRequired` in a quoted type hint, so check the resolved type hints as well.
     return tuple(name for name, hint in hints.items() if _is_required(hint, name in cls.__required_keys__))
 
 
@@ -89,7 +92,7 @@ def _substitute(field: FieldInfo, by_variable: Mapping[Any, Any]) -> FieldInfo:
 
 
 def substitute_type_variables(kind: Any, by_variable: Mapping[Any, Any]) -> Any:
-    """Replace the type variables of a type, also inside other types."""
+    """Replace the type variables in a type; `by_variable` maps each type variable to its replacement."""
     if isinstance(kind, typing.TypeVar):
         return by_variable.get(kind, kind)
     inner = getattr(kind, "__parameters__", ())
@@ -97,24 +100,30 @@ def substitute_type_variables(kind: Any, by_variable: Mapping[Any, Any]) -> Any:
 
 
 MEDIA_FORMAT = "acorn-"
-"""The prefix of the `format` of images, audio and files, such as `acorn-image`."""
+"""The prefix of the schema keyword `format` for images, audio and files, such as `acorn-image`."""
 
 
 def find_media(schema: JsonSchema) -> tuple[str, str] | None:
-    """Return the path and kind of the first media field, such as (`pages.photo`, `image`), or None."""
+    """Return the path and the kind of the first image, audio or file field in a schema, or None.
+
+    An example of a result is `("pages.photo", "image")`.
+    """
     return _find_media(schema, schema, (), frozenset())
 
 
 def require_no_media(schema: JsonSchema, whose: str) -> JsonSchema:
-    """Return the schema, or raise `DeclarationError` if it has media, which a model cannot write."""
+    """Return the schema, or raise `DeclarationError` if it contains an image, audio or a file.
+
+    A model cannot generate such a value. `whose` describes the owner of the schema in the error message.
+    """
     if (media := find_media(schema)) is None:
         return schema
     path, kind = media
-    what = {"image": "an image", "file": "a file"}.get(kind, kind)
-    field = f"`{path}` is {what}" if path else f"it is {what}"
+    noun = {"image": "an image", "file": "a file"}.get(kind, kind)
+    problem = f"contains {noun} in `{path}`" if path else f"is {noun}"
     raise DeclarationError(
-        f"{whose} is written by the model, which cannot make an image, audio or a file, but {field}. Use a text such "
-        f"as a name or a URL. A model receives images through the input and through the results of tools."
+        f"{whose} {problem}, but the model generates this value, and a model cannot generate images, audio or files. "
+        f"Use a text such as a file name or a URL instead. A model can receive images in the input and in tool results."
     )
 
 
@@ -130,14 +139,14 @@ def _find_media(node: object, top: JsonSchema, path: tuple[str, ...], seen: froz
         return _find_media(definitions.get(ref.rpartition("/")[2]), top, path, seen | {ref})
     properties: JsonObject = node.get("properties") or {}
     for name, inner in properties.items():
-        if (found := _find_media(inner, top, (*path, name), seen)) is not None:
-            return found
+        if (media := _find_media(inner, top, (*path, name), seen)) is not None:
+            return media
     inner_nodes = [node.get(key) for key in ("anyOf", "oneOf", "allOf", "items", "prefixItems", "additionalProperties")]
     return _find_media(inner_nodes, top, path, seen)
 
 
 RESULT = "result"
-"""The field of a wrapped value that is not a model."""
+"""The name of the only field in a class that acorn creates for a declared type such as `int`."""
 
 _FORMS = (
     "a BaseModel class, a list of fields (`'name'`, `('name', type)` or `('name', type, default)`), "
@@ -147,20 +156,20 @@ _FORMS = (
 
 @dataclass(frozen=True, eq=False)
 class Shape:
-    """The input or output of a module."""
+    """The declared input or output of a module, as a Pydantic class that validates its values."""
 
     schema: type[BaseModel]
     wrapped: bool = False
-    """Whether the declared type is not a model and is wrapped in `result`."""
+    """Whether the declared type is not a Pydantic class, so that its value is in the field `result` of `schema`."""
 
     @cached_property
     def json_schema(self) -> JsonSchema:
-        """The schema for providers, with aliases."""
+        """The JSON Schema for requests to providers, with field aliases as property names."""
         return schema_of(self.schema)
 
     @cached_property
     def xml_schema(self) -> JsonSchema:
-        """The schema for XML, without aliases."""
+        """The JSON Schema for the XML format, with field names instead of aliases as property names."""
         return schema_of(self.schema, by_alias=False)
 
     @property
@@ -177,13 +186,13 @@ class Shape:
         return self.schema.model_config.get("extra") == "allow"
 
     def unwrap(self, instance: BaseModel) -> Any:
-        """Return the value in the form that the user declared."""
+        """Convert an instance of `schema` to the declared type: the instance, the value of `result`, or None."""
         if self.wrapped:
             return instance.__dict__[RESULT]
         return None if self.is_empty else instance
 
-    def revive(self, data: Any) -> Any:
-        """Return the value from JSON data, or the data itself if it does not fit."""
+    def restore(self, data: Any) -> Any:
+        """Convert saved JSON data to a value of the declared type, or return the data if it is not valid."""
         wrapped = {RESULT: data} if self.wrapped else data
         try:
             text = to_json(wrapped, inf_nan_mode="constants")
@@ -194,9 +203,10 @@ class Shape:
     def from_call(
         self, owner: str, args: tuple[Any, ...], kwargs: dict[str, Any], options: Collection[str] = ()
     ) -> BaseModel:
-        """Return the instance for the arguments of a call, or raise `InputError` with every wrong one.
+        """Validate the arguments of a call and return an instance of `schema`.
 
-        `options` are the names of options of `using`, which users may pass as arguments by mistake.
+        The function raises `InputError` with a list of all wrong arguments. `options` contains the option names of
+        `using`, which users may pass as arguments by mistake. `owner` is the agent name in error messages.
         """
         if args:
             return self._from_positional(owner, args, kwargs)
@@ -213,7 +223,8 @@ class Shape:
             raise self._input_error(owner, wrong, unknown, kwargs) from error
         except PydanticUserError as error:
             raise DeclarationError(
-                f"The input of `{owner}` uses a class that is not defined yet: {shorten(error.message)}"
+                f"Cannot validate the input of `{owner}`, because it refers to a class that is not defined: "
+                f"{shorten(error.message)} Define or import the class before the call."
             ) from error
         if unknown:
             raise self._input_error(owner, [], unknown, kwargs)
@@ -240,7 +251,7 @@ class Shape:
 
     @cached_property
     def call_schema(self) -> JsonSchema:
-        """The schema with every field under each of its names, for error messages."""
+        """A JSON Schema for error messages, with a property for the name and for each alias of a field."""
         by_name = self.xml_schema["properties"]
         aliases = {
             alias: by_name[name] for name, field in self.schema.model_fields.items() for alias in aliases_of(field)
@@ -249,7 +260,7 @@ class Shape:
 
     @cached_property
     def accepted_names(self) -> frozenset[str]:
-        """The names that a caller may use: those of the fields, and their aliases."""
+        """The argument names that a call accepts: the names and the aliases of all fields."""
         return frozenset((*self.schema.model_fields, *self.names_by_alias))
 
     @cached_property
@@ -289,26 +300,26 @@ def _describe_option(name: str) -> str:
 
 
 class Shapes(NamedTuple):
-    """The input and output of a module, for reading the records of its runs."""
+    """The input and output shapes of a module, from which saved runs of the module are loaded."""
 
     module: str
-    """The name of the class, `package.file:Class`."""
+    """The name of the module class in the form `package.file:Class`."""
     input: Shape
     output: Shape
-    below: Callable[[str], Any]
-    """Returns the class or instance of the branch or agent tool with a name, or None."""
+    find_child: Callable[[str], Any]
+    """A function that receives the name of a branch or agent tool and returns its class or instance, or None."""
 
 
 SHAPES = "__acorn_shapes__"
-"""The attribute of a module class with its `Shapes`."""
+"""The name of the module class attribute that contains a `Shapes` object."""
 
 
 def describe_problem(problem: Problem) -> str:
-    """Return the sentence about a problem in an `InputError`."""
+    """Return a text about one problem for an error message, such as "`limit` must be integer, got 'x'"."""
     path = problem["path"] or "input"
     if problem["received"] == "missing" and problem["path"]:
         return f"`{path}` is missing (expected {problem['expected']})"
-    if problem["ruled"]:
+    if problem["expected_is_message"]:
         return f"`{path}` is refused: {problem['expected']} (got {problem['excerpt']})"
     return f"`{path}` must be {problem['expected']}, got {problem['excerpt']}"
 
@@ -322,7 +333,10 @@ _EMPTY = Shape(EmptySchema)
 
 
 def shape_of(declared: object, owner: str, attribute: str) -> Shape:
-    """Compile a declared input or output; `owner` and `attribute` name it in errors."""
+    """Convert a declared input or output to a shape.
+
+    Error messages contain `owner`, the class name, and `attribute`, such as `initial_input`.
+    """
     if declared is BaseModel:
         raise DeclarationError(f"`{owner}.{attribute}` must be {_FORMS}, got `BaseModel` itself, which has no fields.")
     if is_class(declared) and issubclass(declared, BaseModel) and not is_root_class(declared):
@@ -339,14 +353,16 @@ def shape_of(declared: object, owner: str, attribute: str) -> Shape:
 
 
 def _check_shape(shape: Shape, owner: str, attribute: str) -> None:
-    """Raise `DeclarationError` if the type has no JSON Schema; ignore classes that are not defined yet."""
+    """Raise `DeclarationError` if the shape has no JSON Schema or an unsupported one.
+
+    The check ignores type hints that refer to a class that is not defined yet.
+    """
     try:
-        schema = shape.json_schema  # Computed once and cached.
+        schema = shape.json_schema
         if attribute.startswith("final"):
             require_no_media(schema, f"`{owner}.{attribute}`")
-        if (
-            not shape.schema.__pydantic_complete__
-        ):  # Deferred by its configuration, or by a class that is not defined yet.
+        # Pydantic defers a class because of its configuration, or because a type hint refers to an undefined class.
+        if not shape.schema.__pydantic_complete__:
             shape.schema.model_rebuild(raise_errors=False)
     except SchemaError as error:
         raise _compile_error(error, owner, attribute) from error
@@ -366,7 +382,9 @@ def _class_from_list(declared: Sequence[object], owner: str, attribute: str) -> 
     for index, entry in enumerate(declared):
         name, definition = _read_field(entry, owner, f"{attribute}[{index}]")
         if name in fields:
-            raise DeclarationError(f"`{owner}.{attribute}` names the field `{name}` twice. Keep one.")
+            raise DeclarationError(
+                f"`{owner}.{attribute}` contains the field `{name}` twice. Remove or rename one of the two fields."
+            )
         fields[name] = definition
     return _create_class(f"{owner}{_suffix(attribute)}", fields, owner, attribute)
 
@@ -385,14 +403,15 @@ def _read_field(entry: object, owner: str, where: str) -> tuple[str, tuple[Any, 
     name = parts[0]
     if not name.isidentifier() or name.startswith("_"):
         raise DeclarationError(
-            f"`{owner}.{where}` is named {name!r}, but a field must have a Python name that does not begin with `_`."
+            f"`{owner}.{where}` has the field name {name!r}, but a field name must be a Python identifier that does "
+            f"not begin with `_`. Rename the field."
         )
     kind = _check_type(parts[1], owner, where) if len(parts) > 1 else str
     return name, (kind, parts[2] if len(parts) == 3 else ...)
 
 
 _NOT_TYPES: tuple[type[Any], ...] = (str, ForwardRef, bytes, int, float, dict, set, BaseModel, FieldInfo)
-"""The classes of values that are certainly not types. The messages of Pydantic about them are confusing."""
+"""Classes whose instances cannot be types. Pydantic's own error messages about such instances are confusing."""
 
 
 def _check_type(declared: Any, owner: str, where: str) -> Any:
@@ -412,34 +431,37 @@ def _create_class(name: str, fields: dict[str, Any], owner: str, attribute: str)
                 __module__=__name__,
                 **fields,
             )
-            if missing := set(fields) - set(created.model_fields):
-                raise ValueError(f"{', '.join(sorted(missing))} cannot be a field")
-            return created
     except SchemaError as error:
         raise _compile_error(error, owner, attribute) from error
     except (PydanticUserError, TypeError, NameError, ValueError, AttributeError) as error:
         raise DeclarationError(
             f"`{owner}.{attribute}` must be {_FORMS}. Pydantic reports: {shorten(str(error).splitlines()[0])}"
         ) from error
+    if missing := set(fields) - set(created.model_fields):
+        raise DeclarationError(
+            f"`{owner}.{attribute}` declares {_quote_names(sorted(missing))}, which Pydantic does not accept as a "
+            f"field. Use another name or another type."
+        )
+    return created
 
 
 def _compile_error(error: SchemaError, owner: str, attribute: str) -> DeclarationError:
-    """Return the error with the field and the reason from the long message of Pydantic's core."""
+    """Return a short `DeclarationError` with the field and the reason from the long message of Pydantic's core."""
     text = str(error)
     field = ".".join(name for name in re.findall(r'Field "(.*)":', text) if name != RESULT)
     where = f"the field `{field}` of `{owner}.{attribute}`" if field else f"`{owner}.{attribute}`"
     reason = shorten(text.splitlines()[-1].strip().removeprefix("error: ").rstrip("."))
     if "regex parse error" not in text:
-        return DeclarationError(f"Pydantic cannot check {where}: {reason}.")
+        return DeclarationError(f"Pydantic cannot compile the type of {where}: {reason}. Use another type.")
     return DeclarationError(
-        f"Pydantic cannot compile the pattern of {where}: {reason}. Write it without lookaround and backreferences, "
-        f"check the value in a validator, or declare a `BaseModel` class with "
+        f"Pydantic cannot compile the pattern of {where}: {reason}. Use a pattern without lookaround and "
+        f"backreferences, check the value in a validator, or declare a `BaseModel` class with "
         f"`model_config = ConfigDict(regex_engine='python-re')`."
     )
 
 
 def aliases_of(field: FieldInfo) -> list[str]:
-    """Return the names other than its own under which a field is read."""
+    """Return the list of validation aliases of a field."""
     alias = field.validation_alias if field.validation_alias is not None else field.alias
     if isinstance(alias, str):
         return [alias]

@@ -1,1 +1,1 @@
-"""XML that is exchanged with the model: encoded inputs, and answers of models that cannot call tools."""
+"""The XML in requests and responses: encoded inputs, and the answers of models that cannot call tools."""

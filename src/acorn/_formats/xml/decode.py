@@ -1,8 +1,9 @@
-"""Decoding of the XML answer of a model: finding it in the reply, and converting it to a validated value.
+"""Decoding of a model's XML answer: finding the answer in the reply, and converting it to a validated value.
 
-The answer is the last outermost element of its name, among prose and code fences. The parsed tree gives the structure.
-The schema gives the meaning: whether an element is a list, an object or text, and whether `5` is a number or a string.
-A value that does not fit stays text, so that the validation error of Pydantic names it.
+A reply may contain prose and code fences around the answer. The answer is the last outermost element with the expected
+name. The XML parser returns the tree of elements. The schema then determines whether an element is a list, an object or
+text, and whether `5` is a number or a string. A value that does not fit the schema stays a string, so that Pydantic
+reports it in a validation error.
 """
 
 from __future__ import annotations
@@ -34,17 +35,18 @@ class _RootTag:
     kind: str
     """`open`, `close` or `empty`."""
     filled: bool
-    """Whether a field or JSON follows. Words follow a tag that the prose only mentions."""
+    """Whether another tag or JSON follows the tag. After a tag that the prose only mentions, words follow."""
 
 
 def find_answer(source: str, root: str) -> tuple[int, int]:
-    """Return the start of the answer, and the last position where it may end.
+    """Return the start position of the answer and its last possible end position.
 
-    Models mention `<output>` before, after and inside their answer. So a tag that fields follow is preferred to one
-    without, and a closed element to an open one before it. An open one after all others is an answer that was cut off.
+    Models mention `<output>` in the prose before, after and inside their answer. Therefore the search prefers a tag
+    with fields to a tag without fields. It prefers a closed element to an element that starts earlier and has no end.
+    If the last element has no end, it is an answer that was cut off.
     """
     tags = list(_tags(source, root))
-    span = _outermost(tags, only_filled=True) or _outermost(tags, only_filled=False)
+    span = _last_outermost_span(tags, only_filled=True) or _last_outermost_span(tags, only_filled=False)
     if span is None:
         raise ParseError(f"The reply holds no <{root}> element.", raw_output=source)
     start, end = span
@@ -52,7 +54,7 @@ def find_answer(source: str, root: str) -> tuple[int, int]:
 
 
 def _tags(source: str, root: str) -> Iterator[_RootTag]:
-    """Yield the tags with the name of the root outside comments and CDATA."""
+    """Yield all tags with the name `root` that are outside of comments and CDATA sections."""
     name = re.escape(root)
     pattern = re.compile(
         rf"<(?P<slash>/?){name}(?=[\s/>])[^<>]*>(?=(?P<filled>\s*(?!</{name}[\s>])[<{{])?)"
@@ -65,7 +67,7 @@ def _tags(source: str, root: str) -> Iterator[_RootTag]:
         if start < skip_until:
             continue
         if match["comment"]:
-            # A comment ends at its first double hyphen. Otherwise, `<!--` is prose.
+            # XML allows a double hyphen only at the end of a comment. If it is elsewhere, `<!--` is prose.
             hyphens = source.find("--", end)
             skip_until = hyphens + 3 if source.startswith("-->", hyphens) else skip_until
         elif match["cdata"]:
@@ -77,8 +79,11 @@ def _tags(source: str, root: str) -> Iterator[_RootTag]:
             yield _RootTag(start, end, kind, filled=bool(match["filled"]))
 
 
-def _outermost(tags: Sequence[_RootTag], *, only_filled: bool) -> tuple[int, int | None] | None:
-    """Return the span of the last element that is not in another one; its end is None if it is not closed."""
+def _last_outermost_span(tags: Sequence[_RootTag], *, only_filled: bool) -> tuple[int, int | None] | None:
+    """Return the start and end position of the last element that is not inside another element.
+
+    The end position is None if the element has no closing tag. The result is None if there is no element.
+    """
     opened: list[_RootTag] = []
     closed: list[tuple[int, int]] = []
     for tag in tags:
@@ -100,7 +105,10 @@ def _outermost(tags: Sequence[_RootTag], *, only_filled: bool) -> tuple[int, int
 
 
 def _cut_off_end(source: str, start: int) -> int:
-    """Return the end of an answer that was cut off: before a closing fence or an incomplete closing tag."""
+    """Return the end position of an answer that was cut off.
+
+    The end is before a closing code fence and before an incomplete closing tag.
+    """
     stop = len(source.rstrip())
     stop = len(source[: stop - len(_FENCE)].rstrip()) if source.endswith(_FENCE, start, stop) else len(source)
     last = source.rfind("<", start, stop)
@@ -110,8 +118,9 @@ def _cut_off_end(source: str, start: int) -> int:
 _INTEGER = re.compile(r"[+-]?[0-9]{1,4000}")
 _ANYTHING: JsonSchema = {}
 
-# The misfit of an element and a schema is a number, and a union takes the member with the smallest one. Readings that
-# fit differ by millionths, so that a thousand strings in a list do not outweigh one misfit.
+# The misfit is a number that grows with each difference between an element and a schema. A union uses the member with
+# the smallest misfit. Readings that fit the schema differ only by millionths, so that the small numbers of a thousand
+# strings in a list are less than one real difference.
 _PREFERENCE = 1e-6
 _MISFIT = 50.0
 _MARKUP_IN_TEXT = 30.0
@@ -120,21 +129,26 @@ _MISSING = 20.0
 _UNKNOWN = 10.0
 
 _Reading = tuple[Any, float]
+"""The value of an element for one schema, and the misfit of the element and this schema."""
 
 
 def decode_xml(source: str, shape: Shape, root: str) -> BaseModel:
-    """Return the instance in the last outermost `root` element, or raise `ValidationError`."""
+    """Decode the last outermost `root` element to an instance of the shape's class.
+
+    The function raises `ParseError` if the reply has no such element, and `ValidationError` if the value is wrong.
+    """
     text = to_json(read_xml(source, shape.xml_schema, root), inf_nan_mode="constants")
     try:
         return shape.schema.model_validate_json(text, by_alias=False, by_name=True)
     except ValidationError:
-        with suppress(ValidationError):  # The model has seen the aliases in the schema of the tool.
+        # The tool schema in the request contains the aliases, so a model may use aliases in its XML answer, too.
+        with suppress(ValidationError):
             return shape.schema.model_validate_json(text, by_alias=True, by_name=True)
         raise
 
 
 def read_xml(source: str, schema: JsonSchema, root: str) -> Any:
-    """Return the last outermost `root` element as JSON data that follows the schema."""
+    """Convert the last outermost `root` element to JSON data, with the types that the schema declares."""
     check_size(source)
     source = replace_surrogates(source)
     start, stop = find_answer(source, root)
@@ -148,18 +162,21 @@ class _XmlReader:
     def __init__(self, source: str, top: JsonSchema) -> None:
         self.source = source
         self.top = top
-        # Unions read the same element by many schemas. Without a cache, the work would be exponential.
+        # A union converts the same element once for each member. Without a cache, the time would be exponential.
         self.readings: dict[tuple[int, int], _Reading] = {}
 
     def convert(self, element: Element, node: JsonSchema) -> _Reading:
-        """Return the value and its misfit; 0 means that the element fits exactly."""
+        """Convert an element to a value by a schema node, and return the value and its misfit.
+
+        The misfit is 0 if the element fits the node exactly.
+        """
         node = follow_refs(node, self.top)
         key = (id(element), id(node))
         if key not in self.readings:
-            self.readings[key] = self._reader(node)(element, node)
+            self.readings[key] = self._converter(node)(element, node)
         return self.readings[key]
 
-    def _reader(self, node: JsonSchema) -> Callable[[Element, JsonSchema], _Reading]:
+    def _converter(self, node: JsonSchema) -> Callable[[Element, JsonSchema], _Reading]:
         kind = node.get("type")
         if "anyOf" in node or "oneOf" in node:
             return self._union
@@ -172,7 +189,7 @@ class _XmlReader:
         return self._anything if kind is None else self._scalar
 
     def _union(self, element: Element, node: JsonSchema) -> _Reading:
-        """Return the reading of the member that fits best; of equal ones, the first."""
+        """Convert an element by the union member with the smallest misfit; the first such member has priority."""
         best: _Reading | None = None
         for member in node.get("anyOf") or node.get("oneOf") or ():
             reading = self.convert(element, member)
@@ -194,26 +211,29 @@ class _XmlReader:
         return text, _MISFIT
 
     def _object(self, element: Element, node: JsonSchema) -> _Reading:
-        if (found := self._inline_json(element, dict)) is not None:
-            return found, 1.5 * _PREFERENCE
+        if (data := self._inline_json(element, dict)) is not None:
+            return data, 1.5 * _PREFERENCE
         properties: JsonSchema = node.get("properties", {})
-        others = additional_schema(node)
+        additional = additional_schema(node)
         value: JsonObject = {}
-        misfit = self._text_around(element)
+        misfit = self._text_misfit(element)
         for child in element.children:
             name = child.attributes.get("key", child.name) if child.name == "entry" else child.name
-            schema = properties.get(name, others)
-            found, cost = self.convert(child, schema if is_json_object(schema) else _ANYTHING)
+            schema = properties.get(name, additional)
+            item, cost = self.convert(child, schema if is_json_object(schema) else _ANYTHING)
             misfit += cost if schema is not None else _UNKNOWN
             misfit += _UNKNOWN if name in value else 5 * _PREFERENCE if properties and name not in properties else 0
             earlier = value.get(name)
-            value[name] = earlier + found if isinstance(earlier, list) and isinstance(found, list) else found
+            value[name] = earlier + item if isinstance(earlier, list) and isinstance(item, list) else item
         if list(value) == ["item"] and "item" not in properties:
-            misfit += 3 * _PREFERENCE  # It is more likely a list.
+            misfit += 3 * _PREFERENCE  # An element that contains only `<item>` is more likely a list.
         return value, misfit + self._add_nulls(value, node)
 
     def _add_nulls(self, value: JsonObject, node: JsonSchema) -> float:
-        """Add the required fields that may be None, which the encoder omits, and return the misfit of the others."""
+        """Add None for each missing required field that may be None, and return the misfit of the other fields.
+
+        The XML encoder omits fields that are None, and models do the same.
+        """
         misfit = 0.0
         for name in node.get("required", []):
             if name in value:
@@ -226,32 +246,35 @@ class _XmlReader:
         return misfit
 
     def _array(self, element: Element, node: JsonSchema) -> _Reading:
-        if (found := self._inline_json(element, list)) is not None:
-            return found, 1.5 * _PREFERENCE
+        if (data := self._inline_json(element, list)) is not None:
+            return data, 1.5 * _PREFERENCE
         if not element.children and (text := element.text(self.source)).strip():
             return [text], _MISFIT
         prefix: list[JsonSchema] = node.get("prefixItems", [])
         value: list[Any] = []
-        misfit = self._text_around(element)
+        misfit = self._text_misfit(element)
         if prefix and len(prefix) != len(element.children):
             misfit += _MISSING
         for index, child in enumerate(element.children):
             schema = prefix[index] if index < len(prefix) else node.get("items") or _ANYTHING
-            found, cost = self.convert(child, schema)
-            value.append(found)
+            item, cost = self.convert(child, schema)
+            value.append(item)
             misfit += cost if child.name == "item" else cost + 2 * _PREFERENCE
         return value, misfit
 
     def _anything(self, element: Element, node: JsonSchema) -> _Reading:
-        """Read an element without a schema by its tags."""
+        """Convert an element without a schema; the child tags decide whether it is text, a list or an object."""
         if not element.children:
             return _scalar(element.text(self.source), "string")
         if all(child.name == "item" for child in element.children):
             return self._array(element, _ANYTHING)
         return self._object(element, {"additionalProperties": _ANYTHING})
 
-    def _text_around(self, element: Element) -> float:
-        """Return the misfit of text beside the child elements: a container has only whitespace between them."""
+    def _text_misfit(self, element: Element) -> float:
+        """Return the misfit of text between the child elements of a container.
+
+        A container that fits has only whitespace between its child elements.
+        """
         if (
             not element.children
             and element.content_end > element.content_start
@@ -266,12 +289,12 @@ class _XmlReader:
         return _TEXT_AROUND_TAGS if unescape(self.source[at : element.content_end]).strip() else 0.0
 
     def _inline_json(self, element: Element, kind: type[Any]) -> Any:
-        """Return a container that the model wrote as JSON in its tag, or None."""
+        """Parse the content of an element as a JSON object or list, or return None if it is not JSON of this kind."""
         opening = "{" if kind is dict else "["
         if element.children and not self.source[element.content_start : element.content_end].lstrip().startswith(
             opening
         ):
-            return None  # Avoid unescaping a large text.
+            return None  # Return early, because the next step would unescape a large text.
         text = element.text(self.source).strip()
         if not text.startswith(opening):
             return None
@@ -290,7 +313,7 @@ def _is_deep(value: JsonValue, levels: int) -> bool:
 
 
 def additional_schema(node: JsonSchema) -> JsonSchema | None:
-    """Return the schema of the keys that an object schema does not list, or None if it allows none."""
+    """Return the schema of the additional properties of an object schema, or None if it forbids them."""
     schema = node.get("additionalProperties", False)
     if schema is False:
         schema = next(iter(node.get("patternProperties", {}).values()), None)
@@ -305,17 +328,18 @@ def _allows_null(node: JsonSchema, top: JsonSchema) -> bool:
 
 
 def _scalar(text: str, kind: str) -> _Reading:
-    """Read text as a scalar type of JSON; text that does not fit stays text.
+    """Convert text to a scalar JSON type, and return the value and its misfit.
 
-    In a union, an exact number, boolean or null is preferred to text, and text to a loose reading.
+    Text that does not fit the type stays a string. The misfits cause a union to prefer an exact number, boolean or null
+    to a string, and a string to an inexact number, boolean or null.
     """
     word = text.strip()
-    exact, plain, loose = 0.0, _PREFERENCE, 3 * _PREFERENCE
+    exact, string, loose = 0.0, _PREFERENCE, 3 * _PREFERENCE
     if kind == "string":
-        return text, plain if text else 2 * plain
+        return text, string if text else 2 * string
     if kind == "null":
         if word in ("", "null", "None"):
-            return None, loose if word else 1.5 * plain
+            return None, loose if word else 1.5 * string
     elif kind == "boolean":
         if word.lower() in ("true", "false"):
             return word.lower() == "true", exact if text in ("true", "false") else loose
@@ -324,7 +348,7 @@ def _scalar(text: str, kind: str) -> _Reading:
             return int(word), exact if str(int(word)) == text else loose
     elif kind == "number":
         if _INTEGER.fullmatch(word):
-            return int(word), 0.5 * plain if str(int(word)) == text else loose
+            return int(word), 0.5 * string if str(int(word)) == text else loose
         with suppress(ValueError):
             number = float(word)
             return number, exact if to_compact_json(number) == text else loose

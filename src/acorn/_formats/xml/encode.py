@@ -1,11 +1,12 @@
 """Encoding of values as XML, with two spaces per level and all user text escaped.
 
-Pydantic first converts the value to JSON data, so that dates, enums and custom serializers look as in JSON. The
-original value gives the names of list items and the descriptions of fields. The first message of a run and the context
-blocks are written here.
+Pydantic first converts a value to JSON data, so that dates, enums and values with custom serializers have the same text
+as in JSON. The names of list items and the descriptions of fields come from the classes of the original value. The
+first message of a run and the context blocks contain this XML.
 
-Two more documents belong here: the empty form of an output, which a model fills in if it cannot be made to call
-`__finish__`, and the document that reports validation errors to the model. All of these are request bytes.
+The module also creates two other documents. The skeleton is an empty XML form of an output, for a model that acorn
+cannot force to call `__finish__`. The validation document reports validation errors to the model. Requests contain all
+of these texts, so a change of a text changes the request.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from acorn.types import JsonObject, JsonValue, is_json_list, is_json_object
 DescriptionFormat = Literal["attribute", "comment"]
 
 MAX_DEPTH = 128
-"""Deeper values are rejected: no model reads them, and most of them are circular."""
+"""The maximum nesting depth. A deeper value is usually circular, and a model could not use it."""
 
 _NESTED = (dict, list)
 _JOIN_LINES = 500
-"""The number of lines of a list that are joined at once. Thousands of small strings until the end of a long document
-would make the allocator request new pages for every message."""
+"""The number of list lines that are joined to one string at a time. If thousands of small strings existed until the end
+of a long document, the allocator would request new memory pages for every message."""
 
 
 @dataclass(frozen=True)
 class XmlStyle:
-    """The XML settings of a module."""
+    """The settings of a module that control the XML of its input."""
 
     descriptions: bool = True
     description_format: DescriptionFormat = "attribute"
@@ -57,20 +58,21 @@ def encode_xml(
     parts: PartCollector | None = None,
     unserializable: list[object] | None = None,
 ) -> str:
-    """Return the value as one element named `root`, without a trailing newline.
+    """Encode a value as one XML element with the name `root`, without a trailing newline.
 
-    A content part becomes an empty element with its number, `<photo media="1" kind="image" />`, and is added to
-    `parts`. An object whose `repr` is only a memory address is added to `unserializable`.
+    The function adds each content part to `parts`. In the XML, the content part becomes an empty element with its
+    number, such as `<photo media="1" kind="image" />`. The function adds each object whose `repr` is only a memory
+    address to `unserializable`.
     """
     lines: list[str] = []
     with PartCollector() if parts is None else parts:
         data = to_json_data(value, unserializable)
-    _XmlWriter(style or XmlStyle(), lines).element(f"<{root}", f"</{root}>", data, value, 0)
+    _XmlWriter(style or XmlStyle(), lines).write_element(f"<{root}", f"</{root}>", data, value, 0)
     return "\n".join(lines)
 
 
 class _ElementTag(NamedTuple):
-    """The start and end tags of an element; the start lacks its `>` or ` />`."""
+    """The start tag and the end tag of an element, with the start tag cut before its `>` or ` />`."""
 
     start: str
     end: str
@@ -83,20 +85,23 @@ class _XmlWriter:
         self.format: DescriptionFormat | None = style.description_format if style.descriptions else None
         self.lines = lines
 
-    def element(self, start: str, end: str, data: JsonValue, source: object, depth: int) -> None:
-        """Write an element; `source` is the object that the JSON data came from."""
+    def write_element(self, start: str, end: str, data: JsonValue, source: object, depth: int) -> None:
+        """Append the lines of one element; `data` is the JSON form of the original object `source`."""
         if isinstance(data, str):
             text = escape_text(data)
         elif isinstance(data, _NESTED):
-            if data and self._nested(start, end, data, source, depth):
+            if data and self._write_nested(start, end, data, source, depth):
                 return
             text = ""
         else:
             text = "" if data is None else _scalar(data)
         self.lines.append(f"{'  ' * depth}{start}>{text}{end}" if text else f"{'  ' * depth}{start} />")
 
-    def _nested(self, start: str, end: str, data: JsonObject | list[Any], source: object, depth: int) -> bool:
-        """Write an element with its children; return False if there are none (fields that are None are omitted)."""
+    def _write_nested(self, start: str, end: str, data: JsonObject | list[Any], source: object, depth: int) -> bool:
+        """Append the lines of an element and its children, and return whether the element has children.
+
+        An element without children adds no lines. Fields that are None are not children.
+        """
         if depth >= MAX_DEPTH:
             raise AcornError(
                 f"A value is nested more than {MAX_DEPTH} levels deep, or contains itself. Pass a flatter value."
@@ -110,17 +115,17 @@ class _XmlWriter:
         lines.append(f"{indent}{start}>")
         opened = len(lines)
         if isinstance(data, dict):
-            self._members(data, source, depth + 1)
+            self._write_members(data, source, depth + 1)
         else:
-            self._items(data, source, depth + 1)
+            self._write_items(data, source, depth + 1)
         if len(lines) == opened:
             lines.pop()
             return False
         lines.append(indent + end)
         return True
 
-    def _members(self, data: JsonObject, source: object, depth: int) -> None:
-        """Write the fields of an object or the keys of a dict."""
+    def _write_members(self, data: JsonObject, source: object, depth: int) -> None:
+        """Append the lines of all fields of an object or all entries of a dict."""
         lines, indent = self.lines, "  " * depth
         kind: Any = type(source)
         field_tags = _tags(kind, self.format)
@@ -138,9 +143,9 @@ class _XmlWriter:
             if type(item) is str and item:
                 lines.append(f"{indent}{start}>{escape_text(item)}{end}")
             else:
-                self.element(start, end, item, originals.get(name), depth)
+                self.write_element(start, end, item, originals.get(name), depth)
 
-    def _items(self, data: list[Any], source: object, depth: int) -> None:
+    def _write_items(self, data: list[Any], source: object, depth: int) -> None:
         lines, indent = self.lines, "  " * depth
         first = len(lines)
         for item, origin in zip(data, _originals(source, data), strict=True):
@@ -150,7 +155,7 @@ class _XmlWriter:
                 kind: Any = type(origin)
                 tag = _item_tag(kind)
                 value = _special_float(origin) if item is None else item
-                self.element(tag.start, tag.end, value, origin, depth)
+                self.write_element(tag.start, tag.end, value, origin, depth)
             if len(lines) - first > _JOIN_LINES:
                 lines[first:] = ["\n".join(lines[first:])]
                 first += 1
@@ -163,11 +168,11 @@ def _scalar(value: object) -> str:
         return "false"
     if isinstance(value, float):
         text = repr(value)
-        # Python and JSON write floats without an exponent in the same way.
+        # A float without an exponent has the same text in Python and in JSON.
         return text if "e" not in text and "n" not in text else to_json(value, inf_nan_mode="constants").decode()
     try:
         return str(value)
-    except ValueError:  # An integer with thousands of digits, which Python does not print.
+    except ValueError:  # Python refuses to convert an integer with thousands of digits to text.
         return to_json(value).decode()
 
 
@@ -176,33 +181,39 @@ def _attributes(placeholder: JsonObject) -> str:
 
 
 def _special_float(origin: object) -> float | None:
-    """Return NaN or infinity, which Pydantic writes as null if the field has no type."""
+    """Return the original value if it is NaN or infinity, and otherwise None.
+
+    Pydantic serializes NaN and infinity as null if the field has no declared type.
+    """
     return origin if type(origin) is float and not math.isfinite(origin) else None
 
 
 def _originals(source: object, data: list[Any]) -> list[object]:
-    """Return the original objects of the items, or the items if they are not known."""
+    """Return the original objects of the list items, or `data` if the originals cannot be determined."""
     originals = source if is_json_list(source) and type(source) is list else items_of(source)
     return data if originals is None or len(originals) != len(data) else originals
 
 
-_dict_values = dict[str, Any].values  # A subclass may override its method.
+_dict_values = dict[str, Any].values  # A subclass of dict may override `values`.
 
 
 def _originals_by_key(source: object, data: JsonObject) -> JsonObject:
-    """Return the original objects by their written keys (`1` becomes `"1"`); the order is the same."""
+    """Return a dict that maps JSON keys to the original objects of a dict.
+
+    A JSON key is always a string: the key `1` becomes `"1"`. The order of the entries is the same in both dicts.
+    """
     originals = list(_dict_values(source)) if is_json_object(source) else []
     return dict(zip(data, originals, strict=True)) if len(originals) == len(data) else data
 
 
 @lru_cache(maxsize=1024)
 def _tags(cls: type[Any], format: DescriptionFormat | None) -> dict[str, _ElementTag] | None:
-    """Return the tags of the fields of a class, or None if the class has no fields."""
+    """Return a dict that maps field names to tags, or None if the class has no fields."""
     if issubclass(cls, RootModel) or not (issubclass(cls, BaseModel) or is_dataclass(cls)):
         return None
     try:
         described: JsonObject = dict(fields_of(cls))
-    except NameError:  # A type hint of a dataclass cannot be resolved. The names can be read anyway.
+    except NameError:  # A type hint of a dataclass cannot be resolved, but the names of its fields are available.
         described = dict.fromkeys(field.name for field in fields(cls))
     computed = getattr(getattr(cls, "__pydantic_decorators__", None), "computed_fields", {})
     described.update({name: decorator.info for name, decorator in computed.items()})
@@ -210,7 +221,7 @@ def _tags(cls: type[Any], format: DescriptionFormat | None) -> dict[str, _Elemen
 
 
 def field_tag(name: str, description: str | None, format: DescriptionFormat | None) -> _ElementTag:
-    """Return the tag of a field, with its description in the chosen format."""
+    """Return the tag of a field, with its description as an attribute or a comment, or without a description."""
     tag = _name_tag(name)
     if not description or format is None:
         return tag
@@ -233,17 +244,21 @@ def _item_tag(cls: type[Any]) -> _ElementTag:
 
 
 def snake_case(name: str) -> str:
-    """Convert a class name: `WebSource` to `web_source`, `HTTPSource` to `http_source`."""
+    """Convert a class name to snake case, such as `WebSource` to `web_source` and `HTTPSource` to `http_source`."""
     name = re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", name)
     return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()
 
 
 _MAX_LINES = 2000
-"""Beyond this, the form adds no levels: classes that contain each other would grow without limit."""
+"""The number of lines after which the skeleton adds no more levels. Without a limit, the skeleton of classes that
+contain each other could become very long."""
 
 
 def skeleton(schema: JsonSchema, root: str) -> str:
-    """Return nested empty elements for all fields of an object schema, with descriptions as attributes."""
+    """Return an XML form with an empty element for each field of an object schema.
+
+    The elements are nested like the fields, and they have the field descriptions as attributes.
+    """
     lines: list[str] = []
     _write_skeleton(f"<{root}", f"</{root}>", schema, schema, 0, (), lines)
     return "\n".join(lines)
@@ -281,7 +296,10 @@ def _write_skeleton(
 
 
 def _resolve_node(node: JsonSchema, top: JsonSchema, seen: tuple[str, ...]) -> tuple[JsonSchema, tuple[str, ...], bool]:
-    """Follow references, and use the first member of a union that is not null; stop at a repeated reference."""
+    """Resolve references and unions until a node without them, and return (node, followed references, is repeated).
+
+    A union is replaced by its first member that is not null. The last item is True if the references are circular.
+    """
     if "$ref" in node:
         ref: str = node["$ref"]
         if ref in seen:
@@ -295,11 +313,14 @@ def _resolve_node(node: JsonSchema, top: JsonSchema, seen: tuple[str, ...]) -> t
 
 
 VALIDATION_ERROR_START = '<error type="validation">'
-"""The first line of the validation document."""
+"""The first line of the validation document. It identifies validation documents in the conversation."""
 
 
 def error_document(problems: Sequence[Problem], message: str = "Output validation failed") -> str:
-    """Return the validation document: one `<field>` for each problem, with the expected and the received value."""
+    """Return the XML document that reports validation errors to the model.
+
+    The document has one `<field>` element for each problem, with the expected and the received value.
+    """
     lines = [VALIDATION_ERROR_START, f"  <message>{escape_text(message)}</message>"]
     if problems:
         lines.append("  <details>")

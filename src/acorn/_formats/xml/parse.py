@@ -1,11 +1,11 @@
 """XML names and escaping, and a lenient XML parser.
 
-Every character from a user or a model passes through the escaping functions on its way into a document.
+The escaping functions process every text from a user or a model before it becomes part of an XML document.
 
-The parser turns any text into a tree, or raises an error about the limit that the text exceeds. Models forget closing
-tags and write bare `&` and `<`, so text that does not look like a tag is text. Only the five entities of XML and
-character references are expanded. A DTD, too many levels and too much text are rejected. The work is linear in the
-length. `decode.py` gives the tree its meaning.
+The parser converts any text to a tree of elements. Models forget closing tags and write `&` and `<` without escaping
+them, so a `<` that does not start a tag is ordinary text. The parser replaces only the five predefined XML entities and
+character references. It raises `ParseError` for a DTD, for too many nested elements and for a text that is too long.
+The parsing time is linear in the length of the text. `decode.py` converts the tree to a value.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from xml.parsers import expat
 
 from acorn.errors import ParseError
 
-# The characters that XML 1.0 forbids even as references: most control characters, surrogates and two non-characters.
+# XML 1.0 forbids most control characters, surrogates and two other code points, also as character references.
 FORBIDDEN_CHARACTERS = "\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff"
 FORBIDDEN_CHARACTER = re.compile(f"[{FORBIDDEN_CHARACTERS}]")
-_MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}  # `&` comes first, because the other references contain it.
+_MARKUP = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}  # `&` must be first, because all references contain this character.
 _QUOTES = {'"': "&quot;", "'": "&apos;"}
-# A parser turns a bare \r into \n, and in an attribute all whitespace into spaces.
+# XML parsers replace \r with \n in text, and all whitespace with spaces in attributes.
 _RETURN = {"\r": "&#13;"}
 _WHITESPACE = {**_RETURN, "\n": "&#10;", "\t": "&#9;"}
 _IN_TEXT = tuple((_MARKUP | _RETURN).items())
@@ -35,22 +35,22 @@ _NO_MARKUP = re.compile(r"[\w.\-]+")
 
 
 def escape_text(text: str) -> str:
-    """Escape text for the body of an element."""
+    """Escape text for use between the tags of an element."""
     return _escape(text, _IN_TEXT)
 
 
 def escape_attribute(text: str) -> str:
-    """Escape text for an attribute in double quotes."""
+    """Escape text for use as an attribute value in double quotes."""
     return _escape(text, _IN_ATTRIBUTE)
 
 
 def escape_anywhere(text: str) -> str:
-    """Escape text for a body or an attribute of a reader that does not change whitespace."""
+    """Escape text for use in an element or an attribute, if the parser does not normalize whitespace."""
     return _escape(text, _ANYWHERE)
 
 
 def escape_comment(text: str) -> str:
-    """Prepare text for a comment, which has no escapes: double hyphens are separated."""
+    """Separate the double hyphens in a text for use in a comment, because XML comments have no escapes."""
     text = _replace_forbidden(text).replace("\r", "\n")
     while "--" in text:
         text = text.replace("--", "- -")
@@ -59,21 +59,22 @@ def escape_comment(text: str) -> str:
 
 def _escape(text: str, references: tuple[tuple[str, str], ...]) -> str:
     for character, reference in references:
-        if character in text:  # Searching is cheaper than copying.
+        if character in text:  # A search is faster than `replace`, which most texts do not need.
             text = text.replace(character, reference)
     return _replace_forbidden(text)
 
 
 def _replace_forbidden(text: str) -> str:
-    # Printable characters are allowed, and `isprintable` is cheaper than a search.
+    # XML allows all printable characters, and `isprintable` is faster than the regular expression.
     return text if text.isprintable() else FORBIDDEN_CHARACTER.sub("\ufffd", text)
 
 
 @lru_cache(maxsize=4096)
 def is_xml_name(text: str) -> bool:
-    """Return whether every parser accepts the text as the name of an element.
+    """Return whether every XML parser accepts the text as an element name.
 
-    A colon would be read as a namespace. The editions of XML differ beyond ASCII, so the strict parser `expat` decides.
+    A name with a colon is not accepted, because parsers treat the colon as the end of a namespace prefix. The editions
+    of XML differ for non-ASCII names, so the function asks `expat`, which is a strict parser.
     """
     if _ASCII_NAME.fullmatch(text):
         return True
@@ -95,20 +96,20 @@ _OPENING_END = re.compile(r"\s*(/?)>")
 _CLOSING = re.compile(r"</([^\W\d][\w.\-]*)\s*>")
 _REFERENCE = re.compile(r"&(?:(lt|gt|amp|quot|apos)|#([0-9]{1,7})|#x([0-9a-fA-F]{1,6}));")
 _NAMED = {"lt": "<", "gt": ">", "amp": "&", "quot": '"', "apos": "'"}
-_BREAK = re.compile("\r\n?")
-# Sections that are skipped, with their ends. CDATA is text without escapes.
+_LINE_BREAK = re.compile("\r\n?")
+# The parser searches no tags inside these sections. A CDATA section is text without escapes.
 _CDATA, _COMMENT, _INSTRUCTION = "<![CDATA[", "<!--", "<?"
 _ENDS = {_CDATA: "]]>", _COMMENT: "-->", _INSTRUCTION: "?>"}
 
 
 @dataclass(slots=True)
 class Element:
-    """An element and its positions in the source."""
+    """A parsed XML element with its attributes, its children and its positions in the source text."""
 
     name: str
     attributes: dict[str, str]
     start: int
-    """The start of the opening tag."""
+    """The position of the opening tag."""
     content_start: int
     content_end: int = -1
     end: int = -1
@@ -116,7 +117,7 @@ class Element:
     children: list[Element] = field(default_factory=list["Element"])
 
     def text(self, source: str) -> str:
-        """Return the content as text; markup in it is not changed."""
+        """Return the unescaped content of the element as text, including the tags of its children."""
         return unescape(source[self.content_start : self.content_end])
 
 
@@ -130,7 +131,7 @@ def check_size(source: str) -> None:
 
 
 def raise_too_deep(source: str) -> NoReturn:
-    """Raise the error for elements, or JSON in them, with too many levels."""
+    """Raise `ParseError` for an XML answer that nests elements, or JSON inside an element, too deeply."""
     raise ParseError(
         f"The XML is nested more than {MAX_DEPTH} levels deep; give a flatter answer, and write `<` in text as `&lt;`.",
         raw_output=source[:1000],
@@ -138,12 +139,12 @@ def raise_too_deep(source: str) -> NoReturn:
 
 
 def raise_dtd(source: str) -> NoReturn:
-    """Raise the error for a DTD, whose entities may read files or expand endlessly."""
+    """Raise `ParseError` for a DTD, because its entities could include files or expand without limit."""
     raise ParseError("The XML holds a DTD, which is never read; leave it out.", raw_output=source[:1000])
 
 
 def parse_xml(source: str, start: int = 0, stop: int | None = None) -> Element:
-    """Return a root whose children are the elements between `start` and `stop`."""
+    """Parse the source text from `start` to `stop`, and return a nameless root that contains the elements."""
     stop = len(source) if stop is None else stop
     top = Element("", {}, start, start)
     open_elements = [top]
@@ -162,7 +163,10 @@ def parse_xml(source: str, start: int = 0, stop: int | None = None) -> Element:
 
 
 def _close(open_elements: list[Element], token: re.Match[str]) -> None:
-    """Close the named element and the open elements in it; a tag without an open element is text."""
+    """Close the innermost open element with the name of a closing tag, and all open elements inside this element.
+
+    A closing tag without an open element is ordinary text.
+    """
     name = token[1]
     for level in range(len(open_elements) - 1, 0, -1):
         if open_elements[level].name == name:
@@ -174,33 +178,34 @@ def _close(open_elements: list[Element], token: re.Match[str]) -> None:
 
 
 def _tokens(source: str, at: int, stop: int) -> Iterator[Element | re.Match[str]]:
-    endless: set[str] = set()  # Sections without an end. Searching again each time would be quadratic.
+    # If a section has no end, do not search its end again at each start: the total time would be quadratic.
+    unclosed: set[str] = set()
     while (at := source.find("<", at, stop)) >= 0:
         if closing := _CLOSING.match(source, at, stop):
             yield closing
             at = closing.end()
-        elif element := _read_opening(source, at, stop):
+        elif element := _parse_opening(source, at, stop):
             yield element
             at = element.content_start
         else:
-            at = _skip(source, at, stop, endless)
+            at = _skip(source, at, stop, unclosed)
 
 
-def _skip(source: str, at: int, stop: int, endless: set[str]) -> int:
-    """Return the position after a `<` that does not open an element."""
+def _skip(source: str, at: int, stop: int, unclosed: set[str]) -> int:
+    """Return the position after a section, or after a `<` that starts neither an element nor a section."""
     for mark, end in _ENDS.items():
-        if source.startswith(mark, at) and mark not in endless:
-            found = source.find(end, at + len(mark), stop)
-            if found >= 0:
-                return found + len(end)
-            endless.add(mark)
+        if source.startswith(mark, at) and mark not in unclosed:
+            end_position = source.find(end, at + len(mark), stop)
+            if end_position >= 0:
+                return end_position + len(end)
+            unclosed.add(mark)
     head = source[at : at + 9].upper()
     if head.startswith(("<!DOCTYPE", "<!ENTITY")):
         raise_dtd(source)
     return at + 1
 
 
-def _read_opening(source: str, at: int, stop: int) -> Element | None:
+def _parse_opening(source: str, at: int, stop: int) -> Element | None:
     head = _OPENING.match(source, at, stop)
     if head is None:
         return None
@@ -219,29 +224,32 @@ def _read_opening(source: str, at: int, stop: int) -> Element | None:
 
 
 def unescape(text: str, *, sections: bool = True) -> str:
-    """Replace references, normalize line breaks, remove comments and unwrap CDATA."""
+    """Replace character references in XML text with characters, and normalize line breaks.
+
+    If `sections` is True, the function also removes comments and replaces CDATA sections with their content.
+    """
     if "\r" in text:
-        text = _BREAK.sub("\n", text)
+        text = _LINE_BREAK.sub("\n", text)
     if sections and ("<!--" in text or _CDATA in text):
-        return _without_sections(text)
+        return _unescape_sections(text)
     return _REFERENCE.sub(_character, text) if "&" in text else text
 
 
-def _without_sections(text: str) -> str:
-    parts: list[str] = []
-    endless: set[str] = set()
+def _unescape_sections(text: str) -> str:
+    texts: list[str] = []
+    unclosed: set[str] = set()
     done = at = 0
     while (at := text.find("<", at)) >= 0:
-        after = _skip(text, at, len(text), endless)
+        after = _skip(text, at, len(text), unclosed)
         if after == at + 1 or text.startswith(_INSTRUCTION, at):
             at = after
             continue
-        parts.append(unescape(text[done:at], sections=False))
+        texts.append(unescape(text[done:at], sections=False))
         if text.startswith(_CDATA, at):
-            parts.append(text[at + len(_CDATA) : after - len(_ENDS[_CDATA])])
+            texts.append(text[at + len(_CDATA) : after - len(_ENDS[_CDATA])])
         done = at = after
-    parts.append(unescape(text[done:], sections=False))
-    return "".join(parts)
+    texts.append(unescape(text[done:], sections=False))
+    return "".join(texts)
 
 
 def _character(reference: re.Match[str]) -> str:

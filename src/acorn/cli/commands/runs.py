@@ -398,7 +398,7 @@ def _write_html(source: str, option: str | None, out: str) -> int:
             store = open_chosen_store(option)
             view = run_index.StoreRunIndex(store).view(find_run_id(store, source))
         elif Path(source).is_file():
-            view = run_index.read_file(Path(source), Path(source).stem)
+            view = run_index.load_saved_run(Path(source), Path(source).stem)
         else:
             raise missing_source(source)
     if view is None:

@@ -197,7 +197,7 @@ def web(
     try:
         if files:
             if len(files) == 1:
-                run_index.read_file(files[0])  # Report an error in a single file before the server starts.
+                run_index.load_saved_run(files[0])  # Report an error in a single file before the server starts.
             site = make_site(None, None, files)
         else:
             agent = None if not targets else _load_page_agent(targets, model, debug)

@@ -13,22 +13,22 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from acorn._formats.schema.generate import JsonSchema, resolve_ref
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.assemble import Assembly
 from acorn.models.local.download import KNOWN, find
 from acorn.models.local.engine import PROVIDER, Engine, EngineJob, engine
 from acorn.models.local.grammar.build import GrammarLimits, ImpossibleError, grammar
 from acorn.models.local.grammar.schema import UnreadableError
-from acorn.models.local.prompt import flatten
-from acorn.models.port import CallDelta, Delta, ModelRequest, ModelResponse, Price, RequestNotSupportedError
-from acorn.models.request_body import describe_medium
-from acorn.types import JsonObject, Usage
+from acorn.models.port import CallDelta, Delta, ModelResponse, Price, RequestNotSupportedError
+from acorn.models.request import ModelRequest, describe_medium
+from acorn.types import CalledFunction, Content, JsonObject, Message, Usage, is_mapping
 
 PREFIX = "local/"
 SETTINGS = {
@@ -47,6 +47,9 @@ _REPETITION_SETTINGS = {"dry_multiplier": 0.8, "dry_base": 1.3, "dry_allowed_len
 """For a small model, which copies its prompt or itself endlessly. It may repeat up to `dry_allowed_length` tokens in a
 row, such as a name. Each further repeated token becomes less likely. A quote or a colon resets the count, so that the
 keys of JSON are not affected. A penalty on every repeated token would prevent the model from writing a name at all."""
+
+_MAX_OUTLINE_DEPTH = 6
+"""The number of levels of a schema to describe: fields, lists and unions."""
 
 _Piece = JsonObject | ModelError | None
 
@@ -167,7 +170,7 @@ class LocalModel:
         # Before the messages, since it checks that the schemas are valid.
         grammar_setting = {"grammar": self._grammar(schemas)} if schemas else {}
         body: JsonObject = {
-            "messages": self._check_length(flatten(request.messages, tools, is_small=self._is_small)),
+            "messages": self._check_length(to_text_messages(request.messages, tools, is_small=self._is_small)),
             # The model works best without randomness, so the default temperature is not used.
             "temperature": request.temperature if "temperature" in request.declared else 0.0,
             "max_tokens": request.max_tokens,
@@ -303,6 +306,104 @@ class _ReplyReader:
 
 def _arguments_delta(text: str) -> Delta:
     return Delta(calls=(CallDelta(0, arguments=text),))
+
+
+# The prompt
+
+
+def to_text_messages(
+    messages: Sequence[Message], tools: Sequence[JsonObject], *, is_small: bool
+) -> list[dict[str, str]]:
+    """Return messages that contain only text, with alternating roles: system, user, assistant, user..."""
+    tools_text = _describe_tools(tools, is_small)
+    turns: list[tuple[str, str]] = [("system", tools_text)] if tools_text else []
+    for message in messages:
+        role, text = _role_and_text(message, is_named=len(tools) != 1)
+        if role == "system" and tools_text:
+            turns[0] = ("system", f"{text}\n\n{tools_text}")
+            tools_text = ""
+        elif turns and turns[-1][0] == role:
+            turns[-1] = (role, f"{turns[-1][1]}\n{text}")
+        else:
+            turns.append((role, text))
+    return [{"role": role, "content": text} for role, text in turns]
+
+
+def _role_and_text(message: Message, *, is_named: bool) -> tuple[str, str]:
+    """Return the role and the text of a message. `is_named` says that calls need the name of their tool."""
+    role, text = str(message["role"]), _text(message.get("content"))
+    if role in ("system", "developer"):
+        return "system", text
+    if role == "tool":
+        return "user", f"Result: {text}"
+    if role == "assistant":
+        calls = [_call(call["function"], is_named) for call in message.get("tool_calls") or ()]
+        return role, "\n".join(filter(None, (text, *calls)))
+    return "user", text
+
+
+def _call(function: CalledFunction, is_named: bool) -> str:
+    if not is_named:
+        return function["arguments"]
+    return f'{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}'
+
+
+def _text(content: Content | None) -> str:
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join([part["text"] for part in content])
+
+
+def _describe_tools(tools: Sequence[JsonObject], is_small: bool) -> str:
+    if not tools:
+        return ""
+    if len(tools) == 1:
+        schema: JsonObject = tools[0].get("parameters") or {}
+        if is_small:
+            return f"Reply only with JSON that has {_Outline(schema).of(schema, _MAX_OUTLINE_DEPTH)}"
+        return f"Reply only with JSON that fits this schema: {json.dumps(schema, ensure_ascii=False)}"
+    lines = [json.dumps(tool, ensure_ascii=False) for tool in tools]
+    last = 'Call one of them. Reply only with JSON: {"name": the tool, "arguments": {...}}'
+    return "\n".join(["You have these tools:", "<tools>", *lines, "</tools>", last])
+
+
+class _Outline:
+    """Writes the names and descriptions of a schema's fields: {"name": ..., "age": in years}."""
+
+    def __init__(self, root: JsonSchema) -> None:
+        self._root = root
+        self._definitions: dict[tuple[str, int], str] = {}
+
+    def of(self, schema: object, depth: int) -> str:
+        if not is_mapping(schema) or depth == 0:
+            return "..."
+        if "$ref" in schema:
+            return self._definition(str(schema["$ref"]), depth)
+        if properties := schema.get("properties"):
+            fields = [
+                f"{json.dumps(name, ensure_ascii=False)}: {self._field(properties[name], depth)}" for name in properties
+            ]
+            return "{" + ", ".join(fields) + "}"
+        if "items" in schema:
+            return f"[{self.of(schema['items'], depth - 1)}]"
+        options = [option for union in ("anyOf", "oneOf", "allOf") for option in schema.get(union, ())]
+        outlines = (self.of(option, depth - 1) for option in options)
+        return next((outline for outline in outlines if outline != "..."), "...")
+
+    def _definition(self, reference: str, depth: int) -> str:
+        key = (reference, depth)
+        if key not in self._definitions:
+            self._definitions[key] = "..."  # For a definition that only refers to itself.
+            self._definitions[key] = self.of(resolve_ref(reference, self._root), depth)
+        return self._definitions[key]
+
+    def _field(self, schema: object, depth: int) -> str:
+        outline = self.of(schema, depth - 1)
+        description = schema.get("description") if is_mapping(schema) else None
+        return " ".join(str(description).split()).rstrip(".") if description and outline == "..." else outline
+
+
+# Checks of the model dict
 
 
 def _check_settings(name: str, config: JsonObject) -> dict[str, int]:

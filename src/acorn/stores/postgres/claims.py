@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from acorn.errors import StoreError
-from acorn.stores import messages, rules
+from acorn.stores import rules
 from acorn.stores.lease import lease
 from acorn.stores.port import Process, Status, StoredRun
 from acorn.stores.postgres import reads
@@ -66,13 +66,13 @@ def status_and_driver(transaction: Transaction, run_id: str, run: RunRow) -> tup
     status = rules.visible_status(run.status, run.cancel_requested, lambda: is_driven)
     if driver is None or not is_driven:
         return status, None
-    return status, messages.claimed_elsewhere(run_id, driver.process, driver.heartbeat_age)
+    return status, rules.run_claimed_error(run_id, driver.process, driver.heartbeat_age)
 
 
 def refuse_branch(transaction: Transaction, run_id: str, run: RunRow) -> None:
     if run.root is not None:
         (root,) = transaction.execute(b"SELECT id FROM acorn.runs WHERE number = $1", [run.root]).fetchone() or ("",)
-        raise messages.is_branch(run_id, root)
+        raise rules.branch_id_error(run_id, root)
 
 
 # Claims
@@ -97,7 +97,7 @@ def claim(transaction: Transaction, run_id: str, process: Process) -> list[Store
         sql = b"UPDATE acorn.runs SET takeovers = $1, takeover_steps = $2 WHERE number = $3"
         transaction.execute(sql, [takeovers, steps, run.number])
         if takeovers >= rules.MAX_TAKEOVERS:
-            error = messages.too_many_crashes(run_id)
+            error = rules.too_many_crashes_text(run_id)
             _fail(transaction, run_id, run, error)
             return StoreError(error)
         previous = reads.read_process(transaction, run.process)
@@ -118,7 +118,8 @@ def release(transaction: Transaction, run_id: str, process: Process, status: Sta
     run = lock_run(transaction, run_id)
     if run is None or run.process != process.id:
         return
-    status = rules.apply_cancel(status, run.cancel_requested)
+    if run.cancel_requested:
+        status = rules.apply_cancel(status)
     set_status(transaction, run_id, run, status)
     # A failed run that is tried again has no job any more and needs a new one. A run that is given back unchanged still
     # has its job; a second job would deliver it again immediately.

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 from acorn.errors import DeclarationError, StoreError
-from acorn.stores.database import SharedConnection
+from acorn.stores.group_commit import SharedConnection
 from acorn.stores.lease import lease
 from acorn.stores.rules import encodable
 from acorn.types import JsonObject, is_json_list
@@ -330,11 +330,11 @@ class PostgresConnection(SharedConnection[Connection[TupleRow]]):
             return result
 
         def once() -> T:
-            connection = self.opened()
+            connection = self.connect()
             return pipelined(connection, lambda: in_transaction(connection))
 
         try:
-            return self.use(lambda _: database.retry(once, self.drop))
+            return self.use(lambda: database.retry(once, self.drop))
         except psycopg.Error as error:
             raise database.explain(error) from None
 

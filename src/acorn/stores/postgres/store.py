@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from acorn.stores.database import DatabaseStore
 from acorn.stores.port import Commit, Process, QueuedRun, WindowOrder, WindowSlice
-from acorn.stores.postgres import claims, limits, queue, reads, writes
+from acorn.stores.postgres import claims, queue, reads, writes
 from acorn.stores.postgres.connection import Database, PostgresConnection, Transaction
 from acorn.stores.postgres.listener import Listener, PostgresWatch
 from acorn.stores.postgres.writer import PostgresWriter
@@ -102,7 +102,7 @@ class PostgresStore(DatabaseStore[Transaction]):
     def take(self, order: WindowOrder) -> WindowSlice:
         # Not through the writer, because a request must not wait for commits. If the connection breaks, the slice may
         # be taken twice; the unused one expires with its window.
-        return self._read_connection.write(self._database, lambda transaction: limits.take(transaction, order))
+        return self._read_connection.write(self._database, lambda transaction: writes.take_slice(transaction, order))
 
     # Transactions
 

@@ -20,7 +20,7 @@ from acorn.errors import StoreError
 from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter
 from acorn.stores.postgres.claims import delete_idle_processes
 from acorn.stores.postgres.connection import Database, PostgresConnection, Transaction, is_connection_lost, pipelined
-from acorn.stores.postgres.limits import delete_unused_limits
+from acorn.stores.postgres.writes import delete_unused_limits
 
 T = TypeVar("T")
 
@@ -77,28 +77,28 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
         """Call a function in a transaction. Of several jobs with one key, only the first is sent ahead of results."""
         return self._put(_WriteJob(self, key, act, send_first))
 
-    def _transact(self, opened: Callable[[], Connection[TupleRow]], jobs: list[_WriteJob]) -> None:
+    def _transact(self, jobs: list[_WriteJob]) -> None:
         try:
-            self._write_with_retries(opened, jobs)
+            self._write_with_retries(jobs)
         except psycopg.Error as error:
             if is_connection_lost(error) or len(jobs) == 1:
                 raise
             for job in jobs:  # One of the jobs causes the error. Write each alone to find it.
                 try:
-                    self._write_with_retries(opened, [job])
+                    self._write_with_retries([job])
                 except psycopg.Error as job_error:
                     job.outcome = job.outcome or CommitResult(error=self._explain(job_error))
 
-    def _write_with_retries(self, opened: Callable[[], Connection[TupleRow]], jobs: list[_WriteJob]) -> None:
-        def act() -> None:
-            connection = opened()
+    def _write_with_retries(self, jobs: list[_WriteJob]) -> None:
+        def write_once() -> None:
+            connection = self._connection.connect()
             self._resolve_uncertain(connection)
             self._clean_up(connection)
             unwritten = [job for job in jobs if job.outcome is None]
             if unwritten:
                 self._write_together(connection, unwritten)
 
-        self._database.retry(act, self._connection.drop)
+        self._database.retry(write_once, self._connection.drop)
 
     def _clean_up(self, connection: Connection[TupleRow]) -> None:
         """Delete old rows, once per process."""
@@ -155,7 +155,7 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
         if not is_single:
             transaction.control(b"SAVEPOINT one")
         try:
-            outcome = CommitResult(job.act(transaction))
+            outcome = CommitResult(job.operation(transaction))
         except psycopg.Error:  # It has undone the whole transaction.
             raise
         except Exception as error:

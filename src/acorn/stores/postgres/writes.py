@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from acorn.stores import messages, rules
+from acorn.stores import rules
 from acorn.stores.lease import lease
-from acorn.stores.port import NOT_STARTED, Change, Commit, QueuedRun, Status
+from acorn.stores.port import NOT_STARTED, Change, Commit, QueuedRun, Status, WindowOrder, WindowSlice
 from acorn.stores.postgres import reads
 from acorn.stores.postgres.claims import (
     CANCEL_CHANNEL,
@@ -141,7 +141,7 @@ def commit(transaction: Transaction, commit: Commit, name: str) -> None:
     if not is_new:
         root = _check_claim(transaction, commit, root, name)
     elif root is not None:
-        raise messages.run_exists(commit.root, name, *status_and_driver(transaction, commit.root, root))
+        raise rules.run_exists_error(commit.root, name, *status_and_driver(transaction, commit.root, root))
     known_runs = {run_id: rules.KnownRun(top, entry_count) for run_id, top, entry_count in known.fetchall()}
     rules.check_commit(commit, known_runs, name)
     if is_new:
@@ -164,34 +164,39 @@ def commit(transaction: Transaction, commit: Commit, name: str) -> None:
 def _check_claim(transaction: Transaction, commit: Commit, root: RunRow | None, name: str) -> RunRow:
     """Return the root. Raise `StoreError` unless the process of the commit drives it and the run may continue."""
     if root is None:
-        raise messages.run_deleted(commit.root, name)
+        raise rules.run_deleted_error(commit.root, name)
     if root.process != commit.process.id:
         new_process = reads.read_process(transaction, root.process)
-        raise messages.taken_over(commit.root, new_process and new_process.process, root.heartbeat_age, root.status)
-    if rules.is_refused_by_cancel(commit, root.cancel_requested):
-        raise messages.cancelled_by_request(commit.root)
+        raise rules.taken_over_error(commit.root, new_process and new_process.process, root.heartbeat_age, root.status)
+    if root.cancel_requested and not rules.ends_root(commit):
+        raise rules.run_cancelled_error(commit.root)
     return root
 
 
 def _store_change(transaction: Transaction, commit: Commit, change: Change, cancel_requested: bool) -> None:
     is_root = change.run_id == commit.root
-    status = rules.apply_cancel(change.status, cancel_requested and is_root)
+    status = rules.apply_cancel(change.status) if cancel_requested and is_root else change.status
     process_id = commit.process.id if is_root and status == "running" else None
     header = change.header
     if header is None:
         transaction.execute(_UPDATE_RUN, (*_change_values(change, status), change.run_id, process_id))
         return
-    run_id, _, *header_row = rules.header_row(change.run_id, header, None)
     values = (
-        run_id, commit.root, *header_row, *rules.change_row(change, status), process_id, header.branch, header.input,
-        header.overrides, "{}" if change.record is None else change.record,
+        change.run_id, commit.root, header.parent, header.agent, header.started, header.batch, header.item,
+        *_fact_values(change, status), process_id, header.branch, header.input, header.overrides,
+        "{}" if change.record is None else change.record,
         NOT_STARTED if change.state is None else change.state, list(change.entries),
     )  # fmt: skip
     transaction.execute(_INSERT_RUN, values)
 
 
 def _change_values(change: Change, status: Status) -> tuple[Any, ...]:
-    return (*rules.change_row(change, status), change.record, change.state, list(change.entries))
+    return (*_fact_values(change, status), change.record, change.state, list(change.entries))
+
+
+def _fact_values(change: Change, status: Status) -> tuple[Any, ...]:
+    """Return the values of `rules.CHANGE_COLUMNS`."""
+    return (status, *rules.change_values(change), change.offset + len(change.entries))
 
 
 # Called by processes that submit runs for other processes
@@ -226,10 +231,10 @@ def answer(transaction: Transaction, request_id: str, text: str, name: str) -> R
     sql = f"SELECT {rules.REQUEST_COLUMNS}, answered, root FROM acorn.requests WHERE id = $1".encode()
     row = transaction.execute(sql, [request_id]).fetchone()
     if row is None:
-        raise messages.request_not_open(request_id, name)
+        raise rules.request_not_open_error(request_id, name)
     *request_row, answered, root = row
     if answered is not None:
-        raise messages.already_answered(request_id, rules.to_datetime(answered))
+        raise rules.already_answered_error(request_id, rules.to_datetime(answered))
     transaction.execute(
         b"""
         UPDATE acorn.requests SET answer = $1, answered = clock_timestamp(),
@@ -246,11 +251,11 @@ def answer(transaction: Transaction, request_id: str, text: str, name: str) -> R
 def cancel(transaction: Transaction, run_id: str, name: str) -> None:
     run = lock_run(transaction, run_id)
     if run is None:
-        raise messages.run_not_found(run_id, name)
+        raise rules.run_not_found_error(run_id, name)
     refuse_branch(transaction, run_id, run)
     status, driver = status_and_driver(transaction, run_id, run)
     if status == "done":
-        raise messages.already_finished(run_id, status)
+        raise rules.already_finished_error(run_id, status)
     if driver is None:
         set_status(transaction, run_id, run, "cancelled")
         return
@@ -261,7 +266,7 @@ def cancel(transaction: Transaction, run_id: str, name: str) -> None:
 def delete(transaction: Transaction, run_id: str, name: str) -> None:
     run = lock_run(transaction, run_id)
     if run is None:
-        raise messages.run_not_found(run_id, name)
+        raise rules.run_not_found_error(run_id, name)
     refuse_branch(transaction, run_id, run)
     _, driver = status_and_driver(transaction, run_id, run)
     if driver is not None:
@@ -305,3 +310,57 @@ def watch(transaction: Transaction, run_id: str, seconds: float) -> int | None:
         [run_id, seconds],
     ).fetchone()
     return None if row is None else int(row[0])
+
+
+# Rate limits that all processes of a database share, measured by the clock of the database
+
+_LOCK_LIMIT = b"""
+    INSERT INTO acorn.rate_limits VALUES ($1, clock_timestamp())
+    ON CONFLICT (key) DO UPDATE SET last_used = excluded.last_used
+"""
+_SAVE_REPORTS = b"""
+    UPDATE acorn.rate_limit_slices slice SET requests = report.requests, tokens = report.tokens,
+      expires = clock_timestamp() + make_interval(secs => report.seconds)
+    FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::float8[]) AS report (number, requests, tokens, seconds)
+    WHERE slice.number = report.number
+"""
+_DELETE_EXPIRED_SLICES = b"""
+    DELETE FROM acorn.rate_limit_slices WHERE key = $1 AND (expires <= clock_timestamp() OR requests = 0)
+"""
+_USED_SLICES = b"""
+    SELECT requests, tokens, extract(epoch FROM expires - clock_timestamp())::float8 FROM acorn.rate_limit_slices
+    WHERE key = $1 ORDER BY expires
+"""
+_INSERT_SLICE = b"""
+    INSERT INTO acorn.rate_limit_slices (key, requests, tokens, expires)
+    VALUES ($1, $2, $3, clock_timestamp() + make_interval(secs => $4)) RETURNING number
+"""
+_DELETE_UNUSED_LIMITS = b"""
+    DELETE FROM acorn.rate_limits WHERE key IN (
+      SELECT key FROM acorn.rate_limits WHERE last_used < clock_timestamp() - interval '1 day'
+        AND NOT EXISTS (SELECT FROM acorn.rate_limit_slices slice WHERE slice.key = rate_limits.key)
+      FOR UPDATE SKIP LOCKED
+    )
+"""
+
+
+def take_slice(transaction: Transaction, order: WindowOrder) -> WindowSlice:
+    """Save the reports of an order, and take a slice of its rate limit."""
+    transaction.execute(_LOCK_LIMIT, [order.key])
+    if order.reports:
+        transaction.execute(_SAVE_REPORTS, list(map(list, zip(*order.reports, strict=True))))
+    transaction.execute(_DELETE_EXPIRED_SLICES, [order.key])
+    if not order.requests:
+        return WindowSlice(0, 0, 0)
+    used: list[tuple[int, int, float]] = transaction.execute(_USED_SLICES, [order.key]).fetchall()
+    granted = rules.grant_slice(order, used)
+    if not granted.requests:
+        return granted
+    row = transaction.execute(_INSERT_SLICE, [order.key, granted.requests, granted.tokens, order.seconds]).fetchone()
+    assert row is not None
+    return granted._replace(number=int(row[0]))
+
+
+def delete_unused_limits(transaction: Transaction) -> None:
+    """Delete rate limits that no process has used for a day."""
+    transaction.execute(_DELETE_UNUSED_LIMITS)

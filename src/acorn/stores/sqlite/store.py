@@ -1,6 +1,6 @@
 """The SQLite store: runs in one file, for many threads and processes of one machine.
 
-Writes go through a writer that puts many of them into one transaction. Reads use their own connection.
+Reads and writes use separate connections. The writer puts many writes into one transaction.
 """
 
 from __future__ import annotations
@@ -11,71 +11,114 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from acorn.errors import StoreError
-from acorn.stores import messages
-from acorn.stores.database import DatabaseStore, SharedConnection
-from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter
+from acorn.stores import rules
+from acorn.stores.database import DatabaseStore
+from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter, SharedConnection
 from acorn.stores.lease import wake_heartbeat
 from acorn.stores.port import Commit, Process, QueuedRun
 from acorn.stores.sqlite import reads, writes
-from acorn.stores.sqlite.connection import FileConnection, explain, open_file, retry_delay, retry_while_busy
+from acorn.stores.sqlite.schema import explain, open_file, retry_delay, retry_while_busy
 
 T = TypeVar("T")
 
-_CHECK_INTERVAL = 0.02
-"""Seconds for which a process writes before it checks whether other processes write too."""
+_STAT_INTERVAL = 0.02
+"""Seconds between two checks whether the file was deleted or replaced."""
+_VERSION_INTERVAL = 0.02
+"""Seconds between two checks whether another process has written to the file."""
+
+
+class FileConnection(SharedConnection[sqlite3.Connection]):
+    """A connection to a SQLite file that opens again after the file was deleted or replaced."""
+
+    def __init__(self, path: Path, name: str) -> None:
+        super().__init__(lambda: open_file(path, name))
+        self._path = str(path)
+        self._file: tuple[int, int] | None = None
+        self._last_check = 0.0
+
+    def connect(self) -> sqlite3.Connection:
+        if time.monotonic() > self._last_check + _STAT_INTERVAL:
+            self._last_check = time.monotonic()
+            if self._connection is not None and self._file != self._file_identity():
+                self.drop()
+        if self._connection is None:
+            self._connection = self._open()
+            self._file = self._file_identity()
+        return self._connection
+
+    def _file_identity(self) -> tuple[int, int] | None:
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return None
+        return status.st_dev, status.st_ino
 
 
 class SQLiteWriter(GroupCommitWriter[sqlite3.Connection, CommitJob]):
-    """Writes jobs to a SQLite file.
+    """A writer that executes jobs in transactions of a SQLite file.
 
-    A process that writes without a pause would leave other processes no gap in which to write. If there are others, it
-    makes a gap.
+    A process that writes without a pause would block all other processes. If other processes write too, the writer
+    pauses before its next transaction.
     """
 
-    def __init__(self, connection: SharedConnection[sqlite3.Connection], name: str) -> None:
+    def __init__(self, connection: FileConnection, name: str) -> None:
         super().__init__(connection, name)
         self._has_seen_others = False
+        """Whether another process has written since the last pause."""
         self._data_version = (0, 0)
-        """The connection, by its `id()`, and SQLite's counter of changes by others."""
-        self._last_write = 0.0
+        """The `id()` of the connection, and SQLite's counter of changes by other connections."""
         self._last_check = 0.0
 
-    def submit(self, act: Callable[[sqlite3.Connection], T]) -> Future[T]:
-        return self._put(CommitJob(self, act))
+    def submit(self, operation: Callable[[sqlite3.Connection], T]) -> Future[T]:
+        """Call a function in a transaction that other jobs may share."""
+        return self._put(CommitJob(self, operation))
 
-    def _transact(self, opened: Callable[[], sqlite3.Connection], jobs: list[CommitJob]) -> None:
-        connection = opened()
-        retry_while_busy(lambda: connection.execute("BEGIN IMMEDIATE"), self._note_others)
+    def _transact(self, jobs: list[CommitJob]) -> None:
+        connection = self._connection.connect()
+        self._begin(connection)
         outcomes: list[CommitResult] = []
         try:
             self._check_for_others(connection)
             is_single = len(jobs) == 1
             outcomes = [
-                CommitResult(job.act(connection)) if is_single else self._in_savepoint(connection, job) for job in jobs
+                CommitResult(job.operation(connection)) if is_single else self._execute_in_savepoint(connection, job)
+                for job in jobs
             ]
             connection.execute("COMMIT")
-        except StoreError as error:  # Raised only by a single job. The others catch theirs in a savepoint.
+        except StoreError as error:  # Only a single job raises its error. The savepoints catch the errors of many jobs.
             connection.execute("ROLLBACK")
             outcomes = [CommitResult(error=error)]
         except Exception:
             raise
         except BaseException:
-            if outcomes and not connection.in_transaction:  # Ctrl-C after the commit
+            if outcomes and not connection.in_transaction:  # Ctrl-C arrived after the commit.
                 self._set_outcomes(jobs, outcomes)
             raise
         finally:
-            self._last_write = time.monotonic()
+            if self._has_seen_others:
+                self._has_seen_others = False
+                self._not_before = time.monotonic() + retry_delay()
         self._set_outcomes(jobs, outcomes)
 
-    def _in_savepoint(self, connection: sqlite3.Connection, job: CommitJob) -> CommitResult:
-        """Execute one of several jobs. If it fails, only its own writes are undone."""
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        """Begin a transaction, and wait while another process writes."""
+        begin = partial(connection.execute, "BEGIN IMMEDIATE")
+        try:
+            begin()
+        except sqlite3.OperationalError:
+            self._has_seen_others = True
+            retry_while_busy(begin)
+
+    def _execute_in_savepoint(self, connection: sqlite3.Connection, job: CommitJob) -> CommitResult:
+        """Execute one of several jobs. If the job fails, undo only its own writes."""
         connection.execute("SAVEPOINT one")
         try:
-            outcome = CommitResult(job.act(connection))
+            outcome = CommitResult(job.operation(connection))
         except Exception as error:
             if not connection.in_transaction:  # Some errors, such as a full disk, roll back the whole transaction.
                 raise
@@ -91,19 +134,11 @@ class SQLiteWriter(GroupCommitWriter[sqlite3.Connection, CommitJob]):
         explained.__cause__ = error
         return explained
 
-    def _yield_to_others(self) -> None:
-        if self._has_seen_others:
-            self._has_seen_others = False
-            time.sleep(max(0.0, self._last_write + retry_delay() - time.monotonic()))
-
-    def _note_others(self) -> None:
-        self._has_seen_others = True
-
     def _check_for_others(self, connection: sqlite3.Connection) -> None:
-        if time.monotonic() < self._last_check + _CHECK_INTERVAL:
+        if time.monotonic() < self._last_check + _VERSION_INTERVAL:
             return
         self._last_check = time.monotonic()
-        (version,) = connection.execute("PRAGMA data_version").fetchone()  # changes when other processes write
+        (version,) = connection.execute("PRAGMA data_version").fetchone()
         if self._data_version[0] == id(connection) and self._data_version[1] != version:
             self._has_seen_others = True
         self._data_version = (id(connection), version)
@@ -116,22 +151,21 @@ class SQLiteStore(DatabaseStore[sqlite3.Connection]):
         name = os.fspath(path)
         super().__init__(name, reads, writes, writes)
         absolute = Path(os.path.realpath(os.path.expanduser(name)))
-        self._read_connection = FileConnection(absolute, lambda: open_file(absolute, name))
-        self._write_connection = FileConnection(absolute, lambda: open_file(absolute, name))
+        self._read_connection, self._write_connection = FileConnection(absolute, name), FileConnection(absolute, name)
         self._writer = SQLiteWriter(self._write_connection, name)
-        # Also closes the store at the end of the program, and when no reference to it is left.
+        # Also closes the store at the end of the program, and when no reference to the store is left.
         weakref.finalize(self, _close, self._writer, self._write_connection, self._read_connection)
 
     def commit(self, commit: Commit) -> Future[None]:
-        return self._writer.submit(lambda connection: writes.commit(connection, commit, self._name))
+        return self._writer.submit(partial(writes.commit, commit=commit, name=self._name))
 
     def enqueue(self, runs: Sequence[QueuedRun], *, deliver: bool = False) -> Sequence[str]:
         if deliver:
-            raise messages.no_workers(self._name)
-        return self.transact(lambda connection: writes.enqueue(connection, runs))
+            raise rules.no_workers_error(self._name)
+        return self.transact(partial(writes.enqueue, runs=runs))
 
     def has_cancel_requests(self, process: Process) -> bool:
-        return self._read(lambda connection: reads.has_cancel_requests(connection, process.id))
+        return self._read(partial(reads.has_cancel_requests, process_id=process.id))
 
     def cancel(self, run_id: str) -> None:
         super().cancel(run_id)
@@ -140,25 +174,26 @@ class SQLiteStore(DatabaseStore[sqlite3.Connection]):
     def close(self) -> None:
         _close(self._writer, self._write_connection, self._read_connection)
 
-    def transact(self, act: Callable[[sqlite3.Connection], T], run_id: str | None = None) -> T:
-        return self._writer.submit(act).result()
+    def transact(self, operation: Callable[[sqlite3.Connection], T], run_id: str | None = None) -> T:
+        return self._writer.submit(operation).result()
 
-    def _read(self, act: Callable[[sqlite3.Connection], T]) -> T:
-        def in_transaction(connection: sqlite3.Connection) -> T:
-            connection.execute("BEGIN")
-            try:
-                return act(connection)
-            finally:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-
+    def _read(self, operation: Callable[[sqlite3.Connection], T]) -> T:
         try:
-            return self._read_connection.use(lambda opened: retry_while_busy(lambda: in_transaction(opened())))
+            return self._read_connection.use(lambda: retry_while_busy(lambda: self._read_in_transaction(operation)))
         except sqlite3.Error as error:
             raise explain(error, self._name) from error
 
+    def _read_in_transaction(self, operation: Callable[[sqlite3.Connection], T]) -> T:
+        connection = self._read_connection.connect()
+        connection.execute("BEGIN")
+        try:
+            return operation(connection)
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
 
-def _close(writer: SQLiteWriter, *connections: SharedConnection[sqlite3.Connection]) -> None:
+
+def _close(writer: SQLiteWriter, *connections: FileConnection) -> None:
     writer.close()
     for connection in connections:
         connection.close()

@@ -11,7 +11,7 @@ from sqlite3 import Connection, Cursor, IntegrityError
 from typing import NamedTuple
 
 from acorn.errors import StoreError
-from acorn.stores import messages, rules
+from acorn.stores import rules
 from acorn.stores.lease import lease
 from acorn.stores.port import NOT_STARTED, Change, Commit, MediaBlob, Process, QueuedRun, Status, StoredRun
 from acorn.stores.sqlite import reads
@@ -75,9 +75,9 @@ def commit(connection: Connection, commit: Commit, name: str) -> None:
     first = commit.changes[0] if commit.changes else None
     if first is not None and first.run_id == commit.root and first.header is not None:
         if root is not None:
-            raise messages.run_exists(commit.root, name, *_status_and_driver(connection, commit.root, root, now))
+            raise rules.run_exists_error(commit.root, name, *_status_and_driver(connection, commit.root, root, now))
         if first.header.parent is not None:
-            raise messages.parent_missing(commit.root, first.header.parent, commit.root)
+            raise rules.parent_missing_error(commit.root, first.header.parent, commit.root)
         _set_lease(connection, commit.process, now, lease())
         number = _insert_run(connection, first, None, commit.process, now, name)
         cancel_requested, open_requests, changes = False, 0, commit.changes[1:]
@@ -111,7 +111,9 @@ def _commit_running_root(connection: Connection, commit: Commit, change: Change,
     """
     if change.header is not None or change.run_id != commit.root or change.status != "running":
         return False
-    values = (*rules.change_row(change, "running"), now, change.run_id, change.offset, commit.process.id)
+    entry_count = change.offset + len(change.entries)
+    facts = ("running", *rules.change_values(change), entry_count, now)
+    values = (*facts, change.run_id, change.offset, commit.process.id)
     row = _execute(connection, _UPDATE_RUNNING_ROOT, values).fetchone()
     if row is None:
         return False
@@ -122,19 +124,19 @@ def _commit_running_root(connection: Connection, commit: Commit, change: Change,
 def _check_claim(connection: Connection, commit: Commit, root: _RunRow | None, name: str) -> _RunRow:
     """Return the root. Raise `StoreError` unless the process of the commit drives it and the run may continue."""
     if root is None:
-        raise messages.run_deleted(commit.root, name)
+        raise rules.run_deleted_error(commit.root, name)
     if root.process != commit.process.id:
         new_process = reads.read_process(connection, root.process)
-        raise messages.taken_over(commit.root, new_process and new_process.process, root.heartbeat_age, root.status)
-    if rules.is_refused_by_cancel(commit, bool(root.cancel_requested)):
-        raise messages.cancelled_by_request(commit.root)
+        raise rules.taken_over_error(commit.root, new_process and new_process.process, root.heartbeat_age, root.status)
+    if root.cancel_requested and not rules.ends_root(commit):
+        raise rules.run_cancelled_error(commit.root)
     return root
 
 
 def _check_parent(connection: Connection, run_id: str, parent: str | None, root: int, root_id: str) -> None:
     sql = "SELECT number FROM runs WHERE id = ? AND coalesce(root, number) = ?"
     if parent is None or _execute(connection, sql, (parent, root)).fetchone() is None:
-        raise messages.parent_missing(run_id, parent, root_id)
+        raise rules.parent_missing_error(run_id, parent, root_id)
 
 
 def _insert_run(
@@ -144,12 +146,14 @@ def _insert_run(
     assert change.header is not None
     header = change.header
     process_id = process.id if process is not None and change.status == "running" else None
-    header_row = rules.times_to_seconds(rules.header_row(change.run_id, header, root))
-    values = (*header_row, *rules.change_row(change, change.status), now, process_id)
+    values = (
+        change.run_id, root, header.parent, header.agent, header.started.timestamp(), header.batch, header.item,
+        change.status, *rules.change_values(change), change.offset + len(change.entries), now, process_id,
+    )  # fmt: skip
     try:
         number = _execute(connection, _INSERT_RUN, values).lastrowid
     except IntegrityError as error:
-        raise messages.branch_exists(change.run_id, name) from error
+        raise rules.branch_exists_error(change.run_id, name) from error
     assert number is not None
     header_values = (number, header.branch, header.input, header.overrides)
     _execute(connection, "INSERT INTO run_headers VALUES (?, ?, ?, ?)", header_values)
@@ -163,7 +167,7 @@ def _insert_run(
 def _branch_number(connection: Connection, run_id: str, root: int) -> int:
     row = _execute(connection, "SELECT number FROM runs WHERE id = ? AND root = ?", (run_id, root)).fetchone()
     if row is None:
-        raise messages.unknown_run(run_id)
+        raise rules.unknown_run_error(run_id)
     return int(row[0])
 
 
@@ -176,14 +180,16 @@ def _update_run(
     process: Process | None,
     now: float,
 ) -> None:
-    status = rules.apply_cancel(change.status, cancel_requested)
+    status = change.status
+    if cancel_requested:
+        status = rules.apply_cancel(status)
+        connection.execute("UPDATE runs SET cancel_requested = 0 WHERE number = ?", (number,))
     process_id = process.id if process is not None and status == "running" else None
-    values = (*rules.change_row(change, status), now, process_id, number, change.offset)
+    facts = (status, *rules.change_values(change), change.offset + len(change.entries), now)
+    values = (*facts, process_id, number, change.offset)
     if _execute(connection, _UPDATE_RUN, values).rowcount == 0:
         (entry_count,) = connection.execute("SELECT entry_count FROM runs WHERE number = ?", (number,)).fetchone()
-        raise messages.wrong_offset(change.run_id, entry_count, change.offset)
-    if cancel_requested:
-        connection.execute("UPDATE runs SET cancel_requested = 0 WHERE number = ?", (number,))
+        raise rules.wrong_offset_error(change.run_id, entry_count, change.offset)
     _store_state(connection, root, number, change)
 
 
@@ -266,7 +272,7 @@ def claim(connection: Connection, run_id: str, process: Process) -> list[StoredR
         sql = "UPDATE runs SET takeovers = ?, takeover_steps = ? WHERE number = ?"
         connection.execute(sql, (takeovers, steps, run.number))
         if takeovers >= rules.MAX_TAKEOVERS:
-            error = messages.too_many_crashes(run_id)
+            error = rules.too_many_crashes_text(run_id)
             _set_status(connection, run.number, "failed", now)
             _execute(connection, "UPDATE runs SET error = ? WHERE number = ?", (error, run.number))
             return StoreError(error)
@@ -281,7 +287,8 @@ def claim(connection: Connection, run_id: str, process: Process) -> list[StoredR
 def release(connection: Connection, run_id: str, process: Process, status: Status) -> None:
     run = _read_run(connection, run_id)
     if run is not None and run.process == process.id:
-        status = rules.apply_cancel(status, bool(run.cancel_requested))
+        if run.cancel_requested:
+            status = rules.apply_cancel(status)
         _set_status(connection, run.number, status, time.time())
         if status == "queued":
             connection.execute("UPDATE runs SET error = NULL WHERE number = ?", (run.number,))
@@ -304,13 +311,13 @@ def _status_and_driver(
     status = rules.visible_status(run.status, bool(run.cancel_requested), lambda: is_driven)
     if driver is None or not is_driven:
         return status, None
-    return status, messages.claimed_elsewhere(run_id, driver.process, now - driver.last_heartbeat)
+    return status, rules.run_claimed_error(run_id, driver.process, now - driver.last_heartbeat)
 
 
 def _refuse_branch(connection: Connection, run_id: str, run: _RunRow) -> None:
     if run.root is not None:
         (root,) = connection.execute("SELECT id FROM runs WHERE number = ?", (run.root,)).fetchone()
-        raise messages.is_branch(run_id, root)
+        raise rules.branch_id_error(run_id, root)
 
 
 # Called by processes that submit runs for other processes
@@ -338,10 +345,10 @@ def answer(connection: Connection, request_id: str, text: str, name: str) -> Req
     sql = f"SELECT {rules.REQUEST_COLUMNS}, answered, root FROM requests WHERE id = ?"
     row = connection.execute(sql, rules.encodable([request_id])).fetchone()
     if row is None:
-        raise messages.request_not_open(request_id, name)
+        raise rules.request_not_open_error(request_id, name)
     *request_row, answered, root = row
     if answered is not None:
-        raise messages.already_answered(request_id, rules.to_datetime(answered))
+        raise rules.already_answered_error(request_id, rules.to_datetime(answered))
     sql = """
         UPDATE requests SET answer = ?, answered = ?,
           answer_order = (SELECT coalesce(max(answer_order), 0) + 1 FROM requests WHERE root = ?) WHERE id = ?
@@ -355,11 +362,11 @@ def cancel(connection: Connection, run_id: str, name: str) -> None:
     now = time.time()
     run = _read_run(connection, run_id)
     if run is None:
-        raise messages.run_not_found(run_id, name)
+        raise rules.run_not_found_error(run_id, name)
     _refuse_branch(connection, run_id, run)
     status, driver = _status_and_driver(connection, run_id, run, now)
     if status == "done":
-        raise messages.already_finished(run_id, status)
+        raise rules.already_finished_error(run_id, status)
     if driver is None:
         _set_status(connection, run.number, "cancelled", now)
     else:
@@ -369,7 +376,7 @@ def cancel(connection: Connection, run_id: str, name: str) -> None:
 def delete(connection: Connection, run_id: str, name: str) -> None:
     run = _read_run(connection, run_id)
     if run is None:
-        raise messages.run_not_found(run_id, name)
+        raise rules.run_not_found_error(run_id, name)
     _refuse_branch(connection, run_id, run)
     _, driver = _status_and_driver(connection, run_id, run, time.time())
     if driver is not None:

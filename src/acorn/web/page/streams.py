@@ -1,47 +1,50 @@
-"""Server-sent events of a run: its journal and chunks, or the rows of its waterfall.
+"""Server-sent events of a run: its journal entries and chunks, or the changed rows of its waterfall view.
 
-A stream starts where its reader stopped, and ends when the run is over or the server stops.
+A stream starts at the position that the browser sends. It ends when the run is over or the server stops. Chunks of text
+are joined, and the last word of an incomplete text is held back, because it may become a secret.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from starlette.concurrency import run_in_threadpool
 
-from acorn.web.page.events import STREAM_LIMIT, EventTextBuffer, entry_event, merge_events, page_event
+from acorn import StreamChunk
+from acorn._inside import to_json_data
+from acorn.web.page.rows import Event, entry_event
 from acorn.web.page.run_index import RunView
-from acorn.web.page.site import LiveRun, Site
-from acorn.web.redact import json_bytes
+from acorn.web.page.site import PART_KINDS, TEXT_KINDS, LiveRun, Site
+from acorn.web.redact import STREAM_LIMIT, PageRedactor, json_bytes, last_word_start
 
-STORED = "stored"
-"""The prefix of event ids for a run that is read from the index. Ids of a live run start with its token."""
+STORED_PREFIX = "stored"
+"""The prefix of event ids for a run that is read from the index. Event ids of a live run start with its token."""
 _MIN_INTERVAL = 1 / 30
-"""Seconds between two messages of a stream."""
+"""The minimum number of seconds between two messages of a stream."""
 _POLL_INTERVAL = 0.2
-"""Seconds between two reads of a run that another process drives."""
+"""The number of seconds between two reads of a run that another process drives."""
 _HEARTBEAT = 15.0
-"""Seconds of silence after which a comment is sent."""
+"""The number of seconds without a message after which the stream sends a comment."""
 
 
 async def live_events(site: Site, live: LiveRun, index: int) -> AsyncGenerator[bytes]:
-    """Yield the events of a live run, from an index on."""
-    loop, news, closing = asyncio.get_running_loop(), asyncio.Event(), site.close_event()
+    """Yield the encoded events of a live run, starting with the event at `index`."""
+    loop, new_events, closing = asyncio.get_running_loop(), asyncio.Event(), site.close_event()
 
     def wake() -> None:
-        if not news.is_set() and not loop.is_closed():
-            loop.call_soon_threadsafe(news.set)
+        if not new_events.is_set() and not loop.is_closed():
+            loop.call_soon_threadsafe(new_events.set)
 
     live.watch(wake)
     texts = EventTextBuffer()
-    # Restore the text that was held back from this reader before it reconnected.
+    # Restore the text that was held back before the browser reconnected.
     texts.release(merge_events(live.events_from(0)[0][:index]), site.redactor())
     try:
         if index == 0:
             yield _message(f"{live.token}-0", [{"entry": "reset"}])
         while not closing.is_set():
-            news.clear()
+            new_events.clear()
             events, is_over = live.events_from(index)
             if events:
                 index += len(events)
@@ -52,7 +55,7 @@ async def live_events(site: Site, live: LiveRun, index: int) -> AsyncGenerator[b
             elif is_over:
                 yield await _end(site, live.run_id, f"{live.token}-{index}")
                 return
-            elif not await _wait_for_either(news, closing):
+            elif not await _wait_for_either(new_events, closing):
                 yield b": here\n\n"
     finally:
         live.unwatch(wake)
@@ -60,23 +63,25 @@ async def live_events(site: Site, live: LiveRun, index: int) -> AsyncGenerator[b
 
 
 async def stored_events(site: Site, view: RunView, index: int) -> AsyncGenerator[bytes]:
-    """Yield the events of a run that is over or that another process drives, from an index on."""
+    """Yield the encoded events of a run that this process does not drive, starting with the event at `index`."""
     run_id, closing = view.header["id"], site.close_event()
     try:
         if index == 0:
-            yield _message(f"{STORED}-0", [{"entry": "reset"}])
+            yield _message(f"{STORED_PREFIX}-0", [{"entry": "reset"}])
         while not closing.is_set():
             entries = view.rows.entries[index:]
             if entries:
                 index += len(entries)
                 redactor = site.redactor()
-                yield _message(f"{STORED}-{index}", [page_event(entry_event(entry), redactor) for entry in entries])
+                yield _message(
+                    f"{STORED_PREFIX}-{index}", [page_event(entry_event(entry), redactor) for entry in entries]
+                )
             elif not view.is_active:
-                yield await _end(site, run_id, f"{STORED}-{index}")
+                yield await _end(site, run_id, f"{STORED_PREFIX}-{index}")
                 return
             else:
                 await _wait(closing, _POLL_INTERVAL)
-            # The cache is small, so this may be another object.
+            # The index may return a new object, because its cache is small.
             latest = await run_in_threadpool(site.index.view, run_id)
             if run_id in site.live_runs or latest is None:
                 return
@@ -86,7 +91,7 @@ async def stored_events(site: Site, view: RunView, index: int) -> AsyncGenerator
 
 
 async def row_events(site: Site, view: RunView, version: int) -> AsyncGenerator[bytes]:
-    """Yield the changed rows of an active run and, if it waits, its open requests."""
+    """Yield messages with the changed rows of an active run and, if the run waits, its open requests."""
     run_id, closing, status = view.header["id"], site.close_event(), ""
     try:
         while not closing.is_set():
@@ -99,7 +104,7 @@ async def row_events(site: Site, view: RunView, version: int) -> AsyncGenerator[
                 version = len(view.rows.entries)
                 header = redactor.data({**view.current_header(), "own": site.is_own(view)})
             live, is_waiting = site.live_runs.get(run_id), header["status"] == "waiting"
-            # A run that was just resumed is live before the store shows it as running.
+            # A run that was just resumed is live before the store reports it as running.
             is_over = not (view.is_active or (live is not None and not live.is_over))
             if rows or is_over or status != header["status"]:
                 status = header["status"]
@@ -120,7 +125,7 @@ async def row_events(site: Site, view: RunView, version: int) -> AsyncGenerator[
 
 
 async def _end(site: Site, run_id: str, event_id: str) -> bytes:
-    """Return the last message of a run: its header and its open requests."""
+    """Return the last message of a run, which contains its header and its open requests."""
     view = await run_in_threadpool(site.index.view, run_id)
     header = None if view is None else {**view.current_header(), "own": site.is_own(view)}
     requests = await run_in_threadpool(site.requests, run_id)
@@ -140,12 +145,89 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
         return
 
 
-async def _wait_for_either(news: asyncio.Event, closing: asyncio.Event) -> bool:
-    """Wait until one of the events is set. Return False if a heartbeat is due first."""
-    waits = [asyncio.ensure_future(event.wait()) for event in (news, closing)]
+async def _wait_for_either(new_events: asyncio.Event, closing: asyncio.Event) -> bool:
+    """Wait until an event is set, and return False if a heartbeat is due first."""
+    waits = [asyncio.ensure_future(event.wait()) for event in (new_events, closing)]
     try:
         done, _ = await asyncio.wait(waits, timeout=_HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
-    finally:  # also if the reader disconnects
+    finally:  # The browser may also disconnect during the wait.
         for wait in waits:
             wait.cancel()
     return bool(done)
+
+
+# The events of a message
+
+
+def merge_events(events: Sequence[Event]) -> list[Event]:
+    """Join the texts of events, and drop events that a later event replaces.
+
+    A later version of a tool call or an answer replaces the earlier one. The entry of a complete response replaces all
+    parts of the response.
+    """
+    merged: list[Event | None] = []
+    positions: dict[str, dict[tuple[str, int], int]] = {}
+    """Maps a run id to the indexes in `merged` of the parts of its current response."""
+    for event in events:
+        kind, run_id = event["entry"], event["run_id"]
+        if kind not in PART_KINDS:
+            if kind == "ModelResponded":
+                for position in positions.get(run_id, {}).values():
+                    merged[position] = None
+            positions.pop(run_id, None)
+            merged.append(event)
+            continue
+        parts = positions.setdefault(run_id, {})
+        key = (kind, event.get("i", 0))
+        earlier = merged[parts[key]] if key in parts else None
+        if earlier is None:
+            parts[key] = len(merged)
+            merged.append(event)
+        elif kind in TEXT_KINDS:
+            merged[parts[key]] = {**earlier, "s": earlier["s"] + event["s"]}
+        else:
+            merged[parts[key]] = event
+    return [event for event in merged if event is not None]
+
+
+class EventTextBuffer:
+    """A buffer for the last word of each streamed text, which may become a secret while it is incomplete."""
+
+    def __init__(self) -> None:
+        self._held_back: dict[tuple[str, str], str] = {}
+
+    def release(self, events: Sequence[Event], redactor: PageRedactor) -> list[Event]:
+        """Return the events with the text that may be sent now.
+
+        The first event of a run that is not part of a response releases the remaining text of this run.
+        """
+        released: list[Event] = []
+        for event in events:
+            kind, run_id = event["entry"], event["run_id"]
+            if kind in TEXT_KINDS:
+                text = self._held_back.pop((kind, run_id), "") + event["s"]
+                end = min(len(text) - redactor.secret_prefix_length(text), last_word_start(text))
+                end = redactor.safe_cut(text, end)
+                self._held_back[kind, run_id] = text[end:]
+                released += [{**event, "s": text[:end]}] if end else []
+                continue
+            if kind not in PART_KINDS:
+                for text_kind in TEXT_KINDS:
+                    text = redactor.partial_text(self._held_back.pop((text_kind, run_id), ""))
+                    released += [{"entry": text_kind, "run_id": run_id, "s": text}] if text else []
+            released.append(event)
+        return released
+
+
+def page_event(event: Event, redactor: PageRedactor) -> Event:
+    """Return an event as JSON data for the page, with secrets redacted and long texts cut."""
+    chunk: StreamChunk | None = event.get("chunk")
+    if chunk is None:
+        return {key: redactor.data(value, STREAM_LIMIT) for key, value in event.items() if key != "extra"}
+    fields: Event = {"entry": event["entry"], "run_id": event["run_id"]}
+    if event["entry"] == "call":
+        call = chunk.tool_call or {}
+        fields |= {"i": call.get("index"), "id": call.get("id"), "name": call.get("name"), "a": call.get("arguments")}
+    else:
+        fields |= {"v": to_json_data(chunk.partial), "c": list(chunk.completed)}
+    return {key: redactor.partial(redactor.data(value, STREAM_LIMIT)) for key, value in fields.items()}

@@ -1,7 +1,7 @@
-"""Shared parts of the requests of one conversation: the messages that were sent, their JSON, and their media.
+"""A request to a model, and the messages that the requests of one conversation share.
 
-Messages and JSON only grow. A request therefore only stores how many of the messages it includes. Its list of messages
-is created on first access, and JSON that was written for one request is reused for the next.
+A conversation only grows, so a request stores only the number of messages that it includes. Its list of messages is
+created on first access, and JSON that was written for one request is reused for the next.
 
 Media are the images, audio and files in the messages. A provider may ignore a medium without an error, or LiteLLM may
 download it from any URL. An adapter therefore rejects unsupported media before it sends anything, and reports the field
@@ -11,18 +11,20 @@ or tool that a medium comes from.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import sha256
 from threading import Lock
-from typing import NamedTuple, Protocol, Self, TypeGuard
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeGuard
 
 from pydantic_core import to_json
 
 from acorn._formats.blobs import Blob
-from acorn.types import JsonObject, JsonValue
+from acorn.types import JsonObject, JsonValue, Message
 
 
-def message_json(message: JsonObject) -> bytes:
+def message_json(message: Message) -> bytes:
     """Return a message as JSON. If its content is None, the JSON has no content."""
     if message.get("content", "") is not None:
         return to_json(message)
@@ -44,7 +46,7 @@ def portable_id(call_id: str) -> str:
     return stripped if _PORTABLE_ID.fullmatch(stripped) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
 
 
-def with_portable_ids(message: JsonObject) -> JsonObject:
+def with_portable_ids(message: Mapping[str, Any]) -> JsonObject:
     """Return a copy of a message with call ids that every provider accepts."""
     copy = dict(message)
     if calls := copy.get("tool_calls"):
@@ -54,7 +56,7 @@ def with_portable_ids(message: JsonObject) -> JsonObject:
     return copy
 
 
-def _has_portable_ids(message: JsonObject) -> bool:
+def _has_portable_ids(message: Message) -> bool:
     return all(portable_id(call["id"]) == call["id"] for call in message.get("tool_calls") or ())
 
 
@@ -63,7 +65,7 @@ class AdapterCache(Protocol):
 
     def copy(self) -> Self: ...
 
-    def write(self, messages: list[JsonObject], count: int, marks: Mapping[int, JsonObject]) -> bytes:
+    def write(self, messages: list[Message], count: int, marks: Mapping[int, JsonObject]) -> bytes:
         """Return the first `count` messages. `marks` has the cache mark of each message that has one."""
         ...
 
@@ -74,7 +76,7 @@ class SentMessages:
     __slots__ = ("_checked_count", "_ends", "_text", "adapter_caches", "lock", "media", "messages")
 
     def __init__(self) -> None:
-        self.messages: list[JsonObject] = []
+        self.messages: list[Message] = []
         self._text = bytearray()
         """The JSON of the first messages, with commas between them."""
         self._ends: list[int] = []
@@ -98,7 +100,7 @@ class SentMessages:
             other.media = self.media.copy()
         return other
 
-    def with_first(self, message: JsonObject, *, is_new: bool) -> SentMessages:
+    def with_first(self, message: Message, *, is_new: bool) -> SentMessages:
         """Return a copy that starts with this message. It replaces the first message, unless it is new."""
         other = SentMessages()
         skipped = 0 if is_new else 1
@@ -156,8 +158,8 @@ class SentPart:
         sent: SentMessages,
         count: int,
         insert_at: int = 0,
-        inserted: JsonObject | None = None,
-        last: JsonObject | None = None,
+        inserted: Message | None = None,
+        last: Message | None = None,
     ) -> None:
         self.sent = sent
         self.count = count
@@ -180,7 +182,7 @@ class SentPart:
             return self.sent.media
         return [*media_of(self.inserted), *self.sent.media]
 
-    def messages(self) -> list[JsonObject]:
+    def messages(self) -> list[Message]:
         """Return the messages in a new list."""
         messages = self.sent.messages[: self.count]
         if self.inserted is not None:
@@ -201,6 +203,147 @@ class SentPart:
     def has_reasoning(self, keys: frozenset[str]) -> bool:
         """Return whether the messages contain reasoning, under one of these keys or in call ids."""
         return self.sent.has_reasoning(self.count, keys)
+
+
+# The request
+
+CachePoint = Mapping[str, Any]
+"""A place in a request up to which the provider should cache it."""
+
+AUTO_CACHE: tuple[CachePoint, ...] = ({"location": "request"},)
+"""The cache points of `cache = "auto"`: the provider decides what it caches, if it supports that."""
+
+
+@dataclass(eq=False)
+class ModelRequest:
+    """A request to a model, independent of the provider."""
+
+    messages: list[Message]
+    """The messages in OpenAI's format. A request that the loop built creates this list on first access."""
+    tools: list[JsonObject]
+    """Function definitions in OpenAI's format, and the definitions of hosted tools as the user wrote them."""
+    temperature: float
+    max_tokens: int
+    forced_tool: str | None = None
+    """The tool that the model must call, or None if the model may choose."""
+    declared: frozenset[str] = frozenset()
+    """The settings that the user set, such as `temperature` and `max_tokens`. The others are defaults."""
+    cache: Sequence[CachePoint] = ()
+    """Cache points. An index counts the messages after the system message."""
+    timeout: float | None = None
+    """The seconds that the run has left, or None if it has no time limit."""
+    messages_json: Callable[[], bytes] | None = field(default=None, repr=False)
+    """Writes the messages as JSON. None means that `messages` is written directly."""
+    tools_json: Callable[[], bytes] | None = field(default=None, repr=False)
+    """Writes the tools as JSON. None means that `tools` is written directly."""
+    left_out: set[str] | None = field(default=None, repr=False)
+    """The parameters that the model rejected when this request was sent before.
+
+    A rate limiter sets it, so that each further attempt counts as a request. None means that the adapter may resend
+    the request itself.
+    """
+    known_media: Sequence[SentMedium] | None = field(default=None, repr=False)
+    """The images, audio and files in the messages, if the loop has already collected them."""
+    shared: SentPart | None = field(default=None, repr=False)
+    """The part of the conversation that `messages_json` writes."""
+
+    @classmethod
+    def of(
+        cls,
+        sent: SentPart,
+        tools: list[JsonObject],
+        temperature: float,
+        max_tokens: int,
+        forced_tool: str | None,
+        declared: frozenset[str],
+        cache: Sequence[CachePoint],
+        tools_json: Callable[[], bytes],
+    ) -> ModelRequest:
+        """Create a request that shares its messages with the earlier requests of the conversation."""
+        # `__init__` would need the list of messages, which most requests never use.
+        request = cls.__new__(cls)
+        request.__dict__ = {
+            "tools": tools,
+            "temperature": temperature,
+            "max_tokens": max_tokens,
+            "forced_tool": forced_tool,
+            "declared": declared,
+            "cache": cache,
+            "timeout": None,
+            "messages_json": sent.json,
+            "tools_json": tools_json,
+            "left_out": None,
+            "known_media": sent.media,
+            "shared": sent,
+        }
+        return request
+
+    if not TYPE_CHECKING:  # A type checker would otherwise accept any attribute name.
+
+        def __getattr__(self, name: str) -> Any:
+            if name != "messages" or self.sent is None:
+                raise AttributeError(f"A request has no attribute `{name}`.")
+            self.messages = messages = self.sent.messages()
+            return messages
+
+    def but(self, **changes: Any) -> ModelRequest:
+        """Return a copy with other fields. If you change `messages`, set `messages_json` to None."""
+        request = type(self).__new__(type(self))
+        request.__dict__ = {**vars(self), **changes}
+        return request
+
+    def __getstate__(self) -> JsonObject:
+        # The writers belong to the run. A pickled copy works without them.
+        return {**vars(self), "messages": self.messages, "messages_json": None, "tools_json": None, "shared": None}
+
+    @property
+    def sent(self) -> SentPart | None:
+        """The messages as a part of the conversation, if the loop built this request."""
+        return None if self.messages_json is None else self.shared
+
+    @property
+    def media(self) -> Sequence[SentMedium]:
+        """The images, audio and files in the messages."""
+        if self.known_media is None:
+            return [medium for message in self.messages for medium in media_of(message)]
+        return self.known_media
+
+    @property
+    def is_auto_cached(self) -> bool:
+        """Whether the provider decides what it caches."""
+        return bool(self.cache) and self.cache[0].get("location") == "request"
+
+    @property
+    def cache_points(self) -> Sequence[CachePoint]:
+        """The cache points within the messages."""
+        return () if self.is_auto_cached else self.cache
+
+    @property
+    def message_count(self) -> int:
+        """The number of messages."""
+        return len(self.messages) if (sent := self.sent) is None else len(sent)
+
+    def with_messages(self, before: bytes, after: bytes) -> bytes:
+        """Return the messages as JSON between two texts. JSON of earlier requests is reused."""
+        if (sent := self.sent) is not None:
+            return sent.json(before + b"[", b"]" + after)
+        messages = self.messages_json() if self.messages_json else b"[%s]" % b",".join(map(message_json, self.messages))
+        return b"%s%s%s" % (before, messages, after)
+
+    def body(self, model: str) -> bytes:
+        """Return the request as JSON in OpenAI's format."""
+        tools = self.tools_json() if self.tools_json else to_json(self.tools)
+        settings = _settings_json(model, self.temperature, self.max_tokens, self.forced_tool)
+        return self.with_messages(b'%s,"tools":%s,"messages":' % (settings, tools), b"}")
+
+
+@lru_cache(maxsize=256, typed=True)
+def _settings_json(model: str, temperature: float, max_tokens: int, forced_tool: str | None) -> bytes:
+    """Return the first part of a request body, without the closing brace. It is the same at every step."""
+    settings: JsonObject = {"model": model, "temperature": temperature, "max_tokens": max_tokens}
+    if forced_tool:
+        settings["tool_choice"] = {"type": "function", "function": {"name": forced_tool}}
+    return to_json(settings)[:-1]
 
 
 # Media
@@ -227,7 +370,7 @@ class SentMedium(NamedTuple):
     """The http(s) URL, or None if the message contains the data."""
 
 
-def media_of(message: JsonObject) -> list[SentMedium]:
+def media_of(message: Message) -> list[SentMedium]:
     """Return the media in a message."""
     content: JsonValue = message.get("content")
     return _media_in(content) if isinstance(content, list) else []

@@ -13,7 +13,7 @@ from typing import Any
 
 from acorn._formats.json import describe_error, shorten, to_json_data
 from acorn._formats.redact import find_secrets, redact
-from acorn._record.saved_form import module_in
+from acorn.journal import RunStarted
 from acorn.thread.events import (
     AgentEvent,
     CompletionEvent,
@@ -57,7 +57,8 @@ def _table(rows: Iterable[Row]) -> str:
 
 
 def _name(run: Any) -> str:
-    return (module_in(tuple(run.journal.entries)) or "run").rpartition(":")[2].rpartition(".")[2]
+    module = next((entry.module for entry in run.journal.entries if isinstance(entry, RunStarted)), "run")
+    return module.rpartition(":")[2].rpartition(".")[2]
 
 
 def _summary(run: Any) -> Iterator[str]:

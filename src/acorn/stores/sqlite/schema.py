@@ -23,7 +23,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from acorn.errors import StoreError
-from acorn.stores.database import APPLICATION_ID, SCHEMA_VERSION, SharedConnection
+from acorn.stores.database import APPLICATION_ID, SCHEMA_VERSION
 
 TABLES: tuple[str, ...] = (
     # Processes that drive runs. All times are seconds since 1970.
@@ -88,8 +88,6 @@ T = TypeVar("T")
 
 _TIMEOUT = 60.0
 """Seconds to wait for another process that is writing."""
-_STAT_INTERVAL = 0.02
-"""Seconds between two checks whether the file was replaced."""
 _TEMPORARY = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL")
 """Errors after which a retry may succeed."""
 
@@ -101,16 +99,15 @@ def retry_delay() -> float:
     return random.uniform(0.005, 0.05)
 
 
-def retry_while_busy(act: Callable[[], T], on_busy: Callable[[], None] = lambda: None) -> T:
-    """Call a function, and repeat it while another process has the file locked."""
+def retry_while_busy(operation: Callable[[], T]) -> T:
+    """Call a function again until no other process locks the file, and return its result."""
     deadline = time.monotonic() + _TIMEOUT
     while True:
         try:
-            return act()
+            return operation()
         except sqlite3.OperationalError as error:
             if not _error_name(error).startswith(_TEMPORARY) or time.monotonic() > deadline:
                 raise
-        on_busy()
         time.sleep(retry_delay())
 
 
@@ -140,33 +137,6 @@ def explain(error: Exception, name: str) -> StoreError:
     else:
         text = f"{name} failed ({error})."
     return StoreError(text)
-
-
-class FileConnection(SharedConnection[sqlite3.Connection]):
-    """A connection that is opened again if its file was deleted or replaced."""
-
-    def __init__(self, path: Path, open_connection: Callable[[], sqlite3.Connection]) -> None:
-        super().__init__(open_connection)
-        self._path = str(path)
-        self._file: tuple[int, int] | None = None
-        self._checked = 0.0
-
-    def opened(self) -> sqlite3.Connection:
-        if time.monotonic() > self._checked + _STAT_INTERVAL:
-            self._checked = time.monotonic()
-            if self._connection is not None and self._file != self._file_identity():
-                self.drop()
-        if self._connection is None:
-            self._connection = self._open()
-            self._file = self._file_identity()
-        return self._connection
-
-    def _file_identity(self) -> tuple[int, int] | None:
-        try:
-            status = os.stat(self._path)
-        except OSError:
-            return None
-        return status.st_dev, status.st_ino
 
 
 # Opening the file

@@ -35,8 +35,8 @@ from acorn.types import (
     is_json_object,
 )
 
-FORMAT = 2
-"""The version of the JSON form. acorn reads this version and earlier ones."""
+FORMAT = 1
+"""The version of the JSON form."""
 
 _MOST_CAUSES = 10
 """The number of chained causes that are written with an error."""
@@ -95,10 +95,10 @@ def check_format(saved: object) -> None:
     version = saved.get("format") if is_json_object(saved) else None
     if type(version) is not int:
         raise StoreError("Cannot read the saved run: the text has no `format`. Use text from `run.to_json()`.")
-    if version > FORMAT:
+    if version != FORMAT:
         raise StoreError(
-            f"Cannot read the saved run: it has format {version}, but this version of acorn reads formats up to "
-            f"{FORMAT}. Upgrade acorn."
+            f"Cannot read the saved run: it has format {version}, but this version of acorn reads format {FORMAT}. "
+            f"Use the version of acorn that saved the run."
         )
 
 
@@ -134,7 +134,7 @@ def write_record(run: Any) -> JsonObject:
         "input": to_saved_data(run.input),
         "output": None if is_unfinished or is_paused else to_saved_data(output),
         **({"unfinished": _write_unfinished(output)} if is_unfinished else {}),
-        **({"waits_for": [write_request(request) for request in output.requests]} if is_paused else {}),
+        **({"requests": [write_request(request) for request in output.requests]} if is_paused else {}),
         "usage": fields_of(run.usage),
         "cost": run.cost,
         "model": run.model,
@@ -163,7 +163,7 @@ def read_record(make: Callable[..., Any], saved: Mapping[str, Any], shapes: Shap
         started=None if fields["started"] is None else datetime.fromisoformat(fields["started"]),
         seconds=_expect((int, float), fields["seconds"]),
         error=None if fields["error"] is None else read_error(fields["error"]),
-        branch=_expect((str, type(None)), fields.get("branch")),
+        branch=_expect((str, type(None)), fields["branch"]),
         forked_from=read_fork(fields),
     )
     if run.error is not None:
@@ -178,7 +178,7 @@ def read_record(make: Callable[..., Any], saved: Mapping[str, Any], shapes: Shap
 def _branch_shapes(shapes: Shapes | None, saved: Mapping[str, Any]) -> Shapes | None:
     """Return the shapes of a branch, if the class of its parent still declares the same class under its name."""
     path = saved["run"]["branch"]
-    module = None if shapes is None or path is None else shapes.below(path.rpartition("/")[2])
+    module = None if shapes is None or path is None else shapes.find_child(path.rpartition("/")[2])
     branch_shapes = None if module is None else getattr(module, SHAPES, None)
     is_same = isinstance(branch_shapes, Shapes) and branch_shapes.module == saved["module"]
     return branch_shapes if is_same else None
@@ -229,12 +229,12 @@ def read_output(fields: Mapping[str, Any], shape: Shape | None, *, may_differ: b
     """Read the output of a run. It stays JSON data if its class is unknown, or if it `may_differ` and does not fit."""
     if fields.get("unfinished") is not None:
         return _read_unfinished(fields["unfinished"])
-    if fields.get("waits_for") is not None:
-        return Paused(fields["id"], map(read_request, fields["waits_for"]))
+    if fields.get("requests") is not None:
+        return Paused(fields["id"], map(read_request, fields["requests"]))
     data: JsonValue = fields["output"]
     if shape is None or shape.is_empty or data is None:
         return data  # The instance of the run set `final_output`, its class does not.
-    output = shape.revive(data)
+    output = shape.restore(data)
     lost = data.keys() - to_json_data(output).keys() if isinstance(data, dict) and isinstance(output, BaseModel) else ()
     if lost and may_differ:
         return data
@@ -339,7 +339,7 @@ def _write_error(error: BaseException, journal_text: str | None = None, depth: i
     notes = [str(note) for note in getattr(error, "__notes__", ())]
     return {
         "class": kind,
-        "words": redact(message, secrets),
+        "message": redact(message, secrets),
         "fields": _redact_data(to_json_data(fields), secrets),
         "notes": _redact_data(notes, secrets),
         "cause": None if cause is None else _write_error(cause, None, depth + 1),
@@ -368,9 +368,7 @@ _ERROR_CLASSES = _error_classes(AcornError)
 
 def read_error(saved: Any) -> AcornError:
     """Read an error of acorn as it was, and any other error as a `RecordedError`."""
-    if isinstance(saved, str):  # Format 1 has only the message.
-        return RecordedError(saved)
-    kind, message, fields = _expect(str, saved["class"]), _expect(str, saved["words"]), _expect(dict, saved["fields"])
+    kind, message, fields = _expect(str, saved["class"]), _expect(str, saved["message"]), _expect(dict, saved["fields"])
     error_class = _ERROR_CLASSES.get(kind)
     if error_class is None:
         error: AcornError = RecordedError(message, kind=kind, fields=fields)

@@ -1,4 +1,4 @@
-"""The gates of a throttle with an injected clock: never over the limit, in order of arrival, no waiter lost."""
+"""The queues of the rate limits with an injected clock: never over the limit, in order of arrival, no request lost."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acorn._declare.settings import RateLimit
-from acorn.models.limits.gates import Gate, Slots, Waiter, WaitingLine, Window
+from acorn.models.limits.request_queue import ConcurrencyLimit, Limit, QueuedRequest, RequestQueues, SlidingWindow
 
 
 @dataclass(eq=False)
 class Sender:
     """A waiter: what it was told, and its outcome."""
 
-    turn: Waiter
+    turn: QueuedRequest
     told: list[float] = field(default_factory=list[float])
     estimate: int = 0
     reached: float = 0.0
@@ -34,21 +34,23 @@ class Sender:
 class World:
     """A desk and its clock."""
 
-    def __init__(self, *gates: Gate) -> None:
+    def __init__(self, *gates: Limit) -> None:
         self.gates = gates
-        self.desk = WaitingLine()
+        self.desk = RequestQueues()
         self.now = 0.0
         self.senders: list[Sender] = []
         self.gone_through: list[Sender] = []
 
     def come(self, size: int = 0, longest: int | None = None) -> Sender:
-        sender = Sender(Waiter(self.gates, size, longest))
+        sender = Sender(QueuedRequest(self.gates, size, longest))
 
         def tell(seconds: float) -> None:
             sender.told.append(seconds)
             if not seconds:
                 self.gone_through.append(sender)
-                sender.estimate = sum(gate.estimate(sender.turn) for gate in self.gates if isinstance(gate, Window))
+                sender.estimate = sum(
+                    gate.estimate(sender.turn) for gate in self.gates if isinstance(gate, SlidingWindow)
+                )
 
         sender.turn.notify = tell
         self.senders.append(sender)
@@ -56,22 +58,22 @@ class World:
         return sender
 
     def send(self, sender: Sender) -> None:
-        sender.turn.sent = self.now
+        sender.turn.sent_at = self.now
         self.desk.update(sender.turn, self.now)
 
     def end(self, sender: Sender, used: tuple[int, int] | None = None) -> None:
-        if sender.turn.sent is not None:
-            sender.turn.answered = self.now
-            sender.turn.used = used
+        if sender.turn.sent_at is not None:
+            sender.turn.response_started = self.now
+            sender.turn.used_tokens = used
             sender.used = sender.estimate if used is None else sum(used)
-        sender.turn.is_over = True
+        sender.turn.is_finished = True
         self.desk.update(sender.turn, self.now)
 
     def pass_time(self, seconds: float) -> None:
         until = self.now + seconds
         while self.desk.due <= until:
             self.now = max(self.now, self.desk.due)
-            self.desk.pass_time(self.now)
+            self.desk.admit_due(self.now)
         self.now = until
 
 
@@ -80,8 +82,8 @@ def all_at_once(world: World, sender: Sender, used: tuple[int, int] | None = Non
     world.end(sender, used)
 
 
-def test_window_reopens_when_first_request_leaves_it() -> None:
-    world = World(Window(RateLimit(2, None, 60)))
+def test_window_admits_request_when_oldest_request_expires() -> None:
+    world = World(SlidingWindow(RateLimit(2, None, 60)))
     first = world.come()
     all_at_once(world, first)
     world.pass_time(30)
@@ -100,8 +102,8 @@ def test_window_reopens_when_first_request_leaves_it() -> None:
     assert fourth.may_go
 
 
-def test_admitted_unsent_request_counts() -> None:
-    world = World(Window(RateLimit(1, None, 60)))
+def test_admitted_but_unsent_request_counts_in_window() -> None:
+    world = World(SlidingWindow(RateLimit(1, None, 60)))
     late, other = world.come(), world.come()
     assert late.may_go
     world.pass_time(1000)  # Its event loop is blocked.
@@ -114,7 +116,7 @@ def test_admitted_unsent_request_counts() -> None:
 
 
 def test_request_counts_from_response_time_at_most_one_second_late() -> None:
-    world = World(Window(RateLimit(1, None, 60)))
+    world = World(SlidingWindow(RateLimit(1, None, 60)))
     slow, other = world.come(), world.come()
     world.send(slow)
     world.pass_time(20)
@@ -133,8 +135,8 @@ def test_request_counts_from_response_time_at_most_one_second_late() -> None:
     assert third.may_go
 
 
-def test_slot_is_held_until_request_ends() -> None:
-    world = World(Slots(2))
+def test_slot_is_occupied_until_request_ends() -> None:
+    world = World(ConcurrencyLimit(2))
     first, second, third, fourth = (world.come() for _ in range(4))
     assert [each.may_go for each in (first, second, third, fourth)] == [True, True, False, False]
     assert third.told == [math.inf]
@@ -146,9 +148,9 @@ def test_slot_is_held_until_request_ends() -> None:
     assert fourth.may_go
 
 
-def test_second_gate_keeps_order_of_first() -> None:
-    window = Window(RateLimit(1, None, 60))
-    world = World(Slots(2), window)
+def test_second_gate_preserves_order_of_first_gate() -> None:
+    window = SlidingWindow(RateLimit(1, None, 60))
+    world = World(ConcurrencyLimit(2), window)
     senders = [world.come() for _ in range(5)]
     assert [each.may_go for each in senders] == [True, False, False, False, False]
     world.end(senders[1])  # Leaves the second gate and releases its slot.
@@ -161,8 +163,8 @@ def test_second_gate_keeps_order_of_first() -> None:
     assert senders[3].may_go
 
 
-def test_waiters_behind_cancelled_one_move_up() -> None:
-    world = World(Slots(1))
+def test_waiters_after_cancelled_waiter_move_up() -> None:
+    world = World(ConcurrencyLimit(1))
     senders = [world.come() for _ in range(5)]
     world.end(senders[1])
     world.end(senders[2])
@@ -172,10 +174,10 @@ def test_waiters_behind_cancelled_one_move_up() -> None:
     assert senders[4].may_go
 
 
-def test_unreachable_waiter_leaves_queue() -> None:
-    world = World(Slots(1), Window(RateLimit(1, None, 60)))
+def test_unreachable_waiter_is_removed_from_queue() -> None:
+    world = World(ConcurrencyLimit(1), SlidingWindow(RateLimit(1, None, 60)))
     holder = world.come()
-    lost = Waiter(world.gates)
+    lost = QueuedRequest(world.gates)
     loop = asyncio.new_event_loop()
     lost.notify = lambda seconds: loop.call_soon_threadsafe(print, seconds)
     world.desk.update(lost, world.now)
@@ -186,10 +188,10 @@ def test_unreachable_waiter_leaves_queue() -> None:
     assert behind.may_go
 
 
-def test_waiter_ended_before_admission_takes_nothing() -> None:
-    world = World(Slots(1))
-    turn = Waiter(world.gates)
-    turn.is_over = True
+def test_waiter_ended_before_admission_occupies_no_slot() -> None:
+    world = World(ConcurrencyLimit(1))
+    turn = QueuedRequest(world.gates)
+    turn.is_finished = True
     world.desk.update(turn, 0.0)
     assert world.come().may_go
 
@@ -197,20 +199,20 @@ def test_waiter_ended_before_admission_takes_nothing() -> None:
 # Tokens
 
 
-def test_tokens_are_estimated_by_bytes_and_longest_answer() -> None:
-    window = Window(RateLimit(None, 1000, 60))
-    assert window.estimate(Waiter((window,), 400, 100)) == 200
+def test_token_estimate_uses_request_bytes_and_max_tokens() -> None:
+    window = SlidingWindow(RateLimit(None, 1000, 60))
+    assert window.estimate(QueuedRequest((window,), 400, 100)) == 200
 
 
-def test_token_estimates_learn_from_responses() -> None:
-    world = World(window := Window(RateLimit(None, 10**9, 60)))
+def test_token_estimates_are_adjusted_by_responses() -> None:
+    world = World(window := SlidingWindow(RateLimit(None, 10**9, 60)))
     for _ in range(40):
         all_at_once(world, world.come(1000), (500, 20))
-    assert window.estimate(Waiter((window,), 2000)) == pytest.approx(1020, abs=5)
+    assert window.estimate(QueuedRequest((window,), 2000)) == pytest.approx(1020, abs=5)
 
 
-def test_overestimated_tokens_are_returned_when_settled() -> None:
-    world = World(Window(RateLimit(None, 1000, 60)))
+def test_overestimated_tokens_are_returned_after_response() -> None:
+    world = World(SlidingWindow(RateLimit(None, 1000, 60)))
     first, second = world.come(0, 900), world.come(0, 900)
     world.send(first)
     assert not second.may_go
@@ -219,14 +221,14 @@ def test_overestimated_tokens_are_returned_when_settled() -> None:
 
 
 def test_underestimated_tokens_delay_next_request() -> None:
-    world = World(Window(RateLimit(None, 1000, 60)))
+    world = World(SlidingWindow(RateLimit(None, 1000, 60)))
     all_at_once(world, world.come(0, 10), (2000, 0))
     second = world.come(0, 10)
     assert second.told == [60.0]
 
 
-def test_request_larger_than_limit_goes_when_window_is_empty() -> None:
-    world = World(Window(RateLimit(None, 1000, 60)))
+def test_request_larger_than_token_limit_is_sent_when_window_is_empty() -> None:
+    world = World(SlidingWindow(RateLimit(None, 1000, 60)))
     small = world.come(0, 1)
     all_at_once(world, small, (1, 1))
     great, behind = world.come(0, 5000), world.come(0, 1)
@@ -241,8 +243,8 @@ def test_request_larger_than_limit_goes_when_window_is_empty() -> None:
     assert behind.may_go
 
 
-def test_early_leaver_does_not_admit_others_alone() -> None:
-    world = World(Window(RateLimit(None, 1000, 60)))
+def test_request_that_expires_early_does_not_admit_others() -> None:
+    world = World(SlidingWindow(RateLimit(None, 1000, 60)))
     unanswered = world.come(0, 400)
     world.send(unanswered)
     world.pass_time(0.1)
@@ -266,22 +268,22 @@ LIMITS = st.builds(
 
 @settings(max_examples=300, deadline=None)
 @given(LIMITS, st.none() | st.integers(1, 4), st.integers(0, 2**32), st.integers(1, 120))
-def test_window_never_holds_too_much_and_order_is_kept(
+def test_window_never_exceeds_limit_and_preserves_order(
     limit: RateLimit, slots: int | None, seed: int, moves: int
 ) -> None:
     chance = random.Random(seed)
-    gates = (Window(limit),) if slots is None else (Slots(slots), Window(limit))
+    gates = (SlidingWindow(limit),) if slots is None else (ConcurrencyLimit(slots), SlidingWindow(limit))
     world = World(*gates)
     unsure = min(1.0, limit.per / 10)
 
     def end(sender: Sender) -> None:
         is_told = chance.random() < 0.8
         world.end(sender, (chance.randrange(500), chance.randrange(500)) if is_told else None)
-        if sender.turn.sent is not None:
-            sender.reached = min(world.now, sender.turn.sent + unsure)
+        if sender.turn.sent_at is not None:
+            sender.reached = min(world.now, sender.turn.sent_at + unsure)
 
     def under_way() -> list[Sender]:
-        return [each for each in world.senders if not each.turn.is_over]
+        return [each for each in world.senders if not each.turn.is_finished]
 
     def move() -> None:
         match chance.randrange(6):
@@ -290,11 +292,11 @@ def test_window_never_holds_too_much_and_order_is_kept(
             case 2:
                 world.pass_time(chance.choice([0.0, 0.01, 0.3, 1.0]) * limit.per * chance.random())
             case 3:
-                going = [each for each in under_way() if each.may_go and each.turn.sent is None]
+                going = [each for each in under_way() if each.may_go and each.turn.sent_at is None]
                 if going:
                     world.send(chance.choice(going))
             case 4:
-                sent = [each for each in under_way() if each.turn.sent is not None]
+                sent = [each for each in under_way() if each.turn.sent_at is not None]
                 if sent:
                     end(chance.choice(sent))
             case _:
@@ -308,7 +310,7 @@ def test_window_never_holds_too_much_and_order_is_kept(
     for _ in range(10 * len(world.senders)):  # Then all are sent, and end.
         for each in under_way():
             if each.may_go:
-                if each.turn.sent is None:
+                if each.turn.sent_at is None:
                     world.send(each)
                 end(each)
         world.pass_time(limit.per)
@@ -317,7 +319,7 @@ def test_window_never_holds_too_much_and_order_is_kept(
     places = [world.senders.index(each) for each in world.gone_through]
     assert places == sorted(places)
 
-    sent = sorted((each for each in world.senders if each.turn.sent is not None), key=lambda each: each.reached)
+    sent = sorted((each for each in world.senders if each.turn.sent_at is not None), key=lambda each: each.reached)
     for at, first in enumerate(sent):
         within = list(itertools.takewhile(lambda each: each.reached < first.reached + limit.per - 1e-6, sent[at:]))  # noqa: B023
         if limit.requests is not None:

@@ -1,0 +1,186 @@
+"""The base of `module`: the private state of module classes and their instances.
+
+`module` derives from `AgentBase`. The layers below `module` cannot import it, so they use this class instead. The
+attributes are named `__acorn_*__` so that they never collide with the attributes of a user's class, and have
+defaults on the class so that a subclass may define `__init__` without calling `super().__init__()`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from weakref import WeakKeyDictionary
+
+from acorn._declare.spec import Spec
+from acorn.record import Run
+from acorn.types import JsonObject, Message
+
+if TYPE_CHECKING:
+    import asyncio
+
+    Place = asyncio.Task[object] | threading.Thread
+    """The asyncio task or the thread that code runs in."""
+
+_create_lock = threading.Lock()
+
+
+class Queueing(NamedTuple):
+    """How the workers of a store should treat a submitted run."""
+
+    priority: int = 0
+    not_before: datetime | timedelta | float | None = None
+    """The earliest start: a time, or a delay (in seconds if it is a number)."""
+    deliver: bool = True
+    """Whether the workers of the store should drive the run."""
+
+
+class BatchItem(NamedTuple):
+    """The position of a run in a batch."""
+
+    batch: str
+    row: int
+
+
+@dataclass(frozen=True, eq=False)
+class CallOptions:
+    """The options of the next call, as set by `using`."""
+
+    prior: Sequence[Message] = ()
+    """The messages of an earlier conversation."""
+    deps: Any = None
+    run_id: str | None = None
+    """The id of the next run in its store."""
+    item: BatchItem | None = None
+    queueing: Queueing | None = None
+    fork: Any = None
+    """The part of another run that the next run starts with: a `Fork` of `_machine/fork.py`."""
+
+
+class DeclaredValues(NamedTuple):
+    """The values that a spec was compiled from, to detect later changes."""
+
+    values: list[Any]
+    contents: list[tuple[list[Any] | JsonObject, list[Any]]]
+    """The lists and dicts among the values, each with a copy of its content."""
+
+
+class ClassSpec(NamedTuple):
+    """The cached spec of a class, with the values it was compiled from."""
+
+    cls: type
+    values: DeclaredValues
+    spec: Spec
+
+
+class InstanceSpec(NamedTuple):
+    """The cached spec of an instance, with the spec of its class and the values it was compiled from."""
+
+    class_spec: Spec
+    values: DeclaredValues
+    spec: Spec
+
+
+class LastRuns:
+    """The last runs of one instance, by the task and the thread that started them."""
+
+    __slots__ = ("_limit", "_runs")
+
+    def __init__(self) -> None:
+        self._runs: WeakKeyDictionary[Place, Run] = WeakKeyDictionary()
+        self._limit = 8
+        """The number of entries after which those of finished tasks and threads are removed."""
+
+    def remember(self, places: tuple[Place, ...], run: Run) -> None:
+        for place in places:
+            self._runs[place] = run
+        if len(self._runs) > self._limit:
+            self._remove_finished()
+
+    def find(self, places: tuple[Place, ...]) -> Run | None:
+        return next((run for run in map(self._runs.get, places) if run is not None), None)
+
+    def _remove_finished(self) -> None:
+        """Remove finished tasks and threads. The traceback of a failed run may keep its task alive forever."""
+        for reference in self._runs.keyrefs():
+            place = reference()
+            if place is not None and _is_finished(place):
+                self._runs.pop(place, None)
+        self._limit = 2 * len(self._runs) + 8
+
+
+class OpenAgentSources(Protocol):
+    """The tool sources that an instance keeps open, as defined in `_drive/sources.py`."""
+
+    def for_copy(self) -> OpenAgentSources: ...
+
+
+class AgentBase:
+    """The private state of module classes and their instances."""
+
+    system_prompt: Any
+    """The prompt setting, which has no default. `module` documents it."""
+    __acorn_module__: ClassVar[type[AgentBase]]
+    """The class `module` itself."""
+    __acorn_locals__: ClassVar[Mapping[str, object]] = {}
+    """Local names that the type hints of a class may use, if the class is defined inside a function."""
+    __acorn_class_spec__: ClassVar[ClassSpec | None] = None
+    """The cached spec of a class. A subclass inherits it, so the entry names its class."""
+    __acorn_spec__: InstanceSpec | None = None
+    """The cached spec of an instance that sets attributes."""
+    __acorn_call_options__: CallOptions = CallOptions()
+    """The options of the next call of an instance."""
+    __acorn_last_runs__: LastRuns | None = None
+    __acorn_open_sources__: OpenAgentSources | None = None
+
+
+NOT_COPIED = ("__acorn_spec__", "__acorn_last_runs__", "__acorn_open_sources__")
+"""Attributes of an instance that copies and pickles do not take over."""
+
+
+def set_call_options(agent: AgentBase, options: CallOptions) -> None:
+    """Replace the options of the next call of an instance."""
+    set_private(agent, "__acorn_call_options__", options)
+
+
+def set_private(agent: AgentBase, name: str, value: object) -> None:
+    """Set private state of an instance, also if its class refuses assignment, such as a frozen dataclass."""
+    object.__setattr__(agent, name, value)
+
+
+# The last run of an instance
+
+
+def last_run(agent: AgentBase) -> Run | None:
+    """Return the last run of an instance that ended in the calling task, else in the calling thread."""
+    last_runs = agent.__acorn_last_runs__
+    return None if last_runs is None else last_runs.find(current_places())
+
+
+def remember_run(run: Run, agent: AgentBase, places: tuple[Place, ...]) -> None:
+    """Make a run the last run of an instance in a task and a thread."""
+    last_runs = agent.__acorn_last_runs__
+    if last_runs is None:
+        with _create_lock:
+            last_runs = agent.__acorn_last_runs__ or LastRuns()
+            set_private(agent, "__acorn_last_runs__", last_runs)
+    last_runs.remember(places, run)
+
+
+def current_places() -> tuple[Place, ...]:
+    """Return the current task, if there is one, and the current thread."""
+    thread = threading.current_thread()
+    if "asyncio" in sys.modules:
+        with suppress(RuntimeError):
+            task = sys.modules["asyncio"].current_task()
+            if task is not None:
+                return task, thread
+    return (thread,)
+
+
+def _is_finished(place: Place) -> bool:
+    return not place.is_alive() if isinstance(place, threading.Thread) else place.done()

@@ -1,1 +1,0 @@
-"""The saved forms of the record of a run: JSON and HTML."""

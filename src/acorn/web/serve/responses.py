@@ -1,0 +1,360 @@
+"""The responses of the service: JSON bodies, event streams and errors.
+
+An error response is `{"error": {"type": ..., "message": ...}}`. The client receives the messages of acorn's own errors,
+because they describe a fix. Messages of user code may contain secrets, so they appear only in the log.
+
+A stream merges chunks that arrive faster than it sends them. Each partial answer is a complete value, so sending all
+partial answers would repeat the value many times. The events have the field names of `StreamChunk`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import NamedTuple, Protocol
+
+from starlette.types import Message, Receive, Scope, Send
+
+from acorn import (
+    BranchError,
+    InputError,
+    LimitError,
+    ModelError,
+    ParseError,
+    Paused,
+    Run,
+    StoreError,
+    StreamChunk,
+    Unfinished,
+)
+from acorn._inside import record_to_json, to_json_data
+from acorn.chunk import call_index_of, has_answer_part
+from acorn.types import JsonObject
+from acorn.web.guard import SECURITY_HEADERS
+from acorn.web.redact import RedactedStream, ServiceRedactor
+
+_EVENT_STREAM = {"content-type": "text/event-stream", "x-accel-buffering": "no"}
+_ENCODED_HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
+_NO_HEADERS: Mapping[str, str] = {}
+_MIN_INTERVAL = 1 / 30
+"""The minimum number of seconds between two batches of chunks."""
+_HEARTBEAT = 15.0
+"""The number of seconds after which an empty batch is yielded, so that proxies do not close the connection."""
+
+# Errors
+
+
+class ErrorReply(NamedTuple):
+    """The status, body and headers of an error response."""
+
+    status: int
+    kind: str
+    message: str
+    details: JsonObject
+    retry_after: float | None = None
+    """The number of seconds after which the client may retry."""
+    allow: str | None = None
+    """The value of the `Allow` header, or None if the method is allowed."""
+
+    def to_json(self) -> JsonObject:
+        return {"error": {"type": self.kind, "message": self.message, **self.details}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        wait = None if self.retry_after is None else str(math.ceil(self.retry_after))
+        return {name: value for name, value in (("retry-after", wait), ("allow", self.allow)) if value is not None}
+
+    @property
+    def is_logged(self) -> bool:
+        """Whether the server logs the error, because the client does not receive its message."""
+        return self.kind == "internal"
+
+
+class RejectedRequestError(Exception):
+    """An error that rejects a request.
+
+    It contains the error response for the client.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        message: str,
+        *,
+        retry_after: float | None = None,
+        allow: str | None = None,
+        **details: str,
+    ) -> None:
+        super().__init__(message)
+        self.reply = ErrorReply(status, kind, message, details, retry_after, allow)
+
+
+class ClientDisconnectedError(Exception):
+    """The error that is raised when the client disconnects before the end of the response."""
+
+
+class CodeExitError(Exception):
+    """The error that replaces `SystemExit` and `KeyboardInterrupt` of user code."""
+
+
+def reply_for_error(error: BaseException) -> ErrorReply:
+    """Return the error response for an exception."""
+    if isinstance(error, RejectedRequestError):
+        return error.reply
+    cause = error
+    while isinstance(cause, BranchError) and cause.__cause__ is not None:
+        cause = cause.__cause__
+    match cause:
+        case InputError():
+            return ErrorReply(422, "input", str(cause), {"problems": cause.problems})
+        case ModelError():
+            details = {"provider": cause.provider, "status": cause.status, "retryable": cause.retryable}
+            status = 504 if cause.timed_out or cause.status in (408, 504) else 502
+            return ErrorReply(status, "model", str(cause), details, cause.retry_after)
+        case ParseError():
+            return ErrorReply(502, "parse", str(cause), {"attempts": cause.attempts})
+        case LimitError():
+            return ErrorReply(500, "limit", str(cause), {})
+        case StoreError():
+            return ErrorReply(409, "store", str(cause), {})
+        case _:
+            return ErrorReply(500, "internal", "The agent failed. The log of the server contains the details.", {})
+
+
+def check_finished(run: Run) -> None:
+    """Raise `RejectedRequestError` if a run without errors ended before it had an answer."""
+    if isinstance(run.output, Unfinished):
+        called = ", ".join(f"`{call.name}`" for call in run.output.tool_calls)
+        message = f"The model called {called} instead of finishing. Set `max_steps` on the agent to allow tool calls."
+        raise RejectedRequestError(500, "unfinished", message)
+
+
+# One request and its response
+
+
+class Exchange:
+    """One HTTP request, with methods that read its body and send the response."""
+
+    def __init__(self, scope: Scope, path: str, receive: Receive, send: Send) -> None:
+        self.method, self.path = str(scope["method"]), path
+        self._receive, self._send = receive, send
+        self.has_started = False
+        """Whether the status was sent. After the status, an error can only be sent as an event."""
+
+    async def _body(self) -> bytes:
+        fragments: list[bytes] = []
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnectedError
+            fragments.append(message.get("body", b""))
+            if not message.get("more_body", False):
+                return b"".join(fragments)
+
+    async def json(self) -> object:
+        """Parse the body as JSON, and return None for an empty body."""
+        body = await self._body()
+        if not body.strip():
+            return None
+        try:
+            return json.loads(body)
+        except (ValueError, RecursionError) as error:
+            message = f"The body is not valid JSON: {_json_problem(error)}."
+            raise RejectedRequestError(400, "body", message) from error
+
+    async def wait_for_disconnect(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def respond(self, status: int, body: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> None:
+        """Send a complete response.
+
+        Its content type is JSON unless the headers contain another one.
+        """
+        default = {"content-type": "application/json", "cache-control": "no-store", "content-length": str(len(body))}
+        await self._start(status, {**default, **headers})
+        await self._send_message({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
+
+    async def send_event(self, event: bytes) -> None:
+        """Send encoded server-sent events.
+
+        The first call also sends the status.
+        """
+        if not self.has_started:
+            await self._start(200, {**_EVENT_STREAM, "cache-control": "no-store"})
+        await self._send_message({"type": "http.response.body", "body": event, "more_body": True})
+
+    async def end(self) -> None:
+        await self._send_message({"type": "http.response.body", "body": b""})
+
+    async def _start(self, status: int, headers: Mapping[str, str]) -> None:
+        self.has_started = True
+        encoded = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
+        all_headers = [*encoded, *_ENCODED_HEADERS]
+        await self._send_message({"type": "http.response.start", "status": status, "headers": all_headers})
+
+    async def _send_message(self, message: Message) -> None:
+        try:
+            await self._send(message)
+        except OSError as error:  # Some servers raise `OSError` after a disconnect.
+            raise ClientDisconnectedError from error
+
+
+def _json_problem(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at line {error.lineno}, column {error.colno}"
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    return "it is nested too deep" if isinstance(error, RecursionError) else "a number is too long"
+
+
+# Event streams
+
+
+async def batch_chunks(chunks: AsyncGenerator[StreamChunk]) -> AsyncGenerator[list[StreamChunk]]:
+    """Yield merged batches of chunks.
+
+    If the generator is closed early, it cancels the run.
+    """
+    pending: list[StreamChunk] = []
+    new_chunks = asyncio.Event()
+
+    async def read() -> None:
+        try:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    pending.append(chunk)
+                    new_chunks.set()
+        except (SystemExit, KeyboardInterrupt) as error:  # In a task, these exceptions would stop the event loop.
+            raise CodeExitError(f"{type(error).__name__}: {error}") from error
+        finally:
+            new_chunks.set()
+
+    task = asyncio.ensure_future(read())
+    try:
+        while not task.done() or pending:
+            try:
+                async with asyncio.timeout(_HEARTBEAT):
+                    await new_chunks.wait()
+            except TimeoutError:
+                yield []
+                continue
+            new_chunks.clear()
+            batch, pending[:] = pending[:], []
+            if batch:
+                yield merge_chunks(batch)
+                await asyncio.wait((task,), timeout=_MIN_INTERVAL)
+        await task
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
+        if not task.cancelled():
+            task.exception()  # Mark the exception as retrieved. It was raised above, or the client has disconnected.
+
+
+def merge_chunks(chunks: Sequence[StreamChunk]) -> list[StreamChunk]:
+    """Join the texts of consecutive chunks.
+
+    Of each partial answer and tool call, use only the last version.
+    """
+    merged: list[StreamChunk] = []
+    last: dict[str | None, int] = {}
+    """Maps a run id to the index in `merged` of the last chunk of the run."""
+    for chunk in chunks:
+        index = last.get(chunk.run_id)
+        earlier = None if index is None else merged[index]
+        kind = _kind(chunk)
+        if index is None or earlier is None or kind is None or earlier.done or _kind(earlier) != kind:
+            last[chunk.run_id] = len(merged)
+            merged.append(chunk)
+        elif kind in ("content", "reasoning"):
+            text = {kind: getattr(earlier, str(kind)) + getattr(chunk, str(kind))}
+            merged[index] = StreamChunk(**text, done=chunk.done, branch=chunk.branch, run_id=chunk.run_id)
+        else:
+            merged[index] = chunk
+    return merged
+
+
+def _kind(chunk: StreamChunk) -> str | int | None:
+    """Return the kind of a partial chunk, or the index of its tool call, or None if the chunk cannot be merged."""
+    if chunk.tool_result is not None or chunk.run is not None:
+        return None
+    if call_index_of(chunk) is not None:
+        return call_index_of(chunk)
+    return (
+        "content" if chunk.content else "reasoning" if chunk.reasoning else "answer" if has_answer_part(chunk) else None
+    )
+
+
+class ChunkEncoder(Protocol):
+    """An encoder of chunks as server-sent events, in the format of one endpoint."""
+
+    def encode(self, chunks: Sequence[StreamChunk]) -> bytes: ...
+
+
+def encode_event(redactor: ServiceRedactor, value: object) -> bytes:
+    """Encode one server-sent event."""
+    return b"data: " + redactor.json(value) + b"\n\n"
+
+
+class ChunkEvents:
+    """The encoder of `POST /stream`.
+
+    Its events have the field names of `StreamChunk`.
+    """
+
+    def __init__(self, redactor: ServiceRedactor) -> None:
+        self._redactor = redactor
+        self._texts: dict[tuple[str | None, str], RedactedStream] = {}
+
+    def encode(self, chunks: Sequence[StreamChunk]) -> bytes:
+        return b"".join(encode_event(self._redactor, event) for chunk in chunks for event in self._events(chunk))
+
+    def _events(self, chunk: StreamChunk) -> Iterator[JsonObject]:
+        branch = {"branch": chunk.branch, "run_id": chunk.run_id} if chunk.branch is not None else {}
+        for kind in ("content", "reasoning"):
+            if text := getattr(chunk, kind):
+                released = self._text(chunk, kind).add(text)
+                yield from [{kind: released, **branch}] if released else []
+            if not text or chunk.done:  # This text is complete.
+                yield from [{kind: remaining, **branch}] if (remaining := self._text(chunk, kind).flush()) else []
+        if has_answer_part(chunk):
+            partial = self._redactor.partial(to_json_data(chunk.partial))
+            yield {"partial": partial, "completed": list(chunk.completed), **branch}
+        if chunk.tool_call is not None:
+            yield {"tool_call": self._redactor.partial(chunk.tool_call), **branch}
+        if chunk.tool_result is not None:
+            yield {"tool_result": record_to_json(chunk.tool_result), **branch}
+        if chunk.done:
+            yield {"done": True, **branch}
+        if chunk.run is not None:
+            yield _end_event(chunk.run)
+
+    def _text(self, chunk: StreamChunk, kind: str) -> RedactedStream:
+        return self._texts.setdefault((chunk.run_id, kind), RedactedStream(self._redactor))
+
+
+def _end_event(run: Run) -> JsonObject:
+    """Return the last event of a stream, which contains the result or the open requests."""
+    if isinstance(run.output, Paused):
+        return {"paused": paused_json(run.output)}
+    check_finished(run)
+    return {"result": run.output, "run": _run_facts(run)}
+
+
+def paused_json(output: Paused) -> JsonObject:
+    """Return the open requests of a paused run, and the path for the answers."""
+    return {
+        "run_id": output.run_id,
+        "requests": [record_to_json(request) for request in output.requests],
+        "answer": f"/runs/{output.run_id}/answer",
+    }
+
+
+def _run_facts(run: Run) -> JsonObject:
+    names = ("id", "model", "steps", "stop_reason", "seconds", "cost")
+    return {**{name: getattr(run, name) for name in names}, "usage": record_to_json(run.usage)}

@@ -41,7 +41,7 @@ def write_html(run: Any) -> str:
     facts = _table((name, "", text) for name, text in _output_fields(run))
     steps = _table(map(_event_row, run.thread))
     head = f"<p><b>{_escape(_class_name(run))}</b> {_escape(' · '.join(_summary_texts(run)))}</p>"
-    return f"<div>{head}{facts}<details><summary>What happened</summary>{steps}</details></div>"
+    return f"<div>{head}{facts}<details><summary>Events</summary>{steps}</details></div>"
 
 
 def _escape(text: str) -> str:

@@ -13,10 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from acorn.types import Content, Fallback, ForkedFrom, JsonObject, Usage
+from acorn.types import Content, Fallback, ForkedFrom, JsonObject, Message, Usage
 
-Message = JsonObject
-"""A message in the format of OpenAI."""
 Form = Literal["text", "json", "error", "skipped", "stopped"]
 """The kind of a result: text, JSON, an error, a call that never started (`skipped`) or never returned (`stopped`)."""
 
@@ -100,7 +98,7 @@ class ModelResponded(NamedTuple):
     content: str
     reasoning: str | None
     calls: tuple[CalledTool, ...]
-    extra: Message
+    extra: JsonObject
     """The additional keys of the assistant message, such as signed reasoning blocks."""
     stop_reason: str
     refusal: str | None

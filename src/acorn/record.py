@@ -23,7 +23,7 @@ from acorn._formats.json import describe_error, excerpt, to_json_data
 from acorn._history.history import HistoryOwnership, own_messages
 from acorn.errors import AcornError
 from acorn.journal import Entry, Listener, RunStarted
-from acorn.types import ForkedFrom, JsonObject, Usage
+from acorn.types import ForkedFrom, JsonObject, Message, Usage
 
 if TYPE_CHECKING:
     from acorn.thread.events import AgentEvent
@@ -34,7 +34,6 @@ Deps = TypeVar("Deps", default=Any)
 Returned = TypeVar("Returned")
 Returned_co = TypeVar("Returned_co", covariant=True)
 
-Message = JsonObject
 TOOL_ASK_PREFIX = "tool "
 """The prefix of the id of an ask (an operation that the machine requests) that calls a tool.
 

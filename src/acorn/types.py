@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Required, TypedDict
 
 from typing_extensions import TypeIs
 
@@ -19,6 +19,45 @@ After `isinstance(value, dict)`, type checkers know the item types of a `JsonVal
 
 Content = str | list[JsonObject]
 """The content of a message: text, or a list of parts in the format of OpenAI."""
+
+
+class CalledFunction(TypedDict):
+    """The function of a tool call in a message."""
+
+    name: str
+    arguments: str
+    """The arguments as JSON text."""
+
+
+class MessageCall(TypedDict, total=False):
+    """A tool call in an assistant message."""
+
+    id: Required[str]
+    type: str
+    function: Required[CalledFunction]
+
+
+class Message(TypedDict, total=False):
+    """One message of the history, in the format of OpenAI.
+
+    A message is a plain dict. It may have further keys, such as the signed reasoning blocks of a provider.
+    """
+
+    role: Required[str]
+    content: Required[Any]
+    """The text, or a list of parts. None if an assistant message has only calls."""
+    tool_calls: list[MessageCall]
+    """The tool calls of an assistant message."""
+    tool_call_id: str
+    """The call that a tool message answers."""
+    name: str
+    reasoning_content: str
+    """The reasoning of the model, if its provider wants it back."""
+    thinking_blocks: list[JsonObject]
+    """The signed reasoning blocks of Anthropic."""
+    reasoning_items: list[JsonObject]
+    """The reasoning items of OpenAI."""
+
 
 TOOL_ERROR = "Tool error: "
 """The prefix of a tool result that reports an error."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def names(request: ModelRequest) -> list[str]:
     return [each["function"]["name"] for each in request.tools]
 
 
-def results(messages: list[dict[str, Any]]) -> list[str]:
+def results(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     return [message["content"] for message in messages if message["role"] == "tool"]
 
 

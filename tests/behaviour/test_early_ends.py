@@ -214,7 +214,8 @@ def test_run_record_of_failed_branch_is_pickled_with_error_text() -> None:
         """Odd."""
 
         def on_finish(self, output: Any) -> None:
-            current_run().history.append({"role": "user", "content": "x", "odd": lambda: None})
+            odd: Any = {"role": "user", "content": "x", "odd": lambda: None}
+            current_run().history.append(odd)
             raise TwoWordsError("a", "b")
 
     with pytest.raises(ModelError) as caught:

@@ -24,7 +24,7 @@ from acorn.models import ModelRequest
 from acorn.testing import ScriptedModel, finish
 from acorn.testing import call as calls
 
-Message = dict[str, Any]
+Message = Any  # A message as a user may write it: any dict.
 EDITED = "Nothing at all."
 
 

@@ -47,6 +47,7 @@ from acorn.thread import (
     serialize_thread_to_xml,
     to_messages,
 )
+from acorn.types import Message
 
 SECRET = "sk-very-secret-12345678"
 
@@ -823,7 +824,7 @@ class Editing(Looker):
         self.edit(self, step)
 
 
-def note(text: str) -> dict[str, Any]:
+def note(text: str) -> Message:
     return {"role": "user", "content": text}
 
 

@@ -27,7 +27,7 @@ from acorn.models.providers import prices_of
 from acorn.models.request import ModelRequest
 from acorn.models.resolve import resolve
 from acorn.testing import Reply, call
-from acorn.types import Usage
+from acorn.types import Message, Usage
 
 Json = dict[str, Any]
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
@@ -258,7 +258,7 @@ def lanes(server: Loopback, spoken: str, given: Json) -> tuple[Model, Model]:
 
 
 def request_of(case: Case) -> ModelRequest:
-    messages: list[Json] = json.loads(json.dumps(case.messages))
+    messages: list[Message] = json.loads(json.dumps(case.messages))
     how = {"temperature": 0.7, "max_tokens": 4096, **case.how}
     return ModelRequest(messages, case.tools, **how)
 

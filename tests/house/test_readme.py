@@ -8,6 +8,6 @@ import pytest
 from tests.docs.pages import ROOT, run_page
 
 
-def test_readme_code_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readme_code_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = run_page(ROOT / "README.md", tmp_path, monkeypatch)
     assert names["run"].output.answer == "Brazil"

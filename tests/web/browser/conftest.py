@@ -36,7 +36,7 @@ def chromium() -> Iterator[Any]:
     path = browser()
     if path is None:
         if is_required():
-            pytest.fail("there is no Chromium; `make browser` gets one")
+            pytest.fail("Chromium is not installed. Run `make browser` to install it.")
         pytest.skip("no Chromium")
     from playwright.sync_api import sync_playwright
 

@@ -7,13 +7,13 @@ default temperature or a forced tool, are remembered for the life of the process
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_core import from_json
 
@@ -387,10 +387,10 @@ def _deadline_of(request: ModelRequest) -> float | None:
     return None if request.timeout is None else monotonic() + request.timeout
 
 
-def _private_copy(value: list[JsonObject], written: Callable[[], bytes] | None) -> list[JsonObject]:
+def _private_copy(value: Sequence[Mapping[str, Any]], written: Callable[[], bytes] | None) -> list[JsonObject]:
     """Return a deep copy. If the JSON already exists, parsing it is the fastest way to copy."""
-    copy: list[JsonObject] = copy_json(value) if written is None else from_json(written())
-    return copy
+    copy: Any = copy_json(value) if written is None else from_json(written())
+    return cast(list[JsonObject], copy)
 
 
 def _transport() -> ModuleType:

@@ -35,7 +35,7 @@ MAX_LIVE_RUNS = 4
 _MAX_REMEMBERED_RUNS = 64
 NO_LIMIT = 10**9
 """A limit for texts that must not be cut."""
-CHAT = "chat "
+_CHAT_PREFIX = "chat "
 """The prefix of the batch name that the runs of one conversation share."""
 
 TEXT_KINDS = ("text", "reasoning")
@@ -360,8 +360,12 @@ class Site:
         """
         view = None if after is None else self.index.view(after)
         batch = None if view is None else view.header.get("batch")
-        if not isinstance(batch, str) or not batch.startswith(CHAT) or not isinstance(self.index, StoreRunIndex):
-            return f"{CHAT}{secrets.token_hex(3)}", 0
+        if (
+            not isinstance(batch, str)
+            or not batch.startswith(_CHAT_PREFIX)
+            or not isinstance(self.index, StoreRunIndex)
+        ):
+            return f"{_CHAT_PREFIX}{secrets.token_hex(3)}", 0
         return batch, len(self.index.runs_of(batch))
 
     # Shutdown of the server

@@ -1,4 +1,4 @@
-"""From deltas to chunks and to a response, however a provider splits and numbers them."""
+"""Tests of the conversion of deltas to chunks and to a response, for any split and numbering by a provider."""
 
 from __future__ import annotations
 

@@ -167,12 +167,14 @@ async def _run(offer: _Offer, arguments: JsonObject, report: Report) -> tuple[st
         return "Done.", None, False
     text = output if isinstance(output, str) else to_json_text(output)
     data = json.loads(to_json_text(to_json_data({RESULT: output} if offer.output.wrapped else output)))
-    if offer.output_schema is not None and not _fits(data, offer.output_schema):  # Clients would reject the data.
+    if offer.output_schema is not None and not _fits_schema(
+        data, offer.output_schema
+    ):  # Clients would reject the data.
         return f"`{offer.name}` returned `{text}`, which does not fit its `final_output`.", None, True
     return text, data if is_json_object(data) else None, False
 
 
-def _fits(data: object, schema: JsonObject) -> bool:
+def _fits_schema(data: object, schema: JsonObject) -> bool:
     """Return whether data fits a JSON schema.
 
     A validated output may still not fit, because it contains NaN or because `on_finish` changed it.

@@ -165,7 +165,7 @@ class ScriptedModel:
             unused = len(self._script) - used
             raise AssertionError(
                 f"The script of `{self.name}` has {unused} unused {'reply' if unused == 1 else 'replies'}. "
-                f"The first one is {self._script[used]!r}."
+                f"The first unused reply is {self._script[used]!r}."
             )
 
     def takes_tool(self, tool: Mapping[str, Any]) -> bool:

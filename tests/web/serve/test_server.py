@@ -1,4 +1,4 @@
-"""`acorn serve` as a process: the official client, concurrency, disconnects, and shutdown."""
+"""Tests of `acorn serve` as a process: the official client, concurrency, disconnects, and shutdown."""
 
 from __future__ import annotations
 

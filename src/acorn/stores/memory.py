@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -412,15 +412,16 @@ class MemoryStore:
         if run.facts.parent is not None:
             raise rules.branch_id_error(run.facts.id, run.facts.root)
 
-    def _is_driven(self, root: str, now: float) -> Callable[[], bool]:
+    def _is_driven(self, root: str, now: float) -> bool:
+        """Return whether a live process drives a root."""
         process = self._runs[root].process
-        return lambda: process is not None and is_alive(process, self._leases[process.id].expires, now)
+        return process is not None and is_alive(process, self._leases[process.id].expires, now)
 
     def _status_and_driver(self, run: _MemoryRun, now: float) -> tuple[Status, StoreError | None]:
         """Return the reported status of a run, and a `RunClaimedError` if a live process drives the run."""
         is_driven = self._is_driven(run.facts.root, now)
         status = rules.visible_status(run.facts.status, run.cancel_requested, is_driven)
-        if run.process is None or run.facts.status != "running" or not is_driven():
+        if run.process is None or run.facts.status != "running" or not is_driven:
             return status, None
         heartbeat_age = now - self._leases[run.process.id].last_heartbeat
         return status, rules.run_claimed_error(run.facts.id, run.process, heartbeat_age)

@@ -165,9 +165,9 @@ def apply_cancel(status: Status) -> Status:
     return status if status in ("done", "failed") else "cancelled"
 
 
-def visible_status(status: Status, cancel_requested: bool, is_driven: Callable[[], bool]) -> Status:
+def visible_status(status: Status, cancel_requested: bool, is_driven: bool) -> Status:
     """Return the status that a store reports. A `running` run without a live process is `stopped` or `cancelled`."""
-    if status != "running" or is_driven():
+    if status != "running" or is_driven:
         return status
     return "cancelled" if cancel_requested else "stopped"
 

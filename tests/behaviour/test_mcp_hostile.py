@@ -1,4 +1,4 @@
-"""A hostile MCP server: its faults affect only itself, and it learns nothing that it was not given."""
+"""Tests of hostile MCP servers: their faults affect only their own calls, and they receive no secrets of the user."""
 
 from __future__ import annotations
 

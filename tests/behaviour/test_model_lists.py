@@ -1,4 +1,4 @@
-"""`model = [first, second, ...]`: which model is asked, which replaces it, and what is reported."""
+"""Tests of `model = [first, second, ...]`: fallback to the next model, circuits, costs, and reports."""
 
 from __future__ import annotations
 
@@ -348,7 +348,7 @@ def test_invalid_model_list_set_by_hook_raises_declaration_error_with_index(call
 
 
 def test_unusable_model_in_list_raises_before_first_request(call: Call, script: Script) -> None:
-    with pytest.raises(DeclarationError, match=r"`Asker\.model` cannot be used: `lane` must be"):
+    with pytest.raises(DeclarationError, match=r"`Asker\.model` cannot be used: the lane must be"):
         call(Asker(model=[script(name="unasked"), {"model": "openai/gpt-4o", "lane": "fast"}]))
 
 
@@ -624,16 +624,16 @@ def test_late_trial_result_does_not_change_closed_circuit() -> None:
         enter().report_failure("m")
     clock.now += OPEN_SECONDS
     second = enter()
-    assert not circuit.lets_through
+    assert not circuit.allows_request
     first.report_failure("m")
     first.release()
-    assert not circuit.lets_through
+    assert not circuit.allows_request
     second.report_rejection()
-    assert circuit.lets_through
+    assert circuit.allows_request
     interrupted: CircuitPass | None = enter()
-    assert not circuit.lets_through
+    assert not circuit.allows_request
     del interrupted
-    assert circuit.lets_through
+    assert circuit.allows_request
 
 
 def test_concurrent_failures_open_circuit_once() -> None:
@@ -873,7 +873,7 @@ class Thinker:
     def thoughts(self) -> list[list[str]]:
         """Return the signatures that came with each request."""
         return [
-            [block["signature"] for message in request.messages for block in message.get("thinking_blocks", ())]
+            [block["signature"] for message in request.messages for block in message.get("thinking_blocks", [])]
             for request in self.requests
         ]
 
@@ -909,7 +909,7 @@ def test_reasoning_of_unknown_model_is_sent_to_first_model() -> None:
     prior = Thinker("a", looks(1), finishing(text="before"))
     first = Asker(model=prior)
     first.run()
-    history = [{**message} for message in first.history]
+    history = [message.copy() for message in first.history]
     for message in history:
         for block in message.get("thinking_blocks", ()):
             block["signature"] = "from elsewhere"

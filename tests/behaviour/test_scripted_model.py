@@ -1,4 +1,4 @@
-"""The scripted model keeps its promises, alone and in a module."""
+"""Tests of `ScriptedModel`, alone and as the model of an agent."""
 
 from __future__ import annotations
 

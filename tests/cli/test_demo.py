@@ -1,4 +1,4 @@
-"""The demo shows the programs that it runs, and their output is real."""
+"""Tests of `acorn demo`: it prints the programs that it runs, and prints their real output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`acorn explain`: the request and warnings about it; nothing is run."""
+"""Tests of `acorn explain`: it prints the first request and warnings without running the agent."""
 
 from __future__ import annotations
 

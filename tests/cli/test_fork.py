@@ -1,4 +1,4 @@
-"""`acorn fork`: a stored run, continued from one of its steps."""
+"""Tests of `acorn fork`, which continues a stored run from one of its steps, and of `acorn show --python`."""
 
 from __future__ import annotations
 

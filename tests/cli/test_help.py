@@ -1,4 +1,4 @@
-"""Help of acorn, of its commands, and of any module."""
+"""Tests of the help of acorn, of its commands, and of any module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images, audio and files on the command line: a path or a URL."""
+"""Tests of images, audio and files on the command line, given as a path or a URL."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new project works unchanged."""
+"""Tests of `acorn new`: the new project works without changes."""
 
 from __future__ import annotations
 

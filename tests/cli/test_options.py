@@ -1,4 +1,4 @@
-"""Fields become options: every kind of value, given in every way."""
+"""Tests of command-line options for input fields: each kind of value, in each accepted form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Standard output, standard error and exit code of a run."""
+"""Tests of standard output, standard error and the exit code of `acorn run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Piped text fills the only remaining text field; unusable text is never ignored."""
+"""Tests of piped text: it fills the only remaining text field, and unusable text is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that need a real process: signals, broken pipes, and the terminal's encoding."""
+"""Tests of commands in real processes: signals, broken pipes, and the encoding of the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fetching weights: visible while they arrive, quiet when they are present."""
+"""Tests of `acorn pull`: it prints the progress of a download, and nothing if the weights are present."""
 
 from __future__ import annotations
 

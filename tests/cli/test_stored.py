@@ -1,4 +1,4 @@
-"""The commands for stored runs: list, show, resume, answer, cancel, delete, batch and chat."""
+"""Tests of the commands for stored runs: list, show, resume, answer, cancel, delete, batch and chat."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finding the named module, and reporting errors of its file."""
+"""Tests of targets: the command line finds the module of a target and reports errors in its file."""
 
 from __future__ import annotations
 

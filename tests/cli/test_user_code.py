@@ -1,4 +1,4 @@
-"""User code that exits, fails in a validator, or reveals keys: a failed run, reported in one line."""
+"""Tests of user code that exits, fails in a validator, or raises errors with keys: each is reported in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`acorn web`: errors are reported before it listens."""
+"""Tests of `acorn web` and `acorn serve`: errors are reported before the server listens."""
 
 from __future__ import annotations
 

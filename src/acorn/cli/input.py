@@ -32,7 +32,7 @@ from acorn.cli.options import Option, Options, ParsedArguments, ValuePath
 from acorn.cli.output import CommandError, error_text, user_code_line, write_line
 from acorn.cli.schema_node import SchemaNode
 from acorn.cli.streams import descriptor_of
-from acorn.media import UnknownMediaTypeError
+from acorn.errors import UnknownMediaTypeError
 from acorn.types import JsonObject, is_json_list, is_json_object
 
 _MISSING: Any = object()

@@ -1,7 +1,8 @@
 """The port of language models: the requests that acorn sends and the responses that it expects.
 
-A *lane* is the path of a request to its provider. `lanes/` holds the native lanes. Every other provider is reached
-through `litellm/`, and `local/` runs a model in this process. `resolve.py` chooses one of them for a declared model.
+A *lane* is the path of a request to its provider. `lanes/` contains the native lanes, `litellm/` reaches every other
+provider, and `local/` runs a model in this process. `resolve.py` chooses one of these adapters for the `model` of a
+class. `limits/` enforces rate limits, `retry.py` repeats failed requests, and `fallback.py` switches to another model.
 """
 
 from acorn.models.port import CallDelta, Delta, Model, ModelResponse, Price, RawCall, StreamingModel

@@ -1,7 +1,8 @@
-"""Assembly of streamed pieces into a response.
+"""Assembly of the deltas of a stream into a complete response.
 
-Providers differ in how they stream tool calls: the fragments of several calls may interleave, an index may start at 1
-or be reused with a new id, and a name may arrive in pieces. This module performs no I/O. The drivers feed it.
+Providers stream tool calls in different ways. The fragments of several calls may be interleaved, an index may start at
+1 or be reused with a new id, and a tool name may arrive in several fragments. This module performs no I/O. The drivers
+pass the deltas to it.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from acorn.types import Usage
 
 @dataclass(slots=True, eq=False)
 class PartialCall:
-    """The part of a tool call that has arrived so far."""
+    """A tool call of a stream, with the arguments that have arrived so far."""
 
     index: int
     """The position of the call in the response, counted from 0."""
     id: str | None = None
     name: str = ""
     pieces: list[str] = field(default_factory=list[str])
-    """The pieces of the arguments. The list only grows."""
+    """The fragments of the JSON text of the arguments. acorn only appends to this list."""
 
 
 class Assembly:
-    """A response that is being assembled."""
+    """A response that is assembled from the deltas of a stream."""
 
     def __init__(self) -> None:
         self.calls: list[PartialCall] = []
         self._open: dict[tuple[int, str | None], PartialCall] = {}
-        """The calls by index and id. The last call of each index is also stored under the id None."""
+        """A dict that maps an index and an id to a call. The id None maps to the last call with that index."""
         self._content: list[str] = []
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
@@ -38,11 +39,12 @@ class Assembly:
         self._response = ModelResponse(stop_reason="")
         self._usage: Usage | None = None
 
-    def grow(self, delta: Delta) -> PartialCall | None:
-        """Add a delta that only continues the arguments of a call. Return None for any other, which `add` handles.
+    def add_arguments(self, delta: Delta) -> PartialCall | None:
+        """Add a delta that only continues the arguments of one call, and return that call.
 
-        The result is the same as with `add`. This shortcut exists because a long response has thousands of such
-        deltas, and a stream makes a chunk of each.
+        Return None and add nothing for every other delta. The caller then calls `add`. The result is the same as with
+        `add`. This shortcut exists because a long response has thousands of argument deltas, and a stream creates a
+        chunk for each delta.
         """
         if len(delta.calls) != 1 or delta.content or delta.reasoning or delta.refusal is not None:
             return None
@@ -59,7 +61,7 @@ class Assembly:
         return call
 
     def add(self, delta: Delta) -> tuple[str, str, list[PartialCall]]:
-        """Add a delta. Return its text, its reasoning and the calls that it changed."""
+        """Add a delta, and return its text, its reasoning and the calls that it changed."""
         content, reasoning = delta.content, delta.reasoning
         if content and (content := self._surrogates.join("content", content)):
             self._content.append(content)
@@ -90,7 +92,7 @@ class Assembly:
             self.calls.append(call)
         call.id = call.id or id
         self._open[index, call.id] = self._open[index, None] = call
-        # A fragment that repeats the id also repeats the complete name.
+        # If a fragment repeats the id of its call, it also repeats the complete name.
         if fragment.name and not (fragment.name == call.name and (call.pieces or id)):
             call.name += fragment.name
         if piece := self._surrogates.join(call, fragment.arguments):
@@ -113,20 +115,24 @@ class Assembly:
 
 
 def _starts_new_call(fragment: CallDelta, call: PartialCall) -> bool:
-    """Return whether a fragment belongs to a new call although its index is that of an earlier one."""
+    """Return whether a fragment starts a new call although an earlier call has the same index."""
     if fragment.id and call.id:
         return fragment.id != call.id
     return bool(fragment.name and call.pieces and fragment.name != call.name)
 
 
 class _SplitSurrogates:
-    """Characters that a provider split into two surrogates. The first waits here for the second."""
+    """A buffer that joins the two surrogates of a character that a provider sent in two deltas."""
 
     def __init__(self) -> None:
         self.pending: dict[object, str] = {}
+        """A dict that maps a source, such as "content" or a call, to the first surrogate of an incomplete character."""
 
     def join(self, source: object, text: str) -> str:
-        """Return the text of a source with complete characters. A lone surrogate stays as it is."""
+        """Return the new text of a source with complete characters.
+
+        A first surrogate at the end of the text stays in the buffer. A surrogate without a counterpart is unchanged.
+        """
         if not text or (text.isascii() and not self.pending):
             return text
         text = self.pending.pop(source, "") + text
@@ -136,7 +142,7 @@ class _SplitSurrogates:
 
 
 def as_deltas(response: ModelResponse) -> list[Delta]:
-    """Return a complete response as a stream of one piece, for models that cannot stream."""
+    """Return a complete response as a list with one delta, for a model that cannot stream."""
     calls = tuple(
         CallDelta(index, call.id, call.name, call.arguments) for index, call in enumerate(response.tool_calls)
     )

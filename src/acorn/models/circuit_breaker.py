@@ -1,9 +1,9 @@
-"""Circuit breakers: a model that keeps failing is skipped for a while.
+"""Circuit breakers: acorn skips a model for some seconds after several failures in a row.
 
-A circuit opens after several failures in a row. A failure is a request that was given up after its retries. A request
-that the model rejected permanently is not a failure of the model. After a while the circuit lets a single request
-through, and closes if that one succeeds. `fallback.py` asks the circuit before it sends a request. All runs of a
-process share the circuits. There is one for each model and address.
+A circuit opens after several failures in a row. A failure is a request that still fails after its retries. A request
+that the model rejects permanently does not count as a failure. After some seconds, the open circuit allows one trial
+request, and it closes if the trial request succeeds. `fallback.py` checks the circuit before it sends a request. Each
+combination of a model and an address has one circuit, which all runs of the process share.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from acorn.types import JsonObject, is_json_object
 FAILURES = 3
 """The number of failures in a row that opens a circuit."""
 OPEN_SECONDS = 30.0
-"""The seconds until an open circuit lets a request through."""
+"""The seconds until an open circuit allows a trial request."""
 
 
 class CircuitPass:
-    """The permission to send one request. Its holder reports the outcome of the request to the circuit."""
+    """The permission to send one request, through which the sender reports the outcome of the request."""
 
     __slots__ = ("__weakref__", "_circuit")
 
@@ -32,24 +32,24 @@ class CircuitPass:
         self._circuit = circuit
 
     def report_success(self, name: str) -> None:
-        """Report a response. The name of the model is for the log."""
+        """Report that the model answered. The log line contains the model name."""
         self._circuit.close(name)
 
     def report_failure(self, name: str) -> None:
-        """Report a request that was given up, but might succeed later."""
+        """Report that the request failed with an error that may be temporary."""
         self._circuit.count_failure(self, name)
 
     def report_rejection(self) -> None:
-        """Report that the model rejected the request permanently. The model works, but it did not answer."""
+        """Report that the model rejected the request permanently, which is not a failure of the model."""
         self._circuit.reset_failures(self)
 
     def release(self) -> None:
-        """Release the pass of an abandoned request."""
+        """Release the pass of an abandoned request, so that another request can be the trial request."""
         self._circuit.release(self)
 
 
 class Circuit:
-    """The circuit of one model: it decides whether a request may be sent to the model."""
+    """The circuit breaker of one model, which decides whether a request may be sent to the model."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -57,21 +57,21 @@ class Circuit:
         self._failures = 0
         self._open_until: float | None = None
         self._trial: ref[CircuitPass] | None = None
-        """The pass of the request that tests an open circuit. Weak, so that an abandoned request does not block it."""
+        """A weak reference to the pass of the trial request, so that an abandoned trial request ends its trial."""
 
     @property
-    def lets_through(self) -> bool:
-        """Whether a request would get a pass now."""
+    def allows_request(self) -> bool:
+        """Whether `enter` would return a pass now."""
         until = self._open_until
         return until is None or (self._clock() >= until and self._current_trial() is None)
 
     def enter(self, *, is_forced: bool = False) -> CircuitPass | None:
-        """Return a pass, or None if the circuit is open. `is_forced` returns a pass even then."""
+        """Return a pass, or None if the circuit is open and `is_forced` is false."""
         new_pass = CircuitPass(self)
         if self._open_until is None:
             return new_pass
         with self._lock:
-            if self.lets_through:
+            if self.allows_request:
                 self._trial = ref(new_pass)
                 return new_pass
         return new_pass if is_forced else None
@@ -88,10 +88,10 @@ class Circuit:
         if was_open:
             logger.info("The circuit of `%s` is closed again.", name)
 
-    def count_failure(self, holder: CircuitPass, name: str) -> None:
+    def count_failure(self, circuit_pass: CircuitPass, name: str) -> None:
         with self._lock:
             is_open = self._open_until is not None
-            if is_open and self._current_trial() is not holder:
+            if is_open and self._current_trial() is not circuit_pass:
                 return  # The request started before the circuit opened, or was sent despite the open circuit.
             self._failures += 1
             if not is_open and self._failures < FAILURES:
@@ -99,19 +99,22 @@ class Circuit:
             failures, self._open_until, self._trial = self._failures, self._clock() + OPEN_SECONDS, None
         logger.info("The circuit of `%s` is open for %g s: it failed %d times in a row.", name, OPEN_SECONDS, failures)
 
-    def reset_failures(self, holder: CircuitPass) -> None:
+    def reset_failures(self, circuit_pass: CircuitPass) -> None:
         if self._open_until is None:
             self._failures = 0
-        self.release(holder)
+        self.release(circuit_pass)
 
-    def release(self, holder: CircuitPass) -> None:
+    def release(self, circuit_pass: CircuitPass) -> None:
         with self._lock:
-            if self._current_trial() is holder:
+            if self._current_trial() is circuit_pass:
                 self._trial = None
 
 
 class CircuitRegistry:
-    """The circuits of all models. A declared model is known by its id and address, a model object by its identity."""
+    """The circuits of all models.
+
+    A model id or a model dict is identified by its id and address. A model object is identified by its `id()`.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -123,7 +126,7 @@ class CircuitRegistry:
         return len(self._by_address) + len(self._by_object)
 
     def of(self, declared: object) -> Circuit:
-        """Return the circuit of a declared model: an id, a dict or an object."""
+        """Return the circuit of a model setting: a model id, a model dict or a model object."""
         if isinstance(declared, str) or is_json_object(declared):
             return self._by_address.setdefault(model_address(declared), Circuit(self._clock))
         object_id = id(declared)
@@ -132,7 +135,8 @@ class CircuitRegistry:
             if entry is not None and entry[0]() is declared:
                 return entry[1]
             circuit = Circuit(self._clock)
-            with suppress(TypeError):  # An object with slots has no weak references. Its circuit lasts for one run.
+            # An object with slots does not support weak references. Its circuit exists for one run only.
+            with suppress(TypeError):
                 self._by_object[object_id] = (ref(declared, lambda _: self._remove(object_id)), circuit)
             return circuit
 
@@ -142,17 +146,17 @@ class CircuitRegistry:
             del self._by_object[object_id]
 
     def clear(self) -> None:
-        """Remove all circuits, for tests in which another server may get the same address."""
+        """Remove all circuits. Tests need it because a new test server may get the address of an earlier server."""
         self._by_address.clear()
         self._by_object.clear()
 
 
 def model_address(declared: str | JsonObject) -> tuple[str, str]:
-    """Return the id of a model and the address of its server."""
+    """Return the model id and the custom server address of a model setting."""
     config = {"model": declared} if isinstance(declared, str) else declared
     address = config.get("base_url") or config.get("api_base") or ""
     return str(config.get("model") or config.get("id")), str(address).rstrip("/")
 
 
 CIRCUITS = CircuitRegistry()
-"""The circuits of the process. If a model is down, it is down for every run."""
+"""The circuits of this process, which all runs share because an outage of a model affects every run."""

@@ -1,9 +1,10 @@
-"""Meaning of failed requests: whether to retry, a suggestion for the user, and the settings that a model rejects.
+"""Analysis of failed requests: whether to retry, a suggestion for the user, and the settings that a model rejects.
 
-For the adapters of providers, which put the result into a `ModelError`.
+The adapters of the providers use this module to create a `ModelError`.
 
-A rejected setting is a default temperature, a forced tool, or a schema that is strict although the user did not ask for
-it. Each costs a request to find out, so the process remembers them.
+acorn sends some settings that the user did not set: a default temperature, a forced tool, or a strict schema. If a
+model rejects such a setting, acorn sends the request again without it. The process remembers rejected settings, so that
+later requests do not fail.
 """
 
 from __future__ import annotations
@@ -25,14 +26,16 @@ from acorn.models.request import ModelRequest
 from acorn.types import JsonObject, is_json_object
 
 NO_CONNECTION = "no connection"
-"""The connection failed before the complete response arrived."""
+"""The label of a failure in which the connection broke before the complete response arrived."""
 TIMED_OUT = "no response in time"
+"""The label of a failure in which the response did not arrive before the timeout."""
 UNREADABLE = "unreadable response"
+"""The label of a failure in which the response does not follow the protocol of the provider."""
 
 
 @dataclass(frozen=True)
 class FailureDetails:
-    """The HTTP status of a failed request, or the problem if there was no status."""
+    """The HTTP status and headers of a failed request, or a problem label if there was no status."""
 
     status: int | None = None
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -44,7 +47,7 @@ class FailureDetails:
 
     @property
     def is_retryable(self) -> bool:
-        """Whether the same request may succeed later."""
+        """Whether the request may succeed if acorn sends it again later."""
         return self.problem in (NO_CONNECTION, TIMED_OUT) or (self.status is not None and is_retryable(self.status))
 
 
@@ -66,7 +69,10 @@ def suggest_fix(
     is_too_long: bool,
     is_filtered: bool = False,
 ) -> str:
-    """Return a suggestion for the user, who set some of the parameters, or an empty string."""
+    """Return a sentence that tells the user how to fix a failed request, or "" if there is no suggestion.
+
+    `set_by_user` contains the names of the settings that the user set.
+    """
     text, status = message.lower(), failure.status
     if failure.problem == TIMED_OUT:
         return "Increase `timeout` in the model dict, or try again later."
@@ -94,16 +100,16 @@ def suggest_fix(
 
 
 def rejected_setting(message: str, set_by_user: Collection[str]) -> str | None:
-    """Return the setting of the user that an error message mentions."""
-    return next((name for name in _WIRE_NAMES if name in set_by_user and mentions(message.lower(), name)), None)
+    """Return the first setting of the user that an error message mentions, or None."""
+    return next((name for name in _PROTOCOL_NAMES if name in set_by_user and mentions(message.lower(), name)), None)
 
 
-_WIRE_NAMES = {
+_PROTOCOL_NAMES = {
     "temperature": ("temperature",),
     "max_tokens": ("max_tokens", "max_completion_tokens", "max_output_tokens"),
     "strict": ("strict",),
 }
-"""The settings, with their names in the protocols."""
+"""A dict that maps acorn's settings to their names in the protocols of the providers."""
 
 _STRICT = re.compile(r"\bstrict\b|\bschema\b", re.IGNORECASE)
 
@@ -111,12 +117,13 @@ _STRICT = re.compile(r"\bstrict\b|\bschema\b", re.IGNORECASE)
 def mentions(message: str, setting: str) -> bool:
     """Return whether an error message mentions a setting."""
     if setting == "strict":
-        return _STRICT.search(message) is not None  # Complete words only, since "restricted" contains "strict".
-    return any(name in message for name in _WIRE_NAMES.get(setting, (setting,)))
+        # The pattern matches complete words only, since "restricted" contains "strict".
+        return _STRICT.search(message) is not None
+    return any(name in message for name in _PROTOCOL_NAMES.get(setting, (setting,)))
 
 
 def is_too_long(message: str) -> bool:
-    """Return whether an error message says that the conversation exceeds the context of the model."""
+    """Return whether an error message reports that the conversation exceeds the context of the model."""
     text = message.lower()
     return any(sign in text for sign in _TOO_LONG)
 
@@ -125,13 +132,16 @@ def is_too_long(message: str) -> bool:
 
 
 def secrets_of(config: JsonObject, request: ModelRequest) -> set[str]:
-    """Return the secrets that must not appear in an error: the keys of the model and those of hosted tools."""
+    """Return the secret values of the model dict and of the hosted tools, which must not appear in an error."""
     hosted = [tool for tool in request.tools if tool.get("type") != "function"]
     return find_secrets({"model": config, "tools": hosted})
 
 
 def error_chain(error: BaseException, outer: BaseException | None) -> list[BaseException]:
-    """Return an error and all its causes, except `outer`, which the caller was handling before the request."""
+    """Return a list of an error, its causes and its contexts.
+
+    The list does not contain `outer`, the exception that the caller was already handling before the request.
+    """
     chain: list[BaseException] = []
     pending: list[BaseException | None] = [error]
     while pending:
@@ -155,7 +165,7 @@ def redact_errors(chain: list[BaseException], secrets: set[str]) -> None:
 def _redact_value(value: Any, secrets: set[str]) -> Any:
     if isinstance(value, str):
         return redact(value, secrets)
-    if isinstance(value, bytes):  # The body of a failed stream.
+    if isinstance(value, bytes):  # An exception of a failed stream may contain the response body as bytes.
         return redact(value.decode("utf-8", "replace"), secrets).encode()
     if type(value) in (list, tuple):
         return type(value)(_redact_value(item, secrets) for item in value)
@@ -167,13 +177,14 @@ def _redact_value(value: Any, secrets: set[str]) -> Any:
 # Rejected settings
 
 _IDENTITY_KEYS = ("user", "metadata", "headers", "extra_headers")
-"""Settings that identify the sender. Whether a model supports a parameter does not depend on them."""
+"""Settings that identify the sender. They do not affect which parameters a model supports."""
 _rejected: dict[tuple[str, ...], set[str]] = {}
+"""A dict that maps a model name with its settings to the parameters that the model rejected."""
 _NONE: frozenset[str] = frozenset()
 
 
 class RejectedSettings:
-    """The parameters that one model with these settings is known to reject."""
+    """The parameters that a model rejected in earlier requests of this process."""
 
     def __init__(self, name: str, settings: JsonObject) -> None:
         self._name = name
@@ -188,7 +199,7 @@ class RejectedSettings:
             _rejected[self._key] = left_out | set(self.known)
 
     def check_forced(self, forced: str | None, called: Collection[str], stop_reason: str) -> None:
-        """Remember if the provider ignored a forced tool: a complete response does not call it."""
+        """Remember that a provider ignores forced tools if a complete response does not call the forced tool."""
         if forced and forced not in called and stop_reason in ("stop", "tool_calls"):
             self.remember({"tool_choice"})
 
@@ -199,7 +210,10 @@ class RejectedSettings:
 
 
 def removable_settings(request: ModelRequest, set_by_user: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield the parameters that may be removed from a rejected request, each with the mark to remember it by."""
+    """Yield the parameters that may be removed from a rejected request.
+
+    Each item is a pair of the parameter name and the key under which acorn remembers the rejection.
+    """
     if request.forced_tool:
         yield "tool_choice", "tool_choice"
     for name in ("temperature", "max_tokens"):
@@ -208,22 +222,22 @@ def removable_settings(request: ModelRequest, set_by_user: Collection[str]) -> I
     if request.is_auto_cached:
         yield "cache_control", "cache_control"
     if (function := _strict_finish_by_default(request)) is not None:
-        yield "strict", _strict_mark(function)
+        yield "strict", _strict_key(function)
 
 
 def without_rejected_strict(request: ModelRequest, left_out: Collection[str]) -> ModelRequest:
-    """Return the request without a default `strict` that the model rejected."""
+    """Return the request without the default `strict` of its schema if the model rejected it."""
     if not any(name.startswith(_STRICT_PREFIX) for name in left_out):
         return request
     function = _strict_finish_by_default(request)
-    if function is None or _strict_mark(function) not in left_out:
+    if function is None or _strict_key(function) not in left_out:
         return request
     loose = {key: value for key, value in function.items() if key != "strict"}
     return request.but(tools=[*request.tools[:-1], {**request.tools[-1], "function": loose}], tools_json=None)
 
 
 def is_strict_by_user(request: ModelRequest) -> bool:
-    """Return whether a request has a strict schema because the user asked for it."""
+    """Return whether a request contains a strict schema that the user asked for."""
     are_strict = [bool(tool.get("function", {}).get("strict")) for tool in request.tools]
     return any(are_strict[:-1]) or (any(are_strict) and "strict" in request.declared)
 
@@ -232,18 +246,21 @@ _STRICT_PREFIX = "strict "
 
 
 def _strict_finish_by_default(request: ModelRequest) -> JsonObject | None:
-    """Return the definition of `__finish__` if it is strict although the user did not ask for it."""
+    """Return the definition of the tool `__finish__` if it is strict and the user did not ask for `strict`."""
     if not request.tools or "strict" in request.declared:
         return None
     function: JsonObject = request.tools[-1].get("function") or {}
     return function if function.get("strict") and function.get("name") == FINISH else None
 
 
-def _strict_mark(function: JsonObject) -> str:
-    # The mark contains the schema, since the model may accept another one.
+def _strict_key(function: JsonObject) -> str:
+    # The key contains a hash of the schema, since the model may accept another strict schema.
     return _STRICT_PREFIX + sha256(to_json(function)).hexdigest()[:16]
 
 
 def forget_rejections() -> None:
-    """Forget all rejected settings, for tests in which another server may get the same address."""
+    """Forget all rejected settings.
+
+    Tests need this function because a new test server may get the address of an earlier server.
+    """
     _rejected.clear()

@@ -1,25 +1,25 @@
-"""Fallback: a list of models of which the first that can answers.
+"""Fallback: a list of models in which the next model receives a request that a model could not answer.
 
     class Researcher(module[Question, Answer]):
         model = ["anthropic/claude-sonnet-4-5", {"model": "openai/gpt-4o", "num_retries": 0}]
 
-The next model receives the request if a model fails with an error that may be temporary, or does not support something
-in the request. Each model keeps its own retries and settings. A model that keeps failing is skipped for a while
-(`circuit_breaker.py`). A stream moves to the next model only until its first piece was delivered. `resolve` builds a
-chain from a declared list. For the loop, a chain is a model like any other.
+The next model receives the request if a model fails with an error that may be temporary, or if it does not support a
+part of the request. Each model has its own retries and settings. A circuit breaker skips a model that fails repeatedly
+(`circuit_breaker.py`). A stream can move to the next model only before its first delta was delivered. `resolve` creates
+a chain from a list of models. The agent loop uses a chain like any other model.
 
-Reasoning that a provider signed or encrypted may only be sent back to a model that can read it. The history does not
-say which model wrote a turn, so `ReasoningOwner` remembers it for the life of the process. Reasoning of an unknown
-model, such as in a loaded run, is attributed to the first model of the list.
+Some providers sign or encrypt the reasoning of their models. Such reasoning may only be sent to a model that can read
+it. The history does not contain the author of a message, so `ReasoningOwner` remembers the author as long as the
+process runs. If the author is unknown, for example in a loaded run, acorn assumes the first model of the list.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 from pydantic_core import to_json
 
@@ -44,55 +44,64 @@ from acorn.models.port import (
     thinks,
 )
 from acorn.models.request import ModelRequest
-from acorn.types import Fallback, JsonObject, Usage, is_json_object
+from acorn.types import Fallback, JsonObject, Message, Usage, is_json_object
 
-_MOST_ENTRIES = 10_000
+_MAX_ENTRIES = 10_000
+"""The maximum number of reasoning values whose author is remembered."""
 _SHARED_REASONING = ("anthropic", "openai")
-"""Providers whose models read each other's reasoning. Other providers may host models of many vendors."""
+"""Providers whose models can read each other's reasoning. Other providers may host the models of many vendors."""
 
 
 class ReasoningOwner:
-    """The models that wrote the reasoning in the messages of this process."""
+    """A table of the models that wrote the reasoning in the messages of this process.
+
+    Each owner is a value of `reasoning_reader`, which is equal for models that can read each other's reasoning.
+    """
 
     def __init__(self) -> None:
         self._keys = {*REASONING_KEYS}
-        """The keys of messages that hold reasoning, as far as they were seen."""
+        """The known message keys that contain reasoning. A response may add further keys."""
         self._owners: dict[int, Hashable] = {}
-        """The reader that wrote a value, by the fingerprint of the value."""
+        """A dict that maps the fingerprint of a reasoning value to its owner."""
         self._writers: set[Hashable] = set()
+        """The owners that have written any reasoning."""
         self._lock = threading.Lock()
 
     def record(self, extra: JsonObject, owner: Hashable) -> None:
-        """Record who wrote the reasoning of a response."""
+        """Record the owner of the reasoning in a response."""
         with self._lock:
             for key, value in extra.items():
                 self._keys.add(key)
                 self._owners[_fingerprint(key, value)] = owner
             self._writers.add(owner)
-            while len(self._owners) > _MOST_ENTRIES:
+            while len(self._owners) > _MAX_ENTRIES:
                 del self._owners[next(iter(self._owners))]
 
-    def filter(self, messages: Sequence[JsonObject], reader: Hashable, first: Hashable) -> list[JsonObject] | None:
-        """Return the messages without the reasoning that a reader did not write, or None if nothing changes."""
+    def filter(self, messages: Sequence[Message], reader: Hashable, first: Hashable) -> list[Message] | None:
+        """Return the messages without the reasoning of other owners, or None if no message changes.
+
+        `reader` is the owner that receives the messages. `first` is the assumed owner of unknown reasoning.
+        """
         if reader == first and self._writers <= {first}:
             return None
         keys = tuple(self._keys)
-        changed: dict[int, JsonObject] = {}
+        changed: dict[int, Message] = {}
         for at in {at for key in keys for at, message in enumerate(messages) if key in message}:
             message = messages[at]
             foreign = [key for key in keys if key in message and self._owner(key, message, first) != reader]
             if foreign:
-                changed[at] = {key: value for key, value in message.items() if key not in foreign}
+                kept = {key: value for key, value in message.items() if key not in foreign}
+                changed[at] = cast(Message, kept)
         if not changed:
             return None
         return [changed.get(at, message) for at, message in enumerate(messages)]
 
-    def _owner(self, key: str, message: JsonObject, default: Hashable) -> Hashable:
+    def _owner(self, key: str, message: Mapping[str, Any], default: Hashable) -> Hashable:
         return self._owners.get(_fingerprint(key, message[key]), default)
 
 
 def reasoning_reader(declared: object) -> Hashable:
-    """Return a value that is equal for models that can read each other's reasoning."""
+    """Return a value for a model setting that is equal for models that can read each other's reasoning."""
     if not isinstance(declared, str) and not is_json_object(declared):
         return str(getattr(declared, "name", ""))
     config = {"model": declared} if isinstance(declared, str) else declared
@@ -107,7 +116,8 @@ def _fingerprint(key: str, value: object) -> int:
 
 
 OWNERS = ReasoningOwner()
-"""The owners of all reasoning in the process, since a branch or a later call may continue the conversation."""
+"""The reasoning owners of this process. The table is global because a branch or a later call may continue a
+conversation."""
 
 
 CIRCUIT_OPEN = "its circuit is open"
@@ -117,25 +127,25 @@ Outcome = TypeVar("Outcome", ModelResponse, Delta)
 
 @dataclass(frozen=True, eq=False)
 class FallbackLink:
-    """One model of a chain."""
+    """One model of a fallback chain, with its circuit breaker and its settings."""
 
     model: Model
     circuit: Circuit
     reader: Hashable
     """The value of `reasoning_reader` for this model."""
     sampling: JsonObject = field(default_factory=JsonObject)
-    """The `temperature` and `max_tokens` that were set for this model alone."""
+    """The `temperature` and `max_tokens` in the model dict of this model."""
     position: str = ""
-    """The position in the list, if other models of the chain have the same name."""
+    """The position in the list, such as ` (model[1])`, or "" if no other model of the chain has the same name."""
 
     @property
     def name(self) -> str:
-        """The name for records and messages."""
+        """The model name for records and messages, with the position if the name is not unique."""
         return f"{self.model.name}{self.position}"
 
 
 class FallbackChain:
-    """A list of models as one model."""
+    """A list of models that behaves like one model."""
 
     def __init__(self, links: Sequence[FallbackLink]) -> None:
         names = [link.model.name for link in links]
@@ -144,21 +154,21 @@ class FallbackChain:
             for at, link in enumerate(links)
         )
         self.is_mixed = len({link.reader for link in links}) > 1
-        """Whether some models cannot read the reasoning of others."""
+        """Whether the chain contains models that cannot read each other's reasoning."""
 
     @classmethod
     def of(cls, models: Sequence[Model], circuits: CircuitRegistry = CIRCUITS) -> FallbackChain:
-        """Create a chain of model objects."""
+        """Create a chain from a list of model objects."""
         return cls([FallbackLink(model, circuits.of(model), reasoning_reader(model)) for model in models])
 
     def wrap_inner(self, wrap: Callable[[Model], Model]) -> FallbackChain:
-        """Return a copy in which each model is wrapped."""
+        """Return a copy of the chain in which `wrap` is applied to each model."""
         return FallbackChain([replace(link, model=wrap(link.model)) for link in self.links])
 
     def __repr__(self) -> str:
         return f"FallbackChain({list(self.models)!r})"
 
-    # The properties of a chain are those of the model that would receive a request now.
+    # The chain has the properties of the model that would receive the next request.
 
     @property
     def models(self) -> tuple[Model, ...]:
@@ -166,7 +176,7 @@ class FallbackChain:
 
     @property
     def _next(self) -> FallbackLink:
-        return next((link for link in self.links if link.circuit.lets_through), self.links[0])
+        return next((link for link in self.links if link.circuit.allows_request), self.links[0])
 
     @property
     def name(self) -> str:
@@ -184,7 +194,10 @@ class FallbackChain:
         return self._next.model.can_force_tool(request)
 
     def price(self) -> Price | None:
-        """Return the price, or None if that of any model is unknown, since that model may answer."""
+        """Return the price of the next model, or None if any model of the chain has an unknown price.
+
+        The price is then unknown because any model of the chain may answer.
+        """
         if len(self.links) > 1 and any(model.price() is None for model in self.models):
             return None
         return self._next.model.price()
@@ -240,11 +253,11 @@ async def _acomplete_as_stream(model: Model, request: ModelRequest) -> AsyncIter
 
 
 class _FailedLink(NamedTuple):
-    """A model that did not answer."""
+    """A model of the chain that failed or was skipped."""
 
     name: str
     error: ModelError | None
-    """The error of the model, or None if it was skipped."""
+    """The error of the model, or None if the model was skipped because its circuit is open."""
 
     def describe(self) -> str:
         if self.error is None:
@@ -252,7 +265,7 @@ class _FailedLink(NamedTuple):
         return redact(str(self.error), ()).rstrip(".")
 
     def report(self, next_name: str) -> None:
-        """Report and log that another model receives the request."""
+        """Report and log that the model `next_name` receives the request instead of this model."""
         report_retry(RetryEvent(self.name, None if self.error is None else self.error.status, to=next_name))
         if self.error is None:
             logger.info("`%s` is skipped (%s). The request goes to `%s`.", self.name, CIRCUIT_OPEN, next_name)
@@ -265,7 +278,7 @@ class _FailedLink(NamedTuple):
 
 
 class _ChainAttempts:
-    """The attempts at one request, at most one for each model of the chain."""
+    """The attempts to get a response to one request, with at most one attempt for each model of the chain."""
 
     def __init__(self, chain: FallbackChain, request: ModelRequest) -> None:
         self.chain = chain
@@ -277,7 +290,7 @@ class _ChainAttempts:
 
     def __iter__(self) -> Iterator[_ChainAttempt]:
         self._next = self._find(0)
-        if self._next is None:  # Every circuit is open. The first model receives the request nevertheless.
+        if self._next is None:  # Every circuit is open. The first model receives the request in spite of that.
             self._failed.clear()
             circuit_pass = self.chain.links[0].circuit.enter(is_forced=True)
             assert circuit_pass is not None
@@ -293,7 +306,7 @@ class _ChainAttempts:
         return None if timeout is None else timeout - (time.monotonic() - self._started)
 
     def _find(self, start: int) -> _ChainAttempt | None:
-        """Return an attempt with the next model whose circuit lets it through."""
+        """Return an attempt with the first model from index `start` whose circuit allows a request, or None."""
         for at in range(start, len(self.chain.links)):
             link = self.chain.links[at]
             circuit_pass = link.circuit.enter()
@@ -309,9 +322,9 @@ class _ChainAttempts:
         return None
 
     def move_on(self, at: int, error: ModelError, *, has_started: bool) -> bool:
-        """Return whether another model receives the request.
+        """Return whether another model receives the request that failed with `error`.
 
-        If none does, and several models failed, raise an error about all of them.
+        If no other model receives the request and several models failed, raise an error that describes all failures.
         """
         others = list(self._failed)
         self._failed.append(_FailedLink(self.chain.links[at].name, error))
@@ -328,7 +341,7 @@ class _ChainAttempts:
         errors = [*(failed.error for failed in others if failed.error is not None), last]
         causes = "; ".join(failed.describe() for failed in others)
         raise ModelError(
-            f"{str(last).rstrip('.')}. The other models of the list: {causes}.",
+            f"{str(last).rstrip('.')}. The other models of the list did not answer: {causes}.",
             provider=last.provider,
             status=last.status,
             retryable=last.retryable,
@@ -338,7 +351,10 @@ class _ChainAttempts:
 
 
 class _ChainAttempt:
-    """An attempt with one model. As a context manager, it passes a failed request to the next model."""
+    """An attempt to get a response from one model of the chain.
+
+    It is a context manager. If the request fails in its block, it passes the request to the next model.
+    """
 
     def __init__(self, attempts: _ChainAttempts, at: int, circuit_pass: CircuitPass) -> None:
         self._attempts = attempts
@@ -359,8 +375,8 @@ class _ChainAttempt:
             self._pass.release()
             return False
         time_left = self._attempts.time_left
-        if time_left is not None and time_left <= 0:  # The run ran out of time. That is not a failure of the model.
-            self._pass.release()
+        if time_left is not None and time_left <= 0:
+            self._pass.release()  # The time of the run is over, which is not a failure of the model.
             return False
         if error.retryable:
             self._pass.report_failure(self._link.name)
@@ -378,7 +394,8 @@ class _ChainAttempt:
         if time_left is not None:
             changes["timeout"] = max(0.001, time_left)
         if request.forced_tool and not link.model.can_force_tool(request):
-            changes["forced_tool"] = None  # The loop repeats its question if the model does not call the tool.
+            # If the model does not call the tool, the loop sends another request.
+            changes["forced_tool"] = None
         if chain.is_mixed:
             messages = OWNERS.filter(request.messages, link.reader, chain.links[0].reader)
             if messages is not None:
@@ -386,12 +403,12 @@ class _ChainAttempt:
         return request.but(**changes) if changes else request
 
     def start_stream(self, delta: Delta) -> Delta:
-        """Take the first piece of a stream. From here on, the request cannot move to another model."""
+        """Return the first delta of a stream, after which the request cannot move to another model."""
         self._has_started = True
         return self.add_origin(self.add_cost(delta))
 
     def add_cost(self, outcome: Outcome) -> Outcome:
-        """Add the cost by the price of this model, and record the owner of the reasoning."""
+        """Return a response or a delta with its cost, and record the owner of its reasoning."""
         if outcome.extra and self._attempts.chain.is_mixed:
             OWNERS.record(outcome.extra, self._link.reader)
         usage: Usage | None = outcome.usage
@@ -400,7 +417,7 @@ class _ChainAttempt:
         return outcome
 
     def add_origin(self, outcome: Outcome) -> Outcome:
-        """Add the name of this model and the models that failed before it."""
+        """Return a response or a delta with the name of this model and the list of the models that failed before."""
         if outcome.model and not self._attempts.fallbacks:
             return outcome
         return replace(outcome, model=outcome.model or self.model.name, fallbacks=self._attempts.fallbacks)

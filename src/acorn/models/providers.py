@@ -1,8 +1,8 @@
-"""Tables of providers: their API keys, their addresses and the prices of their models.
+"""Tables of the providers: API keys, addresses and model prices.
 
-The table of keys covers the most used providers, so that a missing key is reported before a request is sent. LiteLLM
-checks the keys of all others. The prices of the models of the native lanes are in `prices.json`, which is read on first
-use. `make prices` writes it from LiteLLM's table, and a test compares the two.
+The table of API keys covers the most used providers, so that acorn reports a missing key before it sends a request.
+LiteLLM checks the keys of all other providers. `prices.json` contains the prices of the models of the native lanes, and
+acorn loads it on first use. `make prices` generates the file from LiteLLM's price table, and a test compares both.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from acorn.types import JsonObject
 
 
 class _Provider(NamedTuple):
+    """The environment variables and the default address of one provider."""
+
     keys: tuple[str, ...]
-    """Environment variables, any of which may hold the key. An error message names the first."""
+    """The environment variables that may contain the API key. An error message mentions only the first variable."""
     address_variables: tuple[str, ...] = ()
-    """Environment variables that set another address."""
+    """The environment variables that may contain a custom address."""
     address: str = ""
-    """The address of the provider itself, if it has a native lane."""
+    """The default address of the provider, or "" if the provider has no native lane."""
 
 
 _PROVIDERS = {
@@ -57,14 +59,17 @@ _ADDRESS_KEYS = ("base_url", "api_base")
 
 
 def provider_in_id(name: str) -> str:
-    """Return the provider of a model id, or "" if the id does not name one and the model is not well known."""
+    """Return the provider of a model id, or "" if the provider is unknown.
+
+    A model id without a provider prefix has a known provider only if it matches a pattern such as `gpt-4`.
+    """
     if "/" in name:
         return name.partition("/")[0]
     return next((provider for provider, ids in _IDS_WITHOUT_PROVIDER.items() if ids.match(name)), "")
 
 
 def custom_address(provider: str, config: JsonObject) -> str | None:
-    """Return the address in the model dict or the environment, or None if it is that of the provider itself."""
+    """Return the custom address in the model dict or the environment, or None for the provider's default address."""
     row = _PROVIDERS.get(provider, _Provider(()))
     candidates = (*(config.get(key) for key in _ADDRESS_KEYS), *map(os.environ.get, row.address_variables))
     address = next((str(candidate).rstrip("/") for candidate in candidates if candidate), None)
@@ -72,13 +77,13 @@ def custom_address(provider: str, config: JsonObject) -> str | None:
 
 
 def find_api_key(config: JsonObject, *variables: str) -> str | None:
-    """Return the API key in the model dict or in an environment variable. Whitespace is not a key."""
+    """Return the API key in the model dict or in an environment variable, or None if every value is blank."""
     candidates = (config.get("api_key"), *map(os.environ.get, variables))
     return next((str(candidate) for candidate in candidates if candidate and str(candidate).strip()), None)
 
 
 def check_key(name: str, provider: str, config: JsonObject) -> None:
-    """Raise `ModelError` if a request to a provider of the table would have no key."""
+    """Raise `ModelError` if a request to a provider in the table would have no API key."""
     row = _PROVIDERS.get(provider)
     if row is None or find_api_key(config, *row.keys):
         return
@@ -97,22 +102,26 @@ _MILLION = 1_000_000
 
 @dataclass(frozen=True)
 class TokenCounts:
-    """The tokens of a request by price."""
+    """The token counts of a request and its response, one count for each kind of price."""
 
     input: int
-    """All tokens of the prompt, including cached ones."""
+    """All prompt tokens, including the tokens that were read from or written to a cache."""
     output: int
+    """The tokens of the response."""
     cached: int = 0
-    """Tokens read from a cache."""
+    """The prompt tokens that the provider read from a cache."""
     written: int = 0
-    """Tokens written to a cache."""
+    """The prompt tokens that the provider wrote to a cache with the default lifetime."""
     written_hour: int = 0
-    """Tokens written to a cache that lasts an hour."""
+    """The prompt tokens that the provider wrote to a cache with a lifetime of one hour."""
 
 
 @dataclass(frozen=True)
 class PriceList:
-    """The prices of a model in dollars per million tokens. A missing price is that of input."""
+    """The prices of a model in dollars per million tokens.
+
+    If the price of cached tokens is None, cached tokens cost as much as other input tokens.
+    """
 
     input: float
     output: float
@@ -120,12 +129,12 @@ class PriceList:
     written: float | None = None
     written_hour: float | None = None
     long_prompt: JsonObject | None = field(default=None, hash=False)
-    """Other prices, for prompts of more than `tokens`."""
+    """The prices that replace these prices if a prompt has more tokens than its key `tokens`."""
     max_output: int | None = None
-    """The tokens of the longest response."""
+    """The maximum tokens of a response."""
 
     def cost_of(self, used: TokenCounts) -> float:
-        """Return the cost of a request in dollars."""
+        """Return the cost of a request and its response in dollars."""
         if self.long_prompt is not None and used.input > self.long_prompt["tokens"]:
             prices = {name: value for name, value in self.long_prompt.items() if name != "tokens"}
             return replace(self, **prices, long_prompt=None).cost_of(used)
@@ -143,7 +152,7 @@ class PriceList:
 
 @lru_cache(maxsize=256)
 def prices_of(provider: str, name: str) -> PriceList | None:
-    """Return the prices of a model, or None if they are unknown."""
+    """Return the prices of a model, or None if the price table does not contain the model."""
     row = _price_table().get(provider, {}).get(name)
     return None if row is None else PriceList(**row)
 

@@ -1,4 +1,4 @@
-"""Resolution of a declared model to a model of the port, with the table of all adapters."""
+"""From the `model` setting of a class to a model object, with the table of all adapters."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ from acorn.types import JsonObject, is_json_object, is_list_or_tuple, is_mapping
 
 
 class _Adapter(NamedTuple):
+    """A row of the table of adapters: the model ids of one adapter, and the code that creates its models."""
+
     prefix: str
-    """The beginning of the model ids that this adapter handles."""
+    """The prefix of the model ids that this adapter handles."""
     module: str
-    """The module of the adapter, imported on first use."""
+    """The import path of the adapter module, which acorn imports on first use."""
     factory: str
+    """The name of the function or class in `module` that creates a model from a model dict."""
     is_retried: bool = True
+    """Whether acorn repeats failed requests to the model."""
     is_lane: bool = False
-    """Whether it is a native lane, which handles a model dict only if it knows every key."""
+    """Whether the adapter is a native lane. A native lane handles a model dict only if it supports every key."""
 
     def handles(self, name: str, config: JsonObject) -> bool:
         if not name.startswith(self.prefix):
@@ -39,7 +43,7 @@ class _Adapter(NamedTuple):
         return RetryingModel(model, RetryPolicy.of(config)) if self.is_retried else model
 
 
-# The first adapter that handles a model id is used.
+# acorn uses the first adapter in this table that handles the model id.
 _ADAPTERS = (
     _Adapter("local/", "acorn.models.local.model", "LocalModel", is_retried=False),
     _Adapter("openai/responses/", "acorn.models.lanes.openai_responses", "create_model", is_lane=True),
@@ -50,7 +54,10 @@ _ADAPTERS = (
 
 
 def model_name(declared: object) -> str | None:
-    """Return the name of a declared model, or the names of a list. Nothing else of a dict, which may hold a key."""
+    """Return the name of a model setting, or the joined names if the setting is a list of models.
+
+    A model dict may contain an API key, so the result contains only the model id of the dict.
+    """
     if is_list_or_tuple(declared):
         return ", ".join(name for member in declared if (name := model_name(member)))
     if is_mapping(declared):
@@ -64,15 +71,18 @@ def model_name(declared: object) -> str | None:
 def _wants_litellm(config: JsonObject) -> bool:
     lane = config.get("lane", os.environ.get("ACORN_LANE"))
     if lane not in (None, "native", "litellm"):
-        raise DeclarationError(f"`lane` must be 'native' or 'litellm', got {lane!r}.")
+        raise DeclarationError(
+            f"the lane must be 'native' or 'litellm', but it is {lane!r}. Change `lane` in the model dict or the "
+            f"environment variable `ACORN_LANE`."
+        )
     return bool(lane == "litellm")
 
 
 def apply_limits(model: Model, add_limits: LimitWrapper | None) -> Model:
-    """Return a model that keeps to its rate limits.
+    """Return a model that waits for its rate limits before it sends a request.
 
-    A model with a method `wrap_inner` may send several requests to the model that it wraps. There the inner model is
-    throttled.
+    A model with the method `wrap_inner`, such as a fallback chain, may send several requests to the models that it
+    wraps. In this case the limits apply to the wrapped models.
     """
     if add_limits is None:
         return model
@@ -81,10 +91,10 @@ def apply_limits(model: Model, add_limits: LimitWrapper | None) -> Model:
 
 
 def resolve(declared: Any, owner: str, add_limits: LimitWrapper | None = None) -> Model:
-    """Return the model for the declaration in the class `owner`."""
+    """Return the model object for the `model` setting of the class `owner`."""
     if declared is None:
         raise DeclarationError(
-            f"`{owner}.model` is not set. Declare it on the class, or pass it: `{owner}(model='openai/gpt-4o')`."
+            f"`{owner}.model` is not set. Set it on the class, or pass it: `{owner}(model='openai/gpt-4o')`."
         )
     if is_model(declared):
         return apply_limits(declared, add_limits)
@@ -100,6 +110,6 @@ def resolve(declared: Any, owner: str, add_limits: LimitWrapper | None = None) -
 
 
 def _link(declared: Any, model: Model) -> FallbackLink:
-    """Return one model of a list, with the settings of its dict."""
+    """Return one link of a fallback chain, with the sampling settings of its model dict."""
     sampling = {attribute: declared[key] for attribute, key in settings_in(declared)}
     return FallbackLink(model, CIRCUITS.of(declared), reasoning_reader(declared), sampling)

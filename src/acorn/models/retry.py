@@ -1,8 +1,8 @@
-"""Retries: the timeouts of a model dict, `Retry-After`, and a model that repeats failed requests.
+"""Retries: timeouts in a model dict, the `Retry-After` header, and a model wrapper that repeats failed requests.
 
-Adapters and transports never retry. They only report in their `ModelError` whether the same request may succeed later,
-and after how many seconds. This module decides whether and when to retry. A stream is retried only until its first
-piece was delivered. `resolve` wraps a model, or you wrap it yourself:
+Adapters and transports never retry. Their `ModelError` only contains whether the request may succeed later and after
+how many seconds. This module decides whether and when to retry. A stream is retried only before its first delta was
+delivered. `resolve` wraps every model that needs retries. You can also wrap a model yourself:
 
     model = RetryingModel(MyModel(), RetryPolicy(count=5))
 """
@@ -36,7 +36,10 @@ from acorn.types import JsonObject
 
 
 def parse_retry_after(header: str | None) -> float | None:
-    """Return the seconds of a `Retry-After` header, which may also be a date."""
+    """Return the seconds to wait that a `Retry-After` header contains as a number or as a date.
+
+    Return None if the header is missing or not valid.
+    """
     if not header:
         return None
     try:
@@ -50,30 +53,32 @@ def parse_retry_after(header: str | None) -> float | None:
 
 
 DEFAULT_TIMEOUT = 600.0
-"""The seconds that a response may take if the user sets no timeout."""
+"""The maximum seconds to wait for a response if the user sets no timeout."""
 CONNECT_TIMEOUT = 10.0
+"""The maximum seconds to wait for a connection."""
 
 
 def parse_timeout(timeout: Any) -> float | None:
-    """Return the timeout of a model dict in seconds. None means no limit."""
+    """Return the timeout of a model dict in seconds, or None for no limit."""
     try:
         seconds = None if timeout is None else float(timeout)
     except (ValueError, TypeError):
         seconds = -1.0
     if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
         raise DeclarationError(
-            f"`timeout` must be a number of seconds greater than 0, or None for no limit, got {timeout!r}."
+            f"`timeout` must be a number of seconds greater than 0, or None for no limit, but it is {timeout!r}. "
+            f"Change it in the model dict."
         )
     return seconds
 
 
 def connect_timeout(timeout: float | None) -> float:
-    """Return the seconds of a timeout that connecting may take."""
+    """Return the maximum seconds to wait for a connection, given the timeout of the response."""
     return CONNECT_TIMEOUT if timeout is None else min(timeout, CONNECT_TIMEOUT)
 
 
 LONGEST_WAIT = 60.0
-"""The longest wait in seconds before a retry. If a provider asks for more, acorn does not retry."""
+"""The maximum seconds to wait before a retry. If a provider asks for a longer wait, acorn does not retry."""
 
 T = TypeVar("T")
 Outcome = TypeVar("Outcome", ModelResponse, Delta)
@@ -81,19 +86,23 @@ Outcome = TypeVar("Outcome", ModelResponse, Delta)
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """The number of retries and the delay before them."""
+    """The maximum number of retries and the delay before each retry."""
 
     count: int = 2
+    """The maximum number of retries after the first attempt."""
     delay: float = 0.5
-    """The seconds before the first retry. Each further retry waits twice as long."""
+    """The seconds before the first retry. The delay doubles before each further retry."""
 
     @classmethod
     def of(cls, config: JsonObject) -> RetryPolicy:
-        """Read the policy from a model dict."""
+        """Return the policy that `num_retries` and `retry_delay` of a model dict set."""
         return cls(config.get("num_retries", cls.count), config.get("retry_delay", cls.delay))
 
     def wait(self, error: ModelError, failures: int, time_left: float | None) -> float | None:
-        """Return the seconds to wait after this number of failures, or None to give up."""
+        """Return the seconds to wait before the next attempt, or None if there is no further attempt.
+
+        `failures` is the number of failed attempts. `time_left` is the seconds that the run has left.
+        """
         if failures > self.count or not error.retryable:
             return None
         requested = error.retry_after
@@ -105,14 +114,14 @@ class RetryPolicy:
 
 
 class RetryingModel(ModelWrapper):
-    """A model that repeats failed requests to the model that it wraps."""
+    """A wrapper around a model that repeats requests that failed with a temporary error."""
 
     def __init__(self, model: Model, policy: RetryPolicy) -> None:
         super().__init__(model)
         self.policy = policy
 
     def wrap_inner(self, wrap: Callable[[Model], Model]) -> RetryingModel:
-        """Return a copy whose inner model is wrapped."""
+        """Return a copy of this wrapper in which `wrap` is applied to the inner model."""
         return RetryingModel(wrap(self._model), self.policy)
 
     def complete(self, request: ModelRequest) -> ModelResponse:
@@ -123,7 +132,7 @@ class RetryingModel(ModelWrapper):
         attempts = _RetryAttempts(self, request)
         return attempts.annotate(await _asend(self._model.acomplete, attempts))
 
-    # Only the start of a stream can be retried: after the first piece, the caller has seen a part of the response.
+    # Only the start of a stream can be retried. After the first delta, the caller has received a part of the response.
 
     def _stream(self, request: ModelRequest) -> Iterator[Delta]:
         attempts = _RetryAttempts(self, request)
@@ -162,7 +171,7 @@ class RetryingModel(ModelWrapper):
 
 
 def _send(send: Callable[[ModelRequest], T], attempts: _RetryAttempts) -> T:
-    """Repeat a request until it succeeds or fails permanently."""
+    """Send a request until it succeeds, and raise its error if no further attempt follows."""
     while True:
         try:
             return send(attempts.next_request())
@@ -185,7 +194,7 @@ async def _asend(send: Callable[[ModelRequest], Awaitable[T]], attempts: _RetryA
 
 
 class _RetryAttempts:
-    """The attempts at one request."""
+    """The attempts to send one request, with the waits between the attempts."""
 
     def __init__(self, model: RetryingModel, request: ModelRequest) -> None:
         self._model = model
@@ -194,7 +203,7 @@ class _RetryAttempts:
         self._started = time.monotonic()
 
     def next_request(self) -> ModelRequest:
-        """Return the request to send next. From the second attempt on, its timeout is the time left."""
+        """Return the request for the next attempt, whose timeout is the time that the run has left."""
         time_left = self._time_left if self._waits else None
         return self._request if time_left is None else replace(self._request, timeout=max(0.001, time_left))
 
@@ -205,7 +214,7 @@ class _RetryAttempts:
         return None if timeout is None else timeout - (time.monotonic() - self._started)
 
     def wait_after(self, error: ModelError) -> float | None:
-        """Return the seconds to wait before the next attempt, or None to give up."""
+        """Return the seconds to wait before the next attempt, or None if there is no further attempt."""
         policy, failures = self._model.policy, len(self._waits) + 1
         wait = policy.wait(error, failures, self._time_left)
         if wait is not None:
@@ -220,7 +229,7 @@ class _RetryAttempts:
         return wait
 
     def annotate(self, outcome: Outcome) -> Outcome:
-        """Add the number of attempts and the waits to a response or to its first piece."""
+        """Return a response or its first delta with the number of attempts and the waits between them."""
         if not self._waits:
             return outcome
         return replace(outcome, attempts=len(self._waits) + 1, waits=self._waits)

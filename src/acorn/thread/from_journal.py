@@ -17,7 +17,6 @@ from acorn.journal import (
     HistoryEdited,
     InputReceived,
     InputRequested,
-    Message,
     MessagesAdded,
     ModelRequested,
     ModelResponded,
@@ -44,6 +43,7 @@ from acorn.thread.events import (
     ToolResultEvent,
 )
 from acorn.thread.messages import MessagePart, attach_remainder, events_of, outcome_event
+from acorn.types import Message
 
 
 def events_of_journal(run: Any) -> ThreadEvents:

@@ -7,7 +7,7 @@ stores the other keys of the message, so that nothing is lost.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
 from pydantic_core import from_json
 from typing_extensions import TypeIs
@@ -29,9 +29,8 @@ from acorn.thread.events import (
     as_events,
     to_finite_json,
 )
-from acorn.types import TOOL_ERROR, JsonObject, is_json_object, is_list_or_tuple, is_mapping
+from acorn.types import TOOL_ERROR, JsonObject, Message, MessageCall, is_json_object, is_list_or_tuple, is_mapping
 
-Message = JsonObject
 MessagePart = MessageEvent | ToolCallEvent | ToolResultEvent | ErrorEvent
 
 
@@ -88,7 +87,7 @@ def outcome_event(call_id: str, text: str, iteration: int) -> ToolResultEvent | 
 
 def attach_remainder(events: Sequence[MessagePart], message: Mapping[str, Any]) -> None:
     """Store the keys of a message that its events do not describe on the first event."""
-    described = _message(events)
+    described: Mapping[str, Any] = _message(events)
     if described == message:
         return
     events[0].rest = {key: value for key, value in message.items() if key not in described or described[key] != value}
@@ -205,11 +204,11 @@ def messages_of(event: AgentEvent) -> list[Message]:
 
 def join_events(events: Sequence[MessagePart]) -> Message:
     """Return the message that the events represent, with the keys that the first event stores."""
-    message = _message(events)
     first = events[0]
+    message: JsonObject = {**_message(events), **(first.rest or {})}
     for key in first.left_out or ():
         message.pop(key, None)
-    return message | first.rest if first.rest else message
+    return cast(Message, message)
 
 
 def _message(events: Sequence[MessagePart]) -> Message:
@@ -219,7 +218,7 @@ def _message(events: Sequence[MessagePart]) -> Message:
         return {"role": "tool", "tool_call_id": first.tool_call_id, "content": text}
     if isinstance(first, ErrorEvent):
         text = first.error if first.error.startswith(VALIDATION_ERROR_START) else TOOL_ERROR + first.error
-        return {"role": "tool", "tool_call_id": first.tool_call_id, "content": text}
+        return {"role": "tool", "tool_call_id": cast(str, first.tool_call_id), "content": text}
     message: Message = {"role": "assistant", "content": ""}
     if isinstance(first, MessageEvent):
         message = {"role": first.role, "content": first.content}
@@ -229,7 +228,7 @@ def _message(events: Sequence[MessagePart]) -> Message:
     return message
 
 
-def _function(call: ToolCallEvent) -> JsonObject:
+def _function(call: ToolCallEvent) -> MessageCall:
     arguments = to_json_text(call.args) if call.raw_arguments is None else call.raw_arguments
     return {
         "id": call.tool_call_id,

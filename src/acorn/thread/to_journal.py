@@ -26,7 +26,6 @@ from acorn.journal import (
     Form,
     InputReceived,
     InputRequested,
-    Message,
     MessagesAdded,
     ModelResponded,
     ResultMessage,
@@ -59,7 +58,7 @@ from acorn.thread.messages import (
     read_call,
     to_messages,
 )
-from acorn.types import TOOL_ERROR, JsonObject, Usage, is_json_object, is_list_or_tuple
+from acorn.types import TOOL_ERROR, JsonObject, Message, Usage, is_json_object, is_list_or_tuple
 
 _ASK_HUMAN = "ask_human"
 _TURN_KEYS = ("role", "content", "tool_calls")
@@ -134,7 +133,7 @@ class _ForkWriter:
         message = join_events(turn)
         here = (self._run_id, turn[0].iteration, self._at)
         calls = _parse_calls(message.get("tool_calls") or ())
-        extra = {key: value for key, value in message.items() if key not in _TURN_KEYS}
+        extra: JsonObject = {key: value for key, value in message.items() if key not in _TURN_KEYS}
         for call in calls or ():
             self._called_tools[call.id] = (call.name, call.arguments)
         if calls is None or not isinstance(message.get("content"), str):

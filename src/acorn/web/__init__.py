@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "service"]
 
-# Loaded at the first use, because `acorn show --html` uses parts of this package without the extra `web`.
+# The modules are loaded at the first use, because `acorn show --html` works without the extra `web`.
 _LAZY = {"app": "page.routes", "service": "serve.app"}
 
 

@@ -1,8 +1,8 @@
-"""Access checks for the page: Host, Origin, `Sec-Fetch-Site` and the key.
+"""Access checks for the page and the service: the Host and Origin headers, `Sec-Fetch-Site` and the key.
 
-Other pages in the same browser and other users of the machine must not read or start anything. `check_request` is a
-pure function. `PageGuard` wraps the whole site, so that no route can skip the check, and adds the security headers to
-every response. Only the guard knows the key.
+The checks protect runs from other pages in the same browser and from other users of the machine. `PageGuard` wraps the
+whole site, so that no route can skip the checks, and adds the security headers to every response. No other object
+stores the key.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from acorn.errors import DeclarationError
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 MAX_BODY = 1_000_000
-"""Bytes that a request body may have."""
+"""The maximum number of bytes of a request body."""
 MAX_BODY_BY_PATH: Mapping[str, int] = {"/api/runs": 28_000_000}
-"""Larger limits by path. The input of a run may contain images and files, which base64 makes a third larger."""
+"""Maps a path to a larger limit. A new run may contain images and files, which base64 enlarges by a third."""
 BODY_TIMEOUT = 60.0
-"""Seconds in which a body must arrive."""
+"""The number of seconds in which a complete request body must arrive."""
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'none'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
     "trusted-types 'none'"
 )
-HEADERS = {
+SECURITY_HEADERS = {
     "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -44,31 +44,34 @@ _WRITE_METHODS = ("POST", "DELETE")
 
 
 class RequestHead(NamedTuple):
-    """The method, path and headers of a request."""
+    """The method, path and headers of an HTTP request."""
 
     method: str
     path: str
-    """Relative to the path where the site is mounted."""
+    """The path of the request, relative to the path where the site is mounted."""
     headers: Mapping[str, list[str]]
-    """All values of each header, by lowercase name."""
+    """Maps the lowercase name of a header to all its values."""
 
     def header(self, name: str) -> str | None:
-        """Return the value of a header, or "" if it was sent more than once."""
+        """Return the value of a header, None if the header is missing, or "" if the header occurs more than once."""
         values = self.headers.get(name, [])
         return None if not values else values[0] if len(values) == 1 else ""
 
 
 class Refusal(NamedTuple):
-    """The reason why a request is rejected."""
+    """The status and the message with which a request is rejected."""
 
     status: int
     message: str
     allow: str | None = None
-    """The `Allow` header, if the method is rejected."""
+    """The value of the `Allow` header, or None if the method is allowed."""
 
 
 def check_request(head: RequestHead, hosts: Collection[str], key: str | None, cookie: str) -> Refusal | None:
-    """Return why a request to the page is rejected, or None. `cookie` is the name of the cookie that holds the key."""
+    """Return a `Refusal` if a request to the page must be rejected, otherwise None.
+
+    `cookie` is the name of the cookie that contains the key.
+    """
     if (refusal := check_origin(head, hosts)) is not None:
         return refusal
     if head.path == "/login" or key is None or _has_key(head, cookie, key):
@@ -77,42 +80,45 @@ def check_request(head: RequestHead, hosts: Collection[str], key: str | None, co
 
 
 def check_origin(head: RequestHead, hosts: Collection[str], *, is_page: bool = True) -> Refusal | None:
-    """Return why a request is rejected regardless of its key, or None.
+    """Return a `Refusal` if the method or the headers of a request are not allowed, otherwise None.
 
-    Requests of the page must have an Origin. Requests of programs need none.
+    This check ignores the key. Only requests of the page that change data must have an Origin header.
     """
     if head.method not in (*_READ_METHODS, *_WRITE_METHODS):
         allowed = (*_READ_METHODS, *(_WRITE_METHODS if is_page else ("POST",)))
-        return Refusal(405, f"The method `{head.method}` is not supported.", ", ".join(allowed))
+        return Refusal(405, f"The server does not support the method `{head.method}`.", ", ".join(allowed))
     host = head.header("host")
     if not host or host_name(host) not in hosts:
         return Refusal(
             403,
-            f"The host name `{_printable(host)}` is not allowed for this {'page' if is_page else 'service'}. To use "
-            f"it, start the server with `--allow-host {_printable(host_name(host or ''))}`.",
+            f"This {'page' if is_page else 'service'} does not allow the host name `{_printable(host)}`. To allow the "
+            f"host name, start the server with `--allow-host {_printable(host_name(host or ''))}`.",
         )
     origin, is_write = head.header("origin"), head.method in _WRITE_METHODS
     if (origin is None and is_write and is_page) or (
         origin is not None and origin not in (f"http://{host}", f"https://{host}")
     ):
-        return Refusal(403, f"Requests from `{_printable(origin)}` are not allowed, only those of the page itself.")
+        return Refusal(403, f"Requests from `{_printable(origin)}` are not allowed. Use the page to send requests.")
     site = head.header("sec-fetch-site")
-    # The login address may be opened from a local file, which counts as another site. It only sets a cookie.
+    # A local file may open the login address, although browsers treat the file as another site.
     if site not in (None, "same-origin", "none") and head.path != "/login":
-        return Refusal(403, "Requests from other pages are not allowed.")
+        return Refusal(403, "Requests from other sites are not allowed. Use the page to send requests.")
     if is_write and (head.header("content-type") or "").partition(";")[0].strip().lower() != "application/json":
-        return Refusal(415, "The content type must be `application/json`.")
+        return Refusal(415, "The content type of the request must be `application/json`.")
     return None
 
 
 def host_name(host: str) -> str:
-    """Return a host without its port."""
+    """Return the host name of a Host header in lower case, without the port."""
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdigit() else host).lower()
 
 
 def normalize_hosts(hosts: Collection[str], where: str) -> frozenset[str]:
-    """Return the host names under which a site answers, without ports."""
+    """Return the allowed host names in lower case, without ports.
+
+    `where` is the name of the function that received the hosts, for error messages.
+    """
     if isinstance(hosts, str):
         raise DeclarationError(f"`hosts` of {where} must be a list of strings, not one string.")
     bracketed = (f"[{host}]" if host.count(":") > 1 and not host.startswith("[") else host for host in hosts)
@@ -120,7 +126,7 @@ def normalize_hosts(hosts: Collection[str], where: str) -> frozenset[str]:
 
 
 def check_key(key: object, where: str) -> None:
-    """Raise `DeclarationError` for an empty key and for a key that a header cannot carry."""
+    """Raise `DeclarationError` if a key is empty or contains characters that a header does not allow."""
     if not isinstance(key, str) or not key or not key.isascii() or not key.isprintable() or set(key) & set(' ;,"\\'):
         raise DeclarationError(
             f"A key of {where} must be a non-empty string of ASCII letters, digits and signs without spaces, quotes, "
@@ -137,16 +143,19 @@ def _has_key(head: RequestHead, cookie: str, key: str) -> bool:
 
 
 def keys_match(candidate: str, key: str) -> bool:
-    """Compare two keys in constant time."""
+    """Return whether two keys are equal.
+
+    The time of the comparison does not depend on the keys.
+    """
     return hmac.compare_digest(candidate.encode("utf-8", "replace"), key.encode())
 
 
 def _cookie_values(headers: Iterable[str], name: str) -> list[str]:
-    """Return every value of a cookie. Another page on this host may have set a cookie with the same name."""
+    """Return all values of a cookie, because another page on this host may have set the same cookie."""
     values: list[str] = []
-    for part in (part for header in headers for part in header.split(";")):
+    for pair in (pair for header in headers for pair in header.split(";")):
         try:
-            morsel = SimpleCookie(part.strip()).get(name)
+            morsel = SimpleCookie(pair.strip()).get(name)
         except CookieError:
             continue
         values += [] if morsel is None else [morsel.value]
@@ -154,12 +163,12 @@ def _cookie_values(headers: Iterable[str], name: str) -> list[str]:
 
 
 def cookie_name(port: int) -> str:
-    """Return the name of the login cookie. Browsers share cookies between ports, so the name contains the port."""
+    """Return the name of the login cookie, which contains the port because ports share their cookies."""
     return f"acorn_{port}"
 
 
 class PageGuard:
-    """The site of the page, wrapped in its access checks."""
+    """An ASGI application that checks each request and passes allowed requests to the site."""
 
     def __init__(
         self, site: ASGIApp, hosts: Collection[str], key: str | None, *, body_timeout: float = BODY_TIMEOUT
@@ -176,7 +185,7 @@ class PageGuard:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
             return
-        path, mount = mounted_path(scope)
+        path, mount = split_mount_path(scope)
         cookie = cookie_name((scope.get("server") or ("", 0))[1] or 0)
         head = RequestHead(str(scope["method"]), path, headers_of(scope))
         response = _GuardedResponse(send, path)
@@ -188,19 +197,21 @@ class PageGuard:
         else:
             limit = MAX_BODY_BY_PATH.get(path, MAX_BODY)
             if content_length(head) > limit:
-                await response.refuse(body_too_large(limit))
+                await response.refuse(size_refusal(limit))
                 return
             await self._site(scope, LimitedBody(receive, limit, self._body_timeout), response.send)
 
     async def _log_in(self, scope: Scope, mount: str, cookie: str, response: _GuardedResponse) -> None:
-        """Store the key of the address in a cookie, then open the page.
+        """Set a cookie with the key from the address, and open the page.
 
-        The response is a page that refreshes itself. After a redirect that started in a local file, a browser would not
-        send a strict cookie.
+        The response is an HTML page that loads the target. A redirect would not work if a local file opened the
+        address, because the browser would not send a strict cookie.
         """
         query = parse_qs(scope["query_string"].decode("latin-1"))
         if self._key is not None and not keys_match(query.get("key", [""])[0], self._key):
-            await response.refuse(Refusal(401, "The key is wrong. Open the address that `acorn web` printed last."))
+            await response.refuse(
+                Refusal(401, "The key is wrong. Open the address that `acorn web` printed at its last start.")
+            )
             return
         target = query.get("next", ["/"])[0]
         is_local = (
@@ -209,13 +220,13 @@ class PageGuard:
         refresh = f'<meta http-equiv="refresh" content="0;url={_escape(mount + (target if is_local else "/"))}">'
         set_cookie = f"{cookie}={self._key or ''}; HttpOnly; SameSite=Strict; Path={mount or '/'}"
         headers = {"content-type": "text/html; charset=utf-8", "set-cookie": set_cookie, "cache-control": "no-store"}
-        icon = '<link rel="icon" href="data:,">'  # Otherwise the browser requests `/favicon.ico` and logs an error.
+        icon = '<link rel="icon" href="data:,">'  # Prevents a failing request to `/favicon.ico`.
         body = f'<!doctype html><html lang="en"><title>acorn</title>{icon}{refresh}</html>'
         await response.send_body(200, headers, body.encode())
 
 
 class _GuardedResponse:
-    """A response with the security headers."""
+    """A wrapper of ASGI `send` that adds the security headers to the response."""
 
     def __init__(self, send: Send, path: str) -> None:
         self._send = send
@@ -224,7 +235,7 @@ class _GuardedResponse:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             present = {name.decode("latin-1").lower() for name, _ in message["headers"]}
-            required = {**HEADERS, **({"cache-control": "no-store"} if self._is_api else {})}
+            required = {**SECURITY_HEADERS, **({"cache-control": "no-store"} if self._is_api else {})}
             added = [(name.encode(), value.encode()) for name, value in required.items() if name not in present]
             message = {**message, "headers": [*message["headers"], *added]}
         await self._send(message)
@@ -247,17 +258,18 @@ class _GuardedResponse:
 
 
 class BodyTooLargeError(Exception):
-    """A request body exceeds its limit."""
+    """The error that is raised when a request body exceeds its size limit."""
 
 
 class BodyTimeoutError(Exception):
-    """A request body did not arrive in time."""
+    """The error that is raised when a request body does not arrive in time."""
 
 
 class LimitedBody:
-    """An ASGI `receive` that limits the size of the body and the time it takes. `Content-Length` cannot be trusted.
+    """A wrapper of ASGI `receive` that limits the size and the duration of the request body.
 
-    After the last piece there is no time limit: the next message is the client's disconnect.
+    It counts the received bytes, because `Content-Length` may be wrong. The time limit ends with the body. The next
+    message reports that the client disconnected, which may happen much later.
     """
 
     def __init__(self, receive: Receive, limit: int, timeout: float | None = None) -> None:
@@ -269,7 +281,7 @@ class LimitedBody:
             async with asyncio.timeout_at(self._deadline):
                 message = await self._receive()
         except TimeoutError:
-            raise BodyTimeoutError(f"The request did not arrive within {self._timeout:g} seconds.") from None
+            raise BodyTimeoutError(f"The request body did not arrive within {self._timeout:g} seconds.") from None
         if not message.get("more_body", False):
             self._deadline = None
         self._bytes_left -= len(message.get("body", b""))
@@ -278,29 +290,29 @@ class LimitedBody:
         return message
 
 
-def body_too_large(limit: int) -> Refusal:
-    """Return the refusal of a body that exceeds its limit."""
+def size_refusal(limit: int) -> Refusal:
+    """Return the refusal for a request body that exceeds a limit."""
     if limit in MAX_BODY_BY_PATH.values():
-        return Refusal(413, "The images and files of an input may have at most 20 MB in total.")
-    return Refusal(413, f"A request may have at most {limit:,} bytes.")
+        return Refusal(413, "The images and files of an input are too large. They may have at most 20 MB in total.")
+    return Refusal(413, f"The request body is too large. It may have at most {limit:,} bytes.")
 
 
 def content_length(head: RequestHead) -> int:
-    """Return the length that the request declares."""
+    """Return the value of the `Content-Length` header, or 0 if the header is missing or invalid."""
     text = head.header("content-length") or "0"
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
 def headers_of(scope: Scope) -> dict[str, list[str]]:
-    """Return all values of each header, by lowercase name."""
+    """Return a dict that maps the lowercase name of each header to all its values."""
     values: dict[str, list[str]] = {}
     for name, value in scope["headers"]:
         values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
     return values
 
 
-def mounted_path(scope: Scope) -> tuple[str, str]:
-    """Return the path of a request below the mount point, and the mount point."""
+def split_mount_path(scope: Scope) -> tuple[str, str]:
+    """Return the path of a request relative to the mount point, and the path of the mount point."""
     path, mount = str(scope["path"]), str(scope.get("root_path", ""))
     return ((path[len(mount) :] or "/") if mount and path.startswith(mount) else path), mount
 

@@ -1,8 +1,9 @@
 """Redaction of secrets in the data that the page and the service send.
 
-The page redacts known secrets and everything that looks like a key, because people only read its data. The service
-redacts exactly the known secrets in answers, because programs process them further; in error messages it redacts
-like the page. In a stream, a secret may arrive in pieces, so the possible beginning of a secret is held back.
+The page redacts known secrets and every text that looks like a key, because people only read its data. The service
+redacts only known secrets in its answers, because programs process the answers further. In error messages, the service
+also redacts texts that look like a key. In a stream, a secret may be divided between chunks, so the possible beginning
+of a secret is held back.
 """
 
 from __future__ import annotations
@@ -25,27 +26,30 @@ PREVIEW_LIMIT = 140
 
 _MASK = "***"
 _MIN_PREFIX = 4
-"""A text that ends with this many characters of a secret, or more, is cut before them."""
+"""The minimum number of characters that are recognized as the beginning of a secret at the end of a text."""
 _PAGE_MAX_DEPTH = 100
 _SERVICE_MAX_DEPTH = 200
 _SEPARATORS = " \t\r\n\"',}"
 _KEY_PREFIX = re.compile(r"(?:\b(?:(?:sk|pk|rk|xai|gsk|hf|ghp|glpat)[-_]|AIza|AKIA|ASIA)|(?<=[Bb]earer ))[^\s\"',}]*\Z")
-"""The end of a text that starts like a key and may continue."""
+"""Matches a possible incomplete key at the end of a text."""
 
 
 def json_bytes(redacted: object) -> bytes:
-    """Encode redacted data as JSON. Lone surrogates are escaped."""
+    """Encode redacted data as JSON, with lone surrogates escaped."""
     return json.dumps(redacted, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")
 
 
 def last_word_start(text: str) -> int:
-    """Return where the last word of a text starts. A preceding `Bearer` is part of the word."""
+    """Return the index at which the last word of a text starts.
+
+    A preceding `Bearer` is part of the word.
+    """
     start = max(map(text.rfind, _SEPARATORS)) + 1
     return start - 7 if text[:start].lower().endswith("bearer ") else start
 
 
 def _secret_prefix_length(text: str, secrets: Iterable[str]) -> int:
-    """Return how many characters at the end of a text may be the beginning of a known secret."""
+    """Return the number of characters at the end of a text that may be the beginning of a known secret."""
     longest = 0
     for secret in secrets:
         for count in range(min(len(secret) - 1, len(text)), longest, -1):
@@ -56,13 +60,13 @@ def _secret_prefix_length(text: str, secrets: Iterable[str]) -> int:
 
 
 class PageRedactor:
-    """Redacts the secrets of the models and the environment, and everything that looks like a key."""
+    """The redactor of the page, for secrets of models and the environment, and for texts that look like a key."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         known = {*secrets, *find_secrets({})}
-        known |= {json.dumps(secret, ensure_ascii=False)[1:-1] for secret in known}  # as in the arguments of a call
+        known |= {json.dumps(secret, ensure_ascii=False)[1:-1] for secret in known}  # Arguments of tool calls are JSON.
         self._secrets = tuple(sorted(known, key=len, reverse=True))
-        # Cut a text only after redaction of this many characters more, so that no half of a secret is left.
+        # The redactor also checks this number of characters after a cut, so that no part of a secret remains.
         self._margin = max(map(len, self._secrets), default=0) + 64
 
     def text(self, text: str, limit: int = TEXT_LIMIT) -> str:
@@ -73,7 +77,10 @@ class PageRedactor:
         return redacted if len(redacted) <= limit else f"{redacted[:limit]}…"
 
     def data(self, value: Any, limit: int = TEXT_LIMIT, depth: int = 0) -> Any:
-        """Redact JSON data, including the names of fields. Data that is nested too deep is omitted."""
+        """Return JSON data with redacted keys and values.
+
+        Data that is nested too deep is omitted.
+        """
         kind: object = value.__class__
         if kind is str:
             return self.text(value, limit)
@@ -88,7 +95,7 @@ class PageRedactor:
         return value
 
     def partial(self, value: object) -> object:
-        """Remove the possible beginning of a secret from the end of each text in data that is still growing."""
+        """Return incomplete JSON data without the possible beginning of a secret at the end of each text."""
         if is_json_object(value):
             return {key: self.partial(item) for key, item in value.items()}
         if is_list_or_tuple(value):
@@ -96,17 +103,17 @@ class PageRedactor:
         return self.partial_text(value) if isinstance(value, str) else value
 
     def partial_text(self, text: str) -> str:
-        """Remove the possible beginning of a secret from the end of a growing text."""
+        """Return an incomplete text without the possible beginning of a secret at its end."""
         prefix, key = self.secret_prefix_length(text), _KEY_PREFIX.search(text, last_word_start(text))
         end = len(text) - (prefix if prefix >= _MIN_PREFIX else 0)
         return text[: end if key is None else min(end, key.start())]
 
     def secret_prefix_length(self, text: str) -> int:
-        """Return how many characters at the end of a text may be the beginning of a known secret."""
+        """Return the number of characters at the end of a text that may be the beginning of a known secret."""
         return _secret_prefix_length(text, self._secrets)
 
     def safe_cut(self, text: str, end: int) -> int:
-        """Return where to cut a text so that the cut at `end` does not divide a secret."""
+        """Return the last index up to `end` at which a cut does not divide a secret."""
         for secret in sorted(self._secrets, key=len):
             start = text.find(secret, max(0, end - len(secret) + 1))
             if 0 <= start < end < start + len(secret):
@@ -114,19 +121,19 @@ class PageRedactor:
         return end
 
     def json(self, value: object, limit: int = TEXT_LIMIT) -> bytes:
-        """Redact JSON data and encode it."""
+        """Redact JSON data, and encode the result as bytes."""
         return json_bytes(self.data(value, limit))
 
 
 class ServiceRedactor:
-    """Redacts the keys of a service, of its agent's models and of the environment."""
+    """The redactor of a service, for the keys of the service, the models and the environment."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._secrets: Sequence[str] = tuple(sorted({*secrets, *find_secrets({})}, key=len, reverse=True))
         self._escaped = tuple(json.dumps(secret, ensure_ascii=False)[1:-1] for secret in self._secrets)
 
     def json(self, value: object) -> bytes:
-        """Encode any value as JSON without the secrets."""
+        """Encode a value as JSON, with secrets redacted."""
         data = to_json_data(value)
         try:
             text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
@@ -137,7 +144,7 @@ class ServiceRedactor:
         return text.encode("utf-8", "backslashreplace")
 
     def data(self, value: object, depth: int = 0) -> object:
-        """Redact JSON data, including the names of fields."""
+        """Return JSON data with redacted keys and values."""
         if isinstance(value, str):
             return self.text(value)
         if depth > _SERVICE_MAX_DEPTH:
@@ -149,7 +156,7 @@ class ServiceRedactor:
         return None if isinstance(value, float) and not math.isfinite(value) else value
 
     def partial(self, value: object) -> object:
-        """Redact data that is still growing, including the beginning of a secret at the end of a text."""
+        """Return incomplete JSON data without secrets and without the beginning of a secret at the end of a text."""
         if isinstance(value, str):
             text = self.text(value)
             prefix = self.secret_prefix_length(text)
@@ -168,29 +175,32 @@ class ServiceRedactor:
         return text
 
     def error_text(self, text: str) -> str:
-        """Return an error message without secrets and without everything that looks like one."""
+        """Return an error message without known secrets and without texts that look like a key."""
         return redact(text, self._secrets)
 
     def secret_prefix_length(self, text: str) -> int:
-        """Return how many characters at the end of a text may be the beginning of a secret."""
+        """Return the number of characters at the end of a text that may be the beginning of a secret."""
         return _secret_prefix_length(text, self._secrets)
 
 
 class RedactedStream:
-    """A text that arrives in pieces and is redacted piece by piece."""
+    """A streamed text from which secrets are redacted, even if a secret is divided between chunks."""
 
     def __init__(self, redactor: ServiceRedactor) -> None:
         self._redactor = redactor
         self._buffer = ""
 
-    def add(self, piece: str) -> str:
-        """Add a piece and return the text that may be sent now."""
-        text = self._redactor.text(self._buffer + piece)
+    def add(self, new_text: str) -> str:
+        """Add new text, and return the text that may be sent now."""
+        text = self._redactor.text(self._buffer + new_text)
         end = len(text) - self._redactor.secret_prefix_length(text)
         self._buffer = text[end:]
         return text[:end]
 
     def flush(self) -> str:
-        """Return the text that was held back, at the end of the stream."""
+        """Return the text that was held back.
+
+        Call this method at the end of the stream.
+        """
         text, self._buffer = self._buffer, ""
         return text

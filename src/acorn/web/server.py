@@ -1,7 +1,7 @@
 """The HTTP server for the page and the service.
 
-An open page holds a stream open, so a server that waits for all streams to finish would wait forever. This server
-closes streams and runs first.
+An open page reads a stream without an end, so a server that waits for all responses would never stop. This server
+therefore ends all streams and runs first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp
 
 _PORT_TRIES = 20
 GRACE = 1
-"""Seconds that open requests may take after the server begins to stop."""
+"""The number of seconds that open requests may take after the server begins to stop."""
 
 
 class Server(uvicorn.Server):
@@ -39,13 +39,16 @@ class Server(uvicorn.Server):
         self._close = close
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        # In a thread, because the interrupted code may hold the locks that `close` needs.
+        # A new thread is necessary, because the interrupted code may hold the locks that `close` needs.
         threading.Thread(target=self._close, daemon=True).start()
         super().handle_exit(sig, frame)
 
 
 def bind_socket(host: str, port: int, *, is_exact: bool) -> socket.socket:
-    """Return a listening socket on this port, or on the next free port unless `is_exact`."""
+    """Return a listening socket on a port.
+
+    If the port is in use, try the next ports unless `is_exact` is set.
+    """
     ports = [port] if is_exact or port == 0 else [port + offset for offset in range(_PORT_TRIES)] + [0]
     failure: OSError | None = None
     for number in ports:
@@ -66,12 +69,12 @@ def bind_socket(host: str, port: int, *, is_exact: bool) -> socket.socket:
 
 
 def serve(app: ASGIApp, close: Callable[[], object], on: socket.socket, grace: int = GRACE) -> None:
-    """Serve until Ctrl-C or SIGTERM."""
+    """Serve an application until the process receives Ctrl-C or SIGTERM."""
     server = Server(app, close, grace)
     previous = signal.signal(signal.SIGTERM, _interrupt)
     try:
         server.run(sockets=[on])
-    except KeyboardInterrupt:  # uvicorn raises the signal again after its shutdown.
+    except KeyboardInterrupt:  # uvicorn sends the signal again after its shutdown.
         return
     finally:
         signal.signal(signal.SIGTERM, previous)
@@ -80,5 +83,5 @@ def serve(app: ASGIApp, close: Callable[[], object], on: socket.socket, grace: i
 
 
 def _interrupt(sig: int, frame: FrameType | None) -> None:
-    """Turn SIGTERM into an interrupt. Otherwise the signal that uvicorn raises again would kill the process."""
+    """Raise `KeyboardInterrupt` for SIGTERM, because uvicorn sends the signal again after its shutdown."""
     raise KeyboardInterrupt

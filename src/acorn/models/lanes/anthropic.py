@@ -1,4 +1,7 @@
-"""The native lane for Anthropic: settings, address and responses. `anthropic_messages.py` writes the messages."""
+"""The native lane for Anthropic's Messages API: settings, address and responses.
+
+`anthropic_messages.py` converts the messages of a request.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from collections.abc import Collection
 
 from pydantic_core import from_json, to_json
 
-from acorn.models.lanes.anthropic_messages import blocks_to_keep, tool_definition, write_messages
+from acorn.models.lanes.anthropic_messages import blocks_to_store, encode_messages, tool_definition
 from acorn.models.lanes.lane import (
     ADDRESS_KEYS,
     BLOCKS_KEY,
@@ -27,6 +30,7 @@ from acorn.types import JsonObject, JsonValue, Usage
 
 _ADDRESS = "https://api.anthropic.com"
 _VERSION = "2023-06-01"
+"""The version of the protocol, sent in the header `anthropic-version`."""
 _SETTINGS = ("top_p", "top_k", "thinking")
 _SUPPORTED_KEYS = frozenset(
     (
@@ -40,6 +44,7 @@ _STOP_REASONS = {
     "model_context_window_exceeded": "length",
     "refusal": "content_filter",
 }
+"""A dict that maps Anthropic's stop reasons to acorn's stop reasons. Every other reason becomes "stop"."""
 _STATUSES = {
     "invalid_request_error": 400,
     "authentication_error": 401,
@@ -51,10 +56,11 @@ _STATUSES = {
     "timeout_error": 504,
     "overloaded_error": 529,
 }
+"""A dict that maps Anthropic's error types to HTTP statuses."""
 
 
 def supports(config: JsonObject) -> bool:
-    """Return whether this lane supports everything in a model dict."""
+    """Return whether this lane supports all settings in a model dict."""
     return supports_keys(config, _SUPPORTED_KEYS)
 
 
@@ -79,13 +85,13 @@ class Anthropic:
         if user := config.get("user"):
             self._settings["metadata"] = {"user_id": user}
         self._tools: tuple[object, bytes] = (None, b"")
-        """The tools of the last request, and their JSON."""
+        """The tools of the last request and their JSON text, which the next request with the same tools uses again."""
 
     def takes_tool(self, tool: JsonObject) -> bool:
         return is_anthropic_tool(tool)
 
     def can_force_tool(self) -> bool:
-        return not self.thinks  # Anthropic rejects a forced tool while the model reasons.
+        return not self.thinks  # Anthropic rejects a forced tool if reasoning is on.
 
     def address(self) -> tuple[str, dict[str, str]]:
         config = self._config
@@ -108,7 +114,7 @@ class Anthropic:
             if medium.kind == "audio":
                 raise UnsupportedContentError(unsupported_kind(medium))
         settings = to_json(self._request_settings(request, left_out, is_stream))[:-1]
-        system, messages = write_messages(request)
+        system, messages = encode_messages(request)
         parts = [settings, b'"messages":[%s]' % messages]
         if system:
             parts.append(b'"system":' + system)
@@ -181,14 +187,14 @@ class Anthropic:
 
 
 def _extra(blocks: list[JsonObject], reasoning: list[JsonObject]) -> JsonObject:
-    """Return the parts of a response that must be sent back besides its text and its calls."""
+    """Return the reasoning and the hosted tool blocks of a response, which later requests must contain."""
     extra: JsonObject = {"thinking_blocks": reasoning} if reasoning else {}
-    kept = blocks_to_keep(blocks)
-    return extra if kept is None else {**extra, BLOCKS_KEY: kept}
+    stored_blocks = blocks_to_store(blocks)
+    return extra if stored_blocks is None else {**extra, BLOCKS_KEY: stored_blocks}
 
 
 class _AnthropicReader:
-    """Translates the events of a stream into deltas."""
+    """A decoder of one streamed response, which converts Anthropic's events to deltas."""
 
     def __init__(self) -> None:
         self.called_names = ""
@@ -197,12 +203,13 @@ class _AnthropicReader:
         self._model = ""
         self._usage: JsonObject = {}
         self._calls: dict[int, tuple[int, JsonObject, bool]] = {}
-        """By the index of the block: the number of the call, the first block, and whether arguments followed."""
+        """A dict that maps a block index to the call number, the start of the block, and whether arguments followed."""
         self._reasoning: dict[int, JsonObject] = {}
+        """A dict that maps a block index to a reasoning block."""
         self._others: dict[int, JsonObject] = {}
-        """Blocks of text and of hosted tools."""
+        """A dict that maps a block index to a text block or a hosted tool block."""
         self._pieces: dict[int, list[str]] = {}
-        """The pieces of the text of these blocks, or of the input of hosted tools."""
+        """A dict that maps a block index to the fragments of its text or of its hosted tool input."""
 
     def read(self, event: JsonObject) -> Delta | None:
         kind = event.get("type")
@@ -216,7 +223,7 @@ class _AnthropicReader:
             message = event["message"]
             self._usage.update(message.get("usage") or {})
             self._model = message.get("model") or ""
-            return None  # A delta here would count as the start of the response, which could then not be retried.
+            return None  # After the first delta, acorn cannot retry the request. So this event returns no delta.
         if kind == "message_delta":
             return self._end_message(event)
         if kind == "error":
@@ -239,7 +246,7 @@ class _AnthropicReader:
     def _read_piece(self, index: int, piece: JsonObject) -> Delta | None:
         kind = piece["type"]
         if kind == "input_json_delta":
-            if index not in self._calls:  # The input of a hosted tool.
+            if index not in self._calls:  # The fragment belongs to the input of a hosted tool.
                 self._pieces.setdefault(index, []).append(piece["partial_json"])
                 return None
             number, block, _ = self._calls[index]
@@ -264,7 +271,7 @@ class _AnthropicReader:
         call = self._calls.get(index)
         if call is None or call[2]:
             return None
-        number, block, _ = call  # The call arrived in one piece, or has no arguments.
+        number, block, _ = call  # The start of the block contained the arguments, or the call has no arguments.
         return Delta(calls=(CallDelta(number, arguments=to_json(block.get("input") or {}).decode()),))
 
     def _end_message(self, event: JsonObject) -> Delta:
@@ -278,13 +285,13 @@ class _AnthropicReader:
         return delta
 
     def finish(self) -> Delta | None:
-        # Anthropic rejects a reasoning block without a signature, which is one that was interrupted.
+        # An interrupted reasoning block has no signature, and Anthropic would reject it in the next request.
         signed = {at: block for at, block in self._reasoning.items() if block.get("signature") or "data" in block}
         extra = _extra(self._all_blocks(signed), list(signed.values()))
         return Delta(extra=extra) if extra else None
 
     def _all_blocks(self, reasoning: dict[int, JsonObject]) -> list[JsonObject]:
-        """Return the blocks as they would be in a response that was not streamed."""
+        """Return the blocks in the same form as in a response that is not streamed."""
         blocks = reasoning | {index: block for index, (_, block, _) in self._calls.items()}
         for index, block in self._others.items():
             text = "".join(self._pieces[index])
@@ -296,7 +303,7 @@ class _AnthropicReader:
 
 
 def parse_tool_input(text: str) -> JsonObject:
-    """Return the input of a hosted tool. It is empty if the stream was interrupted within it."""
+    """Return the input of a hosted tool, or an empty dict if the stream ended before the input was complete."""
     try:
         value: JsonValue = from_json(text)
     except ValueError:
@@ -306,7 +313,7 @@ def parse_tool_input(text: str) -> JsonObject:
 
 def provider_error(error: JsonValue) -> ProviderError:
     details = error if isinstance(error, dict) else {"message": error}
-    message = str(details.get("message") or "it failed").rstrip(".")
+    message = str(details.get("message") or "The provider did not report a reason").rstrip(".")
     return ProviderError(f"{message}.", _STATUSES.get(str(details.get("type"))))
 
 

@@ -1,11 +1,11 @@
-"""Translation of messages into Anthropic's format: turns, and blocks for calls and results.
+"""Conversion of messages to Anthropic's format: turns that consist of content blocks.
 
-Consecutive messages of the same side become one turn. Turns that were written for one request are reused for the next,
-so that a step costs only as much as its new messages.
+Consecutive messages of the user and of tools become one turn. The next request uses the encoded turns of the last
+request again, so that a step encodes only its new messages.
 
-A response with a hosted tool, or with reasoning between other blocks, does not fit into a message. Then the message
-keeps all its blocks in order, as `content_blocks`. Text and calls of the message itself take precedence, since the
-user may have edited them.
+An assistant message cannot represent a response with a hosted tool or with reasoning between other blocks. Such a
+message also stores all blocks in order, in its key `content_blocks`. If the text or the calls of the message differ
+from these blocks, the message is right, since the user may have edited it.
 """
 
 from __future__ import annotations
@@ -13,76 +13,83 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from itertools import dropwhile
+from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from acorn.models.lanes.lane import BLOCKS_KEY, cache_marks, drop_trailing_reasoning, part_payload
 from acorn.models.request import AdapterCache, ModelRequest, portable_id
-from acorn.types import Content, JsonObject, is_json_list
+from acorn.types import Content, JsonObject, Message, is_json_list
 
 _TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml")
 _REASONING_TYPES = frozenset(("thinking", "redacted_thinking"))
 _MESSAGE_TYPES = _REASONING_TYPES | {"text", "tool_use"}
-"""The types of blocks that a message has a place for."""
+"""The block types that an assistant message can represent without `content_blocks`."""
 
 
-class _WrittenTurns:
-    """The turns of a conversation as they were last written."""
+class _EncodedTurns:
+    """A cache of the JSON text of a conversation's turns, which grows with each request."""
 
     def __init__(self) -> None:
         self._count = 0
         self._marks: Mapping[int, JsonObject] = {}
         self._text = bytearray()
         self._turns: list[tuple[int, int]] = []
-        """For each turn, the index of its first message and its position in the text."""
+        """A list with the index of the first message and the position in the text for each turn."""
 
-    def copy(self) -> _WrittenTurns:
-        other = _WrittenTurns()
+    def copy(self) -> _EncodedTurns:
+        other = _EncodedTurns()
         other._count, other._marks = self._count, self._marks
         other._text, other._turns = self._text.copy(), self._turns.copy()
         return other
 
-    def write(self, messages: list[JsonObject], count: int, marks: Mapping[int, JsonObject]) -> bytes:
-        """Return the first `count` messages. Messages that were written before must not have changed."""
+    def write(self, messages: list[Message], count: int, marks: Mapping[int, JsonObject]) -> bytes:
+        """Return the JSON text of the first `count` messages.
+
+        The messages of earlier calls must not have changed.
+        """
         changed = [at for at in self._marks.keys() | marks.keys() if self._marks.get(at) != marks.get(at)]
         unchanged = min([self._count if self._count <= count else 0, *changed])
         turns, text = self._turns, self._text
         while turns and turns[-1][0] >= unchanged:
             del text[turns.pop()[1] :]
         start = 0
-        if turns:  # The last turn may have grown.
+        if turns:  # A new message may belong to the last turn.
             start, offset = turns.pop()
             del text[offset:]
-        for at, turn in _write_turns(messages, start, count, marks):
+        for at, turn in _encode_turns(messages, start, count, marks):
             turns.append((at, len(text)))
             text += b",%s" % turn if text else turn
         self._count, self._marks = count, marks
         return bytes(text)
 
 
-def write_messages(request: ModelRequest) -> tuple[bytes, bytes]:
-    """Return the system prompt, which may be empty, and the messages as JSON."""
-    part, marks = request.sent, cache_marks(request) if request.cache_points else {}
-    is_shared = part is not None and not part.has_extra_messages
-    messages = part.sent.messages if part is not None and is_shared else request.messages
+def encode_messages(request: ModelRequest) -> tuple[bytes, bytes]:
+    """Return the JSON text of the system prompt and of the messages. Without a system prompt, its text is empty."""
+    sent_part, marks = request.sent, cache_marks(request) if request.cache_points else {}
+    is_shared = sent_part is not None and not sent_part.has_extra_messages
+    messages = sent_part.sent.messages if sent_part is not None and is_shared else request.messages
     first, count = 0, request.message_count
     system: list[JsonObject] = []
     while first < count and messages[first]["role"] == "system":
         system += _mark_last(_content_blocks(messages[first]["content"]), marks.get(first))
         first += 1
-    if part is not None and is_shared:
-        with part.sent.lock:
-            cache: AdapterCache = part.sent.adapter_caches.setdefault("anthropic", _WrittenTurns())
+    if sent_part is not None and is_shared:
+        with sent_part.sent.lock:
+            cache: AdapterCache = sent_part.sent.adapter_caches.setdefault("anthropic", _EncodedTurns())
             text = cache.write(messages, count, marks)
     else:
-        text = _WrittenTurns().write(messages, count, marks)
+        text = _EncodedTurns().write(messages, count, marks)
     return to_json(system) if system else b"", text
 
 
-def _write_turns(
-    messages: list[JsonObject], start: int, count: int, marks: Mapping[int, JsonObject]
+def _encode_turns(
+    messages: list[Message], start: int, count: int, marks: Mapping[int, JsonObject]
 ) -> list[tuple[int, bytes]]:
-    """Return the messages from `start` on as alternating turns of the user and the model."""
+    """Return a list with the first message index and the JSON text of each turn from message `start` on.
+
+    The turns alternate between the user and the model.
+    """
     if not start:  # The system prompt is sent separately.
         while start < count and messages[start]["role"] == "system":
             start += 1
@@ -102,7 +109,7 @@ def _write_turns(
     return turns
 
 
-def _message_blocks(message: JsonObject) -> list[JsonObject]:
+def _message_blocks(message: Mapping[str, Any]) -> list[JsonObject]:
     content = message.get("content")
     if message["role"] == "tool":
         output = content if isinstance(content, str) else _content_blocks(content)
@@ -131,11 +138,11 @@ def _content_blocks(content: Content | None) -> list[JsonObject]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content.strip() else []
     # Anthropic rejects empty text blocks.
-    return [block_of(part) for part in content if part.get("type") != "text" or str(part.get("text") or "").strip()]
+    return [to_block(part) for part in content if part.get("type") != "text" or str(part.get("text") or "").strip()]
 
 
-def block_of(part: JsonObject) -> JsonObject:
-    """Return a content part in Anthropic's format."""
+def to_block(part: JsonObject) -> JsonObject:
+    """Return a content part as a block in Anthropic's format."""
     kind = part.get("type")
     mark = {"cache_control": part["cache_control"]} if "cache_control" in part else {}
     if kind == "image_url":
@@ -153,13 +160,16 @@ def _source(url: str) -> JsonObject:
     media_type, is_base64 = head.removeprefix("data:").removesuffix(";base64"), head.endswith(";base64")
     if not comma or not is_base64:
         return {"type": "url", "url": url}
-    if media_type.startswith("text/") or media_type in _TEXT_TYPES:  # Documents must be PDF or plain text.
+    if media_type.startswith("text/") or media_type in _TEXT_TYPES:  # Anthropic accepts only PDF and plain text.
         return {"type": "text", "media_type": "text/plain", "data": b64decode(data).decode("utf-8", "replace")}
     return {"type": "base64", "media_type": media_type, "data": data}
 
 
 def _mark_last(blocks: list[JsonObject], mark: JsonObject | None) -> list[JsonObject]:
-    """Return the blocks with a cache mark on the last one, or on the last part of a tool result that has parts."""
+    """Return the blocks with a cache mark on the last block.
+
+    If the last block is a tool result that consists of blocks, the mark is on the last block of the tool result.
+    """
     if not blocks or not mark:
         return blocks
     last = blocks[-1]
@@ -179,18 +189,21 @@ def tool_definition(function: JsonObject) -> JsonObject:
 # Responses with hosted tools
 
 
-def blocks_to_keep(blocks: Sequence[JsonObject]) -> list[JsonObject] | None:
-    """Return all blocks of a response if a message has no place for some of them, else None."""
+def blocks_to_store(blocks: Sequence[JsonObject]) -> list[JsonObject] | None:
+    """Return all blocks of a response if an assistant message must store them as `content_blocks`, else None."""
     kinds = [block["type"] for block in blocks]
-    after_reasoning = dropwhile(_REASONING_TYPES.__contains__, kinds)  # A message has its reasoning at the start.
+    # An assistant message can represent reasoning only at the start of a response.
+    after_reasoning = dropwhile(_REASONING_TYPES.__contains__, kinds)
     has_citations = any(block.get("citations") for block in blocks)
     if _MESSAGE_TYPES.issuperset(kinds) and _REASONING_TYPES.isdisjoint(after_reasoning) and not has_citations:
         return None
     return [{"type": "tool_use", "id": block.get("id")} if block["type"] == "tool_use" else block for block in blocks]
 
 
-def blocks_to_send(message: JsonObject, text_blocks: list[JsonObject], uses: list[JsonObject]) -> list[JsonObject]:
-    """Return the stored blocks of a response, with the text and the calls that the message has now."""
+def blocks_to_send(
+    message: Mapping[str, Any], text_blocks: list[JsonObject], uses: list[JsonObject]
+) -> list[JsonObject]:
+    """Return the stored blocks of a response with the current text and the current calls of the message."""
     stored: list[JsonObject] = message[BLOCKS_KEY]
     stored_text = "".join([block["text"] for block in stored if block["type"] == "text"])
     is_same_text = stored_text == (message.get("content") or "")
@@ -207,16 +220,19 @@ def blocks_to_send(message: JsonObject, text_blocks: list[JsonObject], uses: lis
         elif kind == "tool_use":
             blocks += [calls.pop(block["id"])] if block["id"] in calls else []
         elif not kind.endswith("_tool_use") or block.get("id") in with_result:
-            blocks.append(block)  # Anthropic rejects the use of a hosted tool that has no result.
+            blocks.append(block)  # Anthropic would reject a hosted tool call without a result.
     blocks += [*([] if is_same_text else text_blocks), *calls.values()]
-    # On LiteLLM's lane, the calls of the message follow the blocks.
+    # If the message is sent through LiteLLM, its calls follow the blocks.
     return blocks if message.get("tool_calls") else drop_trailing_reasoning(blocks)
 
 
 def guess_blocks(
     reasoning: Sequence[JsonObject], uses: Sequence[JsonObject], results: Sequence[JsonObject], text: str
 ) -> list[JsonObject]:
-    """Return the blocks of a response in their most likely order, if the order was lost."""
+    """Return the blocks of a response in their most likely order.
+
+    LiteLLM does not preserve the order of the blocks.
+    """
     result_by_use = {result.get("tool_use_id"): result for result in results}
     blocks: list[JsonObject] = []
     remaining = list(reasoning)

@@ -1,7 +1,7 @@
-"""Synchronous HTTP for the native lanes: one POST request, whose response is read at once or in pieces.
+"""Synchronous HTTP for the native lanes: POST requests, with complete or streamed responses.
 
-It uses the standard library's client with a small pool of connections, its rules for proxies and its defaults for TLS.
-The asynchronous version is `http_async.py`. This module does not know any provider.
+This module uses the HTTP client, the proxy rules and the TLS defaults of the standard library, and adds a small
+connection pool. It contains no code for a specific provider. `http_async.py` is the asynchronous version.
 """
 
 from __future__ import annotations
@@ -29,43 +29,44 @@ from urllib.request import getproxies, proxy_bypass
 from acorn.models.lanes.http_response import FastHTTPResponse
 
 _IDLE_SECONDS = 50.0
-"""The seconds after which an unused connection is closed instead of reused."""
+"""The seconds after which acorn closes an idle connection instead of using it again."""
 _PIECE_SIZE = 65536
+"""The maximum number of bytes that one read returns."""
 _GZIP_OR_ZLIB = 47
-"""The `wbits` value with which zlib detects both its own header and that of gzip."""
+"""The `wbits` value with which zlib accepts both zlib and gzip headers."""
 _FINISH_SECONDS = 0.02
-"""The seconds to wait for the end of a stream after its last event. A new connection would take longer."""
+"""The maximum seconds to wait for the end of a stream after its last event. A new connection would take longer."""
 
 
 class TransportError(Exception):
-    """The complete response did not arrive."""
+    """An error because of which the complete response did not arrive."""
 
 
 class ResponseTimeoutError(TransportError):
-    """The response did not arrive in time."""
+    """An error for a response that did not arrive before the timeout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """A POST request with its time limits."""
+    """An HTTP POST request with its timeouts."""
 
     url: str
     headers: Mapping[str, str]
     body: bytes
     connect_timeout: float | None
-    """The seconds for connecting."""
+    """The maximum seconds to wait for the connection, or None for no limit."""
     read_timeout: float | None
-    """The seconds for each piece of the response."""
+    """The maximum seconds to wait for the next part of the response, or None for no limit."""
     deadline: float | None
-    """The time on the monotonic clock by which everything must be finished."""
+    """The time on the monotonic clock by which the complete response must arrive, or None for no limit."""
 
     def limit_timeout(self, seconds: float | None) -> float | None:
-        """Return a timeout that does not exceed the deadline."""
+        """Return a timeout in seconds, shortened so that it does not exceed the deadline."""
         if self.deadline is None:
             return seconds
         left = self.deadline - time.monotonic()
         if left <= 0:
-            raise ResponseTimeoutError("The time is up.")
+            raise ResponseTimeoutError("The time limit of the request is over.")
         return left if seconds is None else min(seconds, left)
 
 
@@ -79,7 +80,7 @@ def split_url(url: str) -> SplitResult:
 
 @lru_cache(maxsize=64)
 def is_http_url(url: str) -> bool:
-    """Return whether a request can be sent to a URL."""
+    """Return whether a URL is a valid `http` or `https` URL with a host."""
     try:
         address = urlsplit(url)
         host = (address.hostname or "").encode("idna")
@@ -89,7 +90,7 @@ def is_http_url(url: str) -> bool:
 
 
 def basic_auth_of(url: str) -> str | None:
-    """Return the user and password in a URL as the value of an `Authorization` header."""
+    """Return the credentials in a URL as the value of an `Authorization` header, or None if there are none."""
     address = split_url(url)
     if address.username is None:
         return None
@@ -102,20 +103,23 @@ _PROXY_NAMES = (*_PROXY_VARIABLES, *map(str.upper, _PROXY_VARIABLES))
 
 
 def proxy_of(url: str) -> str | None:
-    """Return the proxy that the environment sets for a URL."""
+    """Return the proxy URL that the environment variables set for a URL, or None."""
     address = split_url(url)
     return _find_proxy(address.scheme, address.hostname or "", tuple(map(os.environ.get, _PROXY_NAMES)))
 
 
 @lru_cache(maxsize=64)
 def _find_proxy(scheme: str, host: str, _environment: tuple[str | None, ...]) -> str | None:
-    proxies = getproxies()  # Slow, since it reads the complete environment.
+    proxies = getproxies()  # This call is slow because it reads the complete environment.
     proxy = proxies.get(scheme) or proxies.get("all")
     if not proxy or proxy_bypass(host):
         return None
     proxy = proxy if "://" in proxy else f"http://{proxy}"
     if not is_http_url(proxy):
-        raise TransportError("The proxy in the environment is not a valid address.")
+        raise TransportError(
+            "The proxy address in the environment is not a valid HTTP URL. Check the environment variables "
+            "`HTTP_PROXY`, `HTTPS_PROXY` and `ALL_PROXY`."
+        )
     return proxy
 
 
@@ -125,7 +129,7 @@ def _proxy_credentials(proxy: str) -> dict[str, str]:
 
 
 def tls_context() -> ssl.SSLContext:
-    """Return a context that uses the system's certificates, or `SSL_CERT_FILE` and `SSL_CERT_DIR`."""
+    """Return a TLS context with the system's certificates, or with those of `SSL_CERT_FILE` and `SSL_CERT_DIR`."""
     return _tls_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
 
 
@@ -135,7 +139,10 @@ def _tls_context(_file: str | None, _folder: str | None) -> ssl.SSLContext:
 
 
 def redirect(post: Post, status: int, location: str | None) -> Post | None:
-    """Return the request for the new address of a redirect, or None if there is nothing to follow on this host."""
+    """Return the request for the new address of a redirect, or None if acorn does not follow the redirect.
+
+    acorn follows only a redirect that preserves the method and stays on the same host.
+    """
     if status not in (307, 308) or not location:
         return None
     url = urljoin(post.url, location)
@@ -143,10 +150,15 @@ def redirect(post: Post, status: int, location: str | None) -> Post | None:
     return replace(post, url=url) if (old.scheme, old.netloc) == (new.scheme, new.netloc) else None
 
 
-# The pool: idle connections by address and proxy, the last used one at the end.
+# The connection pool
 
 _PoolKey = tuple[str, str | None]
+"""The address and the proxy of a connection."""
 _idle: dict[_PoolKey, deque[tuple[HTTPConnection, float]]] = {}
+"""A dict that maps an address and a proxy to the idle connections, each with the time since when it is idle.
+
+The connection that was used last is at the end.
+"""
 
 
 def _close_idle_connections() -> None:
@@ -167,7 +179,7 @@ def _take_connection(key: _PoolKey) -> HTTPConnection | None:
     while connections:
         try:
             connection, idle_since = connections.pop()
-        except IndexError:  # Another thread took the last one.
+        except IndexError:  # Another thread removed the last connection.
             return None
         if time.monotonic() - idle_since < _IDLE_SECONDS and not _is_readable(connection.sock):
             return connection
@@ -177,8 +189,8 @@ def _take_connection(key: _PoolKey) -> HTTPConnection | None:
 
 def _return_connection(key: _PoolKey, connection: HTTPConnection) -> None:
     connections = _idle.setdefault(key, deque())
-    with suppress(IndexError, ValueError):  # Another thread took the connection.
-        # As long as one connection is enough, the oldest ones are never taken. Close them here.
+    with suppress(IndexError, ValueError):  # Another thread may remove a connection at the same time.
+        # `_take_connection` removes the newest connection, so this function closes the oldest connections.
         while connections:
             oldest = connections[0]
             if time.monotonic() - oldest[1] < _IDLE_SECONDS and not _is_readable(oldest[0].sock):
@@ -189,7 +201,7 @@ def _return_connection(key: _PoolKey, connection: HTTPConnection) -> None:
 
 
 def _is_readable(sock: socket.socket | None) -> bool:
-    """Return whether an idle socket has something to read, which means that the server closed it."""
+    """Return whether an idle socket is readable, which means that the server closed the connection."""
     if sock is None:
         return True
     if hasattr(select, "poll"):
@@ -220,7 +232,10 @@ def _new_connection(post: Post, proxy: str | None) -> HTTPConnection:
 
 
 class _DeadlineReader(io.RawIOBase):
-    """A socket whose every read respects the deadline, since a server may send its headers byte by byte."""
+    """A socket reader that checks the deadline before every read.
+
+    A timeout of the socket limits only one read, and a server may send its headers byte by byte.
+    """
 
     def __init__(self, sock: socket.socket, post: Post) -> None:
         self._sock, self._post = sock, post
@@ -238,24 +253,24 @@ class _DeadlineReader(io.RawIOBase):
 
 
 class IncomingResponse:
-    """A response whose body has not been read yet."""
+    """A response whose headers have arrived and whose body can be read."""
 
     def __init__(self, post: Post, key: _PoolKey, connection: HTTPConnection, sock: socket.socket) -> None:
         self._key = key
         self._connection: HTTPConnection | None = connection
         self._sock = sock
         self._deadline_reader = None if post.deadline is None else _DeadlineReader(sock, post)
-        # The library only calls `makefile` on the object that it gets as a socket.
+        # The standard library calls only `makefile` on its socket argument.
         self._response = FastHTTPResponse(cast("socket.socket", self._deadline_reader or sock), method="POST")
         try:
             self._response.begin()
         except BaseException:
-            self._response.close()  # The response also holds the socket.
+            self._response.close()  # The response also has a reference to the socket.
             raise
         self.status: int = self._response.status
         encoding = (self.header("content-encoding") or "").lower()
         self._decompressor = zlib.decompressobj(_GZIP_OR_ZLIB) if encoding in ("gzip", "x-gzip", "deflate") else None
-        """For servers that compress a response although the request does not accept that."""
+        """The decompressor for a server that compresses its response although the request does not accept it."""
 
     def header(self, name: str) -> str | None:
         return self._response.headers.get(name)
@@ -265,7 +280,7 @@ class IncomingResponse:
         return b"".join(self.pieces())
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield the body as it arrives. After the last piece the connection returns to the pool."""
+        """Yield the parts of the body as they arrive, and then return the connection to the pool."""
         response, decompressor = self._response, self._decompressor
         try:
             while data := response.read1(_PIECE_SIZE):
@@ -277,11 +292,14 @@ class IncomingResponse:
             raise _transport_error(error) from error
         # `read1` does not distinguish a broken connection from the end of the body.
         if response.length or (decompressor is not None and not decompressor.eof):
-            raise TransportError("The connection broke within the response.")
+            raise TransportError("The connection broke before the complete response arrived.")
         self._release()
 
     def finish(self) -> None:
-        """Return the connection to the pool if the end of the body arrives promptly."""
+        """Wait a short time for the end of the body, and then return the connection to the pool.
+
+        If the end does not arrive in this time, the connection does not return to the pool.
+        """
         if not self._response.will_close:
             with suppress(OSError, HTTPException, TransportError):
                 if self._deadline_reader is not None:
@@ -297,7 +315,7 @@ class IncomingResponse:
             self._connection = None
 
     def close(self) -> None:
-        """Close the response. A connection whose response was not read to the end is closed too."""
+        """Close the response, and close the connection too if the response was not read to its end."""
         self._response.close()
         if self._connection is not None:
             self._connection.close()
@@ -307,7 +325,7 @@ class IncomingResponse:
 
 
 def send(post: Post) -> IncomingResponse:
-    """Send a request and return as soon as the response starts."""
+    """Send a request, and return the response as soon as its headers have arrived."""
     incoming = _send(post)
     if (redirected := redirect(post, incoming.status, incoming.header("location"))) is not None:
         incoming.close()
@@ -338,7 +356,10 @@ def _send(post: Post) -> IncomingResponse:
 
 
 def _request_head(post: Post, proxy: str | None) -> bytes:
-    """Return the request line and the headers. The standard library would send them in a separate packet."""
+    """Return the request line and the headers as bytes.
+
+    The standard library would send the body in a separate packet.
+    """
     address = split_url(post.url)
     target = quote((address.path or "/") + (f"?{address.query}" if address.query else ""), safe=punctuation)
     headers = {"Host": address.netloc.rpartition("@")[2], "Accept-Encoding": "identity", **post.headers}
@@ -347,7 +368,10 @@ def _request_head(post: Post, proxy: str | None) -> bytes:
     lines = [f"POST {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
     lines.append(f"Content-Length: {len(post.body)}")
     if any("\r" in line or "\n" in line or not line.isascii() for line in lines):
-        raise TransportError("A header or the address contains a line break or a character that HTTP does not allow.")
+        raise TransportError(
+            "A header or the address contains a line break or a non-ASCII character, which HTTP does not allow. Check "
+            "`headers`, `api_key` and `api_base` in the model dict."
+        )
     return "\r\n".join(lines).encode() + b"\r\n\r\n"
 
 

@@ -1,7 +1,8 @@
-"""Asynchronous HTTP for the native lanes, on aiohttp. LiteLLM uses the same sessions.
+"""Asynchronous HTTP for the native lanes, with aiohttp. acorn's LiteLLM adapter uses the same aiohttp sessions.
 
-It follows the rules of `http.py`. Each event loop has one session, which is created on first use and closed with its
-loop. aiohttp is imported on first use, so that synchronous programs do not load it.
+This module follows the same rules for proxies, TLS, redirects and timeouts as `http.py`. Each event loop has one
+session, which is created on first use and closed with its loop. aiohttp is imported on first use, so that synchronous
+programs do not load it.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def _aiohttp() -> Any:
 
 
 async def current_session() -> ClientSession:
-    """Return the session of the running loop."""
+    """Return the aiohttp session of the running event loop."""
     loop = asyncio.get_running_loop()
     entry = _sessions.get(loop)
     if entry is None:
@@ -42,14 +43,17 @@ async def current_session() -> ClientSession:
 
 
 def _close_session(loop: asyncio.AbstractEventLoop) -> None:
-    """Close the session of a loop that ended without closing its generators, since aiohttp warns of an open one."""
+    """Close the session of an event loop that ended without closing its async generators.
+
+    aiohttp logs a warning for a session that was not closed.
+    """
     _, session = _sessions.pop(loop, (None, None))
     if session is None or loop.is_running():
         return
     closing: Any = session.close()
     with suppress(StopIteration, RuntimeError):
         if loop.is_closed():
-            closing.send(None)  # On a closed loop there is nothing to wait for.
+            closing.send(None)  # On a closed loop, one step is enough because no operation can wait.
         else:
             loop.run_until_complete(closing)
     closing.close()
@@ -62,7 +66,7 @@ def _close_all_sessions() -> None:
 
 
 async def _open_session() -> AsyncGenerator[ClientSession]:
-    """Yield a session. A loop that shuts down closes its async generators, and this one closes the session."""
+    """Yield a session, and close the session when the event loop closes its async generators at its end."""
     aiohttp = _aiohttp()
     session: ClientSession = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=50),
@@ -76,7 +80,7 @@ async def _open_session() -> AsyncGenerator[ClientSession]:
 
 
 class AsyncIncomingResponse:
-    """A response whose body has not been read yet."""
+    """A response whose headers have arrived and whose body can be read, for asynchronous code."""
 
     def __init__(self, response: ClientResponse) -> None:
         self._response = response
@@ -93,7 +97,7 @@ class AsyncIncomingResponse:
             raise _transport_error(error) from error
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body as it arrives."""
+        """Yield the parts of the body as they arrive."""
         try:
             async for data in self._response.content.iter_any():
                 yield data
@@ -101,12 +105,12 @@ class AsyncIncomingResponse:
             raise _transport_error(error) from error
 
     def close(self) -> None:
-        """Close the response. If it was read to the end, its connection is already back in the pool."""
+        """Close the response, and close its connection too if the response was not read to its end."""
         self._response.close()
 
 
 async def asend(post: Post) -> AsyncIncomingResponse:
-    """Send a request and return as soon as the response starts."""
+    """Send a request, and return the response as soon as its headers have arrived."""
     incoming = await _asend(post)
     if (redirected := redirect(post, incoming.status, incoming.header("location"))) is not None:
         incoming.close()
@@ -137,7 +141,7 @@ async def _asend(post: Post) -> AsyncIncomingResponse:
 def _transport_error(error: Exception) -> TransportError:
     if isinstance(error, TimeoutError):
         return ResponseTimeoutError("The response did not arrive in time.")
-    if isinstance(error, _aiohttp().ClientResponseError):  # Its text has the address, which may contain secrets.
+    if isinstance(error, _aiohttp().ClientResponseError):  # Its text contains the URL, which may contain secrets.
         response_error: Any = error
         response_error.request_info = SimpleNamespace(real_url=response_error.request_info.real_url.origin())
         response_error.args = ()

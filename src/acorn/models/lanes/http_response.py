@@ -1,7 +1,8 @@
-"""Fast parsers for HTTP responses: the head, the chunks and server-sent events.
+"""Fast parsers for HTTP responses: headers, chunked bodies and server-sent events.
 
-The standard library reads the head with its parser for mail, which takes as long as the rest of a small response, and
-returns one chunk at a time even if several have arrived. The event parser performs no I/O. The native lanes feed it.
+The standard library parses the headers with its parser for mail, which needs as much time as the rest of a small
+response. It also returns one chunk at a time even if several chunks have arrived. The parsers for chunks and events
+perform no I/O. Their callers pass the bytes to them.
 """
 
 from __future__ import annotations
@@ -11,15 +12,18 @@ from typing import Any, Protocol, cast
 
 from pydantic_core import from_json
 
-_LONGEST_LINE = 65536
-_MOST_HEADERS = 100
+_MAX_LINE_LENGTH = 65536
+_MAX_HEADERS = 100
 
 
 class FastHTTPResponse(HTTPResponse):
-    """A response whose headers are a dict with lowercase names. If a name occurs several times, the first counts."""
+    """A response of the standard library with a faster parser for headers and chunks.
+
+    Its headers are a dict with lowercase names. If a header occurs several times, the dict contains the first value.
+    """
 
     def begin(self) -> None:
-        library = cast(Any, self)  # The type stubs do not have the private members of the library.
+        library = cast(Any, self)  # The type stubs do not contain the private members of `HTTPResponse`.
         while True:
             version, status, reason = library._read_status()
             if not version.startswith(("HTTP/1.", "HTTP/0.9")):
@@ -49,7 +53,7 @@ class FastHTTPResponse(HTTPResponse):
                 raise IncompleteRead(b"")
             if content := self._chunks.feed(data):
                 return content
-        if self._chunks.has_excess:  # It would be read as the response to the next request.
+        if self._chunks.has_excess:  # The next request would read these bytes as its response.
             self.will_close = True
         cast(Any, self)._close_conn()
         return b""
@@ -60,12 +64,12 @@ class _LineReader(Protocol):
 
 
 def read_headers(file: _LineReader) -> dict[str, str]:
-    """Read the header lines up to the empty line."""
+    """Read the header lines up to the empty line, and return a dict that maps lowercase names to values."""
     headers: dict[str, str] = {}
     name = ""
-    for _ in range(_MOST_HEADERS + 1):
-        line = file.readline(_LONGEST_LINE + 1)
-        if len(line) > _LONGEST_LINE:
+    for _ in range(_MAX_HEADERS + 1):
+        line = file.readline(_MAX_LINE_LENGTH + 1)
+        if len(line) > _MAX_LINE_LENGTH:
             raise LineTooLong("header line")
         if line in (b"\r\n", b"\n", b""):
             return headers
@@ -80,7 +84,7 @@ def read_headers(file: _LineReader) -> dict[str, str]:
             headers[name] = value.strip()
         else:
             name = ""
-    raise HTTPException(f"got more than {_MOST_HEADERS} headers")
+    raise HTTPException(f"The response has more than {_MAX_HEADERS} headers")
 
 
 def _parse_length(text: str) -> int | None:
@@ -88,19 +92,22 @@ def _parse_length(text: str) -> int | None:
 
 
 class ChunkParser:
-    """Extracts the data from HTTP's chunked encoding. Chunks that arrive together are returned together."""
+    """A parser for HTTP's chunked encoding, which returns the content of all chunks that have arrived."""
 
     def __init__(self) -> None:
         self._unread: bytes = b""
         self._left = 0
-        """The bytes of the current chunk that have not arrived."""
+        """The number of bytes of the current chunk that have not arrived."""
         self._in_trailer = False
         self.is_finished = False
         self.has_excess = False
-        """Whether there was data after the end."""
+        """Whether bytes arrived after the end of the body."""
 
     def feed(self, data: bytes) -> bytes:
-        """Return the data in these bytes. Raise `IncompleteRead` if the encoding is not valid."""
+        """Parse bytes of the connection, and return the content of the chunks.
+
+        Raise `IncompleteRead` if the encoding is not valid.
+        """
         data = self._unread + data if self._unread else data
         pieces: list[bytes] = []
         at, end = 0, len(data)
@@ -112,7 +119,7 @@ class ChunkParser:
                 continue
             line_end = data.find(b"\n", at)
             if line_end < 0:
-                if end - at > _LONGEST_LINE:
+                if end - at > _MAX_LINE_LENGTH:
                     raise LineTooLong("chunk size")
                 break
             self._read_line(data[at:line_end].strip())
@@ -135,15 +142,18 @@ class ChunkParser:
 
 
 class EventParser:
-    """Extracts the data of server-sent events."""
+    """A parser for server-sent events, which returns the data of each event."""
 
     def __init__(self) -> None:
         self._unread = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the data of the events that are complete. Every provider writes the data of an event in one line."""
+        """Parse bytes of the body, and return a list with the data of each complete event.
+
+        The parser expects the data of an event in one line, since every provider sends it in one line.
+        """
         text = self._unread + data if self._unread else data
-        # Many servers send exactly one event at a time.
+        # Many servers send exactly one event at a time, so this case has a faster path.
         if text.startswith(b"data: {") and text.find(b"\n") == len(text) - 2 and text.endswith(b"}\n\n"):
             self._unread = b""
             return [text[6:-2]]
@@ -152,7 +162,7 @@ class EventParser:
         return [line[5:].strip() for line in lines if line.startswith(b"data:") and len(line) > 6]
 
     def ends_with_event(self) -> bool:
-        """Return whether the last line is a complete event although it has no line break."""
+        """Return whether the last line is a complete event although it does not end with a line break."""
         line = self._unread.strip()
         if not line.startswith(b"data:"):
             return False

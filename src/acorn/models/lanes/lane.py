@@ -1,14 +1,14 @@
-"""The port of native lanes and the code that they share: keys of model dicts, headers, hosted tools, cache marks.
+"""The port of native lanes, and code that the lanes share: model dict keys, headers, hosted tools and cache marks.
 
 A lane is the path of a request to its provider. A native lane (`openai_chat.py`, `openai_responses.py`, `anthropic.py`)
-writes requests and reads responses of one protocol. `native.py` sends them.
+encodes the requests and decodes the responses of one protocol. `native.py` sends the requests.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
 
 from acorn.models.lanes.http import basic_auth_of, is_http_url, split_url
 from acorn.models.port import PRICE_KEYS, Delta, ModelResponse
@@ -17,44 +17,55 @@ from acorn.models.request import ModelRequest
 from acorn.types import JsonObject, JsonValue
 
 ADDRESS_KEYS = ("api_base", "base_url", "api_key", "headers", "extra_headers")
+"""Model dict keys that set the address and the credentials."""
 COMMON_KEYS = (
     *("model", "id", "lane", "timeout", "request_timeout", "num_retries", "retry_delay", "max_retries"),
     *("temperature", "max_tokens", "max_completion_tokens"),
     *PRICE_KEYS,
 )
-"""Keys of a model dict that acorn handles itself in every lane. The request has the effective sampling settings."""
+"""Model dict keys that acorn handles itself for every lane. The `ModelRequest` contains the sampling settings."""
 BLOCKS_KEY, ITEMS_KEY = "content_blocks", "response_items"
-"""Keys of an assistant message for a response in which the provider ran a tool: Anthropic's blocks, OpenAI's items."""
+"""Keys of an assistant message that contain the complete response of a provider that ran a hosted tool.
+
+`content_blocks` contains Anthropic's blocks, and `response_items` contains OpenAI's items.
+"""
 REASONING_KEYS = ("thinking_blocks", "reasoning_items", BLOCKS_KEY, ITEMS_KEY)
-"""Keys of an assistant message that only the provider that wrote them can read."""
+"""Keys of an assistant message whose values only the provider that created them can read."""
 
 
 def supports_keys(config: JsonObject, supported: Collection[str]) -> bool:
-    """Return whether a lane supports all keys of a model dict. A timeout object of httpx is for LiteLLM."""
+    """Return whether a native lane supports all keys and the timeouts of a model dict.
+
+    Only LiteLLM supports a timeout that is an httpx object.
+    """
     timeouts = (config.get("timeout"), config.get("request_timeout"))
     return all(key in supported for key in config) and all(isinstance(t, int | float | str | None) for t in timeouts)
 
 
 class StreamReader(Protocol):
-    """A reader of the events of one streamed response."""
+    """A decoder of the events of one streamed response."""
 
     called_names: str
-    """The concatenated names of the tools that were called."""
+    """The names of the called tools, joined without a separator."""
     stop_reason: str
+    """The reason why the model stopped, or "" before the event that contains it."""
     used: TokenCounts | None
-    """The tokens used, as soon as they are known."""
+    """The token counts of the request, or None before the event that contains them."""
 
     def read(self, event: JsonObject) -> Delta | None:
-        """Return the new content of an event. Raise `ProviderError` if the event reports an error."""
+        """Return the delta of an event, or None if the event has no content.
+
+        Raise `ProviderError` if the event reports an error.
+        """
         ...
 
     def finish(self) -> Delta | None:
-        """Return the remaining content after the stream has ended."""
+        """Return a last delta after the end of the stream, or None if no content remains."""
         ...
 
 
 class ProviderError(Exception):
-    """An error that a provider reports within a response, or that is certain before the request is sent."""
+    """An error that a provider reports in a response, or that acorn detects before it sends a request."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -62,39 +73,54 @@ class ProviderError(Exception):
 
 
 class UnsupportedContentError(ProviderError):
-    """The request contains something that the provider does not support and would ignore."""
+    """An error for a request with content, such as audio, that the provider does not support."""
 
 
 class Lane(Protocol):
-    """The writer of requests and the reader of responses of one protocol."""
+    """An encoder of the requests and a decoder of the responses of one protocol."""
 
     provider: str
     name: str
-    """The name of the model without the prefix of the provider."""
+    """The model name without the provider prefix."""
     thinks: bool
+    """Whether the settings of the model turn on reasoning."""
 
-    def can_force_tool(self) -> bool: ...
+    def can_force_tool(self) -> bool:
+        """Return whether a request may force the model to call a certain tool."""
+        ...
 
     def takes_tool(self, tool: JsonObject) -> bool:
-        """Return whether the provider runs a hosted tool."""
+        """Return whether the provider supports a hosted tool, which the provider runs itself."""
         ...
 
     def address(self) -> tuple[str, dict[str, str]]:
-        """Return the URL and the headers."""
+        """Return the URL and the headers of a request."""
         ...
 
-    def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes: ...
+    def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
+        """Return the JSON body of a request without the settings in `left_out`."""
+        ...
 
-    def read(self, response: JsonObject) -> tuple[ModelResponse, TokenCounts | None]: ...
+    def read(self, response: JsonObject) -> tuple[ModelResponse, TokenCounts | None]:
+        """Return a complete response and its token counts.
 
-    def stream_reader(self) -> StreamReader: ...
+        Raise `ProviderError` if the response reports an error.
+        """
+        ...
+
+    def stream_reader(self) -> StreamReader:
+        """Return a decoder for one streamed response."""
+        ...
 
 
 # Addresses and headers
 
 
 def apply_user_headers(url: str, headers: dict[str, str], config: JsonObject) -> tuple[str, dict[str, str]]:
-    """Return the URL and the headers, with the headers of the model dict and the credentials in the URL."""
+    """Return the URL without its credentials, and the headers with those credentials and the user's headers.
+
+    Headers in the model dict override acorn's headers.
+    """
     if not is_http_url(url):
         raise ProviderError("The `api_base` is not valid. It must be an `http://` or `https://` URL with a valid host.")
     if basic_auth := basic_auth_of(url):
@@ -110,7 +136,8 @@ def apply_user_headers(url: str, headers: dict[str, str], config: JsonObject) ->
     for name, value in merged.items():
         if not isinstance(value, str) or not value.isascii() or not value.isprintable():
             raise ProviderError(
-                f"The header `{name}` is not valid. It, or the `api_key` in it, must be ASCII text without line breaks."
+                f"The header `{name}` is not valid. Its value, or the `api_key` that the value contains, must be ASCII "
+                f"text without line breaks."
             )
     return url, merged
 
@@ -119,19 +146,25 @@ def apply_user_headers(url: str, headers: dict[str, str], config: JsonObject) ->
 
 
 def part_payload(part: JsonObject, *keys: str) -> JsonObject:
-    """Return the object in a content part. It must have one of these keys, since a user may have written the part."""
+    """Return the object in a content part, such as the value of `image_url`.
+
+    Raise `ProviderError` if the object has none of the keys. A user may have written the part.
+    """
     kind = str(part.get("type"))
     payload: JsonValue = part.get(kind)
     payload = {keys[0]: payload} if isinstance(payload, str) else payload
     if not isinstance(payload, dict) or not any(isinstance(payload.get(key), str) for key in keys):
         expected = " or ".join(f"`{key}`" for key in keys)
-        raise ProviderError(f"A message has a part of type `{kind}` without {expected} in its `{kind}`.")
+        raise ProviderError(
+            f"A message has a part of type `{kind}` without {expected} in its `{kind}`. Add the missing key."
+        )
     return payload
 
 
-# Hosted tools: the providers name their tools differently
+# Hosted tools
 
 _DATED = re.compile(r"_\d{8}$")
+"""The end of Anthropic's tool types, such as `web_search_20250305`."""
 
 
 def is_anthropic_tool(tool: JsonObject) -> bool:
@@ -144,7 +177,10 @@ def is_openai_tool(tool: JsonObject) -> bool:
 
 
 def drop_trailing_reasoning(parts: list[JsonObject]) -> list[JsonObject]:
-    """Return blocks or items without reasoning at the end. Providers reject reasoning that nothing follows."""
+    """Return blocks or items without the reasoning at their end.
+
+    Providers reject a message that ends with reasoning.
+    """
     while parts and parts[-1]["type"] in ("reasoning", "thinking", "redacted_thinking"):
         parts = parts[:-1]
     return parts
@@ -152,14 +188,16 @@ def drop_trailing_reasoning(parts: list[JsonObject]) -> list[JsonObject]:
 
 # Cache marks
 
-_MOST_MARKS = 4
+_MAX_MARKS = 4
+"""The maximum number of cache marks in a request that providers allow."""
 
 
 def cache_marks(request: ModelRequest) -> dict[int, JsonObject]:
-    """Return the cache marks of the messages, by index. The index of a cache point starts after the system message.
+    """Return a dict that maps message indexes to cache marks.
 
-    A cache point with a role may match many messages, but providers allow only a few marks. The first and the last ones
-    cover the most text.
+    The `index` of a cache point does not count the system messages at the start. A cache point with a role may match
+    many messages, but providers allow only a few marks. In this case the result contains the first mark and the last
+    marks, which cover the most text.
     """
     messages = request.messages
     offset = 0
@@ -175,14 +213,17 @@ def cache_marks(request: ModelRequest) -> dict[int, JsonObject]:
                 marks[at] = mark
         else:
             marks |= {at: mark for at, message in enumerate(messages) if message["role"] == point.get("role")}
-    if len(marks) <= _MOST_MARKS:
+    if len(marks) <= _MAX_MARKS:
         return marks
     first, *others = sorted(marks)
-    return {at: marks[at] for at in (first, *others[1 - _MOST_MARKS :])}
+    return {at: marks[at] for at in (first, *others[1 - _MAX_MARKS :])}
 
 
-def with_cache_mark(message: JsonObject, mark: JsonObject) -> JsonObject:
-    """Return a copy of a message with a cache mark on its last part, or on the message if it has no parts."""
+def with_cache_mark(message: Mapping[str, Any], mark: JsonObject) -> JsonObject:
+    """Return a copy of a message with a cache mark on its last content part.
+
+    If the message has no content parts, the mark is on the message.
+    """
     content = message.get("content")
     if isinstance(content, list) and content:
         return {**message, "content": [*content[:-1], {**content[-1], "cache_control": mark}]}

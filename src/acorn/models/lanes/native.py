@@ -1,6 +1,7 @@
-"""A model of a native lane: it sends requests, remembers rejected settings, and turns failures into `ModelError`.
+"""The model class of all native lanes, which sends requests and converts failures to `ModelError`.
 
-A lane (`lane.py`) writes and reads one protocol. This module sends each request once. Retries are in `retry.py`.
+A lane (`lane.py`) encodes the requests and decodes the responses of one protocol. This module sends a request once. It
+sends the request again only without a setting that the model rejected. `retry.py` repeats failed requests.
 """
 
 from __future__ import annotations
@@ -43,20 +44,20 @@ from acorn.types import JsonObject, JsonValue
 
 
 class _NativeAttempt:
-    """A request that is in progress."""
+    """A request in progress, with the parameters that the model rejected so far."""
 
     __slots__ = ("left_out", "outer_error", "request")
 
     def __init__(self, request: ModelRequest) -> None:
         self.request = request
         self.left_out: set[str] = set() if request.left_out is None else request.left_out
-        """The parameters that the model rejected."""
+        """The parameters that the model rejected. acorn sends the request again without them."""
         self.outer_error = sys.exception()
-        """The exception that the caller was handling when the request started. It is not a cause of a failure."""
+        """The exception that the caller was already handling when the request started, or None."""
 
 
 class NativeModel:
-    """A model that is reached through a native lane."""
+    """A model of a provider with a native lane."""
 
     def __init__(self, config: JsonObject, lane: Lane) -> None:
         self.name: str = config.get("model") or config["id"]
@@ -68,7 +69,7 @@ class NativeModel:
         self._timeout = parse_timeout(config.get("timeout", config.get("request_timeout", DEFAULT_TIMEOUT)))
         self._connect_timeout = connect_timeout(self._timeout)
         self._price = price_in(config)
-        """The price in the model dict."""
+        """The price that the user set in the model dict, or None."""
 
     def __repr__(self) -> str:
         return f"{type(self.lane).__name__}({self.name!r})"
@@ -96,7 +97,10 @@ class NativeModel:
         return None if prices is None else Price(prices.input / 1e6, prices.output / 1e6)
 
     def cost(self, used: TokenCounts | None) -> float | None:
-        """Return the cost in dollars, or None if it is unknown or if the loop uses the price of the model dict."""
+        """Return the cost of a request in dollars, or None if the price is unknown.
+
+        If the model dict contains a price, the result is also None, and the agent loop computes the cost.
+        """
         if used is None or self._price is not None:
             return None
         prices = prices_of(self.provider, self.lane.name)
@@ -213,7 +217,10 @@ class NativeModel:
     # Failures
 
     def _remember_or_raise(self, status: int, data: bytes, retry_after: str | None, attempt: _NativeAttempt) -> None:
-        """Return if the request may succeed without a rejected parameter. Otherwise raise `ModelError`."""
+        """Remember a parameter that the model rejected, or raise `ModelError`.
+
+        If this method returns, the caller sends the request again without the rejected parameter.
+        """
         message = error_message_in(data)
         request, left_out = attempt.request, attempt.left_out
         set_by_user = self._set_by_user(attempt)
@@ -222,7 +229,7 @@ class NativeModel:
                 if mentions(message, name) and mark not in left_out | self.rejected.known:
                     left_out.add(mark)
                     if request.left_out is not None:
-                        raise ResendError(f"`{self.name}` does not support `{name}`", status=status)
+                        raise ResendError(f"`{self.name}` does not support `{name}`.", status=status)
                     return
         else:
             self.rejected.remember(left_out)
@@ -230,7 +237,7 @@ class NativeModel:
         self.raise_failure(FailureDetails(status), message, ProviderError(message, status), attempt, wait)
 
     def _set_by_user(self, attempt: _NativeAttempt) -> set[str]:
-        """Return the settings that the user set on the class or in the model dict."""
+        """Return the names of the settings that the user set on the class or in the model dict."""
         names = {*attempt.request.declared, *self._settings} - {"strict"}
         return names | {"strict"} if is_strict_by_user(attempt.request) else names
 
@@ -284,21 +291,23 @@ class NativeModel:
 
 
 class _NativeStream:
-    """A streamed response that is being read."""
+    """A streamed response, whose bytes this object converts to deltas."""
 
     def __init__(self, model: NativeModel, attempt: _NativeAttempt) -> None:
         self._model, self._attempt = model, attempt
         self._events = EventParser()
         self._reader = model.lane.stream_reader()
         self._head: bytes | None = b""
-        """The data before the first event, for the error message if the response is not a stream."""
+        """The bytes before the first event, or None after the first event. If the response is not a stream, an error
+        message quotes these bytes."""
         self.is_done = False
+        """Whether the event that ends the stream has arrived."""
         self.is_event_stream = True
-        """Whether the content type is that of an event stream."""
+        """Whether the header `Content-Type` of the response is `text/event-stream`."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether the response has its end, so that nothing is lost if the connection breaks now."""
+        """Whether the complete response has arrived, so that a broken connection is not an error."""
         return self.is_done or bool(self._reader.stop_reason)
 
     def read(self, data: bytes) -> Iterator[Delta]:
@@ -329,7 +338,7 @@ class _NativeStream:
         if not self.is_done and self._events.ends_with_event():
             yield from self.read(b"\n")
         if self._head and not self.is_event_stream:
-            model.raise_unreadable(self._head, ProviderError("no stream"), self._attempt)
+            model.raise_unreadable(self._head, ProviderError("The response is not an event stream."), self._attempt)
         if not self.is_complete:
             message = "The stream ended before the response was complete."
             model.raise_failure(FailureDetails(problem=NO_CONNECTION), message, TransportError(message), self._attempt)
@@ -346,11 +355,13 @@ def parse_json(data: bytes) -> Any:
     try:
         return from_json(data)
     except ValueError:
-        return json.loads(data)  # Slower, but it accepts a lone surrogate, whose pair may follow in the next event.
+        # The standard library is slower, but it accepts half of a surrogate pair. The next event may contain the
+        # other half.
+        return json.loads(data)
 
 
 def error_message_in(data: bytes) -> str:
-    """Return the error message in the body of a failed response."""
+    """Return the error message in the body of a failed response, or the first part of the body."""
     try:
         answer: JsonValue = parse_json(data)
     except ValueError:

@@ -1,6 +1,7 @@
-"""The native lane for chat completions: OpenAI and every server that implements its protocol.
+"""The native lane for OpenAI's Chat Completions API and for every server that implements it.
 
-acorn's messages are already in this format, so a request consists of the settings and the JSON that the loop wrote.
+acorn's messages already have this format. A request therefore consists of the settings and the JSON text of the
+messages that the agent loop has already encoded.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ from acorn.models.lanes.lane import (
 from acorn.models.lanes.native import NativeModel
 from acorn.models.lanes.openai_shared import (
     SettingsCache,
+    is_reasoning_model,
     openai_address,
     raise_if_failed,
-    reasons,
     sampling_settings,
-    takes_effort,
+    supports_effort,
     token_counts,
 )
 from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
 from acorn.models.providers import TokenCounts, custom_address
 from acorn.models.request import ModelRequest, unsupported_url, with_portable_ids
-from acorn.types import JsonObject, JsonValue, Usage, is_json_object
+from acorn.types import JsonObject, JsonValue, Message, Usage, is_json_object
 
 _SETTINGS = (
     *("top_p", "top_k", "stop", "seed", "user", "store"),
@@ -50,11 +51,12 @@ STOP_REASONS = {
 
 
 def supports(config: JsonObject) -> bool:
-    """Return whether this lane supports everything in a model dict."""
+    """Return whether this lane supports all settings in a model dict."""
     name = str(config.get("model") or config.get("id")).removeprefix("openai/")
     if not supports_keys(config, _SUPPORTED_KEYS) or name.startswith("responses/"):
         return False
-    return "reasoning_effort" not in config or takes_effort(name)  # LiteLLM knows which models support it.
+    # For other models, LiteLLM decides whether it can send `reasoning_effort`.
+    return "reasoning_effort" not in config or supports_effort(name)
 
 
 def create_model(config: JsonObject) -> NativeModel:
@@ -62,7 +64,7 @@ def create_model(config: JsonObject) -> NativeModel:
 
 
 class OpenAIChat:
-    """The lane for chat completions."""
+    """The lane for OpenAI's Chat Completions API."""
 
     provider = "openai"
 
@@ -72,7 +74,7 @@ class OpenAIChat:
         self._config = config
         self._settings = {key: config[key] for key in _SETTINGS if config.get(key) is not None}
         self._settings |= config.get("extra_body") or {}
-        uses_new_key = reasons(self.name) or "max_completion_tokens" in config
+        uses_new_key = is_reasoning_model(self.name) or "max_completion_tokens" in config
         self._max_tokens_key = "max_completion_tokens" if uses_new_key else "max_tokens"
         self._settings_cache = SettingsCache(self._request_settings)
 
@@ -80,7 +82,7 @@ class OpenAIChat:
         return True
 
     def takes_tool(self, tool: JsonObject) -> bool:
-        # OpenAI runs tools only in its Responses API. Other servers may run them here.
+        # OpenAI runs hosted tools only in its Responses API. Another server may run them in chat completions.
         return is_openai_tool(tool) and custom_address(self.provider, self._config) is not None
 
     def address(self) -> tuple[str, dict[str, str]]:
@@ -129,17 +131,17 @@ class OpenAIChat:
 
 
 def _messages_json(request: ModelRequest, *, is_openai: bool) -> bytes:
-    """Write messages that must be changed, since they have cache marks or the reasoning of a model."""
+    """Return the JSON text of messages that need changes because of cache marks or the reasoning of another model."""
     messages = [_without_reasoning(message) for message in request.messages]
-    if is_openai:  # Another server may have created the ids, and expects them unchanged.
+    if is_openai:  # Another server may expect the call ids that it created.
         messages = list(map(with_portable_ids, messages))
     for at, mark in cache_marks(request).items():
         messages[at] = with_cache_mark(messages[at], mark)
     return to_json(messages)
 
 
-def _without_reasoning(message: JsonObject) -> JsonObject:
-    """Return a message without the reasoning of other providers, and without a content of None."""
+def _without_reasoning(message: Message) -> JsonObject:
+    """Return a message without its reasoning keys and without `content` if its value is None."""
     return {
         key: value
         for key, value in message.items()
@@ -148,7 +150,7 @@ def _without_reasoning(message: JsonObject) -> JsonObject:
 
 
 class _ChatReader:
-    """Translates the chunks of a stream into deltas."""
+    """A decoder of one streamed response, which converts the chunks of chat completions to deltas."""
 
     def __init__(self) -> None:
         self.called_names = ""
@@ -156,7 +158,7 @@ class _ChatReader:
         self.used: TokenCounts | None = None
 
     def read(self, event: JsonObject) -> Delta | None:
-        # A long response has thousands of chunks, so each key is looked up only once.
+        # A long response has thousands of chunks, so this method looks up each key only once.
         if event.get("error"):
             raise_if_failed(event)
         content = reasoning = ""
@@ -194,13 +196,13 @@ class _ChatReader:
 
 
 def text_of(content: JsonValue) -> str:
-    """Return the text of a content, which may be in parts."""
+    """Return the text of a `content` value, which may be a string, a list of parts or None."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
         return "".join([part.get("text") or "" for part in content if is_json_object(part)])
     if content is not None:
-        raise TypeError("The content is not text.")
+        raise TypeError(f"The `content` of a response must be a string or a list of parts, but it is {content!r:.100}.")
     return ""
 
 

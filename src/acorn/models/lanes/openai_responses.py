@@ -1,8 +1,10 @@
 """The native lane for OpenAI's Responses API: `openai/responses/<model>`.
 
-acorn's messages are in the format of chat completions. Each becomes one or more items, and items that were written for
-one request are reused for the next. The provider stores nothing. The reasoning of a model arrives encrypted and is
-sent back with the conversation: the assistant message keeps it as `reasoning_items`, with its position.
+acorn's messages have the format of chat completions. This lane converts each message to one or more items. The next
+request uses the encoded items of the last request again.
+
+acorn asks OpenAI not to store the responses of reasoning models. The reasoning therefore arrives encrypted, and later
+requests must contain it. The assistant message stores it with its position in the key `reasoning_items`.
 """
 
 from __future__ import annotations
@@ -26,24 +28,24 @@ from acorn.models.lanes.openai_shared import (
     SettingsCache,
     call_of,
     extra_of,
+    is_non_reasoning_model,
+    is_reasoning_model,
     items_of,
     message_item,
-    never_reasons,
     openai_address,
     provider_error,
     raise_if_failed,
     reasoning_text,
-    reasons,
     sampling_settings,
     stop_reason_of,
-    takes_effort,
+    supports_effort,
     token_counts,
     usage_of,
 )
 from acorn.models.port import CallDelta, Delta, ModelResponse
 from acorn.models.providers import TokenCounts, custom_address
 from acorn.models.request import ModelRequest, portable_id, unsupported_kind
-from acorn.types import JsonObject, JsonValue
+from acorn.types import JsonObject, JsonValue, Message
 
 _SETTINGS = (
     *("top_p", "top_logprobs", "user", "safety_identifier", "store", "include", "truncation", "prompt_cache_key"),
@@ -60,9 +62,9 @@ _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 
 def supports(config: JsonObject) -> bool:
-    """Return whether this lane supports everything in a model dict."""
+    """Return whether this lane supports all settings in a model dict."""
     sets_effort = "reasoning_effort" in config or "reasoning" in config
-    return supports_keys(config, _SUPPORTED_KEYS) and (not sets_effort or takes_effort(_model_name(config)))
+    return supports_keys(config, _SUPPORTED_KEYS) and (not sets_effort or supports_effort(_model_name(config)))
 
 
 def _model_name(config: JsonObject) -> str:
@@ -74,7 +76,7 @@ def create_model(config: JsonObject) -> NativeModel:
 
 
 class OpenAIResponses:
-    """The lane for the Responses API."""
+    """The lane for OpenAI's Responses API."""
 
     provider = "openai"
 
@@ -86,13 +88,13 @@ class OpenAIResponses:
         self.thinks = reasoning.get("effort") not in (None, "", "none")
         self._is_stored = self._settings.get("store") is not False
         self._settings_cache = SettingsCache(self._request_settings)
-        self._written: list[tuple[JsonObject, bytes]] = []
-        """The messages of the last request, each with the JSON of its items.
+        self._encoded: list[tuple[Message, bytes]] = []
+        """The messages of the last request, each with the JSON text of its items.
 
-        The list is always replaced, never changed, since several threads may use a model at the same time.
+        Each request replaces the list and never changes it, since several threads may use a model at the same time.
         """
         self._tools: tuple[object, bytes] = (None, b"")
-        """The tools of the last request, and their JSON."""
+        """The tools of the last request and their JSON text, which the next request with the same tools uses again."""
 
     def can_force_tool(self) -> bool:
         return True
@@ -103,13 +105,13 @@ class OpenAIResponses:
     def address(self) -> tuple[str, dict[str, str]]:
         return openai_address(self._config, "responses")
 
-    # Writing
+    # Requests
 
     def body(self, request: ModelRequest, left_out: Collection[str], *, is_stream: bool) -> bytes:
         for medium in request.media:
             if medium.kind == "audio":
                 raise UnsupportedContentError(unsupported_kind(medium))
-        instructions, items = self._write_input(request.messages)
+        instructions, items = self._encode_input(request.messages)
         parts = [self._settings_cache.get(request, left_out, is_stream), b'"input":[%s]' % items]
         if instructions:
             parts.append(b'"instructions":' + to_json(instructions))
@@ -135,37 +137,40 @@ class OpenAIResponses:
             self._tools = (request.tools, text)
         return text
 
-    def _write_input(self, messages: list[JsonObject]) -> tuple[str, bytes]:
-        """Return the system messages at the start as instructions, and the items of all other messages."""
+    def _encode_input(self, messages: list[Message]) -> tuple[str, bytes]:
+        """Return the instructions and the JSON text of the items.
+
+        The instructions are the text of the system messages at the start. All other messages become items.
+        """
         first, instructions = 0, list[str]()
         while first < len(messages) and messages[first]["role"] == "system":
             if isinstance(content := messages[first].get("content"), str):
                 instructions.append(content)
             first += 1
-        previous, written, is_same = self._written, list[tuple[JsonObject, bytes]](), True
+        previous, encoded, is_same = self._encoded, list[tuple[Message, bytes]](), True
         is_openai = custom_address(self.provider, self._config) is None
         for at, message in enumerate(messages):
             is_same = is_same and at < len(previous) and previous[at][0] is message
             if is_same:
-                written.append(previous[at])
+                encoded.append(previous[at])
             elif at < first and isinstance(message.get("content"), str):
-                written.append((message, b""))
+                encoded.append((message, b""))
             else:
                 items = self._items_of(message)
-                # Another server may have created the ids, and expects them unchanged.
+                # Another server may expect the call ids that it created.
                 sendable = map(_with_portable_id, items) if is_openai else items
-                written.append((message, b",".join(map(to_json, sendable))))
-        self._written = written
-        text = b",".join([item_text for _, item_text in written if item_text])
+                encoded.append((message, b",".join(map(to_json, sendable))))
+        self._encoded = encoded
+        text = b",".join([item_text for _, item_text in encoded if item_text])
         if text:
             return " ".join(instructions), text
         return "", to_json(message_item("system", " ".join(instructions)))  # OpenAI rejects an empty input.
 
-    def _items_of(self, message: JsonObject) -> Iterator[JsonObject]:
+    def _items_of(self, message: Message) -> Iterator[JsonObject]:
         items = items_of(message, is_stored=self._is_stored)
-        return (item for item in items if item["type"] != "reasoning") if never_reasons(self.name) else items
+        return (item for item in items if item["type"] != "reasoning") if is_non_reasoning_model(self.name) else items
 
-    # Reading
+    # Responses
 
     def read(self, response: JsonObject) -> tuple[ModelResponse, TokenCounts | None]:
         raise_if_failed(response)
@@ -207,14 +212,14 @@ def _translate_settings(config: JsonObject, name: str) -> JsonObject:
     if (choice := config.get("tool_choice")) is not None:
         settings["tool_choice"] = _tool_choice(choice)
     settings |= config.get("extra_body") or {}
-    if reasons(name):
-        # Without the encrypted content, OpenAI could not find the reasoning later, since it stores nothing.
+    if is_reasoning_model(name):
+        # OpenAI does not store these responses, so later requests must contain the encrypted reasoning.
         settings = {"store": False, "include": [_ENCRYPTED_REASONING], **settings}
     return settings
 
 
 def _text_format(response_format: JsonObject | None) -> JsonObject | None:
-    """Translate the `response_format` of chat completions."""
+    """Convert the `response_format` of chat completions to the `format` of the Responses API."""
     if not response_format or response_format.get("type") != "json_schema":
         return response_format or None
     inner: JsonObject = response_format.get("json_schema") or {}
@@ -227,14 +232,14 @@ def _text_format(response_format: JsonObject | None) -> JsonObject | None:
 
 
 def _tool_choice(choice: JsonValue) -> JsonValue:
-    """Translate the `tool_choice` of chat completions."""
+    """Convert the `tool_choice` of chat completions to the `tool_choice` of the Responses API."""
     function = choice.get("function") if isinstance(choice, dict) else None
     return {"type": "function", "name": function["name"]} if function else choice
 
 
 def _tool_definition(function: JsonObject) -> JsonObject:
     description = {"description": function["description"]} if function.get("description") else {}
-    # `strict` must be explicit: without it OpenAI treats the schema as strict and makes every property required.
+    # If `strict` is missing, OpenAI treats the schema as strict and makes every property required.
     strict = bool(function.get("strict"))
     return {
         "type": "function",
@@ -246,18 +251,18 @@ def _tool_definition(function: JsonObject) -> JsonObject:
 
 
 class _ResponsesReader:
-    """Translates the events of a stream into deltas."""
+    """A decoder of one streamed response, which converts the events of the Responses API to deltas."""
 
     def __init__(self) -> None:
         self.called_names = ""
         self.stop_reason = ""
         self.used: TokenCounts | None = None
         self._items: dict[int, JsonObject] = {}
-        """The finished items by index."""
+        """A dict that maps an item index to a complete item."""
         self._calls: dict[int, int] = {}
-        """The number of each call by the index of its item."""
+        """A dict that maps the item index of a call to the number of the call."""
         self._started: set[int] = set()
-        """The items of which some text has arrived."""
+        """The indexes of the items whose text or arguments have started to arrive."""
         self._last_summary_part: tuple[object, ...] | None = None
 
     def read(self, event: JsonObject) -> Delta | None:
@@ -303,7 +308,7 @@ class _ResponsesReader:
         return Delta(reasoning=f"{PARAGRAPH_BREAK}{event['delta']}" if is_next_part else event["delta"])
 
     def _end_item(self, index: int, item: JsonObject) -> Delta | None:
-        """Return the content of an item that arrived in one piece."""
+        """Store a complete item, and return its content if no earlier event contained the content."""
         self._items[index] = item
         if item["type"] == "function_call" and index not in self._started:
             if index not in self._calls:
@@ -331,6 +336,9 @@ class _ResponsesReader:
 
 
 def _server_error(error: JsonValue) -> ProviderError:
-    """Return the error of a response that failed after its start. Without a code, it is an error of the server."""
+    """Return the error of a response that failed after its start.
+
+    An error without a known code has the status 500, since the server failed.
+    """
     details = provider_error(error)
     return ProviderError(str(details), details.status or 500)

@@ -1,16 +1,19 @@
-"""Code that the lanes of OpenAI share: sampling, address and errors, and the items of the Responses API.
+"""Code that both OpenAI lanes share: sampling settings, addresses, errors, and the items of the Responses API.
 
-Messages are in the format of chat completions. The Responses API has items instead, and the second half of this module
-translates between the two. A response in which OpenAI ran a hosted tool does not fit into a message. Then the message
-keeps all its items in order, as `response_items`. Text and calls of the message itself take precedence, since the user
-may have edited them.
+acorn's messages have the format of chat completions. The Responses API uses items instead, and the second half of this
+module converts messages to items and back.
+
+An assistant message cannot represent a response with a hosted tool. Such a message also stores all items in order, in
+its key `response_items`. If the text or the calls of the message differ from these items, the message is right, since
+the user may have edited it.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from pydantic_core import to_json
 
@@ -24,7 +27,7 @@ _ADDRESS = "https://api.openai.com/v1"
 _REASONING = re.compile(r"(?:^|/)o\d|gpt-[56](?!-chat)")
 _NOT_REASONING = re.compile(r"(?:^|/|ft:)(?:chat)?gpt-[34](?!\d)")
 _FIXED_TEMPERATURE = re.compile(r"(?:^|/)o\d|gpt-5(?![.\d]|-chat)")
-"""Models whose temperature must be 1. For later models it depends on the reasoning effort."""
+"""The names of models whose temperature must be 1. For newer models, this depends on the reasoning effort."""
 _STATUSES = {
     "server_error": 500,
     "rate_limit_exceeded": 429,
@@ -35,30 +38,33 @@ _STATUSES = {
     "context_length_exceeded": 400,
     "model_not_found": 404,
 }
-"""The HTTP status for the code of an error within a response."""
+"""A dict that maps the error codes in a response to HTTP statuses."""
 
 
-def reasons(name: str) -> bool:
-    """Return whether a model is known to reason."""
+def is_reasoning_model(name: str) -> bool:
+    """Return whether a model name belongs to a known reasoning model."""
     return bool(_REASONING.search(name))
 
 
-def never_reasons(name: str) -> bool:
-    """Return whether a model is known not to reason, and to reject the reasoning of other models."""
+def is_non_reasoning_model(name: str) -> bool:
+    """Return whether a model name belongs to a known model without reasoning.
+
+    Such a model rejects messages with the reasoning of another model.
+    """
     return bool(_NOT_REASONING.search(name))
 
 
-def takes_effort(name: str) -> bool:
-    """Return whether a model supports a reasoning effort. An unknown model is assumed to."""
-    return reasons(name) or prices_of("openai", name) is None
+def supports_effort(name: str) -> bool:
+    """Return whether a model is unknown or supports the setting `reasoning_effort`."""
+    return is_reasoning_model(name) or prices_of("openai", name) is None
 
 
 def sampling_settings(request: ModelRequest, left_out: Collection[str], name: str, max_tokens_key: str) -> JsonObject:
-    """Return the temperature and the maximum length of the response, as far as the model supports them."""
+    """Return the temperature and the maximum response tokens, without the settings that the model does not support."""
     settings: JsonObject = {}
     if "temperature" in request.declared and request.temperature != 1 and _FIXED_TEMPERATURE.search(name):
-        raise ProviderError(f"It supports only the `temperature` 1, and {request.temperature:g} was set.")
-    if "temperature" in request.declared or not ("temperature" in left_out or reasons(name)):
+        raise ProviderError(f"The model supports only a `temperature` of 1, but it is set to {request.temperature:g}.")
+    if "temperature" in request.declared or not ("temperature" in left_out or is_reasoning_model(name)):
         settings["temperature"] = request.temperature
     if "max_tokens" in request.declared or "max_tokens" not in left_out:
         settings[max_tokens_key] = request.max_tokens
@@ -66,7 +72,10 @@ def sampling_settings(request: ModelRequest, left_out: Collection[str], name: st
 
 
 class SettingsCache:
-    """The settings of requests as JSON without the closing brace. They are the same at every step."""
+    """A cache of the JSON text of request settings, which are usually equal in every step of a run.
+
+    The text has no closing brace, so that the lane can append the tools and the messages.
+    """
 
     def __init__(self, build: Callable[[ModelRequest, Collection[str], bool], JsonObject]) -> None:
         self._build = build
@@ -89,7 +98,7 @@ class SettingsCache:
 
 
 def openai_address(config: JsonObject, path: str) -> tuple[str, dict[str, str]]:
-    """Return the URL and the headers of a request."""
+    """Return the URL and the headers of a request to an API path such as `responses`."""
     candidates = (
         config.get("base_url"),
         config.get("api_base"),
@@ -109,20 +118,20 @@ def openai_address(config: JsonObject, path: str) -> tuple[str, dict[str, str]]:
 
 
 def raise_if_failed(response: JsonObject) -> None:
-    """Raise the error that a response with a success status reports."""
+    """Raise `ProviderError` if a response with a success status contains an error."""
     if error := response.get("error"):
         raise provider_error(error)
 
 
 def provider_error(error: JsonValue) -> ProviderError:
     details = error if isinstance(error, dict) else {"message": error}
-    message = str(details.get("message") or error or "it failed").rstrip(".")
+    message = str(details.get("message") or error or "The provider did not report a reason").rstrip(".")
     statuses = (_status_of(details.get(key)) for key in ("code", "type"))
     return ProviderError(f"{message}.", next(filter(None, statuses), None))
 
 
 def _status_of(code: object) -> int | None:
-    """Return the HTTP status that corresponds to the code of an error."""
+    """Return the HTTP status of an error code, or None if the code is unknown."""
     text = str(code)
     number = int(text) if text.isdecimal() else _STATUSES.get(text, 0)
     return number if 400 <= number < 600 else None
@@ -132,13 +141,16 @@ def token_counts(usage: Usage) -> TokenCounts:
     return TokenCounts(usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.cache_write_tokens)
 
 
-# Messages as items of a request to the Responses API
+# Conversion of messages to the items of a request to the Responses API
 
 _FILE_KEYS = ("file_id", "file_data", "file_url")
 
 
-def items_of(message: JsonObject, *, is_stored: bool) -> Iterator[JsonObject]:
-    """Yield the items of a message. `is_stored` says that OpenAI stores the responses, and with them the reasoning."""
+def items_of(message: Mapping[str, Any], *, is_stored: bool) -> Iterator[JsonObject]:
+    """Yield the items of a message in the format of the Responses API.
+
+    `is_stored` is true if OpenAI stores the responses. Then reasoning items without encrypted content are valid.
+    """
     role, content = message["role"], message.get("content")
     if role == "tool":
         output = [] if content is None else _item_parts(content, "input_text")
@@ -151,7 +163,7 @@ def items_of(message: JsonObject, *, is_stored: bool) -> Iterator[JsonObject]:
         return
     reasoning = [item for item in message.get("reasoning_items") or () if is_stored or item.get("encrypted_content")]
     call_ids = {call["id"] for call in calls}
-    if calls or content:  # OpenAI rejects reasoning that nothing follows.
+    if calls or content:  # OpenAI rejects reasoning that is the last item.
         yield from [_reasoning_item(item) for item in reasoning if item.get("before") not in call_ids]
     if content or (content is not None and not calls):
         yield message_item(role, content)
@@ -194,15 +206,18 @@ def _item_part(part: JsonObject, text_type: str) -> JsonObject:
 
 
 def _reasoning_item(item: JsonObject) -> JsonObject:
-    """Return a reasoning item to send back. OpenAI rejects reasoning in plain text, and requires a summary."""
-    kept = {key: item[key] for key in ("id", "encrypted_content") if item.get(key)}
-    return {"type": "reasoning", "summary": item.get("summary") or [], **kept}
+    """Return a reasoning item for the next request.
+
+    OpenAI rejects reasoning as plain text and requires the key `summary`.
+    """
+    fields = {key: item[key] for key in ("id", "encrypted_content") if item.get(key)}
+    return {"type": "reasoning", "summary": item.get("summary") or [], **fields}
 
 
 def items_to_send(
-    message: JsonObject, text_item: JsonObject | None, calls: Iterable[JsonObject], *, is_stored: bool
+    message: Mapping[str, Any], text_item: JsonObject | None, calls: Iterable[JsonObject], *, is_stored: bool
 ) -> list[JsonObject]:
-    """Return the stored items of a response, with the text and the calls that the message has now."""
+    """Return the stored items of a response with the current text and the current calls of the message."""
     stored: list[JsonObject] = message[ITEMS_KEY]
     parts = [part for item in stored if item["type"] == "message" for part in item.get("content") or ()]
     is_same_text = "".join([part.get("text") or "" for part in parts]) == (message.get("content") or "")
@@ -225,24 +240,24 @@ def items_to_send(
     return drop_trailing_reasoning([*items, *new_calls.values()])
 
 
-# Items of a response
+# Conversion of the items of a response
 
 _NUMBERED_ID = re.compile(r"call_\d+")
-"""Call ids that some servers reuse in every response. The id of the item is used instead."""
+"""Call ids that some servers use again in every response. acorn uses the id of the item instead."""
 PARAGRAPH_BREAK = "\n\n"
-"""The separator of the parts of a reasoning summary."""
+"""The separator between the parts of a reasoning summary."""
 
 
 def extra_of(items: list[JsonObject]) -> JsonObject:
-    """Return the parts of a response that must be sent back besides its text and its calls."""
-    if (kept := _items_to_keep(items)) is not None:
-        return {ITEMS_KEY: kept}
+    """Return the reasoning and the hosted tool items of a response, which later requests must contain."""
+    if (stored_items := _items_to_store(items)) is not None:
+        return {ITEMS_KEY: stored_items}
     reasoning = reasoning_items(items)
     return {"reasoning_items": reasoning} if reasoning else {}
 
 
-def _items_to_keep(items: Sequence[JsonObject]) -> list[JsonObject] | None:
-    """Return all items of a response if a hosted tool is among them, else None."""
+def _items_to_store(items: Sequence[JsonObject]) -> list[JsonObject] | None:
+    """Return all items of a response if it contains a hosted tool item, else None."""
     if all(item["type"] in ("message", "function_call", "reasoning") for item in items):
         return None
     return [
@@ -252,7 +267,10 @@ def _items_to_keep(items: Sequence[JsonObject]) -> list[JsonObject] | None:
 
 
 def reasoning_items(items: list[JsonObject]) -> list[JsonObject]:
-    """Return the reasoning items of a response. An item that does not come first stores the call that follows it."""
+    """Return the reasoning items of a response.
+
+    A reasoning item that is not at the start contains the id of the next call in its key `before`.
+    """
     reasoning: list[JsonObject] = []
     pending: list[JsonObject] = []
     is_first = True
@@ -263,13 +281,13 @@ def reasoning_items(items: list[JsonObject]) -> list[JsonObject]:
         elif item["type"] in ("message", "function_call"):
             is_call = item["type"] == "function_call"
             position = {"before": _call_id(item)} if is_call and not is_first else {}
-            reasoning += [{**waiting, **position} for waiting in pending]
+            reasoning += [{**pending_item, **position} for pending_item in pending]
             pending, is_first = [], False
     return reasoning + pending if is_first else reasoning
 
 
 def reasoning_text(item: JsonObject) -> str:
-    """Return the summary of a reasoning item, or the reasoning itself if an open model sent it."""
+    """Return the summary of a reasoning item, or the reasoning text if the item contains it as plain text."""
     if item["type"] != "reasoning":
         return ""
     parts = item.get("summary") or item.get("content") or ()

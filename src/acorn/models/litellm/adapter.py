@@ -7,13 +7,13 @@ default temperature or a forced tool, are remembered for the life of the process
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_core import from_json
 
@@ -33,7 +33,7 @@ from acorn.models.failures import (
     without_rejected_strict,
 )
 from acorn.models.lanes.lane import BLOCKS_KEY, COMMON_KEYS, ITEMS_KEY, is_anthropic_tool, is_openai_tool
-from acorn.models.lanes.openai_shared import never_reasons
+from acorn.models.lanes.openai_shared import is_non_reasoning_model
 from acorn.models.litellm.library import (
     find_provider,
     is_loaded,
@@ -319,8 +319,8 @@ class LiteLLMModel:
         # Claude reads its signed blocks on every host. A model with an ARN may be Claude.
         is_claude = self.provider == "anthropic" or "claude" in self.name or "arn:" in self.name
         foreign = [BLOCKS_KEY, ITEMS_KEY] if is_claude else ["thinking_blocks", BLOCKS_KEY, ITEMS_KEY]
-        takes_items = "/responses/" in self.name and not never_reasons(self.name)
-        return foreign if takes_items else [*foreign, "reasoning_items"]
+        supports_items = "/responses/" in self.name and not is_non_reasoning_model(self.name)
+        return foreign if supports_items else [*foreign, "reasoning_items"]
 
     @cached_property
     def _timeout(self) -> httpx.Timeout:
@@ -387,10 +387,10 @@ def _deadline_of(request: ModelRequest) -> float | None:
     return None if request.timeout is None else monotonic() + request.timeout
 
 
-def _private_copy(value: list[JsonObject], written: Callable[[], bytes] | None) -> list[JsonObject]:
+def _private_copy(value: Sequence[Mapping[str, Any]], written: Callable[[], bytes] | None) -> list[JsonObject]:
     """Return a deep copy. If the JSON already exists, parsing it is the fastest way to copy."""
-    copy: list[JsonObject] = copy_json(value) if written is None else from_json(written())
-    return copy
+    copy: Any = copy_json(value) if written is None else from_json(written())
+    return cast(list[JsonObject], copy)
 
 
 def _transport() -> ModuleType:

@@ -22,7 +22,7 @@ from acorn.models.failures import (
     suggest_fix,
 )
 from acorn.models.failures import is_too_long as says_too_long
-from acorn.models.lanes.anthropic_messages import block_of, blocks_to_send, guess_blocks
+from acorn.models.lanes.anthropic_messages import blocks_to_send, guess_blocks, to_block
 from acorn.models.lanes.lane import BLOCKS_KEY, cache_marks
 from acorn.models.lanes.openai_chat import STOP_REASONS
 from acorn.models.litellm.library import library
@@ -82,7 +82,7 @@ def with_documents(message: JsonObject) -> JsonObject:
     content: JsonValue = message.get("content")
     if not isinstance(content, list) or all(part.get("type") != "file" for part in content):
         return message
-    return {**message, "content": [block_of(part) if part.get("type") == "file" else part for part in content]}
+    return {**message, "content": [to_block(part) if part.get("type") == "file" else part for part in content]}
 
 
 # Responses

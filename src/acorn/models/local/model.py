@@ -28,7 +28,7 @@ from acorn.models.local.grammar.build import GrammarLimits, ImpossibleError, gra
 from acorn.models.local.grammar.schema import UnreadableError
 from acorn.models.port import CallDelta, Delta, ModelResponse, Price, RequestNotSupportedError
 from acorn.models.request import ModelRequest, describe_medium
-from acorn.types import Content, JsonObject, Usage, is_mapping
+from acorn.types import CalledFunction, Content, JsonObject, Message, Usage, is_mapping
 
 PREFIX = "local/"
 SETTINGS = {
@@ -312,7 +312,7 @@ def _arguments_delta(text: str) -> Delta:
 
 
 def to_text_messages(
-    messages: Sequence[JsonObject], tools: Sequence[JsonObject], *, is_small: bool
+    messages: Sequence[Message], tools: Sequence[JsonObject], *, is_small: bool
 ) -> list[dict[str, str]]:
     """Return messages that contain only text, with alternating roles: system, user, assistant, user..."""
     tools_text = _describe_tools(tools, is_small)
@@ -329,7 +329,7 @@ def to_text_messages(
     return [{"role": role, "content": text} for role, text in turns]
 
 
-def _role_and_text(message: JsonObject, *, is_named: bool) -> tuple[str, str]:
+def _role_and_text(message: Message, *, is_named: bool) -> tuple[str, str]:
     """Return the role and the text of a message. `is_named` says that calls need the name of their tool."""
     role, text = str(message["role"]), _text(message.get("content"))
     if role in ("system", "developer"):
@@ -342,9 +342,9 @@ def _role_and_text(message: JsonObject, *, is_named: bool) -> tuple[str, str]:
     return "user", text
 
 
-def _call(function: JsonObject, is_named: bool) -> str:
+def _call(function: CalledFunction, is_named: bool) -> str:
     if not is_named:
-        return str(function["arguments"])
+        return function["arguments"]
     return f'{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}'
 
 

@@ -1,1 +1,1 @@
-"""The page in the browser: try an agent and view stored runs."""
+"""The browser page, on which users run an agent and inspect stored runs."""

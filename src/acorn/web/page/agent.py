@@ -1,6 +1,6 @@
 """The agent of the page: its description, its secrets, and the runs and forks that the page starts.
 
-The description contains the name of the model, but not its arguments, which may contain a key.
+The description contains the name of the model, but not the model settings, which may contain a key.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Agent = module[Any, Any]
 
 
 def agent_json(agent: Agent) -> JsonObject:
-    """Return the input, output, tools and limits of an agent as JSON data."""
+    """Return the description of an agent as JSON data: its input, output, tools, branches and limits."""
     description = describe_agent(agent)
     return {
         "name": description.name,
@@ -54,7 +54,7 @@ def agent_json(agent: Agent) -> JsonObject:
 
 
 def _shape(shape: Shape) -> JsonObject:
-    # With the names of the fields instead of their aliases, as in the input of a stored run.
+    # This schema has field names instead of aliases, because the input of a stored run has field names.
     return {"schema": shape.xml_schema, "wrapped": shape.wrapped, "empty": shape.is_empty}
 
 
@@ -63,7 +63,7 @@ def _tool(schema: Mapping[str, object]) -> JsonObject:
 
 
 def secrets_of(agent: Agent) -> set[str]:
-    """Return the API keys of the models of an agent and its branches."""
+    """Return the API keys of the models that an agent and its branches use."""
     secrets = secrets_of_model(agent.model)
     for branch in _branches_below(describe_agent(agent), []):
         secrets |= secrets_of_model(branch.model)
@@ -79,7 +79,7 @@ def _branches_below(description: AgentDescription, seen: list[object]) -> Iterab
             yield from _branches_below(branch_description, seen)
 
 
-# Runs
+# Start and resume runs
 
 
 def start_run(
@@ -93,7 +93,11 @@ def start_run(
     model: str | None = None,
     fork: ForkRequest | None = None,
 ) -> AsyncGenerator[StreamChunk]:
-    """Return the chunks of a new run, which starts when they are read. Raise errors in the arguments immediately."""
+    """Return a generator that starts a run at the first iteration and yields its chunks.
+
+    Invalid arguments raise an error immediately. `item` contains the name of the conversation and the
+    position of the run in the conversation.
+    """
     changes: JsonObject = {"store": store, "run_id": run_id}
     if model is not None:
         changes["model"] = model
@@ -110,7 +114,7 @@ def start_run(
 
 
 def resume_run(agent: Agent, store: Store, run_id: str) -> AsyncGenerator[StreamChunk]:
-    """Return the chunks of a resumed run."""
+    """Return a generator that resumes a run at the first iteration and yields its chunks."""
     return aresume_stream(agent.using(store=store), run_id)
 
 
@@ -118,38 +122,38 @@ def resume_run(agent: Agent, store: Store, run_id: str) -> AsyncGenerator[Stream
 
 
 class ForkRequest(NamedTuple):
-    """A fork as the page requests it."""
+    """A request of the page to fork a run before a step."""
 
     run: str
     before: int
     edits: Mapping[str, str]
-    """New texts, by the number of the event."""
+    """Maps the number of an event to its new text."""
     prompt: str | None = None
 
 
 def read_fork_request(body: object) -> ForkRequest:
-    """Validate the `fork` of a request body."""
+    """Validate the `fork` object of a request body."""
     known = {"run", "before", "edits", "prompt"}
     if not is_json_object(body) or not isinstance(body.get("run"), str) or body.keys() - known:
         raise InputError("`fork` must be an object with `run` and `before`, and optionally `edits` and `prompt`.")
     before, edits, prompt = body.get("before"), body.get("edits", {}), body.get("prompt")
     if not isinstance(before, int) or isinstance(before, bool):
-        raise InputError("`before` of `fork` must be the number of a step.")
+        raise InputError("`before` of `fork` must be a step number.")
     if not is_json_object(edits) or not all(isinstance(text, str) for text in edits.values()):
-        raise InputError("`edits` of `fork` must be an object with texts by the numbers of events.")
+        raise InputError("`edits` of `fork` must be an object that maps event numbers to texts.")
     if prompt is not None and not (isinstance(prompt, str) and prompt.strip()):
         raise InputError("`prompt` of `fork` must be a non-empty string.")
     return ForkRequest(body["run"], before, edits, prompt)
 
 
 def fork_agent(agent: Agent, run: Run, fork: ForkRequest) -> Agent:
-    """Return the agent that continues the edited first steps of a run. Raise errors in the edits immediately."""
+    """Return an agent that continues a run after its edited first steps, or raise `InputError` for invalid edits."""
     events = run.thread
     for number, text in fork.edits.items():
         index = int(number) if number.isascii() and number.isdigit() else len(events)
-        if index >= len(events) or not _is_kept(events[index], fork.before):
+        if index >= len(events) or not _is_in_fork(events[index], fork.before):
             raise InputError(
-                f"`edits` of `fork` names event `{number}`, which does not exist before step {fork.before}."
+                f"`edits` of `fork` contains event `{number}`. A fork before step {fork.before} cannot edit this event."
             )
         events[index] = _edit(events[index], text)
     changes = {} if fork.prompt is None else {"system_prompt": fork.prompt}
@@ -157,7 +161,7 @@ def fork_agent(agent: Agent, run: Run, fork: ForkRequest) -> Agent:
 
 
 def describe_fork(agent: Agent, run: Run, before: int | None) -> JsonObject:
-    """Return the events that a fork would keep and the tools that it may call again, as JSON data."""
+    """Return the events that a fork would contain and the tools that it may call again, as JSON data."""
     events = run.thread
     last = max((event.iteration for event in events if event.branch is None), default=0)
     last_step = last + 1 if _can_fork(agent, run, last + 1) else max(last, 1)
@@ -167,13 +171,13 @@ def describe_fork(agent: Agent, run: Run, before: int | None) -> JsonObject:
     dropped = [event for event in events if event.branch is None and event.iteration >= step]
     calls = [event for event in dropped if isinstance(event, ToolCallEvent) and event.tool_name != FINISH]
     names = {event.tool_call_id: event.tool_name for event in events if isinstance(event, ToolCallEvent)}
-    kept = [(index, event) for index, event in enumerate(events) if _is_kept(event, step)]
-    prompt = next((_describe_event(event, names)[2] for _, event in kept if _is_prompt(event)), "")
+    fork_events = [(index, event) for index, event in enumerate(events) if _is_in_fork(event, step)]
+    prompt = next((_describe_event(event, names)[2] for _, event in fork_events if _is_prompt(event)), "")
     return {
         "before": step,
         "last_step": last_step,
         "prompt": prompt,
-        "events": [_event_json(index, event, names) for index, event in kept if not _is_prompt(event)],
+        "events": [_event_json(index, event, names) for index, event in fork_events if not _is_prompt(event)],
         "tools": [*(tool.name for tool in description.tools), *description.branches],
         "sources": description.source_count,
         "called": dict(Counter(event.tool_name for event in calls)),
@@ -188,8 +192,8 @@ def _can_fork(agent: Agent, run: Run, before: int) -> bool:
     return True
 
 
-def _is_kept(event: AgentEvent, before: int) -> bool:
-    """Return whether a fork before this step keeps an event."""
+def _is_in_fork(event: AgentEvent, before: int) -> bool:
+    """Return whether an event is part of a fork that starts before a step."""
     editable = MessageEvent | ToolCallEvent | ToolResultEvent | ErrorEvent
     is_run_error = isinstance(event, ErrorEvent) and event.tool_call_id is None
     return event.branch is None and event.iteration < before and isinstance(event, editable) and not is_run_error
@@ -201,13 +205,13 @@ def _is_prompt(event: AgentEvent) -> bool:
 
 def _event_json(index: int, event: AgentEvent, names: Mapping[str, str]) -> JsonObject:
     kind, name, text = _describe_event(event, names)
-    # The input is edited in its own form. A text that the page cuts could only become shorter by an edit.
+    # The page has another form for the input. It cuts long texts, so an edit of a long text would lose its end.
     is_editable = kind not in ("input", "user") and len(text) <= TEXT_LIMIT
     return {"at": index, "step": event.iteration, "kind": kind, "name": name, "text": text, "editable": is_editable}
 
 
 def _describe_event(event: AgentEvent, names: Mapping[str, str]) -> tuple[str, str, str]:
-    """Return the kind, the name and the text of an event."""
+    """Return the kind, name and text with which the page displays an event."""
     match event:
         case MessageEvent():
             return event.role if event.iteration else "input", event.role, event.content
@@ -222,7 +226,7 @@ def _describe_event(event: AgentEvent, names: Mapping[str, str]) -> tuple[str, s
 
 
 def _edit(event: AgentEvent, text: str) -> AgentEvent:
-    """Return an event with a new text."""
+    """Return a copy of an event with a new text, or raise `InputError` if the text is invalid."""
     match event:
         case MessageEvent(role="assistant"):
             return event.model_copy(update={"content": text})

@@ -1,7 +1,7 @@
-"""The alignment of two runs: which row of one run is shown next to which row of the other.
+"""The alignment of two runs, which the page displays next to each other in pairs of rows.
 
-Rows with equal content are paired first, then the rows between them that have the same kind and name. Each row occurs
-once and in its own order, so steps that happened in a different order stay unpaired on both sides.
+The first pairs are rows with equal content. Between two of these pairs, rows with the same kind and name are paired.
+Each row occurs once, and the order of rows never changes. Steps that happened in a different order have no counterpart.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ from acorn.web.page.rows import Row, Rows
 
 
 class Pair(NamedTuple):
-    """A row of one run and its counterpart in the other run. Either may be missing."""
+    """A row of the left run and its counterpart in the right run.
+
+    A row without a counterpart is paired with None.
+    """
 
     left: Row | None
     right: Row | None
@@ -40,11 +43,11 @@ class Pair(NamedTuple):
 
 
 def align(left: Rows, right: Rows) -> list[Pair]:
-    """Pair all rows of two runs."""
+    """Return pairs that contain every row of two runs."""
     left_side, right_side = _Side(left), _Side(right)
     pairs: list[Pair] = []
-    tops = _pair_rows(left_side.children[None], right_side.children[None], left_side, right_side)
-    pending = [(*both, 0) for both in reversed(tops)]
+    root_pairs = _pair_rows(left_side.children[None], right_side.children[None], left_side, right_side)
+    pending = [(*row_pair, 0) for row_pair in reversed(root_pairs)]
     while pending:
         left_row, right_row, depth = pending.pop()
         is_same = (
@@ -56,12 +59,12 @@ def align(left: Rows, right: Rows) -> list[Pair]:
         left_children = left_side.children[left_row.id] if left_row else []
         right_children = right_side.children[right_row.id] if right_row else []
         children = _pair_rows(left_children, right_children, left_side, right_side)
-        pending += [(*both, depth + 1) for both in reversed(children)]
+        pending += [(*row_pair, depth + 1) for row_pair in reversed(children)]
     return pairs
 
 
 class _Side:
-    """The rows of one of the two runs."""
+    """The rows of one run as a tree, with the content of each row for comparisons."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -71,7 +74,7 @@ class _Side:
             self.children[row.parent].append(row)
 
     def content(self, row: Row) -> Hashable:
-        """Return the content of a row without the times, totals and ids that differ from run to run."""
+        """Return the content of a row, without times, totals and ids, which differ between runs."""
         if row.id not in self._contents:
             texts = tuple(text for entry in self._rows.entries_of(row) if (text := _content(entry)))
             arguments = "" if row.call is None else row.call.arguments
@@ -111,11 +114,11 @@ RowPair = tuple[Row | None, Row | None]
 
 
 def _pair_rows(lefts: Sequence[Row], rights: Sequence[Row], left_side: _Side, right_side: _Side) -> list[RowPair]:
-    """Pair the rows below two paired rows."""
+    """Return pairs for two sequences of rows that have the same parent pair."""
     pairs: list[RowPair] = []
-    equal = _match([left_side.content(row) for row in lefts], [right_side.content(row) for row in rights])
+    equal_rows = _match([left_side.content(row) for row in lefts], [right_side.content(row) for row in rights])
     left_start = right_start = 0
-    for left_end, right_end in [*equal, (len(lefts), len(rights))]:
+    for left_end, right_end in [*equal_rows, (len(lefts), len(rights))]:
         pairs += _pair_by_name(lefts[left_start:left_end], rights[right_start:right_end])
         if left_end < len(lefts):
             pairs.append((lefts[left_end], rights[right_end]))
@@ -125,8 +128,8 @@ def _pair_rows(lefts: Sequence[Row], rights: Sequence[Row], left_side: _Side, ri
 
 def _pair_by_name(lefts: Sequence[Row], rights: Sequence[Row]) -> Iterator[RowPair]:
     left_start = right_start = 0
-    alike = _match([(row.kind, row.name) for row in lefts], [(row.kind, row.name) for row in rights])
-    for left_end, right_end in [*alike, (len(lefts), len(rights))]:
+    same_names = _match([(row.kind, row.name) for row in lefts], [(row.kind, row.name) for row in rights])
+    for left_end, right_end in [*same_names, (len(lefts), len(rights))]:
         yield from ((row, None) for row in lefts[left_start:left_end])
         yield from ((None, row) for row in rights[right_start:right_end])
         if left_end < len(lefts):
@@ -135,7 +138,10 @@ def _pair_by_name(lefts: Sequence[Row], rights: Sequence[Row]) -> Iterator[RowPa
 
 
 def _match(lefts: Sequence[Hashable], rights: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """Return as many pairs of indexes as possible, in order. The nth occurrence of a key matches only the nth."""
+    """Return the longest list of index pairs of equal keys in which both indexes rise.
+
+    The nth occurrence of a key on the left matches only the nth occurrence on the right.
+    """
     right_indexes = {key: index for index, key in enumerate(_number_occurrences(rights))}
     matches = [
         (index, right_indexes[key]) for index, key in enumerate(_number_occurrences(lefts)) if key in right_indexes
@@ -151,11 +157,14 @@ def _number_occurrences(keys: Sequence[Hashable]) -> Iterator[tuple[Hashable, in
 
 
 def _longest_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the longest subsequence in which the second numbers rise, too."""
+    """Return the longest subsequence in which the second numbers rise.
+
+    The first numbers rise already.
+    """
     ends: list[int] = []
-    """By length, the smallest last number of a rising subsequence."""
+    """At index n, the smallest last number of a rising subsequence of length n + 1."""
     last: list[int] = []
-    """By length, the index in `pairs` of that last number."""
+    """At index n, the position of `ends[n]` in `pairs`."""
     previous: list[int | None] = []
     for index, (_, number) in enumerate(pairs):
         length = bisect_left(ends, number)

@@ -1,9 +1,9 @@
-"""The static files of the page, and a single HTML file that contains a run and its viewer.
+"""The static files of the page, and the export of a run as a single HTML file.
 
-The content types are listed here, because some systems serve `.js` as `text/plain`, and the page would stay blank.
+The content types are constants, because some systems map `.js` to `text/plain`, and the page would stay blank.
 
-The single file needs no server. It contains the scripts of the viewer, each wrapped in a function, and the data that
-the viewer would request. Its content security policy allows only this script and these styles.
+The exported file needs no server. It contains the scripts of the viewer, each wrapped in a function, and the data that
+the viewer would request. Its content security policy allows only its own script and styles.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from acorn._inside import describe_blobs
-from acorn.journal import Message
-from acorn.types import JsonObject
+from acorn.types import JsonObject, Message
 from acorn.web.page.rows import Row, Rows, entry_event
 from acorn.web.page.run_index import RunView
 from acorn.web.redact import PageRedactor, json_bytes
@@ -50,7 +49,7 @@ SHELL = "index.html"
 
 
 class StaticFile(NamedTuple):
-    """The content of one static file."""
+    """A static file with its content and response headers."""
 
     body: bytes
     content_type: str
@@ -62,7 +61,7 @@ class StaticFile(NamedTuple):
 
 
 def read_static_files() -> Mapping[str, StaticFile]:
-    """Return all static files by name."""
+    """Return a dict that maps the names of all static files to their contents."""
     folder = files("acorn.web") / "static"
     static: dict[str, StaticFile] = {}
     for name in (*FILES, SHELL):
@@ -73,7 +72,7 @@ def read_static_files() -> Mapping[str, StaticFile]:
 
 
 _SCRIPTS = ("text", "dom", "value", "requests", "view")
-"""The scripts of the viewer, in the order of their imports."""
+"""The names of the viewer's scripts. A script follows the scripts that it imports."""
 _IMPORT = re.compile(r'^import \{ (.*) \} from "\./(\w+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?(?:function|const|let|class) (\w+))", re.MULTILINE)
 _HTML = """<!doctype html>
@@ -97,20 +96,20 @@ _HTML = """<!doctype html>
 
 
 def single_page(view: RunView, redactor: PageRedactor) -> bytes:
-    """Return a run and its viewer as one HTML file, with secrets redacted."""
+    """Return an HTML file that contains a run and its viewer, with secrets redacted."""
     static = read_static_files()
     script, style = _script(static), "\n".join(static[name].text for name in ("app.css", "runs.css"))
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; form-action 'none'; "
         f"base-uri 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
-    # `</script` would end the element, so no `<` may occur in the data.
+    # The text `</script` would end the element, so every `<` in the data is escaped.
     data = json_bytes(_page_data(view, redactor)).decode().replace("<", "\\u003c")
     return _HTML.format(policy=policy, style=style, data=data, script=script).encode()
 
 
 def _page_data(view: RunView, redactor: PageRedactor) -> JsonObject:
-    """Return the data that the viewer would request from the server."""
+    """Return the JSON data that the viewer would request from the server."""
     rows = view.rows
     header = {name: value for name, value in view.current_header().items() if name != "root"}
     details = [row_details(rows, row) for row in rows.all]
@@ -127,7 +126,7 @@ def _page_data(view: RunView, redactor: PageRedactor) -> JsonObject:
 
 
 def row_details(rows: Rows, row: Row) -> JsonObject:
-    """Return the entries and results of a row."""
+    """Return the journal entries, tool results and tool call of a row as JSON data."""
     return {
         "row": row.id,
         "entries": [entry_event(entry) for entry in rows.entries_of(row)],
@@ -137,8 +136,11 @@ def row_details(rows: Rows, row: Row) -> JsonObject:
 
 
 def _sent_messages(rows: Rows) -> JsonObject:
-    """Return the request messages of each turn, as a difference to the turn before it."""
-    by_row: JsonObject = {}
+    """Return a dict that maps the row ids of model turns to their request messages.
+
+    Most requests start with the messages of the previous turn. These messages are omitted, and `keep` is their number.
+    """
+    requests: JsonObject = {}
     last: dict[str, tuple[int, list[Message]]] = {}
     for row in rows.all:
         sent = rows.request_of(row)
@@ -149,7 +151,7 @@ def _sent_messages(rows: Rows) -> JsonObject:
         pairs = enumerate(zip(earlier, messages, strict=False))
         difference = next((index for index, (old, new) in pairs if old != new), None)
         keep = min(len(earlier), len(messages)) if difference is None else difference
-        by_row[str(row.id)] = {
+        requests[str(row.id)] = {
             "before": before,
             "keep": keep,
             "messages": describe_blobs(messages[keep:]),
@@ -159,13 +161,13 @@ def _sent_messages(rows: Rows) -> JsonObject:
             "exact": len(messages) == request.messages,
         }
         last[row.run_id] = (row.id, messages)
-    return by_row
+    return requests
 
 
 def _script(static: Mapping[str, StaticFile]) -> str:
-    parts = [_wrap_module(name, static[f"{name}.js"].text) for name in _SCRIPTS]
+    modules = [_wrap_module(name, static[f"{name}.js"].text) for name in _SCRIPTS]
     start = "in_view.viewPage(document.getElementById('main'), in_dom.savedRun.view.head.id);"
-    return '"use strict";\n' + "\n".join([*parts, start])
+    return '"use strict";\n' + "\n".join([*modules, start])
 
 
 def _wrap_module(name: str, text: str) -> str:

@@ -1,4 +1,4 @@
-"""The routes of the page, and the page as an ASGI application behind its guard."""
+"""The HTTP endpoints of the page, and the ASGI application that protects them with access checks."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from acorn.web.page.files import SHELL, StaticFile, read_static_files, row_detai
 from acorn.web.page.rows import Row, entry_event
 from acorn.web.page.run_index import RunFilter, RunView, StoreRunIndex
 from acorn.web.page.site import NO_LIMIT, BusyError, Site, make_site
-from acorn.web.page.streams import STORED, live_events, row_events, stored_events
+from acorn.web.page.streams import STORED_PREFIX, live_events, row_events, stored_events
 from acorn.web.redact import STREAM_LIMIT, TEXT_LIMIT, PageRedactor, json_bytes
 
 _LIST_LIMIT = 200
-"""Characters of one text in the list of runs."""
+"""The maximum number of characters of one text in the list of runs."""
 _MAX_EARLIER_RUNS = 20
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class _RequestError(Exception):
-    """A request that cannot be answered, with the status of the response."""
+    """An error that rejects a request with an HTTP status and a message."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -47,7 +47,7 @@ class _RequestError(Exception):
 
 
 def make_router(site: Site) -> Router:
-    """Return all routes of the site."""
+    """Return a router for the HTML page, the static files and the API endpoints."""
     api = _Api(site)
     static = read_static_files()
 
@@ -57,7 +57,7 @@ def make_router(site: Site) -> Router:
     async def get_static(request: Request) -> Response:
         file = static.get(request.path_params["name"])
         if file is None:
-            return _json(404, site.redactor(), {"error": "This file does not exist."})
+            return _json(404, site.redactor(), {"error": "This static file does not exist."})
         return _file_response(file, request)
 
     async def not_found(request: Request) -> Response:
@@ -95,7 +95,7 @@ def make_router(site: Site) -> Router:
 
 
 def _file_response(file: StaticFile, request: Request) -> Response:
-    """Return a file, or status 304 if the client has it."""
+    """Return a response with a static file, or with status 304 if the file in the browser cache is current."""
     headers = {"etag": file.etag, "cache-control": "no-cache", "content-type": file.content_type}
     if request.headers.get("if-none-match") == file.etag:
         return Response(status_code=304, headers=headers)
@@ -103,7 +103,10 @@ def _file_response(file: StaticFile, request: Request) -> Response:
 
 
 def _shell_response(file: StaticFile, mount: str) -> Response:
-    """Return the HTML page with the path where the site is mounted."""
+    """Return a response with the HTML page.
+
+    The page contains the path where it is mounted.
+    """
     body = file.body.replace(b"{{base}}", escape(mount, quote=True).encode())
     return Response(body, headers={"content-type": file.content_type, "cache-control": "no-cache"})
 
@@ -119,13 +122,16 @@ def _json(
 
 
 class _Api:
-    """The API endpoints of one site."""
+    """The API endpoints of the page.
+
+    Each public method handles the requests to one path.
+    """
 
     def __init__(self, site: Site) -> None:
         self._site = site
 
     def with_error_responses(self, endpoint: Endpoint) -> Endpoint:
-        """Wrap an endpoint so that its errors become JSON responses."""
+        """Return an endpoint that converts exceptions into JSON error responses."""
 
         async def respond(request: Request) -> Response:
             headers: dict[str, str] = {}
@@ -134,9 +140,9 @@ class _Api:
             except _RequestError as error:
                 status, body = error.status, {"error": str(error)}
             except BodyTooLargeError:
-                status, body = 413, {"error": "The request is too large."}
+                status, body = 413, {"error": "The request body is too large."}
             except BodyTimeoutError as error:
-                # Close the connection, because the client may send the body forever.
+                # Close the connection, because the client may never finish the body.
                 headers, status, body = {"connection": "close"}, 408, {"error": str(error)}
             except InputError as error:
                 return _json(422, self._site.redactor(), {"error": str(error), "problems": error.problems})
@@ -144,9 +150,9 @@ class _Api:
                 status = 429 if isinstance(error, BusyError) else 409 if isinstance(error, StoreError) else 422
                 body = {"error": str(error)}
             except Exception as error:
-                # A file or a store may be damaged or hostile.
+                # A file or a store may contain damaged or malicious data.
                 is_read = request.method in ("GET", "HEAD")
-                problem = "The data cannot be shown. It may be damaged" if is_read else "The request failed"
+                problem = "The page cannot display the data, which may be damaged" if is_read else "The request failed"
                 status, body = 409 if is_read else 500, {"error": f"{problem}: {shorten(describe_error(error))}"}
             return _json(status, self._site.redactor(), body, headers=headers)
 
@@ -155,7 +161,7 @@ class _Api:
     def _ok(self, value: object, limit: int = TEXT_LIMIT) -> Response:
         return _json(200, self._site.redactor(), value, limit)
 
-    # The agent and its live runs
+    # Endpoints of the agent and its live runs
 
     async def agent(self, request: Request) -> Response:
         site = self._site
@@ -169,13 +175,13 @@ class _Api:
         after, model = _optional_text(body, "after"), _optional_text(body, "model")
         fork = read_fork_request(body["fork"]) if "fork" in body else None
         if fork is not None and (after or "input" in body):
-            raise _RequestError(422, "A fork has the input of its run. Remove `input` and `after`.")
+            raise _RequestError(422, "A fork uses the input of its original run. Remove `input` and `after`.")
         run_id = await run_in_threadpool(self._site.start, body.get("input", {}), after, model, fork)
         return _json(201, self._site.redactor(), {"id": run_id})
 
     async def stop(self, request: Request) -> Response:
         run_id = request.path_params["id"]
-        if run_id not in self._site.live_runs:  # A run that was just started may not be in the store yet.
+        if run_id not in self._site.live_runs:  # The store may not contain a new run yet.
             await self._view(request)
         await run_in_threadpool(self._site.stop, run_id)
         return self._ok({})
@@ -196,18 +202,20 @@ class _Api:
         await run_in_threadpool(self._site.delete, request.path_params["id"])
         return self._ok({})
 
-    # Stored runs
+    # Endpoints of stored runs
 
     async def runs(self, request: Request) -> Response:
         query = request.query_params
         status = query.getlist("status")
         if unknown := [name for name in status if name not in get_args(Status)]:
             known = ", ".join(get_args(Status))
-            raise _RequestError(422, f"`{unknown[0]}` is not a status of a run. Use one of {known}.")
+            raise _RequestError(422, f"`{unknown[0]}` is not a run status. Use one of {known}.")
         try:
             before = datetime.fromisoformat(query["before"]) if query.get("before") else None
         except ValueError:
-            raise _RequestError(422, "`before` must be a time such as `2026-01-31T12:00:00+00:00`.") from None
+            raise _RequestError(
+                422, "`before` must be an ISO 8601 time, such as `2026-01-31T12:00:00+00:00`."
+            ) from None
         if before is not None and before.tzinfo is None:
             before = before.replace(tzinfo=UTC)
         text, redactor = query.get("q", "").strip(), self._site.redactor()
@@ -216,7 +224,7 @@ class _Api:
         return _json(200, redactor, runs._asdict(), _LIST_LIMIT)
 
     async def conversation(self, request: Request) -> Response:
-        """Return the earlier runs of the conversation that a run belongs to."""
+        """Return the runs of the same conversation that precede a run."""
         index = self._site.index
         view = await run_in_threadpool(index.view, request.path_params["id"])
         batch = None if view is None else view.header.get("batch")
@@ -240,7 +248,7 @@ class _Api:
         view = await self._view(request)
         sent = view.rows.request_of(_requested_row(view, request))
         if sent is None:
-            raise _RequestError(404, "This row is not a request to a model.")
+            raise _RequestError(404, "This row is not a model request.")
         messages, entry = sent
         return self._ok(
             {
@@ -258,7 +266,7 @@ class _Api:
         return self._ok({"rows": rows})
 
     async def file(self, request: Request) -> Response:
-        """Return the run as a file that `acorn show` can read, with secrets redacted."""
+        """Return a download of the run for `acorn show`, with secrets redacted."""
         site, view = self._site, await self._view(request)
         if site.store is None:
             saved = {"run": view.header, "journal": [entry_event(entry) for entry in view.rows.entries]}
@@ -270,10 +278,10 @@ class _Api:
         body = await run_in_threadpool(site.redactor().json, saved, NO_LIMIT)
         return Response(body, media_type="application/json", headers=headers)
 
-    # Forks, tests, comparisons and workers
+    # Endpoints for forks, Python tests, comparisons and workers
 
     async def fork(self, request: Request) -> Response:
-        """Return the events that a fork would keep and the tools that it may call again."""
+        """Return the events that a fork would contain and the tools that it may call again."""
         text = request.query_params.get("before", "")
         before = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
         run_id = (await self._view(request)).header["id"]
@@ -284,7 +292,7 @@ class _Api:
         return self._ok({"text": await run_in_threadpool(self._site.python, run_id)}, NO_LIMIT)
 
     async def compare(self, request: Request) -> Response:
-        """Return the aligned rows of two runs."""
+        """Return the rows of two runs and the pairs of corresponding rows."""
         left = await self._view(request, request.query_params.get("a", ""))
         right = await self._view(request, request.query_params.get("b", ""))
         comparison = await run_in_threadpool(_compare, left, right, self._site.redactor())
@@ -293,20 +301,22 @@ class _Api:
     async def fleet(self, request: Request) -> Response:
         fleet = await run_in_threadpool(self._site.fleet)
         if fleet is None:
-            raise _RequestError(404, f"{self._site.index.name} has no workers. Use a PostgreSQL store.")
+            raise _RequestError(
+                404, f"The store {self._site.index.name} does not support workers. Use a PostgreSQL store."
+            )
         return self._ok(fleet)
 
     async def _view(self, request: Request, run_id: str | None = None) -> RunView:
-        wanted = request.path_params["id"] if run_id is None else run_id
-        view = await run_in_threadpool(self._site.index.view, wanted)
+        requested_id = request.path_params["id"] if run_id is None else run_id
+        view = await run_in_threadpool(self._site.index.view, requested_id)
         if view is None:
-            raise _RequestError(404, "This run does not exist.")
+            raise _RequestError(404, "This run does not exist. It may have been deleted.")
         return view
 
-    # Streams
+    # Endpoints that stream events
 
     async def stream(self, request: Request) -> Response:
-        """Stream the events of a run from the last event id of the reader on."""
+        """Stream the events of a run that follow the last event id of the browser."""
         run_id, site = request.path_params["id"], self._site
         live = site.live_runs.get(run_id)
         token, _, text = _last_event_id(request, "").partition("-")
@@ -314,10 +324,10 @@ class _Api:
         if live is not None:
             return _event_stream(live_events(site, live, index if token == live.token else 0))
         view = await self._view(request)
-        return _event_stream(stored_events(site, view, index if token == STORED else 0))
+        return _event_stream(stored_events(site, view, index if token == STORED_PREFIX else 0))
 
     async def rows(self, request: Request) -> Response:
-        """Stream the changed rows of an active run."""
+        """Stream the rows of an active run whenever they change."""
         view = await self._view(request)
         version = _number(_last_event_id(request, request.query_params.get("after", "0")))
         return _event_stream(row_events(self._site, view, version))
@@ -326,7 +336,10 @@ class _Api:
 def view_json(
     view: RunView, redactor: PageRedactor, *, is_own: bool = False, requests: Sequence[JsonObject] = ()
 ) -> bytes:
-    """Return the header and the rows of a run, without the details of the rows."""
+    """Return the header, rows and open requests of a run as encoded JSON.
+
+    The rows contain no details.
+    """
     with view.lock:
         rows = [row.to_json(redactor) for row in view.rows.all]
         header = redactor.data({**view.current_header(), "own": is_own})
@@ -336,7 +349,7 @@ def view_json(
 
 def _compare(left: RunView, right: RunView, redactor: PageRedactor) -> JsonObject:
     with ExitStack() as locks:
-        for lock in sorted({left.lock, right.lock}, key=id):  # in a fixed order to prevent deadlocks
+        for lock in sorted({left.lock, right.lock}, key=id):  # A fixed order prevents deadlocks.
             locks.enter_context(lock)
         pairs = align(left.rows, right.rows)
         sides = [
@@ -356,13 +369,17 @@ def _earlier_runs(index: StoreRunIndex, batch: str, view: RunView) -> list[JsonO
     item = view.header.get("item") or 0
     earlier = [facts for facts in index.runs_of(batch) if (facts.item or 0) < item and facts.status == "done"]
     views = [index.view(facts.id) for facts in earlier[-_MAX_EARLIER_RUNS:]]
-    return [{name: each.header.get(name) for name in ("id", "input", "output")} for each in views if each is not None]
+    return [
+        {name: earlier_view.header.get(name) for name in ("id", "input", "output")}
+        for earlier_view in views
+        if earlier_view is not None
+    ]
 
 
 def _requested_row(view: RunView, request: Request) -> Row:
     number = _number(request.query_params.get("row", ""), -1)
     if not 0 <= number < len(view.rows.all):
-        raise _RequestError(404, "This row does not exist.")
+        raise _RequestError(404, "This run does not contain the requested row.")
     return view.rows.all[number]
 
 
@@ -378,19 +395,22 @@ async def _read_body(request: Request, known: set[str]) -> JsonObject:
     if not is_json_object(body):
         raise _RequestError(422, "The request body must be a JSON object.")
     if unknown := sorted(body.keys() - known):
-        raise _RequestError(422, f"The request body has the unknown key `{unknown[0]}`.")
+        raise _RequestError(422, f"The request body contains the unknown key `{unknown[0]}`. Remove the key.")
     return body
 
 
 def _optional_text(body: Mapping[str, object], name: str) -> str | None:
     text = body.get(name)
     if text is not None and not isinstance(text, str):
-        raise _RequestError(422, f"`{name}` must be a string.")
+        raise _RequestError(422, f"`{name}` in the request body must be a string.")
     return text or None
 
 
 def _last_event_id(request: Request, default: str) -> str:
-    """Return the position of the reader. Browsers send a header when they reconnect, the page sends a parameter."""
+    """Return the id of the last event that the browser received.
+
+    The browser sends a header when it reconnects. The page sends a query parameter.
+    """
     return request.headers.get("last-event-id") or request.query_params.get("from") or default
 
 
@@ -399,7 +419,7 @@ def _event_stream(messages: AsyncGenerator[bytes]) -> Response:
 
 
 def page_app(site: Site, hosts: Collection[str], key: str | None) -> ASGIApp:
-    """Return the site behind its guard."""
+    """Return an ASGI application that serves the page to authorized requests only."""
     return PageGuard(make_router(site), hosts, key)
 
 

@@ -1,7 +1,7 @@
 """The rows of the waterfall view, built from the journal entries of a run and its branches.
 
-Each entry belongs to one row. A row keeps its number, by which the page links to it, and changes while the run
-continues. Times are seconds from the start of the root run.
+Each entry is part of one row. The page links to a row by its number, which never changes. Other fields of a row change
+while the run continues. Times are numbers of seconds since the start of the root run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from acorn.journal import (
     HistoryEdited,
     InputReceived,
     InputRequested,
-    Message,
     MessagesAdded,
     ModelRequested,
     ModelResponded,
@@ -35,7 +34,7 @@ from acorn.journal import (
     ToolResultsAdded,
     ToolStarted,
 )
-from acorn.types import TOOL_ERROR, ForkedFrom, JsonObject, Usage, is_json_object
+from acorn.types import TOOL_ERROR, ForkedFrom, JsonObject, Message, Usage, is_json_object
 from acorn.web.redact import PREVIEW_LIMIT, STREAM_LIMIT, PageRedactor
 
 _FAILED_FORMS = ("error", "skipped", "stopped")
@@ -53,32 +52,32 @@ def entry_event(entry: Entry) -> Event:
 
 @dataclass(eq=False, slots=True)
 class Row:
-    """One line of the waterfall."""
+    """One row of the waterfall view, such as a model turn, a tool call or a branch."""
 
     id: int
     kind: str
     """`input`, `model`, `answer`, `tool`, `branch`, `person`, `note`, `summary`, `edit`, `error` or `stopped`."""
     name: str
     parent: int | None
-    """The row that contains this row."""
+    """The id of the row that contains this row."""
     run_id: str
     step: int
     start: float | None = None
     end: float | None = None
     preview: str = ""
     tokens: tuple[int, int] | None = None
-    """Input and output tokens."""
+    """The numbers of input tokens and output tokens."""
     cost: float | None = None
     has_failed: bool = False
     entries: list[int] = field(default_factory=list[int])
-    """The indexes of its entries."""
+    """The indexes of the journal entries that the row displays."""
     version: int = 0
-    """The number of entries that were known when the row last changed."""
+    """The number of journal entries at the last change of the row."""
     call: CalledTool | None = None
-    """The model's call, if the row is a tool call."""
+    """The tool call of the model, if the row displays a tool call."""
 
     def to_json(self, redactor: PageRedactor) -> JsonObject:
-        """Return the row in the short form that the page receives."""
+        """Return the row as JSON data with short keys, and with secrets redacted."""
         fields: JsonObject = {"i": self.id, "k": self.kind, "n": redactor.text(self.name, PREVIEW_LIMIT)}
         if self.parent is not None:
             fields["u"] = self.parent
@@ -101,23 +100,23 @@ class Row:
 
 @dataclass(eq=False, slots=True)
 class _TreeRun:
-    """One run of the tree and its latest rows."""
+    """The state of one run of the tree: its start, and the rows that later entries change."""
 
     started: float = 0.0
-    """Seconds from the start of the root run."""
+    """The start of this run, in seconds since the start of the root run."""
     parent: int | None = None
-    """The row of the branch that this run is."""
+    """The id of the row that displays this run as a branch, or None for the root run."""
     opening: Row | None = None
     turn: Row | None = None
-    """The last turn of the model."""
+    """The row of the last model turn."""
     calls: dict[str, Row] = field(default_factory=dict[str, Row])
-    """Rows by call id."""
+    """Maps a tool call id to its row."""
     linked: dict[str, Row] = field(default_factory=dict[str, Row])
-    """Rows by the id of an input request or of a branch run."""
+    """Maps the id of an input request or of a branch run to its row."""
 
 
 class Rows:
-    """All rows of a run tree, with its totals."""
+    """All rows of a run and its branches, with the total usage, cost, steps and seconds."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -132,27 +131,27 @@ class Rows:
         self._changed: dict[int, Row] = {}
 
     def add(self, entry: Entry) -> None:
-        """Add the next entry."""
+        """Add the next journal entry of the run or of a branch."""
         if not self._runs:
             self._root = entry.run_id
         run = self._runs.get(entry.run_id)
         if run is None:
             run = self._runs[entry.run_id] = _TreeRun()
         self.entries.append(entry)
-        row = self._row(entry, run, run.started + entry.at)
+        row = self._row_of(entry, run, run.started + entry.at)
         row.entries.append(len(self.entries) - 1)
-        self._touch(row)
+        self._mark_changed(row)
         self.seconds = max(self.seconds, run.started + entry.at)
 
     def changed_since(self, version: int) -> list[Row]:
-        """Return the rows that changed after the first `version` entries."""
+        """Return the rows that changed after the entry with the number `version`."""
         return [row for row in self._changed.values() if row.version > version]
 
     def entries_of(self, row: Row) -> list[Entry]:
         return [self.entries[index] for index in row.entries]
 
     def results_of(self, row: Row) -> list[object]:
-        """Return the results that the model received for a call."""
+        """Return the results of a tool call that the model received, as JSON data."""
         call_ids = {call_id for call_id, other in self._runs[row.run_id].calls.items() if other is row}
         return [
             to_json_data(list(result))
@@ -163,16 +162,16 @@ class Rows:
         ]
 
     def request_of(self, row: Row) -> tuple[list[Message], ModelRequested] | None:
-        """Return the messages and the entry of a turn's request, or None if the row is not a turn."""
+        """Return the request messages and the request entry of a model turn, or None for any other row."""
         for index in row.entries:
             request = self.entries[index]
             if isinstance(request, ModelRequested):
                 return history_of(entry for entry in self.entries[:index] if entry.run_id == row.run_id), request
         return None
 
-    # One method for each group of entries, in the order of a run
+    # The following methods return the row of an entry. Each method handles one group of entry classes.
 
-    def _row(self, entry: Entry, run: _TreeRun, now: float) -> Row:
+    def _row_of(self, entry: Entry, run: _TreeRun, now: float) -> Row:
         match entry:
             case RunStarted() | MessagesAdded():
                 return self._opening(entry, run, now)
@@ -189,14 +188,16 @@ class Rows:
             case InputRequested() | InputReceived():
                 return self._input_request(entry, run, now)
             case HistoryEdited():
-                return self._new(entry, run, "edit", "history", now, now, f"{entry.removed} → {len(entry.messages)}")
+                return self._new_row(
+                    entry, run, "edit", "history", now, now, f"{entry.removed} → {len(entry.messages)}"
+                )
             case Compacted():
-                self._count(entry.usage, entry.cost)
-                row = self._new(entry, run, "summary", "summary", run.started + entry.asked, now, entry.summary)
+                self._add_usage(entry.usage, entry.cost)
+                row = self._new_row(entry, run, "summary", "summary", run.started + entry.asked, now, entry.summary)
                 row.tokens, row.cost = (entry.usage.input_tokens, entry.usage.output_tokens), entry.cost
                 return row
             case RunFinished():
-                row = run.turn or self._any_row(entry, run, now)
+                row = run.turn or self._first_row(entry, run, now)
                 if row.kind == "model":
                     row.kind, row.name = "answer", "answer"
                     row.preview = row.preview or entry.content
@@ -204,21 +205,21 @@ class Rows:
             case RunFailed() | RunInterrupted():
                 return self._run_end(entry, run, now)
             case RunPaused():
-                return run.turn or self._any_row(entry, run, now)
+                return run.turn or self._first_row(entry, run, now)
             case _:
                 assert_never(entry)
 
     def _opening(self, entry: RunStarted | MessagesAdded, run: _TreeRun, now: float) -> Row:
         if run.opening is None:
-            run.opening = self._new(entry, run, "input", "input", now, now)
+            run.opening = self._new_row(entry, run, "input", "input", now, now)
         elif isinstance(entry, MessagesAdded) and any(
             isinstance(self.entries[index], MessagesAdded) for index in run.opening.entries
         ):
             text = " ".join(_text(message.get("content")) for message in entry.messages)
-            return self._new(entry, run, "note", "note", now, now, text)
+            return self._new_row(entry, run, "note", "note", now, now, text)
         row = run.opening
         if isinstance(entry, RunStarted):
-            row.preview = first_text(entry.input)
+            row.preview = summary_line(entry.input)
             self.forked_from = entry.forked_from if entry.run_id == self._root else self.forked_from
         elif not row.preview and entry.messages:
             row.preview = _text(entry.messages[-1].get("content"))
@@ -227,17 +228,17 @@ class Rows:
     def _turn(self, entry: ModelRequested | ModelResponded, run: _TreeRun, now: float) -> Row:
         row = run.turn
         if isinstance(entry, ModelRequested) or row is None or row.end is not None:
-            if row is not None and row.end is None:  # The request was interrupted and is sent again.
+            if row is not None and row.end is None:  # The run was interrupted, and the request is sent again.
                 row.end, row.has_failed = max(now, row.start or now), True
-                self._touch(row)
-            row = run.turn = self._new(entry, run, "model", "model", now, None)
+                self._mark_changed(row)
+            row = run.turn = self._new_row(entry, run, "model", "model", now, None)
         if isinstance(entry, ModelRequested):
             return row
         row.start, row.end, row.step = min(run.started + entry.asked, now), now, entry.step
         row.tokens, row.cost = (entry.usage.input_tokens, entry.usage.output_tokens), entry.cost
         row.has_failed = entry.refusal is not None
         row.preview = entry.refusal or entry.content
-        self._count(entry.usage, entry.cost)
+        self._add_usage(entry.usage, entry.cost)
         self.steps = max(self.steps, entry.step) if run.parent is None else self.steps
         for call in entry.calls:
             if call.name == FINISH:
@@ -245,7 +246,7 @@ class Rows:
                 row.preview = _answer_text(call.arguments)
                 run.calls[call.id] = row
             else:
-                call_row = self._new(entry, run, "tool", call.name, None, None, call.arguments, row.id)
+                call_row = self._new_row(entry, run, "tool", call.name, None, None, call.arguments, row.id)
                 call_row.call = call
                 run.calls[call.id] = call_row
         if not row.preview and entry.calls:
@@ -255,7 +256,7 @@ class Rows:
     def _call(self, entry: ToolStarted | ToolFinished, run: _TreeRun, now: float) -> Row:
         row = run.calls.get(entry.call_id)
         if row is None:
-            row = run.calls[entry.call_id] = self._new(entry, run, "tool", entry.name, now, None)
+            row = run.calls[entry.call_id] = self._new_row(entry, run, "tool", entry.name, now, None)
         if isinstance(entry, ToolStarted):
             row.start, row.end = now, None
             return row
@@ -269,7 +270,7 @@ class Rows:
         if row is None:
             inside = run.calls.get(entry.inside or "")
             parent = run.parent if inside is None else inside.id
-            row = self._new(entry, run, "branch", entry.branch.rpartition("/")[2], now, None, parent=parent)
+            row = self._new_row(entry, run, "branch", entry.branch.rpartition("/")[2], now, None, parent=parent)
         row.kind, row.start, row.end = "branch", now, None
         if entry.child_id not in self._runs:
             self._runs[entry.child_id] = _TreeRun(now, row.id)
@@ -279,7 +280,7 @@ class Rows:
     def _branch_end(self, entry: BranchFinished, run: _TreeRun, now: float) -> Row:
         row = run.linked.get(entry.child_id) or run.calls.get(entry.call_id or "")
         if row is None:
-            row = self._new(entry, run, "branch", entry.branch.rpartition("/")[2], now - entry.seconds, None)
+            row = self._new_row(entry, run, "branch", entry.branch.rpartition("/")[2], now - entry.seconds, None)
         row.end, row.has_failed = max(now, row.start or 0.0), entry.error is not None
         row.tokens, row.cost = (entry.usage.input_tokens, entry.usage.output_tokens), entry.cost
         row.preview = entry.error or _text(entry.content)
@@ -296,14 +297,16 @@ class Rows:
             if row.start is None or row.end is None:
                 row.start = now if row.start is None else row.start
                 row.end = max(now, row.start)
-            self._touch(row)
-        return run.turn or self._any_row(entry, run, now)
+            self._mark_changed(row)
+        return run.turn or self._first_row(entry, run, now)
 
     def _input_request(self, entry: InputRequested | InputReceived, run: _TreeRun, now: float) -> Row:
         row = run.linked.get(entry.request_id)
         if row is None:
             call = run.calls.get(entry.call_id)
-            row = self._new(entry, run, "person", "person", now, None, parent=run.parent if call is None else call.id)
+            row = self._new_row(
+                entry, run, "person", "person", now, None, parent=run.parent if call is None else call.id
+            )
             run.linked[entry.request_id] = row
         if isinstance(entry, InputRequested):
             row.name, row.preview = entry.kind, entry.question
@@ -317,15 +320,15 @@ class Rows:
             if row.end is None:
                 row.start = now if row.start is None else row.start
                 row.end, row.has_failed = max(now, row.start), True
-                self._touch(row)
+                self._mark_changed(row)
         kind = "error" if is_failed else "stopped"
-        row = self._new(entry, run, kind, kind, now, now, entry.error)
+        row = self._new_row(entry, run, kind, kind, now, now, entry.error)
         row.has_failed = is_failed
         return row
 
     # Creating and changing rows
 
-    def _new(
+    def _new_row(
         self,
         entry: Entry,
         run: _TreeRun,
@@ -339,30 +342,30 @@ class Rows:
         parent = run.parent if parent is None else parent
         row = Row(len(self.all), kind, name, parent, entry.run_id, entry.step, start, end, preview)
         self.all.append(row)
-        self._touch(row)
+        self._mark_changed(row)
         return row
 
-    def _any_row(self, entry: Entry, run: _TreeRun, now: float) -> Row:
-        """Return the opening row of a run for an entry that has no row."""
+    def _first_row(self, entry: Entry, run: _TreeRun, now: float) -> Row:
+        """Return the first row of a run, for an entry without a row."""
         if run.opening is None:
-            run.opening = self._new(entry, run, "input", "input", now, now)
+            run.opening = self._new_row(entry, run, "input", "input", now, now)
         return run.opening
 
-    def _touch(self, row: Row) -> None:
-        if row.end is not None:  # A journal from a file may contain any times.
+    def _mark_changed(self, row: Row) -> None:
+        if row.end is not None:  # A journal from a file may contain times in the wrong order.
             row.start = row.end if row.start is None else row.start
             row.end = max(row.start, row.end)
         row.version = len(self.entries)
         self._changed[row.id] = row
 
-    def _count(self, usage: Usage, cost: float | None) -> None:
+    def _add_usage(self, usage: Usage, cost: float | None) -> None:
         self.usage.add(usage)
         if cost is not None:
             self.cost = (self.cost or 0.0) + cost
 
 
 def rows_of(entries: Iterable[Entry]) -> Rows:
-    """Return the rows of a complete journal."""
+    """Return the rows for a sequence of journal entries."""
     rows = Rows()
     for entry in entries:
         rows.add(entry)
@@ -373,8 +376,8 @@ def _text(content: object) -> str:
     return content if isinstance(content, str) else "" if content is None else to_compact_json(content)
 
 
-def first_text(value: object) -> str:
-    """Return a value on one line: the value if it is a text, else the first text in it, else JSON."""
+def summary_line(value: object) -> str:
+    """Return a single line that summarizes a value: its text, the first text of its fields, or its JSON."""
     data = to_json_data(value)
     if is_json_object(data):
         text = next((item for item in data.values() if isinstance(item, str) and item.strip()), None)
@@ -384,12 +387,12 @@ def first_text(value: object) -> str:
 
 def _answer_text(arguments: str) -> str:
     try:
-        return first_text(json.loads(arguments))
+        return summary_line(json.loads(arguments))
     except (ValueError, RecursionError):
         return arguments
 
 
 def _invalid_fields_text(content: str) -> str:
-    """Return the names of the invalid fields from the validation document that the model receives."""
+    """Return the names of the invalid fields in a validation document, as text for a preview."""
     fields = _INVALID_FIELD.findall(content[:STREAM_LIMIT])
     return f"invalid: {', '.join(name or 'the whole answer' for name in fields)}" if fields else content

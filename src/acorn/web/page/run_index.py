@@ -33,7 +33,7 @@ from acorn.stores.port import RunFacts, SearchableStore, Status, Store, StoredRu
 from acorn.thread import parse_events
 from acorn.thread.to_journal import thread_entries
 from acorn.types import JsonObject, Paused, is_json_list, is_json_object
-from acorn.web.page.rows import Rows, entry_event, first_text, rows_of
+from acorn.web.page.rows import Rows, entry_event, rows_of, summary_line
 from acorn.web.redact import PageRedactor
 
 PAGE_SIZE = 50
@@ -51,7 +51,7 @@ Header = JsonObject
 
 @dataclass(eq=False)
 class RunView:
-    """A run with its branches, as rows of the waterfall view. The index adds new entries while the run continues."""
+    """A run with its branches as rows of the waterfall view, updated while the run continues."""
 
     header: Header
     status: str
@@ -78,8 +78,8 @@ class RunView:
 
     def search(self, text: str, redactor: PageRedactor) -> list[int]:
         """Return the ids of the rows that contain a text."""
-        wanted = text.lower()
-        return [row.id for row in self.rows.all if wanted in self._search_text(row.id, redactor)]
+        query = text.lower()
+        return [row.id for row in self.rows.all if query in self._search_text(row.id, redactor)]
 
     def _search_text(self, row_id: int, redactor: PageRedactor) -> str:
         row = self.rows.all[row_id]
@@ -121,13 +121,15 @@ class RunIndex(Protocol):
     def name(self) -> str: ...
     def list_runs(self, conditions: RunFilter, redactor: PageRedactor) -> RunList:
         """Return the first page of the runs that meet the conditions."""
+        ...
 
     def view(self, run_id: str) -> RunView | None:
         """Return the current view of a run, or None if the run does not exist."""
+        ...
 
 
 class StoreRunIndex:
-    """An index of the runs in a store."""
+    """An index of the runs in a store, with a cache of recent views and summaries."""
 
     def __init__(self, store: Store, time_limit: float = _TIME_LIMIT) -> None:
         self.store = store
@@ -153,13 +155,13 @@ class StoreRunIndex:
     def _search(self, conditions: RunFilter, redactor: PageRedactor, deadline: float) -> RunList:
         """Return the runs that contain a text, until the page is full or the time is up."""
         matches: list[Header] = []
-        wanted, searched, is_last = conditions.text.lower(), 0, False
+        query, searched, is_last = conditions.text.lower(), 0, False
         while not is_last:
             batch, is_last = self._page(conditions, _SEARCH_BATCH)
-            candidates = self._candidates(batch, wanted)
+            candidates = self._candidates(batch, query)
             for number, facts in enumerate(batch, 1):
                 searched += 1
-                if facts.id in candidates and self._contains(facts, wanted, redactor):
+                if facts.id in candidates and self._contains(facts, query, redactor):
                     matches.append({**_facts_header(facts), **self._summary(facts)})
                 conditions = conditions._replace(before=facts.started)
                 following = batch[number : number + 1]
@@ -170,21 +172,22 @@ class StoreRunIndex:
         return RunList(matches, None, searched)
 
     def _page(self, conditions: RunFilter, size: int) -> tuple[Sequence[RunFacts], bool]:
-        """Return one page of runs, and whether it is the last page. Runs with equal start times stay on one page."""
+        """Return one page of runs, and whether it is the last page."""
         status: Sequence[Status] = conditions.status  # type: ignore[assignment]
         runs = self.store.list(status=status, agent=conditions.agent, before=conditions.before, limit=size + 1)
         if len(runs) <= size:
             return runs, True
+        # The next page starts before a time, so runs with equal start times must be on one page.
         return [facts for facts in runs[:size] if facts.started != runs[size].started] or runs[:size], False
 
-    def _candidates(self, batch: Sequence[RunFacts], wanted: str) -> set[str]:
-        """Return the ids of the runs that may contain a text. A searchable store excludes runs without the text."""
+    def _candidates(self, batch: Sequence[RunFacts], query: str) -> set[str]:
+        """Return the ids of the runs that may contain a text, without runs that a searchable store excludes."""
         if not isinstance(self.store, SearchableStore):
             return {facts.id for facts in batch}
-        matching = {facts.id for facts in batch if any(wanted in text.lower() for text in _fact_texts(facts))}
-        return matching | set(self.store.search([facts.id for facts in batch if facts.id not in matching], wanted))
+        matching = {facts.id for facts in batch if any(query in text.lower() for text in _fact_texts(facts))}
+        return matching | set(self.store.search([facts.id for facts in batch if facts.id not in matching], query))
 
-    def _contains(self, facts: RunFacts, wanted: str, redactor: PageRedactor) -> bool:
+    def _contains(self, facts: RunFacts, query: str, redactor: PageRedactor) -> bool:
         """Return whether a run contains a text outside of its redacted parts."""
         runs = self.store.read(facts.id)
         header = _stored_header(runs[0]) if runs else {}
@@ -193,7 +196,7 @@ class StoreRunIndex:
             _strings_in([header.get("input"), header.get("output")]),
             (text for run in runs for entry in run.entries for text in _strings_in(_read_json(entry))),
         )
-        return any(wanted in text.lower() and wanted in redactor.text(text, len(text)).lower() for text in texts)
+        return any(query in text.lower() and query in redactor.text(text, len(text)).lower() for text in texts)
 
     def _summary(self, facts: RunFacts, deadline: float | None = None) -> Header:
         """Return the summary of a run from the cache, or from the store if the deadline has not passed."""
@@ -288,7 +291,7 @@ def _stored_header(stored: StoredRun) -> Header:
 
 def _summarize(header: Header) -> Header:
     """Return the input and the output of a run as single lines of text."""
-    return {name: first_text(header.get(name)) for name in ("input", "output")}
+    return {name: summary_line(header.get(name)) for name in ("input", "output")}
 
 
 def _strings_in(value: object) -> Iterator[str]:
@@ -310,7 +313,7 @@ def _read_json(text: str) -> object:
 
 
 class FileRunIndex:
-    """An index of runs that were saved to files. It does not import the classes of the agents."""
+    """An index of runs in saved files, which works without the classes of the agents."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = {_id_of(file, number): file for number, file in enumerate(files)}
@@ -334,11 +337,11 @@ class FileRunIndex:
         ]
         return RunList(matches, None, len(headers))
 
-    def _contains(self, header: Header, wanted: str, redactor: PageRedactor) -> bool:
-        if any(wanted in text.lower() for text in _strings_in(redactor.data(header))):
+    def _contains(self, header: Header, query: str, redactor: PageRedactor) -> bool:
+        if any(query in text.lower() for text in _strings_in(redactor.data(header))):
             return True
         view = None if header.get("error") and "run" not in header else self.view(header["id"])
-        return view is not None and bool(view.search(wanted, redactor))
+        return view is not None and bool(view.search(query, redactor))
 
     def _header(self, run_id: str) -> Header | None:
         try:
@@ -363,7 +366,7 @@ class FileRunIndex:
 
 
 def _id_of(file: Path, number: int) -> str:
-    """Return an id for a file that is safe in a URL. The ids of all files but the first end with a number."""
+    """Return a URL-safe id for a file, with a number at the end unless the file is the first one."""
     safe = "".join(char if char.isascii() and (char.isalnum() or char in "-_") else "-" for char in file.stem)
     return safe if number == 0 else f"{safe}-{number + 1}"
 
@@ -415,7 +418,7 @@ def _view_of_run(run: Run, run_id: str) -> RunView:
 
 
 def _tree_entries(run: Run) -> Iterator[Entry]:
-    """Yield the entries of a run. The entries of a branch follow the entry that started the branch."""
+    """Yield the entries of a run, with the entries of each branch after the entry that started the branch."""
     branches = {branch.id: branch for branch in run.branches}
     for entry in run.journal.entries:
         yield entry

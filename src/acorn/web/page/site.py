@@ -1,7 +1,7 @@
-"""The site of the page: its agent, its runs, and the runs that this process drives.
+"""The state of the page: its agent, its index of stored runs, and the live runs that this process drives.
 
-Each of those runs has its own thread and event loop. User code may block, which must not stop the page, and a task can
-be cancelled from outside. The events of a run are stored, so that several streams can read them from any position.
+Each live run has its own thread and event loop. User code cannot block the page, and the page can cancel the run. A
+live run stores its events in a list, so that several streams can read the events from any position.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from acorn.stores.open import open_store
 from acorn.stores.port import Store
 from acorn.testing.as_python import as_python
 from acorn.types import JsonObject
-from acorn.web.page import agent as calls
-from acorn.web.page.agent import Agent, ForkRequest, describe_fork
+from acorn.web.page.agent import Agent, ForkRequest, describe_fork, resume_run, secrets_of, start_run
 from acorn.web.page.rows import Event, entry_event
 from acorn.web.page.run_index import FileRunIndex, RunIndex, RunView, StoreRunIndex
 from acorn.web.redact import PageRedactor
@@ -35,8 +34,8 @@ from acorn.web.redact import PageRedactor
 MAX_LIVE_RUNS = 4
 _MAX_REMEMBERED_RUNS = 64
 NO_LIMIT = 10**9
-"""A text limit that is never reached."""
-CHAT = "chat "
+"""A limit for texts that must not be cut."""
+_CHAT_PREFIX = "chat "
 """The prefix of the batch name that the runs of one conversation share."""
 
 TEXT_KINDS = ("text", "reasoning")
@@ -88,12 +87,12 @@ class OpenResponses:
 
 
 class LiveRun:
-    """A run that this process drives."""
+    """A run that this process drives in its own thread, with the list of its events."""
 
     def __init__(self, run_id: str, chunks: AsyncGenerator[StreamChunk], past: Iterable[Entry] = ()) -> None:
         self.run_id = run_id
         self.token = secrets.token_hex(4)
-        """Identifies this drive of the run to streams that reconnect."""
+        """A random text in the event ids. It changes when the run is resumed, so that streams start again."""
         self.is_over = False
         self.thread = threading.Thread(target=self._run, name=f"acorn web {run_id[:8]}", daemon=True)
         self._chunks = chunks
@@ -107,19 +106,19 @@ class LiveRun:
         self._has_failed = False
 
     def cancel(self) -> None:
-        """Cancel the run. It can be resumed later."""
+        """Cancel the run, which can be resumed later."""
         with self._lock:
             self._is_cancelled = True
             if self._task is not None and self._loop is not None and not self.is_over:
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def events_from(self, index: int) -> tuple[list[Event], bool]:
-        """Return the events from an index on, and whether the run is over."""
+        """Return the events from `index` to the end, and whether the run is over."""
         with self._lock:
             return self._events[index:], self.is_over
 
     def watch(self, wake: Wake) -> None:
-        """Call `wake`, from any thread, after each new event."""
+        """Register a function that is called after each new event, possibly from another thread."""
         with self._lock:
             self._wakes.add(wake)
 
@@ -127,12 +126,12 @@ class LiveRun:
         with self._lock:
             self._wakes.discard(wake)
 
-    # In the thread of the run
+    # The following methods run in the thread of the run.
 
     def _run(self) -> None:
         try:
             asyncio.run(self._main())
-        except BaseException as error:  # User code may raise anything, for example `SystemExit` in a tool.
+        except BaseException as error:  # User code may raise any exception, such as `SystemExit` in a tool.
             self._fail(error)
         finally:
             with self._lock:
@@ -160,7 +159,7 @@ class LiveRun:
         self._add(event)
 
     def _fail(self, error: BaseException) -> None:
-        """Report an error that is not in the journal: the run could not start, or its store failed."""
+        """Add an event for an error that is not in the journal, such as an error of the store."""
         if self._has_failed or isinstance(error, asyncio.CancelledError):
             return
         message = str(error) if isinstance(error, AcornError) else describe_error(error)
@@ -179,7 +178,7 @@ class LiveRun:
 
 
 class Site:
-    """The agent, its stored runs and its live runs."""
+    """The state of one page: an optional agent, the index of stored runs, and the live runs."""
 
     def __init__(self, agent: Agent | None, index: RunIndex, store: Store | None) -> None:
         self.agent = agent
@@ -189,16 +188,16 @@ class Site:
         self.is_closing = False
         self._lock = threading.Lock()
         self._roots: dict[str, str] = {}
-        """The root of each run, which never changes."""
+        """Maps a run id to the id of its root run, which never changes."""
         self._close_events: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
 
     def redactor(self) -> PageRedactor:
-        """Return a new redactor, because the secrets in the environment may have changed."""
+        """Return a new redactor with the current secrets of the environment."""
         return PageRedactor(self._secrets)
 
     @cached_property
     def _secrets(self) -> set[str]:
-        return set() if self.agent is None else calls.secrets_of(self.agent)
+        return set() if self.agent is None else secrets_of(self.agent)
 
     # Live runs
 
@@ -211,22 +210,25 @@ class Site:
         with self._lock:
             self._check_capacity()
             item = self._next_item(after)
-            chunks = calls.start_run(agent, store, values, run_id, item, after=after, model=model, fork=fork)
+            chunks = start_run(agent, store, values, run_id, item, after=after, model=model, fork=fork)
             self._drive(LiveRun(run_id, chunks))
         return run_id
 
     def resume(self, run_id: str) -> None:
-        """Resume a run that was stopped or whose requests are answered."""
+        """Resume a run that was stopped or that has received its answers."""
         agent, store = self._agent_and_store()
         view = self._own_view(run_id, "resume")
         with self._lock:
             if run_id in self.live_runs and not self.live_runs[run_id].is_over:
                 return
             self._check_capacity()
-            self._drive(LiveRun(run_id, calls.resume_run(agent, store, run_id), tuple(view.rows.entries)))
+            self._drive(LiveRun(run_id, resume_run(agent, store, run_id), tuple(view.rows.entries)))
 
     def stop(self, run_id: str) -> None:
-        """Stop a run. A run of another process is cancelled through the store."""
+        """Stop a run.
+
+        If another process drives the run, request the cancellation in the store.
+        """
         live = self.live_runs.get(run_id)
         if live is not None and not live.is_over:
             live.cancel()
@@ -234,17 +236,20 @@ class Site:
             self.store.cancel(run_id)
 
     def delete(self, run_id: str) -> None:
-        """Delete a run. The store refuses to delete a run in progress."""
+        """Delete a run from the store.
+
+        The store raises `StoreError` if the run is in progress.
+        """
         if self.store is None or not isinstance(self.index, StoreRunIndex):
-            raise StoreError("A file cannot be deleted here.")
+            raise StoreError("The page cannot delete files. Delete the file of the run yourself.")
         self.store.delete(run_id)
         self.index.forget(run_id)
         self.live_runs.pop(run_id, None)
 
     def answer(self, request_id: str, value: object) -> bool:
-        """Store the answer to a request and return whether its run was resumed here."""
+        """Store the answer to a request, and return whether this process resumed the run."""
         if self.store is None:
-            raise StoreError("Requests cannot be answered here: the page has no store.")
+            raise StoreError("The page cannot store answers to requests, because it has no store.")
         runs = acorn.runs(self.store)
         request = next((request for request in runs.requests() if request.id == request_id), None)
         if request is None:
@@ -258,33 +263,38 @@ class Site:
         return True
 
     def requests(self, run_id: str | None = None) -> list[JsonObject]:
-        """Return the open requests for human input."""
+        """Return the open requests for human input as JSON data, for one run or for all runs."""
         if self.store is None:
             return []
         requests = acorn.runs(self.store).requests(run_id)
         return [{**request_to_json(request), "root": self._root_of(request.run_id)} for request in requests]
 
     def _root_of(self, run_id: str) -> str:
-        """Return the root run of a run, which is the run that the page shows."""
+        """Return the id of the root run, because the page displays a branch as part of its root run."""
         if run_id not in self._roots and self.store is not None:
             runs = self.store.read(run_id)
             self._roots[run_id] = (runs[0].facts.root if runs else "") or run_id
         return self._roots.get(run_id, run_id)
 
     def is_own(self, view: RunView) -> bool:
-        """Return whether a run belongs to the agent of the page, so that it can be resumed here."""
+        """Return whether the agent of the page started a run, so that the page can resume the run."""
         return self.agent is not None and view.header.get("agent") == agent_name(self.agent)
 
     def describe_fork(self, run_id: str, before: int | None) -> JsonObject:
-        """Return the parts of a run that a fork would keep."""
+        """Return the events that a fork of a run would contain, as JSON data."""
         agent, store = self._agent_and_store()
         self._own_view(run_id, "fork")
         return describe_fork(agent.using(store=store), acorn.runs(store).get(run_id), before)
 
     def python(self, run_id: str) -> str:
-        """Return a run as a Python test. The store knows the class and the settings of the instance."""
+        """Return the source of a Python test that repeats a run.
+
+        The store contains the class and the settings of the agent.
+        """
         if self.store is None:
-            raise StoreError(f"To write a file as Python, use `acorn show {run_id}.json --python`.")
+            raise StoreError(
+                f"The page cannot convert a saved file to a Python test. Use `acorn show {run_id}.json --python`."
+            )
         header = self.store.read(run_id)[0].header
         overrides: JsonObject = json.loads(header.overrides) if header.overrides else {}
         redact = self.redactor().text
@@ -296,7 +306,10 @@ class Site:
         )
 
     def fleet(self) -> JsonObject | None:
-        """Return the workers and the queue of the store, or None if the store has none."""
+        """Return the workers, the queue sizes and the open requests as JSON data.
+
+        Return None if the store does not support workers.
+        """
         read_fleet = getattr(self.store, "fleet", None)
         if read_fleet is None:
             return None
@@ -315,8 +328,8 @@ class Site:
         view = self.index.view(run_id)
         if view is None or not self.is_own(view):
             raise StoreError(
-                f"Run `{run_id}` does not belong to the agent of this page. Use `acorn {command} {run_id}`, which "
-                f"loads its class."
+                f"The agent of this page cannot {command} run `{run_id}`, because another agent started the run. Use "
+                f"`acorn {command} {run_id}`, which loads the other agent."
             )
         return view
 
@@ -332,24 +345,33 @@ class Site:
             if not live.is_over or len(self.live_runs) < _MAX_REMEMBERED_RUNS
         }
         if sum(not live.is_over for live in self.live_runs.values()) >= MAX_LIVE_RUNS:
-            raise BusyError(f"{MAX_LIVE_RUNS} runs are in progress, which is the limit. Stop one, or wait for its end.")
+            raise BusyError(
+                f"{MAX_LIVE_RUNS} runs are in progress, which is the limit. Stop a run, or wait until a run ends."
+            )
 
     def _drive(self, live: LiveRun) -> None:
         self.live_runs[live.run_id] = live
         live.thread.start()
 
     def _next_item(self, after: str | None) -> tuple[str, int]:
-        """Return the conversation and the position in it for a run that follows the run `after`."""
+        """Return the name of a conversation and the next position in this conversation.
+
+        If `after` is not a run of a conversation, the conversation is new.
+        """
         view = None if after is None else self.index.view(after)
         batch = None if view is None else view.header.get("batch")
-        if not isinstance(batch, str) or not batch.startswith(CHAT) or not isinstance(self.index, StoreRunIndex):
-            return f"{CHAT}{secrets.token_hex(3)}", 0
+        if (
+            not isinstance(batch, str)
+            or not batch.startswith(_CHAT_PREFIX)
+            or not isinstance(self.index, StoreRunIndex)
+        ):
+            return f"{_CHAT_PREFIX}{secrets.token_hex(3)}", 0
         return batch, len(self.index.runs_of(batch))
 
-    # The end of the server
+    # Shutdown of the server
 
     def close_event(self) -> asyncio.Event:
-        """Return an event of the running loop that is set when the server stops."""
+        """Return a new event for the running event loop, which is set when the server stops."""
         event = asyncio.Event()
         self._close_events.add((asyncio.get_running_loop(), event))
         if self.is_closing:
@@ -360,7 +382,10 @@ class Site:
         self._close_events = {pair for pair in self._close_events if pair[1] is not event}
 
     def close(self) -> None:
-        """End all streams and cancel all live runs. They can be resumed later. May be called from any thread."""
+        """End all streams and cancel all live runs, from any thread.
+
+        The runs can be resumed later.
+        """
         self.is_closing = True
         for loop, event in tuple(self._close_events):
             loop.call_soon_threadsafe(event.set)
@@ -369,9 +394,11 @@ class Site:
 
 
 def make_site(agent: object, store: object, files: Sequence[Path] = ()) -> Site:
-    """Return the site of an agent, of a store, or of files."""
+    """Return the state of a page for an agent, a store, or files with saved runs."""
     if agent is not None and not is_instance(agent):
-        raise DeclarationError(f"`acorn.web.app` needs an instance of a module, such as `Researcher()`, got {agent!r}.")
+        raise DeclarationError(
+            f"`acorn.web.app` needs an instance of a module, such as `Researcher()`, but got {agent!r}."
+        )
     if files:
         return Site(None, FileRunIndex(files), None)
     target = store if store is not None else None if agent is None else agent.store

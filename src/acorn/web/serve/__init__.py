@@ -1,1 +1,1 @@
-"""An agent as an HTTP service, with its own endpoints and the chat completions of OpenAI."""
+"""An HTTP service for an agent, with endpoints of acorn and OpenAI's chat completions endpoint."""

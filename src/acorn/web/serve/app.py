@@ -1,4 +1,4 @@
-"""The endpoints of the service, and the service as an ASGI application behind its access checks."""
+"""The HTTP endpoints of the service, and the ASGI application that protects them with access checks."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from acorn.web.guard import (
     LimitedBody,
     Refusal,
     RequestHead,
-    body_too_large,
     check_key,
     check_origin,
     content_length,
     headers_of,
     keys_match,
-    mounted_path,
     normalize_hosts,
+    size_refusal,
+    split_mount_path,
 )
 from acorn.web.page.agent import Agent
-from acorn.web.serve.openai_api import CompletionEvents, completion, models, read_completion
+from acorn.web.serve.openai_api import CompletionEvents, completion_response, model_list, read_completion
 from acorn.web.serve.openapi import openapi_document
 from acorn.web.serve.responses import (
     ChunkEncoder,
@@ -42,35 +42,35 @@ from acorn.web.serve.responses import (
     ErrorReply,
     Exchange,
     RejectedRequestError,
+    batch_chunks,
     check_finished,
-    in_batches,
     paused_json,
     reply_for_error,
 )
 from acorn.web.serve.service import CONCURRENCY, TIMEOUT, Service
 
 MAX_BODY = 20_000_000
-"""Bytes that a request body may have."""
+"""The maximum number of bytes of a request body."""
 _PUBLIC_PATHS = ("/health",)
-"""Paths that need no key. They reveal only that the server is running."""
+"""Paths that need no key, because their responses reveal only that the server is running."""
 _BROWSER_HINT = """This is the HTTP service of an agent. It is for programs and needs a key.
 
-Use one of the keys that the server was started with. If it was started without keys, `acorn serve` printed a new one.
-The endpoints are described in:
+Use a key that you passed to the server. If you passed no key, use the new key that `acorn serve` printed at its start.
+This command prints a description of the endpoints:
 
     curl {home}/openapi.json -H 'Authorization: Bearer KEY'
 
-To try the agent in a browser, run `acorn web agent.py`.
+To use the agent in a browser, run `acorn web agent.py`.
 """
 _REFUSAL_KINDS = {401: "key", 403: "refused", 405: "method", 413: "body", 415: "body"}
 
 Handler = Callable[[Exchange], Awaitable[None]]
 RunHandler = Callable[[Exchange, object, float], Awaitable[None]]
-"""Receives the exchange, the body of the request and the deadline of the run."""
+"""A function that receives the exchange, the parsed request body and the deadline of the run."""
 
 
 class ServiceGuard:
-    """The endpoints of a service behind the checks of Host, Origin and key."""
+    """An ASGI application that checks the Host, Origin and key of each request before an endpoint handles it."""
 
     def __init__(self, service: Service, handler: Handler, hosts: Collection[str], keys: Collection[str]) -> None:
         self._service, self._handler = service, handler
@@ -82,7 +82,7 @@ class ServiceGuard:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
             return
-        path, mount = mounted_path(scope)
+        path, mount = split_mount_path(scope)
         head = RequestHead(str(scope["method"]), path, headers_of(scope))
         exchange = Exchange(scope, path, LimitedBody(receive, MAX_BODY), send)
         refusal = self._check(head)
@@ -104,12 +104,14 @@ class ServiceGuard:
         if refusal is not None:
             return refusal
         if self._keys and head.path not in _PUBLIC_PATHS and not self._has_key(head):
-            return Refusal(401, "The key is missing or wrong. Send it as `Authorization: Bearer KEY`.")
-        return body_too_large(MAX_BODY) if content_length(head) > MAX_BODY else None
+            return Refusal(
+                401, "The key is missing or wrong. Send a valid key in the header `Authorization: Bearer KEY`."
+            )
+        return size_refusal(MAX_BODY) if content_length(head) > MAX_BODY else None
 
     def _has_key(self, head: RequestHead) -> bool:
         scheme, _, candidate = (head.header("authorization") or "").partition(" ")
-        # Compare with all keys, so that the time does not reveal which one is nearly right.
+        # The candidate is compared with all keys, so that the response time reveals nothing about the keys.
         matches = [keys_match(candidate.strip(), key) for key in self._keys]
         return scheme.lower() == "bearer" and any(matches)
 
@@ -119,7 +121,7 @@ _HEARTBEAT = b": here\n\n"
 
 
 class ServiceRoutes:
-    """The endpoints of one service."""
+    """The endpoints of a service, and the selection of the endpoint for each request."""
 
     def __init__(self, service: Service, *, has_key: bool) -> None:
         self._service = service
@@ -131,14 +133,14 @@ class ServiceRoutes:
             "/v1/models": self._models,
         }
         self._posts: Mapping[str, Handler] = {
-            "/run": self._as_run(self._run),
-            "/stream": self._as_run(self._stream),
-            "/v1/chat/completions": self._as_run(self._chat),
+            "/run": self._run_handler(self._run),
+            "/stream": self._run_handler(self._stream),
+            "/v1/chat/completions": self._run_handler(self._chat),
         }
 
     @property
     def addresses(self) -> list[tuple[str, str]]:
-        """The method and the path of each endpoint."""
+        """A list with the method and the path of each endpoint."""
         return [*(("POST", path) for path in (*self._posts, _ANSWER_PATH)), *(("GET", path) for path in self._gets)]
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -160,17 +162,17 @@ class ServiceRoutes:
             return handlers[path]
         if is_answer and exchange.method == "POST":
             run_id = path.removeprefix("/runs/").removesuffix("/answer")
-            return self._as_run(partial(self._answer, run_id))
+            return self._run_handler(partial(self._answer, run_id))
         if path in handlers or path in others or is_answer:
-            message = f"`{path}` does not support the method `{exchange.method}`."
             allow = "GET, HEAD" if path in self._gets else "POST"
+            message = f"`{path}` does not support the method `{exchange.method}`. Allowed methods: {allow}."
             raise RejectedRequestError(405, "method", message, allow=allow)
         known = ", ".join(f"`{address}`" for _, address in self.addresses)
-        raise RejectedRequestError(404, "address", f"This address does not exist. Use one of {known}.")
+        raise RejectedRequestError(404, "address", f"The path `{path}` does not exist. Use one of {known}.")
 
     async def _send_error(self, exchange: Exchange, error: Exception) -> None:
         if isinstance(error, BodyTooLargeError):
-            error = RejectedRequestError(413, "body", body_too_large(MAX_BODY).message)
+            error = RejectedRequestError(413, "body", size_refusal(MAX_BODY).message)
         reply = reply_for_error(error)
         if reply.is_logged:
             self._service.log_error(error)
@@ -192,12 +194,12 @@ class ServiceRoutes:
         await exchange.respond(200, self._document)
 
     async def _models(self, exchange: Exchange) -> None:
-        await self._respond(exchange, 200, models(self._service.name, self._created))
+        await self._respond(exchange, 200, model_list(self._service.name, self._created))
 
     # Endpoints that run the agent
 
-    def _as_run(self, handle: RunHandler) -> Handler:
-        """Wrap a handler so that it reserves a run and receives the body and the deadline."""
+    def _run_handler(self, handle: RunHandler) -> Handler:
+        """Return a handler that reserves a run, parses the body and calls `handle` with the deadline."""
 
         async def handle_run(exchange: Exchange) -> None:
             service = self._service
@@ -224,11 +226,11 @@ class ServiceRoutes:
         service = self._service
         answer, is_single = _read_answer(body)
         if service.spec.store is None:
-            message = "This service stores no runs, so none can be resumed. Start it with `--store`."
+            message = "This service cannot resume runs, because it has no store. Start the service with `--store`."
             raise RejectedRequestError(409, "store", message)
         store = open_store(service.spec.store, "`acorn serve`")
         if not await asyncio.to_thread(store.read, run_id):
-            raise RejectedRequestError(404, "run", "This run does not exist.")
+            raise RejectedRequestError(404, "run", f"Run `{run_id}` does not exist.")
         work = aresume(service.agent, run_id, answer, is_one=is_single)
         await self._respond_with_run(exchange, await self._service.perform(exchange, work, deadline))
 
@@ -245,10 +247,10 @@ class ServiceRoutes:
             return
         run = await self._service.perform(exchange, agent.arun(*arguments), deadline)
         status = 202 if isinstance(run.output, Paused) else 200
-        await self._respond(exchange, status, completion(run, service.name, spec.output), run)
+        await self._respond(exchange, status, completion_response(run, service.name, spec.output), run)
 
     def _arguments(self, values: object) -> tuple[object, ...]:
-        """Return the arguments for the agent. The `InputError` of invalid data names every wrong field."""
+        """Return the arguments for the agent, or raise `InputError` with every invalid field."""
         shape = self._service.spec.input
         if shape.wrapped:
             values = {RESULT: values}
@@ -268,7 +270,7 @@ class ServiceRoutes:
         self, exchange: Exchange, chunks: AsyncGenerator[StreamChunk], encoder: ChunkEncoder, deadline: float
     ) -> None:
         async def send() -> None:
-            async with aclosing(in_batches(chunks)) as batches:
+            async with aclosing(batch_chunks(chunks)) as batches:
                 async for batch in batches:
                     await exchange.send_event(encoder.encode(batch) if batch else _HEARTBEAT)
             await exchange.end()
@@ -281,7 +283,7 @@ class ServiceRoutes:
 
 
 def _read_answer(body: object) -> tuple[object, bool]:
-    """Return the answer, or the answers by request id, and whether it is a single answer."""
+    """Return a single answer and True, or a dict that maps request ids to answers and False."""
     if is_json_object(body) and set(body) == {"answer"}:
         return body["answer"], True
     if is_json_object(body) and set(body) == {"answers"} and is_json_object(body["answers"]):
@@ -289,12 +291,12 @@ def _read_answer(body: object) -> tuple[object, bool]:
     raise RejectedRequestError(
         422,
         "input",
-        'The body must be `{"answer": ...}`, or `{"answers": {...}}` with the answer to each request by its id.',
+        'The body must be `{"answer": ...}`, or `{"answers": {...}}` with an object that maps request ids to answers.',
     )
 
 
 def service_app(service: Service, hosts: Collection[str], keys: Collection[str]) -> ASGIApp:
-    """Return the service behind its guard."""
+    """Return an ASGI application that serves an agent to authorized requests only."""
     return ServiceGuard(service, ServiceRoutes(service, has_key=bool(keys)), hosts, keys)
 
 
@@ -306,7 +308,7 @@ def service(
     timeout: float = TIMEOUT,
     concurrency: int = CONCURRENCY,
 ) -> ASGIApp:
-    """Return an agent as an HTTP service, an ASGI application.
+    """Return an ASGI application that serves an agent over HTTP.
 
         app.mount("/researcher", acorn.web.service(Researcher(), keys=[os.environ["KEY"]], hosts=["example.com"]))
 

@@ -1,8 +1,8 @@
-"""OpenAI's chat completions: requests as an input and a history, runs and chunks as responses.
+"""Conversion between OpenAI's chat completions and the runs of an agent.
 
-The last message is the input: a text for the single text field, or the whole input as JSON. The answer is the output
-if it is a text, otherwise its JSON. Sampling parameters are ignored, because the agent sets its own. Requests for other
-forms of output are rejected.
+The last message contains the input: the text of the only text field, or the complete input as JSON. The earlier
+messages become the history. The response contains the output as text, or as JSON if the output is not a text. Sampling
+parameters are ignored, because the agent sets them. Requests for other output formats are rejected.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _UNSUPPORTED = ("tools", "functions", "tool_choice", "function_call", "audio", "
 
 
 class CompletionRequest(NamedTuple):
-    """A validated chat completion request."""
+    """The validated content of a chat completion request."""
 
     input: object
-    """The input as JSON data."""
+    """The input of the agent as JSON data."""
     history: list[JsonObject]
     is_stream: bool
     includes_usage: bool
@@ -38,7 +38,10 @@ class CompletionRequest(NamedTuple):
 
 
 def read_completion(body: object, name: str, input_shape: Shape, output_shape: Shape) -> CompletionRequest:
-    """Validate a chat completion request. `name` is the model name of the agent."""
+    """Validate a chat completion request, or raise `RejectedRequestError`.
+
+    `name` is the name of the agent, which the request must use as its model name.
+    """
     if not is_json_object(body):
         raise _invalid("body", "The body must be a JSON object with `messages`.")
     if body.get("model", name) != name:
@@ -46,21 +49,21 @@ def read_completion(body: object, name: str, input_shape: Shape, output_shape: S
         raise RejectedRequestError(404, "model_not_found", message, param="model", code="model_not_found")
     for option in _UNSUPPORTED:
         if body.get(option) not in (None, False, [], ["text"], "none", "auto"):
-            message = f"`{option}` is not supported: the agent has its own tools and answers in text."
-            raise _invalid(option, message)
+            reason = "because the agent has its own tools and answers in text"
+            raise _invalid(option, f"`{option}` is not supported, {reason}. Remove `{option}`.")
     if body.get("n") not in (None, 1):
-        raise _invalid("n", "`n` must be 1: a run has one answer.")
+        raise _invalid("n", "`n` must be 1, because a run has one answer.")
     if body.get("stream") not in (None, False, True):
         raise _invalid("stream", "`stream` must be true or false.")
     _check_format(body.get("response_format"), output_shape)
     messages = body.get("messages")
     if not is_json_list(messages) or not messages:
-        raise _invalid("messages", "`messages` must be a list of messages that ends with a message of the user.")
+        raise _invalid("messages", "`messages` must be a list of messages that ends with a user message.")
     for index, message in enumerate(messages):
         _check_message(f"messages[{index}]", message)
     *earlier, last = messages
     if last["role"] != "user":
-        raise _invalid("messages", f"The last of `messages` must have the role `user`, got `{last['role']}`.")
+        raise _invalid("messages", f"The last message must have the role `user`, but its role is `{last['role']}`.")
     options = body.get("stream_options") or JsonObject()
     if not is_json_object(options):
         raise _invalid("stream_options", '`stream_options` must be an object, such as `{"include_usage": true}`.')
@@ -73,24 +76,24 @@ def read_completion(body: object, name: str, input_shape: Shape, output_shape: S
     )
 
 
-def _check_format(wanted: object, output_shape: Shape) -> None:
-    kind = wanted.get("type") if is_json_object(wanted) else wanted if wanted is None else ""
+def _check_format(response_format: object, output_shape: Shape) -> None:
+    kind = response_format.get("type") if is_json_object(response_format) else None if response_format is None else ""
     has_one_text = len(output_shape.schema.model_fields) == 1 and text_field(output_shape) is not None
     is_object = not output_shape.wrapped and not has_one_text
     if kind in (None, "text") or (kind == "json_object" and is_object):
         return
-    message = "`response_format` is not supported: the agent has its own output format, see `/openapi.json`."
+    message = "`response_format` is not supported, because the agent has its own output format (see `/openapi.json`)."
     raise _invalid("response_format", message)
 
 
 def _check_message(path: str, message: object) -> None:
     if not is_json_object(message) or message.get("role") not in _ROLES:
         roles = ", ".join(_ROLES)
-        raise _invalid(path, f"`{path}` must be an object with one of the roles {roles}, got {excerpt(message)}.")
+        raise _invalid(path, f"`{path}` must be an object with one of the roles {roles}, but is {excerpt(message)}.")
     content = message.get("content")
     is_parts = is_json_list(content) and all(is_json_object(part) for part in content)
     if not isinstance(content, str) and not is_parts:
-        text = f"`{path}.content` must be a string or a list of parts, got {excerpt(content)}."
+        text = f"`{path}.content` must be a string or a list of content parts, but is {excerpt(content)}."
         raise _invalid(f"{path}.content", text)
 
 
@@ -99,7 +102,7 @@ def _text_of(content: str | list[JsonObject], path: str) -> str:
         return content
     for index, part in enumerate(content):
         if part.get("type") != "text" or not isinstance(part.get("text"), str):
-            message = f"`{path}[{index}]` must be text. Send other media as data URLs in the JSON of the input."
+            message = f"`{path}[{index}]` must be a text part. Send other media as data URLs in the JSON of the input."
             raise _invalid(f"{path}[{index}]", message)
     return "".join(part["text"] for part in content)
 
@@ -107,9 +110,9 @@ def _text_of(content: str | list[JsonObject], path: str) -> str:
 def _history(messages: Sequence[JsonObject]) -> list[JsonObject]:
     """Return the earlier messages with only their roles and texts.
 
-    Other fields could make a provider fetch something or take a message for a tool call. acorn takes a first system
-    message for the prompt of the agent. An empty one is put before the client's, so that the client's message is kept
-    after the prompt.
+    Other fields are removed, because a provider might fetch their URLs or treat a message as a tool call. acorn uses
+    the prompt of the agent instead of a system message at the start of a history. If the first message of the client is
+    a system message, an empty system message is added before it, so that acorn does not drop the client's message.
     """
     earlier: list[JsonObject] = [
         {"role": message["role"], "content": _text_of(message["content"], f"messages[{index}].content")}
@@ -121,26 +124,34 @@ def _history(messages: Sequence[JsonObject]) -> list[JsonObject]:
 
 
 def _input(text: str, shape: Shape) -> object:
-    """Return the input for the text of the last message."""
+    """Convert the text of the last message to the input of the agent."""
     if shape.is_empty:
         return {}
     field = text_field(shape)
     if shape.wrapped:
         value = text if field is not None else _read_json(text)
         if value is None:
-            raise _invalid("messages", "The last message must be the input as JSON.")
+            raise _invalid(
+                "messages", "The last message must contain the input of the agent as valid JSON (see `/openapi.json`)."
+            )
         return value
     value = _read_json(text) if field is None or len(shape.schema.model_fields) > 1 else None
     if is_json_object(value) and (field is None or set(value) <= shape.accepted_names):
         return value
     if field is None:
         names = ", ".join(f"`{name}`" for name in shape.schema.model_fields)
-        raise _invalid("messages", f"The last message must be the input as a JSON object with {names}.")
+        raise _invalid(
+            "messages",
+            f"The last message must contain the input of the agent as a JSON object with the fields {names}.",
+        )
     return {field: text}
 
 
 def text_field(shape: Shape) -> str | None:
-    """Return the field that a plain text fills: the only text field, if no other field is required."""
+    """Return the name of the field that a text message fills, or None if there is no such field.
+
+    It is the only required text field, or the only text field. No other field may be required.
+    """
     fields = shape.schema.model_fields
     texts = [name for name, field in fields.items() if _is_text(field.annotation)]
     required = [name for name, field in fields.items() if field.is_required()]
@@ -167,13 +178,13 @@ def _invalid(param: str, message: str) -> RejectedRequestError:
 # Responses
 
 
-def models(name: str, created: int) -> JsonObject:
-    """Return the list of models, which contains only the agent."""
+def model_list(name: str, created: int) -> JsonObject:
+    """Return the response of `/v1/models`, which contains only the agent."""
     return {"object": "list", "data": [{"id": name, "object": "model", "created": created, "owned_by": "acorn"}]}
 
 
-def completion(run: Run, name: str, shape: Shape) -> JsonObject:
-    """Return the response of a run that was not streamed."""
+def completion_response(run: Run, name: str, shape: Shape) -> JsonObject:
+    """Return the chat completion response for a run that was not streamed."""
     message = {"role": "assistant", "content": answer_text(run, shape)}
     return {
         "id": f"chatcmpl-{run.id}",
@@ -191,7 +202,7 @@ def _paused(run: Run) -> JsonObject:
 
 
 def answer_text(run: Run, shape: Shape) -> str:
-    """Return the output as text, or the questions of a paused run."""
+    """Return the output of a run as text, or the questions of a paused run."""
     if isinstance(run.output, Paused):
         return "\n".join(request.question for request in run.output.requests)
     check_finished(run)
@@ -200,7 +211,7 @@ def answer_text(run: Run, shape: Shape) -> str:
 
 
 def _single_text(output: object, shape: Shape) -> str | None:
-    """Return the output, or its only field, if that is a text."""
+    """Return the text of an output that is a text or has one text field, otherwise None."""
     fields = shape.schema.model_fields
     if len(fields) == 1 and not shape.wrapped and output is not None:
         output = getattr(output, next(iter(fields)), None)
@@ -220,9 +231,9 @@ def _usage(run: Run) -> JsonObject:
 
 
 class CompletionEvents:
-    """Encodes chunks as chat completion chunks.
+    """The encoder of streamed chat completions.
 
-    Reasoning and texts that are not the answer become `reasoning_content`, which many clients show.
+    Reasoning and other texts before the answer become `reasoning_content`, which many clients display.
     """
 
     def __init__(self, name: str, shape: Shape, redactor: ServiceRedactor, *, includes_usage: bool) -> None:
@@ -234,17 +245,17 @@ class CompletionEvents:
             "model": name,
         }
         self._received = ""
-        """The answer as far as it has arrived."""
+        """The text of the answer that has arrived so far."""
         self._answer, self._reasoning = RedactedStream(redactor), RedactedStream(redactor)
         self._has_started = False
 
     def encode(self, chunks: Sequence[StreamChunk]) -> bytes:
-        pieces = [piece for chunk in chunks for piece in self._pieces(chunk)]
-        return b"".join(encode_event(self._redactor, piece) for piece in pieces) + (
+        events = [event for chunk in chunks for event in self._events(chunk)]
+        return b"".join(encode_event(self._redactor, event) for event in events) + (
             b"data: [DONE]\n\n" if chunks and chunks[-1].run is not None else b""
         )
 
-    def _pieces(self, chunk: StreamChunk) -> Iterator[JsonObject]:
+    def _events(self, chunk: StreamChunk) -> Iterator[JsonObject]:
         if chunk.branch is not None:
             return
         if not self._has_started:
@@ -261,7 +272,7 @@ class CompletionEvents:
             yield from self._text_delta("content", self._answer.add(self._new_part(answer)))
 
     def _new_part(self, text: str) -> str:
-        """Return the part of an answer that was not sent. A corrected answer is sent again in full."""
+        """Return the part of an answer that was not sent yet, or the complete answer if its beginning changed."""
         received = self._received
         if received.startswith(text):
             return ""

@@ -11,19 +11,19 @@ from acorn.web.page.agent import Agent
 
 _DEFS = "#/$defs/"
 _DATA_KEYWORDS = ("default", "examples", "example", "const", "enum")
-"""Keywords whose value is data instead of a schema."""
+"""JSON Schema keywords whose values are data instead of schemas."""
 _ERRORS = {
     "400": "The request is invalid.",
     "401": "The key is missing or wrong.",
-    "403": "The Host or the Origin is not allowed.",
-    "413": "The body is too large.",
-    "415": "The body is not `application/json`.",
-    "422": "The input is invalid. `problems` names the fields.",
+    "403": "The Host header or the Origin header is not allowed.",
+    "413": "The request body is too large.",
+    "415": "The content type of the request is not `application/json`.",
+    "422": "The input is invalid. `problems` lists the invalid fields.",
     "429": "Too many runs are in progress.",
     "500": "The agent failed.",
-    "502": "The provider failed, or the model never gave a valid answer.",
+    "502": "The provider failed, or the model never returned a valid answer.",
     "503": "The server is stopping.",
-    "504": "The provider or the run took too long.",
+    "504": "The provider did not respond in time, or the run took too long.",
 }
 _ERROR: JsonObject = {
     "type": "object",
@@ -51,7 +51,7 @@ _PAUSED: JsonObject = {
     "required": ["run_id", "requests", "answer"],
     "properties": {
         "run_id": {"type": "string"},
-        "answer": {"type": "string", "description": "The path for the answer."},
+        "answer": {"type": "string", "description": "The path to which the client posts the answer."},
         "requests": {
             "type": "array",
             "items": {
@@ -72,8 +72,8 @@ _PAUSED: JsonObject = {
 _ANSWER: JsonObject = {
     "type": "object",
     "properties": {
-        "answer": {"description": "The answer, if the run waits for one request."},
-        "answers": {"type": "object", "description": "The answer to each request, by its id."},
+        "answer": {"description": "The answer to the only open request of the run."},
+        "answers": {"type": "object", "description": "An object that maps request ids to answers."},
     },
     "additionalProperties": False,
 }
@@ -90,7 +90,7 @@ _COMPLETION: JsonObject = {
 
 
 def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
-    """Return the OpenAPI document of an agent."""
+    """Return the OpenAPI document for the service of an agent."""
     description = describe_agent(agent)
     schemas: JsonObject = {"Error": _ERROR, "Problem": _PROBLEM, "Paused": _PAUSED}
     schemas["Input"] = _schema(description.input, description.input.xml_schema, "Input", schemas)
@@ -115,15 +115,21 @@ def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
             "/runs/{id}/answer": {
                 "parameters": [{"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}],
                 "post": _operation(
-                    "answer", "Answer the requests of a run and resume it.", _ANSWER, results, "404", "409"
+                    "answer", "Answer the requests of a paused run and resume the run.", _ANSWER, results, "404", "409"
                 ),
             },
             "/v1/chat/completions": {
-                "post": _operation("chat", "OpenAI's chat completions.", _COMPLETION, _COMPLETED, "404")
+                "post": _operation(
+                    "chat", "Create a chat completion in OpenAI's format.", _COMPLETION, _COMPLETED, "404"
+                )
             },
-            "/v1/models": {"get": _operation("models", "OpenAI's list of models, with the agent.", None, _OBJECT)},
-            "/openapi.json": {"get": _operation("describe", "This document.", None, _OBJECT)},
-            "/health": {"get": _operation("health", "Whether the server is running.", None, _OBJECT, security=False)},
+            "/v1/models": {"get": _operation("models", "Return the agent in OpenAI's list of models.", None, _OBJECT)},
+            "/openapi.json": {"get": _operation("describe", "Return this document.", None, _OBJECT)},
+            "/health": {
+                "get": _operation(
+                    "health", "Return whether the server is running or stopping.", None, _OBJECT, security=False
+                )
+            },
         },
         "components": {"schemas": schemas},
     }
@@ -134,13 +140,13 @@ def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
 
 
 def _schema(shape: Shape, schema: JsonObject, prefix: str, schemas: JsonObject) -> JsonObject:
-    """Return a schema whose definitions are moved to the components of the document."""
+    """Return a schema without definitions, and add its definitions to the component schemas."""
     for name, definition in schema.get("$defs", {}).items():
         schemas[_component_name(prefix, name)] = _move_references(definition, prefix)
-    own = {key: value for key, value in schema.items() if key != "$defs"}
+    without_definitions = {key: value for key, value in schema.items() if key != "$defs"}
     if shape.is_empty and prefix == "Output":
         return {"type": "null"}
-    return _move_in_object(own["properties"][RESULT] if shape.wrapped else own, prefix)
+    return _move_in_object(without_definitions["properties"][RESULT] if shape.wrapped else without_definitions, prefix)
 
 
 def _component_name(prefix: str, name: str) -> str:
@@ -149,7 +155,7 @@ def _component_name(prefix: str, name: str) -> str:
 
 
 def _move_references(node: object, prefix: str) -> object:
-    """Return a part of a schema whose references point to the components of the document."""
+    """Return a schema node in which references point to the component schemas of the document."""
     if isinstance(node, str):
         is_reference = node.startswith(_DEFS)
         return _ref(_component_name(prefix, node.removeprefix(_DEFS)))["$ref"] if is_reference else node
@@ -166,7 +172,7 @@ def _move_in_object(node: JsonObject, prefix: str) -> JsonObject:
 
 
 def _is_schema(value: object) -> bool:
-    """Return whether a value is a schema. A field may have the name of a data keyword."""
+    """Return whether a value looks like a schema, because a field may have the name of a data keyword."""
     return is_json_object(value) and bool(value.keys() & {"type", "$ref", "anyOf", "oneOf", "allOf"})
 
 
@@ -179,18 +185,21 @@ def _response(description: str, name: str) -> JsonObject:
 
 
 _EVENTS: JsonObject = {
-    "200": {"description": "Chunks, one JSON object per event.", "content": {"text/event-stream": {"schema": {}}}}
+    "200": {
+        "description": "A stream of chunks, with one JSON object in each event.",
+        "content": {"text/event-stream": {"schema": {}}},
+    }
 }
 _OBJECT: JsonObject = {
     "200": {"description": "A JSON object.", "content": {"application/json": {"schema": {"type": "object"}}}}
 }
 _COMPLETED: JsonObject = {
     "200": {
-        "description": "The answer, complete or as a stream.",
+        "description": "The complete answer, or a stream of the answer.",
         "content": {"application/json": {"schema": {"type": "object"}}, "text/event-stream": {"schema": {}}},
     },
     "202": {
-        "description": "The run waits for human input. Its questions are the answer.",
+        "description": "The run waits for human input. The answer contains its questions.",
         "content": {"application/json": {"schema": {"type": "object"}}},
     },
 }
@@ -206,7 +215,7 @@ def _operation(
     optional: bool = False,
     security: bool = True,
 ) -> JsonObject:
-    """Return one operation of the document."""
+    """Return the description of one endpoint and its responses."""
     errors = {**_ERRORS, **{status: _MORE_ERRORS[status] for status in more_errors}} if body is not None else {}
     operation: JsonObject = {
         "operationId": name,

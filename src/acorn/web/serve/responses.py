@@ -33,11 +33,11 @@ from acorn import (
 from acorn._inside import fields_of, request_to_json, to_json_data
 from acorn.chunk import call_index_of, has_answer_part
 from acorn.types import JsonObject
-from acorn.web.guard import HEADERS
+from acorn.web.guard import SECURITY_HEADERS
 from acorn.web.redact import RedactedStream, ServiceRedactor
 
 _EVENT_STREAM = {"content-type": "text/event-stream", "x-accel-buffering": "no"}
-_SECURITY_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+_ENCODED_HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 _NO_HEADERS: Mapping[str, str] = {}
 _MIN_INTERVAL = 1 / 30
 """The minimum number of seconds between two batches of chunks."""
@@ -74,7 +74,10 @@ class ErrorReply(NamedTuple):
 
 
 class RejectedRequestError(Exception):
-    """An error that rejects a request. It contains the error response for the client."""
+    """An error that rejects a request.
+
+    It contains the error response for the client.
+    """
 
     def __init__(
         self,
@@ -143,14 +146,14 @@ class Exchange:
         """Whether the status was sent. After the status, an error can only be sent as an event."""
 
     async def _body(self) -> bytes:
-        parts: list[bytes] = []
+        fragments: list[bytes] = []
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnectedError
-            parts.append(message.get("body", b""))
+            fragments.append(message.get("body", b""))
             if not message.get("more_body", False):
-                return b"".join(parts)
+                return b"".join(fragments)
 
     async def json(self) -> object:
         """Parse the body as JSON, and return None for an empty body."""
@@ -168,13 +171,19 @@ class Exchange:
             pass
 
     async def respond(self, status: int, body: bytes, headers: Mapping[str, str] = _NO_HEADERS) -> None:
-        """Send a complete response. Its content type is JSON unless the headers contain another one."""
+        """Send a complete response.
+
+        Its content type is JSON unless the headers contain another one.
+        """
         default = {"content-type": "application/json", "cache-control": "no-store", "content-length": str(len(body))}
         await self._start(status, {**default, **headers})
         await self._send_message({"type": "http.response.body", "body": b"" if self.method == "HEAD" else body})
 
     async def send_event(self, event: bytes) -> None:
-        """Send encoded server-sent events. The first call also sends the status."""
+        """Send encoded server-sent events.
+
+        The first call also sends the status.
+        """
         if not self.has_started:
             await self._start(200, {**_EVENT_STREAM, "cache-control": "no-store"})
         await self._send_message({"type": "http.response.body", "body": event, "more_body": True})
@@ -185,7 +194,7 @@ class Exchange:
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         self.has_started = True
         encoded = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-        all_headers = [*encoded, *_SECURITY_HEADERS]
+        all_headers = [*encoded, *_ENCODED_HEADERS]
         await self._send_message({"type": "http.response.start", "status": status, "headers": all_headers})
 
     async def _send_message(self, message: Message) -> None:
@@ -206,32 +215,35 @@ def _json_problem(error: Exception) -> str:
 # Event streams
 
 
-async def in_batches(chunks: AsyncGenerator[StreamChunk]) -> AsyncGenerator[list[StreamChunk]]:
-    """Yield merged batches of chunks. If the generator is closed early, it cancels the run."""
+async def batch_chunks(chunks: AsyncGenerator[StreamChunk]) -> AsyncGenerator[list[StreamChunk]]:
+    """Yield merged batches of chunks.
+
+    If the generator is closed early, it cancels the run.
+    """
     pending: list[StreamChunk] = []
-    news = asyncio.Event()
+    new_chunks = asyncio.Event()
 
     async def read() -> None:
         try:
             async with aclosing(chunks):
                 async for chunk in chunks:
                     pending.append(chunk)
-                    news.set()
+                    new_chunks.set()
         except (SystemExit, KeyboardInterrupt) as error:  # In a task, these exceptions would stop the event loop.
             raise CodeExitError(f"{type(error).__name__}: {error}") from error
         finally:
-            news.set()
+            new_chunks.set()
 
     task = asyncio.ensure_future(read())
     try:
         while not task.done() or pending:
             try:
                 async with asyncio.timeout(_HEARTBEAT):
-                    await news.wait()
+                    await new_chunks.wait()
             except TimeoutError:
                 yield []
                 continue
-            news.clear()
+            new_chunks.clear()
             batch, pending[:] = pending[:], []
             if batch:
                 yield merge_chunks(batch)
@@ -245,7 +257,10 @@ async def in_batches(chunks: AsyncGenerator[StreamChunk]) -> AsyncGenerator[list
 
 
 def merge_chunks(chunks: Sequence[StreamChunk]) -> list[StreamChunk]:
-    """Join the texts of consecutive chunks. Of each partial answer and tool call, use only the last version."""
+    """Join the texts of consecutive chunks.
+
+    Of each partial answer and tool call, use only the last version.
+    """
     merged: list[StreamChunk] = []
     last: dict[str | None, int] = {}
     """Maps a run id to the index in `merged` of the last chunk of the run."""
@@ -265,7 +280,7 @@ def merge_chunks(chunks: Sequence[StreamChunk]) -> list[StreamChunk]:
 
 
 def _kind(chunk: StreamChunk) -> str | int | None:
-    """Return the kind of a partial chunk, or the index of its tool call, or None if chunks cannot be merged."""
+    """Return the kind of a partial chunk, or the index of its tool call, or None if the chunk cannot be merged."""
     if chunk.tool_result is not None or chunk.run is not None:
         return None
     if call_index_of(chunk) is not None:
@@ -287,7 +302,10 @@ def encode_event(redactor: ServiceRedactor, value: object) -> bytes:
 
 
 class ChunkEvents:
-    """The encoder of `POST /stream`. Its events have the field names of `StreamChunk`."""
+    """The encoder of `POST /stream`.
+
+    Its events have the field names of `StreamChunk`.
+    """
 
     def __init__(self, redactor: ServiceRedactor) -> None:
         self._redactor = redactor
@@ -303,7 +321,7 @@ class ChunkEvents:
                 released = self._text(chunk, kind).add(text)
                 yield from [{kind: released, **branch}] if released else []
             if not text or chunk.done:  # This text is complete.
-                yield from [{kind: held, **branch}] if (held := self._text(chunk, kind).flush()) else []
+                yield from [{kind: remaining, **branch}] if (remaining := self._text(chunk, kind).flush()) else []
         if has_answer_part(chunk):
             partial = self._redactor.partial(to_json_data(chunk.partial))
             yield {"partial": partial, "completed": list(chunk.completed), **branch}

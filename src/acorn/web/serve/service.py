@@ -1,6 +1,6 @@
-"""The agent of a service and its runs in progress.
+"""The agent of a service, and the limits and the cancellation of its runs.
 
-Runs are driven on the event loop of the server. A run is cancelled when its client disconnects, when its time is up, or
+The event loop of the server drives the runs. A run is cancelled when its client disconnects, when its time is up, or
 when the server stops.
 """
 
@@ -29,18 +29,18 @@ from acorn.web.serve.responses import (
 TIMEOUT = 600.0
 CONCURRENCY = 256
 GRACE = 5
-"""Seconds that runs may take after the server begins to stop."""
+"""The number of seconds that runs may take after the server begins to stop."""
 
 Result = TypeVar("Result")
 
 
 class Service:
-    """An agent that is served over HTTP."""
+    """The state of a service: the agent, the number of its runs, and the shutdown."""
 
     def __init__(self, agent: object, keys: Collection[str], timeout: float, concurrency: int) -> None:
         if not is_instance(agent):
             raise DeclarationError(
-                f"`acorn.web.service` needs an instance of a module, such as `Researcher()`, got {excerpt(agent)}."
+                f"`acorn.web.service` needs an instance of a module, such as `Researcher()`, but got {excerpt(agent)}."
             )
         check_agent(agent)  # Report a wrong declaration before the first request.
         self.agent: Agent = agent
@@ -56,7 +56,10 @@ class Service:
 
     @contextmanager
     def reserve_run(self) -> Generator[None]:
-        """Reserve one of the concurrent runs. Reserve it before reading the body, so that bodies cannot pile up."""
+        """Count a run while the context is active, or raise `RejectedRequestError` if the limit is reached.
+
+        Callers enter the context before they read the body, which limits the number of bodies in memory.
+        """
         if self.is_closing:
             raise RejectedRequestError(503, "stopping", "The server is stopping. Try again later.", retry_after=1)
         if self._run_count >= self._concurrency:
@@ -70,7 +73,10 @@ class Service:
             self._run_count -= 1
 
     async def perform(self, exchange: Exchange, work: Coroutine[Any, Any, Result], deadline: float) -> Result:
-        """Return the result of a run. Cancel it if the client disconnects, the time is up or the server stops."""
+        """Return the result of a run, or cancel the run.
+
+        A run is cancelled when the client disconnects, the time is up or the server stops.
+        """
         loop = asyncio.get_running_loop()
         task = asyncio.ensure_future(_without_exit(work))
         disconnect = asyncio.ensure_future(exchange.wait_for_disconnect())
@@ -82,7 +88,7 @@ class Service:
             if disconnect.done():
                 raise ClientDisconnectedError
             if self._end_future(loop).done():
-                message = "The server is stopping and cancelled the run."
+                message = "The server is stopping and cancelled the run. Try again later."
                 raise RejectedRequestError(503, "stopping", message, retry_after=1)
             raise self.timeout_error()
         finally:
@@ -92,19 +98,19 @@ class Service:
                 await asyncio.wait((task,))
 
     def timeout_error(self) -> RejectedRequestError:
-        message = f"The run took longer than {self.timeout:g} seconds and was cancelled."
+        message = f"The run took longer than {self.timeout:g} seconds, so the server cancelled it."
         return RejectedRequestError(504, "timeout", message)
 
     def log_error(self, error: BaseException) -> None:
-        """Log an error that is not sent to the client."""
+        """Log an error and its traceback, with secrets redacted."""
         text = "".join(traceback.format_exception(error)).rstrip()
         logging.getLogger("acorn").error("%s", self.redactor.error_text(text))
 
     def error_body(self, reply: ErrorReply) -> bytes:
-        """Return the body of an error response, with secrets redacted."""
+        """Return the encoded body of an error response, with secrets redacted."""
         return self.redactor.json(reply._replace(message=self.redactor.error_text(reply.message)).to_json())
 
-    # The end of the server
+    # Shutdown of the server
 
     def _end_future(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         if self._end is None or self._loop is not loop:
@@ -112,7 +118,10 @@ class Service:
         return self._end
 
     def close(self) -> None:
-        """Accept no more runs, and cancel the remaining ones after `GRACE` seconds. May be called from any thread."""
+        """Reject new runs, and cancel the remaining runs after `GRACE` seconds.
+
+        Any thread may call this method.
+        """
         self.is_closing = True
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._close_later)
@@ -128,5 +137,5 @@ class Service:
 async def _without_exit(work: Coroutine[Any, Any, Result]) -> Result:
     try:
         return await work
-    except (SystemExit, KeyboardInterrupt) as error:  # In a task, either would stop the event loop.
+    except (SystemExit, KeyboardInterrupt) as error:  # In a task, these exceptions would stop the event loop.
         raise CodeExitError(f"{type(error).__name__}: {error}") from error

@@ -178,7 +178,7 @@ class Worker:
         work, watchdog = asyncio.ensure_future(self._work()), asyncio.ensure_future(self._wait_for_lost_database())
         await asyncio.wait({work, watchdog}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
-            raise StuckWorkerError(f"{self.store.name} does not answer. Check that the server runs.")
+            raise StuckWorkerError(f"{self.store.name} does not answer.")
         watchdog.cancel()
         await work
 
@@ -313,8 +313,8 @@ class Worker:
         del self._misfits[run_id]
         return self.store.fail_undriven(
             run_id,
-            f"Run {run_id} does not fit the class `{name}` of any worker. Start workers with a class that fits the run, "
-            f"and try the run again with `acorn resume {run_id}` or `map(..., queue=True, retry_failed=True)`. "
+            f"Run {run_id} does not fit the class `{name}` of any worker. Start workers with a class that fits the "
+            f"run, and try the run again with `acorn resume {run_id}` or `map(..., queue=True, retry_failed=True)`. "
             f"{' '.join(str(error).split())}",
         )
 

@@ -264,7 +264,8 @@ def test_run_rejected_by_all_workers_fails_and_is_resumable(postgres: str) -> No
 
     asyncio.run(work())
     with pytest.raises(
-        StoreError, match=r"run-a does not fit the class `worker_agents:Desk` of any worker.*`acorn resume run-a`.*number Field req"
+        StoreError,
+        match=r"run-a does not fit the class `worker_agents:Desk` of any worker.*`acorn resume run-a`.*number Field",
     ):
         handle.result()
     assert told[-1][:3] == ("run-a", "worker_agents:Desk", "failed")

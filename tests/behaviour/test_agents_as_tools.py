@@ -1,4 +1,4 @@
-"""An agent in `tools` is a tool: a separate run whose output is the result."""
+"""Tests of agents in `tools`: the model calls them as tools, and each call is a separate run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Branches: child runs that inherit the conversation, the tools and the settings of their parent."""
+"""Tests of branches: child runs that inherit the conversation, the tools and the settings of their parent."""
 
 from __future__ import annotations
 

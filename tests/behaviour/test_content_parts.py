@@ -1,4 +1,4 @@
-"""Media next to text: in the input, in tool results, in context, and in every saved form."""
+"""Tests of media content parts in the input, in tool results, in the context, and in every saved form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history: what acorn writes, what a user may change, and what the model reads."""
+"""Tests of the history: messages that acorn adds, edits that a user makes, and messages that the model receives."""
 
 from __future__ import annotations
 

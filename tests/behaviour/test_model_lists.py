@@ -1,4 +1,4 @@
-"""`model = [first, second, ...]`: which model is asked, which replaces it, and what is reported."""
+"""Tests of `model = [first, second, ...]`: fallback to the next model, circuits, costs, and reports."""
 
 from __future__ import annotations
 

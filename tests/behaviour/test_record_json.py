@@ -1,4 +1,4 @@
-"""`Run.to_json` and `Run.from_json`: a record survives as text, except for live objects."""
+"""Tests of `Run.to_json` and `Run.from_json`: a loaded run record equals the original, except for live objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The embedded model: real answers, and its behavior in a process."""
+"""Tests of the embedded model: real answers, concurrency, limits, and the end of its process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The native lanes with unusual providers: their responses, and the requests to them."""
+"""Tests of the native lanes with unusual providers: the requests to them and their responses."""
 
 from __future__ import annotations
 

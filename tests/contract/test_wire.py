@@ -1,4 +1,4 @@
-"""Requests to a provider, field by field, and how acorn reads its responses."""
+"""Tests of the request bodies that acorn sends to a provider, field by field, and of parsing its responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers on one PostgreSQL finish every submitted run, whatever happens to some of them."""
+"""Tests of workers on one PostgreSQL store: they finish every submitted run, also if workers are killed or frozen."""
 
 from __future__ import annotations
 

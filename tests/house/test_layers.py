@@ -1,4 +1,4 @@
-"""The map of the package: imports point down, surfaces use only public modules, `import acorn` stays light."""
+"""Tests of the package structure: imports point down, surfaces use only public modules, and `import acorn` is light."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of the page: first-party, small, and without code that makes markup of text."""
+"""Tests of the static files of the page: no external addresses, a small size, and no parsing of text as markup."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From deltas to chunks and to a response, however a provider splits and numbers them."""
+"""Tests of the conversion of deltas to chunks and to a response, for any split and numbering by a provider."""
 
 from __future__ import annotations
 
@@ -99,10 +99,10 @@ def test_answer_without_access_is_not_parsed() -> None:
 
 def test_answer_is_parsed_only_up_to_accessed_chunk() -> None:
     reader = AnswerReader(['{"title": "a', "b", 'c", "score": 5', "}"], SHAPE)
-    assert reader.at(0) == (None, ())
-    assert reader.at(2)[0].title == "ab"
+    assert reader.parse(0) == (None, ())
+    assert reader.parse(2)[0].title == "ab"
     assert reader._fed == 2
-    assert reader.at(4)[0].score == 5
+    assert reader.parse(4)[0].score == 5
 
 
 def test_old_chunk_read_later_has_partial_of_that_chunk() -> None:

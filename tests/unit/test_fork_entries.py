@@ -1,4 +1,4 @@
-"""Forks: events as entries, which give the same events and the same conversation."""
+"""Tests of forks: thread events are converted to journal entries with an equal conversation."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The schema of a function, and how a model's arguments become a call.
+"""Tests of the schema of a function, and of binding the arguments of a model to its parameters.
 
-The table of signatures is in `signatures`; the remaining cases are here.
+The table of signatures is in `signatures.py`; this file contains the remaining cases.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Every text of a grammar is valid for its schema: random texts, like those of a model."""
+"""Tests of grammars for the embedded model: random texts of a grammar are valid for the schema of the grammar."""
 
 from __future__ import annotations
 

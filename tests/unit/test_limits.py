@@ -1,4 +1,4 @@
-"""The arithmetic of limits at their boundaries."""
+"""Tests of the arithmetic of limits at their boundaries."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The parser for partial answers compared with an oracle, on every prefix of many documents, for any split.
+"""Tests of the parser for partial answers, compared with an oracle on every prefix and split of many documents.
 
-The oracle is independent of the parser: it closes the prefix by the rule of the contract, reads it with the standard
+The oracle is independent of the parser: it completes the prefix by a documented rule, parses it with the standard
 library, and interprets the result by type.
 """
 

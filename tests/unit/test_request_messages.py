@@ -1,4 +1,4 @@
-"""Request messages built incrementally equal those built from the whole history, also in branches."""
+"""Tests of request messages: incremental encoding equals encoding the whole history, also in branches."""
 
 from __future__ import annotations
 

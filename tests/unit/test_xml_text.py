@@ -1,4 +1,4 @@
-"""Fast escaping by replacing one character after another equals escaping letter by letter."""
+"""Tests of the fast XML escape functions, compared with a slow escape of each character."""
 
 from __future__ import annotations
 

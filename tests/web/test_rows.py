@@ -1,4 +1,4 @@
-"""The rows of the waterfall, from real runs and from invalid journals."""
+"""Tests of the rows of the run viewer, for real runs and for invalid journals."""
 
 from __future__ import annotations
 

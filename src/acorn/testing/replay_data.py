@@ -100,7 +100,7 @@ def _received_answers(run: Run) -> dict[str, str]:
 
 
 def human_answers(run: Run) -> list[str | bool | JsonObject]:
-    """Return the list of answers of people, in the order of the requests for human input."""
+    """Return a list of people's answers, in the order of the requests for human input."""
     texts = _received_answers(run)
     answers = ((texts[request_id], kind) for _, request_id, kind in input_requests(run) if request_id in texts)
     return [parse_approval(text) if kind == "approval" else text for text, kind in answers]

@@ -1,4 +1,4 @@
-"""Comparing two runs, forking a run, and a run as Python, as a user does it."""
+"""Tests in a browser of comparing two runs, forking a run, and displaying a run as Python."""
 
 from __future__ import annotations
 

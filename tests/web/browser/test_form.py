@@ -1,4 +1,4 @@
-"""The form: the agent receives exactly what was entered."""
+"""Tests in a browser of the input form: the agent receives exactly the entered values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run and its viewer in one file, opened from the disk."""
+"""Tests in a browser of the page that contains a run and its viewer in one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of runs and the viewer, as a user uses them."""
+"""Tests in a browser of the list of runs and of the run viewer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Responses of the service: outputs, streams, failures and their statuses, paused runs, and OpenAPI."""
+"""Tests of the responses of the service: outputs, streams, failures with their status, paused runs, and OpenAPI."""
 
 from __future__ import annotations
 

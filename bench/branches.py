@@ -103,7 +103,7 @@ def begin() -> float:
     assert parent is not None
     given = plan.spec.input.from_call("check", (), {})
     start = time.process_time()
-    context = parent.branches.new_context("check", given, place.next(), 0.0, has_input=False)
+    context = parent.branches.new_context("check", given, place.next_branch_id(), 0.0, has_input=False)
     child = parent.branch(context, plan)
     child.start(0.0)
     (ask,) = child.asks(0.0)

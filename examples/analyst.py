@@ -121,7 +121,7 @@ def main() -> None:
             connection.executemany("INSERT INTO orders VALUES (?, ?)", [("Anna", 30), ("Bert", 20), ("Anna", 12)])
             connection.commit()
         run = Analyst(model=script()).run(question="Who bought most?", database=file)
-    read = {message["tool_call_id"]: message["content"] for message in run.history if message["role"] == "tool"}
+    read = {message.get("tool_call_id"): message["content"] for message in run.history if message["role"] == "tool"}
     for event in run.thread:
         if isinstance(event, ToolCallEvent) and event.tool_name != "__finish__":
             print(f"{event.tool_name}: {event.args.get('sql', '')}\n    {read[event.tool_call_id]}")

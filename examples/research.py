@@ -149,7 +149,7 @@ def main() -> None:
         notes.mkdir()
         (notes / "oaks.md").write_text("# Oaks\n\nAcorns sprout in spring.\n", encoding="utf-8")
         run = Researcher(model=script()).run(question="When do acorns sprout?", folder=folder)
-    read = {message["tool_call_id"]: message["content"] for message in run.history if message["role"] == "tool"}
+    read = {message.get("tool_call_id"): message["content"] for message in run.history if message["role"] == "tool"}
     for event in run.thread:
         if isinstance(event, ToolCallEvent) and event.tool_name != "__finish__":
             print(f"{event.tool_name}({', '.join(f'{name}={value!r}' for name, value in event.args.items())})")

@@ -1,9 +1,10 @@
-"""The rules of providers for a message list. All tests that look at requests use these checks."""
+"""Checks of the rules that providers have for a message list. All tests that inspect requests use these checks."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from acorn import Run
@@ -13,7 +14,7 @@ from acorn.thread import dump_events, parse_events, parse_thread_xml, serialize_
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
-def assert_valid(messages: list[dict[str, Any]]) -> None:
+def assert_valid(messages: Sequence[Mapping[str, Any]]) -> None:
     """Fail with the reason if OpenAI or Anthropic would answer 400."""
     assert messages, "an empty message list"
     _assert_encodable(messages)
@@ -47,7 +48,7 @@ def assert_valid(messages: list[dict[str, Any]]) -> None:
     assert not open_ids, f"the last calls {open_ids} have no result"
 
 
-def _assert_encodable(messages: list[dict[str, Any]]) -> None:
+def _assert_encodable(messages: Sequence[Mapping[str, Any]]) -> None:
     try:
         json.dumps(messages, ensure_ascii=False, allow_nan=False).encode("utf-8")
     except (TypeError, ValueError) as error:
@@ -60,7 +61,7 @@ def _are_parts(content: Any, kind: str | None = None) -> bool:
     return kind is None or all(part.get("type") == kind for part in content)
 
 
-def _calls(message: dict[str, Any], where: str) -> list[str]:
+def _calls(message: Mapping[str, Any], where: str) -> list[str]:
     calls = message["tool_calls"]
     assert isinstance(calls, list), f"{where}: calls that are no list"
     assert calls, f"{where}: an empty list of calls"
@@ -108,7 +109,7 @@ def assert_request_valid(request: ModelRequest) -> None:
     assert body["tools"] == request.tools, "the body has other tools than the request"
 
 
-def assert_complete(history: list[dict[str, Any]]) -> None:
+def assert_complete(history: Sequence[Mapping[str, Any]]) -> None:
     """Check that every call in the history has its result after a run."""
     open_ids: list[str] = []
     for message in history:

@@ -1,7 +1,7 @@
-"""Machines that are written as JSON text and made again after every tell, as if each were the last of a process.
+"""A tree of machines that are saved as JSON text and loaded after every tell, as if each were the last of a process.
 
-Drivers do not notice, because they know runs by their ids. Running work continues, and its outcome is told to the new
-machine.
+Drivers do not notice the replacement, because they refer to runs by id. Running work continues, and its outcome is told
+to the new machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from acorn._machine.plan import Plan
 from acorn._machine.saved_run import load, save
 from acorn._machine.state import BranchContext
 from acorn.journal import BranchFinished
-from acorn.record import TOOL
+from acorn.record import TOOL_ASK_PREFIX
 from acorn.types import JsonObject
 
 
@@ -78,7 +78,9 @@ class SavedTree(Tree):
                     plan = replace(plan, above=())  # The parent has counted it.
             # Running work continues here, so calls with `once` are not unknown.
             open_asks = saved["state"]["open_asks"]
-            saved["state"]["open_asks"] = {each: at for each, at in open_asks.items() if not each.startswith(TOOL)}
+            saved["state"]["open_asks"] = {
+                each: at for each, at in open_asks.items() if not each.startswith(TOOL_ASK_PREFIX)
+            }
             new = load(plan, saved, old.run.deps)
             was, made = old.run._history.messages, new.run._history.messages  # Not `history`, which would hand it out.
             assert old.run.error is not None or made == json.loads(json.dumps(to_json_data(was)))

@@ -16,7 +16,7 @@ from acorn.testing import ScriptedModel
 from acorn.testing.scripted import Scripted
 from acorn.thread import parse_thread_xml, serialize_thread_to_xml, to_messages
 
-Message = dict[str, Any]
+Message = Any  # A message as a user may write it: any dict.
 _LABEL = re.compile(r"Media (?P<number>\d+) of event (?P<event>\d+):")
 
 

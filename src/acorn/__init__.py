@@ -2,7 +2,7 @@
 
     from acorn import module, tool
 
-Derive agents from the class `module`, and mark functions that a model may call with `tool`.
+Derive your agents from the class `module`. Use the decorator `tool` for functions that a model may call.
 """
 
 from acorn._base import startup as startup
@@ -70,7 +70,7 @@ __all__ = [
     "StoreError",
 ]
 
-# These names load the machine. They are loaded when they are first used, so that `import acorn` stays fast.
+# The modules of these names are slow to import, so acorn imports a module when its name is first used.
 _LATE = {
     "runs": "acorn._call.runs",
     "Partial": "acorn.partial",

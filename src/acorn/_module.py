@@ -25,7 +25,7 @@ from acorn._declare.spec_cache import (
 )
 from acorn.errors import AcornError
 from acorn.record import Run, run_of
-from acorn.types import JsonObject, Request
+from acorn.types import JsonObject, Message, Request
 
 if TYPE_CHECKING:
     from acorn._call.batch import AsyncBatch, Batch
@@ -460,13 +460,13 @@ class module(AgentBase, Generic[In, Out, Deps]):
         return deps
 
     @property
-    def history(self) -> list[JsonObject]:
+    def history(self) -> list[Message]:
         """The conversation of the current run (in tools and hooks), or else of the last run."""
         run = run_of(self) or last_run(self)
         return [] if run is None else run.history
 
     @history.setter
-    def history(self, messages: list[JsonObject]) -> None:
+    def history(self, messages: list[Message]) -> None:
         run = run_of(self)
         if run is None:
             raise AttributeError(

@@ -1,7 +1,7 @@
-"""The chunks of a streamed run, for `stream` and `on_stream`.
+"""The chunks of a streamed run, which `stream` yields and `on_stream` receives.
 
-A chunk computes nothing in advance: it parses the partial answer, and joins the text of a tool call, when the user
-reads them.
+A chunk computes nothing in advance. It parses the partial answer, and joins the text of a tool call, only when the user
+reads the attribute.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ _new = object.__new__
 
 
 class AnswerReader:
-    """The arguments of one `__finish__` call, parsed as far as they were read."""
+    """An incremental parser for the arguments of one `__finish__` call, which are the answer of the model.
+
+    It parses only the text that is necessary for the chunks that the user reads.
+    """
 
     def __init__(self, pieces: list[str], shape: Shape) -> None:
         self._pieces = pieces
@@ -40,19 +43,19 @@ class AnswerReader:
         self._lock = Lock()  # A chunk may be read in another thread.
 
     def chunk(self) -> StreamChunk:
-        """Return a chunk with the answer so far, which is parsed when it is read."""
+        """Return a chunk with the answer so far. The chunk parses the answer when the user reads it."""
         chunk: StreamChunk = _new(StreamChunk)
-        # `__init__` is skipped for speed: there is one chunk for each delta.
+        # Skipping `__init__` saves time, because there is one chunk for each delta.
         chunk._answer, chunk._count = self, len(self._pieces)  # pyright: ignore[reportPrivateUsage]
         return chunk
 
-    def at(self, count: int) -> tuple[Any, tuple[str, ...]]:
-        """Return the partial answer and its complete fields after `count` pieces."""
+    def parse(self, count: int) -> tuple[Any, tuple[str, ...]]:
+        """Return the partial answer after `count` text fragments, and the names of its complete fields."""
         with self._lock:
             parser = self._parser
             if parser is None:
                 parser = self._parser = PushParser(expectation_of(self._shape.schema))
-            elif count < self._fed:  # An old chunk that is read after a newer one: parse again from the start.
+            elif count < self._fed:  # The user reads an old chunk after a newer chunk, so parse again from the start.
                 parser = PushParser(expectation_of(self._shape.schema))
                 for piece in self._pieces[:count]:
                     parser.feed(piece)
@@ -70,7 +73,7 @@ class AnswerReader:
 
 
 class StreamChunk(Generic[Out]):
-    """A part of a streamed run. `stream` yields chunks, and `on_stream` is called with them.
+    """A part of a streamed run, which `stream` yields and `on_stream` receives.
 
         for chunk in agent.stream(question="What are acorns?"):
             if chunk.tool_result:
@@ -80,22 +83,22 @@ class StreamChunk(Generic[Out]):
             if chunk.result:
                 print("done:", chunk.result)
 
-    Most chunks have one of these attributes. The others are None.
+    In most chunks, only one of these attributes is set. The other attributes are None.
     """
 
     # A long answer has thousands of chunks, so missing attributes are class attributes and cost nothing.
     content: str | None = None
-    """A piece of text."""
+    """A fragment of the model's text."""
     reasoning: str | None = None
-    """A piece of reasoning."""
+    """A fragment of the model's reasoning."""
     tool_result: ToolResult | None = None
     """The result of a tool call."""
     done: bool = False
-    """True on the last chunk of a model's response."""
+    """Whether this is the last chunk of a model's response."""
     branch: str | None = None
     """The path of the branch that the chunk belongs to, or None for the run itself."""
     run_id: str | None = None
-    """The id of the run of that branch: the same branch may be called twice."""
+    """The id of the branch's run. The path is not enough, because the model may call a branch twice."""
     result: Out | None = None
     """The output of the run, on the last chunk of `stream`."""
     run: Run[Out] | None = None
@@ -107,7 +110,7 @@ class StreamChunk(Generic[Out]):
 
     def __init__(self, *, call: PartialCall | None = None, **parts: Any) -> None:
         if call is not None:
-            # The name and the id may still arrive. The text only grows.
+            # The name and the id may change later. The text only grows.
             self._call, self._count = (call.index, call.id, call.name, call.pieces), len(call.pieces)
         if parts:
             vars(self).update(parts)
@@ -143,7 +146,7 @@ class StreamChunk(Generic[Out]):
 
     @property
     def tool_call(self) -> JsonObject | None:
-        """A tool call so far: `index`, `id`, `name` and the text of its `arguments`."""
+        """The tool call so far, as a dict with the keys `index`, `id`, `name` and `arguments` (text)."""
         if self._call is None:
             return None
         index, id, name, pieces = self._call
@@ -151,23 +154,23 @@ class StreamChunk(Generic[Out]):
 
     def _parse(self) -> tuple[Any, tuple[str, ...]]:
         if self._parsed is None:
-            self._parsed = (None, ()) if self._answer is None else self._answer.at(self._count)
+            self._parsed = (None, ()) if self._answer is None else self._answer.parse(self._count)
         return self._parsed
 
 
 def call_index_of(chunk: StreamChunk) -> int | None:
-    """Return the index of the tool call that a chunk has a part of, without building `tool_call`."""
+    """Return the index of the tool call in a chunk, or None, without creating `tool_call`."""
     call = chunk._call  # pyright: ignore[reportPrivateUsage] - Users do not need it, and `StreamChunk` is public.
     return None if call is None else call[0]
 
 
 def has_answer_part(chunk: StreamChunk) -> bool:
-    """Return whether a chunk has a part of the answer, without parsing it."""
+    """Return whether a chunk contains a part of the answer, without parsing the answer."""
     return chunk._answer is not None  # pyright: ignore[reportPrivateUsage] - As in `call_index_of`.
 
 
 class Streamer:
-    """Assembles a streamed response, and creates its chunks."""
+    """A converter of the deltas of a streamed response to chunks, which also assembles the whole response."""
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
@@ -175,20 +178,21 @@ class Streamer:
         self._answers: dict[int, AnswerReader] = {}
 
     def add(self, delta: Delta) -> Sequence[StreamChunk]:
-        """Return the chunks of a delta: one for its text, and one for each call that it changes."""
-        grown = self._assembly.add_arguments(delta)
-        if grown is not None:  # Most deltas of a long answer take this path.
-            return (self._call_chunk(grown),)
-        content, reasoning, touched = self._assembly.add(delta)
+        """Return the chunks of a delta: a chunk for its text, and a chunk for each tool call that it continues."""
+        call = self._assembly.add_arguments(delta)
+        if call is not None:  # Most deltas of a long answer take this path.
+            return (self._call_chunk(call),)
+        content, reasoning, changed_calls = self._assembly.add(delta)
         chunks = [_text_chunk(content, reasoning)] if content or reasoning else []
-        if touched:
-            # A name that has not arrived completely may be the start of `__finish__`.
-            known = [c for c in dict.fromkeys(touched) if c.pieces or c.name == FINISH or not FINISH.startswith(c.name)]
-            chunks += map(self._call_chunk, known)
+        if changed_calls:
+            # The start of a name may be the start of `__finish__`, so such a call has no chunk yet.
+            calls = dict.fromkeys(changed_calls)
+            named = [c for c in calls if c.pieces or c.name == FINISH or not FINISH.startswith(c.name)]
+            chunks += map(self._call_chunk, named)
         return chunks
 
     def end(self) -> tuple[ModelResponse, StreamChunk]:
-        """Return the response and its last chunk, which also contains the answer."""
+        """Return the assembled response, and the last chunk, which also contains the answer."""
         response = self._assembly.response()
         answers = [call for call in self._assembly.calls if call.name == FINISH]
         last = self._call_chunk(answers[-1]) if answers else StreamChunk()

@@ -1,14 +1,15 @@
-"""The exceptions of acorn. The name of each shows who must act.
+"""The exceptions of acorn, with names that show who must act.
 
     AcornError
       DeclarationError      the class is wrong; raised when the class is created
-        ToolConflictError   two tools claim one name
+        ToolConflictError   two tools have the same name
       InputError            the caller's arguments are wrong; raised before any model call
-      ParseError            the model did not give a valid output
-      BranchError           a branch failed; the cause is chained
+      ParseError            the model did not return a valid output
+      BranchError           a branch failed; `__cause__` is the original error
       ModelError            the provider failed
       LimitError            a budget is used up
       StoreError            a run could not be stored or found
+    UnknownMediaTypeError   the type of an image, audio or file is unknown
 
 All exceptions can be pickled: the message is the only positional argument, and every other attribute has a default.
 """
@@ -22,14 +23,14 @@ from acorn.types import JsonObject
 
 
 class AcornError(Exception):
-    """The base class of all errors that acorn raises."""
+    """The base class of the errors that acorn raises."""
 
     run: Any = None
     """The record of the run that failed, or None."""
 
 
 class DeclarationError(AcornError):
-    """The declaration of a module or a tool is wrong."""
+    """The declaration of a module or a tool is invalid."""
 
 
 class ToolConflictError(DeclarationError):
@@ -40,7 +41,7 @@ class InputError(AcornError, ValueError):
     """The arguments of a call do not fit the module's `initial_input`."""
 
     problems: list[JsonObject]
-    """One entry for each wrong field: `path`, `expected` and `received` as in `ParseError.errors`, and `message`."""
+    """A list with a dict for each invalid field. Its keys are `path`, `expected`, `received` and `message`."""
 
     def __init__(self, message: str, *, problems: Sequence[JsonObject] = ()) -> None:
         super().__init__(message)
@@ -51,9 +52,9 @@ class ParseError(AcornError):
     """The output of the model does not fit the schema, even after `parse_retries` corrections."""
 
     raw_output: str
-    """The last output, as the model wrote it."""
+    """The text of the model's last output."""
     errors: list[JsonObject]
-    """One entry for each wrong field: `path`, `expected` and `received`."""
+    """A list with a dict for each invalid field. Its keys are `path`, `expected` and `received`."""
     attempts: int
     """The number of outputs that the model wrote."""
 
@@ -72,20 +73,20 @@ class ParseError(AcornError):
 
 
 class BranchError(AcornError):
-    """A branch failed. `__cause__` is the original error."""
+    """A branch failed, and `__cause__` is the original error."""
 
 
 class ModelError(AcornError):
     """The provider rejected the request, failed or could not be reached."""
 
     provider: str | None
-    """The name of the provider, if known."""
+    """The name of the provider, or None if it is unknown."""
     status: int | None
     """The HTTP status of the response, or None."""
     retryable: bool
     """Whether the same request may succeed later."""
     retry_after: float | None
-    """The seconds to wait, if the provider named them."""
+    """The seconds to wait before a retry, or None if the provider did not send them."""
     timed_out: bool
     """Whether the provider did not respond in time."""
 
@@ -108,8 +109,28 @@ class ModelError(AcornError):
 
 
 class LimitError(AcornError):
-    """A limit of the run was reached before it had an output."""
+    """The run reached a limit before it had an output."""
 
 
 class StoreError(AcornError):
-    """A run could not be stored, found or read."""
+    """A run could not be stored, found or loaded."""
+
+
+class UnknownMediaTypeError(ValueError):
+    """The media type of data was not passed and cannot be guessed.
+
+    It is a `ValueError`, because Pydantic reports only such errors as validation errors.
+    """
+
+    problem: str
+    """The problem, as a sentence without a period."""
+    fix: str
+    """The necessary change in Python code. The command line replaces it with its own advice."""
+
+    def __init__(self, problem: str, fix: str) -> None:
+        super().__init__(problem, fix)
+        self.problem = problem
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.problem}. {self.fix}"

@@ -1,7 +1,8 @@
-"""The entries of a run's journal. Each has the run, the step and the time.
+"""The entries of a run's journal, which is the log of everything that happened in the run.
 
-Only the machine appends entries, and an entry never changes: it contains copies of everything that can be edited. The
-thread, the stores, telemetry and the views are created from the journal.
+Every entry has the id of the run (`run_id`), the step (`step`) and the time in seconds since the start of the run
+(`at`). Only the machine appends entries. An entry never changes, because it contains copies of all data that can be
+edited. Threads, stores, telemetry and views read the journal.
 
     with acorn.listen(print):
         agent(question="...")
@@ -12,15 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from acorn.types import Content, Fallback, ForkedFrom, JsonObject, Usage
+from acorn.types import Content, Fallback, ForkedFrom, JsonObject, Message, Usage
 
-Message = JsonObject
 Form = Literal["text", "json", "error", "skipped", "stopped"]
-"""The form of the text of a result. A skipped call was never started, and a stopped call never returned."""
+"""The kind of a result: text, JSON, an error, a call that never started (`skipped`) or never returned (`stopped`)."""
 
 
 class CalledTool(NamedTuple):
-    """A tool call as the model wrote it."""
+    """A tool call in a model response, with the arguments as the model wrote them."""
 
     id: str
     name: str
@@ -29,34 +29,34 @@ class CalledTool(NamedTuple):
 
 
 class ResultMessage(NamedTuple):
-    """The result of one call, as the model reads it."""
+    """The result of one tool call, as the model receives it."""
 
     call_id: str
     content: Content
     form: Form
     seconds: float | None
-    """The duration of the function or branch, or None if it was not called."""
+    """The duration of the function or branch in seconds, or None if it was not called."""
 
 
 class RunStarted(NamedTuple):
-    """The run has started. No request was sent yet."""
+    """The run has started, but acorn has not sent a request to the model."""
 
     run_id: str
     step: int
     at: float
-    """Seconds since the start of the run."""
+    """The seconds since the start of the run."""
     module: str
-    """The class of the module, `package.file:Class`."""
+    """The path of the module class, such as `package.file:Class`."""
     input: Any
-    """The input, an instance of the input class."""
+    """The input of the run, an instance of the input class."""
     parent_id: str | None = None
-    """The id of the parent run, if this run is a branch."""
+    """The id of the parent run, or None if this run is not a branch."""
     branch: str | None = None
-    """The path of the branch, `outer/inner`."""
+    """The path of the branch, such as `outer/inner`."""
     call_id: str | None = None
-    """The tool call that started the branch, or None if the user's code started it."""
+    """The id of the tool call that started the branch, or None if the user's code started it."""
     forked_from: ForkedFrom | None = None
-    """The run that this run was forked from. Its first steps are copied into this journal, but not repeated."""
+    """The run that this run is a fork of, or None. The journal contains copies of its first steps."""
 
 
 class MessagesAdded(NamedTuple):
@@ -67,13 +67,13 @@ class MessagesAdded(NamedTuple):
     at: float
     messages: tuple[Message, ...]
     where: int | None = None
-    """The index of the message that they are inserted before, or None for the end."""
+    """The index at which the messages are inserted, or None for the end of the history."""
     inherited: int = 0
-    """The number of messages at the start that a branch inherits from its parent."""
+    """The number of messages at the start of `messages` that a branch inherits from its parent."""
 
 
 class ModelRequested(NamedTuple):
-    """A request is sent to the model."""
+    """acorn sends a request to the model."""
 
     run_id: str
     step: int
@@ -83,7 +83,7 @@ class ModelRequested(NamedTuple):
     messages: int
     """The number of messages in the request."""
     forced: str | None
-    """Why the model must finish now: `forced` (max_steps), `limit` or `loop`. None if it need not."""
+    """The reason why the model must finish now: `forced` (max_steps), `limit` or `loop`. None if it may continue."""
 
 
 class ModelResponded(NamedTuple):
@@ -98,23 +98,25 @@ class ModelResponded(NamedTuple):
     content: str
     reasoning: str | None
     calls: tuple[CalledTool, ...]
-    extra: Message
-    """Further keys of the assistant message, such as signed reasoning blocks."""
+    extra: JsonObject
+    """The additional keys of the assistant message, such as signed reasoning blocks."""
     stop_reason: str
     refusal: str | None
-    """Why the model refused to answer. Such a response is not in the history."""
+    """The model's explanation if it refused to answer, or None. The history does not contain a refusal."""
     usage: Usage
     cost: float | None
     attempts: int
-    """The number of requests that were needed. 0 for a response that a fork copied, which has no usage either."""
+    """The number of requests that were necessary. It is 0 for a response that a fork has copied."""
     waits: tuple[float, ...]
-    """The seconds of waiting before each retry."""
+    """The waiting time before each retry, in seconds."""
     fallbacks: tuple[Fallback, ...] = ()
-    """The models of a list that failed before this one answered. `attempts` and `waits` count only this model."""
+    """The fallbacks from models that failed before this model responded.
+
+    `attempts` and `waits` contain only the requests to this model."""
 
 
 class ToolStarted(NamedTuple):
-    """The function of a tool is called."""
+    """acorn calls the function of a tool."""
 
     run_id: str
     step: int
@@ -125,7 +127,7 @@ class ToolStarted(NamedTuple):
 
 
 class ToolFinished(NamedTuple):
-    """A tool call has its result, before `on_step` may change it."""
+    """A tool call has returned a result or an error, which `on_step` may still change."""
 
     run_id: str
     step: int
@@ -133,14 +135,14 @@ class ToolFinished(NamedTuple):
     call_id: str
     name: str
     began: float | None
-    """The time when the function was called, or None if it was not called: an unknown tool or wrong arguments."""
+    """The time when the function started, or None if the tool is unknown or the arguments are invalid."""
     content: Content
-    """The result as the model reads it."""
+    """The result as the model receives it."""
     error: str | None
 
 
 class InputRequested(NamedTuple):
-    """A call needs human input: an answer to a question, or an approval."""
+    """A tool call needs human input: an answer to a question, or an approval."""
 
     run_id: str
     step: int
@@ -150,13 +152,13 @@ class InputRequested(NamedTuple):
     kind: Literal["question", "approval"]
     question: str
     name: str
-    """The tool that the model called."""
+    """The name of the tool that the model called."""
     arguments: str
     choices: tuple[str, ...] | None = None
 
 
 class InputReceived(NamedTuple):
-    """A person has answered a request."""
+    """A person has answered a request for human input."""
 
     run_id: str
     step: int
@@ -164,26 +166,26 @@ class InputReceived(NamedTuple):
     request_id: str
     call_id: str
     answer: str
-    """The answer: text as it is, any other value as JSON."""
+    """The answer as text. An answer that is not text is written as JSON."""
 
 
 class BranchStarted(NamedTuple):
-    """The run has started a branch, or an agent that is a tool."""
+    """The run has started a branch, or an agent that is used as a tool."""
 
     run_id: str
     step: int
     at: float
     child_id: str
     branch: str
-    """The path of the branch, `outer/inner`."""
+    """The path of the branch, such as `outer/inner`."""
     call_id: str | None
-    """The tool call that started the branch, or None if the user's code started it."""
+    """The id of the tool call that started the branch, or None if the user's code started it."""
     inside: str | None = None
-    """The tool call whose function started the branch. None if the model or a hook started it."""
+    """The id of the tool call whose function started the branch. None if the model or a hook started it."""
 
 
 class BranchFinished(NamedTuple):
-    """A branch, or an agent that is a tool, has finished or failed."""
+    """A branch, or an agent that is used as a tool, has finished or failed."""
 
     run_id: str
     step: int
@@ -194,27 +196,27 @@ class BranchFinished(NamedTuple):
     stop_reason: str | None
     seconds: float
     content: Content
-    """The result as the model reads it."""
+    """The result as the model receives it."""
     error: str | None
     usage: Usage
     cost: float | None
 
 
 class ToolResultsAdded(NamedTuple):
-    """The tool results of a step were added to the history."""
+    """acorn has added the tool results of a step to the history."""
 
     run_id: str
     step: int
     at: float
     results: tuple[ResultMessage, ...]
     context: Content | None
-    """The data of `add_to_context`."""
+    """The content that `step.add_to_context` added, or None."""
     where: int | None
-    """The index of the results in the history, or None if their response was removed."""
+    """The index of the results in the history, or None if the history no longer contains the tool calls."""
 
 
 class HistoryEdited(NamedTuple):
-    """The user has edited the history: `history[where : where + removed]` is now `messages`."""
+    """The user has edited the history, and `messages` replace `history[where : where + removed]`."""
 
     run_id: str
     step: int
@@ -223,11 +225,11 @@ class HistoryEdited(NamedTuple):
     removed: int
     messages: tuple[Message, ...]
     added: tuple[int, ...]
-    """The indexes of the new messages. The others were moved, copied or edited."""
+    """The indexes of the new messages in `messages`. The user moved, copied or edited the other messages."""
 
 
 class Compacted(NamedTuple):
-    """The model has summarized older steps: `history[where : where + removed]` is now `messages`."""
+    """The model has summarized older steps, and `messages` replace `history[where : where + removed]`."""
 
     run_id: str
     step: int
@@ -236,13 +238,13 @@ class Compacted(NamedTuple):
     """The time when the request started."""
     model: str
     summary: str
-    """The summary in the history. If the model wrote none, it is empty and the history has not changed."""
+    """The summary. If the model wrote no summary, it is empty and the history is unchanged."""
     where: int
     removed: int
     messages: tuple[Message, ...]
-    """The summary, and the inputs, which are kept."""
+    """The message with the summary, and the inputs, which are not summarized."""
     steps: tuple[int, ...]
-    """The steps that the summary replaces. 0 stands for the messages before the first step."""
+    """The numbers of the steps that the summary replaces. The messages before the first step have the number 0."""
     usage: Usage
     cost: float | None
 
@@ -255,12 +257,12 @@ class RunFinished(NamedTuple):
     at: float
     stop_reason: str
     content: str
-    """The output as text or JSON. For an unfinished single turn, the reason."""
+    """The output as text or JSON, or the reason why a single-turn run is unfinished."""
     form: Form
 
 
 class RunFailed(NamedTuple):
-    """The run has failed."""
+    """The run has failed with an error."""
 
     run_id: str
     step: int
@@ -268,11 +270,11 @@ class RunFailed(NamedTuple):
     error: str
     """The class and the message of the error, with secrets redacted."""
     results: tuple[ResultMessage, ...]
-    """The results that the history has for the tool calls that were in progress."""
+    """The results that acorn added to the history for the tool calls in progress."""
 
 
 class RunInterrupted(NamedTuple):
-    """The run was stopped by Ctrl-C, a cancellation, a limit or a failed provider. It can be resumed."""
+    """Ctrl-C, a cancellation, a limit or a failed provider has stopped the run, which can be resumed."""
 
     run_id: str
     step: int
@@ -282,13 +284,13 @@ class RunInterrupted(NamedTuple):
 
 
 class RunPaused(NamedTuple):
-    """The run waits only for human input. It can be resumed with the answers."""
+    """The run waits for human input and can be resumed with the answers."""
 
     run_id: str
     step: int
     at: float
     results: tuple[ResultMessage, ...]
-    """The results that the history has for the tool calls that were in progress."""
+    """The results that acorn added to the history for the tool calls in progress."""
 
 
 Entry = (
@@ -311,6 +313,7 @@ Entry = (
     | RunPaused
 )
 Listener = Callable[[Entry], object]
+"""A function that `acorn.listen` calls with every entry."""
 
 
 __all__ = [

@@ -1,9 +1,10 @@
-"""Images, audio and files as values, for the fields of an input and the results of tools.
+"""The types `Image`, `Audio` and `File`, for fields of an input and for results of tools.
 
     agent(question="What is it?", photo=acorn.Image.from_path("cat.png"))
 
-A value contains data with a media type, or a URL that the provider reads. acorn does not fetch URLs. A field also
-accepts bytes, a data URL and an http(s) URL, but no path: a model or a web form could name any file.
+A value contains bytes with a media type, or a URL that the provider loads. acorn does not load URLs. A field also
+accepts bytes, a data URL and an http(s) URL, but not a path, because a model or a web form could pass the path of any
+file.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pydantic_core import core_schema
 from acorn._formats.blobs import Blob, format_size, is_saving
 from acorn._formats.content import ContentPart, part_schema
 from acorn._formats.schema.shape import MEDIA_FORMAT
+from acorn.errors import UnknownMediaTypeError
 from acorn.types import JsonObject, is_mapping
 
 _TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
@@ -56,28 +58,15 @@ _SUFFIXES = {
     ".csv": "text/csv",
     ".json": "application/json",
 }
-"""Common file types. Others are looked up in the tables of the operating system."""
+"""The media types of common file extensions. acorn finds other types in the tables of the operating system."""
 _AUDIO_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav", "vnd.wave": "wav"}
 _FIELDS = ("data", "url", "media_type", "name")
 _KEYS = {*_FIELDS, "kind", "sha256", "bytes"}
 _BYTES: tuple[type[Any], ...] = (bytes, bytearray, memoryview)
 
 
-class UnknownMediaTypeError(ValueError):
-    """Data whose media type is not given and cannot be guessed."""
-
-    def __init__(self, problem: str, fix: str) -> None:
-        super().__init__(problem, fix)
-        self.problem = problem
-        self.fix = fix
-        """What to change in Python code."""
-
-    def __str__(self) -> str:
-        return f"{self.problem}. {self.fix}"
-
-
 class Media(ContentPart):
-    """The base class of images, audio and files."""
+    """The base class of `Image`, `Audio` and `File`: bytes with a media type, or a URL."""
 
     __slots__ = ("_data", "_media_type", "_name", "_url")
 
@@ -87,10 +76,11 @@ class Media(ContentPart):
     _name: str | None
 
     kind: ClassVar[str]
-    """`image`, `audio` or `file`."""
-    _word: ClassVar[str]
+    """The kind of media: `image`, `audio` or `file`."""
+    _noun: ClassVar[str]
+    """The noun for error messages, such as `an image`."""
     _family: ClassVar[str] = ""
-    """The start of its media types."""
+    """The prefix of all media types that the class accepts, such as `image/`."""
 
     def __init__(self, *_: object, **__: object) -> None:
         name = type(self).__name__
@@ -98,7 +88,10 @@ class Media(ContentPart):
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str], media_type: str | None = None, name: str | None = None) -> Self:
-        """Read a file. By default, its first bytes or its name determine the media type."""
+        """Load a file.
+
+        By default, the first bytes or the name of the file determine the media type.
+        """
         raw, name = Path(path).read_bytes(), name or Path(path).name
         suffix = Path(path).suffix.lower()
         by_name = _SUFFIXES.get(suffix) or mimetypes.guess_type(f"x{suffix}")[0]
@@ -107,26 +100,26 @@ class Media(ContentPart):
 
     @classmethod
     def from_bytes(cls, data: bytes, media_type: str | None = None, name: str | None = None) -> Self:
-        """Use bytes. By default, the first bytes determine the media type."""
-        if not isinstance(data, bytes | bytearray | memoryview):  # `bytes(5)` would be five zero bytes.
+        """Create a value from bytes, whose first bytes determine the media type by default."""
+        if not isinstance(data, bytes | bytearray | memoryview):  # `bytes(5)` would return five zero bytes.
             raise cls._wrong_argument("bytes", data)
         raw, where = bytes(data), "the data"
         return cls._from_data(raw, media_type or cls._guess_type(raw, None, where), name, where)
 
     @classmethod
     def from_url(cls, url: str, media_type: str | None = None, name: str | None = None) -> Self:
-        """Use an http(s) URL, which the provider reads, or a data URL."""
+        """Create a value from a data URL, or from an http(s) URL that the provider loads."""
         if not isinstance(url, str):
             raise cls._wrong_argument("url", url)
         if url[:5].lower() == "data:":
-            url_type, raw = _read_data_url(url)
+            url_type, raw = _parse_data_url(url)
             return cls._from_data(raw, media_type or url_type, name, "the data URL")
         try:
             is_web = urlsplit(url).scheme in ("http", "https") and bool(urlsplit(url).hostname)
         except ValueError:
             is_web = False
         if not is_web or re.search(r"[\s\x00-\x1f]", url):
-            raise ValueError(f"expected an http(s) URL or a data URL, got {_short(url)}")
+            raise ValueError(f"expected an http(s) URL or a data URL, got {_shorten_url(url)}")
         checked = None if media_type is None else cls._check_type(media_type, "the URL")
         return cls._create(None, url, checked, name)
 
@@ -140,7 +133,7 @@ class Media(ContentPart):
     @classmethod
     def _create(cls, data: Blob | None, url: str | None, media_type: str | None, name: str | None) -> Self:
         if name is not None and not isinstance(name, str):
-            raise TypeError(f"the name of {cls._word} must be a string, got a `{type(name).__name__}`")
+            raise TypeError(f"the name of {cls._noun} must be a string, got a `{type(name).__name__}`")
         media = cls.__new__(cls)
         for field, value in (("_data", data), ("_url", url), ("_media_type", media_type), ("_name", name)):
             object.__setattr__(media, field, value)
@@ -155,17 +148,17 @@ class Media(ContentPart):
                 return media_type
         other_type = _signature_type(raw) or by_name
         if other_type is not None:
-            raise ValueError(f"{where} is {other_type}, but must be {cls._word}")
+            raise ValueError(f"{where} is {other_type}, but must be {cls._noun}")
         raise UnknownMediaTypeError(f"the type of {where} is unknown", f"Set `media_type`, such as `{cls._example()}`")
 
     @classmethod
     def _check_type(cls, media_type: Any, where: str) -> str:
-        # The header of a server may contain `Text/Plain; charset=utf-8`.
+        # The header of an HTTP response may contain `Text/Plain; charset=utf-8`.
         name = media_type.partition(";")[0].strip().lower() if isinstance(media_type, str) else ""
         if not _TYPE.fullmatch(name):
             raise ValueError(f"the media type of {where} must be like `{cls._example()}`, got {media_type!r}")
         if not name.startswith(cls._family):
-            raise ValueError(f"{where} is {name}, but must be {cls._word}")
+            raise ValueError(f"{where} is {name}, but must be {cls._noun}")
         return name
 
     @classmethod
@@ -180,29 +173,29 @@ class Media(ContentPart):
 
     @classmethod
     def _head(cls, media_type: str) -> str:
-        """Return the text before the base64 data in a request."""
+        """Return the text that precedes the base64 data in a request."""
         return f"data:{media_type};base64,"
 
     # Attributes
 
     @property
     def data(self) -> bytes | None:
-        """The bytes, or None if there is only a URL."""
+        """The bytes, or None if the value contains a URL."""
         return None if self._data is None else self._data.raw()
 
     @property
     def url(self) -> str | None:
-        """The URL, or None if there are bytes."""
+        """The URL, or None if the value contains bytes."""
         return self._url
 
     @property
     def media_type(self) -> str | None:
-        """The media type, such as `image/png`. For a URL it may be None."""
+        """The media type, such as `image/png`, or None if the type of a URL is unknown."""
         return self._media_type
 
     @property
     def name(self) -> str | None:
-        """The name of the file, if known."""
+        """The name of the file, or None if the name is unknown."""
         return self._name
 
     @property
@@ -211,25 +204,24 @@ class Media(ContentPart):
         return 0 if self._data is None else self._data.size
 
     def __repr__(self) -> str:
-        what = _short(self._url) if self._url is not None else f"{self._media_type}, {format_size(self.size)}"
-        return (
-            f"{type(self).__name__}({what})" if self._name is None else f"{type(self).__name__}({what}, {self._name!r})"
-        )
+        source = _shorten_url(self._url) if self._url is not None else f"{self._media_type}, {format_size(self.size)}"
+        name = "" if self._name is None else f", {self._name!r}"
+        return f"{type(self).__name__}({source}{name})"
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"`{type(self).__name__}` cannot be changed. Create another one.")
+        raise AttributeError(f"`{type(self).__name__}` cannot be changed. Create another object.")
 
     def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"`{type(self).__name__}` cannot be changed. Create another one.")
+        raise AttributeError(f"`{type(self).__name__}` cannot be changed. Create another object.")
 
-    def _all(self) -> tuple[Any, ...]:
+    def _values(self) -> tuple[Any, ...]:
         return (self._data, self._url, self._media_type, self._name)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Media) and type(other) is type(self) and self._all() == other._all()
+        return isinstance(other, Media) and type(other) is type(self) and self._values() == other._values()
 
     def __hash__(self) -> int:
-        return hash((type(self), *self._all()))
+        return hash((type(self), *self._values()))
 
     def __copy__(self) -> Self:
         return self
@@ -238,7 +230,7 @@ class Media(ContentPart):
         return self
 
     def __reduce__(self) -> Any:
-        return _unpickle, (type(self), *self._all())
+        return _unpickle, (type(self), *self._values())
 
     # In messages
 
@@ -254,14 +246,20 @@ class Media(ContentPart):
     @classmethod
     def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
         serialization = core_schema.plain_serializer_function_ser_schema(cls._to_json, when_used="json")
-        return part_schema(cls, core_schema.no_info_plain_validator_function(cls._read, serialization=serialization))
+        return part_schema(
+            cls, core_schema.no_info_plain_validator_function(cls._validate, serialization=serialization)
+        )
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: Any, handler: GetJsonSchemaHandler) -> JsonObject:
         return {"type": "string", "format": f"{MEDIA_FORMAT}{cls.kind}"}
 
     def _to_json(self) -> JsonObject:
-        """Return the JSON form: with the data if a run is saved, else only a description, for example in a log."""
+        """Return the value as JSON data.
+
+        The JSON data contains the bytes only if a run is saved. Otherwise, for example in a log, it contains a hash and
+        the size.
+        """
         content: JsonObject = {"url": self._url} if self._data is None else {}
         if self._data is not None and is_saving():
             content = {"data": self._data}
@@ -271,31 +269,31 @@ class Media(ContentPart):
         return {"kind": self.kind} | content | {key: value for key, value in description.items() if value is not None}
 
     @classmethod
-    def _read(cls, value: Any) -> Self:
-        """Validate the value of a field."""
+    def _validate(cls, value: Any) -> Self:
+        """Convert the value of a field to this class, or raise `ValueError`."""
         if isinstance(value, cls):
             return value
         if isinstance(value, _BYTES):
             return cls.from_bytes(bytes(value))
         if isinstance(value, str):
-            return cls._read_text(value)
+            return cls._from_text(value)
         if is_mapping(value) and value.keys() <= _KEYS and value.get("kind", cls.kind) == cls.kind:
-            return cls._read_saved(value)
+            return cls._from_saved(value)
         hint = f". For a file, use `acorn.{cls.__name__}.from_path(...)`" if isinstance(value, os.PathLike) else ""
-        raise ValueError(f"expected {cls._word}: `acorn.{cls.__name__}`, bytes, a data URL or an http(s) URL{hint}")
+        raise ValueError(f"expected {cls._noun}: `acorn.{cls.__name__}`, bytes, a data URL or an http(s) URL{hint}")
 
     @classmethod
-    def _read_text(cls, text: str) -> Self:
+    def _from_text(cls, text: str) -> Self:
         if re.match(r"(?i)(data:|https?://)", text):
             return cls.from_url(text)
         hint = f"For a file, use `acorn.{cls.__name__}.from_path(...)`"
-        raise ValueError(f"expected {cls._word}: bytes, a data URL or an http(s) URL. {hint}")
+        raise ValueError(f"expected {cls._noun}: bytes, a data URL or an http(s) URL. {hint}")
 
     @classmethod
-    def _read_saved(cls, saved: Mapping[str, Any]) -> Self:
+    def _from_saved(cls, saved: Mapping[str, Any]) -> Self:
         data, url, media_type, name = map(saved.get, _FIELDS)
         if not all(isinstance(value, str | None) for value in (data, url, media_type, name)):
-            raise ValueError(f"the fields of {cls._word} must be strings: {', '.join(_FIELDS)}")
+            raise ValueError(f"the fields of {cls._noun} must be strings: {', '.join(_FIELDS)}")
         if isinstance(data, Blob) and isinstance(media_type, str) and data.head == cls._head(media_type):
             return cls._create(data, None, cls._check_type(media_type, "the data"), name)
         if isinstance(data, str):
@@ -308,24 +306,24 @@ class Media(ContentPart):
 
 
 def _unpickle(kind: type[Media], data: Any, url: Any, media_type: Any, name: Any) -> Media:
-    return kind._create(data, url, media_type, name)  # pyright: ignore[reportPrivateUsage]  # Pickles need a function.
+    return kind._create(data, url, media_type, name)  # pyright: ignore[reportPrivateUsage]  # Unpickling needs a function.
 
 
 class Image(Media):
-    """An image, such as a PNG or a JPEG."""
+    """An image, such as a PNG or JPEG file."""
 
     __slots__ = ()
     kind = "image"
-    _word = "an image"
+    _noun = "an image"
     _family = "image/"
 
 
 class Audio(Media):
-    """Audio, such as a WAV or an MP3 file."""
+    """An audio recording, such as a WAV or MP3 file."""
 
     __slots__ = ()
     kind = "audio"
-    _word = "audio"
+    _noun = "audio"
     _family = "audio/"
 
     @classmethod
@@ -343,11 +341,11 @@ class Audio(Media):
 
 
 class File(Media):
-    """A document, such as a PDF."""
+    """A document, such as a PDF file."""
 
     __slots__ = ()
     kind = "file"
-    _word = "a file"
+    _noun = "a file"
 
     def __acorn_part__(self) -> JsonObject:
         if self._data is None:
@@ -360,13 +358,13 @@ class File(Media):
 
 
 def _signature_type(raw: bytes) -> str | None:
-    """Return the media type of data by its first bytes, or None."""
+    """Return the media type that the first bytes of data identify, or None."""
     if raw[:4] == b"RIFF":
         return _RIFF.get(raw[8:12])
     return next((media_type for start, media_type in _SIGNATURES if raw.startswith(start)), None)
 
 
-def _read_data_url(url: str) -> tuple[str, bytes]:
+def _parse_data_url(url: str) -> tuple[str, bytes]:
     head, comma, body = url[5:].partition(",")
     media_type, *more = head.split(";")
     if not comma:
@@ -382,5 +380,5 @@ def _decode_base64(text: str) -> bytes:
         raise ValueError("the data is not valid base64") from error
 
 
-def _short(url: str) -> str:
+def _shorten_url(url: str) -> str:
     return repr(url if len(url) <= 80 else url[:79] + "…")

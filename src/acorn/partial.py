@@ -1,11 +1,11 @@
-"""`Partial[T]`: an output that the model has not completed yet.
+"""The type `Partial[T]` of an output that the model has not completed yet.
 
     def on_stream(self, chunk):
         partial: Partial[CityInfo] | None = chunk.partial
         if partial and partial.city_name:
             print(partial.city_name)
 
-For a type checker it is `T`. At run time it is a Pydantic class in which every field may be None.
+For a type checker, `Partial[T]` is `T`. At run time, it is a Pydantic class in which every field may be None.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 else:
 
     class Partial:
-        """The class `T` with all fields optional, also in nested classes: `Partial[T]`."""
+        """A generic type: `Partial[T]` is the class `T` with all fields optional, also in nested classes."""
 
         def __class_getitem__(cls, kind: Any) -> Any:
             return partial_type(kind)

@@ -1,7 +1,7 @@
-"""The record of a run, and the functions that find, capture and listen to runs.
+"""The record of a run (`Run`), and the functions `current_run`, `capture` and `listen`.
 
-Tools and hooks read the record while the run is in progress, and callers read it afterwards. Only the machine writes
-it, except for `history`, which users may edit too.
+Tools and hooks read the record while the run is in progress, and callers read it afterwards. Only the machine changes a
+record, except for the history, which users may edit too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from acorn._formats.json import describe_error, excerpt, to_json_data
 from acorn._history.history import HistoryOwnership, own_messages
 from acorn.errors import AcornError
 from acorn.journal import Entry, Listener, RunStarted
-from acorn.types import ForkedFrom, JsonObject, Usage
+from acorn.types import ForkedFrom, JsonObject, Message, Usage
 
 if TYPE_CHECKING:
     from acorn.thread.events import AgentEvent
@@ -34,42 +34,46 @@ Deps = TypeVar("Deps", default=Any)
 Returned = TypeVar("Returned")
 Returned_co = TypeVar("Returned_co", covariant=True)
 
-Message = JsonObject
-TOOL = "tool "
-"""The start of the id of an ask that calls a tool. The step and the id of the call follow."""
+TOOL_ASK_PREFIX = "tool "
+"""The prefix of the id of an ask (an operation that the machine requests) that calls a tool.
+
+The step and the call id follow the prefix."""
 
 
 def call_key(run_id: str, step: int, call_id: str) -> str:
-    """Return a key that identifies one tool call among those of all runs."""
+    """Return a key that identifies one tool call among the tool calls of all runs."""
     return f"{run_id}:{step}:{call_id}"
 
 
 def history_of_run(run: Run) -> HistoryOwnership:
-    """Return the history of a run for acorn's code. Reading `run.history` would hand the list out to user code."""
+    """Return the history of a run for acorn's own code.
+
+    Reading `run.history` would mark the list as visible to user code, which may change it.
+    """
     return run._history  # pyright: ignore[reportPrivateUsage] - The attribute is not part of the public class.
 
 
 class _ModuleType(Protocol[Returned_co]):
-    """A module, as far as the type of `from_json` needs it."""
+    """The type of a module, reduced to the return type that `from_json` needs."""
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Returned_co: ...
 
 
 class Journal:
-    """The entries (`acorn.journal`) of one run, in the order in which they happened."""
+    """The list of entries (`acorn.journal`) of one run, in the order of the events."""
 
     __slots__ = ("entries", "now", "step")
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
         self.step = 0
-        """The step that the next entry belongs to."""
+        """The step of the next entry."""
         self.now = 0.0
         """The seconds since the start of the run."""
 
 
 class _HistoryField:
-    """The field `history` of a run. Code that reads it gets the list itself, and may change it."""
+    """The descriptor of the field `history` of a run, which returns the list itself, so that users may edit it."""
 
     def __get__(self, run: Any, owner: object = None) -> Any:
         return self if run is None else run._history.hand_out()
@@ -81,14 +85,14 @@ class _HistoryField:
 
 
 class _RunState:
-    """The attribute of a record that is not a field of the dataclass."""
+    """The base class of `Run`, with an attribute that is not a field of the dataclass."""
 
     _history: HistoryOwnership
 
 
 @dataclass(eq=False)
 class Run(_RunState, Generic[Out, Deps]):
-    """The record of one run of a module. Tools and hooks can read it while the run is in progress.
+    """The record of one run of a module, which tools and hooks can read while the run is in progress.
 
         run = agent.run(question="What are acorns?")
         print(run.output.answer, run.stop_reason, run.steps, run.usage.requests)
@@ -99,48 +103,48 @@ class Run(_RunState, Generic[Out, Deps]):
     id: str
     """The id of the run."""
     input: BaseModel
-    """The input, an instance of the module's `initial_input`."""
+    """The input of the run, an instance of the module's `initial_input`."""
     output: Out | None = None
-    """The output, as the call returns it."""
+    """The output that the call returns, or None if there is no output yet."""
     history: list[Message] = field(default=cast(Any, _HistoryField()), repr=False)
     """The conversation: a list of messages in the format of OpenAI."""
     usage: Usage = field(default_factory=Usage)
-    """The tokens and requests of the run and its branches."""
+    """The number of tokens and requests of the run and its branches."""
     cost: float | None = None
     """The cost in dollars, or None if the prices are unknown."""
     model: str | None = None
-    """The model that answered last."""
+    """The name of the model that answered last."""
     steps: int = 0
     """The number of steps so far."""
     stop_reason: str | None = None
-    """Why the run ended: `finish`, `forced` (max_steps), `limit`, `loop`, `step` (step.finish), `unfinished`, `paused`,
-    `cancelled` or `error`. None while the run is in progress."""
+    """The reason why the run ended: `finish`, `forced` (max_steps), `limit`, `loop`, `step` (step.finish),
+    `unfinished`, `paused`, `cancelled` or `error`. None while the run is in progress."""
     started: datetime | None = None
-    """The start of the run, in UTC."""
+    """The start time of the run, in UTC."""
     seconds: float = 0.0
-    """The duration of the run."""
+    """The duration of the run in seconds."""
     branches: list[Run] = field(default_factory=list["Run"], repr=False)
     """The records of the branches."""
     error: BaseException | None = None
     """The error that ended the run, or None."""
     deps: Deps = field(default=cast(Any, None), repr=False)
-    """The object of `using(deps=...)`."""
+    """The object that was passed with `using(deps=...)`."""
     branch: str | None = None
-    """The path of the branch, `outer/inner`, or None if the run is not a branch."""
+    """The path of the branch, such as `outer/inner`, or None if the run is not a branch."""
     journal: Journal = field(default_factory=Journal, repr=False)
-    """The entries of the run (`acorn.journal`)."""
+    """The journal of the run, whose entries are defined in `acorn.journal`."""
     forked_from: ForkedFrom | None = None
-    """The run and the step that `using(thread=..., before=...)` forked."""
+    """The original run and the step if `using(thread=..., before=...)` has forked the run, or None."""
 
     @property
     def thread(self) -> list[AgentEvent]:
-        """The events of the run and its branches, without any loss."""
-        from acorn.thread.from_journal import events_of_journal  # The event classes are slow to load.
+        """The list of events of the run and its branches."""
+        from acorn.thread.from_journal import events_of_journal  # The event classes are slow to import.
 
         return events_of_journal(self)
 
     def new_messages(self) -> list[Message]:
-        """Return the messages that this run added: its history without the system message and the earlier conversation.
+        """Return the messages that this run added to the conversation, without the system message.
 
         conversation = []
         run = agent.using(history=conversation).run(question="And in 1990?")
@@ -149,7 +153,10 @@ class Run(_RunState, Generic[Out, Deps]):
         return own_messages(self.history, self.journal.entries)
 
     def to_json(self) -> str:
-        """Return the record and its branches as JSON text, without `deps` and the traceback of the error."""
+        """Return the record and its branches as JSON text.
+
+        The text does not contain `deps` and the traceback of the error.
+        """
         from acorn._history.saved_form import write_run
 
         return write_run(self)
@@ -162,13 +169,13 @@ class Run(_RunState, Generic[Out, Deps]):
     def from_json(text: str, agent: type[_ModuleType[Returned]]) -> Run[Returned]: ...
     @staticmethod
     def from_json(text: str, agent: Any = None) -> Run:
-        """Read a record from the text of `to_json`. Pass the module class to get typed input and output.
+        """Return the record from JSON text that `to_json` returned, with typed input and output if you pass the class.
 
             text = run.to_json()
             same_run = Run.from_json(text, Researcher)
 
-        Without the class, input and output are JSON data. An error whose class does not belong to acorn is read as an
-        `AcornError` with the same message.
+        Without the class, input and output are JSON data. If the class of the error does not belong to acorn, the
+        record contains an `AcornError` with the same message.
         """
         from acorn._history.saved_form import read_run
 
@@ -176,19 +183,19 @@ class Run(_RunState, Generic[Out, Deps]):
         return run
 
     def _repr_html_(self) -> str:
-        """Return the HTML that a notebook shows: the output, and the events in a closed section."""
+        """Return the HTML for a notebook, with the output and a collapsed list of events."""
         from acorn.thread.html import write_html
 
         return write_html(self)
 
     @property
     def step(self) -> int:
-        """The current step, counted from 1."""
+        """The number of the current step, counted from 1."""
         return self.steps
 
     @property
     def idempotency_key(self) -> str:
-        """A key for the tool call that the calling code is in. It is unique, and stays the same if the run is resumed.
+        """A unique key for the current tool call, which stays the same if the run is resumed.
 
         @tool
         def charge(amount: float) -> str:
@@ -196,8 +203,8 @@ class Run(_RunState, Generic[Out, Deps]):
             return f"charged {amount} under {key}"
         """
         for site in reversed(_current.get()):
-            if site.run_id == self.id and site.ask_id.startswith(TOOL):
-                step, call_id = site.ask_id.removeprefix(TOOL).split(" ", 1)
+            if site.run_id == self.id and site.ask_id.startswith(TOOL_ASK_PREFIX):
+                step, call_id = site.ask_id.removeprefix(TOOL_ASK_PREFIX).split(" ", 1)
                 return call_key(self.id, int(step), call_id)
         raise AcornError(
             "This code is not inside a tool call. Read `current_run().idempotency_key` in the function of a tool."
@@ -207,7 +214,7 @@ class Run(_RunState, Generic[Out, Deps]):
         return replace(self)
 
     def __getstate__(self) -> JsonObject:
-        # The error of a run has the record as `error.run`, and must be picklable whatever the run contains.
+        # The error of a run contains the record as `error.run`, so every record must be picklable.
         journal = Journal()
         journal.entries = [_picklable_entry(entry) for entry in self.journal.entries]
         fields = {name: value for name, value in vars(self).items() if name != "_history"}
@@ -232,7 +239,10 @@ def _picklable_entry(entry: Entry) -> Entry:
 
 
 def _picklable_error(error: BaseException | None) -> BaseException | None:
-    """Return the error, or an `AcornError` with its message if it cannot be pickled. Its record is not checked."""
+    """Return an error, or an `AcornError` with the same message if the error cannot be pickled.
+
+    The attribute `run` of the error is not checked.
+    """
     if error is None:
         return None
     try:
@@ -246,7 +256,7 @@ def _picklable_error(error: BaseException | None) -> BaseException | None:
 
 
 def _picklable(value: Any) -> Any:
-    """Return the value, or its JSON data if it cannot be pickled."""
+    """Return a value, or its JSON data if the value cannot be pickled."""
     try:
         pickle.dumps(value)
     except Exception:  # A user's class may raise anything.
@@ -260,31 +270,34 @@ class _HasRun(Protocol):
 
 
 class _CallSpans(Protocol):
-    """The telemetry of a tree, as far as a call site needs it."""
+    """The telemetry of a run and its branches, reduced to the method that a call site needs."""
 
     def inside(self, run_id: str, ask_id: str) -> AbstractContextManager[None]:
-        """Make the span of an ask current in a block."""
+        """Return a context manager in which the span of an ask is the current span."""
         ...
 
 
 class LiveTree(Protocol):
-    """A run and its branches, as far as a call site needs them. `_drive/tree.py` has the class."""
+    """A run and its branches, reduced to the interface that a call site needs.
+
+    The class `Tree` in `_drive/tree.py` implements it.
+    """
 
     @property
     def machines(self) -> Mapping[str, _HasRun]:
-        """The machines of the run and its branches, by run id."""
+        """A mapping of run ids to the machines of the run and its branches."""
         ...
 
     @property
     def trace(self) -> _CallSpans | None: ...
 
     def lineage(self, run_id: str) -> Iterable[tuple[object, Run]]:
-        """Return the instance and the run with this id, then those of each parent."""
+        """Return the instance and the record of a run, followed by the instance and the record of each parent."""
         ...
 
 
 class CallSite:
-    """The run and the ask that the user's code in a block belongs to."""
+    """A context manager for user code, which stores the run and the ask (the requested operation) of the code."""
 
     __slots__ = ("_counter", "_span", "_token", "ask_id", "run_id", "tree")
 
@@ -298,8 +311,11 @@ class CallSite:
     def run(self) -> Run:
         return self.tree.machines[self.run_id].run
 
-    def next(self) -> str:
-        """Return an id for the next branch of this code. If the code is called again, the ids are the same."""
+    def next_branch_id(self) -> str:
+        """Return an id for the next branch that this code starts.
+
+        If the code runs again after a resume, it receives the same ids.
+        """
         return f"{self.run.steps}/{self.ask_id}#{next(self._counter)}"
 
     def __enter__(self) -> None:
@@ -316,19 +332,19 @@ class CallSite:
 
 
 _current: ContextVar[tuple[CallSite, ...]] = ContextVar("acorn_current_runs", default=())
-"""The call sites that the calling code is in, the innermost last."""
+"""The call sites that surround the calling code. The innermost call site is the last item."""
 _captures: ContextVar[tuple[list[Run], ...]] = ContextVar("acorn_captures", default=())
 
 
 def current_run() -> Run:
-    """Return the run that called this tool, hook or prompt method.
+    """Return the run in which the current tool, hook or prompt method was called.
 
         @tool
         def remaining() -> str:
             \"\"\"Return the current step.\"\"\"
             return f"this is step {acorn.current_run().step}"
 
-    Outside of a run, `AcornError` is raised.
+    Outside of a run, this raises `AcornError`.
     """
     site = current_call_site()
     if site is None:
@@ -340,13 +356,13 @@ def current_run() -> Run:
 
 
 def current_call_site() -> CallSite | None:
-    """Return the call site of the calling code in the innermost run, or None outside of all runs."""
+    """Return the innermost call site that surrounds the calling code, or None outside of a run."""
     sites = _current.get()
     return sites[-1] if sites else None
 
 
 def call_site_of(agent: object) -> tuple[CallSite, Run] | None:
-    """Return the innermost run of this instance that the calling code is in, with the call site of the code."""
+    """Return the call site and the record of the innermost run of an instance that surrounds the calling code."""
     for site in reversed(_current.get()):
         for other, run in site.tree.lineage(site.run_id):
             if other is agent:
@@ -355,7 +371,7 @@ def call_site_of(agent: object) -> tuple[CallSite, Run] | None:
 
 
 def run_of(agent: object) -> Run | None:
-    """Return the innermost run of this instance that the calling code is in, or None."""
+    """Return the innermost run of an instance that surrounds the calling code, or None."""
     site_and_run = call_site_of(agent)
     return None if site_and_run is None else site_and_run[1]
 
@@ -376,18 +392,18 @@ def capture() -> Generator[list[Run]]:
         _captures.reset(token)
 
 
-def announce(run: Run) -> None:
-    """Add a new run to the lists of all `capture` blocks."""
+def add_to_captures(run: Run) -> None:
+    """Add a new run to the lists of the surrounding `capture` blocks."""
     for runs in _captures.get():
         runs.append(run)
 
 
 class Subscriber(NamedTuple):
-    """A listener of journal entries."""
+    """A listener for journal entries, with its importance for the run."""
 
     callback: Listener
     is_vital: bool = False
-    """Whether its failure stops the run, because it stores the entries."""
+    """Whether an exception in the callback stops the run, because the callback stores the entries."""
 
 
 _listeners: ContextVar[tuple[Subscriber, ...]] = ContextVar("acorn_listeners", default=())
@@ -400,13 +416,13 @@ def listen(callback: Listener) -> Generator[None]:
         with acorn.listen(print):
             agent(question="...")
 
-    The run waits for the callback, so the callback should be fast and must not wait for a thread of the same run. It
-    must not change the entries. If it raises an exception, acorn logs it and the run continues. The callback does not
-    receive entries of runs that it starts itself.
+    The run waits for the callback, so the callback should be fast and must not wait for a thread of the same run. The
+    callback must not change the entries. If it raises an exception, acorn logs the exception and the run continues. The
+    callback does not receive entries of runs that it starts itself.
     """
-    anything: Any = callback
-    if not callable(anything) or iscoroutinefunction(anything):
-        raise AcornError(f"`acorn.listen` takes a sync function of one entry, got {excerpt(callback)}.")
+    value: Any = callback
+    if not callable(value) or iscoroutinefunction(value):
+        raise AcornError(f"`acorn.listen` needs a sync function with one parameter, got {excerpt(callback)}.")
     with _subscribe(Subscriber(callback)):
         yield
 
@@ -421,7 +437,10 @@ def _subscribe(subscriber: Subscriber) -> Generator[None]:
 
 
 class without_subscriber:
-    """A block in which new runs do not notify a subscriber: a callback that starts runs would never end."""
+    """A context manager in which new runs do not notify a subscriber.
+
+    Otherwise, a callback that starts a run would call itself without end.
+    """
 
     __slots__ = ("_subscriber", "_token")
 
@@ -435,6 +454,6 @@ class without_subscriber:
         _listeners.reset(self._token)
 
 
-def listeners() -> tuple[Subscriber, ...]:
-    """Return the subscribers of a run that starts here."""
+def current_subscribers() -> tuple[Subscriber, ...]:
+    """Return the subscribers that receive the entries of a run that starts now."""
     return _listeners.get()

@@ -1,4 +1,4 @@
-"""The step: the part of a run that `on_start` and `on_step` see and may change."""
+"""The class `Step`: the part of a run that the hooks `on_start` and `on_step` receive and may change."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ Deps = TypeVar("Deps", default=Any)
 
 
 class Step(Generic[Deps]):
-    """One step of a run: a model's response, and what its tools returned. `on_step` and `on_start` get it.
+    """One step of a run, with a response of the model and the results of its tool calls.
+
+    The hooks `on_step` and `on_start` receive a step.
 
         class Careful(Researcher):
             def on_step(self, step: Step) -> None:
@@ -43,7 +45,7 @@ class Step(Generic[Deps]):
                 if "secret" in str(step.tool_results):
                     step.finish(answer="I may not say.")
 
-    Changes to `model`, `temperature`, `max_tokens` and `tools` hold for the remaining steps.
+    Changes to `model`, `temperature`, `max_tokens` and `tools` apply to all remaining steps.
     """
 
     run: Run[Any, Deps]
@@ -51,22 +53,23 @@ class Step(Generic[Deps]):
     """The number of the step, counted from 1. It is 0 in `on_start`, before the first step."""
     tool_calls: list[ToolCall]
     tool_results: list[ToolResult]
-    """The results. Change them here, before the model reads them."""
+    """The results of the tool calls. You can change them before the model receives them."""
 
     _spec: Spec
     _response: ModelResponse
     _before: Mapping[str, Any]
-    """The settings that earlier hooks of the run have changed."""
+    """A dict of the settings that earlier hooks of the run have changed."""
     _listed: tuple[Tool, ...]
     """The tools before the hook."""
     _known: tuple[Tool, ...]
-    """The tools before the hook, and those that it added."""
+    """The tools before the hook, and the tools that the hook added."""
     _branches: Collection[str]
 
-    # The changes of the hook. Most hooks change little, so these are class attributes until they are set.
+    # These attributes store the changes of the hook. They are class attributes until the hook sets them, because most
+    # hooks change little.
     _settings: Mapping[str, Any] = MappingProxyType({})
     _is_model_set = False
-    """Whether the hook assigned a model. It may also change the model dict in place."""
+    """Whether the hook assigned a model. A hook may also change the model dict in place."""
     _tools: list[Callable[..., Any]] | None = None
     _removed_branches: tuple[str, ...] = ()
     _context: tuple[str, ...] = ()
@@ -84,7 +87,7 @@ class Step(Generic[Deps]):
         branches: Collection[str],
         before: Mapping[str, Any],
     ) -> None:
-        # Set all fields at once. `__setattr__` would treat each as an assignment of a hook.
+        # This sets all fields at once, because `__setattr__` would treat each assignment as a change by the hook.
         fields = {
             "run": run,
             "counter": run.steps,
@@ -111,7 +114,7 @@ class Step(Generic[Deps]):
 
     @property
     def branch(self) -> str | None:
-        """The path of the branch, such as `outer/inner`. None if the run is not a branch."""
+        """The path of the branch, such as `outer/inner`, or None if the run is not a branch."""
         return self.run.branch
 
     @property
@@ -120,7 +123,7 @@ class Step(Generic[Deps]):
             model = self._model_before
             if not (is_json_object(model) or is_list_or_tuple(model)) or is_model(model):
                 return model
-            # The hook may change the dict in place, which must not change the dict of the class.
+            # The hook may change the dict in place, so it receives a copy of the class attribute.
             self._settings = {**self._settings, "model": _copy_model(model)}
         return self._settings["model"]
 
@@ -150,7 +153,7 @@ class Step(Generic[Deps]):
 
     @property
     def tools(self) -> list[Callable[..., Any]]:
-        """The functions for the next step, without branches and `__finish__`."""
+        """The list of tool functions for the next steps, without branches and `__finish__`."""
         if self._tools is None:
             self._tools = [tool.function for tool in self._listed]
         return self._tools
@@ -162,7 +165,7 @@ class Step(Generic[Deps]):
 
     @property
     def deps(self) -> Deps:
-        """The value from `using(deps=...)`."""
+        """The object that was passed with `using(deps=...)`."""
         return self.run.deps
 
     @property
@@ -172,12 +175,12 @@ class Step(Generic[Deps]):
 
     @property
     def reasoning(self) -> str | None:
-        """The reasoning of the model, if it shows it."""
+        """The reasoning of the model, or None if the response does not contain it."""
         return self._response.reasoning
 
     @property
     def usage(self) -> Usage:
-        """The tokens of this step's request."""
+        """The number of tokens of this step's request."""
         return self._response.usage
 
     @property
@@ -208,18 +211,18 @@ class Step(Generic[Deps]):
         }
 
     def add_tool(self, tool: Callable[..., Any]) -> None:
-        """Add a tool for the remaining steps."""
+        """Add a tool to the remaining steps."""
         new = make_tool(tool, "add_tool", self._spec.owner, {})
         if new.name in self._named_tools() or new.name in self._remaining_branches():
             raise ToolConflictError(
-                f"Tool '{new.name}' already exists. Give the new one another name with `@tool(name=...)`, or remove "
-                f"the old one first."
+                f"Tool '{new.name}' already exists. Set another name for the new tool with `@tool(name=...)`, or "
+                f"remove the existing tool first."
             )
         self._known = (*self._known, new)
         self.tools.append(new.function)
 
     def remove_tool(self, name: str) -> None:
-        """Remove a tool, or a branch, for the remaining steps."""
+        """Remove a tool or a branch from the remaining steps."""
         if name == FINISH:
             raise DeclarationError(f"`{FINISH}` cannot be removed, because it ends the run.")
         tools, branches = self._named_tools(), self._remaining_branches()
@@ -232,16 +235,19 @@ class Step(Generic[Deps]):
         self.tools[:] = [function for function in self.tools if function != tools[name].function]
 
     def finish(self, /, **fields: Any) -> None:
-        """End the run after this hook, with these fields as its output (`result=` for a type that is not a schema)."""
+        """End the run after this hook, with these fields as its output.
+
+        If the output type of the module is not a Pydantic class, pass the output as `result`.
+        """
         self._output = judge_fields(self._spec.output, fields, self._spec.owner)
 
     def add_to_context(self, content: Any) -> None:
-        """Show the model a string, dict, list or Pydantic instance after the tool results."""
+        """Add a string, dict, list or Pydantic instance to the conversation, after the tool results."""
         self._parts = self._parts or PartCollector()
         self._context += (encode_xml(content, self._spec.xml_context_root, self._spec.xml, self._parts),)
 
     def _chosen_tools(self) -> tuple[Tool, ...]:
-        """Return the tools as the hook left them, each compiled once."""
+        """Return the tools after the changes of the hook."""
         if self._tools is None or self._tools == [tool.function for tool in self._listed]:
             return self._listed
         chosen: list[Tool] = []
@@ -251,7 +257,9 @@ class Step(Generic[Deps]):
             if tool.name in [other.name for other in chosen]:
                 if any(other is tool for other in chosen):
                     continue
-                raise ToolConflictError(f"`step.tools` holds two tools named '{tool.name}'. Keep one.")
+                raise ToolConflictError(
+                    f"`step.tools` contains two tools named '{tool.name}'. Remove one of the tools."
+                )
             chosen.append(tool)
         return tuple(chosen)
 
@@ -262,7 +270,7 @@ class Step(Generic[Deps]):
         return [name for name in self._branches if name not in self._removed_branches]
 
     def _changed_settings(self) -> JsonObject:
-        """Return the settings that the hook changed. A model that it only read is left out."""
+        """Return a dict of the settings that the hook changed, without a model that the hook only read."""
         changed = dict(self._settings)
         if "model" in changed and not self._is_model_set:
             model, before = changed["model"], self._model_before
@@ -271,7 +279,7 @@ class Step(Generic[Deps]):
                 del changed["model"]
             else:
                 check_setting(self._spec.owner, "model", model)
-                # A nearer setting overrides an unchanged value of the dict, as it did before the hook.
+                # Other settings override the unchanged values of the dict, as they did before the hook.
                 if is_json_list(before):
                     changed["model"] = [
                         without_overridden(member, changed) if member in before else member for member in model
@@ -307,7 +315,7 @@ class Step(Generic[Deps]):
 
 
 class StepChanges(NamedTuple):
-    """The changes that a hook made to a step."""
+    """The changes of a hook to a step: settings, tools, context and output."""
 
     settings: JsonObject
     tools: tuple[Tool, ...]
@@ -324,14 +332,14 @@ def changes_of(step: Step) -> StepChanges:
 
 
 def _copy_model(model: Any) -> Any:
-    """Copy a model dict, or a list and the dicts in it."""
+    """Return a copy of a model dict, or of a list and the model dicts in the list."""
     if is_list_or_tuple(model):
         return [_copy_model(member) if is_json_object(member) else member for member in model]
     return dict(model)
 
 
 def _read_only_message(name: str) -> str:
-    settable = f"you can set {', '.join(f'`{each}`' for each in _SETTABLE)}"
+    settable = f"you can set {', '.join(f'`{attribute}`' for attribute in _SETTABLE)}"
     if name == "history":
         return f"A step has no `history`. The conversation is `self.history`. On a step {settable}."
     if hasattr(Step, name) or name in Step.__annotations__:

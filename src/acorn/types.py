@@ -1,11 +1,11 @@
-"""Data classes of the public API: tool calls, results, usage, requests for human input, and missing outputs."""
+"""Public data classes: tool calls, results, usage, requests for human input, and the outputs of unfinished runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Required, TypedDict
 
 from typing_extensions import TypeIs
 
@@ -13,25 +13,66 @@ JsonObject = dict[str, Any]
 """A JSON object: a message part, a schema, the arguments of a call, or the body of a request."""
 
 JsonValue = JsonObject | list[Any] | str | float | bool | None
-"""Any JSON value. A variable of this type stays typed after `isinstance(value, dict)`, unlike an `object`."""
+"""Any JSON value.
+
+After `isinstance(value, dict)`, type checkers know the item types of a `JsonValue`, but not of an `object`."""
 
 Content = str | list[JsonObject]
 """The content of a message: text, or a list of parts in the format of OpenAI."""
 
+
+class CalledFunction(TypedDict):
+    """The function of a tool call in a message."""
+
+    name: str
+    arguments: str
+    """The arguments as JSON text."""
+
+
+class MessageCall(TypedDict, total=False):
+    """A tool call in an assistant message."""
+
+    id: Required[str]
+    type: str
+    function: Required[CalledFunction]
+
+
+class Message(TypedDict, total=False):
+    """One message of the history, in the format of OpenAI.
+
+    A message is a plain dict. It may have further keys, such as the signed reasoning blocks of a provider.
+    """
+
+    role: Required[str]
+    content: Required[Any]
+    """The text, or a list of parts. None if an assistant message has only calls."""
+    tool_calls: list[MessageCall]
+    """The tool calls of an assistant message."""
+    tool_call_id: str
+    """The call that a tool message answers."""
+    name: str
+    reasoning_content: str
+    """The reasoning of the model, if its provider wants it back."""
+    thinking_blocks: list[JsonObject]
+    """The signed reasoning blocks of Anthropic."""
+    reasoning_items: list[JsonObject]
+    """The reasoning items of OpenAI."""
+
+
 TOOL_ERROR = "Tool error: "
-"""The text before the error of a tool in a tool result."""
+"""The prefix of a tool result that reports an error."""
 
 
-# Type checkers narrow `isinstance(value, dict)` to `dict[Unknown, Unknown]`. These functions name the items' types.
+# Type checkers narrow `isinstance(value, dict)` to `dict[Unknown, Unknown]`. These functions declare the item types.
 
 
 def is_json_object(value: object) -> TypeIs[JsonObject]:
-    """Return whether a value is a dict. The keys are not checked: those of JSON are strings."""
+    """Return whether a value is a dict, without checking that its keys are strings."""
     return isinstance(value, dict)
 
 
 def is_mapping(value: object) -> TypeIs[Mapping[str, Any]]:
-    """Return whether a value is a mapping. The keys are not checked."""
+    """Return whether a value is a mapping, without checking that its keys are strings."""
     return isinstance(value, Mapping)
 
 
@@ -51,17 +92,17 @@ def is_class(value: object) -> TypeIs[type[Any]]:
 
 
 class ForkedFrom(NamedTuple):
-    """The origin of a forked run."""
+    """The origin of a forked run: the original run and the step."""
 
     run: str | None
-    """The id of the original run, or None if the events do not contain it."""
+    """The id of the original run, or None if the events do not contain the id."""
     before: int
     """The first step that the fork does not share with the original run."""
 
 
 @dataclass(slots=True)
 class ToolCall:
-    """A tool call of the model.
+    """A tool call in a response of the model.
 
     calls = ScriptedModel(call("search", query="acorns"))
     unfinished = Researcher(model=calls, max_steps=None)(question="...")
@@ -69,18 +110,18 @@ class ToolCall:
     """
 
     id: str
-    """The id of the call, from the provider."""
+    """The id of the call, which the provider has assigned."""
     name: str
     """The name of the tool."""
     arguments: JsonObject = field(default_factory=JsonObject)
     """The arguments, or `{}` if the model did not write a JSON object."""
     raw_arguments: str = "{}"
-    """The text of the arguments, as the model wrote it."""
+    """The arguments as the text that the model wrote."""
 
 
 @dataclass(slots=True)
 class ToolResult:
-    """The result of a tool call. If you change `output` or `error` in `on_step`, the model reads your value.
+    """The result of a tool call, which you can change in `on_step` before the model receives it.
 
     print(unfinished.tool_results[0].output, unfinished.tool_results[0].error)
     """
@@ -92,14 +133,14 @@ class ToolResult:
     output: Any = None
     """The return value of the function, or None if it failed."""
     error: str | None = None
-    """The error, such as `ValueError: x must be positive`, or None."""
+    """The class and the message of the error, such as `ValueError: x must be positive`, or None."""
     seconds: float | None = field(default=None, compare=False)
-    """The duration of the function or branch, or None if it was not called."""
+    """The duration of the function or branch in seconds, or None if it was not called."""
 
 
 @dataclass(slots=True)
 class Usage:
-    """The number of tokens and requests.
+    """The number of tokens and requests of a run, a request or a batch.
 
     with acorn.capture() as records:
         agent(question="...")
@@ -108,33 +149,33 @@ class Usage:
     """
 
     input_tokens: int = 0
-    """Tokens in requests, including cached ones."""
+    """The number of tokens in requests, including cached tokens."""
     output_tokens: int = 0
-    """Tokens in responses, including reasoning."""
+    """The number of tokens in responses, including reasoning tokens."""
     cached_tokens: int = 0
-    """Input tokens that the provider read from its cache."""
+    """The number of input tokens that the provider read from its cache."""
     reasoning_tokens: int = 0
-    """Output tokens of the model's reasoning."""
+    """The number of output tokens of the model's reasoning."""
     requests: int = 0
-    """Requests to the model."""
+    """The number of requests to the model."""
     cache_write_tokens: int = 0
-    """Input tokens that the provider wrote to its cache."""
+    """The number of input tokens that the provider wrote to its cache."""
 
     @property
     def total_tokens(self) -> int:
-        """Input and output tokens."""
+        """The sum of input tokens and output tokens."""
         return self.input_tokens + self.output_tokens
 
     def __add__(self, other: Usage) -> Usage:
-        """Return the sum of both: `sum((run.usage for run in runs), Usage())`."""
+        """Return the sum of two usages, for example in `sum((run.usage for run in runs), Usage())`."""
         if not isinstance(other, Usage):
             return NotImplemented
-        both = self.copy()
-        both.add(other)
-        return both
+        total = self.copy()
+        total.add(other)
+        return total
 
     def copy(self) -> Usage:
-        """Return a copy."""
+        """Return a copy of the usage."""
         return Usage(
             self.input_tokens,
             self.output_tokens,
@@ -145,7 +186,7 @@ class Usage:
         )
 
     def add(self, other: Usage) -> None:
-        """Add the numbers of another usage to this one."""
+        """Add the numbers of another usage to this usage, in place."""
         self.input_tokens += other.input_tokens
         self.output_tokens += other.output_tokens
         self.cached_tokens += other.cached_tokens
@@ -155,19 +196,21 @@ class Usage:
 
 
 class Fallback(NamedTuple):
-    """A fallback from one model of a list to the next."""
+    """A fallback from a failed model to the next model in a list of models."""
 
     failed: str
-    """The model that failed."""
+    """The name of the model that failed."""
     to: str
-    """The model that was asked instead."""
+    """The name of the model that received the request instead."""
     cause: str
-    """The error of the failed model, or the reason why it was not asked."""
+    """The error of the failed model, or the reason why acorn did not send it the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request for human input: a question or an approval. `on_human` receives it, and `Paused` contains it.
+    """A request for human input, which is a question or an approval.
+
+    `on_human` receives requests, and `Paused.requests` contains them.
 
         class Asking(Researcher):
             tools = [ask_human]
@@ -181,24 +224,25 @@ class Request:
     id: str
     """The id of the request."""
     run_id: str
-    """The id of the run that made the request, which may be a branch."""
+    """The id of the run or branch that made the request."""
     kind: Literal["question", "approval"]
+    """The kind of the request: `question` or `approval`."""
     question: str
-    """The question for `ask_human`, or a description of the call that needs approval."""
+    """The question of `ask_human`, or a description of the tool call that needs approval."""
     tool: str
-    """The tool that the model called."""
+    """The name of the tool that the model called."""
     arguments: JsonObject
-    """The arguments of the call."""
+    """The arguments of the tool call."""
     branch: str | None
     """The path of the branch that made the request, or None for the run itself."""
     asked: datetime
     """The time of the request."""
     choices: tuple[str, ...] | None = None
-    """The choices that `ask_human` offers, if any."""
+    """The choices that `ask_human` offers, or None."""
 
 
 class Unfinished:
-    """The output of a single-turn run in which the model called a tool instead of finishing. It is falsy.
+    """The falsy output of a single-turn run in which the model called a tool instead of finishing.
 
         unfinished = Researcher(model=ScriptedModel(call("search", query="acorns")), max_steps=None)(question="...")
         if not unfinished:
@@ -232,7 +276,7 @@ class Unfinished:
 
 
 class Paused:
-    """The output of a run that waits for human input. It is falsy.
+    """The falsy output of a run that waits for human input.
 
         asks = ScriptedModel([call("ask_human", question="Which one?"), finish(answer="The blue one.")], by_turn=True)
         patient = Researcher(model=asks, tools=[ask_human], store="memory")
@@ -247,9 +291,9 @@ class Paused:
     __slots__ = ("requests", "run_id")
 
     run_id: str
-    """The id of the run, for `resume`."""
+    """The id of the run, which you pass to `resume`."""
     requests: tuple[Request, ...]
-    """The open requests: first those of the run, then those of its branches."""
+    """The open requests of the run, followed by the open requests of its branches."""
 
     def __init__(self, run_id: str, requests: Iterable[Request]) -> None:
         self.run_id = run_id
@@ -257,7 +301,7 @@ class Paused:
 
     @property
     def request(self) -> Request:
-        """The first request."""
+        """The first open request."""
         return self.requests[0]
 
     def __bool__(self) -> bool:

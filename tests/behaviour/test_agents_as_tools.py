@@ -1,9 +1,10 @@
-"""An agent in `tools` is a tool: a separate run whose output is the result."""
+"""Tests of agents in `tools`: the model calls them as tools, and each call is a separate run."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -50,7 +51,7 @@ def names(request: ModelRequest) -> list[str]:
     return [each["function"]["name"] for each in request.tools]
 
 
-def results(messages: list[dict[str, Any]]) -> list[str]:
+def results(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     return [message["content"] for message in messages if message["role"] == "tool"]
 
 

@@ -1,4 +1,4 @@
-"""`AnyModel` answers any agent: every tool once, then a valid answer, equal each time."""
+"""Tests of `AnyModel`, which calls each tool of an agent once and then returns a valid, reproducible answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches that are left early, cannot read their rows, or run inside tools: running rows end and resume later."""
+"""Tests of batches that end early, run inside tools, or have a failing row iterator: their rows resume later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queued batch yields the same items as a local one."""
+"""Tests of queued batches: workers execute the rows, and the caller receives the same items as from a local batch."""
 
 from __future__ import annotations
 

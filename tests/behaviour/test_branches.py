@@ -1,4 +1,4 @@
-"""Branches: child runs that inherit the conversation, the tools and the settings of their parent."""
+"""Tests of branches: child runs that inherit the conversation, the tools and the settings of their parent."""
 
 from __future__ import annotations
 
@@ -327,14 +327,15 @@ def test_branch_request_omits_parents_tool_result_without_call(call: Call) -> No
         max_steps = 3
 
         def on_step(self, step: Step) -> None:
-            self.history.append({"role": "assistant", "content": "", "tool_calls": [made]})
+            unanswered: Any = {"role": "assistant", "content": "", "tool_calls": [made]}
+            self.history.append(unanswered)
 
     class Early(Main):
         branches = {"check": Late}
 
         def on_step(self, step: Step) -> None:
             if step.counter == 1:
-                self.history.append(stray)
+                self.history.append(cast(Any, stray))
 
     model = call.scripted([calling("look"), calling("check"), calling("look", place="there"), TRUE, DONE])
     run_main(call, model, Early)
@@ -894,7 +895,8 @@ def test_branch_history_edits_do_not_change_parent_history(call: Call, script: S
         max_steps = 2
 
         def on_step(self, step: Step) -> None:
-            for message in self.history:
+            messages: list[Any] = self.history
+            for message in messages:
                 message["content"] = "gone"
                 for made in message.get("tool_calls", []):
                     made["function"]["arguments"] = '{"gone": true}'
@@ -903,7 +905,8 @@ def test_branch_history_edits_do_not_change_parent_history(call: Call, script: S
 
     class Parts(Main):
         def on_step(self, step: Step) -> None:
-            self.history[1].setdefault("parts", [threading.Lock()])
+            message: Any = self.history[1]
+            message.setdefault("parts", [threading.Lock()])
 
     for kind in (Main, Parts):
         model = script(calling("look"), calling("check"), calling("look"), TRUE, DONE)

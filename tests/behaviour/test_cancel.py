@@ -1,4 +1,4 @@
-"""Cancelling `acall` cancels the running work and leaves a valid state."""
+"""Tests of cancelling `acall`: the running work is cancelled, and the history stays valid."""
 
 import asyncio
 import os

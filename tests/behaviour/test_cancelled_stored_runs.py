@@ -1,4 +1,4 @@
-"""A run that is cancelled in its store ends immediately in the process that drives it."""
+"""Tests of cancelling a run through its store: the process that drives the run ends it immediately."""
 
 from __future__ import annotations
 

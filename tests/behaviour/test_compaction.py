@@ -1,4 +1,4 @@
-"""Compaction: the model summarizes a long conversation, and the run continues."""
+"""Tests of compaction: the model summarizes a long conversation, and the run continues with the summary."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def compactions(run: Run[Any]) -> list[Compacted]:
     return [entry for entry in run.journal.entries if isinstance(entry, Compacted)]
 
 
-def roles(messages: list[dict[str, Any]]) -> list[str]:
+def roles(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     return [str(message["role"]) for message in messages]
 
 

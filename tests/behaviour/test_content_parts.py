@@ -1,4 +1,4 @@
-"""Media next to text: in the input, in tool results, in context, and in every saved form."""
+"""Tests of media content parts in the input, in tool results, in the context, and in every saved form."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from acorn.testing import Reply, finish
 from acorn.testing import call as calling
 from acorn.thread import dump_events, parse_events, serialize_thread_to_xml, to_messages
 
-Message = dict[str, Any]
+Message = Any  # A message as a user may write it: any dict.
 
 DATA = "data:image/png;base64,AAAA"
 OAK, ELM = Photo(f"{DATA}OAK"), Photo(f"{DATA}ELM")

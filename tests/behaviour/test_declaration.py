@@ -1,4 +1,4 @@
-"""Declarations: what is allowed, what it means, and the messages for what is not."""
+"""Tests of module declarations: accepted values, their meaning, and the error messages for invalid values."""
 
 import ast
 import dataclasses

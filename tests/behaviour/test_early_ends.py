@@ -1,4 +1,4 @@
-"""Runs that end while a child or sibling is still running."""
+"""Tests of runs that end while a child run or a sibling run is still active."""
 
 from __future__ import annotations
 
@@ -214,7 +214,8 @@ def test_run_record_of_failed_branch_is_pickled_with_error_text() -> None:
         """Odd."""
 
         def on_finish(self, output: Any) -> None:
-            current_run().history.append({"role": "user", "content": "x", "odd": lambda: None})
+            odd: Any = {"role": "user", "content": "x", "odd": lambda: None}
+            current_run().history.append(odd)
             raise TwoWordsError("a", "b")
 
     with pytest.raises(ModelError) as caught:

@@ -1,4 +1,4 @@
-"""The order in which runs end: children end before parents, and a branch that cannot start ends alone."""
+"""Tests of the order in which runs end: children end before parents, and a branch that fails to start ends alone."""
 
 from __future__ import annotations
 

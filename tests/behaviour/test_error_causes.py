@@ -1,4 +1,4 @@
-"""The cause of an error is its origin, and the model reads why its response failed."""
+"""Tests of error causes: an error has its origin as `__cause__`, and the model receives the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Forks: kept events are unchanged, and the rest happens again."""
+"""Tests of forks: a fork copies the events before its step unchanged and executes the later steps again."""
 
 from __future__ import annotations
 

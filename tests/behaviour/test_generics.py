@@ -1,4 +1,4 @@
-"""Type arguments of an instance, and the deps of a call."""
+"""Tests of the type arguments of an agent instance and of the `deps` of a call."""
 
 import copy
 import pickle

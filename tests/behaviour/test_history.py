@@ -1,4 +1,4 @@
-"""The history: what acorn writes, what a user may change, and what the model reads."""
+"""Tests of the history: messages that acorn adds, edits that a user makes, and messages that the model receives."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from acorn.models import ModelRequest, ModelResponse
 from acorn.testing import Failure, Reply, ScriptedModel, finish
 from acorn.testing import call as calls
 
-Message = dict[str, Any]
+Message = Any  # A message as a user may write it: any dict.
 Edit = Callable[["Looker", Step], Any]
 
 INPUT = "<input>\n  <question>Where is it?</question>\n</input>"
@@ -354,7 +354,8 @@ def test_message_without_content_is_not_sent(call: Call, role: str, blank: Any) 
     @at_step(1)
     def add(self: Looker, step: Step) -> None:
         self.history.append({"role": role, "content": blank})
-        self.history.append({"role": role})
+        message: Message = {"role": role}
+        self.history.append(message)
 
     run, requests = walk(call, [LOOK, DONE], add)
     assert roles(requests[1]) == ["system", "user", "assistant", "tool"]
@@ -820,8 +821,9 @@ def test_message_with_value_that_is_not_json_is_sent(call: Call) -> None:
 
     @at_step(1)
     def put_in(self: Looker, step: Step) -> None:
-        self.history += [circle, {"role": "user", "content": "Hm", "deep": deep}, text("Go on")]
-        self.history[-1]["object"] = object()
+        messages: list[Message] = [circle, {"role": "user", "content": "Hm", "deep": deep}, text("Go on")]
+        messages[-1]["object"] = object()
+        self.history += messages
 
     _, requests = walk(call, [LOOK, CELLAR, DONE], put_in)
     assert [message["content"] for message in requests[2][4:7]] == ["Hi", "Hm", "Go on"]
@@ -842,7 +844,8 @@ def test_message_with_object_that_fails_comparison_is_rebuilt_for_each_request(c
 
     def edit(self: Looker, step: Step) -> None:
         if step.counter == 1:
-            self.history[0]["sour"] = sour
+            message: Message = self.history[0]
+            message["sour"] = sour
         else:
             sour.word = "after"
 
@@ -894,7 +897,8 @@ def test_lone_surrogate_is_stored_and_sent_as_replacement_character(call: Call) 
         step.tool_results[0].output = half
         step.tool_results[1].output = {"seen": half}
         step.tool_results[1].error = None
-        self.history.append({"role": "user", "content": [{"type": "text", "text": half}], half: 1})
+        message: Message = {"role": "user", "content": [{"type": "text", "text": half}], half: 1}
+        self.history.append(message)
 
     run = call.run(Looker(add, model=model), question="Where is it?")
     sent = judged(model)[2]
@@ -1079,7 +1083,7 @@ def test_continued_conversation_sends_new_prompt_and_added_system_messages(call:
 
 @pytest.mark.parametrize("edit", ["in place", "moved", "removed", "none"])
 def test_continued_run_record_replaces_old_prompt_by_new_prompt(call: Call, edit: str) -> None:
-    mine = {"role": "system", "content": "Mine."}
+    mine: Message = {"role": "system", "content": "Mine."}
 
     @at_step(1)
     def change(self: Looker, step: Step) -> None:
@@ -1157,7 +1161,8 @@ def test_using_history_of_run_record_does_not_change_record(call: Call) -> None:
 
     def scribble(self: Looker, step: Step) -> None:
         self.history[2]["content"] = "scribble"
-        self.history[2].get("tool_calls", [{}])[0]["function"] = "scribble"
+        message: Message = self.history[2]
+        message.get("tool_calls", [{}])[0]["function"] = "scribble"
 
     first = call.run(Looker(model=model), question="Where is it?")
     before = copy.deepcopy(first.history)

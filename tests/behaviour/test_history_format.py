@@ -1,6 +1,6 @@
-"""`history_format = "thread"`: acorn sends the conversation as one `<thread>` document, and nothing else differs.
+"""Tests of `history_format = "thread"`: acorn sends the conversation as one `<thread>` document.
 
-The other tests of behavior also run in this way.
+Other behaviour tests also run with this format (see `conftest.py`).
 """
 
 from __future__ import annotations

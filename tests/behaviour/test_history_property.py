@@ -1,7 +1,7 @@
-"""Any edit of the history in `on_step` gives a valid request that equals a fresh one.
+"""Property test: after any history edit in `on_step`, the next request is valid and equals a newly built request.
 
-Runs of up to twelve steps, random by seed: each step cuts, reorders and edits the history and the results. A failure
-names its seed.
+The runs have up to twelve steps. Each step trims, reorders and edits the history and the results at random. A failure
+message contains the random seed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RUNS = 40_000 if os.environ.get("ACORN_TORTURE") == "1" else 120
 BATCH = 100
 STEPS = 12
 
-Message = dict[str, Any]
+Message = Any  # A message as a user may write it: any dict.
 
 IDS: list[Any] = ["a", "b", "call_0", "call_2_0", "call_4_1", "", None, 5, "\ud800", "\ud801"]
 TEXTS: list[Any] = ["Hi", "Go on.", "größer", "", " \n", "\ud83d", "\x00", "<input />", "x" * 3000]

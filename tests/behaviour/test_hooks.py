@@ -1,4 +1,4 @@
-"""What `on_step`, `on_finish` and prompt methods see, what they may change, and what holds afterwards."""
+"""Tests of `on_step`, `on_finish` and prompt methods: their arguments, the changes they make, and the effects."""
 
 from __future__ import annotations
 

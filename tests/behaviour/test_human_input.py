@@ -1,4 +1,4 @@
-"""Human input: requests, the effect of answers, and pauses."""
+"""Tests of human input: requests, the effect of answers, and pauses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arguments of a call, and the messages for wrong ones."""
+"""Tests of the arguments of a call and of the error messages for wrong arguments."""
 
 import dataclasses
 import datetime

@@ -1,4 +1,4 @@
-"""An interrupted run has not ended: its record is complete, and it can resume from its last state."""
+"""Tests of interrupted runs: the run record is complete, and the run resumes from its last state."""
 
 from __future__ import annotations
 

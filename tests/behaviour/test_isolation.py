@@ -1,4 +1,4 @@
-"""One instance, many calls: a run sees only its own state, whatever runs concurrently."""
+"""Tests of concurrent calls of one instance: each run has separate state."""
 
 import asyncio
 import copy
@@ -342,7 +342,8 @@ def test_prior_history_is_not_changed_by_new_run(call: Call, script: Script) -> 
         max_steps = 3
 
         def on_step(self, step: Step) -> None:
-            for message in self.history:
+            messages: list[Any] = self.history
+            for message in messages:
                 if message["role"] == "user" and isinstance(message["content"], list):
                     message["content"][0]["text"] = "rewritten"
                 message["note"] = "rewritten"

@@ -1,4 +1,7 @@
-"""`agent.last`, `agent.history` and `agent.thread` outside a run: those of this task, otherwise of this thread."""
+"""Tests of `agent.last`, `agent.history` and `agent.thread` outside a run.
+
+They refer to the last run of the current task, or else of the current thread.
+"""
 
 from __future__ import annotations
 

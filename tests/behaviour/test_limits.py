@@ -1,4 +1,4 @@
-"""Limits of a run: tokens, dollars, seconds, and repetition."""
+"""Tests of the limits of a run: tokens, dollars, seconds, and repeated calls."""
 
 import asyncio
 import dataclasses

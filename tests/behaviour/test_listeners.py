@@ -1,4 +1,4 @@
-"""Listening: the journal entries that `acorn.listen` and the logger `acorn` report."""
+"""Tests of `acorn.listen` and of the logger `acorn`: both report the journal entries of runs."""
 
 from __future__ import annotations
 
@@ -451,7 +451,10 @@ async def awaited(entry: Entry) -> None:
 
 @pytest.mark.parametrize("wrong", [awaited, None, "print"])
 def test_listener_that_is_not_plain_function_is_rejected(wrong: Any) -> None:
-    with pytest.raises(AcornError, match=r"`acorn\.listen` takes a sync function of one entry, got "), listen(wrong):
+    with (
+        pytest.raises(AcornError, match=r"`acorn\.listen` needs a sync function with one parameter, got "),
+        listen(wrong),
+    ):
         pass
 
 

@@ -1,4 +1,4 @@
-"""Many calls in one response: the thousandth costs as much as the tenth, and none is repeated."""
+"""Tests of many tool calls in one response: the cost per call is constant, and no call is repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An MCP server in `tools`: its tools work like any tool, whatever the server does."""
+"""Tests of MCP servers in `tools`: runs call their tools like any other tool, even if a server fails."""
 
 from __future__ import annotations
 

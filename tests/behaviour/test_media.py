@@ -1,4 +1,4 @@
-"""Images, audio and files: accepted values, requests, saved forms and rejections."""
+"""Tests of images, audio and files: accepted values, requests, saved forms and rejections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`model = [first, second, ...]`: which model is asked, which replaces it, and what is reported."""
+"""Tests of `model = [first, second, ...]`: fallback to the next model, circuits, costs, and reports."""
 
 from __future__ import annotations
 
@@ -873,7 +873,7 @@ class Thinker:
     def thoughts(self) -> list[list[str]]:
         """Return the signatures that came with each request."""
         return [
-            [block["signature"] for message in request.messages for block in message.get("thinking_blocks", ())]
+            [block["signature"] for message in request.messages for block in message.get("thinking_blocks", [])]
             for request in self.requests
         ]
 
@@ -909,7 +909,7 @@ def test_reasoning_of_unknown_model_is_sent_to_first_model() -> None:
     prior = Thinker("a", looks(1), finishing(text="before"))
     first = Asker(model=prior)
     first.run()
-    history = [{**message} for message in first.history]
+    history = [message.copy() for message in first.history]
     for message in history:
         for block in message.get("thinking_blocks", ()):
             block["signature"] = "from elsewhere"

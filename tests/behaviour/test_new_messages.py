@@ -1,7 +1,8 @@
-"""`run.new_messages()`: the messages of this run, without those it started with."""
+"""Tests of `run.new_messages()`, which returns the messages of a run without its prior history."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.provider_rules import assert_complete
 from acorn import Run, Step, module, tool
 from acorn.testing import Failure, ScriptedModel, finish
 from acorn.testing import call as calling
+from acorn.types import Message
 
 
 @tool
@@ -34,7 +36,7 @@ EARLIER: list[dict[str, Any]] = [
 ]
 
 
-def roles(messages: list[dict[str, Any]]) -> list[str]:
+def roles(messages: Sequence[Mapping[str, Any]]) -> list[str]:
     return [message["role"] for message in messages]
 
 
@@ -60,7 +62,7 @@ def test_new_messages_exclude_prior_history(call: Call, script: Script) -> None:
 
 def test_new_messages_of_each_run_concatenate_to_whole_conversation(call: Call, script: Script) -> None:
     agent = Asker(model=script(finish(result="a"), finish(result="b"), finish(result="c")))
-    conversation: list[dict[str, Any]] = []
+    conversation: list[Message] = []
     for question in ["one", "two", "three"]:
         run = call.run(agent.using(history=conversation), question=question)
         conversation += run.new_messages()
@@ -132,14 +134,14 @@ class Editing(Asker):
     def on_step(self, step: Step) -> None:
         self.edit(self.history)
 
-    def edit(self, history: list[dict[str, Any]]) -> None:
+    def edit(self, history: list[Any]) -> None:
         raise NotImplementedError
 
 
 @pytest.mark.edits_history
 def test_new_messages_after_trimming_exclude_prior_history(call: Call, script: Script) -> None:
     class Trimming(Editing):
-        def edit(self, history: list[dict[str, Any]]) -> None:
+        def edit(self, history: list[Any]) -> None:
             self.history = [history[0], *history[2:]]  # The earlier question is removed.
 
     run = call.run(Trimming(model=script(*looked())).using(history=EARLIER), question="two")
@@ -151,7 +153,7 @@ def test_new_messages_after_trimming_exclude_prior_history(call: Call, script: S
 @pytest.mark.edits_history
 def test_new_messages_exclude_edited_earlier_message(call: Call, script: Script) -> None:
     class Shortening(Editing):
-        def edit(self, history: list[dict[str, Any]]) -> None:
+        def edit(self, history: list[Any]) -> None:
             history[2]["content"] = "short"
             history[3]["content"] = "a shorter question"
 
@@ -163,7 +165,7 @@ def test_new_messages_exclude_edited_earlier_message(call: Call, script: Script)
 @pytest.mark.edits_history
 def test_new_messages_include_messages_added_by_hook_but_not_moved_messages(call: Call, script: Script) -> None:
     class Adding(Editing):
-        def edit(self, history: list[dict[str, Any]]) -> None:
+        def edit(self, history: list[Any]) -> None:
             earlier = history.pop(1)
             history[1:1] = [{"role": "user", "content": "a note"}, earlier]
 

@@ -1,4 +1,4 @@
-"""What `on_start` sees before the first request, what it may change, and that it runs once."""
+"""Tests of `on_start`: it runs once before the first request, and its changes apply from that request."""
 
 from __future__ import annotations
 

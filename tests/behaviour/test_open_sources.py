@@ -1,4 +1,4 @@
-"""`with agent:` opens the sources of tools once, and the calls in the block use them."""
+"""Tests of `with agent:`, which opens the tool sources once for all calls in the block."""
 
 from __future__ import annotations
 

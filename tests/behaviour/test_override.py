@@ -1,4 +1,4 @@
-"""`with MyAgent.override(...)`: settings for every instance of a class in this context."""
+"""Tests of `with MyAgent.override(...)`, which changes settings of every instance of a class in the current context."""
 
 from __future__ import annotations
 

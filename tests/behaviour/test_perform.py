@@ -1,4 +1,4 @@
-"""A submitted run is driven by every process that receives its id, however often."""
+"""Tests of `perform`: a process that receives the id of a submitted run drives it, and repeated delivery is safe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Run.to_json` and `Run.from_json`: a record survives as text, except for live objects."""
+"""Tests of `Run.to_json` and `Run.from_json`: a loaded run record equals the original, except for live objects."""
 
 from __future__ import annotations
 
@@ -266,7 +266,8 @@ def with_an_edited_history() -> Run[Any]:
 
     script = [calling("look", "c1"), calling("look", "c2"), calling("look", "c3"), finish(answer="a")]
     run = asked(Editing(model=by_prompt(answer=script)).using(history=[{"role": "user", "content": "before"}]))
-    run.history.append({"role": "user", "content": "afterwards", "odd": {"deep": [object, (1, 2)]}})
+    odd: Any = {"role": "user", "content": "afterwards", "odd": {"deep": [object, (1, 2)]}}
+    run.history.append(odd)
     return run
 
 

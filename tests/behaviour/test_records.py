@@ -1,4 +1,4 @@
-"""The record of a run, and what is visible of it during the run."""
+"""Tests of the run record, and of its attributes during the run."""
 
 import asyncio
 import contextvars

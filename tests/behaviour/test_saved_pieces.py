@@ -1,4 +1,4 @@
-"""Saving appends: only new data is written, asking changes nothing, and ids stay the same."""
+"""Tests of incremental saving: acorn writes only new entries, `asks` has no effect, and branch ids are stable."""
 
 from __future__ import annotations
 

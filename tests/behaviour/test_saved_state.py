@@ -1,7 +1,7 @@
-"""A run saved as JSON text and loaded between any two asks continues unchanged.
+"""Tests of runs that are saved as JSON text and loaded between any two asks: they continue unchanged.
 
-The driver does what a store and a restart would do: it writes the machine's state, drops the machine, and makes a new
-one from the text.
+The driver does the work of a store and a restart: it writes the state of the machine, drops the machine, and creates a
+new machine from the text.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from acorn.models import ModelRequest, Price
 from acorn.record import CallSite
 from acorn.testing import Reply, ScriptedModel, call, finish
 from acorn.thread import dump_events
+from acorn.types import Message
 
 Restart = Literal["never", "after each tell", "after each begin", "both"]
 
@@ -468,7 +469,8 @@ def removed_tools() -> Setup:
 def a_history_that_is_cut_and_copied() -> Setup:
     class Editor(Looker):
         def on_step(self, step: Step) -> None:
-            self.history.append({"role": "user", "content": [{"type": "text", "text": "\ud800"}], "x": (1, 2)})
+            odd: Any = {"role": "user", "content": [{"type": "text", "text": "\ud800"}], "x": (1, 2)}
+            self.history.append(odd)
             if step.counter == 2:
                 self.history = json.loads(json.dumps(self.history))
             if step.counter == 3:
@@ -485,7 +487,7 @@ def a_history_that_is_cut_and_copied() -> Setup:
 def a_history_that_is_summed_up() -> Setup:
     class Summing(Looker):
         def on_step(self, step: Step) -> None:
-            said = {"role": "user", "content": f"So far: {step.counter}"}
+            said: Message = {"role": "user", "content": f"So far: {step.counter}"}
             self.history = [*self.history[:2], said, self.history[-1]]
 
     return setup(Summing, *[call("look", place=str(n)) for n in range(4)], DONE)

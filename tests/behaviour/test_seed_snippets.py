@@ -1,6 +1,6 @@
-"""The declarations and tools of the seeds, verbatim, and what the seeds say about them.
+"""Tests of the declarations and tools in the seed documents, executed verbatim, and of the documented behavior.
 
-Each snippet is executed as written; names that a seed leaves to the reader (`read_file`, `results`) are added.
+The tests add names that a seed leaves to the reader, such as `read_file` and `results`.
 """
 
 import enum

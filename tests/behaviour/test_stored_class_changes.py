@@ -1,4 +1,4 @@
-"""A class that changed between two processes: fitting runs resume, others raise a clear error, and nothing is lost."""
+"""Tests of classes that change between two processes: compatible runs resume, and other runs raise and stay stored."""
 
 from __future__ import annotations
 

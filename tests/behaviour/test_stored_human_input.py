@@ -1,4 +1,4 @@
-"""People answer requests of a paused run from any process, days later."""
+"""Tests of paused runs in a store: another process answers the request later, and the run resumes."""
 
 from __future__ import annotations
 

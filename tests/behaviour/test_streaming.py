@@ -1,4 +1,4 @@
-"""Streaming: what `on_stream` and iterators receive, how a run ends with them, and that the run is the same."""
+"""Tests of streaming: the chunks, the end of streamed runs, and equality with plain runs."""
 
 from __future__ import annotations
 

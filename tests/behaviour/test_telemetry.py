@@ -1,4 +1,4 @@
-"""A program with OpenTelemetry sees its runs as spans in one trace, without another line."""
+"""Tests of OpenTelemetry: a program with a tracer provider gets one trace per run without further code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every run writes its thread: events that describe all of it, whatever happens to the history."""
+"""Tests of the thread: every run records events that describe the whole run, also if the history is edited."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ from acorn.thread import (
     serialize_thread_to_xml,
     to_messages,
 )
+from acorn.types import Message
 
 SECRET = "sk-very-secret-12345678"
 
@@ -823,7 +824,7 @@ class Editing(Looker):
         self.edit(self, step)
 
 
-def note(text: str) -> dict[str, Any]:
+def note(text: str) -> Message:
     return {"role": "user", "content": text}
 
 

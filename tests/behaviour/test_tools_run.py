@@ -1,4 +1,4 @@
-"""Tools: arguments, results and concurrency."""
+"""Tests of tool execution: arguments, results, timeouts, concurrency and tool sources."""
 
 import asyncio
 import concurrent.futures

@@ -1,4 +1,4 @@
-"""If `__finish__` cannot be forced, acorn requests, finds and checks the answer as XML."""
+"""Tests of the XML fallback: if `__finish__` cannot be forced, acorn requests and parses the answer as XML."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from acorn import ModelError, ParseError, Run, Step, module, tool
 from acorn.models import ModelRequest, RawCall
 from acorn.testing import Reply, ScriptedModel, finish
 from acorn.testing import call as calling
+from acorn.types import Message
 
 
 class Sentiment(BaseModel):
@@ -56,7 +57,7 @@ RIGHT = Sentiment(sentiment="positive", confidence=0.95)
 TOO_LATE = "Skipped: the final answer is due now, so this call was not executed."
 
 
-def last(request: ModelRequest) -> dict[str, Any]:
+def last(request: ModelRequest) -> Message:
     return request.messages[-1]
 
 

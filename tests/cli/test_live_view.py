@@ -1,4 +1,4 @@
-"""The live view as a user sees it on a terminal."""
+"""Tests of the live view of a run on a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A new project works unchanged."""
+"""Tests of `acorn new`: the new project works without changes."""
 
 from __future__ import annotations
 
@@ -101,9 +101,12 @@ def test_new_with_existing_target_exits_with_2_and_changes_nothing(acorn: Acorn,
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "agent.py").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    for name, what in (("taken", "already exists and is not empty"), ("file", "is a file")):
+    for name, what in (
+        ("taken", "the directory exists and is not empty"),
+        ("file", "there is a file with this name"),
+    ):
         ended = acorn("new", tmp_path / name)
         assert ended.code == 2
-        assert ended.err == f"error: `{tmp_path / name}` {what}. Choose another name.\n"
+        assert ended.err == f"error: Cannot create `{tmp_path / name}`: {what}. Choose another name.\n"
     assert (tmp_path / "taken" / "agent.py").read_text() == "mine"
     assert [path.name for path in (tmp_path / "taken").iterdir()] == ["agent.py"]

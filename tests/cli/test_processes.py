@@ -1,4 +1,4 @@
-"""Tests that need a real process: signals, broken pipes, and the terminal's encoding."""
+"""Tests of commands in real processes: signals, broken pipes, and the encoding of the terminal."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def full(stream: str, file: Path, *words: object) -> subprocess.CompletedProcess
 def test_unwritable_output_exits_with_1_and_one_line_error(tmp_path: Path, words: list[str]) -> None:
     done = full("1", tmp_path / "out", *words)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "error: cannot write the output: File too large"
+    assert done.stderr.splitlines()[-1] == "error: Cannot write the output: File too large"
     assert "Traceback" not in done.stderr
     assert "Exception" not in done.stderr
 

@@ -1,4 +1,4 @@
-"""Text made safe and short."""
+"""Tests of the functions that clean and shorten text for a terminal."""
 
 from __future__ import annotations
 

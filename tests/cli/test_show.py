@@ -1,4 +1,4 @@
-"""A saved run, shown."""
+"""Tests of `acorn show` with a saved run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands for stored runs: list, show, resume, answer, cancel, delete, batch and chat."""
+"""Tests of the commands for stored runs: list, show, resume, answer, cancel, delete, batch and chat."""
 
 from __future__ import annotations
 
@@ -116,17 +116,17 @@ def test_cancel_and_delete_commands_change_stored_runs(acorn: Acorn, store: Path
         (["show", "zzz", "--store", "{store}"], "There is no run `zzz`"),
         (["resume", "zzz", "--store", "{store}"], "There is no run `zzz`"),
         (["cancel", "zzz", "--store", "{store}"], "There is no run `zzz`"),
-        (["delete", "--store", "{store}"], "Give a run or `--before DATE`"),
+        (["delete", "--store", "{store}"], "needs either the id of a run or `--before DATE`"),
         (["delete", "--before", "soon", "--store", "{store}"], "is not a date"),
         (["answer", "zzz", "1", "--store", "{store}"], "zzz"),
         (["resume", "x", "--yes", "--no", "y", "--store", "{store}"], "cannot be combined"),
         (
             ["work", "desk.py", "--store", "none.db"],
-            "Workers need a PostgreSQL store, and `none.db` is not one. Use `--store postg",
+            "Workers need a PostgreSQL store, but `none.db` is another kind of store. Use `--store postg",
         ),
-        (["work", "desk.py", "--store", "{store}"], "Without PostgreSQL, `acorn batch` runs many rows in one process"),
-        (["work", "desk.py", "--store", "memory"], "and `memory` is not one"),
-        (["work", "desk.py"], "Workers need a PostgreSQL store, and there is no store here"),
+        (["work", "desk.py", "--store", "{store}"], "Without PostgreSQL, use `acorn batch` instead"),
+        (["work", "desk.py", "--store", "memory"], "but `memory` is another kind of store"),
+        (["work", "desk.py"], "Workers need a PostgreSQL store, but there is no store here"),
         (["work", "desk.py", "--store", "mysql://me:secret@host/db"], "got 'mysql://...'"),
         (["runs", "--store", "postgresql://me:secret@127.0.0.1:9/db"], "Cannot connect to"),
     ],

@@ -1,4 +1,4 @@
-"""A list of models on loopback, with faults of each kind: the right model answers, and none is asked too often."""
+"""Tests of model lists over HTTP with each kind of fault: the expected model answers, without superfluous requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosted tools, which a provider runs: sent unchanged, and their results are sent back unchanged."""
+"""Tests of hosted tools, which the provider executes: acorn sends them and their results back unchanged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The native lanes compared with LiteLLM: the same bodies, the same responses, or a listed difference with its reason.
+"""Tests that compare the native lanes with LiteLLM: request bodies and responses are equal, with listed exceptions.
 
-`lane_differences.toml` lists each difference with the case that shows it and the reason. Any other difference fails,
-and so does a listed one that no longer exists.
+`lane_differences.toml` lists each difference with a case and a reason. An unlisted difference fails, and so does a
+listed difference that no longer exists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from acorn.models.providers import prices_of
 from acorn.models.request import ModelRequest
 from acorn.models.resolve import resolve
 from acorn.testing import Reply, call
-from acorn.types import Usage
+from acorn.types import Message, Usage
 
 Json = dict[str, Any]
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
@@ -258,7 +258,7 @@ def lanes(server: Loopback, spoken: str, given: Json) -> tuple[Model, Model]:
 
 
 def request_of(case: Case) -> ModelRequest:
-    messages: list[Json] = json.loads(json.dumps(case.messages))
+    messages: list[Message] = json.loads(json.dumps(case.messages))
     how = {"temperature": 0.7, "max_tokens": 4096, **case.how}
     return ModelRequest(messages, case.tools, **how)
 

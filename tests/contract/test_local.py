@@ -1,4 +1,4 @@
-"""The embedded model: real answers, and its behavior in a process."""
+"""Tests of the embedded model: real answers, concurrency, limits, and the end of its process."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from acorn.models.local.engine import EngineJob
 from acorn.models.local.model import LocalModel
 from acorn.models.port import Price
 from acorn.models.request import ModelRequest
+from acorn.types import Message
 
 MODEL = "local/smollm2"
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
@@ -143,7 +144,7 @@ def asked(text: str, *schemas: dict[str, Any], forced: str | None = None, **more
         {"type": "function", "function": {"name": f"tool{index}", "description": "A tool.", "parameters": each}}
         for index, each in enumerate(schemas)
     ]
-    messages = [{"role": "system", "content": "Fill in the form."}, {"role": "user", "content": text}]
+    messages: list[Message] = [{"role": "system", "content": "Fill in the form."}, {"role": "user", "content": text}]
     return ModelRequest(messages, tools, 0.7, more.pop("max_tokens", 1024), forced, **more)
 
 

@@ -1,4 +1,4 @@
-"""A model id without a provider: acorn's message with similar ids, without importing LiteLLM."""
+"""Tests of model ids without a provider: the error suggests similar ids without importing LiteLLM."""
 
 from __future__ import annotations
 

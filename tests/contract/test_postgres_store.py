@@ -1,4 +1,4 @@
-"""The PostgreSQL store: tables, errors, lost connections and notifications."""
+"""Tests of the PostgreSQL store: tables, errors, lost connections and notifications."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reasoning is sent back to its model with the conversation, whatever happens to the conversation in between.
+"""Tests of reasoning: acorn sends it back to the model that wrote it, also after history edits, resume and branches.
 
 Anthropic signs its reasoning, OpenAI's Responses encrypt it, and Gemini puts the signature into the id of a call.
 """
@@ -21,6 +21,7 @@ from acorn import ModelError, Run, Step, module, tool
 from acorn.models.request import ModelRequest, SentMessages, SentPart
 from acorn.models.resolve import resolve
 from acorn.testing import Reply, call, finish
+from acorn.types import Message
 
 Json = dict[str, Any]
 SEALED = "reasoning.encrypted_content"
@@ -161,7 +162,7 @@ def test_reasoning_is_sent_back_after_history_edits(talk: Talk, how: str) -> Non
     class Editing(Looking):
         def on_step(self, step: Step) -> None:
             self.history.append({"role": "user", "content": "Be quick."})
-            self.history[:] = [dict(message) for message in self.history]  # Copies, which work as well.
+            self.history[:] = [message.copy() for message in self.history]  # Copies, which work as well.
             self.history[1]["content"] = "<input>another</input>"
 
     assert run(Editing(model=talk.model), how) == "done"
@@ -327,7 +328,7 @@ def test_fallback_from_gemini_sends_no_signature(litellm_is_loaded: None) -> Non
 
 
 SIGNED = f"call_1__thought__{signature(1)}"
-CALLED: list[Json] = [
+CALLED: list[Message] = [
     {"role": "user", "content": "Look."},
     {
         "role": "assistant",

@@ -1,4 +1,4 @@
-"""Details of OpenAI's Responses: reasoning items, unusual streams, and errors within them."""
+"""Tests of OpenAI's Responses API: reasoning items, unusual streams, and errors in streams."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from acorn import ModelError, Step, module, tool
 from acorn.models.lanes.openai_responses import OpenAIResponses
 from acorn.models.request import ModelRequest
 from acorn.testing import Reply, call, finish
+from acorn.types import Message
 
 Json = dict[str, Any]
 DONE = finish(result="done")
@@ -275,9 +276,9 @@ def test_conversation_with_only_system_message_is_sent_as_input() -> None:
 
 def test_changed_history_is_encoded_again() -> None:
     lane = OpenAIResponses({"model": "openai/responses/gpt-4o"})
-    system, again, user = ({"role": role, "content": role} for role in ("system", "system", "user"))
+    system, again, user = (Message(role=role, content=role) for role in ("system", "system", "user"))
 
-    def sent(*messages: Json) -> tuple[str | None, list[str]]:
+    def sent(*messages: Message) -> tuple[str | None, list[str]]:
         body = json.loads(lane.body(ModelRequest(list(messages), [], 0.5, 10), (), is_stream=False))
         return body.get("instructions"), [item["role"] for item in body["input"]]
 

@@ -1,4 +1,4 @@
-"""Keys can be given in many ways and appear nowhere: in no error, record, history, log, warning or saved run."""
+"""Tests of API keys: in each accepted form, they are in no error, record, history, log, warning or saved run."""
 
 from __future__ import annotations
 

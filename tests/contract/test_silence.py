@@ -1,4 +1,4 @@
-"""A run prints nothing unrequested and leaves nothing: observed from outside, in new processes.
+"""Tests of side effects, observed in new processes: a run prints nothing and leaves no thread or connection.
 
 Warnings are errors in these processes, the root logger writes to standard error, and every connection is recorded.
 """

@@ -1,4 +1,4 @@
-"""Sources of tools: one task enters, holds and leaves each source, sync and async, and its tools run there."""
+"""Tests of tool sources: one task opens and closes each source, sync and async, and the tools run on its event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The SQLite store: ownership, permissions, crashes and versions of its file."""
+"""Tests of the SQLite store: ownership, permissions, crashes and versions of its file."""
 
 from __future__ import annotations
 

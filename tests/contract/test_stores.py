@@ -1,4 +1,4 @@
-"""Every store behaves the same."""
+"""Contract tests that every store must pass."""
 
 from __future__ import annotations
 

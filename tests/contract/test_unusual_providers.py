@@ -1,4 +1,4 @@
-"""The native lanes with unusual providers: their responses, and the requests to them."""
+"""Tests of the native lanes with unusual providers: the requests to them and their responses."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from acorn.models.lanes.anthropic import Anthropic
 from acorn.models.lanes.http import Post, send
 from acorn.models.request import ModelRequest
 from acorn.testing import finish
+from acorn.types import Message, MessageCall
 
 WAYS = ["sync", "async"]
 DONE = finish(result="done")
@@ -145,7 +146,7 @@ def test_concurrent_conversations_of_one_model_are_sent_separately() -> None:
 
     def talk(name: str) -> None:
         for _ in range(400):
-            messages: list[dict[str, Any]] = []
+            messages: list[Message] = []
             for _ in range(4):
                 messages = [*messages, {"role": "user", "content": name}, {"role": "assistant", "content": name}]
                 body = json.loads(lane.body(ModelRequest(messages, [], 0.5, 10), (), is_stream=False))
@@ -260,8 +261,8 @@ def test_setting_with_value_none_is_not_sent() -> None:
 def test_empty_text_part_is_not_sent_to_anthropic() -> None:
     lane = Anthropic({"model": "anthropic/claude-sonnet-4-5", "api_key": "sk-ant-test"})
     parts = [{"type": "text", "text": text} for text in ("", "Why?", " \n")]
-    called = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
-    messages: list[dict[str, Any]] = [
+    called: MessageCall = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    messages: list[Message] = [
         {"role": "user", "content": parts},
         {"role": "assistant", "content": parts[:1], "tool_calls": [called]},
         {"role": "tool", "tool_call_id": "c", "content": parts},

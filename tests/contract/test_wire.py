@@ -1,4 +1,4 @@
-"""Requests to a provider, field by field, and how acorn reads its responses."""
+"""Tests of the request bodies that acorn sends to a provider, field by field, and of parsing its responses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from acorn.models.litellm.adapter import LiteLLMModel
 from acorn.models.port import thinks
 from acorn.models.resolve import resolve
 from acorn.testing import Reply, call, finish
-from acorn.types import Usage
+from acorn.types import Message, Usage
 
 Json = dict[str, Any]
 
@@ -1064,7 +1064,7 @@ def test_model_not_listed_with_tools_accepts_tools_if_allowed(gpt: Wire) -> None
 
 def test_changes_by_litellm_do_not_affect_request_object(wire: Wire) -> None:
     wire.serve([Fault(status=400)])
-    messages = [
+    messages: list[Message] = [
         {"role": "system", "content": [{"type": "text", "text": "Hi", "cache_control": EPHEMERAL}]},
         {"role": "user", "content": [{"type": "image_url", "image_url": f"data:image/png;base64,{PNG}"}]},
     ]

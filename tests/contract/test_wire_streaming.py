@@ -1,4 +1,4 @@
-"""Streams over real HTTP: equal to whole responses, unusual, broken and abandoned ones."""
+"""Tests of streams over HTTP: equality with whole responses, and unusual, broken and abandoned streams."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ SCRIPTS: dict[str, list[Reply]] = {
 }
 
 
-def parsed(history: list[Json]) -> list[Json]:
+def parsed(history: list[Any]) -> list[Any]:
     """Return arguments as data: Claude's arrive as an object or as text."""
     for entry in history:
         for made in entry.get("tool_calls", ()):

@@ -1,4 +1,4 @@
-"""A batch whose process is killed, and approved calls in which a process dies."""
+"""Tests of batches whose process is killed, and of approved calls during which the process is killed."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def url(request: pytest.FixtureRequest) -> str | None:
     return str(request.getfixturevalue("postgres")) if request.param == "postgres" else None
 
 
-def test_batch_killed_three_times_answers_every_row_once(tmp_path: Path, url: str | None) -> None:
+def test_batch_killed_three_times_executes_every_row_once(tmp_path: Path, url: str | None) -> None:
     count = 200 if TORTURE else 60
     office = Office(tmp_path, url)
     for kill in range(1, 4):
@@ -75,7 +75,7 @@ def test_batch_killed_three_times_answers_every_row_once(tmp_path: Path, url: st
 
 
 @pytest.mark.parametrize("approved", [True, False])
-def test_approved_call_of_dying_process_never_repeats(tmp_path: Path, url: str | None, approved: bool) -> None:
+def test_approved_call_of_killed_process_is_never_repeated(tmp_path: Path, url: str | None, approved: bool) -> None:
     for round in range(6 if TORTURE else 1):
         directory = tmp_path / str(round)
         directory.mkdir()

@@ -1,6 +1,6 @@
-"""A process is killed repeatedly while it drives a run; the run still finishes, and no committed work is repeated.
+"""Tests of killed processes: the run still finishes, and no committed work is repeated.
 
-The victim logs its effects itself, so that these claims do not depend on the store alone.
+The killed program logs its effects itself, so that the tests do not depend on the store alone.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def judge(scene: Scene) -> Iterator[tuple[str, int]]:
     yield "begun again", sum(len(pids) - 1 for pids in begun.values())
 
 
-def test_undisturbed_run_does_everything_once(tmp_path: Path) -> None:
+def test_run_without_kills_executes_each_effect_once(tmp_path: Path) -> None:
     scene = Scene(tmp_path, "sync")
     assert scene.finish() == {"name": "one", "turns": 5}
     begun = Counter(line.key for line in scene.lines() if line.phase == "begin")
@@ -160,7 +160,7 @@ def url(request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_every_committed_prefix_of_run_ends_equal(tmp_path: Path, url: str | None, way: str) -> None:
+def test_run_resumed_from_each_commit_ends_with_equal_output(tmp_path: Path, url: str | None, way: str) -> None:
     copies = tmp_path / "copies"
     copies.mkdir()
     scene = Scene(tmp_path, way, url)
@@ -181,7 +181,7 @@ def test_every_committed_prefix_of_run_ends_equal(tmp_path: Path, url: str | Non
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_run_survives_killed_processes(
+def test_run_with_killed_processes_finishes(
     tmp_path: Path, url: str | None, way: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     chance = random.Random(17)

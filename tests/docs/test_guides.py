@@ -1,4 +1,4 @@
-"""Guides state their goal and have a program that runs; special terms are explained at first use."""
+"""Tests of the guides: each states its goal, contains a program that runs, and links special terms to the glossary."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_guide_starts_with_its_goal(guide: Path) -> None:
 
 
 @pytest.mark.parametrize("guide", [page for page in GUIDES if page.stem != "examples"], ids=guide_name)
-def test_guide_has_program_that_runs(guide: Path) -> None:
+def test_guide_contains_program_that_runs(guide: Path) -> None:
     assert run_elsewhere(guide) or any(block.is_run for block in blocks_of(guide))
 
 

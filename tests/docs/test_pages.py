@@ -1,4 +1,4 @@
-"""Every page of the documentation runs as written; new pages are found automatically."""
+"""Tests of the documentation pages: each page runs as written, and new pages are included automatically."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ RUN_HERE = [page for page in pages() if blocks_of(page) and run_elsewhere(page) 
 
 
 @pytest.mark.parametrize("page", RUN_HERE, ids=lambda page: str(page.relative_to(DOCS)))
-def test_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_code_runs_as_written(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run_page(page, tmp_path, monkeypatch)
 
 
-def test_page_run_elsewhere_is_named_there() -> None:
+def test_page_run_by_other_test_is_mentioned_in_that_test() -> None:
     for page in pages():
         if (test := run_elsewhere(page)) is not None:
             assert page.name in (ROOT / test).read_text(encoding="utf-8"), f"{test} does not run {page.name}"

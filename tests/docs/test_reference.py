@@ -1,4 +1,4 @@
-"""The reference: written from docstrings, current, with an example for every public name."""
+"""Tests of the reference: it matches the docstrings and has an example for every public name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_reference_page_matches_docstrings(file: str) -> None:
 
 
 @pytest.mark.parametrize("door", writer.PAGES)
-def test_every_public_name_has_example(door: str) -> None:
+def test_public_names_have_reference_examples(door: str) -> None:
     told = sections(REFERENCE / writer.PAGES[door])
     for name in importlib.import_module(door).__all__:
         assert name in told, f"`{door}.{name}` is not in the reference"
@@ -40,7 +40,7 @@ RUN_ELSEWHERE = {"Handle": "tests/fleet/test_guide.py"}
 
 
 @pytest.mark.parametrize("door", writer.PAGES)
-def test_example_of_every_public_name_runs(door: str) -> None:
+def test_examples_of_public_names_run(door: str) -> None:
     told = sections(REFERENCE / writer.PAGES[door])
     for name in importlib.import_module(door).__all__:
         if name not in RUN_ELSEWHERE:
@@ -50,11 +50,11 @@ def test_example_of_every_public_name_runs(door: str) -> None:
         assert (ROOT / test).exists()
 
 
-def test_no_example_is_for_removed_name() -> None:
+def test_reference_examples_belong_to_existing_names() -> None:
     for door, extra in writer.extras().items():
         there = {name.rpartition(":")[2] for name in writer.names_of(door)}
         assert set(extra.names) <= there
 
 
-def test_no_reference_page_is_left_over() -> None:
+def test_reference_directory_contains_no_outdated_page() -> None:
     assert {page.name for page in REFERENCE.glob("*.md")} == {*writer.PAGES.values(), "index.md"}

@@ -1,4 +1,4 @@
-"""The documentation site: no warnings, working links, no external requests."""
+"""Tests of the documentation site: no warnings, no broken links, and no external requests."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def built(site: Path) -> dict[Path, Page]:
 
 
 @pytest.mark.parametrize("page", [*READ_ON_GITHUB, *pages()], ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_of_page_works(page: Path) -> None:
+def test_links_of_page_are_not_broken(page: Path) -> None:
     assert broken(page) == []
 
 
@@ -60,7 +60,7 @@ def test_site_page_links_only_to_site_pages() -> None:
         assert all((page.parent / link).resolve().is_relative_to(DOCS) for link in outside), (page, outside)
 
 
-def test_every_page_is_in_navigation() -> None:
+def test_pages_are_listed_in_navigation() -> None:
     with (ROOT / "zensical.toml").open("rb") as file:
         listed = list(nav_of(tomllib.load(file)["project"]["nav"]))
     there = {str(page.relative_to(DOCS)) for page in pages() if page.relative_to(DOCS).parts[0] not in NOT_IN_NAV}
@@ -69,7 +69,7 @@ def test_every_page_is_in_navigation() -> None:
     assert there - set(listed) == set(), "these pages are not in `nav` of zensical.toml"
 
 
-def test_built_pages_load_nothing_external(site: Path, built: dict[Path, Page]) -> None:
+def test_built_pages_load_no_external_resources(site: Path, built: dict[Path, Page]) -> None:
     assert built
     for path, page in built.items():
         for loaded in page.loads:
@@ -79,7 +79,7 @@ def test_built_pages_load_nothing_external(site: Path, built: dict[Path, Page]) 
         assert not re.findall(r"(?:url\(|@import)\s*[\"']?(?:https?:)?//", style.read_text(encoding="utf-8")), style
 
 
-def test_links_of_built_pages_work(built: dict[Path, Page]) -> None:
+def test_links_of_built_pages_are_not_broken(built: dict[Path, Page]) -> None:
     for path, page in built.items():
         for link in page.links:
             if re.match(r"[a-z]+:", link):
@@ -92,6 +92,6 @@ def test_links_of_built_pages_work(built: dict[Path, Page]) -> None:
                 assert unquote(anchor) in built[target].places, (path, link)
 
 
-def test_checked_anchors_are_those_of_site(site: Path, built: dict[Path, Page]) -> None:
+def test_anchors_computed_from_markdown_exist_in_built_site(site: Path, built: dict[Path, Page]) -> None:
     for page in pages():
         assert anchors_of(page) <= built[site / page.relative_to(DOCS).with_suffix(".html")].places, page

@@ -1,4 +1,4 @@
-"""Workers on one PostgreSQL finish every submitted run, whatever happens to some of them."""
+"""Tests of workers on one PostgreSQL store: they finish every submitted run, also if workers are killed or frozen."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def check(fleet: Fleet, handles: dict[str, Handle[Any]]) -> None:
     assert set(fleet.begun("pay").values()) == {1}
 
 
-def test_fleet_finishes_despite_killed_stopped_and_frozen_workers(fleet: Fleet) -> None:
+def test_fleet_with_killed_stopped_and_frozen_workers_finishes_all_runs(fleet: Fleet) -> None:
     killed, stopped, frozen = (fleet.start("Desk") for _ in range(3))
     with people(fleet.store):
         handles = submit(named(Desk, fleet.store), 30)
@@ -127,7 +127,7 @@ def test_fleet_finishes_despite_killed_stopped_and_frozen_workers(fleet: Fleet) 
     assert "stopped" in frozen.said()
 
 
-def test_worker_frozen_at_job_end_blocks_no_one(fleet: Fleet) -> None:
+def test_worker_frozen_at_job_end_does_not_block_other_workers(fleet: Fleet) -> None:
     worker = fleet.start("Desk")
     with psycopg.connect(fleet.store, autocommit=True) as connection:
         lock = "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
@@ -179,13 +179,13 @@ def test_worker_continues_after_database_outage(fleet: Fleet, postgres_server: s
 
 
 @pytest.mark.parametrize("name", ["fetch_job", "update_heartbeat"])
-def test_worker_retries_every_query_of_queue(name: str) -> None:
+def test_worker_retries_each_query_of_queue_engine(name: str) -> None:
     words = f"Procrastinate does not call `job_manager.{name}` any more; `_Jobs` of `durable/work.py` has to follow it"
     assert callable(getattr(JobManager, name, None)), words
     assert f"job_manager.{name}(" in inspect.getsource(EngineWorker), words
 
 
-def test_worker_without_database_ends_on_signal(tmp_path: Path) -> None:
+def test_worker_without_database_exits_on_signal(tmp_path: Path) -> None:
     server = OwnServer()
     try:
         with Fleet(server.url, tmp_path) as fleet:
@@ -212,7 +212,7 @@ def _has_lost(worker: Worker) -> bool:
     return "the engine lost its database" in worker.said()
 
 
-def test_worker_leaves_unknown_and_unfitting_runs(fleet: Fleet, tmp_path: Path) -> None:
+def test_worker_does_not_execute_runs_of_unknown_or_changed_classes(fleet: Fleet, tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     older = tmp_path / "old" / "worker_agents.py"
     older.write_text(
@@ -232,7 +232,7 @@ def test_worker_leaves_unknown_and_unfitting_runs(fleet: Fleet, tmp_path: Path) 
     assert "run-b" not in worker.said()
 
 
-def test_file_with_several_classes_is_loaded_once(fleet: Fleet, tmp_path: Path) -> None:
+def test_worker_file_with_several_classes_is_loaded_once(fleet: Fleet, tmp_path: Path) -> None:
     file = tmp_path / "pair.py"
     file.write_text(
         "from acorn import module\nprint('executed', flush=True)\nclass One(module):\n    'One.'\n"
@@ -246,7 +246,7 @@ def test_file_with_several_classes_is_loaded_once(fleet: Fleet, tmp_path: Path) 
     assert "error: Two of the agents are `pair:One`" in refused.said()
 
 
-def test_run_that_fits_no_worker_fails_and_can_be_retried(postgres: str) -> None:
+def test_run_rejected_by_all_workers_fails_and_is_resumable(postgres: str) -> None:
     class Older(module[[("number", int)], str]):  # type: ignore[misc]
         """Old."""
 
@@ -271,7 +271,7 @@ def test_run_that_fits_no_worker_fails_and_can_be_retried(postgres: str) -> None
     assert agent.resume("run-a").answer == "run-a ok"
 
 
-def test_run_that_exits_worker_fails_and_worker_continues(postgres: str) -> None:
+def test_run_that_exits_its_worker_fails_and_worker_continues(postgres: str) -> None:
     class Ending(Desk):
         def on_step(self, step: Any) -> None:
             raise SystemExit(3)
@@ -314,7 +314,7 @@ def test_failed_local_run_is_retried_by_workers(fleet: Fleet) -> None:
 
 
 @pytest.mark.parametrize("status", ["stopped", "failed"])
-def test_requeued_run_belongs_to_workers(postgres: str, status: Any) -> None:
+def test_requeued_run_is_delivered_to_workers(postgres: str, status: Any) -> None:
     store = PostgresStore(postgres)
     begin(store, "run-a", status=status, agent="worker_agents:Desk")
     begin(store, "run-b", status=status, agent="worker_agents:Scout")
@@ -323,7 +323,7 @@ def test_requeued_run_belongs_to_workers(postgres: str, status: Any) -> None:
     assert jobs(postgres) == (["run-a"] if status == "stopped" else [])
 
 
-def test_priority_and_not_before_order_runs(fleet: Fleet) -> None:
+def test_priority_and_not_before_determine_order_of_runs(fleet: Fleet) -> None:
     agent = named(Desk, fleet.store)
     later = agent.using(not_before=timedelta(hours=1)).submit(question="run-later")
     for priority in (0, 5, -5, 9):
@@ -339,7 +339,7 @@ def test_priority_and_not_before_order_runs(fleet: Fleet) -> None:
     assert (facts.agent, facts.queued, facts.delayed) == ("worker_agents:Desk", 0, 1)
 
 
-def test_worker_reports_health(fleet: Fleet) -> None:
+def test_worker_health_endpoint_reports_status(fleet: Fleet) -> None:
     worker = fleet.start("Lingering", options=("--health", "127.0.0.1:0"))
     port = worker.said().partition("health on port ")[2].split()[0]
 
@@ -392,7 +392,7 @@ def test_run_is_cancelled_remotely_and_second_signal_ends_worker(fleet: Fleet) -
     assert worker.ends() == 130
 
 
-def test_run_cancelled_in_hook_is_cancelled_before_hook_ends(fleet: Fleet) -> None:
+def test_run_cancelled_during_hook_releases_worker_before_hook_ends(fleet: Fleet) -> None:
     worker = fleet.start("Minding", concurrency=1)
     agent, go = named(Minding, fleet.store), Path(f"{fleet.log}.go")
     handle = agent.using(run_id="run-a").submit(question="run-a")
@@ -424,7 +424,7 @@ def test_bulk_rows_and_lost_jobs_are_finished_by_fleet(fleet: Fleet) -> None:
         check(fleet, handles)
 
 
-def test_run_in_delivery_is_not_lost(postgres: str) -> None:
+def test_run_received_by_worker_is_not_requeued_as_lost(postgres: str) -> None:
     handle = named(Desk, postgres).submit(question="run-a")
     store = PostgresStore(postgres)
     with psycopg.connect(postgres, options="-c search_path=acorn_jobs", autocommit=True) as connection:
@@ -437,7 +437,7 @@ def test_run_in_delivery_is_not_lost(postgres: str) -> None:
         assert store.requeue_lost(["worker_agents:Desk"], 60.0) == [handle.run_id]
 
 
-def test_returned_run_keeps_its_job(postgres: str) -> None:
+def test_run_released_to_queue_has_one_job(postgres: str) -> None:
     handle = named(Desk, postgres).submit(question="run-a")
     store = PostgresStore(postgres)
     assert store.claim(handle.run_id, this_process())
@@ -493,7 +493,7 @@ def _finish(fleet: Fleet, handles: dict[str, Handle[Any]], seconds: float) -> fl
 
 
 @torture
-def test_large_fleet_survives_database_restart(tmp_path: Path) -> None:
+def test_large_fleet_finishes_all_runs_despite_database_restart(tmp_path: Path) -> None:
     server = OwnServer()
     try:
         with Fleet(server.url, tmp_path) as fleet, people(server.url):
@@ -517,7 +517,7 @@ def test_large_fleet_survives_database_restart(tmp_path: Path) -> None:
 
 
 @torture
-def test_recovery_takes_about_one_lease(fleet: Fleet) -> None:
+def test_runs_of_killed_worker_are_resumed_after_about_one_lease(fleet: Fleet) -> None:
     worker, other = fleet.start("Lingering", concurrency=8), fleet.start("Desk")
     handles = [named(Lingering, fleet.store).submit(question="Wait.") for _ in range(8)]
     assert comes_true(lambda: len([line for line in fleet.lines() if line.what == "linger"]) == 8)
@@ -532,7 +532,7 @@ def test_recovery_takes_about_one_lease(fleet: Fleet) -> None:
 
 
 @torture
-def test_thousands_of_runs_survive_ten_kills(fleet: Fleet) -> None:
+def test_thousands_of_runs_finish_despite_ten_killed_workers(fleet: Fleet) -> None:
     workers = [fleet.start("Desk", concurrency=32) for _ in range(3)]
     with people(fleet.store):
         handles = submit(named(Desk, fleet.store), 2000)

@@ -1,6 +1,6 @@
-"""A new user clones the repository and types the commands of the README.
+"""Tests of the commands in the README, as a new user types them in a clone of the repository.
 
-All except `make test`, which runs this test. The environment is empty except for Python, the package index and
+`make test` is excluded, because it runs this test. The environment is empty except for Python, the package index and
 downloaded weights.
 """
 
@@ -57,12 +57,12 @@ def typed(commands: list[str], clone: Path) -> str:
     return done.stdout
 
 
-def test_readme_has_two_commands_and_first_agent() -> None:
+def test_readme_contains_two_commands_and_first_agent() -> None:
     assert COMMANDS[0] == ["make demo", "make test"]
     assert len(COMMANDS) == 2
 
 
-def test_make_reports_installation_and_progress(tmp_path: Path) -> None:
+def test_make_prints_installation_and_progress(tmp_path: Path) -> None:
     done = subprocess.run(
         ["make", "--dry-run", f"VENV={tmp_path / 'new'}", "demo"], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
@@ -82,7 +82,7 @@ def test_make_demo_runs_programs_on_real_model(clone: Path) -> None:
     assert re.search(r"^Person\(name='.+', age=\d+\)$", said, flags=re.MULTILINE)
 
 
-def test_first_agent_of_readme_works(clone: Path) -> None:
+def test_first_agent_of_readme_prints_answer(clone: Path) -> None:
     said = typed(COMMANDS[1], clone)
     answers = re.findall(r"^\{.*\}$", said, flags=re.MULTILINE)
     assert [json.loads(answer) for answer in answers] == [{"name": "Anna Berg", "age": 29}] * 2

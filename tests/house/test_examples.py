@@ -1,4 +1,4 @@
-"""Every example runs directly and with `acorn run`, and keeps its safety promises."""
+"""Tests of the examples: each runs directly and with `acorn run`, and respects its safety limits."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ WORDS = {
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
-def test_example_runs(example: Path) -> None:
+def test_example_program_exits_with_0(example: Path) -> None:
     done = subprocess.run([sys.executable, "-W", "error", str(example)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_example_runs_as_command(
+def test_example_started_with_acorn_run_prints_json(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -71,7 +71,7 @@ def test_example_list_matches_files() -> None:
     assert [name for name in listed if not (ROOT / "examples" / name).exists()] == []
 
 
-def test_notebook_runs() -> None:
+def test_notebook_runs_without_errors() -> None:
     notebook = nbformat.read(ROOT / "examples" / "notebook.ipynb", as_version=4)  # type: ignore[no-untyped-call]
     assert all(not cell.get("outputs") for cell in notebook.cells), "clear the outputs before it is kept"
     environment = {**os.environ, "PYDEVD_DISABLE_FILE_VALIDATION": "1"}
@@ -102,7 +102,7 @@ def shop(tmp_path: Path) -> Path:
     return file
 
 
-def test_analyst_example_can_only_read(shop: Path, tmp_path: Path) -> None:
+def test_analyst_example_rejects_write_statements(shop: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy.db"
     statements = [
         "DELETE FROM orders",
@@ -175,7 +175,7 @@ def test_researcher_example_skips_hidden_files(tmp_path: Path) -> None:
     assert "nothing found" in found
 
 
-def test_researcher_example_stays_in_folder(tmp_path: Path) -> None:
+def test_researcher_example_rejects_paths_outside_folder(tmp_path: Path) -> None:
     folder, outside = tmp_path / "folder", tmp_path / "secret.txt"
     folder.mkdir()
     outside.write_text("secret", encoding="utf-8")
@@ -249,7 +249,7 @@ def test_reviewer_example_skips_submodules(tmp_path: Path) -> None:
     assert not trap.exists()
 
 
-def test_reviewer_example_fetches_nothing(tmp_path: Path) -> None:
+def test_reviewer_example_does_not_run_configured_programs_of_git(tmp_path: Path) -> None:
     """Check that git fetches nothing: its configuration could name a program."""
 
     def git(*words: str) -> str:

@@ -1,4 +1,4 @@
-"""The map of the package: imports point down, surfaces use only public modules, `import acorn` stays light."""
+"""Tests of the package structure: imports point down, surfaces use only public modules, and `import acorn` is light."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def cycle_in(graph: dict[str, list[str]]) -> list[str]:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_file_imports_only_its_own_layer_or_lower_ones(file: str) -> None:
+def test_file_imports_only_its_layer_or_lower_layers(file: str) -> None:
     for other in files_imported(file):
         assert level(other) <= level(file), (
             f"{file} ({layer_name(file)}) imports {other} ({layer_name(other)}), which is in a higher layer"
@@ -194,24 +194,24 @@ def test_imports_have_no_cycle() -> None:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_imports_are_at_the_top_of_the_file(file: str) -> None:
+def test_imports_are_at_top_of_file(file: str) -> None:
     for name, is_inside in imports(file):
         if is_inside:
             assert (file, name.partition(".")[0]) in LATE_IMPORTS, f"{file} imports {name} inside a function"
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_file_has_a_docstring(file: str) -> None:
+def test_file_has_docstring(file: str) -> None:
     assert ast.get_docstring(tree_of(file))
 
 
-def test_public_names_match_the_list() -> None:
+def test_public_names_match_list() -> None:
     assert sorted(acorn.__all__) == PUBLIC
     for name in PUBLIC:
         assert getattr(acorn, name) is not None
 
 
-def test_no_file_has_the_name_of_a_public_object() -> None:
+def test_file_names_differ_from_public_objects() -> None:
     for file in FILES:
         assert file not in PUBLIC, f"`import acorn.{file}` would hide the public `{file}`"
 
@@ -220,7 +220,7 @@ def test_module_and_capitalized_module_are_one_class() -> None:
     assert acorn.Module is acorn.module
 
 
-def test_import_acorn_loads_nothing_heavy() -> None:
+def test_import_acorn_imports_no_heavy_packages() -> None:
     heavy = [
         "litellm",
         "sqlite3",

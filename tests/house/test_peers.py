@@ -1,4 +1,4 @@
-"""The comparison benchmark: its output, its server and acorn's own contenders, without timing."""
+"""Tests of the comparison benchmark without timing: its output, its server, and the programs of acorn."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def line_of(text: str, title: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_peer_table_has_ratios_and_reason_for_each_gap() -> None:
+def test_peer_table_contains_ratios_and_reason_for_each_gap() -> None:
     text = table.whole(FIGURES)
     assert line_of(text, "**acorn & co**")[1] == "0.50"
     slow = line_of(text, "slow")
@@ -78,7 +78,7 @@ def test_peer_section_of_readme_is_written_between_marks() -> None:
         table.into("no marks", "")
 
 
-def test_peer_chart_shows_every_figure_accessibly() -> None:
+def test_peer_chart_contains_each_figure_with_accessible_text() -> None:
     tree = ElementTree.fromstring(chart.svg(FIGURES))
     assert tree.get("role") == "img"
     told = {each.get("id"): each.text or "" for each in tree if each.tag in (f"{SVG}title", f"{SVG}desc")}
@@ -128,7 +128,7 @@ OTHERWISE = {"dspy.configure": "the measured one sets it by `dspy.context`, for 
 
 
 @pytest.mark.parametrize("name", [name for name in shown.TABS if name != "acorn_native"])
-def test_shown_peer_program_equals_measured_one(name: str) -> None:
+def test_printed_peer_program_equals_measured_program(name: str) -> None:
     measured = (ROOT / "bench/peers/contenders" / f"{name}.py").read_text(encoding="utf-8")
     there, on_page = made_by(measured), made_by(shown.programs()[name])
     assert on_page
@@ -139,7 +139,7 @@ def test_shown_peer_program_equals_measured_one(name: str) -> None:
         assert keywords <= there[called], f"{name}: `{called}` is given other things on the page"
 
 
-def test_every_shown_peer_has_program() -> None:
+def test_peers_compared_in_docs_have_program() -> None:
     assert set(shown.TABS) == {name for name in COMPARED if not name.startswith("raw_")}
     assert set(shown.programs()) == set(shown.TABS)
 
@@ -148,7 +148,7 @@ def test_peer_failure_is_reported_without_paths() -> None:
     assert without_paths("No module at /home/me/x.py,\n see http://127.0.0.1:80/v1") == "No module at …, see …"
 
 
-def test_unknown_peer_is_rejected_with_names() -> None:
+def test_unknown_peer_is_rejected_with_list_of_names() -> None:
     command = [sys.executable, "-m", "peers.run", "--only", "nobody"]
     done = subprocess.run(command, cwd=ROOT / "bench", capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1
@@ -174,7 +174,7 @@ def asked(tool: str, *results: str) -> dict[str, Any]:
     return {"messages": messages, "tools": [{"function": {"name": name}} for name in (tool, "done")]}
 
 
-def test_peer_server_follows_results_and_counts(root: str) -> None:
+def test_peer_server_follows_tool_results_and_counts_requests(root: str) -> None:
     take(root)
     first = json.loads(post(f"{root}/done/loop2", asked("look")))["choices"][0]["message"]["tool_calls"]
     second = json.loads(post(f"{root}/done/loop2", asked("look", MARK)))["choices"][0]["message"]["tool_calls"]
@@ -191,7 +191,7 @@ def test_peer_server_calls_parallel_tools_in_one_response(root: str) -> None:
     assert len({call["id"] for call in calls}) == 20
 
 
-def test_peer_server_streams_report_in_pieces(root: str) -> None:
+def test_peer_server_streams_report_in_chunks(root: str) -> None:
     events = re.findall(r"data: (\{.*\})\n", post(f"{root}/json/stream2", {"stream": True, "response_format": {}}))
     deltas = [json.loads(event)["choices"][0]["delta"].get("content") for event in events]
     assert [delta for delta in deltas if delta] == pieces(report(2))
@@ -218,7 +218,7 @@ def test_peer_server_rejects_incomplete_request(root: str, path: str, body: dict
 
 
 @pytest.mark.parametrize("contender", [each for each in CONTENDERS if not each.requires], ids=lambda each: each.name)
-def test_acorn_and_raw_peers_do_every_task_correctly(root: str, contender: Contender) -> None:
+def test_acorn_and_raw_peers_complete_each_task_without_rejected_requests(root: str, contender: Contender) -> None:
     process = Process(contender, sys.executable, root)
     try:
         process.told(PATIENCE)

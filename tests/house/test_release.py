@@ -1,4 +1,7 @@
-"""What `make release` rejects and makes, without building; the long version builds and tries everything."""
+"""Tests of the checks of `make release`.
+
+The long version of the tests also builds and installs the package.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def dry_run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
 # The version
 
 
-def test_version_is_in_one_place() -> None:
+def test_version_is_defined_in_one_place() -> None:
     assert "version" in PROJECT["project"]["dynamic"]
     assert "version" not in PROJECT["project"]
     assert ROOT / PROJECT["tool"]["hatch"]["version"]["path"] == ROOT / "src/acorn/__init__.py"
@@ -68,7 +71,7 @@ def test_package_without_version_is_rejected(tmp_path: Path) -> None:
 # The tree and the changelog
 
 
-def test_clean_tree_with_changelog_section_can_be_released(repository: Path) -> None:
+def test_clean_tree_with_changelog_section_is_released(repository: Path) -> None:
     done = dry_run(repository)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "would release acorn 0.1.0\n\n- The first.\n"
@@ -76,16 +79,16 @@ def test_clean_tree_with_changelog_section_can_be_released(repository: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["CHANGELOG.md", "new.py"])
-def test_tree_with_changes_is_rejected_with_names(repository: Path, name: str) -> None:
+def test_tree_with_uncommitted_changes_is_rejected_with_file_names(repository: Path, name: str) -> None:
     with (repository / name).open("a", encoding="utf-8") as opened:
         opened.write("\n")
     done = dry_run(repository)
     assert done.returncode == 1
-    assert done.stderr.startswith("no release: the tree has changes that are not committed")
+    assert done.stderr.startswith("Release failed: The tree has uncommitted changes.")
     assert name in done.stderr
 
 
-def test_rehearsal_uses_tree_and_unreleased_section(repository: Path) -> None:
+def test_rehearsal_uses_working_tree_and_unreleased_section(repository: Path) -> None:
     (repository / "src/acorn/__init__.py").write_text('__version__ = "0.2.0"\n', encoding="utf-8")
     done = dry_run(repository, "--rehearse")
     assert done.returncode == 0, done.stderr
@@ -106,26 +109,26 @@ def test_version_without_changelog_section_is_rejected(repository: Path) -> None
     done = dry_run(repository)
     assert done.returncode == 1
     assert done.stderr == (
-        "no release: CHANGELOG.md has no part `## 0.2.0` (it has: `Unreleased`, `0.1.0`); "
-        "give the changes their heading\n"
+        "Release failed: CHANGELOG.md has no section `## 0.2.0` (its sections are: `Unreleased`, `0.1.0`). "
+        "Add the heading.\n"
     )
 
 
 @pytest.mark.parametrize("heading", ["## 1.2.0", "## [1.2.0]", "## 1.2.0 - 2026-01-02", "##  1.2.0 (a day)"])
-def test_changelog_headings_are_read_in_common_forms(heading: str) -> None:
-    assert release.changelog_part(f"{heading}\n\n- New.\n\n### Fixed\n- Old.\n\n## 1.1.0\n- x\n", "1.2.0") == (
+def test_changelog_headings_in_common_forms_are_parsed(heading: str) -> None:
+    assert release.changelog_section(f"{heading}\n\n- New.\n\n### Fixed\n- Old.\n\n## 1.1.0\n- x\n", "1.2.0") == (
         "- New.\n\n### Fixed\n- Old."
     )
 
 
 def test_empty_section_and_changelog_without_sections_are_rejected() -> None:
-    with pytest.raises(release.ReleaseError, match=r"says nothing under `## 1\.0`"):
-        release.changelog_part("## 1.0\n\n## 0.9\n- x\n", "1.0")
-    with pytest.raises(release.ReleaseError, match="it has: none"):
-        release.changelog_part("# Changelog\n", "1.0")
+    with pytest.raises(release.ReleaseError, match=r"has an empty section `## 1\.0`"):
+        release.changelog_section("## 1.0\n\n## 0.9\n- x\n", "1.0")
+    with pytest.raises(release.ReleaseError, match="its sections are: none"):
+        release.changelog_section("# Changelog\n", "1.0")
 
 
-def test_changelog_has_section_for_next_release() -> None:
+def test_changelog_contains_section_for_next_release() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert any(f"## {name}" in text for name in (release.UNRELEASED, acorn.__version__))
 
@@ -134,9 +137,10 @@ def test_changelog_has_section_for_next_release() -> None:
 
 
 def test_wheel_with_missing_or_extra_file_is_rejected() -> None:
-    release.judge_sets("the wheel", {"acorn/a.py"}, {"acorn/a.py"})
-    with pytest.raises(release.ReleaseError, match=r"the wheel lacks: acorn/py.typed; .* not tracked: acorn/x.py"):
-        release.judge_sets("the wheel", {"acorn/x.py"}, {"acorn/py.typed"})
+    release.check_sets("The wheel", {"acorn/a.py"}, {"acorn/a.py"})
+    words = r"The wheel has the wrong files\. Missing files: acorn/py\.typed\. Untracked files: acorn/x\.py\."
+    with pytest.raises(release.ReleaseError, match=words):
+        release.check_sets("The wheel", {"acorn/x.py"}, {"acorn/py.typed"})
 
 
 def readme_of_the_index() -> str:
@@ -147,9 +151,9 @@ def readme_of_the_index() -> str:
     return shown
 
 
-def test_index_readme_has_no_links_into_repository() -> None:
+def test_index_readme_contains_no_links_into_repository() -> None:
     shown = readme_of_the_index()
-    release.judge_readme(shown)
+    release.check_readme(shown)
     assert "<!--" not in shown
     assert shown.startswith("# acorn\n\nLLM agents as typed Python classes")
     assert "Tutorial, six short pages · why acorn ·\nguides, one subject each · examples and what each shows ·" in shown
@@ -159,31 +163,31 @@ def test_index_readme_has_no_links_into_repository() -> None:
 
 @pytest.mark.parametrize("line", ["[a](docs/a.md)", "![a](a.png)", '<img alt="a" src="docs/a.png">', "[a](#here)"])
 def test_readme_with_broken_index_link_is_rejected(line: str) -> None:
-    release.judge_readme("[a](https://example.org/a) is elsewhere, `docs/a.md` is text")
-    with pytest.raises(release.ReleaseError, match="links and pictures that are not there: "):
-        release.judge_readme(line)
+    release.check_readme("[a](https://example.org/a) is elsewhere, `docs/a.md` is text")
+    with pytest.raises(release.ReleaseError, match="links or images that do not exist in the package index: "):
+        release.check_readme(line)
 
 
-def test_source_archive_building_other_wheel_is_rejected(tmp_path: Path) -> None:
+def test_source_archive_that_builds_different_wheel_is_rejected(tmp_path: Path) -> None:
     wheels = [tmp_path / place / "acorn-1-py3-none-any.whl" for place in ("one", "two")]
     for wheel, text in zip(wheels, ("x = 1", "x = 2"), strict=True):
         wheel.parent.mkdir()
         with zipfile.ZipFile(wheel, "w") as opened:
             opened.writestr("acorn/__init__.py", text)
-    release.judge_same(wheels[0], wheels[0])
-    with pytest.raises(release.ReleaseError, match=r"it differs in: \['acorn/__init__\.py'"):
-        release.judge_same(*wheels)
+    release.check_same(wheels[0], wheels[0])
+    with pytest.raises(release.ReleaseError, match=r"These files differ: \['acorn/__init__\.py'"):
+        release.check_same(*wheels)
 
 
-def test_failing_command_is_reported_without_path() -> None:
+def test_failing_command_error_contains_output_without_path() -> None:
     with pytest.raises(release.ReleaseError) as caught:
-        release.said([sys.executable, "-c", "raise SystemExit('the words')"], cwd=ROOT)
+        release.run_command([sys.executable, "-c", "raise SystemExit('the words')"], cwd=ROOT)
     assert "the words" in str(caught.value)
     assert sys.executable not in str(caught.value)
 
 
 @pytest.mark.skipif(os.environ.get("ACORN_TORTURE") != "1", reason="minutes, and the network")
-def test_release_rehearsal_succeeds(tmp_path: Path) -> None:
+def test_release_rehearsal_exits_with_0(tmp_path: Path) -> None:
     subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "acorn")], check=True, timeout=120)
     command = [sys.executable, "tools/release.py", "--rehearse"]
     done = subprocess.run(command, cwd=tmp_path / "acorn", capture_output=True, text=True, timeout=3600)
@@ -201,20 +205,20 @@ def bill() -> dict[str, Any]:
     return sbom.bill("acorn-agents")
 
 
-def test_bill_of_materials_names_direct_dependencies_with_versions(bill: dict[str, Any]) -> None:
+def test_bill_of_materials_lists_direct_dependencies_with_versions(bill: dict[str, Any]) -> None:
     listed = {canonicalize_name(each["name"]): each["version"] for each in bill["components"]}
     for each in map(Requirement, PROJECT["project"]["dependencies"]):
         assert listed[canonicalize_name(each.name)] == installed_version(each.name)
 
 
-def test_bill_of_materials_has_no_development_tools_or_paths(bill: dict[str, Any]) -> None:
+def test_bill_of_materials_contains_no_development_tools_or_paths(bill: dict[str, Any]) -> None:
     listed = {each["name"] for each in bill["components"]}
     assert not listed & {"pytest", "ruff", "mypy", "hypothesis", "playwright", "acorn-agents"}
     assert str(ROOT) not in str(bill)
     assert "file:" not in str(bill)
 
 
-def test_bill_of_materials_edges_are_complete(bill: dict[str, Any]) -> None:
+def test_bill_of_materials_lists_dependencies_of_each_component(bill: dict[str, Any]) -> None:
     known = {each["bom-ref"] for each in bill["components"]} | {bill["metadata"]["component"]["bom-ref"]}
     assert {edge["ref"] for edge in bill["dependencies"]} == known
     for edge in bill["dependencies"]:
@@ -236,7 +240,7 @@ def locked() -> dict[str, Requirement]:
     return {canonicalize_name(each.name): each for each in map(Requirement, lines)}
 
 
-def test_lock_fits_requirements() -> None:
+def test_lock_file_matches_requirements() -> None:
     asked = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8").splitlines()
     asked = [line for line in asked if line and not line.startswith("#")] + PROJECT["project"]["dependencies"]
     asked += [each for extra in PROJECT["project"]["optional-dependencies"].values() for each in extra]
@@ -250,14 +254,14 @@ def test_lock_fits_requirements() -> None:
         assert each.specifier.contains(pinned, prereleases=True), f"`{each}` is locked to {pinned}; run `make lock`"
 
 
-def test_every_lock_line_has_version_and_hashes() -> None:
+def test_lock_file_lines_have_version_and_hashes() -> None:
     requirements = re.split(r"\n(?=\S)", LOCK.strip())
     for each in requirements:
         assert re.fullmatch(r"[\w.-]+==[\w.]+( ; [^\\]+)?( \\\n    --hash=sha256:[0-9a-f]{64})+", each), each[:200]
 
 
 @pytest.mark.skipif(os.environ.get("ACORN_TORTURE") != "1", reason="minutes, and the network")
-def test_lock_installs_with_hashes_and_is_complete(tmp_path: Path) -> None:
+def test_lock_file_installs_with_hashes_and_is_complete(tmp_path: Path) -> None:
     python, pip = tmp_path / "env/bin/python", ["-m", "pip", "--quiet", "--disable-pip-version-check"]
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "env")], check=True, timeout=600)
     file = str(ROOT / "requirements-dev.lock")
@@ -268,5 +272,5 @@ def test_lock_installs_with_hashes_and_is_complete(tmp_path: Path) -> None:
     subprocess.run([tmp_path / "env/bin/acorn", "--version"], check=True, timeout=600)
 
 
-def test_lock_names_no_index_or_machine() -> None:
+def test_lock_file_contains_no_index_or_machine_path() -> None:
     assert not re.search(r"://|--(extra-)?index|find-links|\s/|file:", LOCK)

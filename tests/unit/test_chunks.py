@@ -1,4 +1,4 @@
-"""From deltas to chunks and to a response, however a provider splits and numbers them."""
+"""Tests of the conversion of deltas to chunks and to a response, for any split and numbering by a provider."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def calls_of(deltas: Iterable[Delta]) -> list[tuple[str | None, str, str]]:
 # Partial answers
 
 
-def test_partial_answer_grows_by_chunk() -> None:
+def test_partial_answer_grows_with_each_chunk() -> None:
     found = [chunk.partial for chunk in chunks_of(finish(TEXT))]
     assert found[0] is None
     titles = [partial.title for partial in found[1:]]
@@ -86,7 +86,7 @@ def test_partial_answer_grows_by_chunk() -> None:
     assert all(type(partial) is P[Answer] for partial in found[1:])
 
 
-def test_unread_answer_is_not_parsed() -> None:
+def test_answer_without_access_is_not_parsed() -> None:
     found = chunks_of(finish(TEXT))
     (answer,) = {id(chunk._answer): chunk._answer for chunk in found}.values()
     assert answer is not None
@@ -97,15 +97,15 @@ def test_unread_answer_is_not_parsed() -> None:
     assert answer._fed == found[4]._count < len(answer._pieces)
 
 
-def test_answer_is_parsed_only_up_to_chunk() -> None:
+def test_answer_is_parsed_only_up_to_accessed_chunk() -> None:
     reader = AnswerReader(['{"title": "a', "b", 'c", "score": 5', "}"], SHAPE)
-    assert reader.at(0) == (None, ())
-    assert reader.at(2)[0].title == "ab"
+    assert reader.parse(0) == (None, ())
+    assert reader.parse(2)[0].title == "ab"
     assert reader._fed == 2
-    assert reader.at(4)[0].score == 5
+    assert reader.parse(4)[0].score == 5
 
 
-def test_old_chunk_read_late_shows_its_own_state() -> None:
+def test_old_chunk_read_later_has_partial_of_that_chunk() -> None:
     in_order = [chunk.partial for chunk in chunks_of(finish(TEXT))]
     backwards = chunks_of(finish(TEXT))
     assert [chunk.partial for chunk in reversed(backwards)] == in_order[::-1]
@@ -121,7 +121,7 @@ def test_partial_read_twice_is_same_object() -> None:
     assert found[-1].partial is found[-2].partial  # The last chunk adds no text.
 
 
-def test_old_partial_does_not_change() -> None:
+def test_old_partial_does_not_change_later() -> None:
     long = '{"body": "%s", "title": "t"}' % ("lorem ipsum " * 200)
     kept = [chunk.partial for chunk in chunks_of(finish(long, size=50))]
     lengths = [len(partial.body or "") for partial in kept[1:]]
@@ -130,7 +130,7 @@ def test_old_partial_does_not_change() -> None:
     assert 1000 < lengths[30] < 2000
 
 
-def test_completed_fields_are_named_as_they_end() -> None:
+def test_completed_lists_fields_in_order_of_completion() -> None:
     told: list[tuple[str, ...]] = []
     for chunk in chunks_of(finish(TEXT, size=1)):
         if not told or told[-1] != chunk.completed:
@@ -138,7 +138,7 @@ def test_completed_fields_are_named_as_they_end() -> None:
     assert told == [(), ("title",), ("title", "score"), ("title", "score", "body")]
 
 
-def test_old_chunk_names_fields_completed_then() -> None:
+def test_completed_of_old_chunk_lists_fields_completed_then() -> None:
     found = chunks_of(finish(TEXT))
     assert found[-1].completed == ("title", "score", "body")
     assert found[1].completed == ()
@@ -166,37 +166,37 @@ def test_old_chunk_names_fields_completed_then() -> None:
         (str, "[1", None, ()),
     ],
 )
-def test_plain_partial_is_unwrapped(declared: Any, text: str, expected: Any, completed: tuple[str, ...]) -> None:
+def test_plain_type_partial_is_unwrapped(declared: Any, text: str, expected: Any, completed: tuple[str, ...]) -> None:
     last = chunks_of(finish(text), shape_of(declared, "Agent", "final_output"))[-1]
     assert last.partial == expected
     assert type(last.partial) is type(expected)
     assert last.completed == completed
 
 
-def test_long_plain_text_is_equal_for_any_split() -> None:
+def test_long_plain_text_partial_is_complete_for_small_deltas() -> None:
     shape = shape_of(str, "Agent", "final_output")
     text = '{"result": "' + "x" * 3000
     assert chunks_of(finish(text, size=7), shape)[-1].partial == "x" * 3000
 
 
-def test_field_list_partial_works() -> None:
+def test_field_list_partial_has_field_values() -> None:
     shape = shape_of(["name", ("count", int)], "Agent", "final_output")
     found = chunks_of(finish('{"count": 5, "name": "a'), shape)[-1].partial
     assert (found.name, found.count) == ("a", 5)
 
 
-def test_empty_output_has_no_partial() -> None:
+def test_empty_output_yields_no_partial() -> None:
     shape = shape_of([], "Agent", "final_output")
     assert all(chunk.partial is None for chunk in chunks_of(finish("{}"), shape))
 
 
-def test_garbage_gives_no_partial_and_no_error() -> None:
+def test_invalid_json_yields_no_error() -> None:
     for text in ("not json", "[]", "null", '"text"', "\\", '{"title": "\ud83d', "{" * 5000):
         for chunk in chunks_of(finish(text)):
             assert chunk.partial is None or isinstance(chunk.partial, P[Answer])
 
 
-def test_threads_can_read_chunks_of_one_answer() -> None:
+def test_chunks_of_one_answer_are_read_in_several_threads() -> None:
     long = json.dumps({"title": "t", "score": 1, "body": "lorem ipsum " * 300})
     in_order = [chunk.partial for chunk in chunks_of(finish(long))]
     found = chunks_of(finish(long))
@@ -217,7 +217,7 @@ def test_threads_can_read_chunks_of_one_answer() -> None:
 # Other tools
 
 
-def test_tool_call_chunk_has_text_so_far() -> None:
+def test_tool_call_chunk_contains_arguments_so_far() -> None:
     deltas = [call(name="search", id="c1"), call('{"que'), call('ry": "a'), call('corns"}')]
     found = chunks_of(deltas)
     assert [chunk.tool_call and chunk.tool_call["arguments"] for chunk in found] == [
@@ -231,11 +231,11 @@ def test_tool_call_chunk_has_text_so_far() -> None:
     assert all(chunk.partial is None and chunk.completed == () for chunk in found)
 
 
-def test_finish_is_not_a_tool_call() -> None:
+def test_finish_call_yields_no_tool_call_chunk() -> None:
     assert all(chunk.tool_call is None for chunk in chunks_of(finish(TEXT)))
 
 
-def test_old_chunk_keeps_name_and_id_of_its_time() -> None:
+def test_old_chunk_has_call_name_and_id_of_that_time() -> None:
     deltas = [call(name="sea"), call(name="rch"), call("{", id="c1"), call("}")]
     found = [chunk.tool_call for chunk in chunks_of(deltas)]
     assert found[:4] == [
@@ -246,7 +246,7 @@ def test_old_chunk_keeps_name_and_id_of_its_time() -> None:
     ]
 
 
-def test_partial_finish_name_is_not_shown() -> None:
+def test_finish_name_split_in_deltas_yields_no_tool_call_chunk() -> None:
     deltas = [call(id="f1"), *(call(name=sign) for sign in FINISH), call('{"title": "a"')]
     found = chunks_of(deltas)
     assert all(chunk.tool_call is None for chunk in found)
@@ -254,12 +254,12 @@ def test_partial_finish_name_is_not_shown() -> None:
     assert calls_of(deltas) == [("f1", FINISH, '{"title": "a"')]
 
 
-def test_name_starting_like_finish_is_shown_with_arguments() -> None:
+def test_name_that_starts_like_finish_is_yielded_with_arguments() -> None:
     found = chunks_of([call(name="__fin", id="c1"), call("{}")])
     assert [chunk.tool_call and chunk.tool_call["name"] for chunk in found] == ["__fin", None]
 
 
-def test_tool_result_is_separate_chunk() -> None:
+def test_tool_result_chunk_contains_only_result() -> None:
     result = ToolResult("c1", "search", output=5)
     chunk = StreamChunk(tool_result=result)
     assert (chunk.tool_result, chunk.partial, chunk.tool_call, chunk.done) == (result, None, None, False)
@@ -269,7 +269,7 @@ def test_tool_result_is_separate_chunk() -> None:
 # Several calls
 
 
-def test_interleaved_calls_stay_separate() -> None:
+def test_interleaved_calls_have_separate_arguments() -> None:
     deltas = [
         call(name="search", id="c1", index=0),
         call(name=FINISH, id="f1", index=1),
@@ -291,7 +291,7 @@ def test_interleaved_calls_stay_separate() -> None:
     assert [chunk.partial and chunk.partial.title for chunk in found] == [None, None, None, "a", None, "ab", "ab"]
 
 
-def test_each_finish_call_has_own_answer() -> None:
+def test_several_finish_calls_have_separate_answers() -> None:
     deltas = [*finish('{"title": "first"}', index=0), *finish('{"title": "second"}', index=1, id="f2")]
     found = chunks_of(deltas)
     titles = [chunk.partial.title for chunk in reversed(found) if chunk.partial]
@@ -303,7 +303,7 @@ def test_each_finish_call_has_own_answer() -> None:
     assert len(calls_of(deltas)) == 2
 
 
-def test_call_index_can_start_anywhere() -> None:
+def test_call_index_starting_at_any_number_is_normalized() -> None:
     for start in (0, 1, 7):
         deltas = [
             call("{}", name="search", id="c1", index=start),
@@ -316,7 +316,7 @@ def test_call_index_can_start_anywhere() -> None:
         assert found[-1].partial.score == 12
 
 
-def test_repeated_index_with_new_id_is_new_call() -> None:
+def test_repeated_index_with_new_id_starts_new_call() -> None:
     deltas = [
         call("{", name="search", id="c1"),
         call("}"),
@@ -328,7 +328,7 @@ def test_repeated_index_with_new_id_is_new_call() -> None:
     assert chunks_of(deltas)[-1].partial.score == 12
 
 
-def test_calls_of_one_index_interleave_by_id() -> None:
+def test_interleaved_calls_with_equal_index_are_separated_by_id() -> None:
     deltas = [
         call('{"a"', name="search", id="c1"),
         call('{"b"', name="look", id="c2"),
@@ -338,17 +338,17 @@ def test_calls_of_one_index_interleave_by_id() -> None:
     assert calls_of(deltas) == [("c1", "search", '{"a": 1}'), ("c2", "look", '{"b": 2}')]
 
 
-def test_one_id_at_two_indexes_is_two_calls() -> None:
+def test_equal_id_at_two_indexes_gives_two_calls() -> None:
     deltas = [call("{}", name="search", id="c1", index=0), call("{}", name="look", id="c1", index=1)]
     assert calls_of(deltas) == [("c1", "search", "{}"), ("c1", "look", "{}")]
 
 
-def test_new_name_after_arguments_without_ids_is_new_call() -> None:
+def test_new_name_after_arguments_without_id_starts_new_call() -> None:
     deltas = [call("{}", name="search"), call("{}", name="look"), call(TEXT, name=FINISH, id="f1")]
     assert calls_of(deltas) == [(None, "search", "{}"), (None, "look", "{}"), ("f1", FINISH, TEXT)]
 
 
-def test_name_can_arrive_in_pieces_or_repeatedly() -> None:
+def test_name_split_or_repeated_in_deltas_is_joined() -> None:
     in_pieces = [call(name="sea", id="c1"), call(name="rch"), call("{}")]
     letter_by_letter = [call(id="c1"), *(call(name=sign) for sign in "aardvark"), call("{}")]
     again = [call(name="search", id="c1"), call("{", name="search", id="c1"), call("}", name="search", id="c1")]
@@ -357,12 +357,12 @@ def test_name_can_arrive_in_pieces_or_repeatedly() -> None:
     assert calls_of(letter_by_letter) == [("c1", "aardvark", "{}")]
 
 
-def test_id_can_arrive_late_and_empty_id_is_none() -> None:
+def test_late_call_id_is_used_and_empty_id_is_none() -> None:
     assert calls_of([call(name="search"), call("{", id="c1"), call("}")]) == [("c1", "search", "{}")]
     assert calls_of([call("{}", name="search", id=""), call("", id="")]) == [(None, "search", "{}")]
 
 
-def test_delta_touching_call_twice_gives_one_chunk() -> None:
+def test_delta_with_two_pieces_of_one_call_yields_one_chunk() -> None:
     deltas = [Delta(calls=(CallDelta(0, "c1", "search", "{"), CallDelta(0, None, None, "}")))]
     found = chunks_of(deltas)
     assert [chunk.tool_call and chunk.tool_call["arguments"] for chunk in found] == ["{}", None]
@@ -371,7 +371,7 @@ def test_delta_touching_call_twice_gives_one_chunk() -> None:
 # The response
 
 
-def test_empty_deltas_give_no_chunks() -> None:
+def test_empty_deltas_yield_no_chunks() -> None:
     found = chunks_of([Delta(), Delta(stop_reason="stop"), Delta(usage=Usage(5, 6)), Delta(model="m")])
     assert len(found) == 1
     assert found[0].done
@@ -379,7 +379,7 @@ def test_empty_deltas_give_no_chunks() -> None:
     assert response_of([]).usage == Usage(requests=1)
 
 
-def test_text_and_reasoning_are_streamed_as_they_arrive() -> None:
+def test_text_and_reasoning_are_yielded_as_they_arrive() -> None:
     deltas = [Delta(reasoning="hm"), Delta(content="He"), Delta("llo", "!"), Delta("", "")]
     found = chunks_of(deltas)
     assert [(chunk.content, chunk.reasoning) for chunk in found] == [
@@ -392,7 +392,7 @@ def test_text_and_reasoning_are_streamed_as_they_arrive() -> None:
     assert (response.content, response.reasoning, response.refusal) == ("Hello", "hm!", None)
 
 
-def test_text_beside_and_after_calls_is_kept() -> None:
+def test_text_next_to_and_after_calls_is_in_response() -> None:
     deltas = [Delta("Let me ", calls=(CallDelta(0, "c1", "search", "{}"),)), Delta("see.")]
     found = chunks_of(deltas)
     assert [chunk.content for chunk in found] == ["Let me ", None, "see.", None]
@@ -401,14 +401,14 @@ def test_text_beside_and_after_calls_is_kept() -> None:
     assert (response.content, response.stop_reason) == ("Let me see.", "tool_calls")
 
 
-def test_only_last_chunk_is_done_and_has_answer() -> None:
+def test_only_last_chunk_has_done_true() -> None:
     for deltas in (finish(TEXT), [Delta("text")], [call("{}", name="search")], [], [*finish(TEXT), Delta("after")]):
         found = chunks_of(deltas)
         assert [chunk.done for chunk in found] == [False] * (len(found) - 1) + [True]
     assert chunks_of([*finish(TEXT), Delta("after")])[-1].partial.score == 12
 
 
-def test_deltas_after_end_still_count() -> None:
+def test_deltas_after_stop_reason_are_included_in_response() -> None:
     deltas = [Delta("a", stop_reason="length"), Delta(usage=Usage(1, 2, requests=1)), Delta(cost=0.5, model="m")]
     response = response_of([*deltas, Delta(usage=Usage(3, 4, requests=1))])
     assert response.stop_reason == "length"
@@ -425,17 +425,17 @@ def test_deltas_after_end_still_count() -> None:
         ([Delta(stop_reason="content_filter"), Delta()], "content_filter"),
     ],
 )
-def test_missing_stop_reason_is_derived(deltas: list[Delta], expected: str) -> None:
+def test_missing_stop_reason_is_derived_from_deltas(deltas: list[Delta], expected: str) -> None:
     assert response_of(deltas).stop_reason == expected
 
 
-def test_refusal_and_extra_fields_are_kept() -> None:
+def test_refusal_and_extra_fields_are_in_response() -> None:
     deltas = [Delta(refusal="I will "), Delta(refusal="not."), Delta(extra={"a": 1}), Delta(extra={"b": 2})]
     response = response_of(deltas)
     assert (response.refusal, response.extra, response.content) == ("I will not.", {"a": 1, "b": 2}, "")
 
 
-def test_split_character_is_streamed_when_complete() -> None:
+def test_split_character_is_yielded_when_complete() -> None:
     deltas = [
         Delta("a\ud83d", reasoning="\ud83d"),
         Delta("\ude00b", reasoning="\ude00"),
@@ -452,19 +452,19 @@ def test_split_character_is_streamed_when_complete() -> None:
     assert [chunk.tool_call["arguments"] for chunk in found if chunk.tool_call] == ['{"a": "', '{"a": "😁"}']
 
 
-def test_lone_half_character_is_kept() -> None:
+def test_lone_surrogate_is_in_response_unchanged() -> None:
     pieces = ["a\ud83d", "b", "\ude00c", "\ud83d"]
     assert response_of([Delta(piece) for piece in pieces]).content == "a\ud83db\ude00c\ud83d"
     assert calls_of([call(piece, name="search") for piece in pieces]) == [(None, "search", "a\ud83db\ude00c\ud83d")]
 
 
-def test_markup_in_text_is_text() -> None:
+def test_markup_in_text_is_yielded_as_text() -> None:
     found = chunks_of([Delta("<output><title>"), Delta("a</title></output>")])
     assert [chunk.content for chunk in found] == ["<output><title>", "a</title></output>", None]
     assert all(chunk.partial is None for chunk in found)
 
 
-def test_whole_response_is_stream_of_one_piece() -> None:
+def test_whole_response_converted_to_deltas_gives_equal_response() -> None:
     response = ModelResponse(
         content="text",
         tool_calls=[RawCall("c1", "search", "{}"), RawCall(None, FINISH, TEXT), RawCall("c1", "search", "")],
@@ -483,7 +483,7 @@ def test_whole_response_is_stream_of_one_piece() -> None:
     assert chunks_of(as_deltas(response))[-1].partial.score == 12
 
 
-def test_any_split_of_calls_gives_same_response() -> None:
+def test_calls_split_at_any_position_give_equal_response() -> None:
     rng = random.Random(0)
     for _ in range(200):
         names = rng.choices(["search", "look", FINISH], k=rng.randint(1, 4))
@@ -519,7 +519,7 @@ def test_any_split_of_calls_gives_same_response() -> None:
         ({"extra": {"a": 1}}, {"extra": {"a": 1}}),
     ],
 )
-def test_later_piece_of_call_can_come_with_other_content(beside: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_later_call_delta_with_other_content_is_joined(beside: dict[str, Any], expected: dict[str, Any]) -> None:
     first, *pieces = finish(TEXT)
     last = pieces[-1]
     pieces[-1] = Delta(calls=last.calls, **beside)
@@ -529,7 +529,7 @@ def test_later_piece_of_call_can_come_with_other_content(beside: dict[str, Any],
     assert chunks_of([first, *pieces])[-1].partial.score == 12
 
 
-def test_empty_piece_does_not_reveal_partial_finish_name() -> None:
+def test_empty_delta_does_not_reveal_incomplete_finish_name() -> None:
     deltas = [call(name="__fin", id="f1"), call(""), call(name="ish__"), call(TEXT)]
     first, *others = chunks_of(deltas)
     assert first.partial is None
@@ -537,7 +537,7 @@ def test_empty_piece_does_not_reveal_partial_finish_name() -> None:
     assert others[-1].partial.score == 12
 
 
-def test_chunk_repr_shows_content() -> None:
+def test_chunk_repr_contains_set_fields() -> None:
     chunks = chunks_of([Delta(content="Hm."), Delta(reasoning="Why?"), call('{"q": 1', name="look", id="c1")])
     shown = list(map(repr, chunks))
     assert shown[:2] == ["StreamChunk(content='Hm.')", "StreamChunk(reasoning='Why?')"]
@@ -549,7 +549,7 @@ def test_chunk_repr_shows_content() -> None:
     assert repr(answer[-1]) == f"StreamChunk(partial={answer[0].partial!r}, completed=('title',), done=True)"
 
 
-def test_chunk_repr_survives_unusual_equality() -> None:
+def test_chunk_repr_with_unusual_equality_does_not_raise() -> None:
     class Odd:
         def __eq__(self, other: object) -> bool:
             raise ValueError("not comparable")

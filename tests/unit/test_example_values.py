@@ -1,4 +1,4 @@
-"""Example values fit the schemas that they were made for."""
+"""Tests of example values: they match the schemas that they are generated for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from acorn._formats.schema.examples import example_texts, example_value, matches
 
 
 @pytest.mark.parametrize("seed", range(0, 300, 20))
-def test_example_values_fit_random_schemas_reproducibly(seed: int) -> None:
+def test_example_values_match_random_schemas_and_are_reproducible(seed: int) -> None:
     for number in range(seed, seed + 20):
         made = schema(random.Random(number))
         found = example_value(made, "tool")
@@ -40,11 +40,11 @@ def test_example_texts_match_patterns(pattern: str) -> None:
     assert matches_pattern(pattern, text)
 
 
-def test_example_texts_of_unreadable_pattern_are_empty() -> None:
+def test_example_texts_of_unsupported_pattern_are_empty() -> None:
     assert list(example_texts(r"\p{Greek}+", 0, None)) == []
     assert list(example_texts(r"^a\b\d$", 0, None)) == []
 
 
-def test_example_texts_have_enough_variety() -> None:
+def test_example_texts_contain_at_least_fifty_variants() -> None:
     assert len(set(example_texts(None, 2, 2))) >= 50
     assert [len(text) for text in example_texts(None, 9, 9)] == [9] * 100

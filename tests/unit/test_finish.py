@@ -1,4 +1,4 @@
-"""Checking an answer: the result and its messages."""
+"""Tests of the functions that check an answer of the model: the parsed output and the error messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PERSON = Shape(Person)
 WHOLE = "<output><name>Ada</name><age>36</age></output>"
 
 
-def test_cut_off_arguments_differ_from_invalid_ones() -> None:
+def test_cut_off_arguments_are_reported_differently_from_invalid_arguments() -> None:
     cut = judge_arguments(PERSON, '{"name": "Ad', cut_off=True, max_tokens=7)
     assert cut.was_cut
     assert "cut off at the limit of 7 tokens" in cut.user_message
@@ -48,11 +48,11 @@ def test_cut_off_arguments_differ_from_invalid_ones() -> None:
     assert "cut off" not in wrong.user_message
 
 
-def test_missing_arguments_are_empty_object() -> None:
+def test_missing_arguments_are_parsed_as_empty_object() -> None:
     assert judge_arguments(Shape(Nothing), "", cut_off=False, max_tokens=7).instance == Nothing()
 
 
-def test_incomplete_form_is_not_an_answer_despite_earlier_one() -> None:
+def test_incomplete_xml_answer_after_complete_answer_is_rejected() -> None:
     assert judge_xml(PERSON, WHOLE, "output", cut_off=True, max_tokens=7).instance == Person(name="Ada", Age=36)
     for half in ("<output><name>Ada</name>", f"{WHOLE} No: <output><name>Eve</name><age>3", "Let me think"):
         verdict = judge_xml(PERSON, half, "output", cut_off=True, max_tokens=7)
@@ -60,19 +60,19 @@ def test_incomplete_form_is_not_an_answer_despite_earlier_one() -> None:
         assert verdict.was_cut
 
 
-def test_form_accepts_names_and_aliases() -> None:
+def test_xml_answer_with_names_or_aliases_is_accepted() -> None:
     for tag in ("age", "Age"):
         text = f"<output><name>Ada</name><{tag}>36</{tag}></output>"
         assert judge_xml(PERSON, text, "output", cut_off=False, max_tokens=7).instance == Person(name="Ada", Age=36)
 
 
-def test_nan_in_answer_is_kept() -> None:
+def test_nan_in_xml_answer_is_accepted() -> None:
     found = judge_xml(PERSON, WHOLE.replace("36", "nan"), "output", cut_off=False, max_tokens=7).instance
     assert isinstance(found, Person)
     assert math.isnan(found.age)
 
 
-def test_each_problem_of_user_fields_is_reported_once() -> None:
+def test_problems_of_fields_set_by_user_are_reported_once() -> None:
     with pytest.raises(ParseError) as caught:
         judge_fields(PERSON, {"name": 1, "size": 2, "age": 3.0}, "Agent")
     assert [problem["path"] for problem in caught.value.errors] == ["size", "name"]
@@ -92,7 +92,7 @@ def test_missing_finish_call_is_reported() -> None:
     assert cut.was_cut
 
 
-def test_last_error_says_what_would_help() -> None:
+def test_parse_error_after_retries_contains_advice() -> None:
     cut = judge_arguments(PERSON, '{"name": "Ad', cut_off=True, max_tokens=7)
     assert "Raise `max_tokens`, or ask for less." in str(out_of_retries(cut, "Agent", "m", 1))
     wrong = judge_arguments(PERSON, "{}", cut_off=False, max_tokens=7)

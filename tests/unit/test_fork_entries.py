@@ -1,4 +1,4 @@
-"""Forks: events as entries, which give the same events and the same conversation."""
+"""Tests of forks: thread events are converted to journal entries with an equal conversation."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def some_steps(seed: int) -> list[AgentEvent]:
     return events
 
 
-def test_history_of_any_forked_thread_is_its_conversation() -> None:
+def test_history_of_forked_thread_equals_its_conversation() -> None:
     for seed in range(600):
         events = some_steps(seed)
         assert history_of(fork_entries(events, "id", 0.0)) == to_messages(events), seed
 
 
-def test_closing_calls_twice_changes_nothing() -> None:
+def test_discard_outdated_extras_called_twice_changes_nothing() -> None:
     for seed in range(300):
         events = [some_event(random.Random(seed + at)) for at in range(4)]
         discard_outdated_extras(events)

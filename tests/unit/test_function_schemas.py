@@ -1,6 +1,6 @@
-"""The schema of a function, and how a model's arguments become a call.
+"""Tests of the schema of a function, and of binding the arguments of a model to its parameters.
 
-The table of signatures is in `signatures`; the remaining cases are here.
+The table of signatures is in `signatures.py`; this file contains the remaining cases.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def subschemas(schema: Any) -> Iterator[Schema]:
 # The table: schemas.
 
 
-def test_signature_table_is_large_and_names_are_unique() -> None:
+def test_signature_table_has_150_rows_with_unique_names() -> None:
     names = [row.name for row in ROWS]
     assert len(names) >= 150
     assert len(set(names)) == len(names)
@@ -106,7 +106,7 @@ def orders(schema: Schema) -> list[list[str]]:
 
 
 @rows
-def test_signature_schema_keeps_declaration_order(row: Row) -> None:
+def test_signature_schema_has_declaration_order(row: Row) -> None:
     made = tool_of(row.function)
     assert made.schema["parameters"] == row.parameters
     assert orders(made.schema["parameters"]) == orders(row.parameters)
@@ -140,7 +140,7 @@ def test_signature_schema_is_valid_without_generated_titles(row: Row) -> None:
 
 
 @rows
-def test_fitting_arguments_are_bound(row: Row) -> None:
+def test_valid_arguments_are_bound(row: Row) -> None:
     validator = Draft202012Validator(row.parameters)
     for text in (*row.takes, *row.lax):
         assert validator.is_valid(json.loads(text)) == (text not in row.lax), text
@@ -151,7 +151,7 @@ def test_fitting_arguments_are_bound(row: Row) -> None:
 
 
 @rows
-def test_unfitting_arguments_are_rejected_by_name(row: Row) -> None:
+def test_invalid_arguments_are_rejected_with_argument_name(row: Row) -> None:
     validator = Draft202012Validator(row.parameters)
     for text, argument in (*row.refuses, *row.beyond):
         assert validator.is_valid(json.loads(text)) == ((text, argument) in row.beyond), text
@@ -165,7 +165,7 @@ def takes_any_keyword(function: Callable[..., Any]) -> bool:
 @pytest.mark.parametrize(
     "row", [row for row in ROWS if not takes_any_keyword(row.function)], ids=lambda row: str(row.name)
 )
-def test_unknown_argument_is_rejected(row: Row) -> None:
+def test_unknown_argument_is_rejected_with_known_names(row: Row) -> None:
     for text in row.takes:
         words = refusal(row.function, json.dumps({**json.loads(text), "no_such_argument": 1}))
         there = ", ".join(row.parameters["properties"]) or "none"
@@ -200,7 +200,7 @@ def is_lax_conversion(value: Any, schema: Schema, whole: Schema) -> bool:
 
 
 @rows
-def test_schema_and_function_agree_on_every_value_kind(row: Row) -> None:
+def test_schema_and_function_agree_for_each_kind_of_value(row: Row) -> None:
     validator = Draft202012Validator(row.parameters)
     for text in row.takes[:1]:
         for name, schema in row.parameters["properties"].items():
@@ -219,7 +219,7 @@ def test_schema_and_function_agree_on_every_value_kind(row: Row) -> None:
 # Further properties of schemas.
 
 
-def test_tool_schema_is_function_of_request() -> None:
+def test_tool_schema_equals_function_part_of_request() -> None:
     assert tool_of(signatures.search).schema == {
         "name": "search",
         "description": "Search the web for information.",
@@ -231,7 +231,7 @@ def test_tool_schema_is_function_of_request() -> None:
     }
 
 
-def test_postponed_hints_are_read() -> None:
+def test_postponed_type_hints_are_resolved() -> None:
     def plan(
         day: dt.date, points: list[Point], note: Annotated[str, Field(max_length=5)] = "", size: Size | None = None
     ) -> Missing:  # type: ignore[name-defined]  # noqa: F821 - what a tool returns is not read
@@ -251,7 +251,7 @@ def test_postponed_hints_are_read() -> None:
     }
 
 
-def test_hints_can_name_local_types() -> None:
+def test_type_hints_with_local_types_are_resolved() -> None:
     class Local(BaseModel):
         x: int
 
@@ -262,7 +262,7 @@ def test_hints_can_name_local_types() -> None:
     assert made.bind('{"to": {"x": "1"}}') == ((), {"to": Local(x=1)})
 
 
-def test_local_names_precede_module_names() -> None:
+def test_local_names_shadow_module_names_in_type_hints() -> None:
     def move(to: Point) -> None: ...
 
     assert make_tool(move, "tools[0]", "Owner", {"Point": int}).schema["parameters"]["properties"] == {
@@ -270,7 +270,7 @@ def test_local_names_precede_module_names() -> None:
     }
 
 
-def test_two_classes_of_one_name_have_two_definitions() -> None:
+def test_two_classes_of_equal_name_have_two_definitions() -> None:
     inner = pydantic.create_model("Point", __module__="elsewhere", z=(str, ...))
 
     def draw(a: Any, b: Any) -> None: ...
@@ -284,7 +284,7 @@ def test_two_classes_of_one_name_have_two_definitions() -> None:
     }
 
 
-def test_shared_definition_is_written_once() -> None:
+def test_shared_definition_is_included_once() -> None:
     def plant(trees: list[Node], favourite: Node | None, by_name: dict[str, Node]) -> None: ...
 
     assert schema_of(plant)["$defs"] == {"Node": signatures.NODE}
@@ -298,7 +298,7 @@ def test_schemas_of_two_tools_share_no_mutable_state() -> None:
     assert schema_of(second)["$defs"] == {"Point": signatures.POINT}
 
 
-def test_alias_path_cannot_be_in_schema_and_name_is_shown() -> None:
+def test_parameter_with_alias_path_is_listed_by_name() -> None:
     def pick(first: Annotated[int, Field(validation_alias=AliasPath("numbers", 0))] = 1) -> int:
         return first
 
@@ -313,7 +313,7 @@ def test_empty_docstring_gives_no_description() -> None:
     assert "description" not in tool_of(silent).schema
 
 
-def test_decorator_description_wins_and_keeps_parameter_texts() -> None:
+def test_decorator_description_replaces_docstring_but_not_parameter_texts() -> None:
     @tool(name="look", description="Look it up.")
     def search(query: str) -> None:
         """Search.
@@ -353,7 +353,7 @@ def test_tool_name_is_name_of_callable() -> None:
     assert tool_of(staticmethod(signatures.search)).name == "search"
 
 
-def test_method_schema_has_no_self_and_binds_to_instance() -> None:
+def test_method_schema_excludes_self_and_tool_is_bound_to_instance() -> None:
     class Counter:
         total = 5
 
@@ -420,7 +420,7 @@ def test_method_schema_has_no_self_and_binds_to_instance() -> None:
         ("A: B.\n\nSee also: C.", "A: B.\n\nSee also: C.", {}),
     ],
 )  # fmt: skip
-def test_docstring_gives_description_and_parameter_texts(
+def test_docstring_is_split_into_description_and_parameter_texts(
     doc: str | None, description: str, parameters: dict[str, str]
 ) -> None:
     assert read_docstring(doc) == (description, parameters)
@@ -435,7 +435,7 @@ LINES = [
 
 
 @given(st.lists(st.sampled_from(LINES), max_size=9) | st.lists(st.text(max_size=9), max_size=5))
-def test_any_docstring_is_readable(lines: list[str]) -> None:
+def test_any_docstring_is_parsed_without_error(lines: list[str]) -> None:
     description, _ = read_docstring("\n".join(lines))
     assert description == description.strip()
 
@@ -513,14 +513,14 @@ BOUND: list[tuple[Any, str, Any]] = [
 
 
 @pytest.mark.parametrize(("function", "arguments", "value"), BOUND, ids=lambda part: getattr(part, "__name__", None))
-def test_argument_arrives_as_its_type(function: Any, arguments: str, value: Any) -> None:
+def test_argument_is_converted_to_annotated_type(function: Any, arguments: str, value: Any) -> None:
     name = next(iter(inspect.signature(function).parameters))
     args, kwargs = tool_of(function).bind(arguments)
     assert (args, kwargs) == ((), {name: value})
     assert type(kwargs[name]) is type(value)
 
 
-def test_parameters_of_every_kind_are_passed_correctly() -> None:
+def test_parameters_of_each_kind_are_passed() -> None:
     def every_kind(a: int, b: int = 2, /, c: int = 3, *, d: int = 4, **rest: int) -> tuple[Any, ...]:
         return a, b, c, d, rest
 
@@ -530,21 +530,21 @@ def test_parameters_of_every_kind_are_passed_correctly() -> None:
     assert tool_of(every_kind).bind('{"a": 1, "c": 0}') == ((1, 2), {"c": 0, "d": 4})
 
 
-def test_positional_parameter_can_have_alias() -> None:
+def test_positional_parameter_with_alias_is_accepted() -> None:
     def shout(text: Annotated[str, Field(alias="q")], /) -> str:
         return text.upper()
 
     assert call(shout, '{"q": "hey"}') == "HEY"
 
 
-def test_positional_parameter_and_keyword_of_same_name_differ() -> None:
+def test_positional_parameter_and_keyword_arguments_are_passed_separately() -> None:
     def tag(name: str, /, **attributes: str) -> tuple[str, dict[str, str]]:
         return name, attributes
 
     assert call(tag, '{"name": "a", "href": "b"}') == ("a", {"href": "b"})
 
 
-def test_typed_dict_keywords_arrive_separately() -> None:
+def test_typed_dict_keywords_are_passed_separately() -> None:
     def rate(stars: int, **movie: typing.Unpack[Movie]) -> tuple[int, Movie]:
         return stars, movie
 
@@ -567,7 +567,7 @@ def test_partial_is_called_with_bound_and_model_arguments() -> None:
     )
 
 
-def test_callables_of_every_kind_are_called() -> None:
+def test_callables_of_each_kind_are_called() -> None:
     class Adder:
         def __init__(self, base: int) -> None:
             self.base = base
@@ -603,7 +603,7 @@ def test_mutable_default_is_not_shared_between_calls() -> None:
     assert made.bind('{"item": "a"}') == ((), {"item": "a", "seen": []})
 
 
-def test_default_is_passed_unchanged_and_unchecked() -> None:
+def test_default_is_passed_without_validation() -> None:
     marker = object()
 
     def look(where: str = typing.cast(str, marker)) -> object:
@@ -755,7 +755,7 @@ WORDS: list[tuple[Any, str, str]] = [
 
 
 @pytest.mark.parametrize(("function", "arguments", "words"), WORDS, ids=range(len(WORDS)))
-def test_rejection_names_argument_and_expectation(function: Any, arguments: str, words: str) -> None:
+def test_rejection_contains_argument_and_expected_value(function: Any, arguments: str, words: str) -> None:
     assert refusal(function, arguments) == words
 
 
@@ -764,7 +764,7 @@ def test_too_deeply_nested_json_is_rejected() -> None:
     assert words.startswith("The arguments are not valid JSON: recursion limit exceeded")
 
 
-def test_rejection_keeps_cause() -> None:
+def test_rejection_has_validation_error_as_cause() -> None:
     with pytest.raises(ArgumentError) as caught:
         tool_of(signatures.search).bind("{}")
     assert isinstance(caught.value.__cause__, pydantic.ValidationError)
@@ -776,7 +776,7 @@ def test_long_value_is_shortened_in_rejection() -> None:
 
 
 @given(st.text(max_size=30) | st.text('{}[]":,\\ query1\ud800', max_size=30))
-def test_any_text_can_be_rejected(text: str) -> None:
+def test_any_arguments_text_is_rejected_with_message(text: str) -> None:
     assert complaint(signatures.search, text) != ""
 
 
@@ -916,7 +916,7 @@ PLAIN_DEFAULTS = st.just(inspect.Parameter.empty) | st.none() | st.booleans() | 
 
 
 @given(st.lists(st.tuples(PLAIN_HINTS, PLAIN_DEFAULTS), max_size=4), st.none() | PLAIN_HINTS)
-def test_schema_built_at_first_use_never_fails(parameters: list[tuple[Any, Any]], of_keywords: Any) -> None:
+def test_schema_built_at_first_use_does_not_raise(parameters: list[tuple[Any, Any]], of_keywords: Any) -> None:
     def take(**arguments: Any) -> None: ...
 
     names = [f"p{place}" for place in range(len(parameters))]
@@ -933,7 +933,7 @@ def test_schema_built_at_first_use_never_fails(parameters: list[tuple[Any, Any]]
     Draft202012Validator.check_schema(made.schema["parameters"])
 
 
-def test_lambda_can_be_named() -> None:
+def test_lambda_with_tool_name_is_accepted() -> None:
     double = typing.cast(Any, lambda x: x * 2)
     double.__annotations__ = {"x": int}
     assert call(tool(name="double")(double), '{"x": "4"}') == 8
@@ -977,7 +977,7 @@ class MuchLater(BaseModel):
     y: int
 
 
-def test_hint_can_name_later_class() -> None:
+def test_type_hint_with_later_class_is_resolved() -> None:
     args, kwargs = early.bind('{"thing": {"x": "1"}}')
     assert not_yet(*args, **kwargs) == Later(x=1)
     assert early_inside.schema["parameters"]["$defs"]["MuchLater"] == {
@@ -994,7 +994,7 @@ def test_hint_can_name_later_class() -> None:
         (not_in_the_module, "module 'datetime' has no attribute 'nothing'"),
     ],
 )
-def test_undefined_hint_raises_at_first_use(function: Callable[..., Any], why: str) -> None:
+def test_undefined_type_hint_raises_at_first_use(function: Callable[..., Any], why: str) -> None:
     made = tool_of(function)
     with pytest.raises(UnresolvedHintError) as caught:
         made.schema  # noqa: B018 - read to see it fail
@@ -1005,7 +1005,7 @@ def test_undefined_hint_raises_at_first_use(function: Callable[..., Any], why: s
     )
 
 
-def test_partial_arguments_need_no_hint() -> None:
+def test_bound_arguments_of_partial_need_no_type_hint() -> None:
     assert schema_of(functools.partial(without_a_hint, query="x"))["properties"] == {
         "limit": {"type": "integer", "default": 5}
     }
@@ -1033,7 +1033,7 @@ def test_partial_arguments_need_no_hint() -> None:
         ({"repeatable": 1}, "`repeatable` of the tool `options` must be True or False, got 1."),
     ],
 )
-def test_decorator_option_is_checked_immediately(options: dict[str, Any], words: str) -> None:
+def test_invalid_decorator_option_raises_immediately(options: dict[str, Any], words: str) -> None:
     def function() -> None: ...
 
     function.__qualname__ = "options"
@@ -1043,7 +1043,7 @@ def test_decorator_option_is_checked_immediately(options: dict[str, Any], words:
 
 
 @pytest.mark.parametrize("target", [5, "search", None, ["x"]])
-def test_decorator_accepts_only_functions(target: Any) -> None:
+def test_decorator_on_non_function_raises(target: Any) -> None:
     with pytest.raises(DeclarationError) as caught:
         tool()(target)
     assert str(caught.value) == (
@@ -1052,7 +1052,7 @@ def test_decorator_accepts_only_functions(target: Any) -> None:
     )
 
 
-def test_decorator_leaves_function_unchanged() -> None:
+def test_decorator_returns_function_unchanged() -> None:
     def double(number: int) -> int:
         return number * 2
 
@@ -1060,7 +1060,7 @@ def test_decorator_leaves_function_unchanged() -> None:
     assert double(4) == 8
 
 
-def test_second_decoration_makes_second_tool() -> None:
+def test_second_decoration_creates_second_tool() -> None:
     @tool(name="first", timeout=5)
     def double(number: int) -> int:
         return number * 2
@@ -1081,7 +1081,7 @@ def one_search(query: str) -> None: ...
 def another_search(query: str) -> None: ...
 
 
-def test_two_tools_of_one_name_conflict_with_both_places() -> None:
+def test_two_tools_of_equal_name_raise_error_with_both_locations() -> None:
     listed, _ = collect_tools([one_search, another_search], "Owner", {})
     with pytest.raises(ToolConflictError) as caught:
         merge_tools(listed, [], "Owner")
@@ -1091,7 +1091,7 @@ def test_two_tools_of_one_name_conflict_with_both_places() -> None:
     )
 
 
-def test_two_partials_of_one_function_conflict_until_named() -> None:
+def test_two_partials_of_one_function_raise_conflict_until_renamed() -> None:
     english = functools.partial(signatures.search, limit=1)
     german = functools.partial(signatures.search, limit=2)
     listed, _ = collect_tools([english, german], "Owner", {})
@@ -1101,7 +1101,7 @@ def test_two_partials_of_one_function_conflict_until_named() -> None:
     assert [made.name for made in merge_tools(listed, [], "Owner")] == ["search", "suche"]
 
 
-def test_listed_tool_and_method_of_one_name_conflict() -> None:
+def test_listed_tool_named_like_method_raises_tool_conflict_error() -> None:
     with pytest.raises(ToolConflictError) as caught:
 
         class Agent(module[Any, Any]):
@@ -1113,7 +1113,7 @@ def test_listed_tool_and_method_of_one_name_conflict() -> None:
     assert str(caught.value) == "Tool 'one_search' defined in both tools attribute and as method"
 
 
-def test_two_methods_of_one_name_conflict() -> None:
+def test_two_methods_of_equal_tool_name_raise_tool_conflict_error() -> None:
     class Agent:
         @tool
         def search(self, query: str) -> None: ...
@@ -1136,13 +1136,13 @@ def test_function_listed_twice_is_one_tool() -> None:
     assert sources == []
 
 
-def test_methods_of_two_instances_are_two_tools() -> None:
+def test_methods_of_two_instances_raise_tool_conflict_error() -> None:
     listed, _ = collect_tools([Shop().sell, Shop().sell], "Owner", {})
     with pytest.raises(ToolConflictError):
         merge_tools(listed, [], "Owner")
 
 
-def test_object_with_tools_is_source_not_tool() -> None:
+def test_object_with_tools_method_is_source_instead_of_tool() -> None:
     @dataclasses.dataclass
     class Box:
         def tools(self) -> list[Callable[..., Any]]:

@@ -1,4 +1,4 @@
-"""The head of an HTTP response, read like the standard library reads it."""
+"""Tests of the parser for HTTP responses, compared with the standard library."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ HEADS = {
 
 
 @pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-def test_head_is_read_like_standard_library(head: bytes) -> None:
+def test_response_head_is_parsed_like_standard_library(head: bytes) -> None:
     ours = FastHTTPResponse(cast(Any, Line(head + BODY)), method="POST")
     theirs = http.client.HTTPResponse(cast(Any, Line(head + BODY)), method="POST")
     for response in (ours, theirs):
@@ -64,7 +64,7 @@ def test_interim_responses_are_skipped() -> None:
 
 
 @pytest.mark.parametrize("head", [b"HTTP/2 200\r\n\r\n", b"hello\r\n\r\n", b"", b"HTTP/1.1 abc\r\n\r\n"])
-def test_invalid_response_raises(head: bytes) -> None:
+def test_invalid_response_head_raises(head: bytes) -> None:
     with pytest.raises((http.client.HTTPException, OSError)):
         FastHTTPResponse(cast(Any, Line(head)), method="POST").begin()
 
@@ -82,7 +82,7 @@ WHOLE = b"hello, and \r\n12345\n\r\n"
 
 
 @pytest.mark.parametrize("size", range(1, len(CHUNKED) + 1))
-def test_chunks_split_anywhere_give_same_data(size: int) -> None:
+def test_chunked_data_split_anywhere_is_parsed_equal(size: int) -> None:
     chunks = ChunkParser()
     found = b"".join(chunks.feed(CHUNKED[at : at + size]) for at in range(0, len(CHUNKED), size))
     assert (found, chunks.is_finished, chunks.has_excess) == (WHOLE, True, False)
@@ -106,7 +106,7 @@ def test_connection_with_trailing_data_is_not_reused() -> None:
 
 
 @pytest.mark.parametrize("data", [b"5\r\nhel", b"5\r\nhello\r\n", b"0\r\n", b"x\r\nhello\r\n", b"-1\r\nhello\r\n", b""])
-def test_broken_or_invalid_chunks_raise(data: bytes) -> None:
+def test_invalid_chunked_data_raises(data: bytes) -> None:
     response = FastHTTPResponse(cast(Any, Line(HEADS["chunked"] + data)), method="POST")
     response.begin()
     with pytest.raises(http.client.HTTPException):

@@ -1,4 +1,4 @@
-"""Texts that look like a key, and texts that only start like one."""
+"""Tests of the detection of API keys: text that looks like a key, and text that only starts like a key."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from acorn._formats.redact import redact
         "AKIAIOSFODNN7EXAMPLE",
     ],
 )
-def test_text_like_key_is_redacted(text: str) -> None:
+def test_text_that_looks_like_key_is_redacted(text: str) -> None:
     assert redact(f"the key is {text}.", ()) == "the key is ***."
 
 
 @pytest.mark.parametrize(
     "text", ["skimage_tools", "pk_field_name", "hf_transformers_hub", "sketching-class", "rk_solver_order"]
 )
-def test_ordinary_words_are_kept(text: str) -> None:
+def test_ordinary_words_are_not_redacted(text: str) -> None:
     assert redact(f"there is no module {text}", ()) == f"there is no module {text}"

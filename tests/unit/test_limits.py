@@ -1,4 +1,4 @@
-"""The arithmetic of limits at their boundaries."""
+"""Tests of the arithmetic of limits at their boundaries."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ TWICE = [(100, 10), (150, 20)]
         (280, "none"),
     ],
 )
-def test_token_limit_boundaries(tokens: int, expected: str) -> None:
+def test_token_limit_at_boundary_allows_step_answer_or_nothing(tokens: int, expected: str) -> None:
     assert room(meter(*TWICE), tokens=tokens) == (expected, "" if expected == "step" else "max_total_tokens")
 
 
 @pytest.mark.parametrize(("over", "expected"), [(1.0, "step"), (-1e-6, "answer")])
-def test_cost_limit_boundaries(over: float, expected: str) -> None:
+def test_cost_limit_at_boundary_allows_step_answer_or_nothing(over: float, expected: str) -> None:
     made = meter(*TWICE)
     needed = PRICE.of(Usage(170, 20)) + PRICE.of(Usage(240, 20))
     assert room(made, cost=made.spent.cost + needed + over)[0] == expected
@@ -59,14 +59,14 @@ def test_cost_limit_boundaries(over: float, expected: str) -> None:
     assert made.room(Limits(cost=0.0), made.spent, new_text=0, price=None, now=0.0) == ("step", "")
 
 
-def test_new_text_counts_one_token_per_four_characters() -> None:
+def test_new_text_is_estimated_as_one_token_per_four_characters() -> None:
     made = meter(*TWICE)
     tokens = 280 + 190 + 260
     assert room(made, tokens=tokens, new_text=3)[0] == "step"
     assert room(made, tokens=tokens, new_text=4)[0] == "answer"
 
 
-def test_longest_answer_counts_not_last() -> None:
+def test_answer_estimate_is_longest_earlier_answer() -> None:
     longest_first, longest_last = meter((100, 50), (100, 10)), meter((100, 10), (100, 50))
     assert longest_first.largest_output == longest_last.largest_output == 50
 
@@ -84,7 +84,7 @@ def test_estimate_before_first_response_does_not_end_run() -> None:
     assert room(Meter(), tokens=0) == ("none", "max_total_tokens")
 
 
-def test_time_limit_boundaries() -> None:
+def test_time_limit_at_boundary_allows_step_answer_or_nothing() -> None:
     made = meter((1, 1), seconds=3.0)
     made.count(Usage(1, 1), 2.0)
     assert made.longest_call == 3.0
@@ -98,7 +98,7 @@ def test_time_limit_boundaries() -> None:
     assert room(made, seconds=40.0, now=32.1) == ("answer", "max_seconds")
 
 
-def test_budget_for_tools_and_branches_leaves_room_for_answer() -> None:
+def test_budget_for_tools_and_branches_excludes_cost_of_answer() -> None:
     made = meter(*TWICE, seconds=3.0)
     assert made.seconds_for_tools(Limits(seconds=20.0), 5.0) == 12.0
     assert made.seconds_for_tools(Limits(seconds=20.0), 19.0) == 0.001
@@ -114,7 +114,7 @@ def budgets(limits: Limits, *above: Limits) -> Budgets:
     return Budgets("Own", limits, Meter(), [Budget(f"Above{at}", each, Spent()) for at, each in enumerate(above)])
 
 
-def test_one_nearly_empty_budget_is_enough() -> None:
+def test_run_must_answer_if_one_of_several_budgets_is_nearly_empty() -> None:
     model = ScriptedModel([])
     ample, short = Limits(tokens=10_000), Limits(tokens=700)
     for own, above in ((ample, short), (short, ample)):
@@ -126,14 +126,14 @@ def test_one_nearly_empty_budget_is_enough() -> None:
     assert not made.must_answer([], model, 1, 0.0)
 
 
-def test_cost_limit_of_parent_needs_prices() -> None:
+def test_cost_limit_of_parent_with_model_without_price_raises() -> None:
     with pytest.raises(DeclarationError, match=r"`Above1\.max_cost` needs prices"):
         budgets(Limits(), Limits(), Limits(cost=1.0)).check_price(ScriptedModel([]))
     budgets(Limits(), Limits(cost=1.0)).check_price(ScriptedModel([], price=PRICE))
     budgets(Limits(tokens=1)).check_price(ScriptedModel([]))
 
 
-def test_time_is_up_when_all_is_used() -> None:
+def test_too_late_is_reported_at_time_limit() -> None:
     made = budgets(Limits(seconds=5.0))
     assert made.too_late(4.999) is None
     assert made.too_late(5.0) is not None

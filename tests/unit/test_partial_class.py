@@ -1,4 +1,4 @@
-"""`Partial[T]`: a Pydantic class in which every field may be None, and whose long fields are built when read."""
+"""Tests of `Partial[T]`: a Pydantic class whose fields may be None and whose long fields are built at first access."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def kinds_of(cls: Any) -> dict[str, Any]:
 # The class
 
 
-def test_partial_class_is_as_documented() -> None:
+def test_partial_class_has_optional_fields_as_documented() -> None:
     class MyOutput(BaseModel):
         name: str
         count: int
@@ -82,7 +82,7 @@ def test_partial_class_is_as_documented() -> None:
         made(count="many")
 
 
-def test_partial_class_is_pydantic_class_with_docs() -> None:
+def test_partial_class_is_pydantic_class_with_json_schema() -> None:
     made: Any = P[Essay]
     assert issubclass(made, BaseModel)
     assert not issubclass(made, Essay)
@@ -121,7 +121,7 @@ def test_partial_class_is_created_once_in_many_threads() -> None:
     assert all(classes == found[0] for classes in found)
 
 
-def test_models_in_lists_dicts_and_unions_are_partial() -> None:
+def test_schemas_in_lists_dicts_and_unions_are_partial() -> None:
     part: Any = P[Item]
     assert kinds_of(P[Report]) == {
         "name": str | None,
@@ -136,20 +136,20 @@ def test_models_in_lists_dicts_and_unions_are_partial() -> None:
     assert zoo["by_name"] == dict[str, pet] | None
 
 
-def test_recursive_model_refers_to_own_partial_class() -> None:
+def test_recursive_schema_refers_to_its_partial_class() -> None:
     part: Any = P[Tree]
     assert kinds_of(part) == {"value": str | None, "children": list[part] | None, "parent": part | None}
     found = part.model_validate({"children": [{"parent": {"value": "a"}}]})
     assert type(found.children[0].parent) is part
 
 
-def test_mutually_recursive_models_are_partial() -> None:
+def test_mutually_recursive_schemas_are_partial() -> None:
     ping, pong = P[Ping], P[Pong]
     assert kinds_of(ping)["pong"] == pong | None
     assert kinds_of(pong)["pings"] == list[ping] | None  # type: ignore[valid-type]
 
 
-def test_model_can_refer_to_itself_as_self() -> None:
+def test_schema_annotated_with_self_is_partial() -> None:
     class Chain(BaseModel):
         name: str
         next: Self | None = None
@@ -169,7 +169,7 @@ class Linked(BaseModel, Generic[T]):
     next: Optional[Linked[T]] = None  # noqa: UP045
 
 
-def test_generic_model_is_partial_per_argument() -> None:
+def test_generic_schema_is_partial_per_type_argument() -> None:
     part: Any = P[Item]
     assert kinds_of(P[Page[Item]]) == {"items": list[part] | None, "next": part | None}
     assert kinds_of(P[Page[str]]) == {"items": list[str] | None, "next": str | None}
@@ -189,11 +189,11 @@ class After(BaseModel):
     name: str
 
 
-def test_later_class_is_found() -> None:
+def test_class_defined_later_is_resolved() -> None:
     assert kinds_of(P[Before])["after"] == P[After] | None
 
 
-def test_later_class_in_function_is_found() -> None:
+def test_class_defined_later_in_function_is_resolved() -> None:
     class Early(BaseModel):
         later: Later2 | None = None
 
@@ -204,7 +204,7 @@ def test_later_class_in_function_is_found() -> None:
     assert kinds_of(P[Early])["later"] == P[Later2] | None
 
 
-def test_missing_class_leaves_nothing_half_made() -> None:
+def test_undefined_class_leaves_no_incomplete_partial_class() -> None:
     class Inner(BaseModel):
         name: str
         next: Self | None = None
@@ -218,7 +218,7 @@ def test_missing_class_leaves_nothing_half_made() -> None:
     assert partial(Inner, '{"next": {"name": "a').next == P[Inner](name="a")
 
 
-def test_types_that_are_not_models_are_unchanged() -> None:
+def test_types_that_are_not_schemas_are_unchanged() -> None:
     part: Any = P[Item]
     for kind in (str, int, tuple[Item, ...], set[int], Literal["a"], Any, None, Annotated[int, 5]):
         assert P[kind] == kind
@@ -238,7 +238,7 @@ def test_field_list_has_partial_class() -> None:
     assert partial(shape.schema, '{"count": 5, "name": "a').model_dump() == {"name": "a", "count": 5, "tags": None}
 
 
-def test_field_serialization_settings_are_kept() -> None:
+def test_partial_class_has_serialization_settings_of_fields() -> None:
     class Written(BaseModel):
         model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64", use_enum_values=True)
 
@@ -258,7 +258,7 @@ def test_field_serialization_settings_are_kept() -> None:
     assert P[Written].model_fields["plain"].description == "A number."
 
 
-def test_model_serialized_by_alias_is_partial_by_alias() -> None:
+def test_schema_serialized_by_alias_has_partial_serialized_by_alias() -> None:
     class Written(BaseModel):
         model_config = ConfigDict(serialize_by_alias=True)
 
@@ -267,7 +267,7 @@ def test_model_serialized_by_alias_is_partial_by_alias() -> None:
     assert partial(Written, '{"Plain": 5}').model_dump() == {"Plain": 5}
 
 
-def test_partial_fields_can_have_any_name() -> None:
+def test_partial_fields_with_reserved_names_are_accepted() -> None:
     names = ["title", "self", "model", "type", "copy", "json", "schema", "dict", "fields", "validate", "cls", "data"]
     names += ["model_name", "construct", "items", "keys", "values", "model_dump_text", "name", "id", "result", "count"]
     with warnings.catch_warnings():
@@ -287,7 +287,7 @@ def test_partial_fields_can_have_any_name() -> None:
 # The instance
 
 
-def test_partial_instance_is_model_and_truthy() -> None:
+def test_partial_instance_is_pydantic_model_and_truthy() -> None:
     found = partial(City, "{")
     assert isinstance(found, BaseModel)
     assert isinstance(found, P[City])
@@ -298,7 +298,7 @@ def test_partial_instance_is_model_and_truthy() -> None:
         _ = found.city
 
 
-def test_snapshot_equals_manual_instance() -> None:
+def test_snapshot_equals_instance_created_by_hand() -> None:
     part: Any = P[Essay]
     for text in ("short", LONG):
         assert essay(text) == part(before=5, text=text, after=[1, 2])
@@ -309,7 +309,7 @@ def test_snapshot_equals_manual_instance() -> None:
         assert essay(text) != {"before": 5, "text": text, "after": [1, 2]}
 
 
-def test_long_field_is_built_when_read() -> None:
+def test_long_field_is_built_at_first_access() -> None:
     found = essay()
     assert is_held(found, "text")
     assert found.before == 5
@@ -341,13 +341,13 @@ def test_long_field_is_built_when_read() -> None:
         lambda found: P[Essay].model_validate(found).model_dump(),
     ],
 )
-def test_lazy_field_is_present_in_every_access(look: Any) -> None:
+def test_lazy_field_is_included_in_each_kind_of_access(look: Any) -> None:
     shown = look(essay())
     assert shown == {"before": 5, "text": LONG, "after": [1, 2]}
     assert list(shown) == ["before", "text", "after"]
 
 
-def test_dump_can_exclude_fields() -> None:
+def test_dump_with_include_or_exclude_selects_fields() -> None:
     found = partial(Essay, '{"text": "', LONG)
     assert found.model_dump(exclude={"text"}) == {"before": None, "after": None}
     assert found.model_dump(include={"text"}) == {"text": LONG}
@@ -356,7 +356,7 @@ def test_dump_can_exclude_fields() -> None:
     assert found.model_fields_set == {"text"}
 
 
-def test_repr_shows_every_field() -> None:
+def test_repr_contains_each_field() -> None:
     assert repr(partial(City, '{"city_name": "Os')) == (
         "PartialCity(city_name='Os', population=None, explanation=None)"
     )
@@ -364,7 +364,7 @@ def test_repr_shows_every_field() -> None:
     assert str(essay("short")) == "before=5 text='short' after=[1, 2]"
 
 
-def test_lazy_list_or_dict_is_built_when_read() -> None:
+def test_lazy_list_or_dict_is_built_at_first_access() -> None:
     class Many(BaseModel):
         numbers: list[int]
         names: dict[str, int]
@@ -381,7 +381,7 @@ def test_lazy_list_or_dict_is_built_when_read() -> None:
     assert list(found.model_dump()) == ["numbers", "names", "after"]
 
 
-def test_lazy_field_read_late_has_state_of_snapshot() -> None:
+def test_lazy_field_read_later_has_state_of_snapshot() -> None:
     parser = PushParser(expectation_of(Report))
     parser.feed('{"items": [{"title": "')
     kept = []
@@ -400,7 +400,7 @@ def test_lazy_field_read_late_has_state_of_snapshot() -> None:
         assert found.name is None
 
 
-def test_old_snapshot_has_only_its_fields() -> None:
+def test_old_snapshot_has_only_fields_of_that_time() -> None:
     parser = PushParser(expectation_of(Essay))
     kept = []
     for piece in ("{", '"before": 5', ", ", '"text": "a', '", "after"', ": []}"):
@@ -410,7 +410,7 @@ def test_old_snapshot_has_only_its_fields() -> None:
     assert [len(found.model_dump(exclude_unset=True)) for found in kept] == [0, 0, 1, 2, 2, 3]
 
 
-def test_lazy_list_of_models_keeps_last_open_model() -> None:
+def test_lazy_list_of_schemas_contains_last_incomplete_item() -> None:
     parser = PushParser(expectation_of(Report))
     parser.feed('{"items": [' + '{"title": "a"}, ' * 80 + '{"title": "b')
     first = parser.value()
@@ -420,7 +420,7 @@ def test_lazy_list_of_models_keeps_last_open_model() -> None:
     assert [item.title for item in parser.value().items] == ["a"] * 80 + ["bc", "d"]
 
 
-def test_changing_snapshot_does_not_change_others() -> None:
+def test_changing_snapshot_does_not_change_other_snapshots() -> None:
     parser = PushParser(expectation_of(Essay))
     parser.feed('{"before": 5, "text": "' + LONG)
     first, second = parser.value(), copy.copy(parser.value())
@@ -439,7 +439,7 @@ def test_snapshot_is_not_hashable() -> None:
         hash(City(city_name="a", population=1, explanation="b"))
 
 
-def test_pickled_snapshot_has_same_class() -> None:
+def test_pickled_snapshot_has_equal_class() -> None:
     found = pickle.loads(pickle.dumps(partial(Report, '{"items": [{"title": "a"}], "best": {"title": "', LONG)))
     assert type(found) is P[Report]
     assert type(found.best) is P[Item]
@@ -449,7 +449,7 @@ def test_pickled_snapshot_has_same_class() -> None:
     assert with_more.model_extra == {"more": 5}
 
 
-def test_deep_copies_share_nothing() -> None:
+def test_deep_copies_share_no_state() -> None:
     found = partial(Report, '{"items": [{"title": "a"}], "name": "n"}')
     twin = copy.deepcopy(found)
     twin.items[0].title = "b"
@@ -457,7 +457,7 @@ def test_deep_copies_share_nothing() -> None:
     assert type(twin.items[0]) is P[Item]
 
 
-def test_snapshot_in_other_model_is_serialized() -> None:
+def test_snapshot_inside_other_model_is_serialized() -> None:
     class Event(BaseModel):
         partial: Any
         typed: Partial[Essay]
@@ -468,13 +468,13 @@ def test_snapshot_in_other_model_is_serialized() -> None:
     assert Event.model_validate_json(made.model_dump_json()).typed == found
 
 
-def test_names_and_aliases_lead_to_same_field() -> None:
+def test_names_and_aliases_refer_to_one_field() -> None:
     found = partial(Aliased, '{"firstName": "a", "zwei": 2, "right": "l", "left": "r"}')
     assert (found.first, found.second, found.left, found.right) == ("a", 2, "l", "r")
     assert found.model_dump(by_alias=True) == {"firstName": "a", "second": 2, "right": "l", "left": "r"}
 
 
-def test_threads_can_read_growing_lazy_field() -> None:
+def test_lazy_field_that_grows_is_read_in_several_threads() -> None:
     parser = PushParser(expectation_of(Essay))
     parser.feed('{"text": "')
     kept: list[Any] = []
@@ -502,7 +502,7 @@ def test_threads_can_read_growing_lazy_field() -> None:
     assert wrong == []
 
 
-def test_partial_base_class_is_not_a_type() -> None:
+def test_partial_model_base_class_has_no_fields() -> None:
     assert issubclass(P[City], PartialModel)
     assert PartialModel.model_fields == {}
     assert get_origin(P[list[City]]) is list

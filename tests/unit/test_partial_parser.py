@@ -1,6 +1,6 @@
-"""The parser for partial answers compared with an oracle, on every prefix of many documents, for any split.
+"""Tests of the parser for partial answers, compared with an oracle on every prefix and split of many documents.
 
-The oracle is independent of the parser: it closes the prefix by the rule of the contract, reads it with the standard
+The oracle is independent of the parser: it completes the prefix by a documented rule, parses it with the standard
 library, and interprets the result by type.
 """
 
@@ -406,12 +406,12 @@ def cases() -> Cases:
 # Every prefix, for any split
 
 
-def test_documents_are_many_and_long() -> None:
+def test_sample_documents_are_many_and_long() -> None:
     assert len(DOCUMENTS) >= 200
     assert sum(len(text) > 1000 for _, text in DOCUMENTS) >= 10
 
 
-def test_every_prefix_by_character_matches_oracle(cases: Cases) -> None:
+def test_prefixes_by_character_match_oracle(cases: Cases) -> None:
     for model, text, expected in cases:
         parser = PushParser(expectation_of(model))
         kept: list[Any] = []
@@ -424,7 +424,7 @@ def test_every_prefix_by_character_matches_oracle(cases: Cases) -> None:
             check(found, expected[end], model, text, end)
 
 
-def test_snapshot_read_at_end_shows_its_own_state(cases: Cases) -> None:
+def test_snapshot_read_at_end_has_state_of_its_time(cases: Cases) -> None:
     for model, text, expected in cases:
         parser = PushParser(expectation_of(model))
         kept: list[Any] = []
@@ -436,7 +436,7 @@ def test_snapshot_read_at_end_shows_its_own_state(cases: Cases) -> None:
             check(found, expected[end], model, text, end)
 
 
-def test_two_pieces_split_anywhere_match_oracle(cases: Cases) -> None:
+def test_document_split_in_two_anywhere_matches_oracle(cases: Cases) -> None:
     for model, text, expected in cases:
         step = 1 if TORTURE else 2 if len(text) < 300 else 7  # The long ones are repetitive.
         for cut in range(0, len(text), step):
@@ -448,7 +448,7 @@ def test_two_pieces_split_anywhere_match_oracle(cases: Cases) -> None:
             check(first, expected[cut], model, text, cut)
 
 
-def test_random_pieces_match_oracle(cases: Cases) -> None:
+def test_document_split_randomly_matches_oracle(cases: Cases) -> None:
     rng = random.Random(0)
     for model, text, expected in cases:
         for _ in range(3):
@@ -464,7 +464,7 @@ def test_random_pieces_match_oracle(cases: Cases) -> None:
                 check(found, expected[end], model, text, end)
 
 
-def test_whole_document_equals_pydantic(cases: Cases) -> None:
+def test_whole_document_equals_pydantic_result(cases: Cases) -> None:
     valid = complete = 0
     for model, text, _ in cases:
         try:
@@ -505,7 +505,7 @@ def test_snapshot_is_same_object_while_unchanged() -> None:
     assert parser.value().best.score == 1.5
 
 
-def test_invisible_long_text_makes_no_snapshots() -> None:
+def test_unknown_long_text_creates_no_snapshots() -> None:
     for opening in ('{"unknown": "', '{"name": "n", "unknown": ["'):
         parser = PushParser(expectation_of(Report))
         parser.feed(opening)
@@ -527,7 +527,7 @@ def mutated(text: str, rng: random.Random) -> str:
     )
 
 
-def test_garbage_never_raises_for_any_split() -> None:
+def test_damaged_documents_split_anywhere_do_not_raise() -> None:
     rng = random.Random(1)
     for model, text in DOCUMENTS:
         for _ in range(4 if len(text) < 300 else 1):
@@ -544,7 +544,7 @@ def test_garbage_never_raises_for_any_split() -> None:
             assert same(dump(by_some.value()), found), broken
 
 
-def test_text_after_error_changes_nothing(cases: Cases) -> None:
+def test_text_after_error_does_not_change_value(cases: Cases) -> None:
     for model, text, expected in cases[:60]:
         for cut in range(1, len(text), 7):
             parser = PushParser(expectation_of(model))
@@ -599,7 +599,7 @@ def test_text_after_error_changes_nothing(cases: Cases) -> None:
         "\0\1\2",
     ],
 )
-def test_selected_garbage_never_raises(garbage: str) -> None:
+def test_selected_invalid_texts_do_not_raise(garbage: str) -> None:
     for model in (City, Report, Loose, Tree):
         parser = PushParser(expectation_of(model))
         for at in range(0, len(garbage), 9):
@@ -609,7 +609,7 @@ def test_selected_garbage_never_raises(garbage: str) -> None:
         dump(parser.value())
 
 
-def test_depth_limit_equals_pydantics() -> None:
+def test_depth_limit_equals_depth_limit_of_pydantic() -> None:
     class Deep(BaseModel):
         anything: Any
 
@@ -628,7 +628,7 @@ def test_depth_limit_equals_pydantics() -> None:
                 Deep.model_validate_json(text)
 
 
-def test_deep_models_are_readable_while_text_grows() -> None:
+def test_deep_values_are_readable_while_text_grows() -> None:
     parser = PushParser(expectation_of(Tree))
     parser.feed('{"children": [' * 99 + '{"value": "' + "x" * 5000)
     found = parser.value()
@@ -655,7 +655,7 @@ def test_deep_models_are_readable_while_text_grows() -> None:
         (r'"a\u 123b"', "a"),
     ],
 )
-def test_surrogates_and_bad_hex_follow_standard(text: str, expected: str) -> None:
+def test_surrogates_and_invalid_hex_are_parsed_like_standard_library(text: str, expected: str) -> None:
     for size in (1, 2, len(text)):
         parser = PushParser(expectation_of(str))
         for at in range(0, len(text), size):
@@ -674,7 +674,7 @@ def test_surrogates_and_bad_hex_follow_standard(text: str, expected: str) -> Non
         ('{], "c": 2}', {}),
     ],
 )
-def test_only_matching_bracket_closes_container(text: str, expected: Any) -> None:
+def test_container_is_closed_only_by_matching_bracket(text: str, expected: Any) -> None:
     parser = PushParser(expectation_of(Any))
     parser.feed(text)
     assert resolve_lazy(parser.value()) == expected
@@ -749,7 +749,7 @@ LONG = "x" * 5000
         (Store, '{"point": {"y": 2,', {"shelf": None, "word": None, "point": {"x": None, "y": 2.0}}),
     ],
 )
-def test_dataclasses_typed_dicts_and_root_models_grow(kind: Any, text: str, expected: Any) -> None:
+def test_dataclasses_typed_dicts_and_root_models_have_partial_values(kind: Any, text: str, expected: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert adapter(Any).dump_python(shown(kind, text)) == expected
@@ -764,7 +764,7 @@ def test_complete_values_have_declared_types() -> None:
     assert (found.word, found.point) == (Word("a"), Point(2))
 
 
-def test_snapshots_of_other_types_never_change() -> None:
+def test_snapshots_of_other_types_do_not_change() -> None:
     parser = PushParser(expectation_of(Shelf))
     pieces = ['{"boxes": [', '{"item": {"x": 1}}', '], "note": "a', 'b"', "}"]
     found: list[Any] = []
@@ -780,7 +780,7 @@ def test_snapshots_of_other_types_never_change() -> None:
     ]
 
 
-def test_partial_class_of_dataclass_and_root_model() -> None:
+def test_partial_class_of_dataclass_and_root_model_has_fields() -> None:
     part = P[Box[int]]
     assert issubclass(part, BaseModel)
     assert list(part.model_fields) == ["item", "label"]
@@ -793,7 +793,7 @@ class Lost:
     name: Missing  # type: ignore[name-defined]  # noqa: F821
 
 
-def test_dataclass_with_unreadable_hints_is_hidden() -> None:
+def test_dataclass_with_unresolvable_hints_has_value_none() -> None:
     assert shown(Lost, '{"name": "a') is None
 
 
@@ -821,11 +821,11 @@ def test_dataclass_with_unreadable_hints_is_hidden() -> None:
         (object, '["a', ["a"]),
     ],
 )
-def test_non_model_type_is_read(kind: Any, text: str, expected: Any) -> None:
+def test_non_model_type_is_parsed(kind: Any, text: str, expected: Any) -> None:
     assert shown(kind, text) == expected
 
 
-def test_number_at_end_is_complete_with_text() -> None:
+def test_number_at_end_is_complete_after_finish() -> None:
     parser = PushParser(expectation_of(int))
     parser.feed("12")
     assert parser.value() is NOT_READY
@@ -833,7 +833,7 @@ def test_number_at_end_is_complete_with_text() -> None:
     assert parser.value() == 12
 
 
-def test_object_can_precede_its_discriminator() -> None:
+def test_object_before_class_definition_is_parsed() -> None:
     class Early(BaseModel):
         later: Later | None = None
         words: list[Later] = []
@@ -846,7 +846,7 @@ def test_object_can_precede_its_discriminator() -> None:
     assert found.model_dump() == {"later": {"name": "a"}, "words": [{"name": "b"}]}
 
 
-def test_model_config_applies_to_fields() -> None:
+def test_model_config_is_applied_to_fields() -> None:
     class Strict(BaseModel):
         model_config = ConfigDict(str_strip_whitespace=True, use_enum_values=True, strict=True)
 
@@ -867,7 +867,7 @@ def test_model_config_applies_to_fields() -> None:
     assert shown(Strict, '{"name": " a ').name == " a "
 
 
-def test_failing_validator_hides_value() -> None:
+def test_value_with_failing_validator_is_none() -> None:
     def fail(value: Any) -> Any:
         raise KeyError("odd")
 
@@ -878,7 +878,7 @@ def test_failing_validator_hides_value() -> None:
     assert shown(Odd, '{"name": "a", "count": 1}').model_dump() == {"name": None, "count": 1}
 
 
-def test_field_validators_wait_for_complete_value() -> None:
+def test_field_validators_are_not_applied_to_partial_values() -> None:
     class Checked(BaseModel):
         name: str
 
@@ -890,7 +890,7 @@ def test_field_validators_wait_for_complete_value() -> None:
     assert shown(Checked, '{"name": "a"}').name == "a"
 
 
-def test_nested_union_is_decided_by_same_keys() -> None:
+def test_nested_union_is_decided_by_discriminator() -> None:
     class Holder(BaseModel):
         pet: Annotated[Cat | Dog, Field(discriminator="type")] | None
         pets: list[Annotated[Cat | Dog, Field(discriminator="type")]]
@@ -903,7 +903,7 @@ def test_nested_union_is_decided_by_same_keys() -> None:
     }
 
 
-def test_undecided_union_holds_partial_models() -> None:
+def test_undecided_union_contains_partial_models() -> None:
     class Holder(BaseModel):
         one: Item | dict[str, int]
         many: list[Item] | list[str]
@@ -914,7 +914,7 @@ def test_undecided_union_holds_partial_models() -> None:
     assert found.one.tags is None
 
 
-def test_deep_undecided_unions_are_read() -> None:
+def test_deep_undecided_unions_are_parsed() -> None:
     class Leaf(BaseModel):
         name: str
         below: Node | Leaf | None = None
@@ -931,7 +931,7 @@ def test_deep_undecided_unions_are_read() -> None:
     assert parser.value().name == "a"
 
 
-def test_extra_keys_show_when_complete_if_kept() -> None:
+def test_extra_keys_are_included_when_complete_if_allowed() -> None:
     parser = PushParser(expectation_of(Open))
     parser.feed('{"name": "n", "more": "te')
     first = parser.value()
@@ -945,7 +945,7 @@ def test_extra_keys_show_when_complete_if_kept() -> None:
 # Complete fields
 
 
-def test_fields_complete_in_order_of_end() -> None:
+def test_completed_fields_are_in_order_of_completion() -> None:
     parser = PushParser(expectation_of(City))
     told: list[tuple[str, ...]] = []
     for sign in '{"population": 12, "city_name": "Oslo", "unknown": 1, "explanation": "x", "city_name": "B"}':
@@ -962,7 +962,7 @@ def test_fields_complete_in_order_of_end() -> None:
     ]
 
 
-def test_only_outermost_model_reports_completed_fields() -> None:
+def test_completed_fields_are_reported_for_outermost_model_only() -> None:
     parser = PushParser(expectation_of(Report))
     parser.feed('{"best": {"title": "a", "score": 1, ')
     assert parser.completed() == ()

@@ -1,4 +1,4 @@
-"""The checks of requests can fail: they reject every kind of list that a provider would refuse."""
+"""Tests of the request checks in `provider_rules.py`: they reject each kind of message list that a provider rejects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.provider_rules import assert_complete, assert_request_valid, assert_v
 
 from acorn.models import ModelRequest
 
-Message = dict[str, Any]
+Message = Any  # A message as a user may write it: any dict.
 
 SYSTEM: Message = {"role": "system", "content": "Be brief."}
 USER: Message = {"role": "user", "content": "Hello"}
@@ -161,7 +161,7 @@ def test_provider_rules_reject_invalid_request(reason: str, wrong: ModelRequest)
     "history",
     [[], [USER], [USER, calling("1"), result("1")], [USER, calling("1", "2"), result("2"), result("1"), USER]],
 )
-def test_history_with_all_results_is_complete(history: list[Message]) -> None:
+def test_history_with_all_results_is_reported_complete(history: list[Message]) -> None:
     assert_complete(history)
 
 
@@ -176,6 +176,6 @@ def test_history_with_all_results_is_complete(history: list[Message]) -> None:
         [USER, calling("1"), calling("2"), result("1"), result("2")],
     ],
 )
-def test_history_with_missing_result_is_incomplete(history: list[Message]) -> None:
+def test_history_with_missing_result_is_reported_incomplete(history: list[Message]) -> None:
     with pytest.raises(AssertionError, match="no result for"):
         assert_complete(history)

@@ -1,4 +1,4 @@
-"""Reading a response: its calls, a refusal, and which failures a run survives."""
+"""Tests of parsing a response: its calls, a refusal, and the failures after which a run is resumable."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from acorn.types import ToolCall
 
 
 @pytest.mark.parametrize("text", ["[1]", "1", '"a"', "null", "{", '{"a": "\\ud800"}'])
-def test_non_object_arguments_are_empty_and_keep_text(text: str) -> None:
+def test_non_object_arguments_are_parsed_as_empty_with_original_text(text: str) -> None:
     assert read_calls([RawCall("a", "f", text)], 1) == [ToolCall("a", "f", {}, text)]
 
 
-def test_calls_are_read_with_own_ids() -> None:
+def test_calls_are_parsed_with_unique_ids() -> None:
     assert read_calls([], 1) == []
     assert read_calls([RawCall("a", "f", "")], 1) == [ToolCall("a", "f", {}, "{}")]
     (nameless,) = read_calls([RawCall("", "f", '{"x": 1}')], 1)
@@ -30,7 +30,7 @@ def test_calls_are_read_with_own_ids() -> None:
     assert len({call.id for call in twins} - {"", "None"}) == 3
 
 
-def test_refusal_keeps_its_text() -> None:
+def test_refusal_error_contains_refusal_text() -> None:
     model = ScriptedModel([], name="m")
     assert "`m` refused to answer: I may not." in str(refusal_error(ModelResponse("x", refusal="I may not."), model))
     assert "refused to answer: x" in str(refusal_error(ModelResponse("x", refusal=""), model))
@@ -54,5 +54,5 @@ def test_refusal_keeps_its_text() -> None:
         (ValueError("x"), False),
     ],
 )
-def test_only_external_failure_leaves_run_resumable(error: BaseException, expected: bool) -> None:
+def test_run_is_resumable_only_after_external_failure(error: BaseException, expected: bool) -> None:
     assert can_resume_after(error) is expected

@@ -1,4 +1,4 @@
-"""Request messages built incrementally equal those built from the whole history, also in branches."""
+"""Tests of request messages: incremental encoding equals encoding the whole history, also in branches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from acorn._history.request_messages import RequestMessages
 
-Message = dict[str, Any]
+Message = Any  # A message as a user may write it: any dict.
 
 SYSTEM: Message = {"role": "system", "content": "Do."}
 ASKED: Message = {"role": "user", "content": "Well?"}
@@ -86,7 +86,7 @@ pairs = pytest.mark.parametrize(("base", "tail"), list(itertools.product(BASES, 
 
 
 @pairs
-def test_new_messages_are_added_as_if_all_were_read(base: str, tail: str) -> None:
+def test_appended_messages_are_encoded_like_whole_history(base: str, tail: str) -> None:
     wire, history = RequestMessages(), list(BASES[base])
     assert sent(wire, history) == afresh(history)
     assert sent(wire, history) == afresh(history)
@@ -97,7 +97,7 @@ def test_new_messages_are_added_as_if_all_were_read(base: str, tail: str) -> Non
 
 
 @pairs
-def test_acorn_messages_are_added_as_if_all_were_read(base: str, tail: str) -> None:
+def test_messages_appended_by_acorn_are_encoded_like_whole_history(base: str, tail: str) -> None:
     wire, history = RequestMessages(), list(BASES[base])
     sent(wire, history)
     if not TAILS[tail]:
@@ -109,7 +109,7 @@ def test_acorn_messages_are_added_as_if_all_were_read(base: str, tail: str) -> N
 
 
 @pairs
-def test_branch_continues_as_if_all_were_read(base: str, tail: str) -> None:
+def test_branch_messages_are_encoded_like_whole_history(base: str, tail: str) -> None:
     wire, history = RequestMessages(), list(BASES[base])
     before = sent(wire, history)
     copies = wire.copies_of(history)
@@ -121,7 +121,7 @@ def test_branch_continues_as_if_all_were_read(base: str, tail: str) -> None:
 
 
 @pairs
-def test_branch_can_start_with_other_prompt(base: str, tail: str) -> None:
+def test_branch_with_other_prompt_is_encoded_like_whole_history(base: str, tail: str) -> None:
     wire, history = RequestMessages(), list(BASES[base])
     sent(wire, history)
     copies = wire.copies_of(history)
@@ -143,7 +143,7 @@ EDITS: dict[str, Callable[[list[Message]], Any]] = {
 
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("tail", TAILS)
-def test_edit_is_noticed(edit: str, tail: str) -> None:
+def test_edited_history_is_encoded_like_whole_history(edit: str, tail: str) -> None:
     wire, history = RequestMessages(), copy.deepcopy([*BASES["a step"], *TAILS["a step"]])
     sent(wire, history)
     EDITS[edit](history)
@@ -151,7 +151,7 @@ def test_edit_is_noticed(edit: str, tail: str) -> None:
     assert sent(wire, history) == afresh(history)
 
 
-def test_result_belongs_to_nearest_preceding_call() -> None:
+def test_result_is_matched_to_nearest_preceding_call() -> None:
     history = [ASKED, turn("a"), ASKED, turn("a"), said("a", "late")]
     assert [message.get("content") for message in afresh(history) if message["role"] == "tool"][-1] == "late"
     first = next(message for message in afresh(history) if message["role"] == "tool")
@@ -159,12 +159,12 @@ def test_result_belongs_to_nearest_preceding_call() -> None:
 
 
 @pytest.mark.parametrize("base", ["the model's turn", "a system message at the end"])
-def test_conversation_never_ends_with_model_turn(base: str) -> None:
+def test_conversation_ending_with_assistant_is_encoded_with_user_message(base: str) -> None:
     made = afresh(BASES[base])
     assert [message["role"] for message in made if message["role"] != "system"] == ["user", "assistant", "user"]
 
 
-def test_messages_no_provider_accepts_are_repaired() -> None:
+def test_messages_that_providers_reject_are_repaired() -> None:
     call = {"id": "a", "function": {"name": "functions.search" + "x" * 80, "arguments": '{"x": NaN}'}}
     made = afresh([ASKED, {"role": "assistant", "content": "", "tool_calls": [call]}, said("a")])
     function = made[1]["tool_calls"][0]["function"]

@@ -1,4 +1,4 @@
-"""The queues of the rate limits with an injected clock: never over the limit, in order of arrival, no request lost."""
+"""Tests of the queue for rate limits, with an injected clock: limits, order of arrival, and cancelled requests."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def all_at_once(world: World, sender: Sender, used: tuple[int, int] | None = Non
     world.end(sender, used)
 
 
-def test_window_reopens_when_first_request_leaves_it() -> None:
+def test_window_admits_request_when_oldest_request_expires() -> None:
     world = World(SlidingWindow(RateLimit(2, None, 60)))
     first = world.come()
     all_at_once(world, first)
@@ -102,7 +102,7 @@ def test_window_reopens_when_first_request_leaves_it() -> None:
     assert fourth.may_go
 
 
-def test_admitted_unsent_request_counts() -> None:
+def test_admitted_but_unsent_request_counts_in_window() -> None:
     world = World(SlidingWindow(RateLimit(1, None, 60)))
     late, other = world.come(), world.come()
     assert late.may_go
@@ -135,7 +135,7 @@ def test_request_counts_from_response_time_at_most_one_second_late() -> None:
     assert third.may_go
 
 
-def test_slot_is_held_until_request_ends() -> None:
+def test_slot_is_occupied_until_request_ends() -> None:
     world = World(ConcurrencyLimit(2))
     first, second, third, fourth = (world.come() for _ in range(4))
     assert [each.may_go for each in (first, second, third, fourth)] == [True, True, False, False]
@@ -148,7 +148,7 @@ def test_slot_is_held_until_request_ends() -> None:
     assert fourth.may_go
 
 
-def test_second_gate_keeps_order_of_first() -> None:
+def test_second_gate_preserves_order_of_first_gate() -> None:
     window = SlidingWindow(RateLimit(1, None, 60))
     world = World(ConcurrencyLimit(2), window)
     senders = [world.come() for _ in range(5)]
@@ -163,7 +163,7 @@ def test_second_gate_keeps_order_of_first() -> None:
     assert senders[3].may_go
 
 
-def test_waiters_behind_cancelled_one_move_up() -> None:
+def test_waiters_after_cancelled_waiter_move_up() -> None:
     world = World(ConcurrencyLimit(1))
     senders = [world.come() for _ in range(5)]
     world.end(senders[1])
@@ -174,7 +174,7 @@ def test_waiters_behind_cancelled_one_move_up() -> None:
     assert senders[4].may_go
 
 
-def test_unreachable_waiter_leaves_queue() -> None:
+def test_unreachable_waiter_is_removed_from_queue() -> None:
     world = World(ConcurrencyLimit(1), SlidingWindow(RateLimit(1, None, 60)))
     holder = world.come()
     lost = QueuedRequest(world.gates)
@@ -188,7 +188,7 @@ def test_unreachable_waiter_leaves_queue() -> None:
     assert behind.may_go
 
 
-def test_waiter_ended_before_admission_takes_nothing() -> None:
+def test_waiter_ended_before_admission_occupies_no_slot() -> None:
     world = World(ConcurrencyLimit(1))
     turn = QueuedRequest(world.gates)
     turn.is_finished = True
@@ -199,19 +199,19 @@ def test_waiter_ended_before_admission_takes_nothing() -> None:
 # Tokens
 
 
-def test_tokens_are_estimated_by_bytes_and_longest_answer() -> None:
+def test_token_estimate_uses_request_bytes_and_max_tokens() -> None:
     window = SlidingWindow(RateLimit(None, 1000, 60))
     assert window.estimate(QueuedRequest((window,), 400, 100)) == 200
 
 
-def test_token_estimates_learn_from_responses() -> None:
+def test_token_estimates_are_adjusted_by_responses() -> None:
     world = World(window := SlidingWindow(RateLimit(None, 10**9, 60)))
     for _ in range(40):
         all_at_once(world, world.come(1000), (500, 20))
     assert window.estimate(QueuedRequest((window,), 2000)) == pytest.approx(1020, abs=5)
 
 
-def test_overestimated_tokens_are_returned_when_settled() -> None:
+def test_overestimated_tokens_are_returned_after_response() -> None:
     world = World(SlidingWindow(RateLimit(None, 1000, 60)))
     first, second = world.come(0, 900), world.come(0, 900)
     world.send(first)
@@ -227,7 +227,7 @@ def test_underestimated_tokens_delay_next_request() -> None:
     assert second.told == [60.0]
 
 
-def test_request_larger_than_limit_goes_when_window_is_empty() -> None:
+def test_request_larger_than_token_limit_is_sent_when_window_is_empty() -> None:
     world = World(SlidingWindow(RateLimit(None, 1000, 60)))
     small = world.come(0, 1)
     all_at_once(world, small, (1, 1))
@@ -243,7 +243,7 @@ def test_request_larger_than_limit_goes_when_window_is_empty() -> None:
     assert behind.may_go
 
 
-def test_early_leaver_does_not_admit_others_alone() -> None:
+def test_request_that_expires_early_does_not_admit_others() -> None:
     world = World(SlidingWindow(RateLimit(None, 1000, 60)))
     unanswered = world.come(0, 400)
     world.send(unanswered)
@@ -268,7 +268,7 @@ LIMITS = st.builds(
 
 @settings(max_examples=300, deadline=None)
 @given(LIMITS, st.none() | st.integers(1, 4), st.integers(0, 2**32), st.integers(1, 120))
-def test_window_never_holds_too_much_and_order_is_kept(
+def test_window_never_exceeds_limit_and_preserves_order(
     limit: RateLimit, slots: int | None, seed: int, moves: int
 ) -> None:
     chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Retries around any model of the port: each of the four ways to ask it."""
+"""Tests of `RetryingModel` with each of the four request methods of a model."""
 
 from __future__ import annotations
 
@@ -69,21 +69,21 @@ def busy(retry_after: float | None = None) -> ModelError:
 
 
 @pytest.mark.parametrize("status", [None, 408, 409, 429, 500, 503, 529])
-def test_retryable_request_is_sent_until_success(ask: Ask, status: int | None) -> None:
+def test_retryable_failure_is_retried_until_success(ask: Ask, status: int | None) -> None:
     with ScriptedModel([Failure(status), Failure(status), "Here."]) as model:
         response = ask(retried(model), request())
     assert response.content == "Here."
     assert (response.attempts, response.waits) == (3, (0.0, 0.0))
 
 
-def test_immediate_success_is_one_attempt(ask: Ask) -> None:
+def test_immediate_success_has_one_attempt(ask: Ask) -> None:
     with ScriptedModel(["Here."]) as model:
         response = ask(retried(model), request())
     assert (response.attempts, response.waits) == (1, ())
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-def test_failing_request_is_sent_allowed_times(ask: Ask, count: int) -> None:
+def test_failing_request_is_sent_count_plus_one_times(ask: Ask, count: int) -> None:
     with ScriptedModel([Failure(503)] * count + [Failure(429)]) as model, pytest.raises(ModelError) as caught:
         ask(retried(model, count), request())
     assert len(model.requests) == count + 1
@@ -98,14 +98,14 @@ def test_permanent_failure_is_sent_once(ask: Ask, status: int) -> None:
     assert len(model.requests) == 1
 
 
-def test_other_exception_propagates(ask: Ask) -> None:
+def test_other_exception_is_raised_without_retry(ask: Ask) -> None:
     model = ScriptedModel([KeyError("a bug")])
     with pytest.raises(KeyError, match="a bug"):
         ask(retried(model), request())
     assert len(model.requests) == 1
 
 
-def test_failure_is_not_cause_of_next(ask: Ask) -> None:
+def test_earlier_failure_is_not_context_of_later_failure(ask: Ask) -> None:
     model = ScriptedModel([Failure(503), Failure(401)])
     with pytest.raises(ModelError) as caught:
         ask(retried(model), request())
@@ -133,7 +133,7 @@ def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_stream_broken_after_piece_is_not_retried(way: str) -> None:
+def test_stream_broken_after_first_delta_is_not_retried(way: str) -> None:
     heard: list[Delta] = []
     model = ScriptedModel([Failure(503, after=Reply("Let me see."))], chunk_size=4)
     with pytest.raises(ModelError):
@@ -142,7 +142,7 @@ def test_stream_broken_after_piece_is_not_retried(way: str) -> None:
     assert len(model.requests) == 1
 
 
-def test_first_piece_reports_retries(way: str) -> None:
+def test_first_delta_contains_number_of_attempts(way: str) -> None:
     heard: list[Delta] = []
     hear(retried(ScriptedModel([Failure(503), Reply("Let me see.")], chunk_size=4)), heard, way)
     assert [delta.attempts for delta in heard[:3]] == [2, 1, 1]
@@ -189,13 +189,13 @@ class Stream:
         self._model.closed += 1
 
 
-def test_every_stream_is_closed_including_failed_ones(way: str) -> None:
+def test_all_streams_are_closed_including_failed_streams(way: str) -> None:
     model = Watched([Failure(503), "Let me see."])
     hear(retried(model), [], way)
     assert model.closed == 2
 
 
-def test_left_stream_is_closed(way: str) -> None:
+def test_stream_left_early_is_closed(way: str) -> None:
     async def leave() -> None:
         deltas = retried(model).astream(request())
         await anext(deltas)
@@ -212,7 +212,7 @@ def test_left_stream_is_closed(way: str) -> None:
     assert model.closed == 1
 
 
-def test_stream_without_piece_is_empty_response(way: str) -> None:
+def test_stream_without_deltas_is_empty_response(way: str) -> None:
     class Silent(ScriptedModel):
         def _pieces(self, reply: Scripted, request: ModelRequest, at: int) -> Iterator[Delta]:
             self._respond(reply, request, at)
@@ -231,7 +231,7 @@ def test_retry_after_of_provider_is_waited(ask: Ask) -> None:
 
 
 @pytest.mark.parametrize(("asked", "left"), [(LONGEST_WAIT + 1, None), (5.0, 4.0), (5.0, 5.0)])
-def test_too_long_wait_is_not_started(ask: Ask, asked: float, left: float | None) -> None:
+def test_wait_longer_than_timeout_raises_immediately(ask: Ask, asked: float, left: float | None) -> None:
     model = ScriptedModel([busy(asked)])
     with pytest.raises(ModelError) as caught:
         ask(retried(model), request(timeout=left))
@@ -239,7 +239,7 @@ def test_too_long_wait_is_not_started(ask: Ask, asked: float, left: float | None
     assert len(model.requests) == 1
 
 
-def test_each_attempt_gets_remaining_time(ask: Ask) -> None:
+def test_retries_have_remaining_time_as_timeout(ask: Ask) -> None:
     first = request(timeout=100.0)
     with ScriptedModel([Failure(503, delay=0.02), busy(0.02), "Here."]) as model:
         ask(retried(model), first)
@@ -260,7 +260,7 @@ def test_request_without_timeout_is_resent_unchanged(ask: Ask) -> None:
     assert all(sent is first for sent in model.requests)
 
 
-def test_cancelled_wait_sends_nothing() -> None:
+def test_cancelled_wait_sends_no_request() -> None:
     async def main() -> None:
         task = asyncio.ensure_future(retried(model).acomplete(request()))
         while not model.requests:
@@ -286,7 +286,7 @@ class Mute(RawModel):
     stream = astream = None
 
 
-def test_wrapper_behaves_like_model() -> None:
+def test_retrying_model_has_attributes_of_wrapped_model() -> None:
     retrying = retried(Odd([], name="acme/large", price=Price(1.0, 2.0), forces=False))
     assert (retrying.name, retrying.price(), retrying.provider) == ("acme/large", Price(1.0, 2.0), "acme")
     assert not retrying.can_force_tool(request())
@@ -295,7 +295,7 @@ def test_wrapper_behaves_like_model() -> None:
         _ = retrying.no_such_thing
 
 
-def test_wrapper_forwards_capabilities() -> None:
+def test_retrying_model_has_capabilities_of_wrapped_model() -> None:
     thoughtful, plain = retried(Odd([])), retried(RawModel([]))
     assert is_model(thoughtful)
     assert is_model(plain)
@@ -303,7 +303,7 @@ def test_wrapper_forwards_capabilities() -> None:
     assert (can_stream(thoughtful), can_stream(plain), can_stream(retried(Mute([])))) == (True, False, False)
 
 
-def test_agent_accepts_retried_model() -> None:
+def test_agent_with_retrying_model_returns_output() -> None:
     class Plain(module):
         final_output = str
 
@@ -314,7 +314,7 @@ def test_agent_accepts_retried_model() -> None:
 # The log
 
 
-def test_each_retry_is_logged_without_content(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
+def test_retries_are_logged_without_content(ask: Ask, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "acorn")
     script: list[Scripted] = [Failure(503, "you said: Where?"), Failure(None, "sk-secret"), "Here."]
     ask(retried(ScriptedModel(script, name="acme/large")), request())
@@ -331,5 +331,5 @@ def test_final_failure_is_not_logged_as_retry(ask: Ask, caplog: pytest.LogCaptur
     assert not caplog.records
 
 
-def test_nothing_is_printed_without_listener() -> None:
+def test_logger_without_handler_prints_nothing() -> None:
     assert any(isinstance(handler, logging.NullHandler) for handler in logging.getLogger("acorn").handlers)

@@ -1,4 +1,4 @@
-"""A limit that machines share: what they send together, in simulated time."""
+"""Tests of a rate limit that several machines share, in simulated time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BOTH = RateLimit(requests=600, tokens=60_000, per=PER)
 
 @pytest.mark.parametrize("slow", [0.002, 0.02, 0.1])
 @pytest.mark.parametrize("limit", [REQUESTS, TOKENS, BOTH], ids=["requests", "tokens", "both"])
-def test_eight_machines_use_limit_fully(limit: RateLimit, slow: float) -> None:
+def test_eight_machines_use_shared_limit_fully(limit: RateLimit, slow: float) -> None:
     sent = run(limit, WINDOWS, slow)  # The delay of the store, in each direction.
     requests, tokens = most_in_any_window(sent, PER)
     assert requests <= 600
@@ -27,13 +27,13 @@ def test_eight_machines_use_limit_fully(limit: RateLimit, slow: float) -> None:
     assert len(sent) >= 0.95 * 600 * WINDOWS
 
 
-def test_idle_machines_leave_limit_to_busy_one() -> None:
+def test_idle_machines_leave_shared_limit_to_busy_machine() -> None:
     sent = run(REQUESTS, WINDOWS, 0.02, senders=[32, 1, 1, 1, 1, 1, 1, 1], pause=[0.0] + 7 * [5.0])
     assert most_in_any_window(sent, PER)[0] <= 600
     assert len(sent) >= 0.95 * 600 * WINDOWS
 
 
-def test_request_using_less_returns_rest() -> None:
+def test_unused_tokens_of_request_are_returned_to_limit() -> None:
     sent = run(TOKENS, WINDOWS, 0.02, longest=200)
     assert most_in_any_window(sent, PER)[1] <= 60_000
     assert len(sent) >= 0.95 * 600 * WINDOWS

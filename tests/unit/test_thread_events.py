@@ -1,4 +1,4 @@
-"""Events as data: read and written in the original spelling or in snake_case, without loss."""
+"""Tests of parsing and dumping thread events, in the original spelling and in snake_case."""
 
 from __future__ import annotations
 
@@ -100,23 +100,23 @@ def snake(plain: Plain) -> Plain:
 
 
 @pytest.mark.parametrize(("plain", "event"), ORIGINALS)
-def test_original_event_is_read(plain: Plain, event: AgentEvent) -> None:
+def test_event_in_original_spelling_is_parsed(plain: Plain, event: AgentEvent) -> None:
     [found] = parse_events([plain])
     assert found == event
     assert type(found) is type(event)
 
 
 @pytest.mark.parametrize(("plain", "event"), ORIGINALS)
-def test_snake_case_event_is_read(plain: Plain, event: AgentEvent) -> None:
+def test_event_in_snake_case_is_parsed(plain: Plain, event: AgentEvent) -> None:
     assert parse_events([snake(plain)]) == [event]
 
 
-def test_spellings_can_be_mixed() -> None:
+def test_event_with_mixed_spellings_is_parsed() -> None:
     found = parse_events([{"type": "tool_call", "tool_name": "look", "toolCallId": "c1", "run_id": "r", "branch": "b"}])
     assert found == [ToolCallEvent(tool_name="look", tool_call_id="c1", run_id="r", branch="b")]
 
 
-def test_original_spelling_wins_over_snake_case() -> None:
+def test_original_spelling_replaces_snake_case_spelling() -> None:
     events: Any = parse_events([{"type": "tool_call", "toolName": "a", "tool_name": "b", "toolCallId": "c"}])
     assert events[0].tool_name == "a"
     for camel in (True, False):
@@ -124,7 +124,7 @@ def test_original_spelling_wins_over_snake_case() -> None:
         assert again[0].tool_name == "a"
 
 
-def test_events_are_read_from_any_source() -> None:
+def test_events_are_parsed_from_text_bytes_and_iterables() -> None:
     plain = [plain for plain, _ in ORIGINALS]
     events = [event for _, event in ORIGINALS]
     text = json.dumps(plain)
@@ -133,7 +133,7 @@ def test_events_are_read_from_any_source() -> None:
     assert parse_events("[]") == parse_events([]) == []
 
 
-def test_lone_surrogate_is_read_and_written() -> None:
+def test_lone_surrogate_is_parsed_and_dumped() -> None:
     text = '[{"type": "message", "iteration": 0, "role": "user", "content": "\\ud83d"}]'
     events = parse_events(text)
     assert events == [MessageEvent(role="user", content="\ud83d")]
@@ -165,14 +165,14 @@ def test_lone_surrogate_is_read_and_written() -> None:
         ("[" * 100_000, "Invalid JSON"),
     ],
 )
-def test_invalid_event_raises_validation_error_with_place(source: Any, words: str) -> None:
+def test_invalid_event_raises_validation_error_with_location(source: Any, words: str) -> None:
     with pytest.raises(ValidationError) as caught:
         parse_events(source)
     assert words in str(caught.value)
 
 
 @pytest.mark.parametrize("role", ["tool", "developer", "", None, 5])
-def test_unknown_role_is_validation_error(role: Any) -> None:
+def test_unknown_role_raises_validation_error(role: Any) -> None:
     with pytest.raises(ValidationError):
         MessageEvent(role=role, content="")
 
@@ -181,32 +181,32 @@ def test_unknown_role_is_validation_error(role: Any) -> None:
 
 
 @pytest.mark.parametrize(("plain", "event"), ORIGINALS)
-def test_event_is_written_in_original_spelling(plain: Plain, event: AgentEvent) -> None:
+def test_event_is_dumped_in_original_spelling(plain: Plain, event: AgentEvent) -> None:
     assert dump_events([event]) == dump_events([event], camel=True) == [plain]
     assert next(iter(dump_events([event])[0])) == "type"
 
 
 @pytest.mark.parametrize(("plain", "event"), ORIGINALS)
-def test_event_is_written_in_snake_case(plain: Plain, event: AgentEvent) -> None:
+def test_event_is_dumped_in_snake_case(plain: Plain, event: AgentEvent) -> None:
     assert dump_events([event], camel=False) == [snake(plain)]
 
 
 @pytest.mark.parametrize("camel", [True, False])
 @pytest.mark.parametrize("value", [5, None, "x", [], {}, {"innerKey": {"snake_key": None}}, [None]])
 @pytest.mark.parametrize("name", ["durationMs", "duration_ms", "toolname", "a b", "größe", "", "model_dump"])
-def test_unknown_fields_are_kept(name: str, value: Any, camel: bool) -> None:
+def test_unknown_fields_are_preserved(name: str, value: Any, camel: bool) -> None:
     plain = {"type": "message", "iteration": 1, "role": "user", "content": "Hi", name: value}
     events = parse_events([plain])
     assert dump_events(events, camel=camel) == [plain]
     assert parse_events(json.dumps(dump_events(events, camel=camel))) == events
 
 
-def test_fields_of_other_kinds_keep_their_spelling() -> None:
+def test_fields_of_other_event_types_are_dumped_with_their_spelling() -> None:
     plain = {"type": "completion", "iteration": 1, "result": "x", "toolName": "a", "tool_call_id": "b"}
     assert dump_events(parse_events([plain])) == dump_events(parse_events([plain]), camel=False) == [plain]
 
 
-def test_failing_tool_is_error_event_with_call_id() -> None:
+def test_error_event_of_failing_tool_has_call_id() -> None:
     plain = {"type": "error", "error": "No such file", "recoverable": True, "toolCallId": "c1", "iteration": 1}
     [event] = parse_events([plain])
     assert isinstance(event, ErrorEvent)
@@ -214,7 +214,7 @@ def test_failing_tool_is_error_event_with_call_id() -> None:
     assert dump_events([event], camel=False)[0]["tool_call_id"] == "c1"
 
 
-def test_unset_fields_are_left_out_and_null_is_none() -> None:
+def test_unset_fields_are_omitted_and_null_is_parsed_as_none() -> None:
     assert dump_events([ToolResultEvent(tool_call_id="c")]) == [
         {"type": "tool_result", "iteration": 0, "toolCallId": "c"}
     ]
@@ -223,7 +223,7 @@ def test_unset_fields_are_left_out_and_null_is_none() -> None:
     ]
 
 
-def test_arguments_keep_order() -> None:
+def test_arguments_are_dumped_in_order() -> None:
     args = {"b": 1, "a": 2, "日": 3, "": 4}
     [plain] = dump_events(parse_events(json.dumps(dump_events([call(args)]))))
     assert list(plain["args"]) == list(args)
@@ -254,7 +254,7 @@ CIRCLE.append(CIRCLE)
     ],
 )
 @pytest.mark.parametrize("camel", [True, False])
-def test_any_tool_result_becomes_json(value: Any, written: Any, camel: bool) -> None:
+def test_any_tool_result_is_dumped_as_json(value: Any, written: Any, camel: bool) -> None:
     events: list[AgentEvent] = [CompletionEvent(result={"x": value}), CompletionEvent(extra={"x": value})]  # type: ignore[call-arg]
     first, second = json.loads(json.dumps(dump_events(events, camel=camel), allow_nan=False))
     assert first["result"] == second["extra"] == {"x": written}
@@ -268,7 +268,7 @@ def call(args: Plain) -> ToolCallEvent:
 
 
 @pytest.mark.parametrize("camel", [True, False])
-def test_events_survive_json(camel: bool) -> None:
+def test_events_are_equal_after_json_round_trip(camel: bool) -> None:
     for seed in range(THREADS):
         events = some_events(random.Random(seed))
         plain = dump_events(events, camel=camel)

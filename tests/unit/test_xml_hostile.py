@@ -1,7 +1,7 @@
-"""Text of users and models never becomes markup and is never lost silently.
+"""Tests of XML with hostile text: text of users and models never becomes markup and is never lost silently.
 
-Values of every kind go through the encoder, and an independent oracle computes the expected elements and texts. Broken
-documents go through the decoder, which may refuse them but never crashes.
+The encoder receives values of every kind, and an independent oracle computes the expected elements and texts. The
+decoder receives damaged documents, which it may reject, but it never crashes.
 """
 
 from __future__ import annotations
@@ -337,7 +337,7 @@ def as_tree(element: Any) -> Tree:
 STYLES = [XmlStyle(), XmlStyle(description_format="comment"), XmlStyle(descriptions=False)]
 
 
-def test_value_never_becomes_markup_and_text_is_unchanged() -> None:
+def test_hostile_value_is_encoded_as_text_without_markup() -> None:
     for seed in range(VALUES):
         rng = random.Random(seed)
         value = some_value(rng, rng.choice([1, 4, 8]))
@@ -345,7 +345,7 @@ def test_value_never_becomes_markup_and_text_is_unchanged() -> None:
         assert read_back(document) == oracle("input", value), f"seed {seed}\n{document}"
 
 
-def test_every_value_has_json_text() -> None:
+def test_any_value_is_converted_to_json_text() -> None:
     for seed in range(VALUES // 10):
         rng = random.Random(seed)
         value = some_value(rng, rng.choice([1, 4, 8]))
@@ -356,14 +356,14 @@ def test_every_value_has_json_text() -> None:
 
 @pytest.mark.parametrize("levels", [149, 150, 151, 254, 255, 300, 405, 1_000, 100_000])
 @pytest.mark.parametrize("leaf", ["x", b"\xff", "\ud800"])
-def test_deep_value_has_json_text(levels: int, leaf: object) -> None:
+def test_deep_value_is_converted_to_json_text(levels: int, leaf: object) -> None:
     for write in (to_compact_json, to_json_text):
         assert write(nested(leaf, levels)).startswith('{"a":[' if levels % 2 else '[{"a":')
 
 
 @pytest.mark.parametrize("levels", [1, 100, 128])
 @pytest.mark.parametrize("leaf", ["x", b"\xff"])
-def test_value_can_be_nested_deeply(levels: int, leaf: object) -> None:
+def test_deeply_nested_value_is_encoded(levels: int, leaf: object) -> None:
     assert read_back(encode_xml(nested(leaf, levels), "input")) == oracle("input", nested(leaf, levels))
 
 
@@ -381,11 +381,11 @@ def nested(leaf: object, levels: int) -> Any:
     return value
 
 
-def test_generator_is_written_as_list() -> None:
+def test_generator_is_encoded_as_list() -> None:
     assert read_back(encode_xml({"g": (text for text in TEXTS)}, "input")) == oracle("input", {"g": TEXTS})
 
 
-def test_failing_generator_is_named_and_siblings_kept() -> None:
+def test_failing_generator_is_encoded_as_repr_next_to_siblings() -> None:
     def failing() -> Iterator[str]:
         yield EVIL
         raise RuntimeError("no more")
@@ -394,7 +394,7 @@ def test_failing_generator_is_named_and_siblings_kept() -> None:
     assert read_back(encode_xml(value, "input")) == ("input", [("a", EVIL), ("g", repr(value["g"]))])
 
 
-def test_bad_field_reveals_nothing_excluded_or_serialized() -> None:
+def test_model_with_bad_field_is_encoded_without_excluded_fields() -> None:
     class Account(BaseModel):
         model_config = ConfigDict(ser_json_bytes="base64")
         name: str
@@ -411,7 +411,7 @@ def test_bad_field_reveals_nothing_excluded_or_serialized() -> None:
 
 
 @pytest.mark.parametrize("description", [*TEXTS, "-", "--", "---", "a-", "-->", "--!>", "<!--", "- -", "\r-\x00-"])
-def test_description_stays_description(description: str) -> None:
+def test_hostile_description_is_encoded_as_description(description: str) -> None:
     schema = class_named("Described", **{"field": (str, Field(description=description)), "<odd>": (str, "x")})
     value = schema(field="value")
     for style in STYLES:
@@ -425,7 +425,7 @@ def test_description_stays_description(description: str) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_error_document_quotes_safely(text: str) -> None:
+def test_error_document_escapes_quoted_text(text: str) -> None:
     problem: Any = {"path": text, "expected": text, "received": text}
     document = error_document([problem], text)
     expat.ParserCreate().Parse(document.encode(), True)
@@ -469,7 +469,7 @@ def mutated(rng: random.Random, document: str) -> str:
     return document
 
 
-def test_broken_document_is_read_or_rejected() -> None:
+def test_damaged_document_is_decoded_or_rejected() -> None:
     outcomes: collections.Counter[str] = collections.Counter()
     for seed in range(MUTANTS // 20):
         rng = random.Random(seed)
@@ -523,12 +523,12 @@ def test_decode_xml_bomb_raises_acorn_error(document: str) -> None:
         decode_xml(document, NOTE, "output")
 
 
-def test_parse_rejects_dtd() -> None:
+def test_parse_xml_rejects_dtd() -> None:
     with pytest.raises(AcornError, match="DTD"):
         parse_xml('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>')
 
 
-def test_document_within_bounds_is_read() -> None:
+def test_document_within_size_limits_is_decoded() -> None:
     longest = "x" * (1_000_000 - 30)
     assert decode_xml(f"<output><text>{longest}</text></output>", NOTE, "output") == Note(text=longest)
     deepest = "<output><anything>" + "<a>" * 62 + "x" + "</a>" * 62 + "</anything></output>"
@@ -556,7 +556,7 @@ LISTED = UNITS[:7]
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=repr)
-def test_work_grows_linearly(unit: str) -> None:
+def test_decoding_time_grows_linearly(unit: str) -> None:
     for frame in FRAMES.values():
         size = 999_900 if TORTURE else 300_000 if unit in LISTED and frame == FRAMES["text"] else 40_000
         document = frame.format(unit * (size // len(unit)))
@@ -593,7 +593,7 @@ def tower(low: type[BaseModel], high: type[BaseModel], *values: Any) -> Any:
     return node
 
 
-def test_nested_unions_are_not_read_in_every_combination() -> None:
+def test_nested_unions_are_decoded_without_trying_every_combination() -> None:
     # Pydantic tries all members if nothing distinguishes them, so it is not asked here.
     node = tower(Right, Left, "x", 5)
     assert read_xml(encode_xml(node, "output"), Shape(Left).xml_schema, "output") == node.model_dump(exclude_none=True)

@@ -1,4 +1,4 @@
-"""Two runs side by side."""
+"""Tests of `align`, which pairs the rows of two runs for a comparison."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ def test_aligned_rows_appear_once_in_order(left: list[Any], right: list[Any]) ->
 
 @settings(max_examples=40)
 @given(JOURNALS)
-def test_run_aligned_with_itself_is_equal(written: list[Any]) -> None:
+def test_run_aligned_with_itself_has_only_equal_pairs(written: list[Any]) -> None:
     pairs = align(rows_of(written), rows_of(written))
     assert all(pair.is_same and pair.left and pair.right and pair.left.id == pair.right.id for pair in pairs)
 
 
-def test_extra_rows_are_unpaired() -> None:
+def test_additional_rows_are_unpaired() -> None:
     pairs = align(run(look("a") & look("b") & look("c"), END), run(look("b") & look("c"), END))
     assert sides(pairs) == [
         ("input", "input", True),
@@ -75,18 +75,18 @@ def test_extra_rows_are_unpaired() -> None:
     ]
 
 
-def test_different_rows_are_paired() -> None:
+def test_different_rows_are_paired_as_different() -> None:
     other = finish(answer="not so", confidence=1.0)
     pairs = align(run(look("a"), END), run(look("z"), other))
     assert sides(pairs)[1:] == [("model", "model", False), ("a", "z", False), ("answer", "answer", False)]
 
 
-def test_extra_turn_does_not_shift_others() -> None:
+def test_additional_turn_does_not_shift_other_pairs() -> None:
     pairs = align(run(look("a"), look("c"), END), run(look("a"), look("b"), look("c"), END))
     assert [each for each in sides(pairs) if not each[2]] == [("", "model", False), ("", "b", False)]
 
 
-def test_results_and_arguments_both_count() -> None:
+def test_rows_with_different_results_are_not_equal() -> None:
     class Other(Desk):
         """Answer the question."""
 

@@ -1,4 +1,4 @@
-"""Access to the page: every rule of the guard, and the headers of every response."""
+"""Tests of access control of the page: each rule of the guard, and the headers of every response."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KIND = {"application/json": True, "application/json; charset=utf-8": True, "text
 
 @pytest.mark.parametrize("method", METHOD)
 @pytest.mark.parametrize("host", HOST)
-def test_page_guard_follows_matrix(host: str, method: str) -> None:
+def test_page_guard_returns_status_of_matrix(host: str, method: str) -> None:
     for origin, fetched, cookie, kind in product(ORIGIN, SITE, COOKIE, KIND):
         own = f"http://{host}" if origin == "same" else origin
         given = {"host": host, "origin": own, "sec-fetch-site": fetched, "cookie": cookie, "content-type": kind}
@@ -61,7 +61,7 @@ def test_repeated_header_is_rejected() -> None:
         assert check_request(RequestHead("GET", "/", headers), HOSTS, KEY, "acorn_8123") is not None
 
 
-def test_only_login_answers_without_key() -> None:
+def test_routes_except_login_require_key() -> None:
     for path in ("/", "/runs/", "/runs/x", "/static/app.js", "/api/agent", "/api/runs", "/nothing"):
         refused = answer("GET", path, cookie=None)
         assert refused.status_code == 401
@@ -69,7 +69,7 @@ def test_only_login_answers_without_key() -> None:
     assert answer("POST", "/api/runs", cookie=None).status_code == 401
 
 
-def test_page_host_rejection_says_what_to_do() -> None:
+def test_page_host_rejection_contains_allow_host_option() -> None:
     refused = answer("GET", "/api/agent", host="box.local:8123")
     assert refused.status_code == 403
     assert "--allow-host box.local" in refused.json()["error"]
@@ -78,7 +78,7 @@ def test_page_host_rejection_says_what_to_do() -> None:
     assert allowed.status_code == 200
 
 
-def test_login_sets_cookie_and_continues() -> None:
+def test_login_sets_cookie_and_redirects() -> None:
     for origin in ("cross-site", "none", None):  # Typed, or opened by a file.
         page = answer("GET", f"/login?key={KEY}&next=/runs/", cookie=None, sec_fetch_site=origin)
         assert page.status_code == 200
@@ -93,17 +93,17 @@ def test_login_sets_cookie_and_continues() -> None:
 
 
 @pytest.mark.parametrize("goal", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:alert(1)"])
-def test_login_redirects_to_no_other_site(goal: str) -> None:
+def test_login_with_external_target_redirects_to_home(goal: str) -> None:
     page = answer("GET", f"/login?key={KEY}&next={goal}", cookie=None)
     assert 'content="0;url=/"' in page.text
 
 
-def test_login_target_never_becomes_markup() -> None:
+def test_login_target_is_escaped() -> None:
     page = answer("GET", f'/login?key={KEY}&next=/"><script>', cookie=None)
     assert "<script>" not in page.text
 
 
-def test_wrong_key_is_rejected() -> None:
+def test_login_with_wrong_key_returns_401() -> None:
     for key in ("", "wrong", KEY[:-1], KEY + "x", "é"):
         refused = answer("GET", f"/login?key={key}", cookie=None)
         assert refused.status_code == 401
@@ -116,7 +116,7 @@ def test_unusable_page_key_is_rejected(key: str) -> None:
         site(Desk(), key=key)
 
 
-def test_single_string_is_not_a_host_list() -> None:
+def test_hosts_as_single_string_are_rejected() -> None:
     with pytest.raises(DeclarationError, match="hosts"):
         site(Desk(), hosts="box.local")
 
@@ -133,7 +133,7 @@ PAGES = ["/", "/runs/", "/static/app.js", "/api/agent", "/api/nothing", "/login"
 
 
 @pytest.mark.parametrize("path", PAGES)
-def test_every_page_response_has_security_headers(path: str) -> None:
+def test_page_responses_have_security_headers(path: str) -> None:
     given = answer("GET", path)
     policy = given.headers["content-security-policy"]
     for name in ("default-src", "form-action", "base-uri", "frame-ancestors", "trusted-types"):
@@ -151,7 +151,7 @@ def test_every_page_response_has_security_headers(path: str) -> None:
         assert given.headers["cache-control"] == "no-store"
 
 
-def test_files_have_fixed_content_types() -> None:
+def test_static_files_have_fixed_content_types() -> None:
     app = site(Desk())
     kinds = {
         "app.js": "text/javascript; charset=utf-8",
@@ -182,7 +182,7 @@ def test_too_long_page_body_is_rejected() -> None:
 
 
 @pytest.mark.parametrize("piece", [b"", b" "], ids=["nothing comes", "it trickles"])
-def test_endless_body_is_abandoned(piece: bytes) -> None:
+def test_request_with_endless_body_returns_408(piece: bytes) -> None:
     app = PageGuard(make_router(make_site(Desk(), MemoryStore())), HOSTS, KEY, body_timeout=0.02)
 
     async def body() -> Any:
@@ -198,7 +198,7 @@ def test_endless_body_is_abandoned(piece: bytes) -> None:
         assert late.headers["connection"] == "close"
 
 
-def test_connection_of_endless_body_is_closed() -> None:
+def test_connection_with_endless_body_is_closed() -> None:
     app = PageGuard(make_router(make_site(Desk(), MemoryStore())), HOSTS, KEY, body_timeout=0.02)
     with served(app) as home, socket.create_connection(("127.0.0.1", int(home.rpartition(":")[2])), PATIENCE) as client:
         port = client.getpeername()[1]
@@ -208,7 +208,7 @@ def test_connection_of_endless_body_is_closed() -> None:
     assert told.startswith(b"HTTP/1.1 408 ")
 
 
-def test_reader_of_complete_body_has_no_deadline() -> None:
+def test_complete_body_has_no_deadline_for_later_messages() -> None:
     coming = [{"type": "http.request", "body": b"{}", "more_body": False}, {"type": "http.disconnect"}]
 
     async def receive() -> Any:
@@ -237,7 +237,7 @@ def test_page_server_listens_on_loopback_and_next_free_port() -> None:
                 pass
 
 
-def test_websocket_is_closed() -> None:
+def test_websocket_request_is_closed() -> None:
     sent: list[Any] = []
 
     async def send(message: Any) -> None:

@@ -1,4 +1,4 @@
-"""The rows of the waterfall, from real runs and from invalid journals."""
+"""Tests of the rows of the run viewer, for real runs and for invalid journals."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def entries(kind: Any) -> st.SearchStrategy[Any]:
 JOURNALS = st.lists(st.one_of([entries(kind) for kind in get_args(Entry)]), max_size=40)
 
 
-def test_every_entry_kind_is_tried() -> None:
+def test_journal_entry_types_are_exported() -> None:
     assert {kind.__name__ for kind in get_args(Entry)} <= set(journal.__all__)
     assert get_type_hints(journal.ModelRequested)["messages"] is int
 
@@ -99,7 +99,7 @@ def test_each_entry_is_in_one_row_with_valid_times(written: list[Any]) -> None:
 
 @settings(max_examples=40)
 @given(JOURNALS, st.data())
-def test_changes_since_position_are_sufficient(written: list[Any], data: st.DataObject) -> None:
+def test_rows_changed_since_position_are_complete(written: list[Any], data: st.DataObject) -> None:
     rows, version = Rows(), 0
     known: dict[int, Any] = {}
     for entry in written:
@@ -122,7 +122,7 @@ def shown(rows: Rows) -> list[tuple[str, str, bool]]:
     return [(row.kind, row.name, row.has_failed) for row in rows.all]
 
 
-def test_run_with_call_has_turns_and_call() -> None:
+def test_run_with_tool_call_has_rows_for_turns_and_call() -> None:
     rows = rows_after("search acorns")
     assert shown(rows) == [
         ("input", "input", False),
@@ -137,7 +137,7 @@ def test_run_with_call_has_turns_and_call() -> None:
     assert rows.cost is not None
 
 
-def test_branches_are_under_call_that_started_them() -> None:
+def test_branches_are_placed_under_call_that_started_them() -> None:
     rows = rows_after("branches")
     branches = [row for row in rows.all if row.kind == "branch"]
     assert [row.name for row in branches] == ["check", "check"]
@@ -145,13 +145,13 @@ def test_branches_are_under_call_that_started_them() -> None:
         assert [row.kind for row in rows.all if row.parent == branch.id] == ["input", "answer"]
 
 
-def test_rejected_answer_names_fields() -> None:
+def test_rejected_answer_row_lists_invalid_fields() -> None:
     rows = rows_after("corrected")
     bad = [row for row in rows.all if row.has_failed]
     assert [(row.kind, row.preview) for row in bad] == [("answer", "invalid: confidence")]
 
 
-def test_failure_has_own_row() -> None:
+def test_failed_run_has_error_row() -> None:
     rows = rows_after("fail")
     assert rows.all[-1].kind == "error"
     assert "the provider says no" in rows.all[-1].preview
@@ -159,7 +159,7 @@ def test_failure_has_own_row() -> None:
 
 
 @pytest.mark.parametrize("question", ["search acorns", "branches", "corrected"])
-def test_sent_message_count_matches(question: str) -> None:
+def test_number_of_sent_messages_matches_request(question: str) -> None:
     rows = rows_after(question)
     turns = [row for row in rows.all if row.kind in ("model", "answer")]
     for row in turns:

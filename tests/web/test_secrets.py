@@ -1,4 +1,4 @@
-"""Secrets: thirty of them go in by every route, and none comes out."""
+"""Tests of secrets on the page: thirty secrets are in the stored runs, and no route returns one."""
 
 from __future__ import annotations
 
@@ -161,12 +161,12 @@ def every_route() -> Iterator[tuple[str, str]]:
         yield from ((method, route.path) for method in route.methods or () if method != "HEAD")
 
 
-def test_every_route_is_in_table() -> None:
+def test_secrets_table_contains_each_page_route() -> None:
     assert sorted(ROUTES) == sorted(every_route())
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=" ".join)
-def test_no_page_route_reveals_secret(route: tuple[str, str], house: House) -> None:
+def test_page_route_responses_contain_no_secret(route: tuple[str, str], house: House) -> None:
     told = ROUTES[route](house)
     assert told
     assert_veiled(house, told)
@@ -178,26 +178,26 @@ def assert_veiled(house: House, told: list[str]) -> None:
     assert KEY not in "".join(told)
 
 
-def test_no_fleet_route_reveals_secret(postgres: str, secretive: list[str]) -> None:
+def test_fleet_route_responses_contain_no_secret(postgres: str, secretive: list[str]) -> None:
     house = full_of(secretive, postgres)
     fleet = get(house.app, "/api/fleet")
     assert len(fleet.json()["requests"]) == 1
     assert_veiled(house, [fleet.text, *listed(house), *compared(house), *house.of("view"), house.get("/api/agent")])
 
 
-def test_redacted_text_is_marked(house: House) -> None:
+def test_redacted_text_is_replaced_by_asterisks(house: House) -> None:
     for path in ("view", "fork?before=2", "python", "file", "stream"):
         assert "***" in house.get(f"/api/runs/{house.done}/{path}")
     assert "***" in house.get(f"/api/compare?a={house.done}&b={house.later}")
     assert "***" in house.get("/api/requests")
 
 
-def test_search_finds_no_secret(house: House) -> None:
+def test_search_does_not_find_secret(house: House) -> None:
     for secret in house.text.split():
         assert get(house.app, f"/api/runs/{house.done}/find?q={secret}").json()["rows"] == []
 
 
-def test_no_file_route_reveals_secret(secretive: list[str], tmp_path: Path) -> None:
+def test_file_route_responses_contain_no_secret(secretive: list[str], tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_text(acorn.Run.to_json(Desk(store=MemoryStore()).run(question="leak " + " ".join(secretive))))
     alone = site(files=[file])
@@ -208,7 +208,7 @@ def test_no_file_route_reveals_secret(secretive: list[str], tmp_path: Path) -> N
         assert not [answer for answer in told if secret in answer]
 
 
-def test_model_keys_stay_on_server() -> None:
+def test_model_keys_are_not_sent_to_browser() -> None:
     model = {
         "model": "openai/gpt-4o",
         "api_key": "model-canary-key",

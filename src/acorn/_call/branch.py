@@ -81,7 +81,7 @@ def _branch_site(agent: AgentBase) -> _BranchSite:
     if site_and_run is not None and site_and_run[1].stop_reason is None:
         place, run = site_and_run
         # Concurrent branches may call the same tool of their parent, so the id names the branch that calls it.
-        site_id = place.next() if place.run_id == run.id else f"{place.run_id}/{place.next()}"
+        site_id = place.next_branch_id() if place.run_id == run.id else f"{place.run_id}/{place.next_branch_id()}"
         return _BranchSite(tree_of(place), run.id, place, site_id)
     machine, name = current_machine(), type(agent).__name__
     if machine is not None and not machine.is_over:

@@ -32,7 +32,7 @@ from acorn.models.local.download import too_small_for_tools
 from acorn.models.port import ModelResponse, Price, thinks
 from acorn.models.request import ModelRequest
 from acorn.models.resolve import model_name, resolve
-from acorn.types import JsonObject, is_json_object, is_list_or_tuple
+from acorn.types import JsonObject, Message, is_json_object, is_list_or_tuple
 
 _METHODS = (*HOOKS, "system_prompt")
 
@@ -54,7 +54,7 @@ class Explanation:
     agent: str
     model: str | None
     input: Any
-    messages: list[JsonObject]
+    messages: list[Message]
     tools: list[JsonObject]
     forced_tool: str | None
     temperature: float

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 
 from acorn._declare.spec import Spec
 from acorn.record import Run
-from acorn.types import JsonObject
+from acorn.types import JsonObject, Message
 
 if TYPE_CHECKING:
     import asyncio
@@ -50,7 +50,7 @@ class BatchItem(NamedTuple):
 class CallOptions:
     """The options of the next call, as set by `using`."""
 
-    prior: Sequence[JsonObject] = ()
+    prior: Sequence[Message] = ()
     """The messages of an earlier conversation."""
     deps: Any = None
     run_id: str | None = None

@@ -32,7 +32,7 @@ from acorn._formats.json import excerpt, safe_repr, shorten
 from acorn._formats.schema.shape import Shapes, require_no_media
 from acorn._formats.xml.encode import snake_case
 from acorn.errors import DeclarationError, ToolConflictError
-from acorn.types import JsonObject, is_json_object, is_mapping
+from acorn.types import JsonObject, is_json_list, is_json_object, is_mapping
 
 _UNSET = object()
 
@@ -80,7 +80,8 @@ def class_spec(cls: type[AgentBase]) -> Spec:
 
 def _declared(values: list[Any]) -> DeclaredValues:
     """Return the values with copies of the lists and dicts among them."""
-    return DeclaredValues(values, [(value, _content(value)) for value in values if isinstance(value, list | dict)])
+    contents = [(value, _content(value)) for value in values if is_json_list(value) or is_json_object(value)]
+    return DeclaredValues(values, contents)
 
 
 def _is_same(declared: DeclaredValues, values: list[Any]) -> bool:
@@ -95,7 +96,7 @@ def _is_same(declared: DeclaredValues, values: list[Any]) -> bool:
 def _content(value: list[Any] | JsonObject) -> list[Any]:
     if isinstance(value, dict):
         return list(value.items())
-    return [dict(entry) if type(entry) is dict else entry for entry in value]
+    return [entry.copy() if type(entry) is dict else entry for entry in value]
 
 
 def module_docstring(which: Branch) -> str | None:

@@ -52,7 +52,7 @@ class OwnerLoop:
 
     @classmethod
     def for_servers(cls) -> OwnerLoop:
-        """Return a private loop that never runs user code, so that nothing blocks it."""
+        """Return the private event loop for MCP servers, which user code cannot block because it never runs there."""
         return cls(private_loop("servers"), is_private=True)
 
     @property

@@ -35,7 +35,7 @@ from acorn._machine.saved_run import attach_branch_records, load
 from acorn._machine.state import BranchContext
 from acorn._telemetry.setup import OTEL_API, VARIABLE, check_setting, start_trace
 from acorn.errors import ModelError, StoreError
-from acorn.record import CallSite, Run, Subscriber, announce, current_call_site, listeners
+from acorn.record import CallSite, Run, Subscriber, add_to_captures, current_call_site, current_subscribers
 from acorn.stores.port import RunCancelledError
 from acorn.stores.rules import run_cancelled_error
 from acorn.types import JsonObject, ToolCall
@@ -105,8 +105,8 @@ class Tree:
             run = machine.run
             run.started = run.started or datetime.now(UTC)
             clock_start = monotonic() - run.seconds
-            announce(run)
-            subscribers = listeners()
+            add_to_captures(run)
+            subscribers = current_subscribers()
             if logger.isEnabledFor(logging.INFO):
                 subscribers = (*subscribers, Subscriber(log_entry))
             if run_id == self.root:
@@ -118,8 +118,8 @@ class Tree:
             if self.trace is not None:
                 self.trace.open(run_id)
                 if run_id == self.root and committer is not None and committer.first_span is None:
-                    committer.first_span = self.trace.span_of_root()
-                subscribers = (*subscribers, Subscriber(self.trace.hear))
+                    committer.first_span = self.trace.root_traceparent()
+                subscribers = (*subscribers, Subscriber(self.trace.on_entry))
             driven = self._driven[run_id] = DrivenRun(
                 clock_start,
                 current_places(),
@@ -145,7 +145,7 @@ class Tree:
     def note_first_chunk(self, run_id: str, ask_id: str) -> None:
         """Report to telemetry that the first chunk of a response has arrived."""
         if self.trace is not None:
-            self.trace.first_chunk(run_id, ask_id)
+            self.trace.record_first_chunk(run_id, ask_id)
 
     def asks(self, run_id: str) -> Mapping[str, Ask]:
         """Return the asks of a run, by id. While it is the same object, it contains nothing new."""

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json, to_jsonable_python
@@ -21,6 +21,8 @@ from typing_extensions import TypeIs
 
 from acorn._formats.redact import redact, redact_by_name
 from acorn.types import JsonObject, JsonValue, is_json_object, is_list_or_tuple, is_mapping
+
+T = TypeVar("T")
 
 _MAX_DEPTH = 150
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{8,}")
@@ -90,11 +92,14 @@ def to_json_text(value: object) -> str:
         return _write(to_json_data(value), "null")
 
 
-def copy_json(value: JsonValue) -> Any:
+def copy_json(value: T) -> T:
     """Copy all dicts and lists in JSON data, and reuse all other objects."""
-    if isinstance(value, dict):
-        return {key: copy_json(item) for key, item in value.items()}
-    return [copy_json(item) for item in value] if isinstance(value, list) else value
+    data = cast(JsonValue, value)
+    if isinstance(data, dict):
+        data = {key: copy_json(item) for key, item in data.items()}
+    elif isinstance(data, list):
+        data = [copy_json(item) for item in data]
+    return cast(T, data)
 
 
 def replace_surrogates(value: Any) -> Any:

@@ -12,8 +12,7 @@ from acorn._formats.content import text_of
 from acorn._formats.json import to_json_text
 from acorn._history.history import call_ids, user_message
 from acorn._history.repair import SYSTEM_ROLES
-from acorn.record import Message
-from acorn.types import JsonValue, is_json_list, is_json_object
+from acorn.types import Message, is_json_list, is_json_object
 
 _KEPT_TURNS = 2
 """The number of responses at the end that stay unchanged, with their results."""
@@ -46,13 +45,13 @@ class CompactedRange:
         return [index for index in range(self.start, self.end) if index not in self.kept]
 
 
-def estimate_tokens(history: Iterable[JsonValue]) -> int:
+def estimate_tokens(history: Iterable[object]) -> int:
     """Estimate the number of tokens of messages."""
     return sum(_text_length(message) for message in history) // 4
 
 
-def _text_length(message: JsonValue) -> int:
-    if not isinstance(message, dict):
+def _text_length(message: object) -> int:
+    if not is_json_object(message):
         return 0
     calls = message.get("tool_calls")
     return len(text_of(message.get("content")).encode(errors="replace")) + (len(to_json_text(calls)) if calls else 0)

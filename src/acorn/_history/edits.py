@@ -11,8 +11,8 @@ from acorn._formats.json import to_json_text
 from acorn._history.history import call_ids, change_of
 from acorn._history.repair import ROLES
 from acorn.journal import HistoryEdited
-from acorn.record import Message, Run, history_of_run
-from acorn.types import JsonValue, is_json_object
+from acorn.record import Run, history_of_run
+from acorn.types import JsonValue, Message, is_json_object
 
 
 class HistoryEdits:

@@ -18,8 +18,8 @@ from acorn._history.repair import NO_RESULT, ROLES, SYSTEM_ROLES, close_calls
 from acorn.errors import AcornError, DeclarationError, InputError, LimitError
 from acorn.journal import MessagesAdded
 from acorn.models.request import SentMedium, media_of
-from acorn.record import Message, Run
-from acorn.types import is_json_object, is_list_or_tuple
+from acorn.record import Run
+from acorn.types import Message, is_json_object, is_list_or_tuple
 
 
 def input_message(spec: Spec, run_input: BaseModel) -> Message:

@@ -10,20 +10,11 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import SequenceMatcher
 from threading import RLock
-from typing import Any
+from typing import Any, cast
 
 from acorn._formats.json import copy_json, to_compact_json
-from acorn.journal import (
-    CalledTool,
-    Compacted,
-    Entry,
-    HistoryEdited,
-    Message,
-    MessagesAdded,
-    ModelResponded,
-    ToolResultsAdded,
-)
-from acorn.types import Content, is_json_list, is_json_object, is_list_or_tuple
+from acorn.journal import CalledTool, Compacted, Entry, HistoryEdited, MessagesAdded, ModelResponded, ToolResultsAdded
+from acorn.types import Content, JsonObject, Message, is_json_list, is_json_object, is_list_or_tuple
 
 
 def user_message(content: Content) -> Message:
@@ -39,7 +30,7 @@ def assistant_message(content: str, calls: Sequence[CalledTool], extra: Mapping[
             for call in calls
         ]
     if extra:
-        message.update(extra)
+        cast(JsonObject, message).update(extra)  # Keys of the provider.
     return message
 
 

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, cast
 
 from pydantic_core import from_json
 
 from acorn._formats.json import to_json_text
 from acorn._history.history import call_ids, tool_message, user_message
 from acorn.models.request import strip_signature
-from acorn.record import Message
-from acorn.types import Content, JsonObject, JsonValue, is_json_object
+from acorn.types import Content, JsonObject, JsonValue, Message, MessageCall, is_json_object
 
 SYSTEM_ROLES = ("system", "developer")
 ROLES = (*SYSTEM_ROLES, "user", "assistant", "tool")
@@ -70,9 +69,9 @@ def _calls_of(message: Message) -> list[Any]:
     return calls if isinstance(calls, list) else []
 
 
-def _id_of(holder: JsonValue, key: str) -> str:
-    """Return an id as text, or an empty string if it is missing."""
-    return str(holder.get(key) or "") if isinstance(holder, dict) else ""
+def _id_of(holder: object, key: str) -> str:
+    """Return the id in a message or in a call as text, or an empty string if it is missing."""
+    return str(holder.get(key) or "") if is_json_object(holder) else ""
 
 
 def repair_text_message(message: Message, content: Content) -> Message:
@@ -81,7 +80,7 @@ def repair_text_message(message: Message, content: Content) -> Message:
     misplaced = message.keys() & {"tool_calls", "tool_call_id"}
     if role == message["role"] and content is message["content"] and not misplaced:
         return message
-    return {**_without(message, *misplaced), "role": role, "content": content}
+    return _changed(message, misplaced, role=role, content=content)
 
 
 def repair_turn(message: Message, index: int, results: dict[int, Message], used: set[str]) -> list[Message]:
@@ -91,10 +90,10 @@ def repair_turn(message: Message, index: int, results: dict[int, Message], used:
     """
     calls, content = _calls_of(message), repair_content(message.get("content"))
     if not calls:
-        return [] if content is None else [{**_without(message, "tool_calls", "tool_call_id"), "content": content}]
+        return [] if content is None else [_changed(message, ("tool_calls", "tool_call_id"), content=content)]
     ids = unique_ids([_id_of(call, "id") for call in calls], index, used)
     repaired_calls = list(map(_repair_call, calls, ids))
-    messages = [{**_without(message, "tool_call_id"), "content": content, "tool_calls": repaired_calls}]
+    messages = [_changed(message, ("tool_call_id",), content=content, tool_calls=repaired_calls)]
     media_parts: list[JsonObject] = []
     for slot, call_id in enumerate(ids):
         result = results.get(slot)
@@ -105,7 +104,7 @@ def repair_turn(message: Message, index: int, results: dict[int, Message], used:
             result_content = text if isinstance(text, str) else repair_content(text) or ""
             name = repaired_calls[slot]["function"]["name"]
             content, parts = split_media(result_content, name, call_id)
-            messages.append({**_without(result, "name", "tool_calls"), "tool_call_id": call_id, "content": content})
+            messages.append(_changed(result, ("name", "tool_calls"), tool_call_id=call_id, content=content))
             media_parts += parts
     return [*messages, user_message(media_parts)] if media_parts else messages
 
@@ -126,7 +125,7 @@ def split_media(content: Content, name: str, call_id: str) -> tuple[Content, lis
     return (texts[0]["text"] if is_one_text else texts or _RESULT_FOLLOWS), labelled
 
 
-def _repair_call(call: JsonValue, call_id: str) -> JsonObject:
+def _repair_call(call: JsonValue, call_id: str) -> MessageCall:
     """Return a call in OpenAI's format. Its arguments are a JSON object."""
     source = call if isinstance(call, dict) else {}
     function: JsonValue = source.get("function")
@@ -163,8 +162,10 @@ def repair_content(content: JsonValue) -> Content | None:
     return None if content is None else to_json_text(content)
 
 
-def _without(message: Message, *keys: str) -> Message:
-    return {key: value for key, value in message.items() if key not in keys}
+def _changed(message: Message, removed: Collection[str], **changes: Any) -> Message:
+    """Return a copy of a message without some keys and with other values."""
+    kept = {key: value for key, value in message.items() if key not in removed}
+    return cast(Message, {**kept, **changes})
 
 
 def unique_ids(ids: Sequence[str], index: int, used: set[str]) -> list[str]:

@@ -14,7 +14,7 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import is_
-from typing import Any
+from typing import Any, cast
 
 from pydantic_core import from_json, to_json
 
@@ -33,8 +33,7 @@ from acorn._history.repair import (
 )
 from acorn.errors import AcornError
 from acorn.models.request import SentMessages, SentPart, media_of
-from acorn.record import Message
-from acorn.types import JsonValue
+from acorn.types import JsonObject, Message, MessageCall, is_json_object
 
 REMINDER = f"Please go on: call one of your tools, or call `{FINISH}` with your answer."
 _OMITTED = "The beginning of this conversation was left out."
@@ -139,7 +138,7 @@ class RequestMessages:
         inserted = None
         if not self._starts_with_user:
             trimmed = [opening for opening in openings if opening not in messages]
-            inserted = dict(trimmed[0]) if trimmed else user_message(_OMITTED)
+            inserted = trimmed[0].copy() if trimmed else user_message(_OMITTED)
         while last > first and messages[last - 1]["role"] == "system":
             last -= 1
         ends_with_response = last > first and messages[last - 1]["role"] == "assistant"
@@ -207,9 +206,9 @@ class RequestMessages:
         return True
 
 
-def _private_copy(message: JsonValue) -> Message:
+def _private_copy(message: object) -> Message:
     copy, readable = _read(message, 0)
-    return readable if copy is NOT_COMPARABLE else copy
+    return cast(Message, readable if copy is NOT_COMPARABLE else copy)
 
 
 def _sendable(written: list[Message]) -> list[Message] | None:
@@ -235,7 +234,7 @@ def _sendable_turn(written: list[Message], used: set[str], position: int) -> lis
         text = result["content"]
         if not (type(call_id) is type(text) is str and _is_name(function["name"])):
             return None
-        if not call_id or call_id != result["tool_call_id"]:
+        if not call_id or call_id != result.get("tool_call_id"):
             return None
         if not _is_encodable(f"{call_id}{function['arguments']}{text}"):
             return None
@@ -244,8 +243,10 @@ def _sendable_turn(written: list[Message], used: set[str], position: int) -> lis
         used.update(ids)
         return written if content.strip() else [{**turn, "content": None}, *written[1:]]
     ids = unique_ids(ids, position, used)
-    new_calls = [{**call, "id": call_id} for call, call_id in zip(calls, ids, strict=True)]
-    results = [{**result, "tool_call_id": call_id} for result, call_id in zip(written[1:], ids, strict=True)]
+    new_calls: list[MessageCall] = [{**call, "id": call_id} for call, call_id in zip(calls, ids, strict=True)]
+    results: list[Message] = [
+        {**result, "tool_call_id": call_id} for result, call_id in zip(written[1:], ids, strict=True)
+    ]
     return [{**turn, "content": content if content.strip() else None, "tool_calls": new_calls}, *results]
 
 
@@ -265,9 +266,9 @@ def _is_name(name: object) -> bool:
     return type(name) is str and _NAME.fullmatch(name) is not None
 
 
-def _read(message: JsonValue, index: int) -> tuple[Message, Message]:
+def _read(message: object, index: int) -> tuple[Any, Any]:
     """Return a private copy to compare with, and the message as plain data in text that can be encoded."""
-    if not isinstance(message, dict) or message.get("role") not in ROLES:
+    if not is_json_object(message) or message.get("role") not in ROLES:
         raise AcornError(
             f"`history[{index}]` must be a dict with a `role` of {', '.join(ROLES)}, "
             f"got {shorten(safe_repr(message), 120)}."
@@ -294,7 +295,7 @@ def _read(message: JsonValue, index: int) -> tuple[Message, Message]:
     return copy, replace_surrogates(copy)
 
 
-def _is_all_ascii_text(message: Message) -> bool:
+def _is_all_ascii_text(message: JsonObject) -> bool:
     """Whether all keys and values are ASCII text, as in most messages."""
     for key, value in message.items():
         if type(value) is not str or type(key) is not str or not value.isascii() or not key.isascii():

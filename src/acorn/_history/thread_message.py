@@ -6,10 +6,9 @@ The document is made from the repaired messages of a request, so the user's edit
 from __future__ import annotations
 
 from acorn._history.history import user_message
-from acorn.record import Message
 from acorn.thread.messages import events_of
 from acorn.thread.xml import Names, event_lines, thread_document
-from acorn.types import Content, JsonObject, JsonValue
+from acorn.types import Content, JsonObject, JsonValue, Message
 
 
 class ThreadMessage:

@@ -36,11 +36,12 @@ from acorn.journal import (
     ToolResultsAdded,
 )
 from acorn.models.port import ModelResponse, RawCall
-from acorn.record import Message, Run, history_of_run
+from acorn.record import Run, history_of_run
 from acorn.types import (
     TOOL_ERROR,
     Content,
     JsonValue,
+    Message,
     ToolCall,
     ToolResult,
     Unfinished,

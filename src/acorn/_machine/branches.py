@@ -29,9 +29,9 @@ from acorn._machine.requests import RequestBuilder, StepHook, named_tools
 from acorn._machine.state import BranchContext, State, branch_id
 from acorn.errors import BranchError, InputError
 from acorn.journal import BranchFinished, BranchStarted, RunFailed, RunInterrupted
-from acorn.record import Message, Run
+from acorn.record import Run
 from acorn.step import changes_of
-from acorn.types import Content, JsonObject, JsonValue, ToolCall, ToolResult, Unfinished
+from acorn.types import Content, JsonObject, JsonValue, Message, ToolCall, ToolResult, Unfinished
 
 _NO_RESULT_YET = "This call has not returned yet."
 

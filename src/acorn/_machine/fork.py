@@ -21,7 +21,7 @@ from acorn._history.first_messages import input_message
 from acorn._history.saved_form import read_instance
 from acorn.errors import AcornError, InputError, ParseError
 from acorn.journal import Entry
-from acorn.record import Message, Run
+from acorn.record import Run
 from acorn.thread.events import (
     AgentEvent,
     CompletionEvent,
@@ -35,7 +35,7 @@ from acorn.thread.events import (
 )
 from acorn.thread.messages import events_of, join_events
 from acorn.thread.to_journal import discard_outdated_extras, fork_entries
-from acorn.types import ForkedFrom, is_json_object, is_list_or_tuple, is_mapping
+from acorn.types import ForkedFrom, Message, is_json_object, is_list_or_tuple, is_mapping
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from acorn.errors import DeclarationError, LimitError
 from acorn.journal import ResultMessage
 from acorn.models.port import Model, ModelResponse, Price, models_of
 from acorn.record import Run
-from acorn.types import JsonValue, ToolCall, ToolResult, Usage
+from acorn.types import ToolCall, ToolResult, Usage, is_json_object
 
 _ANSWER_SHARE = 0.1
 """The share of the seconds of a run that is reserved for the answer, at least."""
@@ -165,10 +165,10 @@ class Budgets:
                 f"`input_cost_per_token` and `output_cost_per_token` in the model dict, or use `max_total_tokens`."
             )
 
-    def must_answer(self, new: Iterable[JsonValue], model: Model, steps: int, now: float) -> bool:
+    def must_answer(self, new: Iterable[object], model: Model, steps: int, now: float) -> bool:
         """Whether the next request must end in an answer. `new` are the messages that the model has not read yet."""
         # The data of an image does not count: its tokens are unknown, but far fewer than its characters.
-        text = sum(len(text_of(message.get("content"))) for message in new if isinstance(message, dict))
+        text = sum(len(text_of(message.get("content"))) for message in new if is_json_object(message))
         is_due = False
         for budget in self.limited:
             spent = budget.spent

@@ -38,10 +38,10 @@ from acorn._machine.tool_calls import PendingCalls
 from acorn.errors import AcornError, LimitError, ModelError, StoreError
 from acorn.journal import ModelRequested, ModelResponded, RunStarted, ToolStarted
 from acorn.models.port import ModelResponse, thinks
-from acorn.record import Message, Run
+from acorn.record import Run
 from acorn.step import changes_of
 from acorn.stores.port import RunCancelledError
-from acorn.types import Content, Paused, Request, ToolCall, ToolResult, Unfinished
+from acorn.types import Content, Message, Paused, Request, ToolCall, ToolResult, Unfinished
 
 REMINDER_CUT_OFF = f"Your reply was cut off at the token limit. {REMINDER} A shorter reply fits."
 FINISHED = "Finished."

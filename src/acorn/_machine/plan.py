@@ -14,9 +14,8 @@ from acorn._machine.limits import Budget
 from acorn._machine.state import BranchContext
 from acorn.chunk import StreamChunk
 from acorn.models.port import Model
-from acorn.record import Message
 from acorn.step import Step
-from acorn.types import JsonObject, Request
+from acorn.types import JsonObject, Message, Request
 
 if TYPE_CHECKING:
     from acorn._machine.fork import Fork  # The event classes, which only forked runs need.

@@ -28,9 +28,9 @@ from acorn._machine.state import State
 from acorn.errors import AcornError, DeclarationError, ToolConflictError
 from acorn.models.port import ModelResponse, models_of, takes_strict, takes_tool, thinks
 from acorn.models.request import ModelRequest
-from acorn.record import Message, Run
+from acorn.record import Run
 from acorn.step import Step, StepChanges
-from acorn.types import JsonObject, ToolCall, ToolResult, Usage, is_json_list, is_list_or_tuple
+from acorn.types import JsonObject, Message, ToolCall, ToolResult, Usage, is_json_list, is_list_or_tuple
 
 if TYPE_CHECKING:
     from acorn._history.thread_message import ThreadMessage

@@ -45,7 +45,7 @@ from acorn.journal import (
     ToolFinished,
     ToolStarted,
 )
-from acorn.record import TOOL, Run, history_of_run
+from acorn.record import TOOL_ASK_PREFIX, Run, history_of_run
 from acorn.types import JsonObject, ToolCall, Usage
 
 MIN_CALLS = 8
@@ -117,7 +117,7 @@ def _apply_entries(state: State, entries: Iterable[Mapping[str, Any]]) -> None:
     """Apply the entries that were written after the state."""
     for plain in entries:
         kind, call_id = plain["entry"], plain.get("call_id")
-        ask_id = f"{TOOL if kind.startswith('Tool') else 'branch '}{plain['step']} {call_id}"
+        ask_id = f"{TOOL_ASK_PREFIX if kind.startswith('Tool') else 'branch '}{plain['step']} {call_id}"
         if call_id is None:
             continue
         if kind in (ToolStarted.__name__, BranchStarted.__name__):

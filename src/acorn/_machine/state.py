@@ -18,8 +18,17 @@ from acorn._history.saved_form import fields_of, read_request, read_result, writ
 from acorn._machine.limits import Limits, Meter, Spent, StepDigest
 from acorn.errors import AcornError
 from acorn.models.port import ModelResponse, RawCall
-from acorn.record import Message
-from acorn.types import Fallback, JsonObject, Request, ToolCall, ToolResult, Usage, is_json_object, is_list_or_tuple
+from acorn.types import (
+    Fallback,
+    JsonObject,
+    Message,
+    Request,
+    ToolCall,
+    ToolResult,
+    Usage,
+    is_json_object,
+    is_list_or_tuple,
+)
 
 _SAVED_MODEL_KEYS = (
     "model", "id", "base_url", "api_base", "api_version", "custom_llm_provider", "num_retries", "retry_delay",

@@ -23,7 +23,7 @@ from acorn._machine.requests import RequestBuilder, Toolset
 from acorn._machine.state import BranchContext, State
 from acorn.errors import InputError, StoreError
 from acorn.journal import InputReceived, InputRequested
-from acorn.record import TOOL, Run
+from acorn.record import TOOL_ASK_PREFIX, Run
 from acorn.types import Request, ToolCall, ToolResult
 
 _CUT_OFF = "The reply was cut off at the token limit before the arguments were complete; call again with less."
@@ -108,7 +108,7 @@ class PendingCalls:
         """Give a result to calls of a saved run that were in progress and must not be repeated."""
         state = self.state
         for call in state.calls:
-            ask_id, tool = f"{TOOL}{self.run.steps} {call.id}", self.builder.toolset.named.get(call.name)
+            ask_id, tool = f"{TOOL_ASK_PREFIX}{self.run.steps} {call.id}", self.builder.toolset.named.get(call.name)
             if ask_id in state.open_asks and tool is not None and tool.options.once and call.id not in state.results:
                 self.add_result(ToolResult(call.id, call.name, error=_UNKNOWN), state.open_asks.pop(ask_id))
 
@@ -329,4 +329,6 @@ def prepare_call(
         args, kwargs = tool.bind(call.raw_arguments, run)
     except ArgumentError as error:
         return ToolResult(call.id, call.name, error=str(error))
-    return AskTool(f"{TOOL}{run.steps} {call.id}", call, tool, args, kwargs, tool.options.timeout or math.inf)
+    return AskTool(
+        f"{TOOL_ASK_PREFIX}{run.steps} {call.id}", call, tool, args, kwargs, tool.options.timeout or math.inf
+    )

@@ -1,9 +1,9 @@
-"""The names of the OpenTelemetry conventions for generative AI, version 1.41, with message content and metrics.
+"""The names of the OpenTelemetry conventions for generative AI (version 1.41), and the data that spans contain.
 
-The conventions are still in development. A name that changes there changes only here.
+The conventions are still in development. If a convention changes, only this file changes.
 
-`ContentWriter` writes messages in the format of OpenTelemetry, with secrets redacted and without the data of images and
-files. `Meters` records the duration and the tokens of requests.
+`ContentWriter` formats messages as OpenTelemetry specifies. It redacts secrets and omits the data of images and files.
+`Meters` records the duration and the tokens of model requests.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ OUTPUT = "gen_ai.output.messages"
 ARGUMENTS = "gen_ai.tool.call.arguments"
 RESULT = "gen_ai.tool.call.result"
 
-# The totals of a run have separate names. Otherwise, a sum over all spans would count them twice.
+# The totals of a run have separate names. Otherwise, a sum over all spans would count the tokens twice.
 TOTAL_INPUT_TOKENS = "gen_ai.aggregated_usage.input_tokens"
 TOTAL_OUTPUT_TOKENS = "gen_ai.aggregated_usage.output_tokens"
 
@@ -95,7 +95,7 @@ HUMAN_ANSWERED = "acorn.human_answered"
 REQUEST = "acorn.request.id"
 
 OTHER = "_OTHER"
-"""The value for an unknown name."""
+"""The value of an attribute if the real value is unknown."""
 
 _PROVIDERS = {
     "azure": "azure.ai.openai",
@@ -109,9 +109,9 @@ _PROVIDERS = {
     "watsonx": "ibm.watsonx.ai",
     "xai": "x_ai",
 }
-"""The providers whose name in the conventions differs from the prefix of a model id."""
+"""A dict that maps the prefix of a model id to the provider name of the conventions, if the names differ."""
 _ROUTES = ("responses/", "converse/", "invoke/", "chat/")
-"""Parts of a model id between the provider and the model that select an API."""
+"""The segments of a model id that select an API. They are between the provider and the model."""
 _MODEL_PREFIXES = {
     "gpt-": "openai",
     "chatgpt-": "openai",
@@ -121,13 +121,13 @@ _MODEL_PREFIXES = {
     "claude-": "anthropic",
     "gemini-": "gcp.gemini",
 }
-"""The providers of models whose id has no provider."""
+"""A dict that maps the start of a model name to its provider, for model ids without a provider."""
 
 
 @lru_cache(maxsize=256)
 def provider_and_model(name: str) -> tuple[str, str]:
-    """Split a model id: `openai/responses/gpt-5` becomes `openai` and `gpt-5`."""
-    name = name.partition(" (model[")[0]  # The suffix of a model that a list contains twice.
+    """Return the provider and the model in a model id: `openai` and `gpt-5` for `openai/responses/gpt-5`."""
+    name = name.partition(" (model[")[0]  # A model that a list contains twice has this suffix.
     provider, slash, model = name.partition("/")
     if not slash:
         provider = next((owner for prefix, owner in _MODEL_PREFIXES.items() if name.startswith(prefix)), OTHER)
@@ -138,37 +138,37 @@ def provider_and_model(name: str) -> tuple[str, str]:
 
 
 def finish_reason(stop_reason: str) -> str:
-    """Return the finish reason in the spelling of the conventions, which use the singular `tool_call`."""
+    """Return a stop reason as the conventions spell it: `tool_call` instead of `tool_calls`."""
     return "tool_call" if stop_reason == "tool_calls" else stop_reason
 
 
 Part = JsonObject
 _DATA = re.compile(r"(data:[\w.+-]+/[\w.+-]+(?:;[\w.=+-]+)*;base64,)[A-Za-z0-9+/_=-]+")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{256,}={0,2}")
-"""No natural word is that long."""
+"""Matches text that must be base64 data, because no natural word has 256 characters."""
 _OMITTED = "(base64)"
 
 
 class ContentWriter:
-    """Writes the message content of the spans of a run."""
+    """A formatter of message content for the spans of a run, which redacts secrets."""
 
     def __init__(self) -> None:
         self._secrets: set[str] = set()
         self._model: object = None
 
     def use_secrets_of(self, model: object) -> None:
-        """Redact the secrets of the current model dict and of the environment from now on."""
+        """Redact the secrets of a model dict and of the environment in all following texts."""
         if model is not self._model or not self._secrets:
             self._model = model
             has_settings = is_json_object(model) or is_list_or_tuple(model)
             self._secrets |= find_secrets({"model": model} if has_settings else {})
 
     def text(self, text: str) -> str:
-        """Return a text without secrets and base64."""
+        """Return a text with secrets and base64 data removed."""
         return redact(_BASE64.sub(_OMITTED, _DATA.sub(rf"\g<1>{_OMITTED}", sendable(text))), self._secrets)
 
     def instructions(self, messages: Iterable[object]) -> str | None:
-        """Return the system messages as JSON, or None."""
+        """Return the system messages as JSON text, or None if there are none."""
         parts = [
             part
             for message in messages
@@ -178,12 +178,12 @@ class ContentWriter:
         return _json(parts) if parts else None
 
     def messages(self, messages: Iterable[object]) -> str:
-        """Return all messages but the system messages as JSON."""
+        """Return all messages except the system messages as JSON text."""
         others = (message for message in messages if is_mapping(message) and message.get("role") != "system")
         return _json([{"role": str(message.get("role")), "parts": self._parts(message)} for message in others])
 
-    def answer(self, entry: ModelResponded) -> str:
-        """Return the response of the model as JSON."""
+    def response(self, entry: ModelResponded) -> str:
+        """Return a response of the model as JSON text."""
         parts: list[Part] = []
         if entry.reasoning:
             parts.append({"type": "reasoning", "content": self.text(entry.reasoning)})
@@ -193,20 +193,23 @@ class ContentWriter:
         return _json([{"role": "assistant", "parts": parts, "finish_reason": finish_reason(entry.stop_reason)}])
 
     def output(self, text: str) -> str:
-        """Return the output of a run as JSON."""
+        """Return the output of a run as JSON text."""
         part = {"type": "text", "content": self._json_text(text)}
         return _json([{"role": "assistant", "parts": [part], "finish_reason": "stop"}])
 
     def arguments(self, text: str) -> str:
-        """Return the arguments of a call."""
+        """Return the arguments of a tool call with secrets redacted."""
         return self._json_text(text)
 
     def result(self, content: Content) -> str:
-        """Return a tool result as the model reads it."""
+        """Return the result of a tool call with secrets redacted."""
         return self._json_text(content) if isinstance(content, str) else _json(self._content(content))
 
     def _json_text(self, text: str) -> str:
-        """Return redacted text; JSON is also redacted by its keys."""
+        """Return a text with secrets redacted.
+
+        If the text is JSON, the values of keys with secret names are redacted too.
+        """
         data = self._load(text)
         return data if isinstance(data, str) else _json(data)
 
@@ -276,17 +279,17 @@ class ContentWriter:
 
 
 def call_id(id: object) -> str:
-    """Return the id of a call without the signature that Gemini adds, which only Gemini may read."""
+    """Return the id of a tool call, without the signature that Gemini adds for itself."""
     return sendable(strip_signature(str(id or ""))[:200])
 
 
 def sendable(text: str) -> str:
-    """Replace lone surrogates, with which an exporter could not send a text."""
+    """Return a text with lone surrogates replaced, because an exporter cannot encode them."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def _blob(modality: str, media_type: str | None) -> Part:
-    """Return a blob part without its data."""
+    """Return a message part that describes an image, audio or file without its data."""
     return {"type": "blob", "modality": modality, "mime_type": media_type, "content": ""}
 
 
@@ -298,11 +301,11 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
 
-# The tracer and the metrics, which all runs share.
+# All runs share the tracer and the metrics of a provider.
 
 
-class _ByIdentity:
-    """A provider as a cache key, compared by identity: some providers define `==` and have no hash."""
+class _ProviderKey:
+    """A cache key that compares providers by identity, because some providers define `==` and have no hash."""
 
     __slots__ = ("provider",)
 
@@ -310,40 +313,43 @@ class _ByIdentity:
         self.provider = provider
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByIdentity) and other.provider is self.provider
+        return isinstance(other, _ProviderKey) and other.provider is self.provider
 
     def __hash__(self) -> int:
         return id(self.provider)
 
 
 def tracer_of(provider: TracerProvider) -> Tracer:
-    """Return the tracer of a provider, which all runs share."""
-    return _tracer_of(_ByIdentity(provider))
+    """Return the tracer that all runs of a provider share."""
+    return _tracer_of(_ProviderKey(provider))
 
 
 @lru_cache(maxsize=1)
-def _tracer_of(key: _ByIdentity) -> Tracer:
+def _tracer_of(key: _ProviderKey) -> Tracer:
     tracer: Tracer = key.provider.get_tracer("acorn")
     return tracer
 
 
 class Meters:
-    """The metrics of requests to models: their duration and their tokens. Without a provider, it records nothing."""
+    """A recorder of two metrics of model requests: the duration and the number of tokens.
+
+    Without a provider, it records nothing.
+    """
 
     def __init__(self, provider: MeterProvider | None) -> None:
         meter = None if provider is None else provider.get_meter("acorn")
         if meter is None:
             self._duration = self._tokens = None
             return
-        description = "How long a request to a model took."
+        description = "The duration of a model request."
         buckets: Any = {"explicit_bucket_boundaries_advisory": DURATIONS}
         self._duration = meter.create_histogram(DURATION, "s", description, **buckets)
-        description = "How many tokens a request to a model used."
+        description = "The number of tokens of a model request."
         buckets = {"explicit_bucket_boundaries_advisory": COUNTS}
         self._tokens = meter.create_histogram(TOKENS, "{token}", description, **buckets)
 
     def record(self, attributes: JsonObject, seconds: float, usage: Usage | None) -> None:
-        """Record a request that ended; the usage of a failed one is not known."""
+        """Record the metrics of a request that has ended. The usage of a failed request is None."""
         if self._duration is not None:
             self._duration.record(seconds, attributes)
         if self._tokens is not None and usage is not None:
@@ -352,10 +358,10 @@ class Meters:
 
 
 def meters_of(provider: MeterProvider | None) -> Meters:
-    """Return the metrics of a provider, which all runs share."""
-    return _meters_of(_ByIdentity(provider))
+    """Return the metrics that all runs of a provider share."""
+    return _meters_of(_ProviderKey(provider))
 
 
 @lru_cache(maxsize=1)
-def _meters_of(key: _ByIdentity) -> Meters:
+def _meters_of(key: _ProviderKey) -> Meters:
     return Meters(key.provider)

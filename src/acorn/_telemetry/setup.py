@@ -1,7 +1,7 @@
-"""The decision whether a run is traced.
+"""Setup of the trace of a run, if the program uses OpenTelemetry.
 
-A run is traced if the program has set up OpenTelemetry and has not disabled it. This file does not import
-OpenTelemetry: a program without it pays only for a look at the loaded modules.
+acorn traces a run if the program has set up OpenTelemetry and has not disabled it. This file does not import
+OpenTelemetry. In a program without OpenTelemetry, it only looks for OpenTelemetry among the loaded modules.
 """
 
 from __future__ import annotations
@@ -20,16 +20,18 @@ if TYPE_CHECKING:
 
 VARIABLE = "ACORN_TELEMETRY"
 OTEL_API = "opentelemetry.trace"
-"""The module that a program with OpenTelemetry has loaded."""
+"""The module that is loaded in every program that uses OpenTelemetry."""
 STANDARD = "OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"
 _WITH_CONTENT = ("span_only", "span_and_event", "true", "1")
 _WITHOUT_CONTENT = ("", "no_content", "false", "0", "event_only")
 _UNSET = ("ProxyTracerProvider", "NoOpTracerProvider", "_ProxyMeterProvider", "NoOpMeterProvider")
-"""The classes of providers that are not set up. Other packages use the same names."""
+"""The names of the default provider classes, which OpenTelemetry uses before it is set up.
+
+Other packages use the same class names, so the module of the class matters too."""
 
 
 def check_setting() -> None:
-    """Raise `DeclarationError` if the environment variable has an unknown value."""
+    """Raise `DeclarationError` if the environment variable `ACORN_TELEMETRY` has an unknown value."""
     value = os.environ.get(VARIABLE)
     if value is not None and value not in ("", "off", "content"):
         raise DeclarationError(
@@ -38,10 +40,10 @@ def check_setting() -> None:
         )
 
 
-def start_trace(loops: Mapping[str, Machine], root: str, first_part: str | None) -> Trace | None:
-    """Start the trace of a tree of runs, or return None if it is not traced.
+def start_trace(machines: Mapping[str, Machine], root: str, first_span: str | None) -> Trace | None:
+    """Return a trace for a run and its branches, or None if the program does not use OpenTelemetry.
 
-    `first_part` is the first span of a run that resumes here.
+    `first_span` is the W3C `traceparent` of the run's first span, if the run is resumed. `root` is the id of the run.
     """
     api = sys.modules.get(OTEL_API)
     if api is None or os.environ.get(VARIABLE) == "off" or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
@@ -54,12 +56,12 @@ def start_trace(loops: Mapping[str, Machine], root: str, first_part: str | None)
             meter_provider = None
             if not _is_set(tracer_provider):
                 return None
-        from acorn._telemetry.trace import Trace  # It imports the API, which the program has already loaded.
+        from acorn._telemetry.trace import Trace  # This imports OpenTelemetry, which the program has already loaded.
 
-        return Trace(loops, root, tracer_provider, meter_provider, first_part, has_content=_wants_content())
-    except Exception as error:  # A provider of the user, or an incomplete API.
-        logger.error("Telemetry could not start. Run %s is not traced: %s", root, type(error).__name__)
-        logger.debug("The error:", exc_info=error)
+        return Trace(machines, root, tracer_provider, meter_provider, first_span, has_content=_wants_content())
+    except Exception as error:  # The program's provider may fail, or the API may be incomplete.
+        logger.error("Telemetry could not start, so run %s is not traced: %s", root, type(error).__name__)
+        logger.debug("This error stopped the telemetry:", exc_info=error)
         return None
 
 
@@ -73,7 +75,12 @@ def _wants_content() -> bool:
         return True
     value = os.environ.get(STANDARD, "").strip().lower()
     if value not in _WITH_CONTENT and value not in _WITHOUT_CONTENT:
-        logger.warning("`%s` has an unknown value. Spans have no content.", STANDARD)
+        logger.warning(
+            "The environment variable `%s` has an unknown value, so spans do not contain message content.", STANDARD
+        )
     elif value == "event_only":
-        logger.warning("`%s`: acorn does not write events with content. Spans have no content either.", STANDARD)
+        logger.warning(
+            "acorn does not support the value `event_only` of `%s`, so spans do not contain message content.",
+            STANDARD,
+        )
     return value in _WITH_CONTENT

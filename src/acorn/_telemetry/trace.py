@@ -1,13 +1,13 @@
-"""The spans of a tree of runs, made from its journal.
+"""The OpenTelemetry spans of a run and its branches, created from journal entries.
 
     invoke_agent Researcher
       chat gpt-4o
-      execute_tool search        spans of the function are below it
+      execute_tool search        the parent of the spans of the function
       invoke_agent FactChecker   a branch, or an agent as a tool
 
-Spans start and end when journal entries arrive. A span is the current one only while code outside of acorn runs: a
-tool, a hook, or a request to a model. So no span stays current between two chunks of a stream. Errors here are logged
-and do not affect the run. Only `setup.py` imports this file, after the program has set up OpenTelemetry.
+Spans start and end when journal entries arrive. A span is the current span only while code outside of acorn runs: a
+tool, a hook, or a model request. So no span is current between two chunks of a stream. acorn logs errors of this code,
+and they do not affect the run. Only `setup.py` imports this file, after the program has set up OpenTelemetry.
 """
 
 from __future__ import annotations
@@ -49,28 +49,28 @@ from acorn.journal import (
     ToolStarted,
 )
 from acorn.models.port import RetryEvent, retry_listener
-from acorn.record import TOOL
+from acorn.record import TOOL_ASK_PREFIX
 from acorn.types import JsonObject, Usage
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
 Key = tuple[str, str]
-"""The ids of a run and of one of its asks."""
+"""A run id and the id of one ask, which is an operation that the run has requested."""
 Attributes = JsonObject
 
 
 class _OpenRequest(NamedTuple):
-    """A request in progress."""
+    """A model request in progress, with its span and the attributes of its metrics."""
 
     span: Span
     started: float
     attributes: Attributes
-    """The attributes of its metrics."""
+    """The attributes of the metrics, not of the span."""
 
 
 class _SpanBlock:
-    """Context manager that makes the span of an ask the current one."""
+    """A context manager that makes the span of an ask the current span."""
 
     __slots__ = ("_ask_id", "_run_id", "_tokens", "_trace")
 
@@ -85,26 +85,26 @@ class _SpanBlock:
 
 
 class ContextTokens(NamedTuple):
-    """The tokens that restore the span and the retry listener that were current before."""
+    """The tokens that restore the previous span and the previous retry listener."""
 
     context: Token[otel.Context]
     retry_listener: Token[Any] | None
 
 
 class Trace:
-    """Traces the runs of one tree."""
+    """The open spans of a run and its branches, which journal entries start and end."""
 
     def __init__(
         self,
-        loops: Mapping[str, Machine],
+        machines: Mapping[str, Machine],
         root: str,
         tracer_provider: TracerProvider,
         meter_provider: MeterProvider | None,
-        first_part: str | None,
+        first_span: str | None,
         *,
         has_content: bool,
     ) -> None:
-        self._loops, self._root, self._first_part = loops, root, first_part
+        self._machines, self._root, self._first_span = machines, root, first_span
         self._tracer = tracer_of(tracer_provider)
         self._meters = meters_of(meter_provider)
         self._writer = ContentWriter() if has_content else None
@@ -113,39 +113,42 @@ class Trace:
         self._requests: dict[Key, _OpenRequest] = {}
         self._has_failed = False
 
-    # Start and end of a run.
+    # Start and end of a run
 
     def open(self, run_id: str) -> None:
-        """Start the span of a run that starts or resumes."""
+        """Start the span of a run when the run starts or resumes."""
         try:
             self._open(run_id)
         except Exception as error:
             self._log_error(error)
 
     def _open(self, run_id: str) -> None:
-        loop = self._loops[run_id]
-        context, owner = loop.context, loop.spec.owner
+        machine = self._machines[run_id]
+        context, owner = machine.context, machine.spec.owner
         attributes: Attributes = {
             conventions.OPERATION: conventions.INVOKE_AGENT,
             conventions.AGENT: owner,
-            conventions.MODEL: conventions.provider_and_model(loop.builder.model.name)[1],
+            conventions.MODEL: conventions.provider_and_model(machine.builder.model.name)[1],
             conventions.CONVERSATION: self._root,
             conventions.RUN: run_id,
         }
         if context is not None:
             attributes[conventions.BRANCH] = context.path
-        # A branch that the model called starts outside of user code. Any other starts inside the code that started it.
+        # A branch that the model called is a child of the run's span. Any other branch is a child of the current span.
         parent_span = None if context is None else self._runs.get(context.parent_id)
         is_called = context is not None and context.call_id is not None
         parent = None
         if parent_span is not None and (is_called or not get_current_span().get_span_context().is_valid):
             parent = set_span_in_context(parent_span)
-        links = [Link(_parse_traceparent(self._first_part))] if self._first_part and run_id == self._root else None
+        links = [Link(_parse_traceparent(self._first_span))] if self._first_span and run_id == self._root else None
         name = f"{conventions.INVOKE_AGENT} {owner}"
         self._runs[run_id] = self._tracer.start_span(name, parent, SpanKind.INTERNAL, attributes, links)
 
-    def span_of_root(self) -> str | None:
-        """Return the first span of the root as a W3C `traceparent`, for a link when another process resumes the run."""
+    def root_traceparent(self) -> str | None:
+        """Return the W3C `traceparent` of the root run's span, or None.
+
+        When another process resumes the run, its span has a link to this span.
+        """
         span = self._runs.get(self._root)
         context = None if span is None else span.get_span_context()
         if context is None or not context.is_valid:
@@ -153,7 +156,7 @@ class Trace:
         return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
 
     def close(self, run_id: str) -> None:
-        """End the span of a run, and the spans in progress in it."""
+        """End the span of a run, and the open spans of its tools and requests."""
         span = self._runs.pop(run_id, None)
         if span is not None:
             try:
@@ -162,7 +165,7 @@ class Trace:
                 self._log_error(error)
 
     def _close(self, run_id: str, span: Span) -> None:
-        run = self._loops[run_id].run
+        run = self._machines[run_id].run
         error = run.error if run.stop_reason == "error" else None
         for key in [key for key in self._tools if key[0] == run_id]:
             self._tools.pop(key).end()
@@ -174,74 +177,74 @@ class Trace:
         if run.cost is not None:
             span.set_attribute(conventions.COST, run.cost)
         if error is not None:
-            self._fail(span, type(error).__qualname__, str(error))
+            self._mark_failed(span, type(error).__qualname__, str(error))
         span.end()
 
-    # Code outside of acorn.
+    # Code outside of acorn
 
     def enter(self, run_id: str, ask_id: str) -> ContextTokens | None:
-        """Make the span of this ask, or else of the run, the current one until `leave`."""
+        """Make the span of an ask the current span until `leave`, or the span of the run if the ask has none."""
         try:
             key = (run_id, ask_id)
-            asked = self._requests.get(key)
-            span = self._tools.get(key) or self._runs.get(run_id) if asked is None else asked.span
+            request = self._requests.get(key)
+            span = self._tools.get(key) or self._runs.get(run_id) if request is None else request.span
             if span is None:
                 return None
-            listener = None if asked is None else retry_listener.set(lambda retry: self._record_retry(asked, retry))
+            listener = None if request is None else retry_listener.set(lambda retry: self._record_retry(request, retry))
             return ContextTokens(otel.attach(set_span_in_context(span)), listener)
         except Exception as error:
             self._log_error(error)
             return None
 
     def leave(self, tokens: ContextTokens | None) -> None:
-        """Restore the span that was current before `enter`."""
+        """Restore the span and the retry listener that were current before `enter`."""
         if tokens is not None:
             otel.detach(tokens.context)
             if tokens.retry_listener is not None:
                 retry_listener.reset(tokens.retry_listener)
 
     def inside(self, run_id: str, ask_id: str) -> _SpanBlock:
-        """Return a context manager that calls `enter` and `leave`."""
+        """Return a context manager in which the span of an ask is the current span."""
         return _SpanBlock(self, run_id, ask_id)
 
-    def first_chunk(self, run_id: str, ask_id: str) -> None:
-        """Record the time of the first chunk of a response."""
-        asked = self._requests.get((run_id, ask_id))
-        if asked is not None:
-            asked.span.set_attribute(conventions.FIRST_CHUNK, time.monotonic() - asked.started)
+    def record_first_chunk(self, run_id: str, ask_id: str) -> None:
+        """Record the seconds from the start of a request to the first chunk of its response."""
+        request = self._requests.get((run_id, ask_id))
+        if request is not None:
+            request.span.set_attribute(conventions.FIRST_CHUNK, time.monotonic() - request.started)
 
-    def _record_retry(self, asked: _OpenRequest, retry: RetryEvent) -> None:
+    def _record_retry(self, request: _OpenRequest, retry: RetryEvent) -> None:
         try:
             attributes: Attributes = {conventions.FAILED: retry.model}
             if retry.status is not None:
                 attributes[conventions.STATUS] = retry.status
             if retry.to is None:
-                asked.span.add_event(conventions.RETRY, attributes | {conventions.WAIT: retry.wait})
+                request.span.add_event(conventions.RETRY, attributes | {conventions.WAIT: retry.wait})
                 return
-            asked.span.add_event(conventions.FALLBACK, attributes | {conventions.TO: retry.to})
-            # Costs belong to the model that responds.
+            request.span.add_event(conventions.FALLBACK, attributes | {conventions.TO: retry.to})
+            # The metrics must count the request for the model that responds.
             provider, model = conventions.provider_and_model(retry.to)
-            asked.attributes.update({conventions.PROVIDER: provider, conventions.MODEL: model})
-            asked.span.update_name(f"{conventions.CHAT} {model}")
-            asked.span.set_attributes({conventions.PROVIDER: provider, conventions.MODEL: model})
+            request.attributes.update({conventions.PROVIDER: provider, conventions.MODEL: model})
+            request.span.update_name(f"{conventions.CHAT} {model}")
+            request.span.set_attributes({conventions.PROVIDER: provider, conventions.MODEL: model})
         except Exception as error:
             self._log_error(error)
 
-    # Journal entries.
+    # Journal entries
 
-    def hear(self, entry: Entry) -> None:
-        """Update the spans for a journal entry."""
+    def on_entry(self, entry: Entry) -> None:
+        """Start, change or end spans for a journal entry."""
         run_id = entry.run_id
         span = self._runs.get(run_id)
         if span is None:
             return
-        # `match` takes twice as long, and this runs for every entry.
+        # A `match` statement would be half as fast, and this code runs for every entry.
         if isinstance(entry, ModelRequested):
             self._start_request(entry, span)
         elif isinstance(entry, ModelResponded):
-            asked = self._take_request(run_id)
-            if asked is not None:
-                self._finish_request(asked, entry)
+            request = self._take_request(run_id)
+            if request is not None:
+                self._finish_request(request, entry)
         elif isinstance(entry, ToolStarted):
             self._start_tool(entry, span)
         elif isinstance(entry, ToolFinished):
@@ -262,7 +265,7 @@ class Trace:
             span.add_event(conventions.HUMAN_ANSWERED, {conventions.REQUEST: entry.request_id})
 
     def _start_request(self, entry: ModelRequested, run_span: Span) -> None:
-        loop = self._loops[entry.run_id]
+        machine = self._machines[entry.run_id]
         provider, model = conventions.provider_and_model(entry.model)
         metric_attributes: Attributes = {
             conventions.OPERATION: conventions.CHAT,
@@ -270,12 +273,12 @@ class Trace:
             conventions.MODEL: model,
         }
         attributes: Attributes = {**metric_attributes, conventions.CONVERSATION: self._root}
-        request = next((ask.request for ask in loop.asks(entry.at) if isinstance(ask, AskModel)), None)
+        request = next((ask.request for ask in machine.asks(entry.at) if isinstance(ask, AskModel)), None)
         if request is not None:
             attributes[conventions.TEMPERATURE] = request.temperature
             attributes[conventions.MAX_TOKENS] = request.max_tokens
             if self._writer is not None:
-                self._writer.use_secrets_of(loop.setting("model"))
+                self._writer.use_secrets_of(machine.setting("model"))
                 attributes[conventions.INPUT] = self._writer.messages(request.messages)
                 if instructions := self._writer.instructions(request.messages):
                     attributes[conventions.INSTRUCTIONS] = instructions
@@ -284,14 +287,14 @@ class Trace:
         self._requests[entry.run_id, entry.ask_id] = _OpenRequest(span, time.monotonic(), metric_attributes)
 
     def _take_request(self, run_id: str) -> _OpenRequest | None:
-        """Remove and return the request in progress of a run, of which there is at most one."""
+        """Remove the open request of a run and return it. A run has at most one open request."""
         key = next((key for key in self._requests if key[0] == run_id), None)
         return None if key is None else self._requests.pop(key)
 
-    def _finish_request(self, asked: _OpenRequest, entry: ModelResponded) -> None:
-        span = asked.span
+    def _finish_request(self, request: _OpenRequest, entry: ModelResponded) -> None:
+        span = request.span
         model = conventions.provider_and_model(entry.model)[1]
-        asked.attributes[conventions.ANSWERED_BY] = model
+        request.attributes[conventions.ANSWERED_BY] = model
         span.set_attributes(
             {
                 conventions.ANSWERED_BY: model,
@@ -300,14 +303,17 @@ class Trace:
             }
         )
         if self._writer is not None:
-            span.set_attribute(conventions.OUTPUT, self._writer.answer(entry))
+            span.set_attribute(conventions.OUTPUT, self._writer.response(entry))
         span.end()
-        self._meters.record(asked.attributes, time.monotonic() - asked.started, entry.usage)
+        self._meters.record(request.attributes, time.monotonic() - request.started, entry.usage)
 
     def _record_summary(self, entry: Compacted, run_span: Span) -> None:
-        """Record the request for a summary, which the journal has only once it is complete."""
+        """Record the span and the metrics of a request for a summary.
+
+        The journal contains this request only after it is complete.
+        """
         seconds, ended = entry.at - entry.asked, time.time_ns()
-        provider, model = conventions.provider_and_model(self._loops[entry.run_id].builder.model.name)
+        provider, model = conventions.provider_and_model(self._machines[entry.run_id].builder.model.name)
         metric_attributes: Attributes = {
             conventions.OPERATION: conventions.CHAT,
             conventions.PROVIDER: provider,
@@ -324,16 +330,18 @@ class Trace:
         ).end(ended)
         self._meters.record(metric_attributes, seconds, entry.usage)
 
-    def _abort_request(self, asked: _OpenRequest, error: BaseException | None) -> None:
-        """End the span of a request without a response; `error` is the cause, if it failed."""
+    def _abort_request(self, request: _OpenRequest, error: BaseException | None) -> None:
+        """End the span of a request that received no response, with the error if the request failed."""
         if error is not None:
             kind = type(error).__qualname__
-            self._fail(asked.span, kind, str(error))
+            self._mark_failed(request.span, kind, str(error))
             status = getattr(error, "status", None)
             if isinstance(status, int):
-                asked.span.set_attribute(conventions.STATUS, status)
-            self._meters.record({**asked.attributes, conventions.ERROR: kind}, time.monotonic() - asked.started, None)
-        asked.span.end()
+                request.span.set_attribute(conventions.STATUS, status)
+            self._meters.record(
+                {**request.attributes, conventions.ERROR: kind}, time.monotonic() - request.started, None
+            )
+        request.span.end()
 
     def _start_tool(self, entry: ToolStarted, run_span: Span) -> None:
         attributes: Attributes = {
@@ -348,35 +356,37 @@ class Trace:
         span = self._tracer.start_span(
             f"{conventions.EXECUTE_TOOL} {entry.name}", parent, SpanKind.INTERNAL, attributes
         )
-        self._tools[entry.run_id, f"{TOOL}{entry.step} {entry.call_id}"] = span
+        self._tools[entry.run_id, f"{TOOL_ASK_PREFIX}{entry.step} {entry.call_id}"] = span
 
     def _finish_tool(self, entry: ToolFinished, run_span: Span) -> None:
-        span = self._tools.pop((entry.run_id, f"{TOOL}{entry.step} {entry.call_id}"), None)
+        span = self._tools.pop((entry.run_id, f"{TOOL_ASK_PREFIX}{entry.step} {entry.call_id}"), None)
         if span is None:
-            if (
-                entry.error is not None
-            ):  # An unknown tool or invalid arguments. The name is chosen by the model, so it is not recorded.
+            if entry.error is not None:  # The tool is unknown, or the arguments are invalid.
+                # The model chose the name of the tool, so the event does not contain the name.
                 run_span.add_event(conventions.NOT_CALLED, {conventions.CALL: call_id(entry.call_id)})
             return
         if self._writer is not None:
             span.set_attribute(conventions.RESULT, self._writer.result(entry.content))
         if entry.error is not None:
             kind = entry.error.partition(":")[0]
-            self._fail(span, kind if kind.replace(".", "_").isidentifier() else conventions.OTHER, entry.error)
+            self._mark_failed(span, kind if kind.replace(".", "_").isidentifier() else conventions.OTHER, entry.error)
         span.end()
 
     def _record_input(self, entry: MessagesAdded, span: Span) -> None:
         writer = self._writer
         if writer is not None:
-            writer.use_secrets_of(self._loops[entry.run_id].setting("model"))
+            writer.use_secrets_of(self._machines[entry.run_id].setting("model"))
             span.set_attribute(conventions.INPUT, writer.messages(entry.messages))
             if instructions := writer.instructions(entry.messages):
                 span.set_attribute(conventions.INSTRUCTIONS, instructions)
 
-    # Errors.
+    # Errors
 
-    def _fail(self, span: Span, kind: str, message: str) -> None:
-        """Set the status of a failed span. The message may contain parts of the conversation."""
+    def _mark_failed(self, span: Span, kind: str, message: str) -> None:
+        """Mark a span as failed.
+
+        The status contains the message only if spans may contain message content.
+        """
         span.set_attribute(conventions.ERROR, kind)
         span.set_status(Status(StatusCode.ERROR, None if self._writer is None else self._writer.text(message)))
 
@@ -384,7 +394,7 @@ class Trace:
         if not self._has_failed:
             self._has_failed = True
             logger.error("Telemetry of run %s failed with %s.", self._root, type(error).__name__)
-            logger.debug("The error:", exc_info=error)
+            logger.debug("This error stopped the telemetry:", exc_info=error)
 
 
 def _usage_attributes(usage: Usage) -> Attributes:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal, cast
 
 from acorn import module
-from acorn._inside import StopSignal, agent_name, describe_error, excerpt, instance_of, is_agent
-from acorn._inside.runs import ClaimedRun, stored_settings
+from acorn._inside import StopSignal, agent_name, describe_error, excerpt, is_agent
+from acorn._inside.runs import ClaimedRun
 from acorn.errors import DeclarationError, StoreError
 from acorn.stores import rules
 from acorn.stores.lease import (
@@ -160,7 +160,7 @@ class _Delivery:
                 f"here. The run was not changed. If the class was renamed, pass a function: "
                 f"`perform(store, run_id, lambda name: NewName)`."
             )
-        return instance_of(agent).using(store=self._store, **stored_settings(stored))
+        return agent
 
     def outcome(self, run: ClaimedRun, error: BaseException | None) -> Ended:
         """Return the status of the run, or raise an error if it has not ended or could not be stored."""

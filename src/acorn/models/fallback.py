@@ -17,9 +17,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, NoReturn, TypeVar, cast
 
 from pydantic_core import to_json
 
@@ -44,7 +44,7 @@ from acorn.models.port import (
     thinks,
 )
 from acorn.models.request import ModelRequest
-from acorn.types import Fallback, JsonObject, Usage, is_json_object
+from acorn.types import Fallback, JsonObject, Message, Usage, is_json_object
 
 _MAX_ENTRIES = 10_000
 """The maximum number of reasoning values whose author is remembered."""
@@ -77,7 +77,7 @@ class ReasoningOwner:
             while len(self._owners) > _MAX_ENTRIES:
                 del self._owners[next(iter(self._owners))]
 
-    def filter(self, messages: Sequence[JsonObject], reader: Hashable, first: Hashable) -> list[JsonObject] | None:
+    def filter(self, messages: Sequence[Message], reader: Hashable, first: Hashable) -> list[Message] | None:
         """Return the messages without the reasoning of other owners, or None if no message changes.
 
         `reader` is the owner that receives the messages. `first` is the assumed owner of unknown reasoning.
@@ -85,17 +85,18 @@ class ReasoningOwner:
         if reader == first and self._writers <= {first}:
             return None
         keys = tuple(self._keys)
-        changed: dict[int, JsonObject] = {}
+        changed: dict[int, Message] = {}
         for at in {at for key in keys for at, message in enumerate(messages) if key in message}:
             message = messages[at]
             foreign = [key for key in keys if key in message and self._owner(key, message, first) != reader]
             if foreign:
-                changed[at] = {key: value for key, value in message.items() if key not in foreign}
+                kept = {key: value for key, value in message.items() if key not in foreign}
+                changed[at] = cast(Message, kept)
         if not changed:
             return None
         return [changed.get(at, message) for at, message in enumerate(messages)]
 
-    def _owner(self, key: str, message: JsonObject, default: Hashable) -> Hashable:
+    def _owner(self, key: str, message: Mapping[str, Any], default: Hashable) -> Hashable:
         return self._owners.get(_fingerprint(key, message[key]), default)
 
 

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeGuard
 from pydantic_core import to_json
 
 from acorn._formats.blobs import Blob
-from acorn.types import JsonObject, JsonValue
+from acorn.types import JsonObject, JsonValue, Message
 
 
-def message_json(message: JsonObject) -> bytes:
+def message_json(message: Message) -> bytes:
     """Return a message as JSON. If its content is None, the JSON has no content."""
     if message.get("content", "") is not None:
         return to_json(message)
@@ -46,7 +46,7 @@ def portable_id(call_id: str) -> str:
     return stripped if _PORTABLE_ID.fullmatch(stripped) else f"call_{sha256(call_id.encode()).hexdigest()[:24]}"
 
 
-def with_portable_ids(message: JsonObject) -> JsonObject:
+def with_portable_ids(message: Mapping[str, Any]) -> JsonObject:
     """Return a copy of a message with call ids that every provider accepts."""
     copy = dict(message)
     if calls := copy.get("tool_calls"):
@@ -56,7 +56,7 @@ def with_portable_ids(message: JsonObject) -> JsonObject:
     return copy
 
 
-def _has_portable_ids(message: JsonObject) -> bool:
+def _has_portable_ids(message: Message) -> bool:
     return all(portable_id(call["id"]) == call["id"] for call in message.get("tool_calls") or ())
 
 
@@ -65,7 +65,7 @@ class AdapterCache(Protocol):
 
     def copy(self) -> Self: ...
 
-    def write(self, messages: list[JsonObject], count: int, marks: Mapping[int, JsonObject]) -> bytes:
+    def write(self, messages: list[Message], count: int, marks: Mapping[int, JsonObject]) -> bytes:
         """Return the first `count` messages. `marks` has the cache mark of each message that has one."""
         ...
 
@@ -76,7 +76,7 @@ class SentMessages:
     __slots__ = ("_checked_count", "_ends", "_text", "adapter_caches", "lock", "media", "messages")
 
     def __init__(self) -> None:
-        self.messages: list[JsonObject] = []
+        self.messages: list[Message] = []
         self._text = bytearray()
         """The JSON of the first messages, with commas between them."""
         self._ends: list[int] = []
@@ -100,7 +100,7 @@ class SentMessages:
             other.media = self.media.copy()
         return other
 
-    def with_first(self, message: JsonObject, *, is_new: bool) -> SentMessages:
+    def with_first(self, message: Message, *, is_new: bool) -> SentMessages:
         """Return a copy that starts with this message. It replaces the first message, unless it is new."""
         other = SentMessages()
         skipped = 0 if is_new else 1
@@ -158,8 +158,8 @@ class SentPart:
         sent: SentMessages,
         count: int,
         insert_at: int = 0,
-        inserted: JsonObject | None = None,
-        last: JsonObject | None = None,
+        inserted: Message | None = None,
+        last: Message | None = None,
     ) -> None:
         self.sent = sent
         self.count = count
@@ -182,7 +182,7 @@ class SentPart:
             return self.sent.media
         return [*media_of(self.inserted), *self.sent.media]
 
-    def messages(self) -> list[JsonObject]:
+    def messages(self) -> list[Message]:
         """Return the messages in a new list."""
         messages = self.sent.messages[: self.count]
         if self.inserted is not None:
@@ -218,7 +218,7 @@ AUTO_CACHE: tuple[CachePoint, ...] = ({"location": "request"},)
 class ModelRequest:
     """A request to a model, independent of the provider."""
 
-    messages: list[JsonObject]
+    messages: list[Message]
     """The messages in OpenAI's format. A request that the loop built creates this list on first access."""
     tools: list[JsonObject]
     """Function definitions in OpenAI's format, and the definitions of hosted tools as the user wrote them."""
@@ -370,7 +370,7 @@ class SentMedium(NamedTuple):
     """The http(s) URL, or None if the message contains the data."""
 
 
-def media_of(message: JsonObject) -> list[SentMedium]:
+def media_of(message: Message) -> list[SentMedium]:
     """Return the media in a message."""
     content: JsonValue = message.get("content")
     return _media_in(content) if isinstance(content, list) else []

@@ -15,7 +15,7 @@ from acorn._inside import text_of, to_compact_json
 from acorn.errors import LimitError, ModelError
 from acorn.journal import Compacted, InputReceived, InputRequested, MessagesAdded, ModelResponded
 from acorn.record import Run
-from acorn.types import JsonObject, is_json_list, is_json_object, is_list_or_tuple
+from acorn.types import JsonObject, Message, is_json_list, is_json_object, is_list_or_tuple
 
 Turn = Compacted | ModelResponded | ModelError
 """A response of the model, a summary by the model, or the provider error that ended the run."""
@@ -72,7 +72,7 @@ def request_error(run: Run) -> ModelError | None:
     return None if responses and responses[-1].refusal is not None else run.error
 
 
-def first_messages(run: Run) -> Sequence[JsonObject]:
+def first_messages(run: Run) -> Sequence[Message]:
     return next((entry.messages for entry in run.journal.entries if isinstance(entry, MessagesAdded)), ())
 
 
@@ -100,7 +100,7 @@ def _received_answers(run: Run) -> dict[str, str]:
 
 
 def human_answers(run: Run) -> list[str | bool | JsonObject]:
-    """Return the list of answers of people, in the order of the requests for human input."""
+    """Return a list of people's answers, in the order of the requests for human input."""
     texts = _received_answers(run)
     answers = ((texts[request_id], kind) for _, request_id, kind in input_requests(run) if request_id in texts)
     return [parse_approval(text) if kind == "approval" else text for text, kind in answers]

@@ -24,12 +24,12 @@ from typing import Any
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json
 
-from acorn._inside import FINISH, RESULT, example_value, is_finish_result, text_of
+from acorn._inside import FINISH, RESULT, example_value, message_kind, text_of
 from acorn.errors import ModelError
 from acorn.models.port import CallDelta, Delta, ModelResponse, Price, RawCall, is_retryable
 from acorn.models.request import ModelRequest, SentMessages
 from acorn.thread import parse_thread_xml, to_messages
-from acorn.types import JsonObject, Usage
+from acorn.types import JsonObject, Message, Usage
 
 
 @dataclass
@@ -165,7 +165,7 @@ class ScriptedModel:
             unused = len(self._script) - used
             raise AssertionError(
                 f"The script of `{self.name}` has {unused} unused {'reply' if unused == 1 else 'replies'}. "
-                f"The first one is {self._script[used]!r}."
+                f"The first unused reply is {self._script[used]!r}."
             )
 
     def takes_tool(self, tool: Mapping[str, Any]) -> bool:
@@ -319,16 +319,16 @@ def split_response(response: ModelResponse, size: int, *, is_complete: bool = Tr
 # Reading the messages of a request
 
 
-def _text(message: JsonObject) -> str:
+def _text(message: Message) -> str:
     content = message.get("content")
     return content if isinstance(content, str) else text_of(content)
 
 
-def _text_length(messages: Sequence[JsonObject]) -> int:
+def _text_length(messages: Sequence[Message]) -> int:
     return sum([len(_text(message)) for message in messages])
 
 
-def _conversation(messages: list[JsonObject]) -> list[JsonObject]:
+def _conversation(messages: list[Message]) -> list[Message]:
     """Return the messages of the conversation in a request.
 
     A request may contain the whole conversation as one message with an XML thread.
@@ -337,14 +337,14 @@ def _conversation(messages: list[JsonObject]) -> list[JsonObject]:
     return list(to_messages(parse_thread_xml(text))) if text.startswith("<thread>") else messages
 
 
-def _count_turns(messages: list[JsonObject]) -> int:
+def _count_turns(messages: list[Message]) -> int:
     """Return the number of the model's turns after the last input, or of all turns if there is no input."""
     conversation = _conversation(messages)
     inputs = [index for index, message in enumerate(conversation) if _is_input(message)]
     return sum(message["role"] == "assistant" for message in conversation[inputs[-1] if inputs else 0 :])
 
 
-def _is_input(message: JsonObject) -> bool:
+def _is_input(message: Message) -> bool:
     return message["role"] == "user" and _text(message).startswith(("<input>", "<input ", "<input/"))
 
 
@@ -375,7 +375,7 @@ def _example_reply(request: ModelRequest) -> Reply:
     return Reply(calls=calls)
 
 
-def _called_tools(messages: list[JsonObject]) -> set[str]:
+def _called_tools(messages: list[Message]) -> set[str]:
     """Return the names of the tools that were called after the last accepted output of an earlier run."""
     called: set[str] = set()
     finish_ids: set[str] = set()
@@ -385,6 +385,6 @@ def _called_tools(messages: list[JsonObject]) -> set[str]:
             called.add(name)
             if name == FINISH:
                 finish_ids.add(tool_call["id"])
-        if message.get("tool_call_id") in finish_ids and is_finish_result(message.get("content")):
+        if message.get("tool_call_id") in finish_ids and message_kind(message.get("content")) == "finished":
             called.clear()
     return called

@@ -7,7 +7,7 @@ stores the other keys of the message, so that nothing is lost.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
 from pydantic_core import from_json
 from typing_extensions import TypeIs
@@ -29,9 +29,8 @@ from acorn.thread.events import (
     as_events,
     to_finite_json,
 )
-from acorn.types import TOOL_ERROR, JsonObject, is_json_object, is_list_or_tuple, is_mapping
+from acorn.types import TOOL_ERROR, JsonObject, Message, MessageCall, is_json_object, is_list_or_tuple, is_mapping
 
-Message = JsonObject
 MessagePart = MessageEvent | ToolCallEvent | ToolResultEvent | ErrorEvent
 
 
@@ -65,7 +64,7 @@ def events_of(message: Mapping[str, Any], iteration: int) -> list[MessagePart]:
         events = [outcome_event(str(message.get("tool_call_id") or ""), text, iteration)]
     elif role == "assistant":
         calls = message.get("tool_calls")
-        events = [read_call(call, iteration) for call in (calls if is_list_or_tuple(calls) else ())]
+        events = [parse_call(call, iteration) for call in (calls if is_list_or_tuple(calls) else ())]
         if text or not events:
             events.insert(0, MessageEvent(iteration=iteration, role="assistant", content=text))
     else:
@@ -76,7 +75,7 @@ def events_of(message: Mapping[str, Any], iteration: int) -> list[MessagePart]:
 
 
 def outcome_event(call_id: str, text: str, iteration: int) -> ToolResultEvent | ErrorEvent:
-    """Return the result event or the error event of a call, depending on the start of the result text."""
+    """Return an error event if the result of a call starts with an error prefix, and a result event otherwise."""
     if text.startswith(TOOL_ERROR):
         error = text.removeprefix(TOOL_ERROR)
     elif text.startswith(VALIDATION_ERROR_START):
@@ -87,15 +86,15 @@ def outcome_event(call_id: str, text: str, iteration: int) -> ToolResultEvent | 
 
 
 def attach_remainder(events: Sequence[MessagePart], message: Mapping[str, Any]) -> None:
-    """Store the keys of a message that its events do not describe on the first event."""
-    described = _message(events)
+    """Store in the first event the keys of a message that the events do not describe."""
+    described: Mapping[str, Any] = _message(events)
     if described == message:
         return
     events[0].rest = {key: value for key, value in message.items() if key not in described or described[key] != value}
     events[0].left_out = [key for key in described if key not in message] or None
 
 
-def read_call(call: object, iteration: int) -> ToolCallEvent:
+def parse_call(call: object, iteration: int) -> ToolCallEvent:
     """Return the event of a tool call in a message, with empty fields where the call is invalid.
 
     `attach_remainder` preserves an invalid call.
@@ -179,7 +178,7 @@ def _depth(event: AgentEvent) -> int:
 def is_same_turn(last: MessagePart, event: ToolCallEvent) -> bool:
     """Return whether a call belongs to the same turn as the event before it.
 
-    A call that stores other keys of its message starts a new turn.
+    A call whose event has the field `rest` starts a new turn.
     """
     return event.iteration == last.iteration and event.rest is None
 
@@ -205,11 +204,11 @@ def messages_of(event: AgentEvent) -> list[Message]:
 
 def join_events(events: Sequence[MessagePart]) -> Message:
     """Return the message that the events represent, with the keys that the first event stores."""
-    message = _message(events)
     first = events[0]
+    message: JsonObject = {**_message(events), **(first.rest or {})}
     for key in first.left_out or ():
         message.pop(key, None)
-    return message | first.rest if first.rest else message
+    return cast(Message, message)
 
 
 def _message(events: Sequence[MessagePart]) -> Message:
@@ -219,7 +218,7 @@ def _message(events: Sequence[MessagePart]) -> Message:
         return {"role": "tool", "tool_call_id": first.tool_call_id, "content": text}
     if isinstance(first, ErrorEvent):
         text = first.error if first.error.startswith(VALIDATION_ERROR_START) else TOOL_ERROR + first.error
-        return {"role": "tool", "tool_call_id": first.tool_call_id, "content": text}
+        return {"role": "tool", "tool_call_id": cast(str, first.tool_call_id), "content": text}
     message: Message = {"role": "assistant", "content": ""}
     if isinstance(first, MessageEvent):
         message = {"role": first.role, "content": first.content}
@@ -229,7 +228,7 @@ def _message(events: Sequence[MessagePart]) -> Message:
     return message
 
 
-def _function(call: ToolCallEvent) -> JsonObject:
+def _function(call: ToolCallEvent) -> MessageCall:
     arguments = to_json_text(call.args) if call.raw_arguments is None else call.raw_arguments
     return {
         "id": call.tool_call_id,

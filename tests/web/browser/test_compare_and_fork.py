@@ -1,4 +1,4 @@
-"""Comparing two runs, forking a run, and a run as Python, as a user does it."""
+"""Tests in a browser of comparing two runs, forking a run, and displaying a run as Python."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def two(store: MemoryStore) -> None:
 
 
 @pytest.mark.usefixtures("two")
-def test_two_runs_are_selected_and_compared(open_page: Open) -> None:
+def test_two_selected_runs_are_compared_on_page(open_page: Open) -> None:
     page = open_page("/runs/")
     page.get_by_label("Choose search oaks to compare").check()
     expect(page.locator(".choice")).to_contain_text("Choose another")
@@ -57,7 +57,7 @@ def test_keyboard_compares_runs_and_equal_rows_are_folded(open_page: Open) -> No
 
 
 @pytest.mark.usefixtures("two")
-def test_run_is_forked_with_other_result_and_compared(open_page: Open) -> None:
+def test_run_is_forked_with_edited_result_and_compared(open_page: Open) -> None:
     page = open_page("/runs/oaks%23row-2")
     expect(page.locator(".vrow[aria-selected='true']")).to_have_attribute("id", "row-2")
     page.keyboard.press("f")
@@ -77,7 +77,7 @@ def test_run_is_forked_with_other_result_and_compared(open_page: Open) -> None:
     expect(page.locator(".pairs > li.is-other", has_text="search").first).to_be_visible()
 
 
-def test_step_in_branch_is_forked_before_branch(open_page: Open, store: MemoryStore) -> None:
+def test_step_inside_branch_is_forked_before_branch(open_page: Open, store: MemoryStore) -> None:
     Desk(store=store).using(run_id="forest").run(question="branches")
     page = open_page("/runs/forest")
     page.locator(".vrow.k-branch").first.click()
@@ -95,7 +95,7 @@ def test_step_in_branch_is_forked_before_branch(open_page: Open, store: MemorySt
 
 
 @pytest.mark.usefixtures("two")
-def test_impossible_fork_is_reported(open_page: Open, told: Any) -> None:
+def test_impossible_fork_prints_message_on_page(open_page: Open, told: Any) -> None:
     told.allowed += ["422", "404"]
     page = open_page("/fork?run=oaks%26before=2")
     page.get_by_label("1 call of search").fill("no object")
@@ -108,7 +108,7 @@ def test_impossible_fork_is_reported(open_page: Open, told: Any) -> None:
 
 
 @pytest.mark.usefixtures("two")
-def test_run_is_shown_as_python(open_page: Open) -> None:
+def test_show_as_python_opens_dialog_with_code(open_page: Open) -> None:
     page = open_page("/runs/oaks")
     page.get_by_role("button", name="Show as Python").click()
     expect(page.get_by_role("dialog")).to_contain_text("ScriptedModel")
@@ -117,7 +117,7 @@ def test_run_is_shown_as_python(open_page: Open) -> None:
 
 @pytest.mark.usefixtures("two")
 @pytest.mark.parametrize(("width", "dark"), LOOKS)
-def test_compare_pages_are_accessible_and_fit(open_page: Open, width: int, dark: bool) -> None:
+def test_compare_and_fork_pages_are_accessible_and_fit_screen(open_page: Open, width: int, dark: bool) -> None:
     page = open_page("/compare?a=evil%26b=oaks", width=width, dark=dark)
     home = page.url.partition("/compare")[0]
     expect(page.locator(".pairs > li").first).to_be_visible()

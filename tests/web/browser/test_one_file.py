@@ -1,4 +1,4 @@
-"""A run and its viewer in one file, opened from the disk."""
+"""Tests in a browser of the page that contains a run and its viewer in one file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def opened(chromium: Any, told: Any, file: Path, *, width: int = 1280, dark: boo
     return page
 
 
-def test_one_file_shows_run_without_requests(chromium: Any, told: Any, tmp_path: Path) -> None:
+def test_one_file_page_displays_run_without_requests(chromium: Any, told: Any, tmp_path: Path) -> None:
     page = opened(chromium, told, written(tmp_path, "search acorns"))
     expect(page.locator(".vrow")).to_have_count(4)
     page.keyboard.press("j")
@@ -70,21 +70,23 @@ def test_one_file_shows_run_without_requests(chromium: Any, told: Any, tmp_path:
     page.context.close()
 
 
-def test_one_file_of_fork_says_nothing_was_sent_for_kept_steps(chromium: Any, told: Any, tmp_path: Path) -> None:
+def test_one_file_page_of_fork_displays_no_request_for_copied_steps(chromium: Any, told: Any, tmp_path: Path) -> None:
     store = MemoryStore()
     run = Desk(store=store).run(question="search acorns")
     fork = Desk(store=store).using(thread=run, before=2).run()
     page = opened(chromium, told, single(tmp_path, store, fork.id))
     page.locator(".vrow", has_text="model").click()
     page.get_by_role("tab", name="Messages sent").click()
-    expect(page.locator(".detail [role=tabpanel]")).to_have_text("This row is not a request to a model.")
+    expect(page.locator(".detail [role=tabpanel]")).to_have_text("This row is not a model request.")
     assert told.wrong == []
     page.context.close()
 
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [320, 1280])
-def test_one_file_of_hostile_run_is_text(chromium: Any, told: Any, tmp_path: Path, width: int, dark: bool) -> None:
+def test_one_file_page_of_hostile_run_displays_text(
+    chromium: Any, told: Any, tmp_path: Path, width: int, dark: bool
+) -> None:
     page = opened(chromium, told, written(tmp_path, f"hostile </script>{HOSTILE}<!--"), width=width, dark=dark)
     expect(page.locator(".vrow").first).to_be_visible()
     for row in page.locator(".vrow").all()[:4]:
@@ -100,11 +102,11 @@ def test_one_file_of_hostile_run_is_text(chromium: Any, told: Any, tmp_path: Pat
     page.context.close()
 
 
-def test_one_file_has_no_secrets(tmp_path: Path) -> None:
+def test_one_file_page_contains_no_secrets(tmp_path: Path) -> None:
     assert SECRET not in written(tmp_path, f"leak {SECRET}").read_text()
 
 
-def test_show_html_writes_file_and_stored_run(tmp_path: Path) -> None:
+def test_show_html_writes_page_of_file_and_stored_run(tmp_path: Path) -> None:
     saved = tmp_path / "saved.json"
     run = Desk(store=str(tmp_path / "runs.db")).run(question="search acorns")
     saved.write_text(run.to_json())

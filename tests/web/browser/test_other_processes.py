@@ -1,4 +1,4 @@
-"""Runs of other processes, viewed and answered on the page: of a fleet, of a command, and of a killed process."""
+"""Tests in a browser of runs in other processes: of a fleet, of a command, and of a killed process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def named(cls: type[module[Any, Any]], name: str, store: str) -> Any:
     return same(store=store)
 
 
-def test_fleet_page_shows_workers_and_answers_requests(open_page: Open, postgres: str, tmp_path: Path) -> None:
+def test_fleet_page_displays_workers_and_answers_requests(open_page: Open, postgres: str, tmp_path: Path) -> None:
     page_of_store = acorn.web.app(store=postgres, key=KEY)
     with Fleet(postgres, tmp_path) as fleet, served(page_of_store) as home:
         worker = fleet.start("Desk")
@@ -84,7 +84,7 @@ def lingering(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @pytest.mark.usefixtures("lingering")
-def test_run_of_other_process_grows_while_viewed(open_page: Open, tmp_path: Path) -> None:
+def test_viewer_displays_new_rows_of_run_in_other_process(open_page: Open, tmp_path: Path) -> None:
     with served(acorn.web.app(store=str(tmp_path / "runs.db"), key=KEY)) as home:
         page = open_page("/", at=home)
         page.locator(".run-line").click()
@@ -96,7 +96,7 @@ def test_run_of_other_process_grows_while_viewed(open_page: Open, tmp_path: Path
         expect(page.locator(".status").first).to_have_text("finished")
 
 
-def test_run_of_killed_process_resumes_on_page(
+def test_run_of_killed_process_is_resumed_on_page(
     open_page: Open, tmp_path: Path, lingering: subprocess.Popen[bytes]
 ) -> None:
     store = str(tmp_path / "runs.db")

@@ -1,4 +1,4 @@
-"""The list of runs and the viewer, as a user uses them."""
+"""Tests in a browser of the list of runs and of the run viewer."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SlowStore(MemoryStore):
         return super().list(**wanted)
 
 
-def test_slow_run_list_is_shown(open_page: Open) -> None:
+def test_slow_run_list_is_displayed(open_page: Open) -> None:
     store = SlowStore()
     Desk(store=store).run(question="search slowly")
     with served(acorn.web.app(store=store, key=KEY)) as home:
@@ -70,7 +70,7 @@ def test_slow_run_list_is_shown(open_page: Open) -> None:
         expect(page.locator(".run-line")).to_contain_text("search slowly")
 
 
-def test_full_text_search_is_announced(open_page: Open, kept: dict[str, str]) -> None:
+def test_full_text_search_result_is_announced(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/?q=no%20such%20thing%20at%20all")
     expect(page.get_by_role("status")).to_contain_text("0 of the ")
     page.get_by_label("Search runs").fill("found KEPT")  # The result of a tool.
@@ -80,7 +80,7 @@ def test_full_text_search_is_announced(open_page: Open, kept: dict[str, str]) ->
     assert_good(page)
 
 
-def test_single_turn_without_answer_is_not_finished(open_page: Open, store: MemoryStore) -> None:
+def test_single_turn_without_answer_is_displayed_as_not_finished(open_page: Open, store: MemoryStore) -> None:
     Desk(store=store, max_steps=None).using(run_id="undone").run(question="search undone")
     page = open_page("/runs/?q=search%20undone")
     expect(page.locator(".run-line .status")).to_have_text("not finished")
@@ -116,7 +116,7 @@ def test_rows_are_navigated_by_keyboard(open_page: Open, kept: dict[str, str]) -
     page.keyboard.press("Escape")
 
 
-def test_row_has_own_link(open_page: Open, kept: dict[str, str]) -> None:
+def test_row_link_selects_row(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/branches%23row-3")
     expect(chosen(page)).to_have_attribute("id", "row-3")
     expect(page.locator(".detail h2")).to_have_text("check")
@@ -125,7 +125,7 @@ def test_row_has_own_link(open_page: Open, kept: dict[str, str]) -> None:
     assert page.url.endswith("#row-1")
 
 
-def test_next_error_is_found(open_page: Open, kept: dict[str, str]) -> None:
+def test_next_error_key_selects_failed_row(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/broken")
     expect(page.locator(".vrow").first).to_be_visible()
     page.keyboard.press("e")
@@ -133,7 +133,7 @@ def test_next_error_is_found(open_page: Open, kept: dict[str, str]) -> None:
     expect(page.locator(".detail")).to_contain_text("ValueError: kept")
 
 
-def test_shortcut_keys_show_selected_row(open_page: Open, kept: dict[str, str]) -> None:
+def test_shortcut_keys_display_selected_row(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page("/runs/many")
     expect(page.locator(".vrow").first).to_be_visible()
     for _ in range(30):
@@ -168,7 +168,7 @@ def test_timeline_is_zoomed_by_dragging(open_page: Open, kept: dict[str, str]) -
     expect(page.locator(".strip-window")).to_be_hidden()
 
 
-def test_viewed_run_of_other_process_grows(open_page: Open, store: MemoryStore) -> None:
+def test_viewer_displays_new_rows_of_running_run(open_page: Open, store: MemoryStore) -> None:
     driven = threading.Thread(
         target=lambda: Desk(store=store).using(run_id="elsewhere").run(question="hold elsewhere"), daemon=True
     )
@@ -192,7 +192,7 @@ def test_paused_run_is_answered_in_viewer(open_page: Open, store: MemoryStore) -
     expect(page.locator(".vrow.k-person")).to_contain_text("red")
 
 
-def test_run_pausing_while_viewed_is_answered(open_page: Open, store: MemoryStore) -> None:
+def test_run_that_pauses_while_viewed_is_answered(open_page: Open, store: MemoryStore) -> None:
     page = open_page()
     page.get_by_label("question").fill("held seen")
     page.get_by_role("button", name="Run", exact=True).click()
@@ -209,7 +209,7 @@ def test_run_pausing_while_viewed_is_answered(open_page: Open, store: MemoryStor
     expect(page.locator(".request")).to_be_hidden()
 
 
-def test_answer_of_other_user_is_shown(open_page: Open, store: MemoryStore) -> None:
+def test_answer_of_other_user_closes_request_in_viewer(open_page: Open, store: MemoryStore) -> None:
     run = Desk(store=store).run(question="question")
     page = open_page(f"/runs/{run.id}")
     expect(page.locator(".request")).to_contain_text("Which one?")
@@ -231,7 +231,7 @@ def test_resumed_run_is_followed_in_viewer(open_page: Open, store: MemoryStore) 
     expect(page.locator(".vrow").last).to_contain_text("answer")
 
 
-def test_stopped_run_is_not_listed_as_error(open_page: Open, store: MemoryStore) -> None:
+def test_stopped_run_is_listed_as_stopped_without_error(open_page: Open, store: MemoryStore) -> None:
     page = open_page()
     page.get_by_label("question").fill("sleep well")
     page.get_by_role("button", name="Run", exact=True).click()
@@ -244,7 +244,7 @@ def test_stopped_run_is_not_listed_as_error(open_page: Open, store: MemoryStore)
     expect(line).not_to_contain_text("CancelledError")
 
 
-def test_tab_names_are_never_broken(open_page: Open, kept: dict[str, str]) -> None:
+def test_tab_names_are_on_one_line_on_narrow_screen(open_page: Open, kept: dict[str, str]) -> None:
     page = open_page(f"/runs/{kept['search']}", width=320)
     page.locator(".vrow", has_text="model").first.click()
     expect(page.get_by_role("tab", name="Messages sent")).to_be_visible()
@@ -264,7 +264,7 @@ def test_run_is_deleted_after_confirmation(open_page: Open, store: MemoryStore) 
 
 
 @pytest.mark.parametrize("path", ["/runs/hostile", "/files/runs/saved"])
-def test_hostile_run_is_text_in_every_tab(open_page: Open, kept: dict[str, str], path: str) -> None:
+def test_hostile_run_is_displayed_as_text_in_each_tab(open_page: Open, kept: dict[str, str], path: str) -> None:
     page = open_page("/runs/")
     page.goto(page.url.partition("/runs/")[0] + path)
     expect(page.locator(".vrow").first).to_be_visible()
@@ -280,14 +280,16 @@ def test_hostile_run_is_text_in_every_tab(open_page: Open, kept: dict[str, str],
     assert HOSTILE[:10] in page.locator(".fall").inner_text()
 
 
-def test_missing_run_is_reported(open_page: Open, told: Any) -> None:
+def test_missing_run_displays_message(open_page: Open, told: Any) -> None:
     told.allowed.append("404")
     page = open_page("/runs/nothing")
     expect(page.locator("main")).to_contain_text("This run does not exist.")
 
 
 @pytest.mark.parametrize(("width", "dark"), LOOKS)
-def test_viewer_pages_are_accessible_and_fit(open_page: Open, kept: dict[str, str], width: int, dark: bool) -> None:
+def test_viewer_pages_are_accessible_and_fit_screen(
+    open_page: Open, kept: dict[str, str], width: int, dark: bool
+) -> None:
     page = open_page("/runs/", width=width, dark=dark)
     home = page.url.partition("/runs/")[0]
     expect(page.locator(".run-line").first).to_be_visible()

@@ -1,4 +1,4 @@
-"""Responses of the service: outputs, streams, failures and their statuses, paused runs, and OpenAPI."""
+"""Tests of the responses of the service: outputs, streams, failures with their status, paused runs, and OpenAPI."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ def clerk(monkeypatch: pytest.MonkeyPatch) -> Any:
     return app(Clerk(store=MemoryStore()))
 
 
-def test_run_takes_json_input_and_returns_output(clerk: Any) -> None:
+def test_run_route_accepts_json_input_and_returns_output(clerk: Any) -> None:
     answer = post(clerk, "/run", {"question": "Whence?", "limit": 3})
     assert answer.status_code == 200
     assert answer.json() == {"answer": "Whence?", "confidence": 1.0}
     assert len(answer.headers["x-run-id"]) == 32
 
 
-def test_plain_value_is_sent_directly() -> None:
+def test_run_route_accepts_plain_value() -> None:
     assert post(app(Echo()), "/run", "ä \U0001f330").json() == "ä \U0001f330"
     assert post(app(Echo()), "/run", 5).status_code == 422
 
 
-def test_agent_without_input_needs_no_body() -> None:
+def test_run_route_of_agent_without_input_accepts_empty_body() -> None:
     for content in (b"", b"{}"):
         assert post(app(Greeter()), "/run", content=content).json() == "hello"
 
 
-def test_wrong_input_is_reported_by_path_before_model_call() -> None:
+def test_wrong_input_returns_422_with_paths_before_model_call() -> None:
     model = ScriptedModel([])
     service = app(Clerk(model=model, store=MemoryStore()))
     for path in ("/run", "/stream"):
@@ -60,7 +60,7 @@ def test_wrong_input_is_reported_by_path_before_model_call() -> None:
 
 
 @pytest.mark.parametrize("body", [b"{", b'"\xff"', b"[" * 100_000])
-def test_invalid_json_is_reported(clerk: Any, body: bytes) -> None:
+def test_invalid_json_returns_400(clerk: Any, body: bytes) -> None:
     answer = post(clerk, "/run", content=body)
     assert answer.status_code == 400
     assert "not valid JSON" in answer.json()["error"]["message"]
@@ -77,7 +77,7 @@ def test_invalid_json_is_reported(clerk: Any, body: bytes) -> None:
         ("leave", 500, "internal"),
     ],
 )
-def test_every_failure_has_status_without_secret(
+def test_failures_return_their_status_without_secret(
     clerk: Any, caplog: pytest.LogCaptureFixture, question: str, status: int, kind: str
 ) -> None:
     body = {"question": question}
@@ -96,12 +96,12 @@ def test_every_failure_has_status_without_secret(
     assert not [canary for canary in CANARIES if canary in caplog.text]
 
 
-def test_log_has_details_hidden_from_client(clerk: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_server_log_contains_error_details_that_response_omits(clerk: Any, caplog: pytest.LogCaptureFixture) -> None:
     post(clerk, "/run", {"question": "boom"})
     assert "RuntimeError: it broke over *** in /secret/place.py" in caplog.text
 
 
-def test_retry_after_of_provider_is_passed_on() -> None:
+def test_retry_after_of_provider_is_sent_to_client() -> None:
     model = ScriptedModel([ModelError("slow down", status=429, retryable=True, retry_after=7.2)])
     answer = post(app(Greeter(model=model)), "/run", {})
     assert (answer.status_code, answer.headers["retry-after"]) == (502, "8")
@@ -121,7 +121,7 @@ def test_model_timeout_is_gateway_timeout(error: ModelError, status: int) -> Non
     assert (answer.status_code, answer.json()["error"]["type"]) == (status, "model")
 
 
-def test_stream_sends_chunks_and_result(clerk: Any) -> None:
+def test_stream_route_sends_chunks_and_result(clerk: Any) -> None:
     answer = post(clerk, "/stream", {"question": "refund x"})
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert set(events(answer)[-1]) == {"paused"}
@@ -146,12 +146,12 @@ ASKED: dict[tuple[str, str], list[Any]] = {
 }
 
 
-def test_every_route_is_in_secrets_table() -> None:
+def test_secrets_table_contains_each_route() -> None:
     assert sorted(ASKED) == sorted(ServiceRoutes(Service(Greeter(), [KEY], 1.0, 1), has_key=True).addresses)
 
 
 @pytest.mark.parametrize("address", ASKED, ids=" ".join)
-def test_no_route_reveals_secret(clerk: Any, address: tuple[str, str]) -> None:
+def test_route_responses_contain_no_secret(clerk: Any, address: tuple[str, str]) -> None:
     _, path = address
     places = [path.format(id=each) for each in ("x", quote(ALL))]
     texts = [post(clerk, each, body).text for each in places for body in [*ASKED[address], *WRONG]]
@@ -160,7 +160,7 @@ def test_no_route_reveals_secret(clerk: Any, address: tuple[str, str]) -> None:
         assert not [text for text in texts if canary in text]
 
 
-def test_no_stream_piece_has_secret(clerk: Any) -> None:
+def test_stream_events_contain_no_secret(clerk: Any) -> None:
     texts = [
         post(clerk, "/run", {"question": "leak"}).text,
         post(clerk, "/stream", {"question": "leak"}).text,
@@ -183,14 +183,14 @@ def events_of(text: str) -> list[Any]:
     return [json.loads(line) for line in lines]
 
 
-def test_text_like_key_stays_in_answer() -> None:
+def test_output_that_looks_like_key_is_not_redacted() -> None:
     assert post(app(Echo()), "/run", "use sk-learning-tools").json() == "use sk-learning-tools"
 
 
 # Paused runs
 
 
-def test_paused_run_is_answered_and_resumes(clerk: Any) -> None:
+def test_paused_run_is_answered_and_resumed(clerk: Any) -> None:
     first = post(clerk, "/run", {"question": "refund"})
     assert first.status_code == 202
     waits = first.json()
@@ -204,7 +204,7 @@ def test_paused_run_is_answered_and_resumes(clerk: Any) -> None:
     assert again.json() == ended.json()
 
 
-def test_unknown_run_cannot_be_answered(clerk: Any) -> None:
+def test_answer_to_unknown_run_returns_404_or_409(clerk: Any) -> None:
     assert post(clerk, "/runs/nothing/answer", {"answer": True}).status_code == 404
     assert post(app(Echo()), "/runs/nothing/answer", {"answer": True}).status_code == 409
 
@@ -218,7 +218,7 @@ def test_uncallable_agent_is_rejected_at_start() -> None:
         app(Echo(), keys="secret")
 
 
-def test_single_turn_with_tool_call_is_reported() -> None:
+def test_single_turn_with_tool_call_returns_unfinished_error() -> None:
     @tool
     def look() -> str:
         """Look."""
@@ -232,7 +232,9 @@ def test_single_turn_with_tool_call_is_reported() -> None:
 # Limits
 
 
-def test_run_ends_at_time_limit(clerk: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_beyond_time_limit_returns_timeout_error(
+    clerk: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TRACES", str(tmp_path))
     service = app(Clerk(store=MemoryStore()), timeout=0.05)
     for path in ("/run", "/stream"):
@@ -316,7 +318,7 @@ AGENTS = [Counter(), Echo(), Greeter(), Clerk(store=MemoryStore())]
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_openapi_has_schemas_of_agent(agent: Any) -> None:
+def test_openapi_document_contains_schemas_of_agent(agent: Any) -> None:
     document = get(app(agent), "/openapi.json").json()
     assert document["openapi"].startswith("3.1")
     check_references(document, document)
@@ -325,12 +327,12 @@ def test_openapi_has_schemas_of_agent(agent: Any) -> None:
 
 
 @pytest.mark.parametrize("agent", AGENTS)
-def test_openapi_is_valid(agent: Any) -> None:
+def test_openapi_document_is_valid(agent: Any) -> None:
     validator = pytest.importorskip("openapi_spec_validator", reason="the validator of OpenAPI is not installed")
     validator.validate(get(app(agent), "/openapi.json").json())
 
 
-def test_requests_and_responses_fit_openapi() -> None:
+def test_requests_and_responses_match_openapi_document() -> None:
     service = app(Counter())
     document = get(service, "/openapi.json").json()
 
@@ -348,7 +350,7 @@ def test_requests_and_responses_fit_openapi() -> None:
         check({}, "Input")
 
 
-def test_unknown_routes_and_methods_are_reported(clerk: Any) -> None:
+def test_unknown_routes_and_methods_return_404_and_405(clerk: Any) -> None:
     assert get(clerk, "/").status_code == 404
     assert "/v1/chat/completions" in get(clerk, "/nothing").json()["error"]["message"]
     wrong = [get(clerk, "/run"), post(clerk, "/health", {}), get(clerk, "/runs/x/answer")]

@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: how requests are read, and the responses, whole and streamed."""
+"""Tests of the chat completions API of the service: requests, and plain and streamed responses."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def clerk() -> Any:
     return app(Clerk(store=MemoryStore()))
 
 
-def test_agent_is_only_model() -> None:
+def test_models_route_lists_agent_as_only_model() -> None:
     assert [model["id"] for model in get(app(Echo()), "/v1/models").json()["data"]] == ["Echo"]
     wrong = post(app(Echo()), CHAT, {"model": "gpt-5", "messages": [user("x")]})
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (404, "model_not_found")
     assert "`Echo`" in wrong.json()["error"]["message"]
 
 
-def test_text_goes_in_and_out_as_text() -> None:
+def test_text_input_is_returned_as_text() -> None:
     assert said(app(Echo()), user("{not json} \U0001f330")) == "{not json} \U0001f330"
     assert said(app(Echo()), user('{"result": 1}')) == '{"result": 1}'
     assert said(app(Echo()), user([{"type": "text", "text": "in "}, {"type": "text", "text": "parts"}])) == "in parts"
@@ -55,7 +55,7 @@ def test_text_field_or_json_input_is_accepted(clerk: Any) -> None:
     assert wrong.json()["error"]["problems"][0]["path"] == "limit"
 
 
-def test_input_without_text_field_needs_json() -> None:
+def test_input_without_text_field_requires_json() -> None:
     class Sum(BaseModel):
         a: int
         b: int
@@ -71,7 +71,7 @@ def test_input_without_text_field_needs_json() -> None:
     assert "`a`, `b`" in wrong.json()["error"]["message"]
 
 
-def test_earlier_messages_are_history_after_prompt(clerk: Any) -> None:
+def test_earlier_messages_are_sent_as_history_after_prompt(clerk: Any) -> None:
     earlier = [{"role": "system", "content": "Be brief."}, user("Hi"), {"role": "assistant", "content": "Ho"}]
     found = json.loads(said(clerk, *earlier, user("history")))["answer"].split("|")
     assert found[0].startswith("system: Answer the question.")
@@ -102,7 +102,7 @@ def test_earlier_messages_are_history_after_prompt(clerk: Any) -> None:
         ({"messages": [user("x")], "stream_options": 1}, "stream_options"),
     ],
 )
-def test_unsupported_request_is_reported(body: Any, param: str) -> None:
+def test_unsupported_request_returns_400_with_parameter(body: Any, param: str) -> None:
     wrong = post(app(Echo()), CHAT, body)
     assert wrong.status_code == 400
     assert wrong.json()["error"]["param"] == param
@@ -113,12 +113,12 @@ def test_model_parameters_of_client_are_ignored() -> None:
     assert said(app(Echo()), user("hello"), **tuned) == "hello"
 
 
-def test_json_output_requires_json_format(clerk: Any) -> None:
+def test_json_output_is_returned_for_json_response_format(clerk: Any) -> None:
     assert json.loads(said(clerk, user("hello"), response_format={"type": "json_object"}))["answer"] == "hello"
     assert said(app(Echo()), user("hello"), response_format={"type": "text"}) == "hello"
 
 
-def test_earlier_messages_keep_only_text(clerk: Any) -> None:
+def test_earlier_messages_are_reduced_to_text(clerk: Any) -> None:
     call = {"id": "1", "type": "function", "function": {"name": "leave", "arguments": "{}"}}
     earlier = [
         user([{"type": "text", "text": "first "}, {"type": "text", "text": "part"}]),
@@ -137,7 +137,7 @@ def text_in(found: list[Any], name: str = "content") -> str:
     return "".join(chunk["choices"][0]["delta"].get(name, "") for chunk in chunks)
 
 
-def test_stream_has_openai_form() -> None:
+def test_stream_events_have_openai_format() -> None:
     found = pieces(app(Echo()), "as it is written", stream_options={"include_usage": True})
     assert found[-1] == "[DONE]"
     assert found[0]["choices"][0]["delta"]["role"] == "assistant"
@@ -156,7 +156,7 @@ def test_streamed_answer_equals_whole_answer(clerk: Any) -> None:
     assert json.loads(text_in(pieces(clerk, "Whence?")))["answer"] == "Whence?"
 
 
-def test_corrected_answer_is_streamed_again() -> None:
+def test_corrected_answer_is_streamed_after_rejected_answer() -> None:
     class Short(module[str, str]):
         """Be brief."""
 
@@ -169,7 +169,7 @@ def test_corrected_answer_is_streamed_again() -> None:
     assert found == "a long and winding answer\n\na short"
 
 
-def test_paused_run_asks_in_chat(clerk: Any) -> None:
+def test_paused_run_returns_question_in_chat(clerk: Any) -> None:
     waits = post(clerk, CHAT, {"messages": [user("refund")]})
     assert waits.status_code == 202
     assert "refund" in waits.json()["choices"][0]["message"]["content"]
@@ -180,7 +180,7 @@ def test_paused_run_asks_in_chat(clerk: Any) -> None:
     assert found[-2]["paused"]["requests"][0]["kind"] == "approval"
 
 
-def test_stream_failure_is_sent_in_stream() -> None:
+def test_model_failure_is_sent_in_stream() -> None:
     model = ScriptedModel([Failure(status=500, after=finish("half of it"))])
     found = pieces(app(Echo(model=model)), "x")
     assert found[-1]["error"]["type"] == "model"

@@ -1,4 +1,4 @@
-"""The documentation page about the service: its agent is served, and its `curl` lines are run as written."""
+"""Tests of the documentation page about the service: its agent is served, and its `curl` commands run as written."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MODEL = ScriptedModel(reply, chunk_size=1000)
 """
 
 
-def test_curl_lines_of_page_work(tmp_path: Path) -> None:
+def test_curl_commands_of_page_run_as_written(tmp_path: Path) -> None:
     if shutil.which("curl") is None:
         pytest.skip("there is no `curl` here")
     code = next(text for language, text in BLOCKS if language == "python")
@@ -60,7 +60,7 @@ def test_curl_lines_of_page_work(tmp_path: Path) -> None:
     assert run
 
 
-def test_python_of_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_code_of_page_runs_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     printed: list[str] = []
     names = {"__name__": "__main__", "print": lambda *said: printed.append(" ".join(map(str, said)))}

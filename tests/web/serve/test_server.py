@@ -1,4 +1,4 @@
-"""`acorn serve` as a process: the official client, concurrency, disconnects, and shutdown."""
+"""Tests of `acorn serve` as a process: the official client, concurrency, disconnects, and shutdown."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def client_of(served: Served) -> openai.OpenAI:
 # OpenAI's own client
 
 
-def test_official_client_gets_answer(served: Served) -> None:
+def test_official_client_receives_answer(served: Served) -> None:
     with client_of(served) as client:
         assert [model.id for model in client.models.list()] == ["Clerk"]
         answer = client.chat.completions.create(
@@ -62,7 +62,7 @@ def test_official_client_gets_answer(served: Served) -> None:
         assert answer.usage.total_tokens > 0
 
 
-def test_official_client_gets_stream(served: Served) -> None:
+def test_official_client_receives_stream(served: Served) -> None:
     with client_of(served) as client:
         chunks = list(
             client.chat.completions.create(
@@ -78,7 +78,7 @@ def test_official_client_gets_stream(served: Served) -> None:
     assert chunks[-1].usage.completion_tokens > 0
 
 
-def test_official_client_understands_failures(served: Served) -> None:
+def test_official_client_raises_matching_errors(served: Served) -> None:
     chat: Any = {"model": "Clerk", "messages": [{"role": "user", "content": "fail 400"}]}
     with client_of(served) as client:
         with pytest.raises(openai.InternalServerError, match="no, said") as failed:
@@ -117,7 +117,7 @@ def test_two_hundred_concurrent_requests_are_answered(served: Served) -> None:
 
 
 @pytest.mark.parametrize("path", ["/run", "/stream", "/v1/chat/completions"])
-def test_disconnected_client_ends_its_run(served: Served, path: str) -> None:
+def test_run_of_disconnected_client_is_cancelled(served: Served, path: str) -> None:
     name = f"left{path.replace('/', '-')}"
     chat = {"messages": [{"role": "user", "content": f"wait {name}"}], "stream": True}
     body = json.dumps(chat if "chat" in path else {"question": f"wait {name}"})
@@ -132,7 +132,7 @@ def test_disconnected_client_ends_its_run(served: Served, path: str) -> None:
     assert served.client.get("/health").status_code == 200
 
 
-def test_client_disconnecting_in_body_affects_no_one(served: Served) -> None:
+def test_client_that_disconnects_during_body_does_not_affect_other_requests(served: Served) -> None:
     parts = urlsplit(served.address)
     with socket.create_connection((parts.hostname or "", parts.port or 0)) as line:
         line.sendall(
@@ -154,7 +154,7 @@ def test_run_of_disconnected_client_is_stored_and_resumable(served: Served) -> N
     assert (ended.status_code, ended.json()["answer"]) == (200, "held")
 
 
-def test_code_that_exits_ends_only_its_run(served: Served) -> None:
+def test_tool_that_exits_ends_only_its_run(served: Served) -> None:
     assert served.client.post("/run", json={"question": "leave"}).status_code == 500
     assert served.client.post("/run", json={"question": "x"}).status_code == 200
 
@@ -182,7 +182,7 @@ def test_too_long_body_is_rejected_over_http(served: Served) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
-def test_shutdown_lets_runs_finish(tmp_path: Path, how: signal.Signals) -> None:
+def test_shutdown_waits_for_running_runs(tmp_path: Path, how: signal.Signals) -> None:
     async def main(served: Served) -> httpx.Response:
         async with httpx.AsyncClient(base_url=served.address, timeout=PATIENCE, trust_env=False) as client:
             headers = {"authorization": f"Bearer {KEY}"}
@@ -201,7 +201,7 @@ def test_shutdown_lets_runs_finish(tmp_path: Path, how: signal.Signals) -> None:
         assert "Traceback" not in printed
 
 
-def test_shutdown_ends_unfinished_runs_with_message(tmp_path: Path) -> None:
+def test_shutdown_cancels_unfinished_runs_with_message(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "runs.db") as served:
         with served.client.stream("POST", "/stream", json={"question": "wait long"}) as stream:
             assert served.has_begun("long")
@@ -244,11 +244,11 @@ def test_keys_are_given_generated_or_disabled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((ECHO, "--key", ""), "A key must have at least"),
-        ((ECHO, "--key", "with a blank in it"), "A key must have at least"),
+        ((ECHO, "--key", ""), "A key must consist of at least"),
+        ((ECHO, "--key", "with a blank in it"), "A key must consist of at least"),
         ((ECHO, "--key", KEY, "--no-key"), "cannot be combined"),
         ((ECHO, "--no-key", "--host", "0.0.0.0"), "works on this machine only"),
-        ((ECHO, "--timeout", "0"), "above 0"),
+        ((ECHO, "--timeout", "0"), "greater than 0"),
         ((ECHO, "--concurrency", "0"), "concurrency"),
         ((ECHO, "--port", "TAKEN"), "Cannot listen on 127.0.0.1"),
         ((ECHO, "--model", ""), "model"),
@@ -256,7 +256,7 @@ def test_keys_are_given_generated_or_disabled(tmp_path: Path) -> None:
         ((CLERK,), "no one can answer"),
     ],
 )
-def test_unservable_agent_is_reported_immediately(
+def test_unservable_agent_exits_with_error(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, words: Any, said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -269,7 +269,7 @@ def test_unservable_agent_is_reported_immediately(
     assert "Traceback" not in printed
 
 
-def test_server_log_has_no_secret(tmp_path: Path) -> None:
+def test_server_log_contains_no_secret(tmp_path: Path) -> None:
     with serving(tmp_path, "--store", "runs.db") as served:
         assert served.client.post("/run", json={"question": "boom"}).status_code == 500
         served.process.send_signal(signal.SIGTERM)

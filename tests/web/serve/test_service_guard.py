@@ -1,4 +1,4 @@
-"""Access to the service: keys, Host, Origin, methods, kinds and lengths of bodies."""
+"""Tests of access control of the service: keys, Host, Origin, methods, and content types and lengths of bodies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def service() -> Any:
 
 
 @pytest.mark.parametrize("host", HOST)
-def test_service_guard_follows_matrix(service: Any, host: str) -> None:
+def test_service_guard_returns_status_of_matrix(service: Any, host: str) -> None:
     async def main() -> None:
         for origin, site, key, kind in product(ORIGIN, SITE, KEYS, KIND):
             own = f"http://{host}" if origin == "same" else origin
@@ -50,7 +50,7 @@ def test_service_guard_follows_matrix(service: Any, host: str) -> None:
     asyncio.run(main())
 
 
-def test_every_route_but_one_needs_key(service: Any) -> None:
+def test_routes_except_health_require_key(service: Any) -> None:
     for path in ("/openapi.json", "/v1/models", "/", "/nothing"):
         refused = get(service, path, headers={"authorization": None})
         assert (refused.status_code, refused.json()["error"]["type"]) == (401, "key")
@@ -61,7 +61,7 @@ def test_every_route_but_one_needs_key(service: Any) -> None:
     assert get(service, "/health", headers={"host": "evil.example"}).status_code == 403
 
 
-def test_browser_visitor_is_told_what_to_do(service: Any) -> None:
+def test_browser_without_key_receives_page_with_instructions(service: Any) -> None:
     browser = {"authorization": None, "accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
     for path in ("/", "/run", "/openapi.json"):
         page = get(service, path, headers=browser)
@@ -75,7 +75,7 @@ def test_browser_visitor_is_told_what_to_do(service: Any) -> None:
     assert get(service, "/", headers={"authorization": None}).json()["error"]["type"] == "key"
 
 
-def test_service_without_keys_needs_none() -> None:
+def test_service_without_keys_accepts_requests_without_key() -> None:
     assert post(app(Echo(), keys=[]), "/run", "x", headers={"authorization": None}).json() == "x"
 
 
@@ -85,14 +85,14 @@ def test_unusable_key_is_rejected(key: Any) -> None:
         app(Echo(), keys=[KEY, key])
 
 
-def test_host_rejection_says_what_to_do(service: Any) -> None:
+def test_host_rejection_contains_allow_host_option(service: Any) -> None:
     refused = get(service, "/v1/models", headers={"host": "box.local:8123"})
     assert "--allow-host box.local" in refused.json()["error"]["message"]
     assert get(app(Echo(), hosts=["box.local"]), "/v1/models", headers={"host": "box.local"}).status_code == 200
 
 
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "OPTIONS", "TRACE"])
-def test_other_methods_are_rejected_without_cors(service: Any, method: str) -> None:
+def test_other_methods_are_rejected_without_cors_headers(service: Any, method: str) -> None:
     answer = asyncio.run(asked(service, method, "/run", headers={"origin": HOME}))
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, POST")
     assert not [name for name in answer.headers if name.startswith("access-control")]
@@ -101,7 +101,7 @@ def test_other_methods_are_rejected_without_cors(service: Any, method: str) -> N
     )
 
 
-def test_too_long_body_is_rejected_despite_headers(service: Any) -> None:
+def test_too_long_body_is_rejected_despite_wrong_headers(service: Any) -> None:
     declared = post(service, "/run", content=b"x", headers={"content-length": str(MAX_BODY + 1)})
     assert (declared.status_code, declared.json()["error"]["type"]) == (413, "body")
 
@@ -114,7 +114,7 @@ def test_too_long_body_is_rejected_despite_headers(service: Any) -> None:
     assert len(post(service, "/run", content=long.encode()).content) == MAX_BODY
 
 
-def test_every_response_has_security_headers(service: Any) -> None:
+def test_responses_have_security_headers(service: Any) -> None:
     for answer in (
         get(service, "/health"),
         post(service, "/run", "x"),
@@ -126,7 +126,7 @@ def test_every_response_has_security_headers(service: Any) -> None:
         assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
 
 
-def test_service_can_be_mounted() -> None:
+def test_service_mounted_in_other_app_answers_requests() -> None:
     from starlette.applications import Starlette
     from starlette.routing import Mount
 
@@ -135,7 +135,7 @@ def test_service_can_be_mounted() -> None:
     assert get(whole, "/echo/v1/models").status_code == 200
 
 
-def test_socket_is_tcp_nodelay() -> None:
+def test_listening_socket_uses_tcp_on_loopback() -> None:
     with bind_socket("127.0.0.1", 0, is_exact=True) as made:
         assert made.proto == socket.IPPROTO_TCP
         assert made.getsockname()[0] == "127.0.0.1"

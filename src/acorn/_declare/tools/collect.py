@@ -59,10 +59,12 @@ class FunctionTool:
     drop_first: bool = False
     local_names: Mapping[str, object] = field(default_factory=JsonObject, repr=False)
 
-    @cached_property
-    def may_ask_human(self) -> bool:
-        """Whether a call of this tool may wait for human input."""
-        return bool(self.options.approval) or is_ask_human(self.function)
+    may_ask_human: bool = field(init=False)
+    """Whether a call of this tool may wait for human input."""
+
+    def __post_init__(self) -> None:
+        waits = bool(self.options.approval) or is_ask_human(self.function)
+        object.__setattr__(self, "may_ask_human", waits)  # The dataclass is frozen.
 
     @cached_property
     def _doc(self) -> tuple[str, dict[str, str]]:

@@ -13,12 +13,13 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from itertools import dropwhile
+from typing import Any
 
 from pydantic_core import from_json, to_json
 
 from acorn.models.lanes.lane import BLOCKS_KEY, cache_marks, drop_trailing_reasoning, part_payload
 from acorn.models.request import AdapterCache, ModelRequest, portable_id
-from acorn.types import Content, JsonObject, is_json_list
+from acorn.types import Content, JsonObject, Message, is_json_list
 
 _TEXT_TYPES = ("application/json", "application/xml", "application/yaml", "application/x-yaml", "application/toml")
 _REASONING_TYPES = frozenset(("thinking", "redacted_thinking"))
@@ -42,7 +43,7 @@ class _EncodedTurns:
         other._text, other._turns = self._text.copy(), self._turns.copy()
         return other
 
-    def write(self, messages: list[JsonObject], count: int, marks: Mapping[int, JsonObject]) -> bytes:
+    def write(self, messages: list[Message], count: int, marks: Mapping[int, JsonObject]) -> bytes:
         """Return the JSON text of the first `count` messages.
 
         The messages of earlier calls must not have changed.
@@ -83,7 +84,7 @@ def encode_messages(request: ModelRequest) -> tuple[bytes, bytes]:
 
 
 def _encode_turns(
-    messages: list[JsonObject], start: int, count: int, marks: Mapping[int, JsonObject]
+    messages: list[Message], start: int, count: int, marks: Mapping[int, JsonObject]
 ) -> list[tuple[int, bytes]]:
     """Return a list with the first message index and the JSON text of each turn from message `start` on.
 
@@ -108,7 +109,7 @@ def _encode_turns(
     return turns
 
 
-def _message_blocks(message: JsonObject) -> list[JsonObject]:
+def _message_blocks(message: Mapping[str, Any]) -> list[JsonObject]:
     content = message.get("content")
     if message["role"] == "tool":
         output = content if isinstance(content, str) else _content_blocks(content)
@@ -199,7 +200,9 @@ def blocks_to_store(blocks: Sequence[JsonObject]) -> list[JsonObject] | None:
     return [{"type": "tool_use", "id": block.get("id")} if block["type"] == "tool_use" else block for block in blocks]
 
 
-def blocks_to_send(message: JsonObject, text_blocks: list[JsonObject], uses: list[JsonObject]) -> list[JsonObject]:
+def blocks_to_send(
+    message: Mapping[str, Any], text_blocks: list[JsonObject], uses: list[JsonObject]
+) -> list[JsonObject]:
     """Return the stored blocks of a response with the current text and the current calls of the message."""
     stored: list[JsonObject] = message[BLOCKS_KEY]
     stored_text = "".join([block["text"] for block in stored if block["type"] == "text"])

@@ -7,8 +7,8 @@ encodes the requests and decodes the responses of one protocol. `native.py` send
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Collection, Mapping
+from typing import Any, Protocol
 
 from acorn.models.lanes.http import basic_auth_of, is_http_url, split_url
 from acorn.models.port import PRICE_KEYS, Delta, ModelResponse
@@ -219,7 +219,7 @@ def cache_marks(request: ModelRequest) -> dict[int, JsonObject]:
     return {at: marks[at] for at in (first, *others[1 - _MAX_MARKS :])}
 
 
-def with_cache_mark(message: JsonObject, mark: JsonObject) -> JsonObject:
+def with_cache_mark(message: Mapping[str, Any], mark: JsonObject) -> JsonObject:
     """Return a copy of a message with a cache mark on its last content part.
 
     If the message has no content parts, the mark is on the message.

@@ -34,7 +34,7 @@ from acorn.models.lanes.openai_shared import (
 from acorn.models.port import CallDelta, Delta, ModelResponse, RawCall
 from acorn.models.providers import TokenCounts, custom_address
 from acorn.models.request import ModelRequest, unsupported_url, with_portable_ids
-from acorn.types import JsonObject, JsonValue, Usage, is_json_object
+from acorn.types import JsonObject, JsonValue, Message, Usage, is_json_object
 
 _SETTINGS = (
     *("top_p", "top_k", "stop", "seed", "user", "store"),
@@ -140,7 +140,7 @@ def _messages_json(request: ModelRequest, *, is_openai: bool) -> bytes:
     return to_json(messages)
 
 
-def _without_reasoning(message: JsonObject) -> JsonObject:
+def _without_reasoning(message: Message) -> JsonObject:
     """Return a message without its reasoning keys and without `content` if its value is None."""
     return {
         key: value

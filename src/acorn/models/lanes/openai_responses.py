@@ -45,7 +45,7 @@ from acorn.models.lanes.openai_shared import (
 from acorn.models.port import CallDelta, Delta, ModelResponse
 from acorn.models.providers import TokenCounts, custom_address
 from acorn.models.request import ModelRequest, portable_id, unsupported_kind
-from acorn.types import JsonObject, JsonValue
+from acorn.types import JsonObject, JsonValue, Message
 
 _SETTINGS = (
     *("top_p", "top_logprobs", "user", "safety_identifier", "store", "include", "truncation", "prompt_cache_key"),
@@ -88,7 +88,7 @@ class OpenAIResponses:
         self.thinks = reasoning.get("effort") not in (None, "", "none")
         self._is_stored = self._settings.get("store") is not False
         self._settings_cache = SettingsCache(self._request_settings)
-        self._encoded: list[tuple[JsonObject, bytes]] = []
+        self._encoded: list[tuple[Message, bytes]] = []
         """The messages of the last request, each with the JSON text of its items.
 
         Each request replaces the list and never changes it, since several threads may use a model at the same time.
@@ -137,7 +137,7 @@ class OpenAIResponses:
             self._tools = (request.tools, text)
         return text
 
-    def _encode_input(self, messages: list[JsonObject]) -> tuple[str, bytes]:
+    def _encode_input(self, messages: list[Message]) -> tuple[str, bytes]:
         """Return the instructions and the JSON text of the items.
 
         The instructions are the text of the system messages at the start. All other messages become items.
@@ -147,7 +147,7 @@ class OpenAIResponses:
             if isinstance(content := messages[first].get("content"), str):
                 instructions.append(content)
             first += 1
-        previous, encoded, is_same = self._encoded, list[tuple[JsonObject, bytes]](), True
+        previous, encoded, is_same = self._encoded, list[tuple[Message, bytes]](), True
         is_openai = custom_address(self.provider, self._config) is None
         for at, message in enumerate(messages):
             is_same = is_same and at < len(previous) and previous[at][0] is message
@@ -166,7 +166,7 @@ class OpenAIResponses:
             return " ".join(instructions), text
         return "", to_json(message_item("system", " ".join(instructions)))  # OpenAI rejects an empty input.
 
-    def _items_of(self, message: JsonObject) -> Iterator[JsonObject]:
+    def _items_of(self, message: Message) -> Iterator[JsonObject]:
         items = items_of(message, is_stored=self._is_stored)
         return (item for item in items if item["type"] != "reasoning") if is_non_reasoning_model(self.name) else items
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from pydantic_core import to_json
 
@@ -145,7 +146,7 @@ def token_counts(usage: Usage) -> TokenCounts:
 _FILE_KEYS = ("file_id", "file_data", "file_url")
 
 
-def items_of(message: JsonObject, *, is_stored: bool) -> Iterator[JsonObject]:
+def items_of(message: Mapping[str, Any], *, is_stored: bool) -> Iterator[JsonObject]:
     """Yield the items of a message in the format of the Responses API.
 
     `is_stored` is true if OpenAI stores the responses. Then reasoning items without encrypted content are valid.
@@ -214,7 +215,7 @@ def _reasoning_item(item: JsonObject) -> JsonObject:
 
 
 def items_to_send(
-    message: JsonObject, text_item: JsonObject | None, calls: Iterable[JsonObject], *, is_stored: bool
+    message: Mapping[str, Any], text_item: JsonObject | None, calls: Iterable[JsonObject], *, is_stored: bool
 ) -> list[JsonObject]:
     """Return the stored items of a response with the current text and the current calls of the message."""
     stored: list[JsonObject] = message[ITEMS_KEY]

@@ -8,13 +8,13 @@ requests.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass, field
 from functools import cached_property
 from time import monotonic
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_core import from_json
 
@@ -405,13 +405,13 @@ def _deadline_of(request: ModelRequest) -> float | None:
     return None if request.timeout is None else monotonic() + request.timeout
 
 
-def _private_copy(value: list[JsonObject], json_text: Callable[[], bytes] | None) -> list[JsonObject]:
+def _private_copy(value: Sequence[Mapping[str, Any]], json_text: Callable[[], bytes] | None) -> list[JsonObject]:
     """Return a deep copy of messages or tools.
 
     If their JSON text already exists, parsing it is the fastest way to create a copy.
     """
-    copy: list[JsonObject] = copy_json(value) if json_text is None else from_json(json_text())
-    return copy
+    copy: Any = copy_json(value) if json_text is None else from_json(json_text())
+    return cast(list[JsonObject], copy)
 
 
 def _transport() -> ModuleType:

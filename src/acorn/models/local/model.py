@@ -33,7 +33,7 @@ from acorn.models.local.grammar.build import GrammarLimits, NoValidValueError, g
 from acorn.models.local.grammar.schema import InvalidSchemaError
 from acorn.models.port import CallDelta, Delta, ModelResponse, Price, RequestNotSupportedError
 from acorn.models.request import ModelRequest, describe_medium
-from acorn.types import Content, JsonObject, Usage, is_mapping
+from acorn.types import CalledFunction, Content, JsonObject, Message, Usage, is_mapping
 
 PREFIX = "local/"
 """The prefix of the ids of local models."""
@@ -332,7 +332,7 @@ def _arguments_delta(text: str) -> Delta:
 
 
 def to_text_messages(
-    messages: Sequence[JsonObject], tools: Sequence[JsonObject], *, is_small: bool
+    messages: Sequence[Message], tools: Sequence[JsonObject], *, is_small: bool
 ) -> list[dict[str, str]]:
     """Return messages that contain only text, with a description of the tools in the system message.
 
@@ -352,7 +352,7 @@ def to_text_messages(
     return [{"role": role, "content": text} for role, text in turns]
 
 
-def _role_and_text(message: JsonObject, *, is_named: bool) -> tuple[str, str]:
+def _role_and_text(message: Message, *, is_named: bool) -> tuple[str, str]:
     """Return the role and the text of a message.
 
     If `is_named` is true, the text of a tool call contains the name of the tool.
@@ -368,9 +368,9 @@ def _role_and_text(message: JsonObject, *, is_named: bool) -> tuple[str, str]:
     return "user", text
 
 
-def _call(function: JsonObject, is_named: bool) -> str:
+def _call(function: CalledFunction, is_named: bool) -> str:
     if not is_named:
-        return str(function["arguments"])
+        return function["arguments"]
     return f'{{"name": {json.dumps(function["name"])}, "arguments": {function["arguments"]}}}'
 
 

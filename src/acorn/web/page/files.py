@@ -16,8 +16,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from acorn._inside import describe_blobs
-from acorn.journal import Message
-from acorn.types import JsonObject
+from acorn.types import JsonObject, Message
 from acorn.web.page.rows import Row, Rows, entry_event
 from acorn.web.page.run_index import RunView
 from acorn.web.redact import PageRedactor, json_bytes

@@ -97,9 +97,8 @@ def pull(
     """Download the weights of a model that runs on this machine."""
     name = name.removeprefix("local/")
     if name not in KNOWN_MODELS:
-        raise CommandError(
-            f"There are no weights for `{name}`. Use one of these models: {', '.join(f'`{model}`' for model in KNOWN_MODELS)}."
-        )
+        models = ", ".join(f"`{model}`" for model in KNOWN_MODELS)
+        raise CommandError(f"There are no weights for `{name}`. Use one of these models: {models}.")
     try:
         path, existed = fetch_weights(KNOWN_MODELS[name])
     except AcornError as error:

@@ -64,7 +64,7 @@ def test_demo_with_closed_output_exits_with_0() -> None:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_demo_interrupted_by_ctrl_c_exits_with_130_at_line_start() -> None:
+def test_demo_interrupted_by_ctrl_c_exits_with_130_and_moves_cursor_to_line_start() -> None:
     terminal = Terminal(["demo"])
     terminal.until(lambda screen: re.search(r"its output", screen.text))
     terminal.until(lambda screen: screen.column, 60)

@@ -93,7 +93,7 @@ if TORTURE:  # More of the same, and model output takes long.
 
 
 @pytest.mark.parametrize(("text", "sentiment"), SENTENCES)
-def test_local_model_classifies_clear_sentiment(text: str, sentiment: str) -> None:
+def test_local_model_classifies_clear_sentiment_correctly(text: str, sentiment: str) -> None:
     assert Sentiment()(text=text).sentiment == sentiment
 
 
@@ -308,7 +308,7 @@ def test_local_model_without_remaining_time_raises_model_error() -> None:
 
 
 @pytest.mark.parametrize("left", [None, 30])
-def test_local_model_after_timeout_raises_model_error(left: float | None) -> None:
+def test_local_model_that_exceeds_timeout_raises_model_error(left: float | None) -> None:
     model = LocalModel({"model": MODEL, "timeout": 0.001})
     with pytest.raises(ModelError, match=r"0\.0 s") as caught:
         model.complete(asked("Paris", WORD, timeout=left))
@@ -437,7 +437,7 @@ def test_local_model_with_invalid_schema_raises_model_error(schema: dict[str, An
         LocalModel({"model": MODEL}).complete(asked("Tom", schema))
 
 
-def test_local_model_does_not_copy_long_text_endlessly() -> None:
+def test_local_model_with_repetitive_input_returns_short_text() -> None:
     text = (
         "Lorem ipsum dolor sit amet, consectetur adipiscing elit, sed do eiusmod tempor incididunt ut labore et dolore "
         "magna aliqua. Ut enim ad minim veniam, quis nostrud exercitation ullamco laboris nisi ut aliquip ex ea. "
@@ -564,7 +564,7 @@ for _ in range(3):
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_process_that_exits_during_local_prompt_does_not_wait() -> None:
+def test_process_that_exits_during_local_prompt_exits_without_waiting() -> None:
     done = process(
         """
 import time

@@ -218,13 +218,13 @@ def test_union_excludes_options_with_unsupported_pattern() -> None:
         assert isinstance(json.loads(text), int | float)
 
 
-def test_strings_inside_lists_have_shorter_limit() -> None:
+def test_strings_inside_lists_have_shorter_length_limit() -> None:
     wanted = {"type": "array", "items": {"type": "string"}}
     longest = max(len(item) for value in values(wanted, 100) for item in value)
     assert longest == GrammarLimits().string // 4
 
 
-def test_declared_max_length_is_reached() -> None:
+def test_declared_max_length_replaces_default_length_limit() -> None:
     assert max(len(value) for value in values({"type": "string", "maxLength": 1500})) == 1500
 
 

@@ -143,7 +143,7 @@ def test_other_exception_is_not_retried_with_next_model(call: Call, script: Scri
         call(Asker(model=[first, second]))
 
 
-def test_each_request_is_sent_to_first_model_first(call: Call, script: Script) -> None:
+def test_each_request_is_sent_to_first_model_of_list_first(call: Call, script: Script) -> None:
     first = script(BUSY, call_of("look"), BUSY, DONE, name="first")
     second = script(call_of("look"), call_of("look"), name="second")
     run = call.run(Asker(model=[first, second]))

@@ -51,12 +51,14 @@ WRONG = [
     (["--photo", "receipt.pdf"], "`--photo`: `receipt.pdf` is application/pdf, but must be an image"),
     (
         ["--photo", "odd.thing"],
-        "`--photo`: the type of `odd.thing` is unknown. Rename the file so that its extension shows the type.",
+        "Cannot use the value of `--photo`: the type of `odd.thing` is unknown. Rename the file so that its extension "
+        "matches the media type.",
     ),
     (["--photo", "data:image/png;base64,*"], "`--photo` is not valid: the data is not valid base64"),
     (
         ["--photo", "cat.png", "--papers", "odd.thing"],
-        "`--papers`: the type of `odd.thing` is unknown. Rename the file so that its extension shows the type.",
+        "Cannot use the value of `--papers`: the type of `odd.thing` is unknown. Rename the file so that its extension "
+        "matches the media type.",
     ),
     ([], "`--photo` is missing (image)"),
 ]

@@ -68,5 +68,5 @@ def test_failing_input_validator_is_reported_with_file_and_line(acorn: Acorn, si
     line = ended.err.splitlines()[-1]
     assert line.startswith("error: ")
     assert "rude.py:" in line
-    assert line.endswith(f"`--size` could not be checked: {error}")
-    assert "acorn's own" not in line
+    assert line.endswith(f"Cannot validate `--size`: {error}")
+    assert "bug in acorn" not in line

@@ -149,7 +149,7 @@ def save_new(
 ) -> tuple[list[JsonObject], JsonObject | None, StepProgress | None]:
     """Return the new entries, and the state unless the entries explain it. The progress is for the next call."""
     if not machine.is_over:
-        machine.transcript.edits.note_all()
+        machine.transcript.edits.record_all()
     new, state, turn = machine.journal.entries[since:], machine.state, machine.transcript.turn_index
     if before is not None and not machine.is_over:
         progress = continue_progress(before, new, state, turn)

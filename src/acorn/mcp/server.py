@@ -32,7 +32,6 @@ from acorn._inside import (
     describe_error,
     excerpt,
     find_secrets,
-    output_schema,
     redact,
     replace_surrogates,
     shorten,
@@ -138,7 +137,7 @@ def _output_schema(shape: Shape) -> JsonObject | None:
     if shape.is_empty:
         return None
     try:
-        return output_schema(shape)
+        return shape.output_schema
     except Exception:  # Pydantic can validate some types that it cannot describe.
         return None
 
@@ -192,7 +191,7 @@ def _paused_text(paused: Paused) -> str:
 
 
 def _redact(text: str) -> str:
-    return redact(text, find_secrets({}))
+    return redact(text, find_secrets())
 
 
 @asynccontextmanager

@@ -24,7 +24,7 @@ from typing import Any
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json
 
-from acorn._inside import FINISH, RESULT, example_value, is_finish_result, text_of
+from acorn._inside import FINISH, RESULT, example_value, message_kind, text_of
 from acorn.errors import ModelError
 from acorn.models.port import CallDelta, Delta, ModelResponse, Price, RawCall, is_retryable
 from acorn.models.request import ModelRequest, SentMessages
@@ -385,6 +385,6 @@ def _called_tools(messages: list[Message]) -> set[str]:
             called.add(name)
             if name == FINISH:
                 finish_ids.add(tool_call["id"])
-        if message.get("tool_call_id") in finish_ids and is_finish_result(message.get("content")):
+        if message.get("tool_call_id") in finish_ids and message_kind(message.get("content")) == "finished":
             called.clear()
     return called

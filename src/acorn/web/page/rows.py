@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from acorn._inside import FINISH, describe_blobs, entry_to_json, history_of, to_compact_json, to_json_data
+from acorn._inside import FINISH, describe_blobs, history_of, record_to_json, to_compact_json, to_json_data
 from acorn.journal import (
     BranchFinished,
     BranchStarted,
@@ -46,7 +46,7 @@ Event = JsonObject
 
 def entry_event(entry: Entry) -> Event:
     """Return an entry in its stored form, with descriptions instead of the data of images and files."""
-    event: Event = describe_blobs(to_json_data(entry_to_json(entry)))
+    event: Event = describe_blobs(to_json_data(record_to_json(entry)))
     return event
 
 

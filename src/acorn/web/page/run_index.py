@@ -22,9 +22,9 @@ from acorn import Run, StoreError
 from acorn._inside import (
     describe_blobs,
     describe_error,
-    fields_of,
     read_stored_entries,
     read_without_blobs,
+    record_to_json,
     shorten,
     to_json_data,
 )
@@ -73,7 +73,12 @@ class RunView:
         if (fork := rows.forked_from) is not None:
             header["forked_from"] = fork._asdict()
         if self.is_active or header.get("usage") is None:
-            header |= {"usage": fields_of(rows.usage), "cost": rows.cost, "steps": rows.steps, "seconds": rows.seconds}
+            header |= {
+                "usage": record_to_json(rows.usage),
+                "cost": rows.cost,
+                "steps": rows.steps,
+                "seconds": rows.seconds,
+            }
         return header
 
     def search(self, text: str, redactor: PageRedactor) -> list[int]:
@@ -268,8 +273,8 @@ def _fact_texts(facts: RunFacts) -> list[str]:
 
 def _facts_header(facts: RunFacts) -> Header:
     return {
-        **fields_of(facts),
-        "usage": fields_of(facts.usage),
+        **record_to_json(facts),
+        "usage": record_to_json(facts.usage),
         "started": facts.started.isoformat(),
         "updated": facts.updated.isoformat(),
     }
@@ -404,7 +409,7 @@ def _view_of_run(run: Run, run_id: str) -> RunView:
         "agent": next((entry.module for entry in entries if isinstance(entry, RunStarted)), ""),
         "model": run.model,
         "steps": run.steps,
-        "usage": fields_of(run.usage),
+        "usage": record_to_json(run.usage),
         "cost": run.cost,
         "started": started,
         "updated": started,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import acorn
 from acorn import AcornError, DeclarationError, InputError, StoreError, StreamChunk, listen
-from acorn._inside import agent_name, describe_error, is_instance, request_to_json
+from acorn._inside import agent_name, describe_error, is_instance, record_to_json
 from acorn.chunk import call_index_of, has_answer_part
 from acorn.journal import Entry
 from acorn.stores.memory import MemoryStore
@@ -267,7 +267,7 @@ class Site:
         if self.store is None:
             return []
         requests = acorn.runs(self.store).requests(run_id)
-        return [{**request_to_json(request), "root": self._root_of(request.run_id)} for request in requests]
+        return [{**record_to_json(request), "root": self._root_of(request.run_id)} for request in requests]
 
     def _root_of(self, run_id: str) -> str:
         """Return the id of the root run, because the page displays a branch as part of its root run."""

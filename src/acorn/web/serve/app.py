@@ -231,7 +231,7 @@ class ServiceRoutes:
         store = open_store(service.spec.store, "`acorn serve`")
         if not await asyncio.to_thread(store.read, run_id):
             raise RejectedRequestError(404, "run", f"Run `{run_id}` does not exist.")
-        work = aresume(service.agent, run_id, answer, is_one=is_single)
+        work = aresume(service.agent, run_id, answer, is_single=is_single)
         await self._respond_with_run(exchange, await self._service.perform(exchange, work, deadline))
 
     async def _chat(self, exchange: Exchange, body: object, deadline: float) -> None:
@@ -256,8 +256,7 @@ class ServiceRoutes:
             values = {RESULT: values}
         elif shape.is_empty and values is None:
             values = {}
-        parsed = parse_input(self._service.agent, values)
-        return () if shape.is_empty else (shape.unwrap(parsed),)
+        return parse_input(self._service.agent, values)
 
     async def _respond_with_run(self, exchange: Exchange, run: Run) -> None:
         if isinstance(run.output, Paused):

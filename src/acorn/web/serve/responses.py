@@ -30,7 +30,7 @@ from acorn import (
     StreamChunk,
     Unfinished,
 )
-from acorn._inside import fields_of, request_to_json, to_json_data
+from acorn._inside import record_to_json, to_json_data
 from acorn.chunk import call_index_of, has_answer_part
 from acorn.types import JsonObject
 from acorn.web.guard import SECURITY_HEADERS
@@ -328,7 +328,7 @@ class ChunkEvents:
         if chunk.tool_call is not None:
             yield {"tool_call": self._redactor.partial(chunk.tool_call), **branch}
         if chunk.tool_result is not None:
-            yield {"tool_result": fields_of(chunk.tool_result), **branch}
+            yield {"tool_result": record_to_json(chunk.tool_result), **branch}
         if chunk.done:
             yield {"done": True, **branch}
         if chunk.run is not None:
@@ -350,11 +350,11 @@ def paused_json(output: Paused) -> JsonObject:
     """Return the open requests of a paused run, and the path for the answers."""
     return {
         "run_id": output.run_id,
-        "requests": [request_to_json(request) for request in output.requests],
+        "requests": [record_to_json(request) for request in output.requests],
         "answer": f"/runs/{output.run_id}/answer",
     }
 
 
 def _run_facts(run: Run) -> JsonObject:
     names = ("id", "model", "steps", "stop_reason", "seconds", "cost")
-    return {**{name: getattr(run, name) for name in names}, "usage": fields_of(run.usage)}
+    return {**{name: getattr(run, name) for name in names}, "usage": record_to_json(run.usage)}

@@ -1,6 +1,6 @@
-"""Draw the pictures of the documentation, `docs/assets/loop.svg` and `docs/assets/layers.svg`: `make picture`.
+"""Draw the diagrams of the documentation, `docs/assets/loop.svg` and `docs/assets/layers.svg`: `make picture`.
 
-Boxes and arrows, in the reader's light or dark theme.
+The diagrams consist of boxes and arrows, and their colors follow the light or dark theme of the reader's browser.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STYLE = """\
 
 
 class Picture:
-    """A picture, drawn piece by piece."""
+    """An SVG image to which the methods add boxes, texts and arrows."""
 
     def __init__(self, width: int, height: int, title: str, words: str) -> None:
         self._lines = [
@@ -58,7 +58,7 @@ class Picture:
 
 
 def loop() -> str:
-    """Draw the loop of a run."""
+    """Return the SVG diagram of the agent loop."""
     picture = Picture(
         880,
         330,
@@ -105,7 +105,7 @@ LAYERS = [
 
 
 def layers() -> str:
-    """Draw the layers of the code."""
+    """Return the SVG diagram of the code layers."""
     height = 46
     picture = Picture(
         880,

@@ -1,6 +1,7 @@
-"""Make `docs/live.svg`, the picture of the live view in the README: `make picture`.
+"""Generate `docs/live.svg`, the image of the live view in the README: `make picture`.
 
-The view of `acorn run` watches a run on a scripted model, and the picture shows it while the answer is incomplete.
+The program runs an agent with a scripted model in the live view of `acorn run`, and saves an image of the view while
+the answer is incomplete.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from acorn import capture, listen, module, tool
 from acorn.cli.views import LiveView
 from acorn.testing import Reply, ScriptedModel, call, finish
 
-# rich's template fetches a font from another site; any monospaced font works.
+# The default template of rich loads a font from another site. This template uses any installed monospaced font.
 TEMPLATE = """\
 <svg class="rich-terminal" viewBox="0 0 {width} {height}" xmlns="http://www.w3.org/2000/svg">
 <style>
@@ -91,7 +92,7 @@ REPLIES = [
 
 
 def picture() -> str:
-    """Return the view of a run in the middle of its answer, as SVG."""
+    """Return the live view as SVG text, at a moment when half of the answer has arrived."""
     console = Console(file=StringIO(), record=True, width=92, height=40, force_terminal=True, color_system="truecolor")
     view = LiveView("Researcher", "scripted", console)
     agent = Researcher(model=ScriptedModel(REPLIES, chunk_size=6))

@@ -1,7 +1,7 @@
-"""Make `docs/play-*.png` and `docs/view-*.png`, the pictures of the page in the README: `make shots`.
+"""Generate `docs/play-*.png` and `docs/view-*.png`, the screenshots of the web page in the README: `make shots`.
 
-A real browser, light and dark, shows a run on a scripted model: in Play while its answer is incomplete, and in the
-viewer when it has finished.
+A real browser opens the page with the light and the dark theme. The agent uses a scripted model. The first screenshot
+shows the Play view while the answer is incomplete, and the second screenshot shows the viewer after the run.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 SIZE: ViewportSize = {"width": 1200, "height": 760}
 PATIENCE = 30_000
 HALF = threading.Event()
-"""Set when the picture of the half answer is taken."""
+"""Set after the screenshot of the incomplete answer, so that the model continues."""
 PRICE = Price(2.5e-6, 10e-6)
 
 
 class Paced(ScriptedModel):
-    """Write like a model, and wait in the middle of the answer."""
+    """A scripted model that streams slowly and waits for the screenshot in the middle of its answer."""
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         count = 0
@@ -124,7 +124,7 @@ class Researcher(module[Question, Finding]):
 def main() -> None:
     path = browser()
     if path is None:
-        sys.exit('there is no Chromium; "make browser" gets one')
+        sys.exit("Cannot take screenshots, because Chromium is not installed. Run `make browser` to install it.")
     from playwright.sync_api import sync_playwright
 
     on = bind_socket("127.0.0.1", 0, is_exact=True)

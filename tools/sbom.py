@@ -1,9 +1,10 @@
-"""The bill of materials of an installed package, with all its dependencies, in CycloneDX's JSON.
+"""Print the bill of materials of an installed package and its dependencies, in the JSON format of CycloneDX.
 
-    python sbom.py acorn-agents       prints it; needs only the standard library
-    python sbom.py --judge FILE       checks it with CycloneDX's schema; needs `cyclonedx-python-lib[json-validation]`
+    python sbom.py acorn-agents       prints the bill of materials; needs only the standard library
+    python sbom.py --check FILE       validates a bill of materials; needs `cyclonedx-python-lib[json-validation]`
 
-Two environments with the same packages have the same bill: it has no date, and its number depends on its content.
+Two environments with the same packages have the same bill of materials, because it contains no date, and its serial
+number is a hash of its content.
 """
 
 from __future__ import annotations
@@ -19,103 +20,113 @@ from typing import Any
 SPEC = "1.6"
 
 
-def normal(name: str) -> str:
-    """Return a package's name as package indexes compare it."""
+def normalize_name(name: str) -> str:
+    """Return the normalized name of a package, which package indexes use to compare names."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def purl(found: Distribution) -> str:
-    """Return the package URL."""
-    return f"pkg:pypi/{normal(found.metadata['Name'])}@{found.version}"
+def purl(package: Distribution) -> str:
+    """Return the package URL of a package, such as `pkg:pypi/pydantic@2.11.0`."""
+    return f"pkg:pypi/{normalize_name(package.metadata['Name'])}@{package.version}"
 
 
-def needs(found: Distribution) -> list[Distribution]:
-    """Return the installed requirements; those of extras and of other systems are not counted."""
-    asked = {normal(re.split(r"[^\w.-]", each)[0]) for each in found.requires or [] if "extra ==" not in each}
-    return [there for name in sorted(asked) if (there := installed(name)) is not None]
+def installed_requirements(package: Distribution) -> list[Distribution]:
+    """Return the installed packages that a package requires, without the requirements of its extras.
+
+    Requirements for other operating systems are not installed, so the list does not contain them either.
+    """
+    requirements = [requirement for requirement in package.requires or [] if "extra ==" not in requirement]
+    names = {normalize_name(re.split(r"[^\w.-]", requirement)[0]) for requirement in requirements}
+    return [installed for name in sorted(names) if (installed := find_installed(name)) is not None]
 
 
-def installed(name: str) -> Distribution | None:
+def find_installed(name: str) -> Distribution | None:
     try:
         return distribution(name)
     except PackageNotFoundError:
         return None
 
 
-def everything_below(root: Distribution) -> dict[str, Distribution]:
-    """Return all dependencies, direct or not, by package URL."""
-    found: dict[str, Distribution] = {}
-    waiting = needs(root)
-    while waiting:
-        each = waiting.pop()
-        if purl(each) not in found:
-            found[purl(each)] = each
-            waiting += needs(each)
-    return dict(sorted(found.items()))
+def all_dependencies(root: Distribution) -> dict[str, Distribution]:
+    """Return a dict that maps package URLs to all direct and indirect dependencies of a package."""
+    dependencies: dict[str, Distribution] = {}
+    pending = installed_requirements(root)
+    while pending:
+        package = pending.pop()
+        if purl(package) not in dependencies:
+            dependencies[purl(package)] = package
+            pending += installed_requirements(package)
+    return dict(sorted(dependencies.items()))
 
 
-def component(found: Distribution, kind: str = "library") -> dict[str, Any]:
-    told: dict[str, Any] = {
+def component(package: Distribution, kind: str = "library") -> dict[str, Any]:
+    entry: dict[str, Any] = {
         "type": kind,
-        "bom-ref": purl(found),
-        "name": found.metadata["Name"],
-        "version": found.version,
-        "purl": purl(found),
+        "bom-ref": purl(package),
+        "name": package.metadata["Name"],
+        "version": package.version,
+        "purl": purl(package),
     }
-    if summary := field(found, "Summary"):
-        told["description"] = summary
-    if licence := licence_of(found):
-        told["licenses"] = [licence]
-    return told
+    if summary := field(package, "Summary"):
+        entry["description"] = summary
+    if license_entry := license_of(package):
+        entry["licenses"] = [license_entry]
+    return entry
 
 
-def field(found: Distribution, name: str) -> str:
-    """Return a field of the package's metadata, empty if it is missing."""
-    return next(iter(found.metadata.get_all(name) or []), "")
+def field(package: Distribution, name: str) -> str:
+    """Return the first value of a metadata field of a package, or "" if the field is missing."""
+    return next(iter(package.metadata.get_all(name) or []), "")
 
 
-def licence_of(found: Distribution) -> dict[str, Any] | None:
-    """Return the license expression, otherwise the package's own text if it is a name."""
-    if expression := field(found, "License-Expression"):
+def license_of(package: Distribution) -> dict[str, Any] | None:
+    """Return the license entry of a package, or None if the metadata contains no short license name.
+
+    A license expression has priority over the `License` field and over the classifiers.
+    """
+    if expression := field(package, "License-Expression"):
         return {"expression": expression}
-    classifiers = [each for each in found.metadata.get_all("Classifier") or [] if each.startswith("License ::")]
-    words = field(found, "License") or (classifiers[0].rpartition(" :: ")[2] if classifiers else "")
-    return {"license": {"name": words}} if words and len(words.splitlines()) == 1 else None
+    classifiers = [text for text in package.metadata.get_all("Classifier") or [] if text.startswith("License ::")]
+    name = field(package, "License") or (classifiers[0].rpartition(" :: ")[2] if classifiers else "")
+    return {"license": {"name": name}} if name and len(name.splitlines()) == 1 else None
 
 
 def bill(name: str) -> dict[str, Any]:
-    """Return the bill of materials of an installed package."""
+    """Return the bill of materials of an installed package as JSON data."""
     root = distribution(name)
-    below = everything_below(root)
+    dependencies = all_dependencies(root)
     edges = [
-        {"ref": purl(each), "dependsOn": sorted({purl(need) for need in needs(each)} - {purl(each)})}
-        for each in (root, *below.values())
+        {
+            "ref": purl(package),
+            "dependsOn": sorted({purl(required) for required in installed_requirements(package)} - {purl(package)}),
+        }
+        for package in (root, *dependencies.values())
     ]
-    told: dict[str, Any] = {
+    document: dict[str, Any] = {
         "$schema": f"http://cyclonedx.org/schema/bom-{SPEC}.schema.json",
         "bomFormat": "CycloneDX",
         "specVersion": SPEC,
         "version": 1,
         "metadata": {"component": component(root)},
-        "components": [component(each) for each in below.values()],
+        "components": [component(package) for package in dependencies.values()],
         "dependencies": edges,
     }
-    told["serialNumber"] = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(told, sort_keys=True)).urn
-    return told
+    document["serialNumber"] = uuid.uuid5(uuid.NAMESPACE_URL, json.dumps(document, sort_keys=True)).urn
+    return document
 
 
-def judge(path: Path) -> None:
-    """Raise if the file is not a valid bill of materials."""
+def check(path: Path) -> None:
+    """Exit with an error message if a file is not a valid bill of materials."""
     from cyclonedx.schema import SchemaVersion
     from cyclonedx.validation.json import JsonStrictValidator
 
-    wrong = JsonStrictValidator(SchemaVersion.V1_6).validate_str(path.read_text(encoding="utf-8"))
-    if wrong is not None:
-        sys.exit(f"{path.name} is no CycloneDX {SPEC}: {wrong}")
+    error = JsonStrictValidator(SchemaVersion.V1_6).validate_str(path.read_text(encoding="utf-8"))
+    if error is not None:
+        sys.exit(f"`{path.name}` is not a valid CycloneDX {SPEC} document: {error}")
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--judge":
-        judge(Path(sys.argv[2]))
+    if sys.argv[1] == "--check":
+        check(Path(sys.argv[2]))
     else:
         print(json.dumps(bill(sys.argv[1]), indent=1))

@@ -1,6 +1,7 @@
-"""Try the installed acorn: `python try_installed.py VERSION [EXTRA]`, for `release.py`.
+"""Check an installed acorn package for `release.py`: `python try_installed.py VERSION [EXTRA]`.
 
-It prints the modules of acorn that cannot be imported without a missing extra, as JSON; any other problem is an error.
+The program prints a JSON list of the acorn modules that cannot be imported because an extra is not installed. Every
+other problem ends the program with an error.
 """
 
 from __future__ import annotations
@@ -16,20 +17,20 @@ from pathlib import Path
 LIGHT = {"acorn", "pydantic", "pydantic_core", "annotated_types", "typing_extensions", "typing_inspection"}
 
 
-def imports_lightly() -> None:
+def check_light_import() -> None:
     """Check that `import acorn` loads only Pydantic and the standard library."""
     before = set(sys.modules)
     import acorn
 
     loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
     heavy = {name for name in loaded - LIGHT - sys.stdlib_module_names if not name.startswith("_")}
-    assert not heavy, f"`import acorn` loads {sorted(heavy)}"
-    assert "site-packages" in str(acorn.__file__), f"acorn comes from {acorn.__file__}"
-    assert (Path(str(acorn.__file__)).parent / "py.typed").exists(), "py.typed is missing"
+    assert not heavy, f"`import acorn` must not load {sorted(heavy)}."
+    assert "site-packages" in str(acorn.__file__), f"acorn is not installed, but imported from {acorn.__file__}."
+    assert (Path(str(acorn.__file__)).parent / "py.typed").exists(), "The file `py.typed` is missing in the package."
 
 
-def answers() -> None:
-    """Run an agent on a script that calls a tool and answers."""
+def check_agent() -> None:
+    """Run an agent with a scripted model that calls a tool and then answers."""
     from acorn import module, tool
     from acorn.testing import ScriptedModel, call, finish
 
@@ -51,48 +52,49 @@ def answers() -> None:
 
 
 def packages_of(extra: str) -> set[str]:
-    """Return the importable packages that the extra names."""
-    named = [each for each in requires("acorn-agents") or [] if re.search(rf"extra == ['\"]{extra}['\"]", each)]
-    wanted = {normal(re.split(r"[^\w.-]", each)[0]) for each in named} - {"acorn-agents"}
-    found = {
-        package: {normal(name) for name in names}
+    """Return the set of import names of the packages that an extra installs."""
+    is_in_extra = re.compile(rf"extra == ['\"]{extra}['\"]")
+    requirements = [requirement for requirement in requires("acorn-agents") or [] if is_in_extra.search(requirement)]
+    wanted = {normalize_name(re.split(r"[^\w.-]", requirement)[0]) for requirement in requirements} - {"acorn-agents"}
+    distributions = {
+        package: {normalize_name(name) for name in names}
         for package, names in packages_distributions().items()
         if package.isidentifier()
     }
-    brought = set().union(*found.values())
-    assert wanted <= brought, f"the extra `{extra}` does not bring {sorted(wanted - brought)}"
-    return {package for package, names in found.items() if names & wanted}
+    installed = set().union(*distributions.values())
+    assert wanted <= installed, f"The extra `{extra}` does not install {sorted(wanted - installed)}."
+    return {package for package, names in distributions.items() if names & wanted}
 
 
-def normal(name: str) -> str:
+def normalize_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def missing_modules() -> list[str]:
-    """Return the modules of acorn that need a missing package."""
+    """Return the names of the acorn modules that cannot be imported because a package is not installed."""
     import acorn
 
     missing: list[str] = []
-    for found in pkgutil.walk_packages(acorn.__path__, "acorn.", onerror=lambda name: None):
-        if found.name.endswith("__main__"):
-            continue  # Programs.
+    for candidate in pkgutil.walk_packages(acorn.__path__, "acorn.", onerror=lambda name: None):
+        if candidate.name.endswith("__main__"):
+            continue  # The import of `__main__` would start a program.
         try:
-            importlib.import_module(found.name)
+            importlib.import_module(candidate.name)
         except ImportError:
-            missing.append(found.name)
+            missing.append(candidate.name)
         except acorn.AcornError as error:
             if "pip install 'acorn-agents[" not in str(error):
                 raise
-            missing.append(found.name)
+            missing.append(candidate.name)
     return missing
 
 
 def main(version: str, extra: str | None = None) -> None:
-    imports_lightly()
+    check_light_import()
     import acorn
 
-    assert acorn.__version__ == version, f"acorn {acorn.__version__} is installed and not {version}"
-    answers()
+    assert acorn.__version__ == version, f"acorn {acorn.__version__} is installed instead of acorn {version}."
+    check_agent()
     for package in sorted(packages_of(extra)) if extra else []:
         importlib.import_module(package)
     print(json.dumps(missing_modules()))

@@ -1,8 +1,9 @@
-"""Write `src/acorn/models/prices.json` from LiteLLM's table: `make prices`.
+"""Generate `src/acorn/models/prices.json` from the price table of LiteLLM: `make prices`.
 
-The table has the models of the native lanes, in dollars per million tokens: input, output, input read from a cache,
-input written to a cache (and to one that lasts an hour), and the prices for long prompts. Requests to Anthropic must
-limit the length of the response, so its models also have the longest length that they support.
+The generated table contains the models of the native lanes. A lane is the way that a request takes to its provider. The
+prices are in dollars per million tokens: for input, for output, for input read from a cache, for input written to a
+cache (for five minutes and for one hour), and for long prompts. A request to Anthropic must limit the length of the
+response, so the table also contains the maximum response length of each Anthropic model.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ KEYS = {
 
 
 def prices() -> dict[str, dict[str, Any]]:
-    """Return the expected table."""
-    found: dict[str, dict[str, Any]] = {"anthropic": {}, "openai": {}}
+    """Return a dict that maps each provider to a dict of model names and price rows."""
+    table: dict[str, dict[str, Any]] = {"anthropic": {}, "openai": {}}
     for name, known in sorted(litellm_table().items()):
         provider = known.get("litellm_provider")
-        if provider in found and known.get("mode") in ("chat", "responses") and known.get("input_cost_per_token"):
-            found[provider][name] = row(known)
-    return found
+        if provider in table and known.get("mode") in ("chat", "responses") and known.get("input_cost_per_token"):
+            table[provider][name] = row(known)
+    return table
 
 
 def litellm_table() -> dict[str, Any]:
@@ -43,18 +44,21 @@ def litellm_table() -> dict[str, Any]:
 
 
 def row(known: dict[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {ours: _million(known[key]) for ours, key in KEYS.items() if known.get(key) is not None}
+    """Convert the LiteLLM entry of one model to a row of the generated table."""
+    prices: dict[str, Any] = {
+        name: _per_million(known[key]) for name, key in KEYS.items() if known.get(key) is not None
+    }
     if known.get("litellm_provider") == "anthropic" and known.get("max_output_tokens"):
-        made["max_output"] = known["max_output_tokens"]
+        prices["max_output"] = known["max_output_tokens"]
     for key in known:
         if tier_key := re.fullmatch(r"input_cost_per_token_above_(\d+)k_tokens", key):
             size = f"_above_{tier_key[1]}k_tokens"
-            tier = {o: _million(known[k + size]) for o, k in KEYS.items() if known.get(k + size) is not None}
-            made["long_prompt"] = {"tokens": int(tier_key[1]) * 1000, **tier}
-    return made
+            tier = {name: _per_million(known[k + size]) for name, k in KEYS.items() if known.get(k + size) is not None}
+            prices["long_prompt"] = {"tokens": int(tier_key[1]) * 1000, **tier}
+    return prices
 
 
-def _million(dollars: float) -> float:
+def _per_million(dollars: float) -> float:
     return float(f"{dollars * 1e6:.6g}")
 
 

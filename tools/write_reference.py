@@ -1,8 +1,9 @@
-"""Write `docs/reference/`, a page for each public module of the package, from its docstrings: `make reference`.
+"""Generate the pages in `docs/reference/`, one page for each public module, from the docstrings: `make reference`.
 
-A docstring is the text; its indented parts are examples. `tools/reference.md` has the rest: the introductions of pages,
-examples for names whose docstrings have none, and, in comments, the code that examples need to run. The pages are
-committed and run like any page of the documentation; a test checks that they are current.
+The text of a page consists of docstrings. The indented paragraphs of a docstring are examples. `tools/reference.md`
+contains the other texts: the introductions of the pages, examples for names whose docstrings have no example, and, in
+comments, the code that the examples need to run. The generated pages are committed. A test runs their examples like the
+examples on other pages, and another test checks that the pages are up to date.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ PAGES = {
     "acorn.durable": "durable.md",
     "acorn.web": "web.md",
 }
-"""The doors, and the file of each."""
-GIVEN = {
+"""A dict that maps each public module to the file name of its page."""
+RETURNED_CLASSES = {
     "acorn": {
         "runs": ["acorn._call.runs:Runs"],
         "module": [
@@ -44,7 +45,8 @@ GIVEN = {
         ],
     }
 }
-"""Classes without a door of their own, behind the name that gives them."""
+"""A dict that maps public names to classes that have no public name. Users receive instances of these classes, and the
+page describes a class after the public name."""
 NEEDS = {
     "submit": "a database and workers",
     "MCPServer": "these servers",
@@ -52,16 +54,17 @@ NEEDS = {
     "app": "a server around it",
     "service": "a server around it",
 }
-"""Whose docstrings have examples that cannot run by themselves, and what they would need."""
-FOR_THE_LOOP = {"Step.chosen_tools", "Step.changes"}
-"""Methods that are there for the loop, not for users."""
-BEFORE = "<!-- docstring -->"
-"""In the examples of a name: what stands above this is for before its docstring."""
+"""A dict that maps names to the requirements of their examples, which the tests cannot provide. The generated page does
+not run these examples."""
+INTERNAL_METHODS = {"Step.chosen_tools", "Step.changes"}
+"""Methods that only the agent loop calls. The pages omit these methods."""
+DOCSTRING_MARK = "<!-- docstring -->"
+"""A line in `reference.md` that marks the position of the docstring in the texts about a name."""
 
 
 @dataclass
 class Extra:
-    """The text of `reference.md` about a name."""
+    """The texts of `reference.md` about one name, for the positions before and after the docstring."""
 
     before: str = ""
     after: str = ""
@@ -69,159 +72,169 @@ class Extra:
 
 @dataclass
 class Extras:
+    """The texts of `reference.md` for one page: the introduction and the texts about names."""
+
     intro: str = ""
     names: dict[str, Extra] = field(default_factory=dict[str, Extra])
 
 
 def extras() -> dict[str, Extras]:
-    """Return the parts of `reference.md` by page and by name."""
-    found: dict[str, Extras] = {}
+    """Parse `reference.md` and return a dict that maps each public module to the texts for its page."""
+    texts: dict[str, Extras] = {}
     for page in re.split(r"^# (?=acorn)", EXAMPLES.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]:
         title, _, text = page.partition("\n")
         intro, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
-        made = found[title.strip()] = Extras(intro.strip())
+        page_extras = texts[title.strip()] = Extras(intro.strip())
         for part in parts:
             name, _, body = part.partition("\n")
-            before, mark, after = body.partition(BEFORE)
-            made.names[name.strip()] = Extra(before.strip(), after.strip()) if mark else Extra("", body.strip())
-    return found
+            before, mark, after = body.partition(DOCSTRING_MARK)
+            page_extras.names[name.strip()] = Extra(before.strip(), after.strip()) if mark else Extra("", body.strip())
+    return texts
 
 
-def names_of(door: str) -> list[str]:
-    """Return the public names of a module in order, each followed by what it returns."""
-    listed: list[str] = []
-    for name in importlib.import_module(door).__all__:
-        listed += [name, *GIVEN.get(door, {}).get(name, ())]
-    return listed
+def names_of(module: str) -> list[str]:
+    """Return the public names of a module in the order of `__all__`.
+
+    The classes of the objects that users receive from a name follow this name, in the form `package.file:Class`.
+    """
+    names: list[str] = []
+    for name in importlib.import_module(module).__all__:
+        names += [name, *RETURNED_CLASSES.get(module, {}).get(name, ())]
+    return names
 
 
-def page_of(door: str, extra: Extras) -> str:
-    """Return the page of one module as Markdown."""
-    lines = [f"# {door}", "", "<!-- written by tools/write_reference.py -->", "", extra.intro]
-    for name in names_of(door):
-        target, short = found(door, name), name.rpartition(":")[2]
-        said = extra.names.get(short, Extra())
+def page_of(module: str, extra: Extras) -> str:
+    """Return the page of one public module as Markdown."""
+    lines = [f"# {module}", "", "<!-- written by tools/write_reference.py -->", "", extra.intro]
+    for name in names_of(module):
+        target, short = find_target(module, name), name.rpartition(":")[2]
+        texts = extra.names.get(short, Extra())
         lines += ["", f"## `{short}`", ""]
-        lines += [said.before, ""] if said.before else []
-        lines += described(target, short)
-        lines += ["", said.after] if said.after else []
+        lines += [texts.before, ""] if texts.before else []
+        lines += describe(target, short)
+        lines += ["", texts.after] if texts.after else []
     parts = re.split(r"(^```.*?^```$)", "\n".join(lines), flags=re.DOTALL | re.MULTILINE)
     return "".join(part if part.startswith("```") else re.sub(r"\n{3,}", "\n\n", part) for part in parts).strip() + "\n"
 
 
-def found(door: str, name: str) -> Any:
-    home, _, inner = name.partition(":")
-    return getattr(importlib.import_module(home), inner) if inner else getattr(importlib.import_module(door), name)
+def find_target(module: str, name: str) -> Any:
+    file, _, inner = name.partition(":")
+    return getattr(importlib.import_module(file), inner) if inner else getattr(importlib.import_module(module), name)
 
 
-def described(target: Any, name: str) -> Iterator[str]:
+def describe(target: Any, name: str) -> Iterator[str]:
     if isinstance(target, type) and name != target.__name__:
         yield f"The same class as `{target.__name__}`, under a conventional name."
     elif isinstance(target, type):
-        yield from of_class(target, name)
+        yield from describe_class(target, name)
     elif callable(target) and inspect.isfunction(inspect.unwrap(target)):
-        yield from of_function(node_of(inspect.unwrap(target)), "")
+        yield from describe_function(node_of(inspect.unwrap(target)), "")
 
 
-def of_class(target: type, name: str) -> Iterator[str]:
+def describe_class(target: type, name: str) -> Iterator[str]:
     bases = [
         base.__name__ for base in target.__bases__ if base.__module__.startswith("acorn") and base.__name__[0] != "_"
     ]
     if bases:
         yield from (f"Derived from {', '.join(f'`{base}`' for base in bases)}.", "")
     yield prose(target.__doc__ or "", NEEDS.get(name))
-    body = [node for base in reversed(homes(target)) for node in node_of(base).body]
-    said = list(attributes(target, body))
-    if said:
-        yield from ("", *said)
+    body = [node for base in reversed(documented_classes(target)) for node in node_of(base).body]
+    attribute_lines = list(attributes(target, body))
+    if attribute_lines:
+        yield from ("", *attribute_lines)
     for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and is_told(node):
-            if f"{name}.{node.name}" in FOR_THE_LOOP:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and has_section(node):
+            if f"{name}.{node.name}" in INTERNAL_METHODS:
                 continue
-            yield from ("", f"### `{name}.{node.name}`", "", *of_function(node, name))
+            yield from ("", f"### `{name}.{node.name}`", "", *describe_function(node, name))
 
 
-def homes(target: type) -> list[type]:
-    """Return the class and those bases whose attributes are not documented elsewhere."""
+def documented_classes(target: type) -> list[type]:
+    """Return the class itself and the private base classes whose attributes its section must describe, too."""
     return [
         base
         for base in target.__mro__
-        if base is target or (base.__module__ == target.__module__ and base.__name__ in SHARED)
+        if base is target or (base.__module__ == target.__module__ and base.__name__ in PRIVATE_BASES)
     ]
 
 
-SHARED = ("Event", "Spoken", "Media")
-"""Bases that have no name outside."""
+PRIVATE_BASES = ("Event", "Spoken", "Media")
+"""The names of base classes that are not public."""
 
 
 def attributes(target: type, body: list[ast.stmt]) -> Iterator[str]:
-    """Return a line for each attribute and property, with its docstring."""
-    for node, behind in zip(body, [*body[1:], None], strict=True):
+    """Yield a Markdown list item with the docstring for each attribute and property of a class."""
+    for node, following in zip(body, [*body[1:], None], strict=True):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id[0] != "_":
-            words = string_of(behind)
+            docstring = string_of(following)
             default = default_of(target, node)
-            yield f"- `{node.target.id}: {ast.unparse(node.annotation)}{default}`{told(words)}"
+            yield f"- `{node.target.id}: {ast.unparse(node.annotation)}{default}`{list_text(docstring)}"
         elif isinstance(node, ast.FunctionDef) and is_property(node) and node.name[0] != "_":
             kind = f": {ast.unparse(node.returns)}" if node.returns else ""
-            words = ast.get_docstring(node)
-            if words and "\n\n" in words:
-                continue  # It has an example, so it gets its own section.
-            yield f"- `{node.name}{kind}`{told(words)}"
+            docstring = ast.get_docstring(node)
+            if docstring and "\n\n" in docstring:
+                continue  # A property with an example has a section of the page instead of a list item.
+            yield f"- `{node.name}{kind}`{list_text(docstring)}"
 
 
 def default_of(target: type, node: ast.AnnAssign) -> str:
-    """Return ` = 5` if an attribute has a short default."""
+    """Return a text such as ` = 5` if an attribute has a short default value, and otherwise ""."""
     if isinstance(node.value, ast.Constant):
         return f" = {ast.unparse(node.value)}"
-    if isinstance(node.value, ast.Attribute) and node.value.attr == "default":  # A setting of a module.
+    # The class `module` declares its settings as `name: type = setting.default`.
+    if isinstance(node.value, ast.Attribute) and node.value.attr == "default":
         value = getattr(target, ast.unparse(node.target))
         return f" = {value!r}" if isinstance(value, int | float | str | None) else ""
     return ""
 
 
-def told(words: str | None) -> str:
-    """Return the docstring of an attribute; an example in it is separate."""
-    if not words:
+def list_text(docstring: str | None) -> str:
+    """Return the docstring of an attribute as the text of a list item, with its example as a separate paragraph."""
+    if not docstring:
         return ""
-    first, *rest = prose(words).split("\n\n", 1)
+    first, *others = prose(docstring).split("\n\n", 1)
     joined = "  " + " ".join(first.split("\n"))
-    return f"  \n{joined}" + ("\n\n" + textwrap.indent(rest[0], "  ") + "\n" if rest else "")
+    return f"  \n{joined}" + ("\n\n" + textwrap.indent(others[0], "  ") + "\n" if others else "")
 
 
-def is_told(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    words = ast.get_docstring(node)
+def has_section(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Return whether a method or property has a section of the page."""
+    docstring = ast.get_docstring(node)
     if is_property(node):
-        return bool(words and "\n\n" in words)
-    return bool(words) and (
+        return bool(docstring and "\n\n" in docstring)
+    return bool(docstring) and (
         node.name[0] != "_" or node.name in ("__call__", "__and__", "__add__", "__enter__", "__aenter__")
     )
 
 
 def is_property(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    return any(isinstance(each, ast.Name) and each.id == "property" for each in node.decorator_list)
+    return any(isinstance(name, ast.Name) and name.id == "property" for name in node.decorator_list)
 
 
-def of_function(node: Any, owner: str) -> Iterator[str]:
+def describe_function(node: Any, owner: str) -> Iterator[str]:
     if not is_property(node):
         kind = "async def" if isinstance(node, ast.AsyncFunctionDef) else "def"
         returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
-        yield from ("```py", wrapped(f"{kind} {node.name}", ast.unparse(node.args), returns), "```", "")
+        yield from ("```py", format_signature(f"{kind} {node.name}", ast.unparse(node.args), returns), "```", "")
     yield prose(ast.get_docstring(node) or "", NEEDS.get(node.name))
 
 
-def wrapped(name: str, arguments: str, returns: str) -> str:
-    """Return a signature, on several lines if it is long."""
-    shown = re.sub(r"^(?:self|cls)(?:, )?(?:/(?:, )?)?", "", arguments)
-    shown = re.sub(r"(: [^=]*?)=(?=[^=])", r"\1 = ", shown.replace("_UNSET", "..."))
-    whole = f"{name}({shown}){returns}"
-    if len(whole) <= 80:
-        return whole
-    parts = re.split(r", (?![^\[(]*[\])])", shown)
-    return "\n".join([f"{name}(", *(f"    {part}," for part in parts), f"){returns}"])
+def format_signature(name: str, arguments: str, returns: str) -> str:
+    """Return a function signature without `self`, on several lines if it has more than 80 characters."""
+    visible = re.sub(r"^(?:self|cls)(?:, )?(?:/(?:, )?)?", "", arguments)
+    visible = re.sub(r"(: [^=]*?)=(?=[^=])", r"\1 = ", visible.replace("_UNSET", "..."))
+    one_line = f"{name}({visible}){returns}"
+    if len(one_line) <= 80:
+        return one_line
+    parameters = re.split(r", (?![^\[(]*[\])])", visible)
+    return "\n".join([f"{name}(", *(f"    {parameter}," for parameter in parameters), f"){returns}"])
 
 
 def prose(docstring: str, needs: str | None = None) -> str:
-    """Return a docstring as Markdown; indented parts are examples."""
+    """Convert a docstring to Markdown, with code blocks in place of the indented paragraphs.
+
+    `needs` lists the requirements of examples that the tests cannot run.
+    """
     head = f"# not run: it needs {needs}\n" if needs else ""
     parts: list[str] = []
     code: list[str] = []
@@ -242,7 +255,10 @@ def prose(docstring: str, needs: str | None = None) -> str:
 
 
 def is_code(paragraph: str) -> bool:
-    """Return whether an unindented docstring is an example, as the formatter leaves it."""
+    """Return whether a paragraph without indentation is an example.
+
+    The formatter removes the indentation of an example if a docstring contains nothing else.
+    """
     try:
         ast.parse(paragraph)
     except SyntaxError:
@@ -262,16 +278,19 @@ def tree_of(file: str) -> ast.Module:
 
 
 def node_of(target: Any) -> Any:
-    """Return the last definition of a class or function in its file: of overloads, the implementation."""
+    """Return the last syntax tree node that defines a class or function in its file.
+
+    For a function with overloads, the last definition is the implementation.
+    """
     kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     tree = tree_of(inspect.getsourcefile(target) or "")
     return [node for node in ast.walk(tree) if isinstance(node, kinds) and node.name == target.__name__][-1]
 
 
 def pages() -> dict[str, str]:
-    """Return every page of the reference by its file."""
-    said = extras()
-    return {file: page_of(door, said.get(door, Extras())) for door, file in PAGES.items()}
+    """Return a dict that maps file names to the generated pages."""
+    texts = extras()
+    return {file: page_of(module, texts.get(module, Extras())) for module, file in PAGES.items()}
 
 
 if __name__ == "__main__":

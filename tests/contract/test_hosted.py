@@ -1,4 +1,4 @@
-"""Hosted tools, which a provider runs: sent unchanged, and their results are sent back unchanged."""
+"""Tests of hosted tools, which the provider executes: acorn sends them and their results back unchanged."""
 
 from __future__ import annotations
 
@@ -457,7 +457,7 @@ def test_hosted_tool_dict_changed_later_is_sent_changed() -> None:
     assert [request.tools[0]["max_uses"] for request in model.requests] == [3, 9]
 
 
-def test_hosted_tool_added_and_removed_by_hook_is_sent_accordingly() -> None:
+def test_hosted_tool_added_and_removed_by_hook_is_sent_only_in_between() -> None:
     class Changing(Looking):
         def on_step(self, step: Step) -> None:
             if step.counter == 1:

@@ -1,4 +1,7 @@
-"""What `make release` rejects and makes, without building; the long version builds and tries everything."""
+"""Tests of the checks of `make release`.
+
+The long version of the tests also builds and installs the package.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ def test_tree_with_uncommitted_changes_is_rejected_with_file_names(repository: P
         opened.write("\n")
     done = dry_run(repository)
     assert done.returncode == 1
-    assert done.stderr.startswith("no release: the tree has changes that are not committed")
+    assert done.stderr.startswith("Release failed: The tree has uncommitted changes.")
     assert name in done.stderr
 
 
@@ -106,23 +109,23 @@ def test_version_without_changelog_section_is_rejected(repository: Path) -> None
     done = dry_run(repository)
     assert done.returncode == 1
     assert done.stderr == (
-        "no release: CHANGELOG.md has no part `## 0.2.0` (it has: `Unreleased`, `0.1.0`); "
-        "give the changes their heading\n"
+        "Release failed: CHANGELOG.md has no section `## 0.2.0` (its sections are: `Unreleased`, `0.1.0`). "
+        "Add the heading.\n"
     )
 
 
 @pytest.mark.parametrize("heading", ["## 1.2.0", "## [1.2.0]", "## 1.2.0 - 2026-01-02", "##  1.2.0 (a day)"])
 def test_changelog_headings_in_common_forms_are_parsed(heading: str) -> None:
-    assert release.changelog_part(f"{heading}\n\n- New.\n\n### Fixed\n- Old.\n\n## 1.1.0\n- x\n", "1.2.0") == (
+    assert release.changelog_section(f"{heading}\n\n- New.\n\n### Fixed\n- Old.\n\n## 1.1.0\n- x\n", "1.2.0") == (
         "- New.\n\n### Fixed\n- Old."
     )
 
 
 def test_empty_section_and_changelog_without_sections_are_rejected() -> None:
-    with pytest.raises(release.ReleaseError, match=r"says nothing under `## 1\.0`"):
-        release.changelog_part("## 1.0\n\n## 0.9\n- x\n", "1.0")
-    with pytest.raises(release.ReleaseError, match="it has: none"):
-        release.changelog_part("# Changelog\n", "1.0")
+    with pytest.raises(release.ReleaseError, match=r"has an empty section `## 1\.0`"):
+        release.changelog_section("## 1.0\n\n## 0.9\n- x\n", "1.0")
+    with pytest.raises(release.ReleaseError, match="its sections are: none"):
+        release.changelog_section("# Changelog\n", "1.0")
 
 
 def test_changelog_contains_section_for_next_release() -> None:
@@ -134,9 +137,10 @@ def test_changelog_contains_section_for_next_release() -> None:
 
 
 def test_wheel_with_missing_or_extra_file_is_rejected() -> None:
-    release.judge_sets("the wheel", {"acorn/a.py"}, {"acorn/a.py"})
-    with pytest.raises(release.ReleaseError, match=r"the wheel lacks: acorn/py.typed; .* not tracked: acorn/x.py"):
-        release.judge_sets("the wheel", {"acorn/x.py"}, {"acorn/py.typed"})
+    release.check_sets("The wheel", {"acorn/a.py"}, {"acorn/a.py"})
+    words = r"The wheel has the wrong files\. Missing files: acorn/py\.typed\. Untracked files: acorn/x\.py\."
+    with pytest.raises(release.ReleaseError, match=words):
+        release.check_sets("The wheel", {"acorn/x.py"}, {"acorn/py.typed"})
 
 
 def readme_of_the_index() -> str:
@@ -149,7 +153,7 @@ def readme_of_the_index() -> str:
 
 def test_index_readme_contains_no_links_into_repository() -> None:
     shown = readme_of_the_index()
-    release.judge_readme(shown)
+    release.check_readme(shown)
     assert "<!--" not in shown
     assert shown.startswith("# acorn\n\nLLM agents as typed Python classes")
     assert "Tutorial, six short pages · why acorn ·\nguides, one subject each · examples and what each shows ·" in shown
@@ -159,9 +163,9 @@ def test_index_readme_contains_no_links_into_repository() -> None:
 
 @pytest.mark.parametrize("line", ["[a](docs/a.md)", "![a](a.png)", '<img alt="a" src="docs/a.png">', "[a](#here)"])
 def test_readme_with_broken_index_link_is_rejected(line: str) -> None:
-    release.judge_readme("[a](https://example.org/a) is elsewhere, `docs/a.md` is text")
-    with pytest.raises(release.ReleaseError, match="links and pictures that are not there: "):
-        release.judge_readme(line)
+    release.check_readme("[a](https://example.org/a) is elsewhere, `docs/a.md` is text")
+    with pytest.raises(release.ReleaseError, match="links or images that do not exist in the package index: "):
+        release.check_readme(line)
 
 
 def test_source_archive_that_builds_different_wheel_is_rejected(tmp_path: Path) -> None:
@@ -170,14 +174,14 @@ def test_source_archive_that_builds_different_wheel_is_rejected(tmp_path: Path) 
         wheel.parent.mkdir()
         with zipfile.ZipFile(wheel, "w") as opened:
             opened.writestr("acorn/__init__.py", text)
-    release.judge_same(wheels[0], wheels[0])
-    with pytest.raises(release.ReleaseError, match=r"it differs in: \['acorn/__init__\.py'"):
-        release.judge_same(*wheels)
+    release.check_same(wheels[0], wheels[0])
+    with pytest.raises(release.ReleaseError, match=r"These files differ: \['acorn/__init__\.py'"):
+        release.check_same(*wheels)
 
 
 def test_failing_command_error_contains_output_without_path() -> None:
     with pytest.raises(release.ReleaseError) as caught:
-        release.said([sys.executable, "-c", "raise SystemExit('the words')"], cwd=ROOT)
+        release.run_command([sys.executable, "-c", "raise SystemExit('the words')"], cwd=ROOT)
     assert "the words" in str(caught.value)
     assert sys.executable not in str(caught.value)
 

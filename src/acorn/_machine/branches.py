@@ -102,7 +102,7 @@ class Branches:
             is_in_step = self.state.phase in ("tools", "branches", "step", "judge")
             turn_index = self.transcript.turn_index if is_in_step else None
             messages = self.transcript.history
-            copies = self.builder.messages.copies_of(messages.messages, is_private=messages.noted is None)
+            copies = self.builder.messages.copies_of(messages.messages, is_private=messages.snapshot is None)
             history = _close_turn(copies, turn_index, self.hook.results(), started)
         return BranchContext(
             branch_id(self.run.id, place),

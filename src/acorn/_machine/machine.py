@@ -335,7 +335,7 @@ class Machine:
             )
         changes = changes_of(step)
         self.builder.apply(changes)
-        self.transcript.edits.note_all()
+        self.transcript.edits.record_all()
         if changes.context is not None:
             check_is_list(self.transcript.history.messages)
             self.transcript.add_user_message(changes.context)
@@ -351,8 +351,8 @@ class Machine:
         """Decide on the next request: a summary, a normal turn, or a turn that must end in an answer."""
         state, builder = self.state, self.builder
         state.phase = "model"
-        if self.transcript.history.noted is not None:
-            self.transcript.edits.note_moves()
+        if self.transcript.history.snapshot is not None:
+            self.transcript.edits.record_moves()
         if self.budgets.limited and not self._has_room(now) and not state.forced:
             state.forced, state.reason = True, "limit"
         builder.request, state.was_forced = None, False
@@ -360,8 +360,8 @@ class Machine:
             state.phase = "compact"
             return
         request = builder.build(now)
-        if builder.messages.before:
-            self.transcript.edits.note_changed(builder.messages.before)
+        if builder.messages.discarded_copies:
+            self.transcript.edits.record_changed(builder.messages.discarded_copies)
         is_due = state.forced or (self._is_single_turn and not builder.has_tools and not thinks(builder.model))
         if is_due and not state.fallback:
             if builder.model.can_force_tool(request):
@@ -464,8 +464,8 @@ class Machine:
 
     def _take_result(self, result: ToolResult, began: float | None, now: float) -> None:
         self.calls.add_result(result, began)
-        if self.transcript.history.noted is not None:
-            self.transcript.edits.note_moves()
+        if self.transcript.history.snapshot is not None:
+            self.transcript.edits.record_moves()
         self._end_tools_if_done(now)
 
     def _take_branch(self, ask: AskBranch, end: BranchEnd, now: float) -> None:
@@ -481,7 +481,7 @@ class Machine:
     def _take_human_input(self, ask: AskHook, answer: object, now: float) -> None:
         """Use the answer that `on_human` returned. None means that the hook has no answer."""
         (request,) = ask.arguments
-        self.transcript.edits.note_moves()
+        self.transcript.edits.record_moves()
         if answer is not None:
             self._take_answer(self.calls.check_answer(request.id, answer), answer, now)
         elif (call_id := self.calls.call_waiting_for(request.id)) is not None:

@@ -276,8 +276,8 @@ class RequestBuilder:
 
     def _new_request(self) -> ModelRequest:
         tools, transcript = self.toolset.definitions, self._transcript
-        history, written, transcript.written = transcript.history, transcript.written, None
-        sent = self.messages.prepare(history.messages, self.openings, written, is_private=history.noted is None)
+        history, unsent, transcript.unsent = transcript.history, transcript.unsent, None
+        sent = self.messages.prepare(history.messages, self.openings, unsent, is_private=history.snapshot is None)
         if media := sent.media:
             check_media(self._spec, media)
         forced = FINISH if self._state.was_forced else None
@@ -307,7 +307,7 @@ class RequestBuilder:
         size = last.total_tokens if last is not None and last.total_tokens else estimate_tokens(history.messages)
         if size <= max_size:
             return False
-        self._transcript.edits.note_all()
+        self._transcript.edits.record_all()
         return range_to_compact(history.messages, self.openings, max_size) is not None
 
     def take_summary(self, response: ModelResponse, asked: float, now: float) -> None:
@@ -315,7 +315,7 @@ class RequestBuilder:
         state, transcript, history = self._state, self._transcript, self._transcript.history
         self.request, state.compacted = None, state.turns
         self._budgets.pay(response, self.model, self.run, now - asked, is_summary=True)
-        transcript.edits.note_all()
+        transcript.edits.record_all()
         compacted = range_to_compact(history.messages, self.openings, self._spec.compact_at or 1)
         is_refusal = response.refusal is not None or response.stop_reason == "content_filter"
         text = "" if is_refusal else summary_text(response.content, was_cut=response.stop_reason == "length")

@@ -158,7 +158,7 @@ def save_new(
     The state is None if the entries explain it.
     """
     if not machine.is_over:
-        machine.transcript.edits.note_all()
+        machine.transcript.edits.record_all()
     new, state, turn = machine.journal.entries[since:], machine.state, machine.transcript.turn_index
     if before is not None and not machine.is_over:
         progress = continue_progress(before, new, state, turn)

@@ -1,7 +1,7 @@
-"""One browser per file and one server for all, and checks after every test.
+"""Fixtures for tests in a browser: one browser per file, one server for all files, and checks after every test.
 
-The server has the agent at its root, and saved runs mounted below `/files`. After each test, the console has no error,
-and no request went to another host.
+The server has the agent at its root, and saved runs mounted below `/files`. The checks require that the console has no
+error and that no request went to another host.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def chromium() -> Iterator[Any]:
     path = browser()
     if path is None:
         if is_required():
-            pytest.fail("there is no Chromium; `make browser` gets one")
+            pytest.fail("Chromium is not installed. Run `make browser` to install it.")
         pytest.skip("no Chromium")
     from playwright.sync_api import sync_playwright
 

@@ -28,7 +28,7 @@ from acorn.web.page.files import SHELL, StaticFile, read_static_files, row_detai
 from acorn.web.page.rows import Row, entry_event
 from acorn.web.page.run_index import RunFilter, RunView, StoreRunIndex
 from acorn.web.page.site import NO_LIMIT, BusyError, Site, make_site
-from acorn.web.page.streams import STORED, live_events, row_events, stored_events
+from acorn.web.page.streams import STORED_PREFIX, live_events, row_events, stored_events
 from acorn.web.redact import STREAM_LIMIT, TEXT_LIMIT, PageRedactor, json_bytes
 
 _LIST_LIMIT = 200
@@ -324,7 +324,7 @@ class _Api:
         if live is not None:
             return _event_stream(live_events(site, live, index if token == live.token else 0))
         view = await self._view(request)
-        return _event_stream(stored_events(site, view, index if token == STORED else 0))
+        return _event_stream(stored_events(site, view, index if token == STORED_PREFIX else 0))
 
     async def rows(self, request: Request) -> Response:
         """Stream the rows of an active run whenever they change."""

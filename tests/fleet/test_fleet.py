@@ -243,7 +243,7 @@ def test_worker_file_with_several_classes_is_loaded_once(fleet: Fleet, tmp_path:
     assert worker.said().count("executed") == 1
     refused = fleet.start("One", "three", file=file)
     assert refused.ends() == 2
-    assert "error: Two of the agents are `pair:One`" in refused.said()
+    assert "error: Two agents have the class name `pair:One`" in refused.said()
 
 
 def test_run_rejected_by_all_workers_fails_and_is_resumable(postgres: str) -> None:
@@ -264,7 +264,8 @@ def test_run_rejected_by_all_workers_fails_and_is_resumable(postgres: str) -> No
 
     asyncio.run(work())
     with pytest.raises(
-        StoreError, match=r"run-a fits no worker's `worker_agents:Desk`.*`acorn resume run-a`.*number Field req"
+        StoreError,
+        match=r"run-a does not fit the class `worker_agents:Desk` of any worker.*`acorn resume run-a`.*number Field",
     ):
         handle.result()
     assert told[-1][:3] == ("run-a", "worker_agents:Desk", "failed")

@@ -515,7 +515,7 @@ def test_submit_options_with_direct_call_raise(store: Store) -> None:
         Desk(store=store).using(priority=3)(question="Who?")
 
 
-def test_handle_result_waits_until_timeout(store: Store) -> None:
+def test_handle_result_after_timeout_or_delete_raises(store: Store) -> None:
     handle = put(store, question="Who?")
     with pytest.raises(TimeoutError, match=r"is still `queued` after 0\.01 s"):
         handle.result(timeout=0.01)

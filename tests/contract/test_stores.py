@@ -188,7 +188,7 @@ def refusal(store: Store, commit: Commit) -> StoreError:
     return caught.value
 
 
-def test_run_created_twice_is_rejected(store: Store) -> None:
+def test_commit_that_creates_existing_run_is_rejected(store: Store) -> None:
     begin(store, "r")
     twice = Commit("r", elsewhere(), [change("r", ["x"], born=birth())])
     assert f"is driven by process {this_process().pid} on" in str(refusal(store, twice))

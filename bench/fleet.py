@@ -117,7 +117,7 @@ async def work(store: PostgresStore, names: list[str]) -> None:
         if not left:
             worker.stop()
 
-    worker = Worker([Desk], store, 16, say=lambda _: None, ran=ran)
+    worker = Worker([Desk], store, 16, report_line=lambda _: None, report_run=ran)
     await worker.run()
 
 

@@ -1,4 +1,4 @@
-"""Commits of fictional runs for tests of stores, and processes that are alive, dead, or on another machine."""
+"""Commits of fictional runs for tests of stores, and identities of live, dead and remote processes."""
 
 from __future__ import annotations
 

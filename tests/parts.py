@@ -1,4 +1,4 @@
-"""Content parts of the tests, one for each way to define a class."""
+"""Content parts for tests, one for each way to define a class."""
 
 from __future__ import annotations
 

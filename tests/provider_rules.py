@@ -1,4 +1,4 @@
-"""The rules of providers for a message list. All tests that look at requests use these checks."""
+"""Checks of the rules that providers have for a message list. All tests that inspect requests use these checks."""
 
 from __future__ import annotations
 

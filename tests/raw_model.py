@@ -1,4 +1,4 @@
-"""A model that returns exact responses with their ids; `ScriptedModel` repairs what it is given."""
+"""A model that returns exact responses with their ids, while `ScriptedModel` repairs its replies."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Machines that are written as JSON text and made again after every tell, as if each were the last of a process.
+"""A tree of machines that are saved as JSON text and loaded after every tell, as if each were the last of a process.
 
-Drivers do not notice, because they know runs by their ids. Running work continues, and its outcome is told to the new
-machine.
+Drivers do not notice the replacement, because they refer to runs by id. Running work continues, and its outcome is told
+to the new machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A program with OpenTelemetry, for the time of a test, and the data of its runs."""
+"""An OpenTelemetry setup for the duration of a test, and access to the recorded spans and metrics."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""How tests wait: long for expected events, and never for work that takes very long.
+"""Functions that wait in tests: long for expected events, and never for work that would take very long.
 
-No test depends on the speed of the machine. The bounds are so generous that only a hang reaches them.
+No test depends on the speed of the machine. The timeouts are so long that only a hang reaches them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The largest number of requests in any window."""
+"""The largest number of requests and tokens in any time window."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _new = object.__new__
 class AnswerReader:
     """An incremental parser for the arguments of one `__finish__` call, which are the answer of the model.
 
-    It parses only as much text as the chunks need that the user reads.
+    It parses only the text that is necessary for the chunks that the user reads.
     """
 
     def __init__(self, pieces: list[str], shape: Shape) -> None:
@@ -49,7 +49,7 @@ class AnswerReader:
         chunk._answer, chunk._count = self, len(self._pieces)  # pyright: ignore[reportPrivateUsage]
         return chunk
 
-    def at(self, count: int) -> tuple[Any, tuple[str, ...]]:
+    def parse(self, count: int) -> tuple[Any, tuple[str, ...]]:
         """Return the partial answer after `count` text fragments, and the names of its complete fields."""
         with self._lock:
             parser = self._parser
@@ -154,7 +154,7 @@ class StreamChunk(Generic[Out]):
 
     def _parse(self) -> tuple[Any, tuple[str, ...]]:
         if self._parsed is None:
-            self._parsed = (None, ()) if self._answer is None else self._answer.at(self._count)
+            self._parsed = (None, ()) if self._answer is None else self._answer.parse(self._count)
         return self._parsed
 
 

@@ -80,7 +80,7 @@ class ModelError(AcornError):
     """The provider rejected the request, failed or could not be reached."""
 
     provider: str | None
-    """The name of the provider, if known."""
+    """The name of the provider, or None if it is unknown."""
     status: int | None
     """The HTTP status of the response, or None."""
     retryable: bool

@@ -152,7 +152,7 @@ class InputRequested(NamedTuple):
     kind: Literal["question", "approval"]
     question: str
     name: str
-    """The tool that the model called."""
+    """The name of the tool that the model called."""
     arguments: str
     choices: tuple[str, ...] | None = None
 
@@ -238,7 +238,7 @@ class Compacted(NamedTuple):
     """The time when the request started."""
     model: str
     summary: str
-    """The summary, or an empty text if the model wrote no summary. The history is then unchanged."""
+    """The summary. If the model wrote no summary, it is empty and the history is unchanged."""
     where: int
     removed: int
     messages: tuple[Message, ...]

@@ -77,7 +77,7 @@ class Media(ContentPart):
 
     kind: ClassVar[str]
     """The kind of media: `image`, `audio` or `file`."""
-    _word: ClassVar[str]
+    _noun: ClassVar[str]
     """The noun for error messages, such as `an image`."""
     _family: ClassVar[str] = ""
     """The prefix of all media types that the class accepts, such as `image/`."""
@@ -119,7 +119,7 @@ class Media(ContentPart):
         except ValueError:
             is_web = False
         if not is_web or re.search(r"[\s\x00-\x1f]", url):
-            raise ValueError(f"expected an http(s) URL or a data URL, got {_short(url)}")
+            raise ValueError(f"expected an http(s) URL or a data URL, got {_shorten_url(url)}")
         checked = None if media_type is None else cls._check_type(media_type, "the URL")
         return cls._create(None, url, checked, name)
 
@@ -133,7 +133,7 @@ class Media(ContentPart):
     @classmethod
     def _create(cls, data: Blob | None, url: str | None, media_type: str | None, name: str | None) -> Self:
         if name is not None and not isinstance(name, str):
-            raise TypeError(f"the name of {cls._word} must be a string, got a `{type(name).__name__}`")
+            raise TypeError(f"the name of {cls._noun} must be a string, got a `{type(name).__name__}`")
         media = cls.__new__(cls)
         for field, value in (("_data", data), ("_url", url), ("_media_type", media_type), ("_name", name)):
             object.__setattr__(media, field, value)
@@ -148,7 +148,7 @@ class Media(ContentPart):
                 return media_type
         other_type = _signature_type(raw) or by_name
         if other_type is not None:
-            raise ValueError(f"{where} is {other_type}, but must be {cls._word}")
+            raise ValueError(f"{where} is {other_type}, but must be {cls._noun}")
         raise UnknownMediaTypeError(f"the type of {where} is unknown", f"Set `media_type`, such as `{cls._example()}`")
 
     @classmethod
@@ -158,7 +158,7 @@ class Media(ContentPart):
         if not _TYPE.fullmatch(name):
             raise ValueError(f"the media type of {where} must be like `{cls._example()}`, got {media_type!r}")
         if not name.startswith(cls._family):
-            raise ValueError(f"{where} is {name}, but must be {cls._word}")
+            raise ValueError(f"{where} is {name}, but must be {cls._noun}")
         return name
 
     @classmethod
@@ -204,7 +204,7 @@ class Media(ContentPart):
         return 0 if self._data is None else self._data.size
 
     def __repr__(self) -> str:
-        source = _short(self._url) if self._url is not None else f"{self._media_type}, {format_size(self.size)}"
+        source = _shorten_url(self._url) if self._url is not None else f"{self._media_type}, {format_size(self.size)}"
         name = "" if self._name is None else f", {self._name!r}"
         return f"{type(self).__name__}({source}{name})"
 
@@ -280,20 +280,20 @@ class Media(ContentPart):
         if is_mapping(value) and value.keys() <= _KEYS and value.get("kind", cls.kind) == cls.kind:
             return cls._from_saved(value)
         hint = f". For a file, use `acorn.{cls.__name__}.from_path(...)`" if isinstance(value, os.PathLike) else ""
-        raise ValueError(f"expected {cls._word}: `acorn.{cls.__name__}`, bytes, a data URL or an http(s) URL{hint}")
+        raise ValueError(f"expected {cls._noun}: `acorn.{cls.__name__}`, bytes, a data URL or an http(s) URL{hint}")
 
     @classmethod
     def _from_text(cls, text: str) -> Self:
         if re.match(r"(?i)(data:|https?://)", text):
             return cls.from_url(text)
         hint = f"For a file, use `acorn.{cls.__name__}.from_path(...)`"
-        raise ValueError(f"expected {cls._word}: bytes, a data URL or an http(s) URL. {hint}")
+        raise ValueError(f"expected {cls._noun}: bytes, a data URL or an http(s) URL. {hint}")
 
     @classmethod
     def _from_saved(cls, saved: Mapping[str, Any]) -> Self:
         data, url, media_type, name = map(saved.get, _FIELDS)
         if not all(isinstance(value, str | None) for value in (data, url, media_type, name)):
-            raise ValueError(f"the fields of {cls._word} must be strings: {', '.join(_FIELDS)}")
+            raise ValueError(f"the fields of {cls._noun} must be strings: {', '.join(_FIELDS)}")
         if isinstance(data, Blob) and isinstance(media_type, str) and data.head == cls._head(media_type):
             return cls._create(data, None, cls._check_type(media_type, "the data"), name)
         if isinstance(data, str):
@@ -314,7 +314,7 @@ class Image(Media):
 
     __slots__ = ()
     kind = "image"
-    _word = "an image"
+    _noun = "an image"
     _family = "image/"
 
 
@@ -323,7 +323,7 @@ class Audio(Media):
 
     __slots__ = ()
     kind = "audio"
-    _word = "audio"
+    _noun = "audio"
     _family = "audio/"
 
     @classmethod
@@ -345,7 +345,7 @@ class File(Media):
 
     __slots__ = ()
     kind = "file"
-    _word = "a file"
+    _noun = "a file"
 
     def __acorn_part__(self) -> JsonObject:
         if self._data is None:
@@ -380,5 +380,5 @@ def _decode_base64(text: str) -> bytes:
         raise ValueError("the data is not valid base64") from error
 
 
-def _short(url: str) -> str:
+def _shorten_url(url: str) -> str:
     return repr(url if len(url) <= 80 else url[:79] + "…")

@@ -35,7 +35,9 @@ Returned = TypeVar("Returned")
 Returned_co = TypeVar("Returned_co", covariant=True)
 
 TOOL_ASK_PREFIX = "tool "
-"""The prefix of the id of an ask that calls a tool. The step and the call id follow."""
+"""The prefix of the id of an ask (an operation that the machine requests) that calls a tool.
+
+The step and the call id follow the prefix."""
 
 
 def call_key(run_id: str, step: int, call_id: str) -> str:
@@ -295,7 +297,7 @@ class LiveTree(Protocol):
 
 
 class CallSite:
-    """A context manager for user code, which records the run and the ask that the code belongs to."""
+    """A context manager for user code, which stores the run and the ask (the requested operation) of the code."""
 
     __slots__ = ("_counter", "_span", "_token", "ask_id", "run_id", "tree")
 
@@ -360,7 +362,7 @@ def current_call_site() -> CallSite | None:
 
 
 def call_site_of(agent: object) -> tuple[CallSite, Run] | None:
-    """Return the innermost run of an instance that surrounds the calling code, with its call site, or None."""
+    """Return the call site and the record of the innermost run of an instance that surrounds the calling code."""
     for site in reversed(_current.get()):
         for other, run in site.tree.lineage(site.run_id):
             if other is agent:

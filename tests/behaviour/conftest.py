@@ -1,8 +1,8 @@
-"""Run tests of behavior in several ways of calling: sync, sync inside a running event loop, and async.
+"""Run each behaviour test with sync calls, with sync calls inside a running event loop, and with async calls.
 
-Tests of the loop, the history, branches and fallbacks also run with the conversation sent as one `<thread>` document
-(except tests of the message list itself), and with the run saved and loaded after every tell. The long version of the
-tests sends all of them as a document and saves more of them.
+Tests of the loop, the history, branches and fallbacks also run in two more variants: acorn sends the conversation as
+one `<thread>` document, or the run is saved and loaded after every tell. Tests of the message list itself skip the
+document variant. The long version of the tests uses both variants for more files.
 """
 
 from __future__ import annotations

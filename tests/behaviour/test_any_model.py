@@ -1,4 +1,4 @@
-"""`AnyModel` answers any agent: every tool once, then a valid answer, equal each time."""
+"""Tests of `AnyModel`, which calls each tool of an agent once and then returns a valid, reproducible answer."""
 
 from __future__ import annotations
 
@@ -321,7 +321,7 @@ def test_any_model_calls_tools_again_in_continued_conversation() -> None:
     assert called(agent.using(history=first).run()) == ["look", "add", "__finish__"]
 
 
-def test_any_model_handles_agent_tool_in_separate_conversation(call: Call) -> None:
+def test_any_model_treats_agent_tool_as_separate_conversation(call: Call) -> None:
     class Boss(module[Any, str]):
         """Delegate."""
 

@@ -1,4 +1,4 @@
-"""Batches: bounded, in any order, with separate errors and no repeated row."""
+"""Tests of `map` and `amap`: limited concurrency, results in any order, one error per item, and no repeated row."""
 
 from __future__ import annotations
 

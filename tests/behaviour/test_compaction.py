@@ -1,4 +1,4 @@
-"""Compaction: the model summarizes a long conversation, and the run continues."""
+"""Tests of compaction: the model summarizes a long conversation, and the run continues with the summary."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Ctrl-C is never lost: the call raises immediately, all its records end, and no request is repeated.
+"""Tests of Ctrl-C: the call raises immediately, every run record ends, and no request is repeated.
 
-The signal is sent while all work is in progress, and the work continues only after the call has raised. A signal can
-arrive at any time, so the tests also raise it at one line of acorn after the other.
+One test sends the signal while all work is in progress and lets the work continue after the call has raised. Because a
+signal can arrive at any time, another test raises it at each line of acorn, one line after the other.
 """
 
 from __future__ import annotations

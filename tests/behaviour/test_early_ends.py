@@ -1,4 +1,4 @@
-"""Runs that end while a child or sibling is still running."""
+"""Tests of runs that end while a child run or a sibling run is still active."""
 
 from __future__ import annotations
 

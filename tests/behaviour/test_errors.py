@@ -1,4 +1,4 @@
-"""The error classes: their bases, their attributes, and pickling."""
+"""Tests of the error classes: their base classes, their attributes, and pickling."""
 
 import pickle
 from typing import Any

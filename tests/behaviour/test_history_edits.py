@@ -1,6 +1,6 @@
-"""Code that received the history may change it in place: the next request has the change.
+"""Tests of in-place history edits: an edit by user code is in the next request.
 
-Without such code, there is nothing to compare and nothing to copy.
+If no user code has access to the history, acorn neither compares nor copies it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Any edit of the history in `on_step` gives a valid request that equals a fresh one.
+"""Property test: after any history edit in `on_step`, the next request is valid and equals a newly built request.
 
-Runs of up to twelve steps, random by seed: each step cuts, reorders and edits the history and the results. A failure
-names its seed.
+The runs have up to twelve steps. Each step trims, reorders and edits the history and the results at random. A failure
+message contains the random seed.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ def _input(agent: Meddler) -> str:
 
 
 @pytest.mark.parametrize("first", range(0, RUNS, BATCH))
-def test_any_on_step_history_edit_gives_valid_request_equal_to_newly_built_request(first: int) -> None:
+def test_any_history_edit_in_on_step_gives_valid_request_equal_to_newly_built_request(first: int) -> None:
     lengths: list[int] = []
     for seed in range(first, first + BATCH):
         try:

@@ -1,4 +1,4 @@
-"""One instance, many calls: a run sees only its own state, whatever runs concurrently."""
+"""Tests of concurrent calls of one instance: each run has separate state."""
 
 import asyncio
 import copy

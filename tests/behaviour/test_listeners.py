@@ -1,4 +1,4 @@
-"""Listening: the journal entries that `acorn.listen` and the logger `acorn` report."""
+"""Tests of `acorn.listen` and of the logger `acorn`: both report the journal entries of runs."""
 
 from __future__ import annotations
 

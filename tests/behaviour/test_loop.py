@@ -1,4 +1,4 @@
-"""The loop from outside: what it sends, what it executes, what it returns, and when it ends."""
+"""Tests of the agent loop through its public interface: requests, executed tools, results, and the end of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client scenarios of MCP's conformance suite, run through acorn's source; the suite's runner checks them."""
+"""Test of `MCPServer` with the client scenarios of the official MCP conformance suite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A hostile MCP server: its faults affect only itself, and it learns nothing that it was not given."""
+"""Tests of hostile MCP servers: their faults affect only their own calls, and they receive no secrets of the user."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def test_mcp_invalid_output_of_silent_server_is_reported_in_error(tmp_path: Path
     program = "import time; print('hello, I am no protocol', flush=True); time.sleep(3600)"
     server = MCPServer(sys.executable, ["-c", program], connect_timeout=5)
     with pytest.raises(
-        AcornError, match="did not answer within 5 s; it wrote lines to its standard output that are no"
+        AcornError, match="did not answer within 5 s; it wrote lines to its standard output that are not"
     ):
         Worker(model=ScriptedModel([]), tools=[server])("x")
 

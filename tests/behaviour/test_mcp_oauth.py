@@ -1,4 +1,4 @@
-"""`auth=` with the SDK's OAuth provider: registered, approved by a person, refreshed, in runs of any kind."""
+"""Tests of `MCPServer(auth=...)` with the OAuth provider of the SDK: registration, login, and token refresh."""
 
 from __future__ import annotations
 

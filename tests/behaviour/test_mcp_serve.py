@@ -1,4 +1,4 @@
-"""`acorn mcp` and `acorn.mcp.serve`: modules as tools of the official client."""
+"""Tests of `acorn mcp` and `acorn.mcp.serve`: the official MCP client calls modules as tools."""
 
 from __future__ import annotations
 

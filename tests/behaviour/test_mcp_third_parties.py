@@ -1,4 +1,4 @@
-"""Third-party servers from the package index, and in the long version of the tests from npm."""
+"""Tests of third-party MCP servers from the package index, and in the long version of the tests also from npm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes of newcomers: each raises immediately with a helpful message and without a secret."""
+"""Tests of typical mistakes of new users: each raises immediately, with a helpful message that contains no secret."""
 
 from __future__ import annotations
 

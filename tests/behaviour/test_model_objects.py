@@ -1,4 +1,4 @@
-"""Model objects of users: missing methods are reported at declaration."""
+"""Tests of user-defined model objects: missing methods are reported at declaration."""
 
 from __future__ import annotations
 

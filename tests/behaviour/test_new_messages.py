@@ -1,4 +1,4 @@
-"""`run.new_messages()`: the messages of this run, without those it started with."""
+"""Tests of `run.new_messages()`, which returns the messages of a run without its prior history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`rate_limit` and `max_concurrency`: all runs of a class share them, in the order of arrival."""
+"""Tests of `rate_limit` and `max_concurrency`: all runs of a class share them, in the order of arrival."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A record in a notebook: what it shows, and that no text becomes markup."""
+"""Tests of the HTML form of a run record in a notebook: its content, and escaping of all text."""
 
 from __future__ import annotations
 

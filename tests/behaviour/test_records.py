@@ -1,4 +1,4 @@
-"""The record of a run, and what is visible of it during the run."""
+"""Tests of the run record, and of its attributes during the run."""
 
 import asyncio
 import contextvars
@@ -399,7 +399,7 @@ def test_current_run_in_tools_hooks_and_prompts_returns_run(call: Call, script: 
     assert places[-2:] == ["on_step 3 3", "on_finish 3 4"]
 
 
-def test_current_run_outside_run_is_none(call: Call, script: Script) -> None:
+def test_current_run_outside_run_raises(call: Call, script: Script) -> None:
     def check() -> None:
         with pytest.raises(AcornError, match=r"Call `acorn\.current_run\(\)` in a tool, a hook or a prompt method"):
             current_run()

@@ -1,8 +1,8 @@
-"""Any model response ends in a result or an acorn error.
+"""Fuzz test: any model response leads to a result or to an acorn error.
 
-Responses are random by seed: broken JSON, wrong types, unknown tools, nothing at all, too much of everything, lone
-surrogates, missing or repeated ids, several answers. Every request is valid, and every call is answered in the end. A
-failure names its seed.
+The responses are random: broken JSON, wrong types, unknown tools, empty responses, huge responses, lone surrogates,
+missing or repeated ids, and several answers. Every request is valid, and every call gets a result. A failure message
+contains the random seed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An interrupted and loaded tree resumes its branches where they were."""
+"""Tests of interrupted and loaded run trees: their branches resume at their last state."""
 
 from __future__ import annotations
 

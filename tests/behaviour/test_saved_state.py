@@ -1,7 +1,7 @@
-"""A run saved as JSON text and loaded between any two asks continues unchanged.
+"""Tests of runs that are saved as JSON text and loaded between any two asks: they continue unchanged.
 
-The driver does what a store and a restart would do: it writes the machine's state, drops the machine, and makes a new
-one from the text.
+The driver does the work of a store and a restart: it writes the state of the machine, drops the machine, and creates a
+new machine from the text.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tools with their own JSON Schema: requests, checks and rejections."""
+"""Tests of tools with an explicit JSON Schema: requests, argument checks and rejections."""
 
 import asyncio
 import copy

@@ -1,4 +1,4 @@
-"""The scripted model keeps its promises, alone and in a module."""
+"""Tests of `ScriptedModel`, alone and as the model of an agent."""
 
 from __future__ import annotations
 
@@ -240,10 +240,10 @@ def test_swallowed_request_beyond_script_is_raised_by_done(call: Call, script: S
 def test_done_with_unused_reply_raises() -> None:
     model = ScriptedModel(["a", "b", "c"], name="some-model")
     model.complete(request())
-    with pytest.raises(AssertionError, match=r"`some-model` has 2 unused replies\. The first one is 'b'"):
+    with pytest.raises(AssertionError, match=r"`some-model` has 2 unused replies\. The first unused reply is 'b'"):
         model.done()
     model.complete(request())
-    with pytest.raises(AssertionError, match=r"has 1 unused reply\. The first one is 'c'"):
+    with pytest.raises(AssertionError, match=r"has 1 unused reply\. The first unused reply is 'c'"):
         model.done()
     model.complete(request())
     model.done()

@@ -1,4 +1,4 @@
-"""A slow stream ends with the time of the run."""
+"""Tests of slow model streams: they end when `max_seconds` of the run is over."""
 
 from __future__ import annotations
 

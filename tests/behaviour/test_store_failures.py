@@ -1,4 +1,4 @@
-"""A failing store: the run ends with a `StoreError`, nothing hangs or is hidden, and it resumes later."""
+"""Tests of failing stores: the run ends with a `StoreError`, no call hangs, and the run resumes later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The record of a parent includes the usage and work of its branches, also if it was interrupted, failed or loaded."""
+"""Tests of the usage and the records of branches in their parent, if the run was interrupted, failed or loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Data of a run survives its store unchanged, and keys do not get there."""
+"""Tests of stored data: a store returns it unchanged, and API keys are not stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every end of a stored run and what `resume` does with it; concurrent resumes, and streams left early."""
+"""Tests of `resume` for each way in which a stored run ends, of concurrent resumes, and of streams left early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored runs: named, interrupted, resumed, returned again and inspected from outside."""
+"""Tests of stored runs: run ids, interruption, resume, stored outputs, and access through `acorn.runs`."""
 
 from __future__ import annotations
 

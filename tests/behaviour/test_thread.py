@@ -1,4 +1,4 @@
-"""Every run writes its thread: events that describe all of it, whatever happens to the history."""
+"""Tests of the thread: every run records events that describe the whole run, also if the history is edited."""
 
 from __future__ import annotations
 

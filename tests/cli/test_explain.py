@@ -1,4 +1,4 @@
-"""`acorn explain`: the request and warnings about it; nothing is run."""
+"""Tests of `acorn explain`: it prints the first request and warnings without running the agent."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_explain_accepts_open_option_after_target(acorn: Acorn, agent: Path) -> 
 def test_explain_without_input_generates_example_input(acorn: Acorn, agent: Path) -> None:
     ended = acorn("explain", f"{agent}:Researcher")
     assert ended.code == 0, ended.err
-    assert "The input is an example, because none was given." in ended.out
+    assert "The input is an example, because the command has no input." in ended.out
 
 
 def test_explain_output_contains_no_terminal_codes(acorn: Acorn, agent: Path) -> None:

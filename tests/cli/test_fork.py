@@ -1,4 +1,4 @@
-"""`acorn fork`: a stored run, continued from one of its steps."""
+"""Tests of `acorn fork`, which continues a stored run from one of its steps, and of `acorn show --python`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def test_fork_of_stored_run_prints_tools_that_may_be_called_again(acorn: Acorn, 
     assert library.runs(store).get(facts[0].id).forked_from == (run_id, 2)
 
 
-def test_fork_with_edited_result_and_prompt_uses_both(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
+def test_fork_with_edited_result_and_prompt_sends_edited_result_and_prompt(
+    acorn: Acorn, store: Path, run_id: str, tmp_path: Path
+) -> None:
     (tmp_path / "prompt.md").write_text("Be brief.", encoding="utf-8")
     ended = acorn(
         "fork", run_id, "--before", 3, "--edit", "look-1=nothing", "--prompt", "prompt.md", "--store", store, "--json"
@@ -84,7 +86,7 @@ def test_fork_of_branch_is_rejected_with_advice(acorn: Acorn, store: Path) -> No
         ended = acorn("fork", branch.id, "--before", 1, "--store", store)
         assert ended.code == 2
         assert f"`acorn fork {run.id[:8]} --before 2` calls `outer` again" in ended.err
-        assert "--before 3` keeps its result" in ended.err
+        assert "--before 3` keeps the result of `outer`" in ended.err
     ended = acorn("fork", run.id, "--before", 2, "--store", store)
     assert ended.output == "done"
     ended = acorn("fork", run.id, "--before", 3, "--store", store, "--json")
@@ -155,7 +157,7 @@ def test_show_python_prints_passing_test(
     (tmp_path / "events.json").write_text(acorn("show", run_id, "--json", "--store", store).out, encoding="utf-8")
     ended = acorn("show", "events.json", "--python")
     assert (ended.code, ended.out) == (2, "")
-    assert "`--python` needs a whole run" in ended.err
+    assert "`--python` needs a complete run" in ended.err
     assert "cannot be combined" in acorn("show", run_id, "--python", "--xml", "--store", store).err
 
 

@@ -1,4 +1,4 @@
-"""Help of acorn, of its commands, and of any module."""
+"""Tests of the help of acorn, of its commands, and of any module."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_help_lists_each_choice_of_union(acorn: Acorn) -> None:
 
 def test_help_describes_model_option(acorn: Acorn) -> None:
     for words in (["run", "--help"], ["run", f"{ECHO}:Kinds", "--help"]):
-        assert "It replaces the model of the agent and its settings" in " ".join(
+        assert "It replaces the agent's model and the model's settings" in " ".join(
             acorn(*words).out.replace("│", " ").split()
         )
 
@@ -109,7 +109,7 @@ def test_version_option_prints_version(acorn: Acorn) -> None:
         (["nope"], "No such command 'nope'"),
         (["--nope"], "No such option: --nope"),
         (["run"], "Missing argument"),
-        (["run", "--nope", "x.py"], "No such option: --nope. `acorn run --help` shows the usage."),
+        (["run", "--nope", "x.py"], "No such option: --nope. Use `acorn run --help` for help."),
         (["run", "--jsn", "x.py"], "No such option: --jsn (Possible options: --json)"),
         (["new"], "Missing argument 'NAME'"),
         (["show", "a", "b"], "unexpected extra argument"),

@@ -1,4 +1,4 @@
-"""Images, audio and files on the command line: a path or a URL."""
+"""Tests of images, audio and files on the command line, given as a path or a URL."""
 
 from __future__ import annotations
 
@@ -51,12 +51,14 @@ WRONG = [
     (["--photo", "receipt.pdf"], "`--photo`: `receipt.pdf` is application/pdf, but must be an image"),
     (
         ["--photo", "odd.thing"],
-        "`--photo`: the type of `odd.thing` is unknown. Rename the file so that its extension shows the type.",
+        "Cannot use the value of `--photo`: the type of `odd.thing` is unknown. Rename the file so that its extension "
+        "matches the media type.",
     ),
     (["--photo", "data:image/png;base64,*"], "`--photo` is not valid: the data is not valid base64"),
     (
         ["--photo", "cat.png", "--papers", "odd.thing"],
-        "`--papers`: the type of `odd.thing` is unknown. Rename the file so that its extension shows the type.",
+        "Cannot use the value of `--papers`: the type of `odd.thing` is unknown. Rename the file so that its extension "
+        "matches the media type.",
     ),
     ([], "`--photo` is missing (image)"),
 ]

@@ -1,4 +1,4 @@
-"""A new project works unchanged."""
+"""Tests of `acorn new`: the new project works without changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Acorn
 
-from acorn.models.local.download import KNOWN, fetch
+from acorn.models.local.download import KNOWN_MODELS, download_weights
 
 
 def test_new_project_passes_its_generated_tests(acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_new_project_readme_contains_install_command(acorn: Acorn, tmp_path: Pat
 
 
 def test_new_agent_started_as_program_prints_answer(acorn: Acorn, tmp_path: Path) -> None:
-    fetch(KNOWN["smollm2"])
+    download_weights(KNOWN_MODELS["smollm2"])
     acorn("new", tmp_path / "here")
     done = subprocess.run(
         [sys.executable, "agent.py"], cwd=tmp_path / "here", capture_output=True, text=True, timeout=120
@@ -101,9 +101,12 @@ def test_new_with_existing_target_exits_with_2_and_changes_nothing(acorn: Acorn,
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "agent.py").write_text("mine")
     (tmp_path / "file").write_text("mine")
-    for name, what in (("taken", "already exists and is not empty"), ("file", "is a file")):
+    for name, what in (
+        ("taken", "the directory exists and is not empty"),
+        ("file", "there is a file with this name"),
+    ):
         ended = acorn("new", tmp_path / name)
         assert ended.code == 2
-        assert ended.err == f"error: `{tmp_path / name}` {what}. Choose another name.\n"
+        assert ended.err == f"error: Cannot create `{tmp_path / name}`: {what}. Choose another name.\n"
     assert (tmp_path / "taken" / "agent.py").read_text() == "mine"
     assert [path.name for path in (tmp_path / "taken").iterdir()] == ["agent.py"]

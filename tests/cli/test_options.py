@@ -1,4 +1,4 @@
-"""Fields become options: every kind of value, given in every way."""
+"""Tests of command-line options for input fields: each kind of value, in each accepted form."""
 
 from __future__ import annotations
 
@@ -94,10 +94,14 @@ WRONG: list[tuple[str, list[str], str]] = [
     ("Kinds", ["--color", "blue"], '`--color` must be one of "red", "green", got \'blue\''),
     ("Kinds", ["--level", "3"], "`--level` must be one of 1, 2"),
     ("Kinds", ["--numbers", "1", "--numbers", "x"], "`1` of `--numbers` must be integer, got 'x'"),
-    ("Kinds", ["--address", "Oslo"], "`--address` takes JSON (object with city, zip_code) or its parts"),
+    (
+        "Kinds",
+        ["--address", "Oslo"],
+        "`--address` must be JSON (object with city, zip_code), got 'Oslo'. Or set its fields one by one",
+    ),
     ("Kinds", ["--address.zip-code", "7"], "`--address.city` is missing (string)"),
     ("Kinds", ["--address.street", "x"], "There is no option `--address.street`"),
-    ("Kinds", ["--places.1.city", "B"], "`--places.1.city` skips item 0"),
+    ("Kinds", ["--places.1.city", "B"], "`--places.1.city` needs an item 0 before it"),
     ("Kinds", ["--text", "rude"], "`--text` is not valid: be polite (got 'rude')"),
     ("Kinds", ["--text"], "`--text` needs a value"),
     ("Kinds", ["--text", "--count", "3"], "`--text` needs a value. If the value is `--count`, write `--text=--count`"),
@@ -105,27 +109,31 @@ WRONG: list[tuple[str, list[str], str]] = [
     ("Kinds", ["--text", "x", "--modell", "y"], "There is no option `--modell`. Did you mean `--model` or `--mood`"),
     ("Kinds", ["--no-text"], "There is no option `--no-text`"),
     ("Kinds", ["-t", "x"], "There is no option `-t`"),
-    ("Kinds", ["--loud", "true"], "`--loud` takes no value. Write `--loud` or `--no-loud`"),
-    ("Kinds", ["--loud", "maybe"], "Unexpected argument `maybe` after `--loud`, which takes no value"),
-    ("Kinds", ["--json", "yes"], "Unexpected argument `yes` after `--json`, which takes no value"),
-    ("Kinds", ["hello"], "Unexpected argument `hello`. Write `--text hello`?"),
-    ("Kinds", ["hello you"], "Unexpected argument `hello you`. Write `--text 'hello you'`?"),
-    ("Kinds", ["--text", "hello", "you"], "Unexpected argument `you`. Put the value of `--text` in quotes?"),
-    ("Kinds", ["--model", "a/b", "hello"], "Unexpected argument `hello`. Write `--text hello`?"),
-    ("Kinds", ["--text", "a", "--text", "b"], "`--text` is given twice. It takes one value"),
-    ("Kinds", ["--two-words", "a", "--two_words=b"], "`--two-words` is given twice"),
-    ("Kinds", ["--loud", "--no-loud"], "`--loud` is given twice"),
-    ("Kinds", ["--address", "null", "--address", "{}"], "`--address` is given twice"),
-    ("Aliased", ["--from", "a", "--from_", "b"], "is given twice"),
-    ("Plain", ["a", "--result", "b"], "`--result` is given twice"),
-    ("Kinds", ["--model", "a/b", "--model", "c/d"], "`--model` is given twice. It takes one value"),
+    ("Kinds", ["--loud", "true"], "`--loud` does not accept a value. Use `--loud` or `--no-loud`"),
+    ("Kinds", ["--loud", "maybe"], "Unexpected argument `maybe` after `--loud`, which does not accept a value"),
+    ("Kinds", ["--json", "yes"], "Unexpected argument `yes` after `--json`, which does not accept a value"),
+    ("Kinds", ["hello"], "Unexpected argument `hello`. Did you mean `--text hello`?"),
+    ("Kinds", ["hello you"], "Unexpected argument `hello you`. Did you mean `--text 'hello you'`?"),
+    (
+        "Kinds",
+        ["--text", "hello", "you"],
+        "Unexpected argument `you`. If it is part of the value of `--text`, put the value in quotes",
+    ),
+    ("Kinds", ["--model", "a/b", "hello"], "Unexpected argument `hello`. Did you mean `--text hello`?"),
+    ("Kinds", ["--text", "a", "--text", "b"], "`--text` occurs twice, but it accepts only one value"),
+    ("Kinds", ["--two-words", "a", "--two_words=b"], "`--two-words` occurs twice"),
+    ("Kinds", ["--loud", "--no-loud"], "`--loud` occurs twice"),
+    ("Kinds", ["--address", "null", "--address", "{}"], "`--address` occurs twice"),
+    ("Aliased", ["--from", "a", "--from_", "b"], "occurs twice"),
+    ("Plain", ["a", "--result", "b"], "`--result` occurs twice"),
+    ("Kinds", ["--model", "a/b", "--model", "c/d"], "`--model` occurs twice, but it accepts only one value"),
     ("Needs", [], "`--name` is missing (string). `--born` is missing (date as YYYY-MM-DD)"),
     ("Plain", [], "the argument is missing (string)"),
     ("Plain", ["a", "b"], "Unexpected argument `b`"),
     ("Numbers", ["1", "x"], "the argument must be"),
-    ("Nothing", ["x"], "Unexpected argument `x`. The module takes no input"),
+    ("Nothing", ["x"], "Unexpected argument `x`. The module has no input"),
     ("Nothing", ["--text", "x"], "There is no option `--text`"),
-    ("Kinds", ["--json=yes"], "`--json` takes no value"),
+    ("Kinds", ["--json=yes"], "`--json` does not accept a value"),
     ("Kinds", ["--model"], "`--model` needs a value"),
     ("Kinds", ["--model", " "], "must be a model id"),
 ]
@@ -160,7 +168,7 @@ def test_wrong_option_exits_with_2_and_one_line_error(acorn: Acorn, cls: str, wo
         ("Aliased", ["--from_", "there"], {"from_": "there"}),
     ],
 )
-def test_options_set_inputs_that_are_not_pydantic_models(
+def test_options_set_fields_of_inputs_that_are_not_pydantic_models(
     acorn: Acorn, cls: str, words: list[str], expected: dict[str, Any]
 ) -> None:
     ended = acorn("run", f"{ECHO}:{cls}", *words)
@@ -189,7 +197,10 @@ def test_option_before_target_sets_option_of_acorn(acorn: Acorn) -> None:
 
 def test_acorn_option_before_and_after_target_is_rejected(acorn: Acorn) -> None:
     ended = acorn("run", "--save", "a.json", f"{ECHO}:Kinds", "--save", "b.json")
-    assert (ended.code, ended.err) == (2, "error: `--save` is given twice. It takes one value.\n")
+    assert (ended.code, ended.err) == (
+        2,
+        "error: `--save` occurs twice, but it accepts only one value. Remove one of them.\n",
+    )
 
 
 def test_long_option_form_without_clash_is_accepted(acorn: Acorn) -> None:
@@ -227,9 +238,9 @@ def test_input_file_of_plain_input_accepts_any_json(acorn: Acorn, tmp_path: Path
     ("content", "message"),
     [
         ('{"count": 99}', "`count` in `{file}` must be integer between 1 and 10, got 99"),
-        ('{"counts": 9}', "`counts` in `{file}` is not an input. The inputs are: `text`, `count`"),
+        ('{"counts": 9}', "`{file}` contains unknown fields: `counts`. The input has these fields: `text`, `count`"),
         ("[1]", "`{file}` must contain a JSON object, got [1]"),
-        ("{", "`{file}` is not valid JSON"),
+        ("{", "`{file}` does not contain valid JSON"),
         (None, "Cannot read `--input {file}`: No such file"),
     ],
 )

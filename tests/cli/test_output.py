@@ -1,4 +1,4 @@
-"""Standard output, standard error and exit code of a run."""
+"""Tests of standard output, standard error and the exit code of `acorn run`."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_plain_view_numbers_branches_of_equal_name(acorn: Acorn) -> None:
 
 
 @pytest.mark.parametrize("cls", ["Twice", "SideBySide"])
-def test_plain_view_numbers_hook_branches(acorn: Acorn, cls: str) -> None:
+def test_plain_view_numbers_branches_started_by_hook(acorn: Acorn, cls: str) -> None:
     lines = [line.partition(" (")[0] for line in acorn("run", f"{MANUAL}:{cls}").err.splitlines()]
     assert lines[1:3] == ["step 1: To work.", "step 1: work() -> 7"]
     topics: list[str] = []
@@ -135,7 +135,7 @@ def test_plain_view_counts_steps_of_root_run(acorn: Acorn) -> None:
         ("Fails", "the server is on fire", "ModelError"),
         ("Invalid", "`Invalid` got no valid output from `scripted` in 1 attempt", "ParseError"),
         ("Raises", 'KeyError: "a bug of the user\'s"', "KeyError"),
-        ("SingleTurn", "`SingleTurn` did not finish: in its single turn, the model called `search`.", "Unfinished"),
+        ("SingleTurn", "`SingleTurn` did not finish: the model called `search` in its single turn.", "Unfinished"),
     ],
 )
 def test_failed_run_exits_with_1_and_one_line_error(acorn: Acorn, cls: str, message: str, kind: str) -> None:

@@ -1,4 +1,4 @@
-"""Piped text fills the only remaining text field; unusable text is never ignored."""
+"""Tests of piped text: it fills the only remaining text field, and unusable text is reported."""
 
 from __future__ import annotations
 
@@ -50,10 +50,25 @@ def test_piped_text_fills_only_remaining_text_field(
 @pytest.mark.parametrize(
     ("cls", "words", "piped", "message"),
     [
-        ("Plain", ["given"], "more", "Text was piped in, but every text field of the input has a value"),
-        ("Clash", ["--model", "T"], "more", "every text field of the input has a value"),  # Not those with defaults.
-        ("Numbers", ["1"], "more", "every text field of the input has a value. `--input -` reads the input as JSON"),
-        ("Kinds", [], "more", "Text was piped in for `--text` or `--two-words`. Give all but one of them"),
+        ("Plain", ["given"], "more", "Cannot use the piped text: every text field of the input already has a value"),
+        (
+            "Clash",
+            ["--model", "T"],
+            "more",
+            "every text field of the input already has a value",
+        ),  # Not those with defaults.
+        (
+            "Numbers",
+            ["1"],
+            "more",
+            "every text field of the input already has a value. If the text is the whole input as JSON, use `--input",
+        ),
+        (
+            "Kinds",
+            [],
+            "more",
+            "Cannot use the piped text: it could be the value of `--text` or `--two-words`. Set all but one of them",
+        ),
         ("Kinds", ["--two-words", "x"], "rude", "`--text` is not valid: be polite (got 'rude')"),
         ("Plain", [], "", "the argument is missing (string)"),
         ("Plain", [], "\n", "the argument is missing (string)"),
@@ -71,7 +86,7 @@ def test_piped_bytes_that_are_not_text_exit_with_2() -> None:
     with subprocess.Popen(["printf", r"\377"], stdout=subprocess.PIPE) as source:
         ended = acorn(f"{ECHO}:Plain", stdin=source.stdout)
     assert ended.returncode == 2
-    assert ended.stderr.startswith("error: Standard input is not utf-8 text")
+    assert ended.stderr.startswith("error: Standard input is not valid utf-8 text")
 
 
 def test_piped_text_and_input_file_fill_different_fields(tmp_path: Path) -> None:
@@ -81,7 +96,7 @@ def test_piped_text_and_input_file_fill_different_fields(tmp_path: Path) -> None
         assert json.loads(acorn(f"{ECHO}:Plain", stdin=file).stdout) == {"result": "from a file"}
     with open(tmp_path / "text") as file:
         words = ["--input", tmp_path / "input.json", "--born", "2000-01-02"]
-        assert "every text field of the input has a value" in acorn(f"{ECHO}:Needs", *words, stdin=file).stderr
+        assert "every text field of the input already has a value" in acorn(f"{ECHO}:Needs", *words, stdin=file).stderr
 
 
 def test_piped_json_with_input_dash_is_parsed_as_input() -> None:
@@ -90,24 +105,24 @@ def test_piped_json_with_input_dash_is_parsed_as_input() -> None:
 
 
 @pytest.mark.parametrize("stdin", [subprocess.DEVNULL, "closed"])
-def test_dev_null_or_closed_stdin_is_ignored(stdin: Any) -> None:
+def test_dev_null_or_closed_stdin_is_not_read_as_input(stdin: Any) -> None:
     shell = f"'{sys.executable}' -m acorn run {ECHO}:Plain given {'<&-' if stdin == 'closed' else '</dev/null'}"
     ended = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
     assert json.loads(ended.stdout) == {"result": "given"}
 
 
-def test_silent_pipe_is_read_only_if_field_is_missing() -> None:
+def test_silent_pipe_is_awaited_only_if_field_is_missing() -> None:
     reading, writing = os.pipe()
     try:
         ended = acorn(f"{ECHO}:Plain", "given", stdin=reading)
         assert (ended.returncode, json.loads(ended.stdout)) == (0, {"result": "given"})
         ended = acorn(f"{ECHO}:Foreign", stdin=reading)
         assert json.loads(ended.stdout)["text"] == "zwölf"
-        assert "Standard input is an empty pipe. The run does not wait for `--text`." in ended.stderr
+        assert "Standard input is a pipe without data. The run starts without `--text`." in ended.stderr
         command = [sys.executable, "-m", "acorn", "run", f"{ECHO}:Plain"]
         with subprocess.Popen(command, stdin=reading, stdout=-1, stderr=-1, text=True) as process:
             assert process.stderr is not None
-            assert process.stderr.readline() == "Waiting for the argument on standard input.\n"
+            assert process.stderr.readline() == "Waiting for text for the argument on standard input.\n"
             os.write(writing, b"late")
             os.close(writing)
             writing = -1

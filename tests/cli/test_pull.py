@@ -1,4 +1,4 @@
-"""Fetching weights: visible while they arrive, quiet when they are present."""
+"""Tests of `acorn pull`: it prints the progress of a download, and nothing if the weights are present."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_pull_prints_name_and_size(tiny: Weights, capsys: pytest.CaptureFixture[
 def test_pull_of_unknown_weights_exits_with_2(acorn: Acorn) -> None:
     ended = acorn("pull", "gpt-9")
     assert ended.code == 2
-    assert ended.err == "error: There are no weights for `gpt-9`. Known models: `smollm2`.\n"
+    assert ended.err == "error: There are no weights for `gpt-9`. Use one of these models: `smollm2`.\n"
 
 
 def test_pull_failure_exits_with_one_line_error(acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

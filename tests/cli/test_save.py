@@ -1,4 +1,4 @@
-"""`--save`: a run in a file, whatever its outcome."""
+"""Tests of `--save`, which writes a run to a file, also if the run fails."""
 
 from __future__ import annotations
 

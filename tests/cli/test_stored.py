@@ -1,4 +1,4 @@
-"""The commands for stored runs: list, show, resume, answer, cancel, delete, batch and chat."""
+"""Tests of the commands for stored runs: list, show, resume, answer, cancel, delete, batch and chat."""
 
 from __future__ import annotations
 
@@ -56,14 +56,16 @@ def test_resume_with_yes_option_finishes_run(acorn: Acorn, store: Path) -> None:
     assert (again.code, again.output) == (0, "settled")
 
 
-def test_resume_with_no_option_stores_reason(acorn: Acorn, store: Path) -> None:
+def test_resume_with_rejection_option_stores_reason(acorn: Acorn, store: Path) -> None:
     facts = waiting(acorn, store)
     assert acorn("resume", facts.id, "--no", "too much", "--store", store).code == 0
     shown = acorn("show", facts.id[:8], "--store", store, "--full").out
     assert "The reason: too much" in shown
 
 
-def test_answer_command_works_without_agent_class(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_command_without_agent_class_stores_answer(
+    acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ACORN_STORE", str(store))
     facts = waiting(acorn, store, "Curious")
     (request,) = library.runs(store).requests()
@@ -116,17 +118,17 @@ def test_cancel_and_delete_commands_change_stored_runs(acorn: Acorn, store: Path
         (["show", "zzz", "--store", "{store}"], "There is no run `zzz`"),
         (["resume", "zzz", "--store", "{store}"], "There is no run `zzz`"),
         (["cancel", "zzz", "--store", "{store}"], "There is no run `zzz`"),
-        (["delete", "--store", "{store}"], "Give a run or `--before DATE`"),
+        (["delete", "--store", "{store}"], "needs either the id of a run or `--before DATE`"),
         (["delete", "--before", "soon", "--store", "{store}"], "is not a date"),
         (["answer", "zzz", "1", "--store", "{store}"], "zzz"),
         (["resume", "x", "--yes", "--no", "y", "--store", "{store}"], "cannot be combined"),
         (
             ["work", "desk.py", "--store", "none.db"],
-            "Workers need a PostgreSQL store, and `none.db` is not one. Use `--store postg",
+            "Workers need a PostgreSQL store, but `none.db` is another kind of store. Use `--store postg",
         ),
-        (["work", "desk.py", "--store", "{store}"], "Without PostgreSQL, `acorn batch` runs many rows in one process"),
-        (["work", "desk.py", "--store", "memory"], "and `memory` is not one"),
-        (["work", "desk.py"], "Workers need a PostgreSQL store, and there is no store here"),
+        (["work", "desk.py", "--store", "{store}"], "Without PostgreSQL, use `acorn batch` instead"),
+        (["work", "desk.py", "--store", "memory"], "but `memory` is another kind of store"),
+        (["work", "desk.py"], "Workers need a PostgreSQL store, but there is no store here"),
         (["work", "desk.py", "--store", "mysql://me:secret@host/db"], "got 'mysql://...'"),
         (["runs", "--store", "postgresql://me:secret@127.0.0.1:9/db"], "Cannot connect to"),
     ],

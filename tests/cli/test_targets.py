@@ -1,4 +1,4 @@
-"""Finding the named module, and reporting errors of its file."""
+"""Tests of targets: the command line finds the module of a target and reports errors in its file."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def test_target_with_several_modules_requires_class_name(acorn: Acorn, tmp_path:
     file = write(tmp_path, "two.py", TWO)
     ended = acorn("run", file)
     assert ended.code == 2
-    assert ended.err == f"error: `{file}` defines several modules. Name one of them: `{file}:Only`, `{file}:Helper`.\n"
+    assert (
+        ended.err
+        == f"error: `{file}` defines several modules. Use one of these targets: `{file}:Only`, `{file}:Helper`.\n"
+    )
     assert acorn("run", f"{file}:Only").output == "fine"
 
 
@@ -94,7 +97,7 @@ def test_target_file_prints_are_written_to_stderr(acorn: Acorn, tmp_path: Path) 
         ("import no_such_thing_at_all\n", 1, "ModuleNotFoundError: No module named"),
         ("import skimage_tools_nowhere\n", 1, "ModuleNotFoundError: No module named 'skimage_tools_nowhere'"),
         ("from acorn import module\n\nclass A(module):\n    temperature = 9\n", 3, "`A.temperature` must be"),
-        ("import sys\nsys.exit(3)\n", 2, "it ends the program. Put that code below"),
+        ("import sys\nsys.exit(3)\n", 2, "the code ends the program. Put the code below"),
     ],
 )
 def test_unusable_target_file_exits_with_2_and_line_number(
@@ -104,14 +107,14 @@ def test_unusable_target_file_exits_with_2_and_line_number(
     monkeypatch.chdir(tmp_path)
     ended = acorn("run", "bad.py")
     assert (ended.code, ended.out) == (2, "")
-    assert ended.err.startswith(f"error: bad.py:{line}: cannot import `bad.py`: {message}")
+    assert ended.err.startswith(f"error: bad.py:{line}: Cannot import `bad.py`: {message}")
     assert ended.err.count("\n") == 1
 
 
 def test_target_file_without_module_exits_with_2(acorn: Acorn, tmp_path: Path) -> None:
     ended = acorn("run", write(tmp_path, "empty.py", "x = 1\n"))
     assert ended.code == 2
-    assert "defines no module. Derive a class from `acorn.module` there" in ended.err
+    assert "defines no module. Add a class that inherits from `acorn.module`" in ended.err
 
 
 def test_error_in_file_imported_by_target_is_reported_with_line_number(
@@ -142,16 +145,16 @@ def test_debug_option_prints_traceback_of_target(
         ("nowhere.py:Agent", "There is no file `nowhere.py`"),
         (str(AGENTS / "end.py"), f"There is no file `{AGENTS / 'end.py'}`. Did you mean `{AGENTS / 'ends.py'}`?"),
         ("nowhere/agent.py", "There is no file `nowhere/agent.py`.\n"),
-        ("acorn_cli_no_module", "There is no module `acorn_cli_no_module`"),
-        ("acorn.no_such_part", "There is no module `acorn.no_such_part`"),
-        (f"{AGENTS / 'ends.py'}:Nope", "has no `Nope`. Its modules: `Base`, `Fine`"),
+        ("acorn_cli_no_module", "There is no Python module `acorn_cli_no_module`"),
+        ("acorn.no_such_part", "There is no Python module `acorn.no_such_part`"),
+        (f"{AGENTS / 'ends.py'}:Nope", "has no `Nope`. It has these modules: `Base`, `Fine`"),
         (f"{AGENTS / 'ends.py'}:search", "has a `search` that is not a module"),
         (f"{AGENTS / 'ends.py'}:NeedsMore", "`NeedsMore()` failed: TypeError:"),
         (f"{AGENTS / 'ends.py'}:NoModel", "`NoModel.model` is not set"),
-        (str(AGENTS), "is a directory. Give the file of a module"),
-        (".", "`.` is a directory. Give the file of a module"),
+        (str(AGENTS), "is a directory. Use the path of a Python file"),
+        (".", "`.` is a directory. Use the path of a Python file"),
         ("agent.py:", "`agent.py:` has no class name. Add one after the colon, or remove the colon"),
-        (f"{AGENTS / 'odd.py'}:NotThere", "The input of `NotThere` refers to a class that does not exist: "),
+        (f"{AGENTS / 'odd.py'}:NotThere", "The input of `NotThere` uses a class that is not defined: "),
         (f"{AGENTS / 'odd.py'}:SpoiltByInit", "`SpoiltByInit.temperature` must be a number from 0 to 2"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A run that needs human input asks at the terminal."""
+"""Tests of human input at the terminal: a paused run asks its user."""
 
 from __future__ import annotations
 

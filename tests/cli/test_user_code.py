@@ -1,4 +1,4 @@
-"""User code that exits, fails in a validator, or reveals keys: a failed run, reported in one line."""
+"""Tests of user code that exits, fails in a validator, or raises errors with keys: each is reported in one line."""
 
 from __future__ import annotations
 
@@ -68,5 +68,5 @@ def test_failing_input_validator_is_reported_with_file_and_line(acorn: Acorn, si
     line = ended.err.splitlines()[-1]
     assert line.startswith("error: ")
     assert "rude.py:" in line
-    assert line.endswith(f"`--size` could not be checked: {error}")
-    assert "acorn's own" not in line
+    assert line.endswith(f"Cannot validate `--size`: {error}")
+    assert "bug in acorn" not in line

@@ -1,4 +1,4 @@
-"""The tree of a run, made of its entries."""
+"""Tests of `RunTree`, which collects the journal entries of a run for the views."""
 
 from __future__ import annotations
 

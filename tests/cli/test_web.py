@@ -1,4 +1,4 @@
-"""`acorn web`: errors are reported before it listens."""
+"""Tests of `acorn web` and `acorn serve`: errors are reported before the server listens."""
 
 from __future__ import annotations
 
@@ -55,11 +55,11 @@ WRONG: list[tuple[list[str], str]] = [
     (["bad.json"], "`bad.json` is not a saved run"),
     (["empty"], "There is no `.json` file in `empty`"),
     (["agent.py", "bad.json"], "not both"),
-    (["agent.py", "agent.py"], "The page shows one agent"),
+    (["agent.py", "agent.py"], "`acorn web` accepts only one agent"),
     (["agent.py", "--store", "x.db", "--no-store"], "cannot be combined"),
     (["agent.py", "--store", "redis://x"], "`--store` must be a file path"),
     (["agent.py", "--store", "bad.json"], "bad.json is not a store of acorn"),
-    (["agent.py", "--store", "nowhere/x.db"], "does not exist. Create it."),
+    (["agent.py", "--store", "nowhere/x.db"], "does not exist. Create the directory."),
     (["--store", "nothing.db"], "There is no store `nothing.db`"),
     (["agent.py", "--port", "99999"], "65535"),
     (["agent.py", "--host", "256.1.1.1", "--no-open"], "Cannot listen on 256.1.1.1"),
@@ -72,7 +72,7 @@ def test_web_with_wrong_usage_exits_with_error(folder: Path, words: list[str], s
     assert done.returncode in (1, 2)
     assert said in done.stderr
     assert "Traceback" not in done.stderr
-    assert "a fault of acorn's own" not in done.stderr
+    assert "a bug in acorn" not in done.stderr
     assert "key=" not in done.stderr
 
 
@@ -96,7 +96,7 @@ def test_show_html_without_extra_writes_file(folder: Path) -> None:
     (folder / "run.json").write_text(Greeter().run().to_json())
     script = "sys.modules['starlette'] = sys.modules['uvicorn'] = None"
     done = web("run.json", "--html", "out.html", cwd=folder, script=script, command="show")
-    assert (done.returncode, done.stderr.strip()) == (0, "written: out.html"), done.stderr
+    assert (done.returncode, done.stderr.strip()) == (0, "Wrote out.html."), done.stderr
     assert "hello there" in (folder / "out.html").read_text()
 
 

@@ -1,7 +1,7 @@
-"""The adapter against real HTTP: both protocols, both ways of calling, every lane.
+"""Fixtures that run contract tests of models against a loopback HTTP server, on each lane and protocol, sync and async.
 
-On the slow LiteLLM lane, a case uses one protocol in one way and the other in the other way, and the next case the
-reverse. The long version of the tests uses all four.
+On the slow LiteLLM lane, each case uses two of the four combinations of protocol and call style, and the next case uses
+the other two. The long version of the tests uses all four.
 """
 
 from __future__ import annotations

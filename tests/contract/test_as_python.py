@@ -1,4 +1,4 @@
-"""A run as a test: the written code runs and passes, whatever the run contained."""
+"""Tests of `as_python`, which writes a run as a test: the written test runs and passes."""
 
 from __future__ import annotations
 

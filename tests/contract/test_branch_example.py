@@ -1,4 +1,7 @@
-"""The full example of the API reference over HTTP, with its branch: verbatim except for the model and `eval`."""
+"""Tests of the full example of the API reference with its branch, over HTTP.
+
+The code is verbatim, except for the model and `eval`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Prompt caches of providers: marks, counts, costs and stable prefixes."""
+"""Tests of prompt caching: cache marks, token counts, costs and stable request prefixes."""
 
 from __future__ import annotations
 

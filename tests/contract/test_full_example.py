@@ -1,6 +1,6 @@
-"""The full example of the API reference, over HTTP on both protocols.
+"""Tests of the full example of the API reference over HTTP, on both protocols.
 
-Verbatim, except for the model, the unsafe `eval` and the branch; `on_stream` is in a separate class.
+The code is verbatim, except for the model, the unsafe `eval` and the branch. `on_stream` is in a separate class.
 """
 
 from __future__ import annotations

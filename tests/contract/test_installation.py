@@ -1,4 +1,4 @@
-"""The allowed versions of LiteLLM, and tool calls with the installed one."""
+"""Tests of the allowed LiteLLM versions, and of tool calls with the installed version."""
 
 from __future__ import annotations
 

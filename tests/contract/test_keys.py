@@ -1,4 +1,4 @@
-"""A missing key is named before anything is sent and before anything heavy is loaded."""
+"""Tests of missing API keys: they are reported before any request and before heavy packages are imported."""
 
 from __future__ import annotations
 

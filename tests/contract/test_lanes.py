@@ -1,7 +1,7 @@
-"""The native lanes compared with LiteLLM: the same bodies, the same responses, or a listed difference with its reason.
+"""Tests that compare the native lanes with LiteLLM: request bodies and responses are equal, with listed exceptions.
 
-`lane_differences.toml` lists each difference with the case that shows it and the reason. Any other difference fails,
-and so does a listed one that no longer exists.
+`lane_differences.toml` lists each difference with a case and a reason. An unlisted difference fails, and so does a
+listed difference that no longer exists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Data that a user's exporter sends to a collector, and a run that resumes in another process."""
+"""Tests of the telemetry that an exporter sends to a collector, also for a run that resumes in another process."""
 
 from __future__ import annotations
 

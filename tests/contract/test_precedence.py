@@ -1,4 +1,4 @@
-"""The `temperature` and `max_tokens` of a request: the value that was set nearest to it."""
+"""Tests of the precedence of `temperature` and `max_tokens`: the value that was set closest to the request is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reasoning is sent back to its model with the conversation, whatever happens to the conversation in between.
+"""Tests of reasoning: acorn sends it back to the model that wrote it, also after history edits, resume and branches.
 
 Anthropic signs its reasoning, OpenAI's Responses encrypt it, and Gemini puts the signature into the id of a call.
 """

@@ -1,4 +1,4 @@
-"""Details of OpenAI's Responses: reasoning items, unusual streams, and errors within them."""
+"""Tests of OpenAI's Responses API: reasoning items, unusual streams, and errors in streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failed requests: how often acorn sends them, how long it waits, and what it reports."""
+"""Tests of failed requests: the number of retries, the delays, and the errors."""
 
 from __future__ import annotations
 

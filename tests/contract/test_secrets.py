@@ -1,4 +1,4 @@
-"""Keys can be given in many ways and appear nowhere: in no error, record, history, log, warning or saved run."""
+"""Tests of API keys: in each accepted form, they are in no error, record, history, log, warning or saved run."""
 
 from __future__ import annotations
 
@@ -300,7 +300,7 @@ def test_refusal_error_contains_no_key(wire: Wire, watch: Watch) -> None:
         ({"api_key": "short"}, "short", "short"),
     ],
 )
-def test_secret_setting_names_are_redacted(
+def test_value_of_secret_setting_name_is_redacted(
     config: dict[str, Any], text: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert redact(text, find_secrets(config)) == expected

@@ -1,4 +1,4 @@
-"""`rate_limit` with `shared`: all processes of one PostgreSQL store share the limit."""
+"""Tests of `rate_limit` with `shared`: all processes with one PostgreSQL store share the limit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many processes on one store: each makes progress, one drives a run, and a replaced process cannot write."""
+"""Tests of many processes on one store: each makes progress, one drives a run, and a replaced process cannot commit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any sequence of operations: all stores return and hold the same."""
+"""Property tests of stores: after any sequence of operations, all stores return equal results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strict schemas: where acorn sends them by default or on request, and what happens if a provider refuses them."""
+"""Tests of strict schemas: when acorn sends them, and its reaction if a provider rejects them."""
 
 from __future__ import annotations
 

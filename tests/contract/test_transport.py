@@ -1,4 +1,4 @@
-"""HTTP of the native lanes: kept and shared connections, proxies, certificates, forks."""
+"""Tests of the HTTP transport of the native lanes: shared connections, proxies, certificates and forks."""
 
 from __future__ import annotations
 

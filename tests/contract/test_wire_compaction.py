@@ -1,4 +1,4 @@
-"""Requests before, during and after a compaction."""
+"""Test of the requests before, during and after a compaction."""
 
 from __future__ import annotations
 

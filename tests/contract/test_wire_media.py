@@ -1,4 +1,4 @@
-"""Images, audio and files in requests: every lane, whole and streamed, in inputs and in tool results."""
+"""Tests of images, audio and files in requests: on each lane, plain and streamed, in inputs and in tool results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams over real HTTP: equal to whole responses, unusual, broken and abandoned ones."""
+"""Tests of streams over HTTP: equality with whole responses, and unusual, broken and abandoned streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests with a conversation sent as a `<thread>` document."""
+"""Tests of requests that contain the conversation as a `<thread>` document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program that is killed: it works through a batch, or pays what was approved.
+"""A program that tests kill: it executes a batch, or executes approved calls.
 
 python batch_victim.py batch STORE LOG ROWS
 python batch_victim.py pay STORE LOG (ask|resume) [RUN_ID]

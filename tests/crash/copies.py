@@ -1,4 +1,4 @@
-"""Copy a store at a moment, to continue from it later: a file to another file, a database to its rows."""
+"""Copies of a store at one moment, from which a test resumes later: a copied file, or the rows of a database."""
 
 from __future__ import annotations
 

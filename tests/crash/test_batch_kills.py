@@ -1,4 +1,4 @@
-"""A batch whose process is killed, and approved calls in which a process dies."""
+"""Tests of batches whose process is killed, and of approved calls during which the process is killed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A process is killed repeatedly while it drives a run; the run still finishes, and no committed work is repeated.
+"""Tests of killed processes: the run still finishes, and no committed work is repeated.
 
-The victim logs its effects itself, so that these claims do not depend on the store alone.
+The killed program logs its effects itself, so that the tests do not depend on the store alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The links of Markdown pages and of the built site."""
+"""The links in Markdown pages and in the built site."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Guides state their goal and have a program that runs; special terms are explained at first use."""
+"""Tests of the guides: each states its goal, contains a program that runs, and links special terms to the glossary."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every page of the documentation runs as written; new pages are found automatically."""
+"""Tests of the documentation pages: each page runs as written, and new pages are included automatically."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference: written from docstrings, current, with an example for every public name."""
+"""Tests of the reference: it matches the docstrings and has an example for every public name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation site: no warnings, working links, no external requests."""
+"""Tests of the documentation site: no warnings, no broken links, and no external requests."""
 
 from __future__ import annotations
 

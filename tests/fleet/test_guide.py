@@ -1,4 +1,4 @@
-"""The guide to fleets runs as written, except for the model, which is a script, and the address of the store."""
+"""Tests of the guide to fleets: its commands run as written, except for the model and the address of the store."""
 
 from __future__ import annotations
 

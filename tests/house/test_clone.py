@@ -1,6 +1,6 @@
-"""A new user clones the repository and types the commands of the README.
+"""Tests of the commands in the README, as a new user types them in a clone of the repository.
 
-All except `make test`, which runs this test. The environment is empty except for Python, the package index and
+`make test` is excluded, because it runs this test. The environment is empty except for Python, the package index and
 downloaded weights.
 """
 

@@ -1,4 +1,4 @@
-"""Every example runs directly and with `acorn run`, and keeps its safety promises."""
+"""Tests of the examples: each runs directly and with `acorn run`, and respects its safety limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The map of the package: imports point down, surfaces use only public modules, `import acorn` stays light."""
+"""Tests of the package structure: imports point down, surfaces use only public modules, and `import acorn` is light."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_public_names_match_list() -> None:
         assert getattr(acorn, name) is not None
 
 
-def test_file_names_differ_from_public_objects() -> None:
+def test_no_file_name_equals_public_object_name() -> None:
     for file in FILES:
         assert file not in PUBLIC, f"`import acorn.{file}` would hide the public `{file}`"
 

@@ -1,4 +1,4 @@
-"""The comparison benchmark: its output, its server and acorn's own contenders, without timing."""
+"""Tests of the comparison benchmark without timing: its output, its server, and the programs of acorn."""
 
 from __future__ import annotations
 

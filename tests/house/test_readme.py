@@ -1,4 +1,4 @@
-"""The README's code runs as written; the model's replies are next to it, hidden from readers."""
+"""Test of the README: its code runs as written, with model replies from hidden comments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What `make release` rejects and makes, without building; the long version builds and tries everything."""
+"""Tests of the checks of `make release`.
+
+The long version of the tests also builds and installs the package.
+"""
 
 from __future__ import annotations
 

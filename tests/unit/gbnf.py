@@ -1,4 +1,4 @@
-"""A reader of grammars that writes random texts that they allow, like a model."""
+"""A parser for grammars that generates random texts of a grammar, like a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values with media parts: the text, the parts after it, and the saved form."""
+"""Tests of values that contain media: the text, the content parts after the text, and the saved form."""
 
 from __future__ import annotations
 

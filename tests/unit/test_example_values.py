@@ -1,4 +1,4 @@
-"""Example values fit the schemas that they were made for."""
+"""Tests of example values: they match the schemas that they are generated for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checking an answer: the result and its messages."""
+"""Tests of the functions that check an answer of the model: the parsed output and the error messages."""
 
 from __future__ import annotations
 

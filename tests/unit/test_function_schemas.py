@@ -1,6 +1,6 @@
-"""The schema of a function, and how a model's arguments become a call.
+"""Tests of the schema of a function, and of binding the arguments of a model to its parameters.
 
-The table of signatures is in `signatures`; the remaining cases are here.
+The table of signatures is in `signatures.py`; this file contains the remaining cases.
 """
 
 from __future__ import annotations
@@ -1136,7 +1136,7 @@ def test_function_listed_twice_is_one_tool() -> None:
     assert sources == []
 
 
-def test_methods_of_two_instances_raise_tool_conflict_error() -> None:
+def test_bound_methods_of_two_instances_raise_tool_conflict_error() -> None:
     listed, _ = collect_tools([Shop().sell, Shop().sell], "Owner", {})
     with pytest.raises(ToolConflictError):
         merge_tools(listed, [], "Owner")

@@ -1,4 +1,4 @@
-"""The head of an HTTP response, read like the standard library reads it."""
+"""Tests of the parser for HTTP responses, compared with the standard library."""
 
 from __future__ import annotations
 

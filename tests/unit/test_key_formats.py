@@ -1,4 +1,4 @@
-"""Texts that look like a key, and texts that only start like one."""
+"""Tests of the detection of API keys: text that looks like a key, and text that only starts like a key."""
 
 from __future__ import annotations
 

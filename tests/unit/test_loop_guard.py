@@ -1,4 +1,4 @@
-"""Marks of steps, and when they mean that a run repeats itself."""
+"""Tests of step digests, and of the detection of repeated steps."""
 
 from __future__ import annotations
 

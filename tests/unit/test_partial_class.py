@@ -1,4 +1,4 @@
-"""`Partial[T]`: a Pydantic class in which every field may be None, and whose long fields are built when read."""
+"""Tests of `Partial[T]`: a Pydantic class whose fields may be None and whose long fields are built at first access."""
 
 from __future__ import annotations
 

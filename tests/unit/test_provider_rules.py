@@ -1,4 +1,4 @@
-"""The checks of requests can fail: they reject every kind of list that a provider would refuse."""
+"""Tests of the request checks in `provider_rules.py`: they reject each kind of message list that a provider rejects."""
 
 from __future__ import annotations
 

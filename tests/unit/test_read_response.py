@@ -1,4 +1,4 @@
-"""Reading a response: its calls, a refusal, and which failures a run survives."""
+"""Tests of parsing a response: its calls, a refusal, and the failures after which a run is resumable."""
 
 from __future__ import annotations
 

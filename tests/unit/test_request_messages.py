@@ -1,4 +1,4 @@
-"""Request messages built incrementally equal those built from the whole history, also in branches."""
+"""Tests of request messages: incremental encoding equals encoding the whole history, also in branches."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_branch_messages_are_encoded_like_whole_history(base: str, tail: str) ->
 
 
 @pairs
-def test_branch_with_other_prompt_is_encoded_like_whole_history(base: str, tail: str) -> None:
+def test_branch_messages_with_other_prompt_are_encoded_like_whole_history(base: str, tail: str) -> None:
     wire, history = RequestMessages(), list(BASES[base])
     sent(wire, history)
     copies = wire.copies_of(history)

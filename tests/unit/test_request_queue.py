@@ -1,4 +1,4 @@
-"""The queues of the rate limits with an injected clock: never over the limit, in order of arrival, no request lost."""
+"""Tests of the queue for rate limits, with an injected clock: limits, order of arrival, and cancelled requests."""
 
 from __future__ import annotations
 

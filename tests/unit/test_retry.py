@@ -1,4 +1,4 @@
-"""Retries around any model of the port: each of the four ways to ask it."""
+"""Tests of `RetryingModel` with each of the four request methods of a model."""
 
 from __future__ import annotations
 

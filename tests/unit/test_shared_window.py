@@ -1,4 +1,4 @@
-"""A limit that machines share: what they send together, in simulated time."""
+"""Tests of a rate limit that several machines share, in simulated time."""
 
 from __future__ import annotations
 

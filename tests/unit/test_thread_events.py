@@ -1,4 +1,4 @@
-"""Events as data: read and written in the original spelling or in snake_case, without loss."""
+"""Tests of parsing and dumping thread events, in the original spelling and in snake_case."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion between a thread and a conversation: messages become events, and these the same messages."""
+"""Tests of the conversion of messages to thread events and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread as one XML document: exact bytes, well-formed for any content, and read back."""
+"""Tests of the XML form of a thread: exact bytes, well-formed documents for any content, and parsing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The form of each kind of value, and which answers are understood: the contract, row by row.
+"""Tests of the documented XML form of each kind of value, and of the answers that acorn decodes.
 
 The examples of the seeds are verbatim.
 """

@@ -1,7 +1,7 @@
-"""Text of users and models never becomes markup and is never lost silently.
+"""Tests of XML with hostile text: text of users and models never becomes markup and is never lost silently.
 
-Values of every kind go through the encoder, and an independent oracle computes the expected elements and texts. Broken
-documents go through the decoder, which may refuse them but never crashes.
+The encoder receives values of every kind, and an independent oracle computes the expected elements and texts. The
+decoder receives damaged documents, which it may reject, but it never crashes.
 """
 
 from __future__ import annotations

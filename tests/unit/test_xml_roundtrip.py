@@ -1,7 +1,7 @@
-"""Values survive XML: random classes and values, written in every style and read again.
+"""Tests of XML round trips: random values of random classes are equal after encoding in any style and decoding.
 
-Values that XML cannot hold by contract are marked with a reason when they are made; values that JSON cannot hold are
-found by trying. Both are counted, printed (`-s`) and bounded. All others must be equal, type for type.
+The generator marks values that XML cannot represent with a reason; values that JSON cannot represent are found by
+trying. The test counts, prints (`-s`) and limits both. All other values must be equal and of equal types.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def reason_to_skip(made: Made, expected: BaseModel, style: XmlStyle) -> str | No
     return None if holds_in_json(expected) else JSON_TOO
 
 
-def test_xml_round_trip_is_equal() -> None:
+def test_random_values_are_equal_after_xml_round_trip() -> None:
     skipped: Counter[str] = Counter()
     tried = 0
     for seed in range(SCHEMAS):

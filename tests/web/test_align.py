@@ -1,4 +1,4 @@
-"""Two runs side by side."""
+"""Tests of `align`, which pairs the rows of two runs for a comparison."""
 
 from __future__ import annotations
 

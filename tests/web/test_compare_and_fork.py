@@ -1,4 +1,4 @@
-"""Comparing, forking, and a run as Python, without a browser."""
+"""Tests of the routes that compare runs, fork a run, and return a run as Python."""
 
 from __future__ import annotations
 

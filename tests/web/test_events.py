@@ -1,4 +1,4 @@
-"""Data for the page: complete, compact and without secrets."""
+"""Tests of the events for the page: complete, compact and without secrets."""
 
 from __future__ import annotations
 

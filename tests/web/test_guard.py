@@ -1,4 +1,4 @@
-"""Access to the page: every rule of the guard, and the headers of every response."""
+"""Tests of access control of the page: each rule of the guard, and the headers of every response."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Foreign files and stores, which may hold anything."""
+"""Tests of the page with files and stores of unknown origin, which may contain anything."""
 
 from __future__ import annotations
 

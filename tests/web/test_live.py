@@ -1,4 +1,4 @@
-"""Runs that the page starts: finished, failed, stopped, answered, continued, and concurrent."""
+"""Tests of runs that the page starts: finished, failed, stopped, answered, continued, and concurrent."""
 
 from __future__ import annotations
 

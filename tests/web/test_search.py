@@ -1,4 +1,4 @@
-"""Search covers all texts of the runs of a store, and finds nothing hidden."""
+"""Tests of the search: it finds all texts in the runs of a store, except for redacted text."""
 
 from __future__ import annotations
 

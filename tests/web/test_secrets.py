@@ -1,4 +1,4 @@
-"""Secrets: thirty of them go in by every route, and none comes out."""
+"""Tests of secrets on the page: thirty secrets are in the stored runs, and no route returns one."""
 
 from __future__ import annotations
 

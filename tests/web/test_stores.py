@@ -1,4 +1,4 @@
-"""The page on a PostgreSQL store, and on a store that becomes unreachable."""
+"""Tests of the page with a PostgreSQL store, and with a store that becomes unreachable."""
 
 from __future__ import annotations
 

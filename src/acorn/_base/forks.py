@@ -36,7 +36,7 @@ def close_at_fork(item: ForkAware) -> None:
         _registered.add(item)
 
 
-def _before() -> None:
+def _before_fork() -> None:
     _lock.acquire()
     for item in list(_registered):
         item.before_fork()
@@ -44,18 +44,18 @@ def _before() -> None:
 
 
 def _after_in_parent() -> None:
-    _after(in_child=False)
+    _after_fork(in_child=False)
 
 
 def _after_in_child() -> None:
-    _after(in_child=True)
+    _after_fork(in_child=True)
 
 
-def _after(in_child: bool) -> None:
+def _after_fork(in_child: bool) -> None:
     while _closed:
         _closed.pop().after_fork(in_child)
     _lock.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_after_in_parent, after_in_child=_after_in_child)
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

@@ -16,9 +16,9 @@ def is_command_line() -> bool:
     """Return whether this process is `acorn` or `python -m acorn`, and not a program that uses the library."""
     name = sys.argv[0] if getattr(sys, "argv", None) else ""
     if name == "-m":  # Python sets this value while it looks for the module.
-        words = sys.orig_argv[1:]
-        index = next((index for index, word in enumerate(words) if word[:1] == "-" and word[-1:] == "m"), -1)
-        return words[index + 1 : index + 2] == ["acorn"] if index >= 0 else "-macorn" in words
+        arguments = sys.orig_argv[1:]
+        index = next((index for index, text in enumerate(arguments) if text[:1] == "-" and text[-1:] == "m"), -1)
+        return arguments[index + 1 : index + 2] == ["acorn"] if index >= 0 else "-macorn" in arguments
     if os.path.splitext(os.path.basename(name))[0] != "acorn":
         return False
     frame = sys._getframe()  # pyright: ignore[reportPrivateUsage] - Python documents it, and `inspect` is slow to load.

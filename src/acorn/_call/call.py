@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import json
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -51,7 +50,6 @@ from acorn._drive.tree import Tree
 from acorn._formats.json import excerpt
 from acorn._history.first_messages import prior_messages
 from acorn._machine.machine import Machine
-from acorn._machine.state import MODEL_OBJECT
 from acorn.chunk import StreamChunk
 from acorn.errors import DeclarationError, InputError
 from acorn.record import Run
@@ -238,16 +236,6 @@ def load_queued(agent: AgentBase, stored_runs: Sequence[StoredRun], store: Store
     check_deps(plan.spec.owner, plan.spec.deps_type, plan.deps)
     check_started_deps(plan.spec, plan.deps, [])
     return load_tree(stored_runs, plan, store, origin_of(agent))
-
-
-def stored_settings(stored_run: StoredRun) -> JsonObject:
-    """Return those settings of a run's instance that were stored with the run."""
-    notes: JsonObject = json.loads(stored_run.header.overrides) if stored_run.header.overrides else {}
-    settings: JsonObject = dict(notes.get("settings", {}))
-    model = settings.get("model")
-    if MODEL_OBJECT in (model if isinstance(model, list) else [model]):
-        del settings["model"]
-    return settings
 
 
 # Driving runs

@@ -1,11 +1,11 @@
-"""The interface between the library and its surfaces.
+"""The internal interface that the command line, the web page, the MCP server, the workers and the test models use.
 
-A surface is a part of acorn that uses the library from outside: `cli`, `web`, `mcp`, `durable` and `testing`. Surfaces
-import `acorn`, its public modules, this module and `acorn._inside.runs`, and no other private module. A third party
-could write a surface with the same means. `import acorn` does not load this module. It does not load `asyncio`, so that
-`import acorn.testing` stays light: `acorn._inside.runs` has the functions that start and drive runs.
+These packages (`cli`, `web`, `mcp`, `durable` and `testing`) are called *surfaces*: they use the library from outside.
+A surface imports `acorn`, the public modules, this module and `acorn._inside.runs`, but no other private module. A
+third party could therefore write a surface too.
 
-The functions are grouped by task: agents, inputs, stored runs, messages, redaction, text, tools.
+`import acorn` does not load this module. This module does not load `asyncio`, so that `import acorn.testing` stays
+fast. The functions that start and drive runs need `asyncio` and are in `acorn._inside.runs`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, Literal, NamedTuple, TypeGuard, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from acorn import module
 from acorn._base.interrupts import StopSignal
@@ -39,94 +39,81 @@ from acorn._formats.json import (
     to_json_data,
     to_json_text,
 )
-from acorn._formats.redact import find_secrets, redact
+from acorn._formats.redact import find_secrets as _find_secrets
+from acorn._formats.redact import redact
 from acorn._formats.schema.examples import example_value
 from acorn._formats.schema.generate import JsonSchema, follow_refs
-from acorn._formats.schema.generate import schema_of as _schema_of
 from acorn._formats.schema.problems import Problem, describe_errors, describe_schema
-from acorn._formats.schema.problems import find_problems as _find_problems
-from acorn._formats.schema.shape import MEDIA_FORMAT as _MEDIA_FORMAT
-from acorn._formats.schema.shape import RESULT, Shape, aliases_of
+from acorn._formats.schema.shape import MEDIA_FORMAT, RESULT, Shape
 from acorn._formats.xml.encode import VALIDATION_ERROR_START as _VALIDATION_ERROR
 from acorn._formats.xml.encode import snake_case
-from acorn._history.compaction import INTRODUCTION as _SUMMARY_INTRODUCTION
+from acorn._history.compaction import INTRODUCTION as SUMMARY_INTRODUCTION
 from acorn._history.history import history_of
 from acorn._history.request_messages import REMINDER as _REMINDER
-from acorn._history.saved_form import MisfitError, RecordedError, fields_of
-from acorn._history.saved_form import module_in as class_in_journal
+from acorn._history.saved_form import MisfitError, RecordedError
+from acorn._history.saved_form import fields_of as _fields_of
 from acorn._history.saved_form import read_entries as _read_entries
-from acorn._history.saved_form import write_entry as entry_to_json
-from acorn._history.saved_form import write_request as request_to_json
+from acorn._history.saved_form import write_entry as _write_entry
+from acorn._history.saved_form import write_request as _write_request
 from acorn._machine.machine import FINISHED as _FINISHED
 from acorn._machine.machine import SKIPPED as _SKIPPED
 from acorn._machine.machine import TOO_LATE as _TOO_LATE
+from acorn._machine.state import MODEL_OBJECT as _MODEL_OBJECT
 from acorn.errors import InputError
 from acorn.journal import Entry
-from acorn.stores.port import StoredRun
-from acorn.types import JsonObject, is_json_object, is_list_or_tuple, is_mapping
+from acorn.stores.port import RunFacts, StoredRun
+from acorn.types import JsonObject, Request, ToolResult, Usage, is_json_object, is_list_or_tuple, is_mapping
 
 __all__ = [
-    # Types and wire names
+    # Types and constants
     "FINISH",
+    "MEDIA_FORMAT",
     "RESULT",
+    "SUMMARY_INTRODUCTION",
     "AgentDescription",
-    "StopSignal",
     "JsonSchema",
     "MisfitError",
     "Problem",
     "RecordedError",
     "Shape",
+    "StopSignal",
+    "StoredInstance",
     "Tool",
     # Agents
     "agent_name",
     "describe_agent",
-    "instance_of",
+    "in_batch",
     "is_agent",
     "is_instance",
     # Inputs and schemas
-    "aliases_of",
+    "describe_errors",
     "describe_schema",
     "example_value",
     "follow_refs",
-    "input_problems",
-    "media_kind",
-    "output_schema",
     "parse_input",
-    "describe_errors",
-    # Runs
-    "in_batch",
-    # Stored runs
-    "class_in_journal",
-    "entry_to_json",
-    "fields_of",
+    # Stored runs and messages
     "history_of",
+    "message_kind",
     "read_stored_entries",
-    "request_to_json",
-    "stored_file",
-    "to_saved_data",
     "read_without_blobs",
-    # Messages of the machine
-    "is_finish_result",
-    "is_reminder",
-    "is_skipped",
-    "is_validation_error",
-    "without_summary_introduction",
+    "record_to_json",
+    "stored_instance",
+    "to_saved_data",
     # Redaction
-    "redact",
     "find_secrets",
-    "secrets_of_model",
-    # Text
+    "redact",
+    # Text and JSON
     "describe_blobs",
     "describe_error",
     "excerpt",
+    "replace_surrogates",
     "shorten",
     "snake_case",
     "text_of",
     "to_compact_json",
     "to_json_data",
     "to_json_text",
-    "replace_surrogates",
-    # Tools and event loops
+    # Tools
     "describe_as_tool",
     "is_tool_name",
     "new_tool",
@@ -144,33 +131,33 @@ AgentT = TypeVar("AgentT", bound=Agent)
 
 @dataclass(frozen=True, eq=False)
 class AgentDescription:
-    """The declaration of an agent: what it takes and returns, its tools and its limits."""
+    """The declaration of an agent: its input, output, tools, branches and limits."""
 
     name: str
-    """The name of its class."""
+    """The name of the agent's class."""
     docstring: str
-    """The nearest docstring of its class, or ""."""
+    """The docstring of the class or of its nearest documented base class, or ""."""
     input: Shape
     output: Shape
     max_steps: int | None
-    """None for a single turn."""
+    """The maximum number of steps, or None if the agent has a single turn."""
     limits: Mapping[str, float]
-    """The limits that are set, by their names."""
+    """The values of the limits that are set. The keys are setting names such as `max_cost`."""
     tools: Sequence[Tool]
     branches: Mapping[str, AgentOrClass]
     source_count: int
-    """The number of tool sources, such as MCP servers. Their tools are not known until they are opened."""
+    """The number of tool sources, such as MCP servers. acorn learns their tools only when it opens them."""
     store: object
     """The store as declared, or None."""
     model: object = field(repr=False)
-    """The model as declared. It may hold a key, so it is never printed."""
+    """The model as declared. It may contain an API key, so the `repr` omits it."""
 
 
 _LIMITS = ("max_steps", "max_total_tokens", "max_cost", "max_seconds")
 
 
 def describe_agent(agent: AgentOrClass) -> AgentDescription:
-    """Describe an agent, or a class, as it is declared now."""
+    """Return the current declaration of an agent or of a module class."""
     spec = _specs.read_spec(agent)
     entries = spec.branches.items()
     return AgentDescription(
@@ -189,32 +176,37 @@ def describe_agent(agent: AgentOrClass) -> AgentDescription:
 
 
 def agent_name(agent: AgentOrClass) -> str:
-    """Return the name by which stores and workers know an agent: `package.file:Class`."""
+    """Return the class name that identifies an agent in stores and workers, such as `package.file:Class`."""
     return _specs.agent_name(_specs.class_of(agent))
 
 
 def is_agent(value: object) -> TypeGuard[AgentOrClass]:
-    """Return whether a value is a module class, also one with type arguments, or an instance."""
+    """Return whether a value is a module instance or a module class, possibly with type arguments."""
     return _specs.is_agent(value)
 
 
 def is_instance(value: object) -> TypeGuard[Agent]:
-    """Return whether a value is an instance of a module class."""
+    """Return whether a value is an instance of a module class. Type checkers then infer `module[Any, Any]`."""
     return isinstance(value, module)
 
 
-def instance_of(agent: AgentOrClass) -> Agent:
-    """Return an agent as it is, or a new instance of a class."""
-    instance = _specs.instance_of(agent)
-    assert is_instance(instance)
-    return instance
+def in_batch(agent: AgentT, batch: str, index: int) -> AgentT:
+    """Make the next run of an agent the item `index` of a batch, and return the agent.
+
+    The runs of a chat are stored as one batch.
+    """
+    _set_call_options(agent, replace(agent.__acorn_call_options__, item=_BatchItem(batch, index)))
+    return agent
 
 
 # Inputs and schemas
 
 
-def parse_input(agent: Agent, values: object) -> BaseModel:
-    """Validate a JSON object as the input of an agent; an `InputError` names every wrong field."""
+def parse_input(agent: Agent, values: object) -> tuple[Any, ...]:
+    """Validate JSON data as the input of an agent and return the positional arguments for a call.
+
+    The tuple is empty if the agent has no input. Raises an `InputError` that lists every wrong field.
+    """
     spec = _specs.spec_of(agent)
     shape, owner = spec.input, spec.owner
     if not is_json_object(values):
@@ -223,99 +215,94 @@ def parse_input(agent: Agent, values: object) -> BaseModel:
     try:
         parsed = shape.schema.model_validate_json(json.dumps(values), by_alias=True, by_name=True)
     except ValidationError:
-        return shape.from_call(owner, (), values)
-    return shape.from_call(owner, (), values) if has_unknown else parsed
+        parsed = shape.from_call(owner, (), values)
+    else:
+        parsed = shape.from_call(owner, (), values) if has_unknown else parsed
+    return () if shape.is_empty else (shape.unwrap(parsed),)
 
 
-def input_problems(shape: Shape, error: ValidationError, values: Mapping[str, Any]) -> list[Problem]:
-    """Describe what Pydantic found wrong with an input, one problem for each field."""
-    return _find_problems(error, shape.xml_schema, values)
-
-
-def output_schema(shape: Shape) -> JsonSchema:
-    """Return the JSON Schema of a value as acorn writes it, with the fields under their own names."""
-    return _schema_of(shape.schema, by_alias=False, mode="serialization")
-
-
-def media_kind(schema: JsonSchema) -> str | None:
-    """Return `image`, `audio` or `file` if a schema describes one, else None."""
-    kind = str(schema.get("format"))
-    return kind.removeprefix(_MEDIA_FORMAT) if kind.startswith(_MEDIA_FORMAT) else None
-
-
-# Runs. An agent starts runs by `run` and `stream`, and forks them by `using(thread=..., before=...)`.
-
-
-def in_batch(agent: AgentT, batch: str, index: int) -> AgentT:
-    """Make the next run of an agent an item of a batch, as the runs of a chat are. Returns the agent."""
-    _set_call_options(agent, replace(agent.__acorn_call_options__, item=_BatchItem(batch, index)))
-    return agent
-
-
-# Stored runs
+# Stored runs and messages
 
 
 def read_stored_entries(texts: Iterable[str]) -> list[Entry]:
-    """Read journal entries as a store has them, without the data of images, audio and files."""
+    """Parse journal entries from their JSON texts in a store, with placeholders for images, audio and files."""
     return _read_entries(map(read_without_blobs, texts))
 
 
-def stored_file(stored: StoredRun) -> str | None:
-    """Return the file that the class of a stored run was defined in, if the store has it."""
-    overrides = stored.header.overrides
-    return json.loads(overrides).get("file") if overrides else None
+def record_to_json(record: Entry | Request | RunFacts | ToolResult | Usage) -> JsonObject:
+    """Return the fields of a record in the form in which acorn saves the record.
+
+    A journal entry also has the name of its class under the key `entry`. The fields of `RunFacts` and `ToolResult` are
+    returned without conversion.
+    """
+    if isinstance(record, tuple):  # Journal entries are named tuples.
+        return _write_entry(record)
+    return _write_request(record) if isinstance(record, Request) else _fields_of(record)
+
+
+class StoredInstance(NamedTuple):
+    """The facts that a store has about the agent instance that started a run."""
+
+    file: str | None
+    """The path of the Python file that defines the class, if the store has the path."""
+    settings: JsonObject
+    """The settings that the instance does not share with its class, for `using`. A model object is left out."""
+
+
+def stored_instance(stored: StoredRun) -> StoredInstance:
+    """Return the file and the settings of the agent instance that started a stored run."""
+    overrides: JsonObject = json.loads(stored.header.overrides) if stored.header.overrides else {}
+    settings: JsonObject = dict(overrides.get("settings", {}))
+    model = settings.get("model")
+    if _MODEL_OBJECT in (model if isinstance(model, list) else [model]):
+        del settings["model"]
+    return StoredInstance(overrides.get("file"), settings)
 
 
 # This is the place for the tree of a run: one class that all views draw. `cli/view_tree.py` and `web/page/rows.py`
 # build one each until then.
 
 
-# Messages of the machine
+MessageKind = Literal["finished", "reminder", "skipped", "validation_error"]
 
 
-def is_reminder(text: str) -> bool:
-    """Return whether a message asks the model to call a tool or to finish."""
-    return text == _REMINDER
+def message_kind(content: object) -> MessageKind | None:
+    """Return the kind of a message that acorn wrote for the model, or None for any other message.
 
-
-def is_skipped(error: str | None) -> bool:
-    """Return whether a tool result says that the call was skipped, because the answer came with it or was due."""
-    return error in (_SKIPPED, _TOO_LATE)
-
-
-def is_validation_error(error: str | None) -> bool:
-    """Return whether a tool result says that an answer did not validate."""
-    return error is not None and error.startswith(_VALIDATION_ERROR)
-
-
-def is_finish_result(content: object) -> bool:
-    """Return whether a tool result says that the answer was accepted."""
-    return content == _FINISHED
-
-
-def without_summary_introduction(summary: str) -> str:
-    """Return the summary of earlier steps as the model wrote it."""
-    return summary.removeprefix(_SUMMARY_INTRODUCTION)
+    - `finished`: the tool result for an accepted answer.
+    - `reminder`: the request to call a tool or to finish.
+    - `skipped`: the tool result for a call that acorn did not execute, because the run already had its answer.
+    - `validation_error`: the tool result for an answer that did not validate.
+    """
+    if not isinstance(content, str):
+        return None
+    if content == _FINISHED:
+        return "finished"
+    if content == _REMINDER:
+        return "reminder"
+    if content in (_SKIPPED, _TOO_LATE):
+        return "skipped"
+    return "validation_error" if content.startswith(_VALIDATION_ERROR) else None
 
 
 # Redaction. This is the place for the one redactor of the package. `cli/output.py`, `web/redact.py`,
 # `mcp/address.py` and `mcp/server.py` combine these functions until then.
 
 
-def secrets_of_model(model: object) -> set[str]:
-    """Return the secrets in the declaration of a model, or of a list of models."""
-    if is_list_or_tuple(model):
-        return {secret for member in model for secret in secrets_of_model(member)}
-    return find_secrets(model) if is_mapping(model) else set()
+def find_secrets(declaration: object = None) -> set[str]:
+    """Return the secrets of the environment and of a declaration, such as a model dict or a list of models."""
+    if is_list_or_tuple(declaration):
+        return _find_secrets({}).union(*map(find_secrets, declaration))
+    return _find_secrets(declaration if is_mapping(declaration) else {})
 
 
-# Tools and event loops
+# Tools
 
 
 def new_tool(function: Callable[..., object], where: str) -> Tool:
-    """Make a tool of a function that `acorn.tool` has marked; `where` names its origin in errors.
+    """Create a tool from a function that `acorn.tool` has marked. `where` describes the tool's origin in errors.
 
-    Raises `DeclarationError` if arguments cannot be checked against its schema.
+    Raises `DeclarationError` if acorn cannot check arguments against the tool's schema.
     """
     options = _options_of(function)
     assert options is not None
@@ -326,5 +313,8 @@ def new_tool(function: Callable[..., object], where: str) -> Tool:
 
 
 def describe_as_tool(agent: Agent, where: str, owner: str) -> JsonObject:
-    """Return the name, the description and the parameters of an agent as a tool."""
+    """Return the `name`, `description` and `parameters` of the tool that calls an agent.
+
+    `where` and `owner` describe the agent's origin in errors.
+    """
     return _make_tool(agent, where, owner, {}).schema

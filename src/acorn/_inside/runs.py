@@ -1,12 +1,13 @@
-"""The part of the interface between the library and its surfaces that starts and drives runs.
+"""The part of the internal interface that starts, resumes and drives runs.
 
-It loads the drivers and `asyncio`. `acorn._inside` has the rest of the interface.
+This module loads the drivers and `asyncio`. The other functions for surfaces are in `acorn._inside`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from functools import partial
 from threading import Event
 from typing import Any
 
@@ -14,22 +15,23 @@ from acorn import Run
 from acorn._call.batch import Batch, Item
 from acorn._call.call import AgentCaller as _AgentCaller
 from acorn._call.call import adrive_tree as _adrive_tree
-from acorn._call.call import aresume_stream, resume_stream, stored_settings
+from acorn._call.call import aresume_stream, resume_stream
 from acorn._call.call import drive_tree as _drive_tree
 from acorn._call.call import load_queued as _load_queued
-from acorn._call.explain import Explanation, tool_name
+from acorn._call.explain import Explanation
 from acorn._call.explain import example_input as _example_input
-from acorn._call.explain import explain as explain_agent
+from acorn._call.explain import explain as _explain
 from acorn._call.plan import plan_call as check_agent
-from acorn._declare.spec_cache import spec_of
-from acorn._drive.bridge import LoopBoundCall, call_async, is_async
+from acorn._declare import spec_cache as _specs
+from acorn._drive.bridge import LoopBoundCall, is_async
+from acorn._drive.bridge import call_async as _call_async
 from acorn._drive.bridge import call_sync as _call_sync
 from acorn._drive.bridge import start_thread as _start_thread
 from acorn._drive.commit import status_of as _status_of
 from acorn._drive.load import build_in_thread as _build_in_thread
 from acorn._drive.owner_loop import OwnerLoop
 from acorn._drive.tree import current_machine
-from acorn._inside import Agent
+from acorn._inside import Agent, AgentOrClass, is_instance, stored_instance
 from acorn.stores.port import Status, Store, StoredRun
 
 __all__ = [
@@ -41,41 +43,54 @@ __all__ = [
     "OwnerLoop",
     "aresume",
     "aresume_stream",
-    "call_async",
-    "call_in_thread",
+    "call_on_loop",
     "check_agent",
     "current_machine",
-    "example_input",
     "explain_agent",
     "is_async",
     "resume_stream",
-    "stored_settings",
-    "tool_name",
 ]
 
 
-def example_input(agent: Agent) -> Any:
-    """Make up an input that an agent accepts; None if it takes no input."""
-    return _example_input(spec_of(agent))
+def explain_agent(agent: Agent, arguments: Sequence[Any] | None, *, opens: bool) -> Explanation:
+    """Return the first request that an agent would send for these arguments, without sending the request.
+
+    If `arguments` is None, acorn creates an example input. `opens` allows acorn to open the tool sources.
+    """
+    if arguments is None:
+        arguments = (_example_input(_specs.spec_of(agent)),)
+    return _explain(agent, arguments, opens=opens)
 
 
-async def aresume(agent: Agent, run_id: str, answers: object, *, is_one: bool) -> Run:
-    """Resume a stored run on the event loop. `answers` is one answer if `is_one`, else answers by request id."""
-    return await _AgentCaller[Any, Any](agent).aresume(run_id, answers, is_single=is_one)
+async def aresume(agent: Agent, run_id: str, answers: object, *, is_single: bool) -> Run:
+    """Resume a stored run on the event loop and return the run.
+
+    `answers` is the answer to the only open request if `is_single` is true. Otherwise it is a dict that maps request
+    ids to answers.
+    """
+    return await _AgentCaller[Any, Any](agent).aresume(run_id, answers, is_single=is_single)
 
 
 class ClaimedRun:
-    """A run that a queue delivered and that this process has claimed."""
+    """A run that a queue has delivered to this process and that this process has claimed."""
 
-    def __init__(self, agent: Agent, stored: Sequence[StoredRun], store: Store, stop: Event | None) -> None:
-        """Load the run. Once `stop` is set, the run stops at its next commit with a `StopSignal`."""
+    def __init__(self, agent: AgentOrClass, stored: Sequence[StoredRun], store: Store, stop: Event | None) -> None:
+        """Load the run with the settings of the instance that started it.
+
+        After `stop` is set, the run stops at its next commit with a `StopSignal`.
+        """
         self._run_id = stored[0].facts.id
-        self._tree = _load_queued(agent, stored, store)
+        instance = _specs.instance_of(agent)
+        assert is_instance(instance)
+        self._tree = _load_queued(instance.using(store=store, **stored_instance(stored[0]).settings), stored, store)
         self._tree.stop_event = stop
 
     @classmethod
     async def build(cls, build: Callable[[], ClaimedRun]) -> ClaimedRun:
-        """Load a run in a thread. If the caller is cancelled meanwhile, the claim is released."""
+        """Call `build` in a thread and return its run.
+
+        If the caller is cancelled while the thread loads the run, acorn releases the claim.
+        """
         loaded: list[ClaimedRun] = []
 
         def load() -> tuple[Any, str]:
@@ -99,10 +114,15 @@ class ClaimedRun:
 
     @property
     def fatal_error(self) -> BaseException | None:
-        """The error after which the run could not be committed."""
+        """The error that prevented the last commit of the run, or None."""
         return self._tree.fatal_error
 
 
-def call_in_thread(function: Callable[..., Any], *args: object) -> Future[Any]:
-    """Call a sync or async function in a new thread, with a copy of the caller's context."""
-    return _start_thread(_call_sync, function, *args)
+async def call_on_loop(owner_loop: OwnerLoop | None, function: Callable[..., Any], *args: object) -> Any:
+    """Call a user's sync or async function on the event loop `owner_loop` and return its result.
+
+    If `owner_loop` is None, the function is called in a new thread with a copy of the caller's context.
+    """
+    if owner_loop is not None:
+        return await owner_loop.run(partial(_call_async, function, *args))
+    return await asyncio.wrap_future(_start_thread(_call_sync, function, *args))

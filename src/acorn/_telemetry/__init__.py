@@ -1,1 +1,1 @@
-"""OpenTelemetry spans and metrics, made from the journal of a run."""
+"""OpenTelemetry spans and metrics, created from the journal of a run."""

@@ -182,7 +182,7 @@ class ContentWriter:
         others = (message for message in messages if is_mapping(message) and message.get("role") != "system")
         return _json([{"role": str(message.get("role")), "parts": self._parts(message)} for message in others])
 
-    def answer(self, entry: ModelResponded) -> str:
+    def response(self, entry: ModelResponded) -> str:
         """Return a response of the model as JSON text."""
         parts: list[Part] = []
         if entry.reasoning:
@@ -304,7 +304,7 @@ def _json(value: object) -> str:
 # All runs share the tracer and the metrics of a provider.
 
 
-class _ByIdentity:
+class _ProviderKey:
     """A cache key that compares providers by identity, because some providers define `==` and have no hash."""
 
     __slots__ = ("provider",)
@@ -313,7 +313,7 @@ class _ByIdentity:
         self.provider = provider
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _ByIdentity) and other.provider is self.provider
+        return isinstance(other, _ProviderKey) and other.provider is self.provider
 
     def __hash__(self) -> int:
         return id(self.provider)
@@ -321,11 +321,11 @@ class _ByIdentity:
 
 def tracer_of(provider: TracerProvider) -> Tracer:
     """Return the tracer that all runs of a provider share."""
-    return _tracer_of(_ByIdentity(provider))
+    return _tracer_of(_ProviderKey(provider))
 
 
 @lru_cache(maxsize=1)
-def _tracer_of(key: _ByIdentity) -> Tracer:
+def _tracer_of(key: _ProviderKey) -> Tracer:
     tracer: Tracer = key.provider.get_tracer("acorn")
     return tracer
 
@@ -359,9 +359,9 @@ class Meters:
 
 def meters_of(provider: MeterProvider | None) -> Meters:
     """Return the metrics that all runs of a provider share."""
-    return _meters_of(_ByIdentity(provider))
+    return _meters_of(_ProviderKey(provider))
 
 
 @lru_cache(maxsize=1)
-def _meters_of(key: _ByIdentity) -> Meters:
+def _meters_of(key: _ProviderKey) -> Meters:
     return Meters(key.provider)

@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
 Key = tuple[str, str]
-"""A run id and the id of one ask of the run."""
+"""A run id and the id of one ask, which is an operation that the run has requested."""
 Attributes = JsonObject
 
 
@@ -177,7 +177,7 @@ class Trace:
         if run.cost is not None:
             span.set_attribute(conventions.COST, run.cost)
         if error is not None:
-            self._fail(span, type(error).__qualname__, str(error))
+            self._mark_failed(span, type(error).__qualname__, str(error))
         span.end()
 
     # Code outside of acorn
@@ -303,7 +303,7 @@ class Trace:
             }
         )
         if self._writer is not None:
-            span.set_attribute(conventions.OUTPUT, self._writer.answer(entry))
+            span.set_attribute(conventions.OUTPUT, self._writer.response(entry))
         span.end()
         self._meters.record(request.attributes, time.monotonic() - request.started, entry.usage)
 
@@ -334,7 +334,7 @@ class Trace:
         """End the span of a request that received no response, with the error if the request failed."""
         if error is not None:
             kind = type(error).__qualname__
-            self._fail(request.span, kind, str(error))
+            self._mark_failed(request.span, kind, str(error))
             status = getattr(error, "status", None)
             if isinstance(status, int):
                 request.span.set_attribute(conventions.STATUS, status)
@@ -369,7 +369,7 @@ class Trace:
             span.set_attribute(conventions.RESULT, self._writer.result(entry.content))
         if entry.error is not None:
             kind = entry.error.partition(":")[0]
-            self._fail(span, kind if kind.replace(".", "_").isidentifier() else conventions.OTHER, entry.error)
+            self._mark_failed(span, kind if kind.replace(".", "_").isidentifier() else conventions.OTHER, entry.error)
         span.end()
 
     def _record_input(self, entry: MessagesAdded, span: Span) -> None:
@@ -382,7 +382,7 @@ class Trace:
 
     # Errors
 
-    def _fail(self, span: Span, kind: str, message: str) -> None:
+    def _mark_failed(self, span: Span, kind: str, message: str) -> None:
         """Mark a span as failed.
 
         The status contains the message only if spans may contain message content.

@@ -1,6 +1,6 @@
-"""The command line: `acorn run`, `acorn new` and the other commands.
+"""The command-line program `acorn`.
 
-A command is a function in `commands/` and a row in `app.COMMANDS`.
+To add a command, write a function in `commands/` and add a row to the table `COMMANDS` in `app.py`.
 """
 
 from acorn.cli.app import main

@@ -1,4 +1,4 @@
-"""The entry point of the command line and the table of its commands."""
+"""The entry point of the command-line program, and the table of its commands."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from acorn.cli.streams import Streams, flush_or_discard
 
 _HELP = ["-h", "--help"]
 _FREE_ARGUMENTS: Mapping[str, Any] = {"allow_extra_args": True, "allow_interspersed_args": False}
-"""The command itself parses everything after the first argument."""
+"""The parser settings of a command that parses the words after its first argument itself."""
 
 COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "demo": (demo, {}),
@@ -60,16 +60,19 @@ COMMANDS: Mapping[str, tuple[Callable[..., int], Mapping[str, Any]]] = {
     "pull": (pull, {}),
     "new": (new, {}),
 }
-"""Every command by name: its function and the settings of its parser."""
+"""A dict that maps command names to the function of the command and the settings of its parser."""
 
 # The base class of typer's usage errors, which has no public name.
 _UsageError = cast(type[Exception], typer.BadParameter.__mro__[2])
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""The errors of a full or broken disk. typer and rich pass them on when they write the help and the demo."""
+"""The error numbers of a full or broken disk. typer and rich do not handle these errors when they print."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code."""
+    """Run one command and return its exit code.
+
+    `words` are the arguments, `sys.argv[1:]` by default. Without arguments, print the help.
+    """
     streams = Streams()
     try:
         raise_on_interrupt()
@@ -81,7 +84,7 @@ def main(words: Sequence[str] | None = None) -> int:
     finally:
         flush_or_discard(streams.out, sys.stdout, sys.stderr)
         if words is not None:
-            # Otherwise the process ends here, and a thread of the user's may print until then.
+            # Otherwise the process ends soon, and threads of the user's code may still print.
             streams.restore()
 
 
@@ -94,7 +97,7 @@ def _perform(words: Sequence[str], streams: Streams) -> int:
     except _UsageError as error:
         return print_error(CommandError(_usage_text(error, words), USAGE_ERROR))
     except SystemExit as error:
-        if isinstance(error.__context__, BrokenPipeError):  # rich reports a closed output this way.
+        if isinstance(error.__context__, BrokenPipeError):  # rich reports a closed standard output this way.
             return SUCCESS
         return print_error(CommandError(f"The agent's code ended the program: {error_text(error)}", FAILED))
     except (OutputClosedError, KeyboardInterrupt):
@@ -104,24 +107,27 @@ def _perform(words: Sequence[str], streams: Streams) -> int:
             return print_error(CommandError(write_error_text(error), FAILED))
         if "--debug" in words:
             write_line(format_traceback(error))
-        write_line(f"error: {error_text(error)} (a bug in acorn; `--debug` shows the traceback)")
+        write_line(f"error: {error_text(error)} (This is a bug in acorn. Use `--debug` to print the traceback.)")
         return FAILED
 
 
 def _usage_text(error: Exception, words: Sequence[str]) -> str:
-    """Describe a usage error and name the help."""
+    """Return the text of a usage error, with the command that prints the help."""
     if isinstance(error, typer.BadParameter.__mro__[1]) and getattr(error, "possibilities", None):
-        # Compare without the dashes, which make all options similar.
+        # Compare the names without their dashes, because the dashes make all options similar.
         name = str(getattr(error, "option_name", "")).lstrip("-")
         options: list[str] = vars(error)["possibilities"]
         vars(error)["possibilities"] = [flag for flag in options if get_close_matches(name, [flag.lstrip("-")])]
     message = str(getattr(error, "format_message", error.__str__)())
     command = f"acorn {words[0]}" if words and words[0] in COMMANDS else "acorn"
-    return f"{message}{'' if message[-1:] in '.?!' else '.'} `{command} --help` shows the usage."
+    return f"{message}{'' if message[-1:] in '.?!' else '.'} Use `{command} --help` for help."
 
 
 def _app(words: Sequence[str]) -> typer.Typer:
-    """Build the parser; if the first word is a command, only for that command, which is faster."""
+    """Return the parser for all commands, or for only one command if the first word is its name.
+
+    A parser for one command starts faster.
+    """
     app = typer.Typer(
         add_completion=False,
         rich_markup_mode="markdown",
@@ -136,7 +142,7 @@ def _app(words: Sequence[str]) -> typer.Typer:
 
 
 def _top(
-    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+    version: Annotated[bool, typer.Option("--version", help="Print the version of acorn.")] = False,
 ) -> None:
     """LLM agents as typed Python classes."""
     if version:

@@ -1,7 +1,7 @@
-"""Drawing the tree of a run as short lines: text of the model, tool calls with their times, branches, the answer.
+"""Drawing of a run as a tree of lines: texts of the model, tool calls with durations, branches, and the answer.
 
-The live view draws the tree repeatedly, without the input. `acorn show` draws it once, in full and step by step. Every
-text becomes a rich `Text`, which contains no markup.
+The live view draws the tree several times per second, without the input. `acorn show` draws the tree once, step by
+step. Each text is a rich `Text`, so that rich does not interpret it as markup.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from acorn.types import is_json_object
 _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _ASCII_FRAMES = "|/-\\"
 _MAX_TEXT = 600
-"""The length to which `acorn show` cuts a text. `acorn show --json` has the whole text."""
+"""The maximum characters of a text in `acorn show`. `acorn show --json` prints the complete text."""
 _ROLES = ("system", "user", "assistant")
 _LINE_STARTS: Mapping[str, tuple[str, str]] = {
     "assistant": ("", ""),
@@ -32,23 +32,23 @@ _LINE_STARTS: Mapping[str, tuple[str, str]] = {
     "human_input_received": ("received human input: ", "bold yellow"),
     "summary": ("summary of earlier steps: ", "bold yellow"),
 }
-"""The start of a line and its style, by kind. Other lines start with the role of the message."""
+"""A dict that maps the kind of a line to its first words and their style. Other lines start with their kind."""
 
 
 @dataclass(frozen=True)
 class Pen:
-    """How to draw at this moment on this terminal."""
+    """The settings for one drawing of the tree: the time, the size of the terminal and the level of detail."""
 
     now: float
     """Seconds since the start of the run."""
     width: int
     is_ascii: bool = False
-    """Whether the terminal shows ASCII only."""
+    """Whether the terminal can print only ASCII characters."""
     is_over: bool = False
     is_full: bool = False
-    """Whether to draw everything, step by step and with longer texts."""
+    """Whether to draw all rows, grouped by step and with longer texts, as `acorn show --full` does."""
     redact: Callable[[str], str] = str
-    """For incomplete text only; the tree has redacted everything else."""
+    """Removes secrets from the text of an incomplete response. All other texts in the tree are already redacted."""
 
     def mark(self, task: TaskRow) -> tuple[str, str]:
         if task.error is not None:
@@ -66,7 +66,7 @@ class Pen:
         return "" if seconds is None else f"  {seconds_text(seconds)}"
 
     def limit(self, lines: int) -> int:
-        """Return the length of a text that fits on a number of lines."""
+        """Return the maximum number of characters for a text on this number of lines."""
         return _MAX_TEXT if self.is_full else lines * self.width
 
     @property
@@ -84,7 +84,10 @@ class Pen:
 
 
 def draw_run(branch: BranchRow, tree: Tree, pen: Pen, *, last: int | None = None, answers: bool = True) -> None:
-    """Add the rows of a run to a tree; `last` limits them to the newest ones."""
+    """Add the rows of a run to a rich tree.
+
+    `last` is the maximum number of rows: older rows are omitted. `answers` is false if the answer is printed elsewhere.
+    """
     parts = branch.parts
     if not pen.is_full:
         parts = [part for part in parts if not isinstance(part, LineRow) or part.kind == "completion"]
@@ -174,14 +177,17 @@ def _draw_result(task: TaskRow, tree: Tree, pen: Pen, *, has_answer: bool) -> No
 
 
 def _is_output(call: CallRow, branch: BranchRow) -> bool:
-    """Return whether an answer is the output, which the end of the run shows."""
+    """Return whether an answer is the output of the run, which is drawn at the end of the run."""
     if call.error is not None:
         return False
     try:
         answer = from_json(call.arguments)
     except ValueError:
         return False
-    return answer in (branch.output, {RESULT: branch.output})  # A value that is not an object is sent in one field.
+    return answer in (
+        branch.output,
+        {RESULT: branch.output},
+    )  # The model sends a value that is not an object in the field `result`.
 
 
 def _draw_line(line: LineRow) -> Text:
@@ -191,12 +197,15 @@ def _draw_line(line: LineRow) -> Text:
 
 
 def _multiline(text: str) -> str:
-    """Cut a text and keep its line breaks."""
+    """Return a text with its line breaks, cut to the maximum length."""
     return clean(text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}…").strip()
 
 
 def answer_lines(answer: object, completed: tuple[str, ...], pen: Pen, *, is_growing: bool) -> Iterator[Text]:
-    """Write the output, one line for each field that the model has started."""
+    """Yield the lines of an answer, one line for each field that has a value.
+
+    `completed` are the names of the complete fields. `is_growing` is true while the model still writes the answer.
+    """
     if isinstance(answer, BaseModel):
         answer = {name: getattr(answer, name, None) for name in type(answer).model_fields}
     if not is_json_object(answer):
@@ -227,6 +236,6 @@ def _fit(text: Text, pen: Pen) -> Text:
 
 
 def _unwrapped(text: Text) -> Text:
-    """Keep a text on one line, however narrow the terminal."""
+    """Set a text to be cut at the width of the terminal instead of wrapped."""
     text.no_wrap, text.overflow = True, "ellipsis"
     return text

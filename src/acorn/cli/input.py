@@ -1,13 +1,14 @@
-"""The input of a module, made of the texts of its options, a file and a pipe.
+"""The input of a run, built from command-line options, from the file of `--input` and from piped text.
 
-This module decides only what JSON distinguishes: a choice, an object, a list, a number or text. Pydantic decides
-whether a value fits its field and what `5` or `2024-05-01` becomes there. An error names the wrong option.
+This file parses an option's text only as far as JSON has different types: an enumerated value, an object, a list, a
+number or a string. Pydantic then validates the value and converts texts such as `2024-05-01`. Errors mention the wrong
+option.
 
-The value of an image, audio or file field is a path, unless it is a URL.
+The text of an image, audio or file option is a path, unless it is a URL.
 
-Text that is piped in fills the only text field that has no value yet. A terminal is never read. The command waits for
-a pipe only if the field is required. Otherwise it takes only what has already arrived, because an inherited pipe that
-stays silent must not block a run. Text that cannot be used is an error.
+Piped text fills the only text field that has no value. The command never reads from a terminal. It waits for a pipe
+only if the text field is required. Otherwise it reads only text that has already arrived, because an inherited pipe
+without data must not block a run. Piped text that no field can receive is an error.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
 from acorn import Audio, File, Image
-from acorn._inside import RESULT, Problem, aliases_of, input_problems, shorten
-from acorn.cli.options import Option, Options, ParsedArguments, ValuePath
+from acorn._inside import RESULT, Problem, shorten
+from acorn.cli.arguments import ParsedArguments
+from acorn.cli.options import Option, Options, SchemaNode, ValuePath
 from acorn.cli.output import CommandError, error_text, user_code_line, write_line
-from acorn.cli.schema_node import SchemaNode
 from acorn.cli.streams import descriptor_of
 from acorn.errors import UnknownMediaTypeError
 from acorn.types import JsonObject, is_json_list, is_json_object
@@ -39,44 +40,52 @@ _MISSING: Any = object()
 
 
 def make_input(arguments: ParsedArguments, options: Options) -> BaseModel:
-    """Make the input as an instance of the module's schema; a `CommandError` names each wrong option."""
+    """Return the input of a run as an instance of the agent's input class.
+
+    Raises a `CommandError` that describes each wrong option.
+    """
     source = arguments.own.input
     values = {} if source is None else _rename_aliases(_read_input_file(source, options), options)
     names_in_file = set(values)
     alternatives: dict[ValuePath, Any] = {}
     for path, (option, texts) in _sort_by_path(arguments.options):
-        value, *alternative = read_value(texts, option.node, option.flag)
-        put(values, path, value, option.flag)
+        value, *alternative = parse_texts(texts, option.node, option.flag)
+        set_value(values, path, value, option.flag)
         if alternative:
             alternatives[path] = alternative[0]
-    if source != "-" and (piped := take_piped_text(values, options)) is not None:
-        put(values, piped[0].path, piped[1], piped[0].flag)
+    if source != "-" and (piped := read_piped_text(values, options)) is not None:
+        set_value(values, piped[0].path, piped[1], piped[0].flag)
     schema = options.shape.schema
-    aliases = {alias for info in schema.model_fields.values() for alias in aliases_of(info)}
-    unknown = [name for name in values if name not in schema.model_fields and name not in aliases]
+    unknown = [name for name in values if name not in options.shape.accepted_names]
     if unknown and not options.shape.allows_extra:
         known = _quote_all(schema.model_fields)
-        raise CommandError(f"{_quote_all(unknown)} in {_source_name(source)} is not an input. The inputs are: {known}.")
+        raise CommandError(
+            f"{_source_name(source)} contains unknown fields: {_quote_all(unknown)}. "
+            f"The input has these fields: {known}."
+        )
     try:
         return _validate(schema, values, alternatives)
     except ValidationError as error:
         names_in_options = {str(path[0]) for path in arguments.options}
         texts_of_problems = [
             _describe_problem(problem, names_in_file - names_in_options, source, options)
-            for problem in input_problems(options.shape, error, values)
+            for problem in options.shape.find_problems(error, values)
         ]
         raise CommandError(" ".join(texts_of_problems)) from error
-    except (Exception, SystemExit) as error:  # A validator of the user's can raise anything.
+    except (Exception, SystemExit) as error:  # A user's validator can raise any exception.
         where = _find_culprit(schema, values, type(error), options)
         raise CommandError(
-            f"{user_code_line(error)}{where} could not be checked: {error_text(error)}", debug=arguments.own.debug
+            f"{user_code_line(error)}Cannot validate {where}: {error_text(error)}", debug=arguments.own.debug
         ) from error
 
 
 def _sort_by_path(
     options: Mapping[ValuePath, tuple[Option, list[str | bool]]],
 ) -> list[tuple[ValuePath, tuple[Option, list[str | bool]]]]:
-    """Sort options: a value before its parts, items by their index, everything else as it was written."""
+    """Sort options so that each value is set before the values inside it, and list items are set in index order.
+
+    Other options keep their order on the command line.
+    """
     ranks: dict[str, int] = {}
     for path in options:
         for part in path:
@@ -88,7 +97,10 @@ def _sort_by_path(
 
 
 def _validate(schema: type[BaseModel], values: JsonObject, alternatives: Mapping[ValuePath, Any]) -> BaseModel:
-    """Validate the input; if a value is rejected that can be read in another way, try that way."""
+    """Validate the input, and try the alternative values if Pydantic rejects the first ones.
+
+    `alternatives` is a dict that maps paths to second readings of ambiguous texts.
+    """
     try:
         return schema.model_validate(values, by_alias=True, by_name=True)
     except ValidationError as error:
@@ -99,12 +111,12 @@ def _validate(schema: type[BaseModel], values: JsonObject, alternatives: Mapping
         if not retried:
             raise
         for path, value in retried.items():
-            put(values, path, value, "")
+            set_value(values, path, value, "")
         return schema.model_validate(values, by_alias=True, by_name=True)
 
 
 def _find_culprit(schema: type[BaseModel], values: JsonObject, kind: type[BaseException], options: Options) -> str:
-    """Name the field whose validator raised, if it fails for that field alone."""
+    """Return the option of the field whose validator raised an exception, or `the input` if no single field fails."""
     if _raises(schema, {}, kind):
         return "the input"
     return next(
@@ -131,7 +143,7 @@ def _read_input_file(source: str, options: Options) -> JsonObject:
     except OSError as error:
         raise CommandError(f"Cannot read `--input {source}`: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
-        raise CommandError(f"{_source_name(source)} is not valid JSON: {error}") from error
+        raise CommandError(f"{_source_name(source)} does not contain valid JSON: {error}") from error
     if options.shape.wrapped and not (is_json_object(values) and set(values) == {RESULT}):
         return {RESULT: values}
     if not is_json_object(values):
@@ -140,7 +152,7 @@ def _read_input_file(source: str, options: Options) -> JsonObject:
 
 
 def _read_stdin() -> str | bytes:
-    """Read standard input as bytes, so that JSON and not the terminal determines the encoding."""
+    """Return standard input as bytes, because JSON text has its own encoding rules."""
     if sys.stdin is None:
         return ""
     buffer = getattr(sys.stdin, "buffer", sys.stdin)
@@ -149,14 +161,14 @@ def _read_stdin() -> str | bytes:
 
 
 def _rename_aliases(values: JsonObject, options: Options) -> JsonObject:
-    """Put every value under the name of its field, so that an option can override it."""
+    """Return the values with field names instead of aliases, so that an option can replace a value of the file."""
     fields = options.shape.schema.model_fields
     names = {alias: name for name, info in fields.items() for alias in _text_aliases(info)}
     return {key if key in fields else names.get(key, key): value for key, value in values.items()}
 
 
 def _text_aliases(info: FieldInfo) -> list[str]:
-    """Return the aliases of a field that stand for its whole value; a path into another value does not."""
+    """Return the aliases of a field without `AliasPath`s, which lead into other values."""
     alias = info.validation_alias if info.validation_alias is not None else info.alias
     choices = [alias] if isinstance(alias, str) else getattr(alias, "choices", [])
     return [choice for choice in choices if isinstance(choice, str)]
@@ -177,7 +189,7 @@ def _describe_problem(problem: Problem, names_in_file: set[str], source: str | N
 
 
 def _name_option(path: list[str], options: Options) -> str:
-    """Name the option that a wrong part of the input belongs to."""
+    """Return the text that error messages use for the wrong value at a path."""
     if not path:
         return "the input"
     matching = [option for option in options.all if list(map(str, option.path)) == path[: len(option.path)]]
@@ -201,13 +213,13 @@ def _quote_all(names: Iterable[str]) -> str:
 # Piped text
 
 
-def take_piped_text(values: Mapping[str, Any], options: Options) -> tuple[Option, str] | None:
-    """Return the field for the piped text and the text; None if nothing was piped in."""
+def read_piped_text(values: Mapping[str, Any], options: Options) -> tuple[Option, str] | None:
+    """Return the option that receives piped text, and the text. Return None if there is no piped text."""
     if options.shape.is_empty or not _is_piped():
         return None
     fields = [option for option in options.all if options.is_field(option) and is_text(option)]
     candidates = [option for option in fields if not _has_value(values, option)]
-    if any(option.is_required for option in fields):  # Then a pipe is not meant for a field with a default.
+    if any(option.is_required for option in fields):  # A pipe is then meant for a required field only.
         candidates = [option for option in candidates if option.is_required]
     if len(candidates) != 1:
         _reject_piped_text(candidates, options)
@@ -215,9 +227,9 @@ def take_piped_text(values: Mapping[str, Any], options: Options) -> tuple[Option
     (option,) = candidates
     if not _has_arrived():
         if not option.is_required:
-            write_line(f"Standard input is an empty pipe. The run does not wait for {options.display_name(option)}.")
+            write_line(f"Standard input is a pipe without data. The run starts without {options.display_name(option)}.")
             return None
-        write_line(f"Waiting for {options.display_name(option)} on standard input.")
+        write_line(f"Waiting for text for {options.display_name(option)} on standard input.")
     text = _read_text()
     return (option, text) if text else None
 
@@ -226,15 +238,17 @@ def _reject_piped_text(candidates: list[Option], options: Options) -> None:
     buffer: Any = sys.stdin.buffer
     if not _has_arrived() or not buffer.peek(1).strip(b"\r\n"):
         return
-    hint = "`--input -` reads the input as JSON. `</dev/null` pipes nothing in."
+    hint = "If the text is the whole input as JSON, use `--input -`. To ignore standard input, use `</dev/null`."
     if not candidates:
-        raise CommandError(f"Text was piped in, but every text field of the input has a value. {hint}")
+        raise CommandError(f"Cannot use the piped text: every text field of the input already has a value. {hint}")
     names = " or ".join(options.display_name(option) for option in candidates)
-    raise CommandError(f"Text was piped in for {names}. Give all but one of them as options. {hint}")
+    raise CommandError(
+        f"Cannot use the piped text: it could be the value of {names}. Set all but one of them by options. {hint}"
+    )
 
 
 def is_text(option: Option) -> bool:
-    """Return whether a field takes any text."""
+    """Return whether a field is a text field that accepts any text."""
     node = option.node
     return "string" in node.kinds and node.kinds <= {"string", "null"} and node.accepts_any_text
 
@@ -243,7 +257,7 @@ def _has_value(values: Mapping[str, Any], option: Option) -> bool:
     value: Any = values
     for part in option.path:
         if not is_json_object(value):
-            return True  # The whole value is something else.
+            return True  # A value without fields was set above the path, so the option has a value.
         if part not in value:
             return False
         value = value[part]
@@ -251,7 +265,7 @@ def _has_value(values: Mapping[str, Any], option: Option) -> bool:
 
 
 def _is_piped() -> bool:
-    """Return whether standard input is a pipe or a file, and not a terminal, a device, or a stream of a notebook."""
+    """Return whether standard input is a pipe, a file or a socket, and not a terminal, a device or a notebook."""
     descriptor = descriptor_of(sys.stdin)
     if descriptor is None or not hasattr(sys.stdin, "buffer"):
         return False
@@ -260,42 +274,47 @@ def _is_piped() -> bool:
 
 
 def _has_arrived() -> bool:
-    """Return whether a read would return immediately, with data or with the end."""
+    """Return whether standard input has data or is closed, so that reading from it does not block."""
     try:
         return bool(select.select([sys.stdin], [], [], 0)[0])
-    except OSError:  # The platform cannot poll pipes, so read it.
+    except OSError:  # The platform cannot poll a pipe, so the caller reads from it and may wait.
         return True
 
 
 def _read_text() -> str:
-    """Read all of standard input without the line breaks at its end."""
+    """Return all text of standard input without the line breaks at the end."""
     encoding = sys.stdin.encoding or "utf-8"
     try:
         return sys.stdin.buffer.read().decode(encoding).rstrip("\r\n")
     except OSError as error:
         raise CommandError(f"Cannot read standard input: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise CommandError(f"Standard input is not {encoding} text: {error.reason} at byte {error.start}") from error
+        raise CommandError(
+            f"Standard input is not valid {encoding} text: {error.reason} at byte {error.start}. Convert the text."
+        ) from error
 
 
-# From the texts of an option to its value
+# Parsing option texts
 
 
-def read_value(texts: Sequence[str | bool], node: SchemaNode, flag: str) -> list[Any]:
-    """Read the value of an option that is given once or several times; return both readings if there are two."""
+def parse_texts(texts: Sequence[str | bool], node: SchemaNode, flag: str) -> list[Any]:
+    """Parse the texts of an option, which may occur several times, into its value.
+
+    Returns a list with the value. If the text is ambiguous, the list has a second, alternative value.
+    """
     if node.is_repeatable and (len(texts) > 1 or node.is_only_list):
-        return [_read_list(texts, node, flag)]
+        return [_parse_list(texts, node, flag)]
     text = texts[0]
     if isinstance(text, bool):
         return [text]
-    value = _read_one(text, node, flag)
+    value = _parse_one(text, node, flag)
     if not node.is_repeatable or not isinstance(value, str):
         return [value]
-    # `5` for `int | list[str]`: a number if Pydantic accepts it as one, otherwise a list with one item.
-    return [value, [_read_one(text, node.item(0), flag)]]
+    # The text `5` for `int | list[str]` is a number if Pydantic accepts the number, otherwise a list with one item.
+    return [value, [_parse_one(text, node.item(0), flag)]]
 
 
-def _read_list(texts: Sequence[str | bool], node: SchemaNode, flag: str) -> list[Any] | None:
+def _parse_list(texts: Sequence[str | bool], node: SchemaNode, flag: str) -> list[Any] | None:
     if len(texts) == 1:
         if texts[0] == "null" and "null" in node.kinds and not node.item(0).accepts_any_text:
             return None
@@ -303,13 +322,13 @@ def _read_list(texts: Sequence[str | bool], node: SchemaNode, flag: str) -> list
         holds_lists = "array" in node.item(0).kinds
         if is_json_list(value) and (not holds_lists or all(is_json_list(item) for item in value)):
             return value
-    return [_read_one(str(text), node.item(index), flag) for index, text in enumerate(texts)]
+    return [_parse_one(str(text), node.item(index), flag) for index, text in enumerate(texts)]
 
 
-def _read_one(text: str, node: SchemaNode, flag: str) -> Any:
+def _parse_one(text: str, node: SchemaNode, flag: str) -> Any:
     if node.media:
         return read_media(text, node, flag)
-    choice = _read_choice(text, node)
+    choice = _parse_choice(text, node)
     if choice is not _MISSING:
         return choice
     for kind, opening in (("object", "{"), ("array", "[")):
@@ -318,8 +337,8 @@ def _read_one(text: str, node: SchemaNode, flag: str) -> Any:
             if value is not _MISSING:
                 return value
     if node.kinds and node.kinds <= {"object", "array", "null"}:
-        return _read_structure(text, node, flag)
-    scalar = _read_scalar(text, node)
+        return _parse_structure(text, node, flag)
+    scalar = _parse_scalar(text, node)
     return text if scalar is _MISSING else scalar
 
 
@@ -327,7 +346,7 @@ _MEDIA_CLASSES: dict[str, type[Image | Audio | File]] = {"image": Image, "audio"
 
 
 def read_media(text: str, node: SchemaNode, flag: str) -> Image | Audio | File | str | None:
-    """Read the file that an option names; a URL is left to the validation of the field."""
+    """Load the file at the path in an option's text. A URL is returned unchanged for Pydantic to validate."""
     if re.match(r"(?i)(data:|https?://)", text):
         return text
     if text == "null" and "null" in node.kinds and not Path(text).exists():
@@ -339,22 +358,22 @@ def read_media(text: str, node: SchemaNode, flag: str) -> Image | Audio | File |
         except OSError as error:
             raise CommandError(f"Cannot read `{flag} {text}`: {error.strerror or error}") from error
         except UnknownMediaTypeError as error:
-            reasons.append(f"{error.problem}. Rename the file so that its extension shows the type.")
+            reasons.append(f"{error.problem}. Rename the file so that its extension matches the media type.")
         except ValueError as error:
             reasons.append(str(error))
-    raise CommandError(f"`{flag}`: {reasons[0]}")
+    raise CommandError(f"Cannot use the value of `{flag}`: {reasons[0]}")
 
 
-def _read_choice(text: str, node: SchemaNode) -> Any:
-    """Return `2` for `Literal[1, 2]`, which would reject the text."""
+def _parse_choice(text: str, node: SchemaNode) -> Any:
+    """Return the enumerated value that a text stands for, such as the number 2 for `Literal[1, 2]`."""
     for value in node.choices or ():
         if text == (value if isinstance(value, str) else json.dumps(value)):
             return value
     return _MISSING
 
 
-def _read_scalar(text: str, node: SchemaNode) -> Any:
-    """Read a number, a boolean or null if the field distinguishes them from text."""
+def _parse_scalar(text: str, node: SchemaNode) -> Any:
+    """Return a number, a boolean or None if the text is one and the field does not mean the text itself."""
     value = _parse_json(text)
     if value is None:
         return None if "null" in node.kinds and not node.accepts_any_text else _MISSING
@@ -362,22 +381,24 @@ def _read_scalar(text: str, node: SchemaNode) -> Any:
         return value
     if isinstance(value, bool):
         return value if "boolean" in node.kinds else _MISSING
-    # A number that JSON would write differently, such as `2.10`, may be a Decimal or text.
+    # If JSON formats the number differently, as with `2.10`, the value may be a Decimal or text.
     is_number = isinstance(value, int | float) and node.accepts_any_text and json.dumps(value) == text
     fits = "number" in node.kinds or ("integer" in node.kinds and isinstance(value, int))
     return value if is_number and fits else _MISSING
 
 
-def _read_structure(text: str, node: SchemaNode, flag: str) -> Any:
-    """Read a value that can only be JSON."""
+def _parse_structure(text: str, node: SchemaNode, flag: str) -> Any:
+    """Parse a value that must be JSON, because the field accepts only objects and lists."""
     try:
         return json.loads(text)
     except ValueError as error:
         parts = [f"`{flag}.{name.replace('_', '-')} ...`" for name in list(node.fields)[:2]]
-        hint = f" or its parts ({', '.join(parts)})" if parts else ""
-        reason = f": {error}" if text.lstrip()[:1] in ("{", "[") else ""
+        hint = f" Or set its fields one by one ({', '.join(parts)})." if parts else ""
+        reason = f" ({error})" if text.lstrip()[:1] in ("{", "[") else ""
         expected = node.type_text.removesuffix(" or null")
-        raise CommandError(f"`{flag}` takes JSON ({expected}){hint}, got {shorten(repr(text), 80)}{reason}") from error
+        raise CommandError(
+            f"`{flag}` must be JSON ({expected}), got {shorten(repr(text), 80)}{reason}.{hint}"
+        ) from error
 
 
 def _parse_json(text: str, opening: str = "") -> Any:
@@ -389,8 +410,8 @@ def _parse_json(text: str, opening: str = "") -> Any:
         return _MISSING
 
 
-def put(values: JsonObject, path: Sequence[str | int], value: object, flag: str) -> None:
-    """Set a part of the input and create the dicts and lists on the way."""
+def set_value(values: JsonObject, path: Sequence[str | int], value: object, flag: str) -> None:
+    """Set the value at a path of the input, and create the dicts and lists that the path needs."""
     container: Any = values
     for part, next_part in pairwise(path):
         inner, needs_list = _get(container, part), isinstance(next_part, int)
@@ -410,7 +431,9 @@ def _get(container: Any, part: str | int) -> Any:
 def _set(container: object, part: str | int, value: object, flag: str) -> None:
     if is_json_list(container) and isinstance(part, int) and part >= len(container):
         if part > len(container):
-            raise CommandError(f"`{flag}` skips item {len(container)}. Items are counted from 0, without gaps.")
+            raise CommandError(
+                f"`{flag}` needs an item {len(container)} before it. Number the list items from 0, without gaps."
+            )
         container.append(value)
     else:
         cast(Any, container)[part] = value

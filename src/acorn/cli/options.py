@@ -1,50 +1,49 @@
-"""Options of `acorn run agent.py`: acorn's options, and one option for each field of the input.
+"""The options of `acorn run agent.py`: acorn's own options, and one option for each field of the agent's input.
 
-Fields take precedence. If a field has the name of one of acorn's options, the plain option sets the field, and acorn's
-option is spelled with a prefix: `--acorn-model`. That spelling never sets a field: a field `acorn_model` is written
-with its underscore. `-h` always shows the help. `input` makes the input of the parsed options.
+A field has priority over an option of acorn with the same name. If an agent has a field `model`, `--model` sets that
+field, and `--acorn-model` sets acorn's option. `--acorn-model` never sets a field: the option of a field `acorn_model`
+is `--acorn_model`, with an underscore. `-h` always prints the help.
+
+`SchemaNode` wraps the JSON Schema of a value, from which the field options are made. `arguments` parses the
+command line into options, and `input` builds the input of the run from the options.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
-from shlex import quote
 from typing import Any
 
-from acorn._inside import RESULT, Shape, aliases_of, shorten
-from acorn.cli.output import CommandError
-from acorn.cli.schema_node import SchemaNode, add_aliases
-from acorn.types import JsonObject
+from acorn._inside import MEDIA_FORMAT, RESULT, JsonSchema, Shape, describe_schema, follow_refs
+from acorn.types import JsonObject, is_json_list, is_json_object
 
 _MAX_DEPTH = 4
 _UNSET: Any = object()
-_BOOLEAN_TEXTS = ("true", "false", "yes", "no", "on", "off", "1", "0")
 ValuePath = tuple[str | int, ...]
-"""The place of a value in the input."""
+"""The keys and list indexes that lead from the input to one of its values, such as `("address", "city")`."""
 
 
 # acorn's options
 
 OPTION_HELP = {
-    "model": "The model to use, such as `openai/gpt-4o`. It replaces the model of the agent and its settings.",
-    "input": "A file with the input as a JSON object, or `-` for standard input. Options override it.",
+    "model": "The model to use, such as `openai/gpt-4o`. It replaces the agent's model and the model's settings.",
+    "input": "A file with the input as a JSON object, or `-` for standard input. Options replace its values.",
     "json": "Print one JSON object with the output, usage, cost, steps, stop reason, model and seconds.",
     "save": "Save the events of the run to this file, for `acorn show`.",
-    "store": "Store the run here. Default: `ACORN_STORE`, the store of the agent, or `.acorn/runs.db` if it exists.",
-    "debug": "Show the traceback of an error.",
-    "help": "Show this text.",
+    "store": "The store for runs. Default: `ACORN_STORE`, the store of the agent, or `.acorn/runs.db` if it exists.",
+    "debug": "Print the traceback of an error.",
+    "help": "Print this help.",
 }
-"""acorn's options and their help."""
+"""A dict that maps the names of acorn's options to their help texts."""
 VALUE_NAMES = {"model": "MODEL", "input": "FILE", "save": "FILE", "store": "FILE"}
-"""The options that take a value, and its name in the help."""
+"""A dict that maps the options with a value to the placeholder for the value in the help."""
 PREFIX = "acorn-"
 
 
 @dataclass(frozen=True)
 class AcornOptions:
-    """The values of acorn's options."""
+    """The values of acorn's own options in one command, such as `--model` and `--store`."""
 
     model: str | None = None
     input: str | None = None
@@ -56,7 +55,10 @@ class AcornOptions:
 
 
 def prefixed_option(name: str) -> str | None:
-    """Return `model` for `acorn-model`; None if the name is not one of acorn's options with its prefix."""
+    """Return the name of acorn's option without the prefix: `model` for `acorn-model`.
+
+    Return None if the name has no prefix or if acorn has no such option.
+    """
     option = name.removeprefix(PREFIX)
     return option if name.startswith(PREFIX) and option in OPTION_HELP else None
 
@@ -66,10 +68,10 @@ def prefixed_option(name: str) -> str | None:
 
 @dataclass(frozen=True)
 class Option:
-    """A field, or a part of one, as an option."""
+    """A command-line option that sets a field of the input, or a value inside a field."""
 
     name: str
-    """The name on the command line without the dashes: `address.city`."""
+    """The name of the option without the leading dashes: `address.city`."""
     path: ValuePath
     node: SchemaNode
     is_required: bool = False
@@ -86,7 +88,7 @@ class Option:
 
 
 class Options:
-    """The options for the input of one module."""
+    """All options that set the input of one agent, found by name or listed in order."""
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
@@ -94,26 +96,28 @@ class Options:
         self.root = SchemaNode(schema, schema)
         wrapped = self.root.fields[RESULT] if shape.wrapped else None
         self.is_positional = wrapped is not None and not (wrapped.fields and wrapped.kinds == {"object"})
-        """Whether the value is written without an option, because it has no fields."""
+        """Whether the input is a single value that is passed as an argument without an option name."""
         self.all = list(_list_options(self.root, (), "", (), shape.wrapped and not self.is_positional))
-        """Every option in the order of the fields, each followed by its parts."""
+        """The options in the order of the fields. The options of nested fields follow the option of their parent."""
         self._first_parts: dict[str, tuple[ValuePath, SchemaNode]] = {}
-        """The names that the first part of an option can have."""
+        """A dict that maps the possible first parts of option names to the path and the schema of the value."""
         if wrapped is not None and not self.is_positional:
             self._first_parts |= {name: ((RESULT, name), node) for name, node in wrapped.fields.items()}
         for name, node in self.root.fields.items():
             self._first_parts.setdefault(name, ((name,), node))
-        for name, info in shape.schema.model_fields.items():
-            for alias in aliases_of(info):
-                if name in self.root.fields:
-                    self._first_parts.setdefault(alias, ((name,), self.root.fields[name]))
+        for alias, name in shape.names_by_alias.items():
+            if name in self.root.fields:
+                self._first_parts.setdefault(alias, ((name,), self.root.fields[name]))
 
     @property
     def positional(self) -> Option | None:
         return self.find(RESULT) if self.is_positional else None
 
     def find(self, name: str) -> Option | None:
-        """Return the option of a name, with underscores or dashes; a part of a dict or list is one, too."""
+        """Return the option with a name, or None.
+
+        The name may contain underscores or dashes. It may also lead into a dict or a list, as in `tags.0`.
+        """
         first, _, remainder = name.partition(".")
         key = _match_name(first, self._first_parts)
         if key is None:
@@ -133,26 +137,29 @@ class Options:
         return Option(".".join(names), path, node)
 
     def is_field(self, option: Option) -> bool:
-        """Return whether an option is a whole field of the input and not a part of one."""
+        """Return whether an option sets a whole field of the input and not a value inside a field."""
         return len(option.path) == (2 if self.shape.wrapped and not self.is_positional else 1)
 
     def display_name(self, option: Option) -> str:
-        """Return an option as error messages name it."""
+        """Return the text that error messages use for an option."""
         return "the argument" if self.is_positional and self.is_field(option) else f"`{option.flag}`"
 
     def similar(self, name: str) -> list[str]:
-        """Return the options with a similar name."""
+        """Return at most two options whose names are similar to a name."""
         names = dict.fromkeys([*(option.name for option in self.all), *OPTION_HELP])
         return [f"--{match}" for match in get_close_matches(name.strip("-").replace("_", "-"), names, 2)]
 
 
 def option_name(field_name: str) -> str:
-    """Return the name of a field with dashes."""
+    """Return a field name with dashes instead of underscores."""
     return field_name.replace("_", "-").strip("-") or field_name
 
 
 def _field_option_name(field_name: str) -> str:
-    """Return the option name of a field; one that would look like an option of acorn's keeps its underscore."""
+    """Return the option name of a field of the input.
+
+    A field such as `acorn_model` keeps its underscore, because `--acorn-model` is an option of acorn.
+    """
     return field_name if prefixed_option(option_name(field_name)) else option_name(field_name)
 
 
@@ -163,9 +170,9 @@ def _match_name(name: str, names: Iterable[str]) -> str | None:
 
 
 def _descend(node: SchemaNode, parts: list[str]) -> tuple[int, str | int, str, SchemaNode] | None:
-    """Go one level into a value.
+    """Follow the first parts of an option name one level into a value, or return None if they lead nowhere.
 
-    Returns the number of parts of the name that were used, the part of the path, its name, and the node there.
+    Returns the number of used parts, the key or list index of the inner value, its option name, and its schema.
     """
     fields = node.fields
     field_name = _match_name(parts[0], fields)
@@ -179,7 +186,8 @@ def _descend(node: SchemaNode, parts: list[str]) -> tuple[int, str | int, str, S
     extra = node.extra_value
     if extra is None:
         return None
-    # The user chooses the keys of a dict, so a key may contain dots, unless the value has parts itself.
+    # Users choose the keys of a dict, so a key may contain dots. If the value of the key has parts itself, a dot
+    # separates the key from these parts.
     if extra.kinds and not extra.kinds & {"object", "array"}:
         key = ".".join(parts)
         return len(parts), key, key, extra
@@ -189,7 +197,11 @@ def _descend(node: SchemaNode, parts: list[str]) -> tuple[int, str | int, str, S
 def _list_options(
     node: SchemaNode, path: ValuePath, prefix: str, definitions: tuple[str, ...], hides_first: bool
 ) -> Iterator[Option]:
-    """List the options of a node; `hides_first` leaves out the outermost name, which only wraps the value."""
+    """Yield the options for all fields below a schema.
+
+    `hides_first` omits the outermost field, which only wraps the value. `definitions` are the references of the schemas
+    above this one, so that recursive schemas end.
+    """
     for name, child in node.fields.items():
         option = Option(
             prefix + option_name(name) if prefix else _field_option_name(name),
@@ -211,150 +223,180 @@ def _list_options(
 
 
 def _class_schema(node: SchemaNode) -> JsonObject:
-    """Return the schema of the only class that a value may be an instance of, for its docstring."""
+    """Return the schema of the only non-null type of a value, whose description is the docstring of the class."""
     members = [member for member in node.members if member.get("type") != "null"]
     return members[0] if len(members) == 1 else {}
 
 
-# Parsing the words
+# The JSON Schema of a value
+
+_ALIASES = "acorn-aliases"
+"""The key of an object schema whose value maps the aliases of the fields to field names."""
 
 
-@dataclass
-class ParsedArguments:
-    """The arguments after the name of the module."""
+class SchemaNode:
+    """The JSON Schema of one value (the input, a field or a list item), with the questions that the parser asks."""
 
-    own: AcornOptions
-    options: dict[ValuePath, tuple[Option, list[str | bool]]] = field(
-        default_factory=dict[ValuePath, tuple[Option, list[str | bool]]]
-    )
-    """The texts of each option in order, by the path of its value."""
-    last_flag: str | None = None
-    """The last option if it takes no value; an error about a stray word mentions it."""
-    last_text: str | None = None
-    """The last option if its value is text."""
+    def __init__(self, schema: JsonSchema, root: JsonSchema) -> None:
+        self.schema = schema
+        self.root = root
+        self.members = list(_members(schema, root))
+        """The alternative schemas of the value, without references and unions."""
+        member_kinds = [_kinds(member) for member in self.members]
+        self.kinds = {kind for kinds in member_kinds for kind in kinds} if all(member_kinds) else set[str]()
+        """The JSON type names that are allowed, such as `string`. The set is empty if every type is allowed."""
 
-    def add(self, option: Option, text: str | bool) -> None:
-        texts = self.options.setdefault(option.path, (option, []))[1]
-        if texts and not option.node.is_repeatable:
-            raise CommandError(f"`{option.flag}` is given twice. It takes one value.")
-        texts.append(text)
-        self.last_flag = option.flag if isinstance(text, bool) else None
-        self.last_text = option.flag if self.last_flag is None and option.node.accepts_any_text else None
+    @property
+    def type_text(self) -> str:
+        return describe_schema(self.schema, self.root)
 
-    def add_own(self, name: str, value: str | bool, flag: str) -> None:
-        if name in VALUE_NAMES and getattr(self.own, name) is not None:
-            raise CommandError(f"`{flag}` is given twice. It takes one value.")
-        changes: JsonObject = {name: value}
-        self.own = replace(self.own, **changes)
-        self.last_flag, self.last_text = (None if name in VALUE_NAMES else flag), None
+    @property
+    def choices(self) -> list[Any] | None:
+        """The list of allowed values, or None if the schema does not enumerate the values."""
+        choices: list[Any] = []
+        for member in self.members:
+            if "const" in member:
+                choices.append(member["const"])
+            elif "enum" in member:
+                choices += member["enum"]
+            elif member.get("type") == "null":
+                choices.append(None)
+            else:
+                return None
+        return choices
 
+    @property
+    def media(self) -> list[str]:
+        """The list of media types that are allowed: `image`, `audio` and `file`."""
+        formats = [str(member.get("format")) for member in self.members]
+        return [name.removeprefix(MEDIA_FORMAT) for name in formats if name.startswith(MEDIA_FORMAT)]
 
-def parse_arguments(words: Sequence[str], options: Options, own: AcornOptions) -> ParsedArguments:
-    """Sort the words into fields and acorn's options; a `CommandError` names a word that is neither."""
-    parsed = ParsedArguments(own)
-    remaining = list(words)
-    while remaining:
-        word = remaining.pop(0)
-        if word == "--":
-            for text in remaining:
-                _add_positional(parsed, options, text)
-            break
-        if word == "-h":  # Also if a field is called `help`.
-            parsed.add_own("help", True, word)
-        elif word.startswith("--"):
-            _add_option(parsed, options, word, remaining)
-        elif word.startswith("-") and len(word) > 1 and not _is_number(word):
-            raise CommandError(f"There is no option `{word}`.{_suggest_option(options, word.lstrip('-'))}")
-        else:
-            _add_positional(parsed, options, word)
-    return parsed
+    @property
+    def is_flag(self) -> bool:
+        return "boolean" in self.kinds and self.kinds <= {"boolean", "null"}
 
+    @property
+    def accepts_any_text(self) -> bool:
+        texts = [member for member in self.members if "string" in _kinds(member)]
+        return not self.kinds or any(not member.keys() & {"format", "enum", "const"} for member in texts)
 
-def _add_positional(parsed: ParsedArguments, options: Options, text: str) -> None:
-    option = options.positional
-    if option is None:
-        raise _stray_word(parsed, options, text)
-    if option.path in parsed.options and not option.node.is_repeatable:
-        raise CommandError(
-            f"Unexpected argument `{shorten(text, 80)}`. There already is an argument. Put it in quotes?"
-        )
-    parsed.add(option, text)
+    @property
+    def is_list(self) -> bool:
+        return "array" in self.kinds and not self.kinds & {"object", "string"}
 
+    @property
+    def is_only_list(self) -> bool:
+        return "array" in self.kinds and self.kinds <= {"array", "null"}
 
-def _stray_word(parsed: ParsedArguments, options: Options, text: str) -> CommandError:
-    """Explain a word that belongs to no option."""
-    flag, stray = parsed.last_flag, f"Unexpected argument `{shorten(text, 80)}`"
-    if flag is not None:
-        option = options.find(flag[2:])
-        if option is not None and option.node.is_flag and text.lower() in _BOOLEAN_TEXTS:
-            return CommandError(f"`{flag}` takes no value. Write `{flag}` or `--no-{option.name}`.")
-        return CommandError(f"{stray} after `{flag}`, which takes no value.")
-    if parsed.last_text is not None:
-        return CommandError(f"{stray}. Put the value of `{parsed.last_text}` in quotes?")
-    first = next((option for option in options.all if not option.node.is_flag), None)
-    hint = f"Write `{first.flag} {quote(shorten(text, 40))}`?" if first else "The module takes no input."
-    return CommandError(f"{stray}. {hint}")
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether users may repeat the option, because the value may be a list."""
+        return "array" in self.kinds
 
+    @property
+    def fields(self) -> dict[str, SchemaNode]:
+        """A dict that maps field names to their schemas. A union has the fields of all its alternatives."""
+        schemas_by_name: dict[str, list[JsonSchema]] = {}
+        for member in self.members:
+            for name, schema in member.get("properties", {}).items():
+                schemas = schemas_by_name.setdefault(name, [])
+                if schema not in schemas:
+                    schemas.append(schema)
+        return {name: SchemaNode(_union(schemas), self.root) for name, schemas in schemas_by_name.items()}
 
-def _add_option(parsed: ParsedArguments, options: Options, word: str, remaining: list[str]) -> None:
-    name, has_value, text = word[2:].partition("=")
-    own = _acorn_option(name, options)
-    if own is not None:
-        value: str | bool = True
-        if own in VALUE_NAMES:
-            value = text if has_value else _take_value(word, remaining, options)
-        elif has_value:
-            raise CommandError(f"`--{name}` takes no value.")
-        parsed.add_own(own, value, f"--{name}")
-        return
-    option, is_off = options.find(name), False
-    if option is None and name.startswith("no-"):
-        option, is_off = options.find(name[3:]), True
-    if option is None or (is_off and not option.node.is_flag):
-        raise CommandError(f"There is no option `--{name}`.{_suggest_option(options, name)}")
-    if option.node.is_flag and not has_value:
-        parsed.add(option, not is_off)
-    elif is_off:
-        raise CommandError(f"`--{name}` takes no value.")
-    else:
-        parsed.add(option, text if has_value else _take_value(word, remaining, options))
+    @property
+    def aliases(self) -> dict[str, str]:
+        """A dict that maps the aliases of the fields to field names."""
+        return {alias: name for member in self.members for alias, name in member.get(_ALIASES, {}).items()}
 
+    @property
+    def required(self) -> set[str]:
+        return {name for member in self.members for name in member.get("required", [])}
 
-def _acorn_option(name: str, options: Options) -> str | None:
-    """Return the option of acorn's that a name means, if any."""
-    if (option := prefixed_option(name)) is not None:
-        return option
-    return name if name in OPTION_HELP and not is_field_name(name, options) else None
+    def item(self, index: int) -> SchemaNode:
+        """Return the schema of the list item at an index."""
+        for member in self.members:
+            if member.get("type") == "array":
+                first: Sequence[JsonSchema] = member.get("prefixItems", [])
+                return SchemaNode(first[index] if index < len(first) else member.get("items") or {}, self.root)
+        return SchemaNode({}, self.root)
+
+    @property
+    def extra_value(self) -> SchemaNode | None:
+        """The schema of values under keys that are not declared, or None if the object allows only declared keys."""
+        for member in self.members:
+            if member.get("type") == "object":
+                extra = member.get("additionalProperties", "properties" not in member)
+                if extra is not False:
+                    return SchemaNode(extra if is_json_object(extra) else {}, self.root)
+        return SchemaNode({}, self.root) if not self.kinds else None
+
+    @property
+    def definition(self) -> str | None:
+        """The `$ref` of the schema, by which a recursive schema is recognized, or None."""
+        refs = [member.get("$ref") for member in (self.schema, *self.schema.get("anyOf", []))]
+        return next((ref for ref in refs if ref), None)
 
 
-def is_field_name(name: str, options: Options) -> bool:
-    """Return whether the module has a field of this name."""
-    return any(option.name == name for option in options.all) or (
-        options.find(name) is not None and not options.shape.allows_extra
-    )
+def add_aliases(schema: JsonSchema, aliased: JsonSchema) -> JsonSchema:
+    """Return a copy of a schema in which each object lists the aliases of its fields.
+
+    `aliased` is the schema of the same class with aliases instead of field names.
+    """
+    with_aliases: JsonSchema = _add_aliases(schema, aliased)
+    return with_aliases
 
 
-def _take_value(word: str, remaining: list[str], options: Options) -> str:
-    """Take the word after an option; a word that is an option itself is probably not meant as its value."""
-    if remaining and remaining[0].startswith("--"):
-        name = remaining[0][2:].partition("=")[0]
-        if name in OPTION_HELP or any(option.name == name.replace("_", "-") for option in options.all):
-            raise CommandError(
-                f"`{word}` needs a value. If the value is `{remaining[0]}`, write `{word}={remaining[0]}`."
-            )
-    if not remaining:
-        raise CommandError(f"`{word}` needs a value.")
-    return remaining.pop(0)
+def _add_aliases(schema: Any, aliased: Any) -> Any:
+    if is_json_list(schema) and is_json_list(aliased) and len(schema) == len(aliased):
+        return [_add_aliases(item, other) for item, other in zip(schema, aliased, strict=True)]
+    if not is_json_object(schema) or not is_json_object(aliased):
+        return schema
+    copy = {key: _add_aliases(value, aliased.get(key)) for key, value in schema.items()}
+    fields, aliased_fields = schema.get("properties"), aliased.get("properties")
+    if is_json_object(fields) and is_json_object(aliased_fields) and len(fields) == len(aliased_fields):
+        pairs = list(zip(fields, aliased_fields, strict=True))  # Both dicts have the order of the class.
+        copy["properties"] = {name: _add_aliases(fields[name], aliased_fields[alias]) for name, alias in pairs}
+        copy[_ALIASES] = {alias: name for name, alias in pairs if alias != name}
+    return copy
 
 
-def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+def _union(schemas: list[JsonSchema]) -> JsonSchema:
+    """Return one schema for a field with several alternative schemas, with the texts that all of them share."""
+    if len(schemas) == 1:
+        return schemas[0]
+    common = [key for key in ("description", "default", "title") if all(key in schema for schema in schemas)]
+    equal = {key: schemas[0][key] for key in common if all(schema[key] == schemas[0][key] for schema in schemas)}
+    return {"anyOf": schemas, **equal}
 
 
-def _suggest_option(options: Options, name: str) -> str:
-    similar = options.similar(name)
-    return f" Did you mean {' or '.join(f'`{flag}`' for flag in similar)}?" if similar else " `--help` lists them."
+def _members(schema: JsonSchema, root: JsonSchema) -> Iterator[JsonSchema]:
+    schema = follow_refs(schema, root)
+    for union in ("anyOf", "oneOf", "allOf"):
+        if union in schema:
+            for member in schema[union]:
+                yield from _members(member, root)
+            return
+    yield schema
+
+
+def _kinds(member: JsonSchema) -> list[str]:
+    kind = member.get("type")
+    if kind is not None:
+        return kind if is_json_list(kind) else [kind]
+    values = [member["const"]] if "const" in member else member.get("enum", [])
+    return list(dict.fromkeys(_kind_of(value) for value in values))
+
+
+_KINDS: dict[type[object], str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    list: "array",
+}
+
+
+def _kind_of(value: object) -> str:
+    return _KINDS.get(type(value), "object")

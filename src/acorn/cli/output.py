@@ -1,7 +1,7 @@
-"""The output of a command: safe text, JSON, exit codes, and the line that explains an error.
+"""The output of a command: text that is safe for a terminal, JSON, exit codes and error messages.
 
-A model can write anything, such as escape sequences that move the cursor and marks that change the reading direction.
-The functions of this module remove them, so that they never reach a terminal.
+The text of a model may contain escape sequences that move the cursor and characters that change the reading direction.
+The functions in this file remove them, so that they never reach a terminal.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from acorn.types import is_json_list, is_json_object
 
 # Text for a terminal
 
-# A whole escape sequence if it can be recognized, otherwise its first character alone.
+# The pattern matches complete escape sequences. `_CONTROL` removes the first character of incomplete ones.
 _ESCAPE_SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)|\x1b[@-Z\\^_]"
 )
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 _WHITESPACE = re.compile(r"\s+")
 _CONTROL_IN_JSON = re.compile("[\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
-"""Characters that JSON allows and a terminal interprets."""
+"""Characters that are allowed in JSON strings but that a terminal interprets."""
 
 
 def clean(text: str) -> str:
-    """Remove everything that a terminal would interpret; line breaks stay."""
+    """Return a text without the characters that a terminal interprets. Line breaks are preserved."""
     text = _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
     return _CONTROL.sub("", text.replace("\t", "    ").replace("\u2028", "\n").replace("\u2029", "\n"))
 
 
 def one_line(text: str, limit: int = 200) -> str:
-    """Put a text on one line and cut out its middle if it is too long."""
-    # The middle of a very long text is never shown, so it is not worth cleaning.
+    """Return a text on one line, with `…` instead of its middle if the text is longer than `limit`."""
+    # Cleaning a very long text is slow, and its middle is removed anyway.
     if len(text) > 20 * limit:
         text = f"{text[: 10 * limit]}{text[-10 * limit :]}"
     text = _WHITESPACE.sub(" ", clean(text)).strip()
@@ -63,13 +63,13 @@ def one_line(text: str, limit: int = 200) -> str:
 
 
 def end_of(text: str, limit: int) -> str:
-    """Put the end of a growing text on one line."""
+    """Return the last `limit` characters of a growing text on one line."""
     text = _WHITESPACE.sub(" ", clean(text[-2 * limit :])).strip()
     return text if len(text) <= limit else f"…{text[len(text) - limit + 1 :]}"
 
 
 def call_text(name: str, arguments: str, limit: int = 160) -> str:
-    """Write a tool call as Python does: `search(query="acorns", limit=3)`."""
+    """Format a tool call like a Python call: `search(query="acorns", limit=3)`."""
     try:
         values = from_json(replace_surrogates(arguments) or "{}", allow_partial="trailing-strings")
     except ValueError:
@@ -80,7 +80,7 @@ def call_text(name: str, arguments: str, limit: int = 160) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Write a duration: `0.21 s`, `3.1 s`, `2 min 5 s`."""
+    """Format a duration: `0.21 s`, `3.1 s`, `2 min 5 s`."""
     if seconds < 10:
         return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
     minutes, remainder = divmod(round(seconds), 60)
@@ -92,8 +92,8 @@ def plural(count: int, noun: str) -> str:
 
 
 def totals_text(steps: int, tokens: int, cost: float | None, seconds: float, separator: str = " · ") -> str:
-    """Write the totals of a run: `2 steps · 1,234 tokens · $0.0012 · 3.1 s`."""
-    parts = [plural(steps, "step")] if steps else []  # An immediate answer takes no step.
+    """Format the totals of a run: `2 steps · 1,234 tokens · $0.0012 · 3.1 s`."""
+    parts = [plural(steps, "step")] if steps else []  # A run that answers immediately has no steps.
     parts.append(plural(tokens, "token"))
     if cost is not None:
         parts.append(f"${cost:.4f}")
@@ -101,7 +101,7 @@ def totals_text(steps: int, tokens: int, cost: float | None, seconds: float, sep
 
 
 def json_text(value: object, *, indent: int | None = None, encoding: str = "utf-8") -> str:
-    """Write JSON with only those characters that a terminal shows and the encoding contains."""
+    """Return JSON text. Characters that a terminal interprets or that the encoding lacks are escaped."""
     data = replace_surrogates(_replace_non_finite(to_json_data(value)))
     separators = (",", ": ") if indent else (",", ":")
     text = json.dumps(data, ensure_ascii=False, indent=indent, separators=separators)
@@ -114,7 +114,7 @@ def json_text(value: object, *, indent: int | None = None, encoding: str = "utf-
 
 
 def _replace_non_finite(data: Any) -> Any:
-    """Replace NaN and the infinities, which JSON does not have, by None."""
+    """Return JSON data with None instead of NaN and infinite numbers, which JSON cannot represent."""
     if isinstance(data, float) and (data != data or data in (float("inf"), float("-inf"))):
         return None
     if is_json_object(data):
@@ -126,19 +126,19 @@ def _replace_non_finite(data: Any) -> Any:
 
 SUCCESS = 0
 FAILED = 1
-"""The run failed."""
+"""The exit code if the run or the command failed."""
 USAGE_ERROR = 2
-"""The command was used wrongly. Nothing was run."""
+"""The exit code if the arguments of the command are wrong. No run was started."""
 WAITING = 3
-"""The run has paused and waits for human input."""
+"""The exit code if the run paused and waits for human input."""
 INTERRUPTED = 130
-"""Ctrl-C ended the command."""
+"""The exit code if Ctrl-C ended the command."""
 TERMINATED = 143
-"""SIGTERM ended the command."""
+"""The exit code if SIGTERM ended the command."""
 
 
 class CommandError(Exception):
-    """A command that cannot continue; its text is the line that the user reads."""
+    """An error that ends a command. Its text is printed as one line for the user."""
 
     def __init__(
         self, message: str, code: int = USAGE_ERROR, *, debug: bool = False, secrets: Iterable[str] = ()
@@ -146,17 +146,20 @@ class CommandError(Exception):
         super().__init__(message)
         self.code = code
         self.debug = debug
-        """Whether to show the traceback of the cause, too."""
+        """Whether to print the traceback of the cause."""
         self.secrets = frozenset(secrets)
-        """Texts to redact in that traceback."""
+        """The texts to redact in the traceback."""
 
 
 class OutputClosedError(Exception):
-    """The reader of our output has closed it, as `| head -1` does."""
+    """The program that reads the output of the command has closed the pipe, as in `acorn runs | head -1`."""
 
 
 def write(stream: TextIO, text: str) -> None:
-    """Write text to a standard stream and flush it."""
+    """Write a text to a stream and flush the stream.
+
+    Raises `OutputClosedError` if the reader has closed the stream, and `CommandError` for other errors.
+    """
     try:
         print(text, end="", file=stream, flush=True)
     except BrokenPipeError as error:
@@ -168,12 +171,12 @@ def write(stream: TextIO, text: str) -> None:
 
 
 def write_line(line: str) -> None:
-    """Write a line to standard error."""
+    """Write a line to standard error, which is for all messages except the output of the command."""
     write(sys.stderr, f"{line}\n")
 
 
 def print_json(value: object, out: TextIO) -> None:
-    """Print JSON, indented and colored on a terminal and on one line otherwise."""
+    """Print a value as JSON: indented and colored on a terminal, otherwise on one line."""
     is_terminal = out.isatty()
     text = json_text(value, indent=2 if is_terminal else None, encoding=out.encoding or "utf-8")
     if not is_terminal:
@@ -188,47 +191,50 @@ def print_json(value: object, out: TextIO) -> None:
 
 
 def write_error_text(error: OSError) -> str:
-    return f"cannot write the output: {error.strerror or error}"
+    return f"Cannot write the output: {error.strerror or error}"
 
 
 def print_error(error: CommandError) -> int:
-    """Print why a command ended and return its exit code."""
+    """Print the error that ended a command and return the exit code."""
     if error.debug and error.__cause__ is not None:
         write_line(format_traceback(error.__cause__, error.secrets))
     write_line(f"error: {shorten(' '.join(clean(str(error)).split()), 2000)}")
     return error.code
 
 
-# The text of an exception, which may contain a key
+# Texts of exceptions, which may contain an API key
 
 
 def format_traceback(error: BaseException, secrets: Iterable[str] = ()) -> str:
-    """Return the traceback of an exception, redacted."""
+    """Return the traceback of an exception with secrets redacted."""
     return redact_text("".join(traceback.format_exception(error)).rstrip("\n"), secrets)
 
 
 def error_text(error: BaseException, secrets: Iterable[str] = ()) -> str:
-    """Return the type and the message of an exception, redacted."""
+    """Return the type and the message of an exception with secrets redacted."""
     text = describe_error(error)
-    # The message names a module, and a name such as `skimage_tools` looks like a key.
+    # The message contains the name of a module. A name such as `skimage_tools` looks like an API key.
     return text if isinstance(error, ModuleNotFoundError) else redact_text(text, secrets)
 
 
 def error_message(error: BaseException, secrets: Iterable[str] = ()) -> str:
-    """Return the message of an exception without its type, redacted."""
+    """Return the message of an exception, without its type, with secrets redacted."""
     return error_text(error, secrets).removeprefix(type(error).__name__).removeprefix(": ")
 
 
 def redact_text(text: str, secrets: Iterable[str] = ()) -> str:
-    """Redact the given secrets, those of the environment, and everything that looks like a key."""
-    return redact(text, {*secrets, *find_secrets({})})
+    """Return a text without these secrets, without secrets of the environment, and without API keys."""
+    return redact(text, {*secrets, *find_secrets()})
 
 
-# The place of an exception
+# Source lines of exceptions
 
 
 def user_code_line(error: BaseException, loaded: ModuleType | None = None) -> str:
-    """Return the deepest line of the user's code in a traceback as `agent.py:12: `, or ""."""
+    """Return the file and line of the user's code that raised an exception, such as `agent.py:12: `, or "".
+
+    `loaded` is the Python module of the agent. Files in its directory have priority over the current directory.
+    """
     if isinstance(error, SyntaxError) and error.filename and error.lineno is not None:
         return f"{_relative(error.filename)}:{error.lineno}: "
     file = getattr(loaded, "__file__", None)
@@ -239,7 +245,7 @@ def user_code_line(error: BaseException, loaded: ModuleType | None = None) -> st
 
 
 def _is_user_file(filename: str, directory: Path) -> bool:
-    """Return whether a file is part of the user's project and not of a package that is installed inside it."""
+    """Return whether a file belongs to the user's project and not to an installed package or to acorn."""
     path = Path(filename)
     acorn = Path(__file__).parents[1]
     return (

@@ -1,8 +1,8 @@
-"""`--save`: write the events of a run as a JSON array to a file, a pipe or a device.
+"""The option `--save`, which writes the events of a run as a JSON array to a file, a pipe or a device.
 
-A thread rewrites the file during the run when there are new entries, so that a run that waits for long is saved, too.
-The thread uses only a small part of the time, however long the run becomes. The main thread writes the last version.
-The target is checked before the run starts, so that no run is lost because its file cannot be written.
+During the run, a thread rewrites the file when the journal has new entries, so that a long run is saved before its end.
+The pauses of the thread grow with the size of the file, so that writing uses only a small part of the time. The main
+thread writes the final version. The target is checked before the run starts, so that a wrong path is reported early.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from acorn.journal import Entry
 from acorn.thread import dump_events
 
 _MIN_PAUSE = 0.5
-"""Seconds between two versions."""
+"""The minimum seconds between two versions of the file."""
 _PAUSE_FACTOR = 10
-"""The pause before the next version, as a multiple of the time that it took to write the last one."""
+"""The pause before the next version, as a multiple of the time for writing the last version."""
 _DESCRIPTOR = re.compile(r"/dev/(?:fd/(?P<dev>\d+)|(?P<name>stdout|stderr))|/proc/self/fd/(?P<proc>\d+)")
 
 
 class Saver:
-    """Writes the thread of a run to its target."""
+    """The writer for `--save`, which stores the events of a run during the run and at its end."""
 
     def __init__(self, target: SaveTarget, file: str, run: Callable[[], Run | None]) -> None:
         self._target = target
         self._file = file
         self._run = run
         self._has_new_entries = False
-        """Whether there are entries that are not in the file."""
+        """Whether the journal has entries that the file may lack."""
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="acorn-save", daemon=True)
 
@@ -52,7 +52,7 @@ class Saver:
         self._has_new_entries = True
 
     def finish(self) -> CommandError | None:
-        """Write the last version and return the error, if any."""
+        """Write the final version of the file and return the error, or None."""
         self._is_over.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -67,12 +67,12 @@ class Saver:
         while not self._is_over.wait(pause):
             if not self._has_new_entries:
                 continue
-            self._has_new_entries = False  # Entries from here on may or may not be in the file.
+            self._has_new_entries = False  # An entry that arrives from now on may be missing in the file.
             started = time.monotonic()
             try:
                 self._write(is_last=False)
             except OSError:
-                self._has_new_entries = True  # Reported at the end, if it still fails then.
+                self._has_new_entries = True  # `finish` reports the error if writing still fails at the end.
                 continue
             pause = max(_MIN_PAUSE, _PAUSE_FACTOR * (time.monotonic() - started))
 
@@ -84,16 +84,19 @@ class Saver:
 
 
 class SaveTarget(Protocol):
-    """A place to save a run to."""
+    """A file, pipe or device to which `--save` writes a run."""
 
     can_change: bool
-    """Whether a later version can replace an earlier one."""
+    """Whether a new version can replace the previous version. A pipe receives only the final version."""
 
     def write(self, text: bytes, *, is_last: bool) -> None: ...
 
 
 def find_save_target(file: str, stdout: int | None = None) -> SaveTarget:
-    """Find the target of `--save` and check it; `stdout` is the descriptor of the real standard output."""
+    """Return the target for the path of `--save`, and check that it can be written.
+
+    `stdout` is the file descriptor of the real standard output.
+    """
     try:
         return _find(file, stdout)
     except OSError as error:
@@ -111,22 +114,25 @@ def _find(file: str, stdout: int | None) -> SaveTarget:
             raise
         return _FileTarget(Path(os.path.realpath(file)))
     if stat.S_ISDIR(status.st_mode):
-        raise CommandError(f"`--save {file}` is a directory. Name a file.")
+        raise CommandError(f"`--save {file}` is a directory. Use the path of a file.")
     if not stat.S_ISREG(status.st_mode):
         if not os.access(file, os.W_OK):
             raise PermissionError(13, "Permission denied")
         return _DirectTarget(file)
-    os.close(os.open(file, os.O_WRONLY))  # Do not replace a file that may not be written.
+    os.close(os.open(file, os.O_WRONLY))  # Raise an error for a read-only file instead of replacing the file.
     if status.st_nlink > 1:
-        return _DirectTarget(file)  # A new file would not have the other names of this one.
+        return _DirectTarget(file)  # A new file would lose the other hard links of the old file.
     try:
         return _FileTarget(Path(os.path.realpath(file)))
-    except PermissionError:  # The file may be written, but no other file in its directory.
+    except PermissionError:  # The file is writable, but its directory is not.
         return _DirectTarget(file)
 
 
 class _FileTarget:
-    """An ordinary file. Each version is written to a temporary file that then replaces it, so it is always complete."""
+    """An ordinary file that always has complete content.
+
+    Each version is written to a temporary file, which then replaces the file.
+    """
 
     can_change = True
 
@@ -146,19 +152,22 @@ class _FileTarget:
                 if is_last:
                     os.fsync(file.fileno())
             os.replace(temporary, self._path)
-        except BaseException:  # Also after Ctrl-C, leave no incomplete file.
+        except BaseException:  # Remove the incomplete temporary file, also after Ctrl-C.
             temporary.unlink(missing_ok=True)
             raise
 
     def _create_temporary(self) -> tuple[int, Path]:
-        """Create a file in the same directory, with a short name: the name of the target may be of maximum length."""
+        """Create a temporary file in the directory of the target.
+
+        Its name is short, because the name of the target may already have the maximum length.
+        """
         while True:
             temporary = self._path.parent / f".acorn-{secrets.token_hex(4)}"
             with suppress(FileExistsError):
                 return os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), temporary
 
     def _copy_mode(self, descriptor: int) -> None:
-        """Copy the owner and the mode of the old file; a new file gets the defaults of the user."""
+        """Copy the owner and the mode of the old file, if there is one, to the temporary file."""
         try:
             old = os.stat(self._path)
         except FileNotFoundError:
@@ -169,7 +178,7 @@ class _FileTarget:
 
 
 class _DirectTarget:
-    """A target that is written once, in place: a pipe, a device, a file with several names."""
+    """A pipe, a device or a file with several hard links, which is written in place and only once."""
 
     can_change = False
 
@@ -182,7 +191,7 @@ class _DirectTarget:
 
 
 class _DescriptorTarget:
-    """A descriptor that the caller has opened, such as `/dev/fd/63`."""
+    """A file descriptor that the shell has opened, such as `/dev/fd/63`."""
 
     can_change = False
 

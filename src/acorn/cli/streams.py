@@ -1,9 +1,9 @@
-"""The standard streams of a command: reserved for the output, captured during the live view, silent if not read.
+"""The standard streams of a command: standard output for its result only, standard error for everything else.
 
-Standard output is for the output of the command only. While the user's code runs, everything else that is written to
-standard output goes to standard error, also from child processes. If the reader of standard error goes away or its disk
-is full, the command continues without it. While the live view is drawn, text of child processes and of C code would
-damage the drawing, so it is captured and printed above the view.
+While the user's code runs, text that it or its child processes print to standard output goes to standard error. If
+standard error cannot be written, because its reader has closed it or its disk is full, the command continues without
+it. During the live view, text of child processes and of C code would damage the drawing. `StreamCapture` therefore
+captures the text and prints it above the view.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing_extensions import Buffer
 
 _OUT, _ERR = 1, 2
 _LAST_LINES_TIMEOUT = 0.3
-"""Seconds to wait for the last captured lines. A child process that still runs may keep the pipe open for long."""
+"""Seconds to wait for the last captured lines. A child process that is still running may keep the pipe open."""
 
 
 class Streams:
-    """Standard output and standard error of one command."""
+    """The redirection of standard output and standard error during one command."""
 
     def __init__(self) -> None:
         _open_descriptors()
@@ -35,35 +35,35 @@ class Streams:
         self._output_descriptor: int | None = None
         for name in ("stdout", "stderr"):
             if getattr(sys, name) is None:
-                setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open to the end
+                setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open until the process ends
         self.out: TextIO = sys.stdout
-        """The stream for the output of the command."""
+        """The stream for the result of the command."""
         if _is_text_file(sys.stdout) and sys.stdout.errors == "strict":
-            # A character that the terminal lacks is written as an escape, instead of ending the command.
+            # Write a character that the terminal lacks as an escape sequence instead of raising an error.
             self._original_errors = sys.stdout.errors
             sys.stdout.reconfigure(errors="backslashreplace")
         if descriptor_of(sys.stderr) == _ERR:
             sys.stderr = open_forgiving(_ERR, sys.stderr.encoding, also_discards=self._redirected_descriptors)
 
     def reserve_stdout(self) -> TextIO:
-        """Reserve standard output for the output of the command and return it.
+        """Reserve standard output for the result of the command, and return its stream.
 
-        Until `restore`, everything else that is written to standard output goes to standard error, also from child
-        processes and C code.
+        Until `restore`, other text for standard output goes to standard error, including text of child processes and
+        C code.
         """
         out = sys.stdout
         if self._output_descriptor is None and descriptor_of(out) == _OUT:
             out.flush()
-            self._output_descriptor = os.dup(_OUT)  # Child processes do not inherit it.
+            self._output_descriptor = os.dup(_OUT)  # Child processes do not inherit this descriptor.
             os.dup2(_ERR, _OUT)
-            self.out = open(  # noqa: SIM115 - open to the end
+            self.out = open(  # noqa: SIM115 - open until the process ends
                 self._output_descriptor, "w", encoding=out.encoding, errors=out.errors
             )
         sys.stdout = sys.stderr
         return self.out
 
     def restore(self) -> None:
-        """Restore the streams for a caller that continues after the command."""
+        """Restore the original streams for a Python program that called `main` and continues."""
         sys.stdout, sys.stderr = self._original
         if self._output_descriptor is not None:
             flush_or_discard(sys.stdout)
@@ -78,7 +78,10 @@ class Streams:
 
 
 class StreamCapture:
-    """Captures what is written to the descriptors of standard output and standard error, line by line."""
+    """A capture of the text that child processes and C code write to standard output and standard error.
+
+    A thread passes the captured text to a function, line by line.
+    """
 
     def __init__(self, encoding: str) -> None:
         self._descriptor = os.dup(_ERR)
@@ -87,7 +90,7 @@ class StreamCapture:
         self._thread: threading.Thread | None = None
 
     def start(self, show: Callable[[str], None]) -> None:
-        """Pass whole lines to `show` from now on."""
+        """Start the capture and pass each complete line to `show`."""
         reading, writing = os.pipe()
         os.dup2(writing, _OUT)
         os.dup2(writing, _ERR)
@@ -96,7 +99,7 @@ class StreamCapture:
         self._thread.start()
 
     def stop(self) -> None:
-        """Point both descriptors to the terminal again."""
+        """End the capture: connect standard output and standard error to the terminal again."""
         os.dup2(self._descriptor, _ERR)
         os.dup2(self._descriptor, _OUT)
         if self._thread is not None:
@@ -116,12 +119,12 @@ def _pass_lines(reading: int, show: Callable[[str], None]) -> None:
 
 
 class _ForgivingWriter(io.RawIOBase):
-    """A writer that never raises: after the first error it discards everything."""
+    """A writer that never raises an error and discards all text after the first failed write."""
 
     def __init__(self, descriptor: int, also_discards: Callable[[], Sequence[int]]) -> None:
         self._descriptor = descriptor
         self._also_discards = also_discards
-        """The descriptors that lead to the same place at that moment."""
+        """Returns the other descriptors that lead to the same file or terminal at the time of the call."""
 
     def writable(self) -> bool:
         return True
@@ -148,8 +151,8 @@ class _ForgivingWriter(io.RawIOBase):
 
 
 def open_forgiving(descriptor: int, encoding: str | None, also_discards: Callable[[], Sequence[int]] = tuple) -> TextIO:
-    """Open a text stream on a descriptor that never raises."""
-    # Unbuffered, although the type of `TextIOWrapper` asks for a buffered writer.
+    """Return a text stream for a file descriptor that never raises an error when it is written."""
+    # The writer is unbuffered, although the type of `TextIOWrapper` requires a buffered writer.
     writer: Any = _ForgivingWriter(descriptor, also_discards)
     return io.TextIOWrapper(writer, encoding=encoding or "utf-8", errors="backslashreplace", write_through=True)
 
@@ -159,7 +162,7 @@ def _is_text_file(stream: object) -> TypeGuard[io.TextIOWrapper]:
 
 
 def descriptor_of(stream: Any) -> int | None:
-    """Return the descriptor of a stream; None for one without, as tests and notebooks have."""
+    """Return the file descriptor of a stream, or None for a stream without one, as in tests and notebooks."""
     try:
         descriptor: int = stream.fileno()
     except (AttributeError, OSError, ValueError):
@@ -168,7 +171,7 @@ def descriptor_of(stream: Any) -> int | None:
 
 
 def redirect_to_null(descriptor: int) -> None:
-    """Discard everything that is written to a descriptor from now on."""
+    """Redirect a file descriptor to the null device, which discards all text."""
     null = os.open(os.devnull, os.O_WRONLY)
     with suppress(OSError):
         os.dup2(null, descriptor)
@@ -176,7 +179,7 @@ def redirect_to_null(descriptor: int) -> None:
 
 
 def flush_or_discard(*streams: TextIO) -> None:
-    """Flush streams and discard what cannot be written, so that Python does not report it at exit."""
+    """Flush streams, and discard text that cannot be written, so that Python reports no error at exit."""
     for stream in streams:
         try:
             stream.flush()
@@ -189,7 +192,10 @@ def flush_or_discard(*streams: TextIO) -> None:
 
 
 def _open_descriptors() -> None:
-    """Open the standard descriptors that the caller has closed, or another file would get their numbers."""
+    """Open the standard descriptors 0 to 2 if the parent process has closed them.
+
+    Otherwise the next opened file would get one of these numbers and would receive the output.
+    """
     for number in range(3):
         try:
             os.fstat(number)

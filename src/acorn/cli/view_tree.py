@@ -1,8 +1,8 @@
-"""The tree of a run for the terminal: turns, tool calls with their times and results, and branches where they started.
+"""The tree of a run for the terminal: the turns of the model, the tool calls with durations and results, the branches.
 
-The tree is built from journal entries. Chunks only show a response that is still incomplete. All times are those of the
-entries, counted from the start of the run; this module reads no clock. `drawing` draws the tree for the live view and
-for `acorn show`. The plain view prints a line when a part of it is complete.
+The tree is built from journal entries. Stream chunks only add the text of an incomplete response. All times come from
+the entries and are seconds since the start of the run, so this module needs no clock. `drawing` draws the tree for the
+live view and for `acorn show`. The plain view prints a line for each row when the row is complete.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import assert_never
 from pydantic_core import from_json
 
 from acorn import StreamChunk
-from acorn._inside import FINISH, is_reminder, is_skipped, is_validation_error, text_of
+from acorn._inside import FINISH, message_kind, text_of
 from acorn.journal import (
     BranchFinished,
     BranchStarted,
@@ -41,13 +41,13 @@ from acorn.types import TOOL_ERROR, Usage
 
 @dataclass(eq=False, kw_only=True)
 class TaskRow:
-    """A tool call or a branch: it takes time and has a result."""
+    """The base class of rows with a duration and a result: tool calls and branches."""
 
     started: float | None = None
-    """Seconds after the start of the whole run; None if it has not started."""
+    """Seconds between the start of the root run and the start of this task. None if the task has not started."""
     seconds: float | None = None
     result: str | None = None
-    """The result as the model reads it."""
+    """The text of the result that the model receives."""
     error: str | None = None
 
     @property
@@ -57,13 +57,13 @@ class TaskRow:
 
 @dataclass(eq=False)
 class CallRow(TaskRow):
-    """A call of the model: of a tool, of a branch, or with its answer."""
+    """A call in a response of the model, which calls a tool, starts a branch or submits the answer."""
 
     id: str
     name: str
     arguments: str = ""
     branches: list[BranchRow] = field(default_factory=list["BranchRow"])
-    """The branch that the call started, or those that its function started."""
+    """The branch that the call started, or the branches that the function of the tool started."""
 
     @property
     def is_answer(self) -> bool:
@@ -71,35 +71,38 @@ class CallRow(TaskRow):
 
     @property
     def was_rejected(self) -> bool:
-        """Whether it is an answer that did not validate."""
-        return self.is_answer and is_validation_error(self.error)
+        """Whether the call submitted an answer that did not validate."""
+        return self.is_answer and message_kind(self.error) == "validation_error"
 
     @property
     def was_skipped(self) -> bool:
-        """Whether it was not executed, because the answer came with it or was due."""
-        return is_skipped(self.error)
+        """Whether acorn did not execute the call, because the run already had its answer or had to answer now."""
+        return message_kind(self.error) == "skipped"
 
 
 @dataclass(eq=False)
 class TurnRow:
-    """One response of the model."""
+    """A response of the model, either complete or as far as it has arrived."""
 
     step: int
-    """The number of the step that it may start, from 1. A correction has the same number, and so has the answer."""
+    """The number of the step that the response may start, counted from 1.
+
+    A corrected response has the number of the rejected response. The answer has the number after the last step.
+    """
     is_forced: bool = False
-    """Whether it must be an answer."""
+    """Whether acorn forced the model to answer in this turn."""
     is_step: bool = False
-    """Whether it started a step. For a turn with text only, this is known when the next entry comes."""
+    """Whether the response started a step. For a response without calls, the next entry decides."""
     text: str = ""
     calls: list[CallRow] = field(default_factory=list[CallRow])
     is_complete: bool = False
     text_chunks: list[str] = field(default_factory=list[str])
-    """The text so far. This and the next two lists are empty once the turn is complete."""
+    """The text of an incomplete response. This list and the next two collections are empty in a complete turn."""
     reasoning_chunks: list[str] = field(default_factory=list[str])
     call_chunks: dict[int, StreamChunk] = field(default_factory=dict[int, StreamChunk])
-    """The newest chunk of each call, with its arguments so far."""
+    """A dict that maps the index of each incomplete call to its newest chunk, which has the arguments so far."""
     answer_chunk: StreamChunk | None = None
-    """The newest chunk of the answer, until the answer is accepted."""
+    """The newest chunk of the answer, or None."""
 
     @property
     def was_rejected(self) -> bool:
@@ -112,7 +115,7 @@ class TurnRow:
 
 @dataclass(eq=False)
 class LineRow:
-    """A message that is not a response of the model, or the end of the run."""
+    """A row for a message that is not a response of the model, or for the end of the run."""
 
     step: int
     kind: str
@@ -122,30 +125,30 @@ class LineRow:
 
 @dataclass(eq=False)
 class BranchRow(TaskRow):
-    """A run in the tree; the root is the run itself."""
+    """A run in the tree: the root run or one of its branches."""
 
     path: str = ""
     title: str = ""
-    """The name of the branch, with a number if other branches of this name started in the same step."""
+    """The name of the branch, with a number if several branches with this name started in the same step."""
     label: str = ""
-    """The titles from the root down to the branch."""
+    """The titles of the parents and of the branch, joined with `/`."""
     step: int = 0
-    """The step of the parent in which the branch started."""
+    """The number of the parent's step in which the branch started."""
     run_id: str | None = None
     is_call: bool = False
-    """Whether a call of the model started it; the result of the branch is then the result of that call."""
+    """Whether a call of the model started the branch. The result of the branch is then the result of the call."""
     parts: list[TurnRow | LineRow | BranchRow] = field(default_factory=list["TurnRow | LineRow | BranchRow"])
-    """The rows in order, without the branches below a call."""
+    """The rows of the run in order. Branches that belong to a call are in `CallRow.branches` instead."""
     last_turn: TurnRow | None = None
     calls: dict[str, CallRow] = field(default_factory=dict[str, CallRow])
-    """The newest call of each id."""
+    """A dict that maps call ids to the newest call with that id."""
     children: list[BranchRow] = field(default_factory=list["BranchRow"])
     is_finished: bool = False
     output: object = None
     was_interrupted: bool = False
 
     def has_step(self, number: int) -> bool:
-        """Return whether a number belongs to a step; the turn of the answer has the number after the last step."""
+        """Return whether a number is the number of a step and not of the turn with the answer."""
         if any(part.step > number for part in self.parts):
             return True
         parts = [part for part in self.parts if part.step == number]
@@ -154,36 +157,36 @@ class BranchRow(TaskRow):
         did_something = any(not call.is_answer and not call.was_skipped for call in calls) or any(
             isinstance(part, BranchRow) for part in parts
         )
-        was_reminded = any(is_reminder(line.text) for line in lines)
+        was_reminded = any(message_kind(line.text) == "reminder" for line in lines)
         has_end = any(call.is_answer for call in calls) or any(line.kind in ("completion", "error") for line in lines)
         return did_something or was_reminded or not has_end
 
 
 CompletedRows = list[tuple[BranchRow, TurnRow | CallRow | BranchRow]]
-"""The rows that an entry completed, each with the run that it belongs to."""
+"""A list of completed rows, each with the run that contains the row."""
 
 
 class RunTree:
-    """The tree of the run whose entry comes first."""
+    """The tree of one run, built entry by entry. The first entry must belong to the root run."""
 
     def __init__(self, redact: Callable[[str], str] = str) -> None:
         self.root = BranchRow(started=0.0)
         self.tokens = 0
-        """The tokens of all runs in the tree."""
+        """The total number of tokens of the root run and its branches."""
         self.cost: float | None = None
         self._redact = redact
-        """Applied to every text, because any text may contain a key."""
+        """Removes secrets from every text, because any text may contain an API key."""
         self._runs: dict[str, BranchRow] = {}
 
     def add_entry(self, entry: Entry) -> CompletedRows:
-        """Add an entry and return the rows that it completed."""
+        """Add a journal entry to the tree and return the rows that are complete now."""
         if self.root.run_id is None:
             self.root.run_id = entry.run_id
             self._runs[entry.run_id] = self.root
         branch = self._runs.get(entry.run_id)
-        if branch is None:  # An agent that a tool calls as a function is not part of the run.
+        if branch is None:  # An agent that a tool calls like a function is a separate run.
             return []
-        if branch.was_interrupted:  # The run was resumed, so the interruption was not its end.
+        if branch.was_interrupted:  # The run was resumed, so remove the row of the interruption.
             branch.parts.pop()
             branch.was_interrupted = False
         match entry:
@@ -234,7 +237,7 @@ class RunTree:
                 assert_never(entry)
 
     def add_chunk(self, chunk: StreamChunk) -> None:
-        """Add a chunk of an incomplete response."""
+        """Add a stream chunk of an incomplete response to the tree."""
         branch = self.root if chunk.run_id is None else self._runs.get(chunk.run_id)
         turn = None if branch is None else branch.last_turn
         if turn is None or turn.is_complete or chunk.tool_result is not None:
@@ -247,7 +250,7 @@ class RunTree:
         if call is not None:
             turn.call_chunks[call["index"]] = chunk
         elif not chunk.content and not chunk.reasoning and (not chunk.done or chunk.partial is not None):
-            turn.answer_chunk = chunk  # Its partial output is parsed when it is drawn.
+            turn.answer_chunk = chunk  # The partial output is parsed only when it is drawn.
 
     # Turns and calls
 
@@ -286,12 +289,15 @@ class RunTree:
             task.result = self._text(entry.content)
 
     def _add_results(self, branch: BranchRow, step: int, results: Iterable[ResultMessage]) -> CompletedRows:
-        """Set the results that the model reads; return the calls that reached no tool or were stopped."""
+        """Set the results that the model receives, and return the calls that had no result before.
+
+        These calls did not reach a tool or were stopped.
+        """
         completed: CompletedRows = []
         for message in results:
             text = self._text(message.content)
             error = text.removeprefix(TOOL_ERROR) if message.form in ("error", "skipped", "stopped") else None
-            call = branch.calls.get(str(message.call_id or ""))  # A hook may have changed the id to anything.
+            call = branch.calls.get(str(message.call_id or ""))  # A hook may have changed the id to any value.
             if call is None:
                 branch.parts.append(LineRow(step, "result", text) if error is None else LineRow(step, "error", error))
                 continue
@@ -346,18 +352,21 @@ class RunTree:
 
 
 def _start_turn(branch: BranchRow, step: int, *, is_forced: bool = False) -> CompletedRows:
-    """Start a turn. Only now it is known whether the turn before was a step or an answer to correct."""
+    """Add a new turn to a run, and return the previous turn if it is complete only now.
+
+    The new request decides whether the previous turn was a step or an answer that must be corrected.
+    """
     before = branch.last_turn
     completed = _complete_text_turn(branch, is_step=before is not None and step > before.step)
     if before is not None and not before.is_complete:
-        branch.parts.remove(before)  # The request was interrupted and is repeated.
+        branch.parts.remove(before)  # The request was interrupted and is sent again.
     branch.last_turn = TurnRow(step, is_forced=is_forced)
     branch.parts.append(branch.last_turn)
     return [*completed, (branch, before)] if before is not None and before.was_rejected else completed
 
 
 def _complete_text_turn(branch: BranchRow, *, is_step: bool = False) -> CompletedRows:
-    """Return the last turn if it has text only, now that it is known whether it was a step."""
+    """Set whether the last turn was a step if it has text but no calls, and return this turn in a list."""
     turn = branch.last_turn
     if turn is None or not turn.is_complete or turn.calls or not turn.text:
         return []
@@ -375,13 +384,13 @@ def _branch_title(parent: BranchRow, entry: BranchStarted, call: CallRow | None)
     if entry.call_id is not None and call is not None and parent.last_turn is not None:
         same_name = [other for other in parent.last_turn.calls if other.name == call.name]
         return f"{name}#{same_name.index(call) + 1}" if len(same_name) > 1 and call in same_name else name
-    # The number of branches that will follow is not known, so the first one has no number.
+    # More branches with this name may follow, so the first branch has no number.
     before = sum(child.path == entry.branch and child.step == entry.step for child in parent.children)
     return f"{name}#{before + 1}" if before else name
 
 
 def _parse_output(text: str) -> object:
-    """Parse the output; return the text if it is nested too deep for the parser."""
+    """Return the JSON value of the output, or the text if the parser cannot parse it, for example if it is too deep."""
     try:
         output: object = from_json(text)
     except ValueError:

@@ -1,7 +1,7 @@
-"""The views of a run in progress: a live tree on a terminal, plain lines for logs and pipes.
+"""The views of a run in progress: a live tree on a terminal, and plain lines in logs and pipes.
 
-The live view is drawn several times a second, independent of the rate of entries and chunks. During the run it is never
-taller than the terminal, so that the next frame replaces it completely. At the end it is drawn in full.
+The live view is drawn ten times per second, at any rate of entries and chunks. During the run, the drawing is never
+taller than the terminal, so that the next drawing replaces it completely. At the end, the complete tree is drawn.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _PER_SECOND = 10
 
 
 class View(Protocol):
-    """A view of a run in progress. It listens to journal entries and receives the chunks of incomplete responses."""
+    """A view of a run in progress, which receives journal entries and the chunks of incomplete responses."""
 
     def add_past(self, entries: Sequence[Entry], *, were_shown: bool) -> None:
-        """Add the earlier entries of a resumed run."""
+        """Add the earlier entries of a resumed run. `were_shown` is true if this command has already shown them."""
         ...
 
     def add_chunk(self, chunk: StreamChunk, run: Run | None) -> None: ...
@@ -44,7 +44,10 @@ class View(Protocol):
 
 @contextmanager
 def open_view(agent: Agent, max_steps: int | None, out: TextIO, redact: Callable[[str], str]) -> Generator[View]:
-    """Show a run until the block ends."""
+    """Open the view that fits standard error, and show the run until the `with` block ends.
+
+    `out` is the stream for the result of the command. `redact` removes secrets from texts.
+    """
     name, model, is_single = type(agent).__name__, model_name(agent.model) or "", max_steps is None
     if not (sys.stderr.isatty() and Console(file=sys.stderr).is_interactive):
         with PlainView(name, model, is_single=is_single, redact=redact) as view, listen(view.add_entry):
@@ -62,7 +65,7 @@ def open_view(agent: Agent, max_steps: int | None, out: TextIO, redact: Callable
 
 
 class LiveView:
-    """Draws a run on standard error."""
+    """A view that draws a run as a tree on the terminal and updates the drawing."""
 
     def __init__(
         self,
@@ -78,12 +81,12 @@ class LiveView:
         self._redact = redact
         self._name, self._model = name, model
         self._is_single = is_single
-        """Whether the agent has a single turn, which has no steps."""
+        """Whether the agent has a single turn. Its view then has no step numbers."""
         self._hides_answer = hides_answer
-        """Whether the output is printed below the view, on the same terminal."""
-        self._lock = threading.Lock()  # rich draws in another thread, and branches may run in threads, too.
+        """Whether to omit the final answer, because the command prints it below the view."""
+        self._lock = threading.Lock()  # rich draws in another thread, and branches may run in threads.
         self._started = time.monotonic()
-        """The clock at second 0 of the run."""
+        """The time of the monotonic clock at the start of the run."""
         self._run: Run | None = None
         self._outcome: str | None = None
         self._live = Live(self, console=console, refresh_per_second=_PER_SECOND, vertical_overflow="crop")
@@ -121,7 +124,7 @@ class LiveView:
             self._run, self._outcome = run, outcome
 
     def show_above(self, line: str) -> None:
-        """Print a captured line above the view, so that it does not damage the drawing."""
+        """Print a captured line above the view, so that the line does not damage the drawing."""
         self._live.console.print(Text(clean(line)), soft_wrap=True)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -159,7 +162,7 @@ class LiveView:
 
 
 class PlainView:
-    """Prints a line for each completed part of the run."""
+    """A view that prints one line for each complete response, call and branch of the run."""
 
     def __init__(
         self,
@@ -193,7 +196,7 @@ class PlainView:
             self._tree.add_entry(entry)
 
     def add_chunk(self, chunk: StreamChunk, run: Run | None) -> None:
-        """Ignore the chunk: an incomplete response is not printed."""
+        """Do nothing: this view prints only complete responses."""
 
     def end(self, outcome: str, run: Run | None) -> None:
         if run is None:
@@ -216,7 +219,7 @@ class PlainView:
                 return [f"{self._label(branch, branch.last_turn)}branch {one_line(row.title)}{_result_text(row)}"]
 
     def _label(self, branch: BranchRow, turn: TurnRow | None) -> str:
-        """Return the step that a turn started, as the run counts them; an answer starts none."""
+        """Return the start of a line: the step number of a turn, or `answer: ` if the turn did not start a step."""
         if turn is None:
             return ""
         if not turn.is_step:
@@ -225,6 +228,6 @@ class PlainView:
 
 
 def _result_text(task: TaskRow) -> str:
-    """Return the result and the time of a task: ` -> [...] (0.21 s)`."""
+    """Return the result and the duration of a task as text: ` -> [...] (0.21 s)`."""
     result = f" -> {one_line(task.result or '', 160)}" if task.error is None else f" failed: {one_line(task.error)}"
     return f"{result}{f' ({seconds_text(task.seconds)})' if task.seconds is not None else ''}"

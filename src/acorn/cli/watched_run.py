@@ -1,6 +1,7 @@
-"""A run that a command performs: shown, saved, reported, and ended with an exit code.
+"""A run that a command starts or resumes: its view, its saved file, its output and its exit code.
 
-If the run pauses for human input, the command asks on the terminal. Without a terminal it prints how to resume the run.
+If the run pauses for human input, the command asks the user on the terminal. Without a terminal, the command prints the
+command that resumes the run.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from acorn import (
     capture,
     listen,
 )
-from acorn._inside import AgentDescription, secrets_of_model, to_json_data
+from acorn._inside import AgentDescription, find_secrets, to_json_data
 from acorn._inside.runs import resume_stream
 from acorn.cli.options import AcornOptions
 from acorn.cli.output import (
@@ -58,15 +59,15 @@ from acorn.types import JsonObject, is_json_list, is_json_object
 
 Chunks = Generator[StreamChunk, None, None]
 Start = Callable[[], Chunks]
-"""Starts or resumes the run and returns its chunks."""
+"""A function that starts or resumes a run and returns its stream chunks."""
 
 
 class TerminatedError(BaseException):
-    """SIGTERM arrived, as `kill` sends it."""
+    """An exception that ends the run after the process has received SIGTERM, the signal of `kill`."""
 
 
 class WatchedRun:
-    """The run that a command performs."""
+    """A run of a command, with the settings for its view, its output and its errors."""
 
     def __init__(
         self,
@@ -82,8 +83,8 @@ class WatchedRun:
         self.own = own
         self.out = out
         self.prints_text = prints_text
-        """Whether an output that is text is printed as text and not as JSON."""
-        self.secrets = secrets_of_model(agent.model)
+        """Whether to print an output that is text without JSON quotes, as in a chat."""
+        self.secrets = find_secrets(agent.model)
         self.runs: Sequence[Run] = ()
         self.saver: Saver | None = None
         if own.save is not None:
@@ -95,7 +96,10 @@ class WatchedRun:
         return self.runs[0] if self.runs else None
 
     def perform(self, start: Start, past: Sequence[Entry] = ()) -> int:
-        """Perform the run, print its result and return the exit code; `past` are the entries of a resumed run."""
+        """Run the agent, print the output or the error, and return the exit code.
+
+        `past` are the earlier journal entries of a resumed run.
+        """
         were_shown = False
         while True:
             code = self._perform_once(start, past, were_shown=were_shown)
@@ -123,24 +127,27 @@ class WatchedRun:
             ):
                 view.add_past(past, were_shown=were_shown)
                 self._watch(chunks, view)
-        except BaseException as error:  # From the provider, the model, the user's code, or an interruption.
+        except BaseException as error:  # The provider, the model, the user's code or a signal can cause any exception.
             failure = error
         return self._report(failure, self._finish_saving())
 
     def _finish_saving(self) -> CommandError | None:
-        """Save the run as it ended and return the error, if any; the output is printed in any case."""
+        """Save the run at its end for `--save`, and return the error or None.
+
+        The error is not raised, so that the output of the run is printed in any case.
+        """
         try:
             return None if self.saver is None else self.saver.finish()
-        except KeyboardInterrupt:  # The reader of a pipe may not read, for example.
-            return CommandError(f"`{self.own.save}` was not written: interrupted", INTERRUPTED)
+        except KeyboardInterrupt:  # For example, the reader of a pipe does not read, and the user presses Ctrl-C.
+            return CommandError(f"Cannot write `{self.own.save}`: Ctrl-C interrupted the command.", INTERRUPTED)
 
     def _start(self, start: Start) -> Chunks:
         try:
             return start()
-        except AcornError as error:  # No request was sent yet: the declaration or the model name is wrong.
-            hint = " On the command line, use `--model`." if self.agent.model is None else ""
+        except AcornError as error:  # The declaration or the model name is wrong. No request was sent.
+            hint = " On the command line, set the model with `--model`." if self.agent.model is None else ""
             raise self._error(f"{error_message(error, self.secrets)}{hint}", USAGE_ERROR) from error
-        except (Exception, SystemExit) as error:  # A property of the user's class can raise anything.
+        except (Exception, SystemExit) as error:  # A property of the user's class can raise any exception.
             raise self._error(f"{user_code_line(error)}{error_text(error, self.secrets)}", FAILED) from error
 
     def _watch(self, chunks: Chunks, view: View) -> None:
@@ -149,7 +156,7 @@ class WatchedRun:
             self.saver.start()
         try:
             for chunk in chunks:
-                if chunk.run is not None and not self.runs:  # The run had already ended.
+                if chunk.run is not None and not self.runs:  # The stored run had ended before this command.
                     self.runs = [chunk.run]
                 view.add_chunk(chunk, self.run)
             output = None if self.run is None else self.run.output
@@ -165,12 +172,12 @@ class WatchedRun:
             raise
         finally:
             try:
-                chunks.close()  # Ends the run, so that its record and the saved file are complete.
+                chunks.close()  # Closing the stream ends the run, so that its record and the saved file are complete.
             finally:
                 view.end(outcome, self.run)
 
     def _report(self, failure: BaseException | None, save_error: CommandError | None) -> int:
-        """Print the output or the error, then the error of `--save`, and return the exit code."""
+        """Print the output or the error of the run, then the error of `--save`, and return the exit code."""
         code = FAILED
         try:
             code = self._report_output() if failure is None else self._report_failure(failure)
@@ -209,7 +216,7 @@ class WatchedRun:
             name = self.description.name
             tools = ", ".join(f"`{call.name}`" for call in run.output.tool_calls)
             message = (
-                f"`{name}` did not finish: in its single turn, the model called {tools}. "
+                f"`{name}` did not finish: the model called {tools} in its single turn. "
                 f"Set `max_steps` on `{name}` to allow more turns."
             )
             self._print_json_error({"type": "Unfinished", "message": message, "content": run.output.content})
@@ -247,10 +254,10 @@ class WatchedRun:
             option = "--yes" if paused.request.kind == "approval" else "--answer VALUE"
             write_line(f"To answer: {self._resume_command} {option}")
         else:
-            write_line(f"Answer each with `acorn answer REQUEST VALUE`, then: {self._resume_command}")
+            write_line(f"Answer each request with `acorn answer REQUEST VALUE`. Then: {self._resume_command}")
 
     def _ask(self, request: Request) -> str | bool:
-        """Ask on the terminal and return the answer."""
+        """Print a request for human input on the terminal and return the user's answer."""
         question = clean(self._redact(request.question))
         if request.kind == "approval":
             write(sys.stderr, f"{question} [y/N, or a reason to reject] ")
@@ -263,7 +270,10 @@ class WatchedRun:
     # Errors
 
     def _print_json_error(self, error: JsonObject) -> None:
-        """Print the error for `--json`; if that fails, the line for people is still printed."""
+        """Print the error as JSON if `--json` is set.
+
+        If the JSON cannot be written, the command still prints the error message to standard error.
+        """
         if not self.own.json:
             return
         try:
@@ -281,14 +291,14 @@ class WatchedRun:
 
 
 def _all_entries(run: Run | None) -> list[Entry]:
-    """Return the entries of a run and its branches, each run after its parent."""
+    """Return the journal entries of a run, followed by the entries of its branches."""
     if run is None:
         return []
     return [*run.journal.entries, *(entry for branch in run.branches for entry in _all_entries(branch))]
 
 
 def single_text(output: object) -> str | None:
-    """Return an output that is text, or the text in its only field."""
+    """Return the output if it is text, or the text of its only field. Return None for any other output."""
     data: object = to_json_data(output)
     if is_json_object(data) and len(data) == 1:
         (data,) = data.values()
@@ -308,7 +318,7 @@ def _read_line() -> str:
 
 @contextmanager
 def _handle_sigterm() -> Generator[None]:
-    """Let SIGTERM end the run as Ctrl-C does: the run is saved and the terminal is restored."""
+    """Raise `TerminatedError` at SIGTERM, so that the run is saved and the terminal is restored, as after Ctrl-C."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -327,7 +337,7 @@ def _handle_sigterm() -> Generator[None]:
 
 
 def run_report(run: Run | None, error: JsonObject | None = None) -> JsonObject:
-    """Return the object that `--json` prints."""
+    """Return the JSON object that `--json` prints for a run."""
     usage = {} if run is None else {name: getattr(run.usage, name) for name in run.usage.__slots__}
     return {
         "output": None if run is None or error is not None or isinstance(run.output, Paused) else run.output,
@@ -343,7 +353,7 @@ def run_report(run: Run | None, error: JsonObject | None = None) -> JsonObject:
 
 
 def failure_report(error: BaseException, message: str, redact: Callable[[str], str]) -> JsonObject:
-    """Return the error for `--json`."""
+    """Return the JSON object that `--json` prints for an error, with secrets redacted."""
     report: JsonObject = {"type": type(error).__name__, "message": message}
     if isinstance(error, ModelError):
         report |= {"provider": error.provider, "status": error.status, "retryable": error.retryable}
@@ -353,7 +363,7 @@ def failure_report(error: BaseException, message: str, redact: Callable[[str], s
 
 
 def redact_data(redact: Callable[[str], str], value: Any) -> Any:
-    """Redact every text in JSON data."""
+    """Return JSON data with `redact` applied to every text."""
     if isinstance(value, str):
         return redact(value)
     if is_json_object(value):

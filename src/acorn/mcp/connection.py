@@ -85,7 +85,7 @@ class Connection:
         """
         self.error_redactor = ErrorRedactor()
         opened = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._hold_session(opened, is_legacy))
+        self._task = asyncio.create_task(self._run_session(opened, is_legacy))
         try:
             async with asyncio.timeout(self._connect_timeout):
                 await asyncio.wait({self._task, opened}, return_when=asyncio.FIRST_COMPLETED)
@@ -94,23 +94,23 @@ class Connection:
                     return
                 await self._task
         except TimeoutError as error:
-            await self._abandon()
-            raise await self._failure(f"did not answer within {self._connect_timeout:g} s", error) from error
+            await self._cancel_session()
+            raise await self._session_error(f"did not answer within {self._connect_timeout:g} s", error) from error
         except asyncio.CancelledError:
             task = asyncio.current_task()
-            await self._abandon()
+            await self._cancel_session()
             if task is not None and task.cancelling():
                 raise
-            raise await self._failure("disconnected while acorn opened the session", None) from None
+            raise await self._session_error("disconnected while acorn opened the session", None) from None
         except AcornError:
-            await self._abandon()
+            await self._cancel_session()
             raise
         except Exception as error:
-            await self._abandon()
-            raise await self._failure(*_explain(error)) from error
-        raise await self._failure("ended while acorn opened the session", None)
+            await self._cancel_session()
+            raise await self._session_error(*_explain_problem(error)) from error
+        raise await self._session_error("ended while acorn opened the session", None)
 
-    async def _hold_session(self, opened: asyncio.Future[None], is_legacy: bool) -> None:
+    async def _run_session(self, opened: asyncio.Future[None], is_legacy: bool) -> None:
         self._log = None if self.address.is_web else ServerLog(self.address.label, self.address.redact)
         try:
             client = Client(
@@ -138,7 +138,7 @@ class Connection:
     def on_http_status(self, status: int) -> None:
         self._status = status
 
-    async def _abandon(self) -> None:
+    async def _cancel_session(self) -> None:
         assert self._task is not None
         self.is_lost = True
         self._task.cancel()
@@ -160,9 +160,9 @@ class Connection:
                 {self._task}, timeout=_CANCEL_TIMEOUT if self.address.is_web else _CLOSE_TIMEOUT
             )
             if pending:
-                await self._abandon()
+                await self._cancel_session()
             elif not self._task.cancelled() and (error := self._task.exception()) is not None:
-                _logger.debug("Closing the MCP server `%s` failed: %s", self.address.label, self._describe(error))
+                _logger.debug("Closing the MCP server `%s` failed: %s", self.address.label, self._describe_error(error))
 
     # Listing and calling tools
 
@@ -193,7 +193,7 @@ class Connection:
             raise
         except Exception as error:
             self.is_lost = True
-            raise await self._failure(*_explain(error)) from error
+            raise await self._session_error(*_explain_problem(error)) from error
 
     async def call(self, definition: Definition, arguments: JsonObject, caller: Caller) -> types.CallToolResult:
         """Call a tool once and return its result, or raise `ServerError` if the call fails."""
@@ -218,7 +218,7 @@ class Connection:
             message = f"the server said nothing for {timeouts.seconds:g} s, and the call was cancelled"
             raise ServerError(message + self._invalid_output_note()) from error
         except Exception as error:
-            raise await self._call_failure(caller, error) from error
+            raise await self._call_error(caller, error) from error
         finally:
             timeouts.finish(task)
             del self._calls[task]
@@ -226,11 +226,11 @@ class Connection:
             raise ServerError(caller.failure)
         return result
 
-    async def _call_failure(self, caller: Caller, error: Exception) -> ServerError:
+    async def _call_error(self, caller: Caller, error: Exception) -> ServerError:
         if caller.failure is not None:
             return ServerError(caller.failure)
-        cause = innermost(error)
-        original = self.error_redactor.restore(_message_of(cause)) or type(cause).__name__
+        cause = innermost_error(error)
+        original = self.error_redactor.restore(_error_message(cause)) or type(cause).__name__
         message = truncate(clean(self.address.redact(original)), _MAX_MESSAGE)
         if isinstance(cause, MCPError) and original == SESSION_LOST:
             self.is_lost = True
@@ -286,15 +286,19 @@ class Connection:
 
     # Failures
 
-    async def _failure(self, problem: str, error: BaseException | None) -> AcornError:
-        details = [] if error is None or isinstance(error, TimeoutError) else [clean(self._describe(innermost(error)))]
+    async def _session_error(self, problem: str, error: BaseException | None) -> AcornError:
+        details = (
+            []
+            if error is None or isinstance(error, TimeoutError)
+            else [clean(self._describe_error(innermost_error(error)))]
+        )
         details += [f"HTTP status {self._status}"] if self._status >= 400 else []
         note = self.address.redact(f" ({shorten('; '.join(details), 500)})") if details else ""
         note += self._invalid_output_note() + _ADVICE.get(self._status, "")
         return AcornError(f"The MCP server `{self.address.label}` {problem}{note}.{await self._stderr_note()}")
 
-    def _describe(self, error: BaseException) -> str:
-        message = _message_of(error) if isinstance(error, ValidationError) else describe_error(error)
+    def _describe_error(self, error: BaseException) -> str:
+        message = _error_message(error) if isinstance(error, ValidationError) else describe_error(error)
         return self.address.redact(self.error_redactor.restore(message))
 
     def _invalid_output_note(self) -> str:
@@ -323,7 +327,7 @@ def _call_on_progress(on_progress: Progress, tool: str, done: float, total: floa
         _logger.warning("The function `on_progress` of an MCP server raised an exception.", exc_info=True)
 
 
-def _message_of(error: BaseException) -> str:
+def _error_message(error: BaseException) -> str:
     """Return the message of an error, without the data of an invalid result."""
     if not isinstance(error, ValidationError):
         return str(error)
@@ -332,20 +336,20 @@ def _message_of(error: BaseException) -> str:
     return f"the result of the server does not follow the MCP specification: {'; '.join(lines)}"
 
 
-def _explain(error: Exception) -> tuple[str, BaseException]:
+def _explain_problem(error: Exception) -> tuple[str, BaseException]:
     """Return a description of the problem, and the error that caused it."""
-    cause = innermost(error)
+    cause = innermost_error(error)
     if isinstance(cause, FileNotFoundError | PermissionError):
         return (
             "cannot be started. Check its name and whether it is installed, and use `args=[...]` for arguments",
             cause,
         )
     if type(cause).__module__.partition(".")[0] == "httpx2":
-        return "cannot be reached", cause
+        return "cannot be reached. Check the URL, and check that the server is running", cause
     return "could not be opened", cause
 
 
-def innermost(error: BaseException) -> BaseException:
+def innermost_error(error: BaseException) -> BaseException:
     """Return the first error inside nested exception groups, or the error itself."""
     while _is_group(error):
         error = error.exceptions[0]

@@ -17,14 +17,14 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, Literal
 
 from jsonschema import Draft202012Validator
 from referencing import Registry
 
 from acorn._inside import describe_errors, replace_surrogates, shorten, to_json_data
-from acorn._inside.runs import OwnerLoop, call_async, call_in_thread, current_machine
+from acorn._inside.runs import OwnerLoop, call_on_loop, current_machine
 from acorn.mcp.tools import clean, has_invisible, truncate
 from acorn.types import JsonObject, Request, is_json_list, is_json_object
 
@@ -160,9 +160,7 @@ class Caller:
 
     async def _ask(self, request: Request) -> Any:
         assert self.on_human is not None
-        if self.owner_loop is not None:
-            return await self.owner_loop.run(partial(call_async, self.on_human, request))
-        return await asyncio.wrap_future(call_in_thread(self.on_human, request))
+        return await call_on_loop(self.owner_loop, self.on_human, request)
 
     def notify(self, callback: Callable[[], object]) -> None:
         """Schedule a function on the caller's event loop, or in a separate thread if the caller has no event loop."""

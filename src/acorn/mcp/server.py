@@ -32,7 +32,6 @@ from acorn._inside import (
     describe_error,
     excerpt,
     find_secrets,
-    output_schema,
     redact,
     replace_surrogates,
     shorten,
@@ -138,7 +137,7 @@ def _output_schema(shape: Shape) -> JsonObject | None:
     if shape.is_empty:
         return None
     try:
-        return output_schema(shape)
+        return shape.output_schema
     except Exception:  # Pydantic can validate some types that it cannot describe.
         return None
 
@@ -168,12 +167,14 @@ async def _run(offer: _Offer, arguments: JsonObject, report: Report) -> tuple[st
         return "Done.", None, False
     text = output if isinstance(output, str) else to_json_text(output)
     data = json.loads(to_json_text(to_json_data({RESULT: output} if offer.output.wrapped else output)))
-    if offer.output_schema is not None and not _fits(data, offer.output_schema):  # Clients would reject the data.
+    if offer.output_schema is not None and not _fits_schema(
+        data, offer.output_schema
+    ):  # Clients would reject the data.
         return f"`{offer.name}` returned `{text}`, which does not fit its `final_output`.", None, True
     return text, data if is_json_object(data) else None, False
 
 
-def _fits(data: object, schema: JsonObject) -> bool:
+def _fits_schema(data: object, schema: JsonObject) -> bool:
     """Return whether data fits a JSON schema.
 
     A validated output may still not fit, because it contains NaN or because `on_finish` changed it.
@@ -185,12 +186,12 @@ def _paused_text(paused: Paused) -> str:
     questions = "\n".join(f"- {request.id}: {request.question}" for request in paused.requests)
     return (
         f"The run {paused.run_id} is paused in its store and waits for human input:\n{questions}\n"
-        f"It can be answered there by `acorn answer`, but not from here."
+        f"A person can answer with the command `acorn answer`. This client cannot answer."
     )
 
 
 def _redact(text: str) -> str:
-    return redact(text, find_secrets({}))
+    return redact(text, find_secrets())
 
 
 @asynccontextmanager

@@ -79,10 +79,10 @@ class MCPServer:
         max_result: int = 100_000,
     ) -> None:
         folder = None if cwd is None else str(cwd)
-        self.address = ServerAddress(_check_server(server), _strings(args, "args"), env, folder, headers, auth)
+        self.address = ServerAddress(_check_server(server), _check_strings(args, "args"), env, folder, headers, auth)
         self.prefix = prefix
-        self.allow = None if allow is None else _strings(allow, "allow")
-        self.approve: tuple[str, ...] | Approve = approve if callable(approve) else _strings(approve, "approve")
+        self.allow = None if allow is None else _check_strings(allow, "allow")
+        self.approve: tuple[str, ...] | Approve = approve if callable(approve) else _check_strings(approve, "approve")
         self.pin = None if pin is None else _pin_path(pin)
         self.timeout = timeout
         """The maximum seconds of a call in which the server sends neither a result nor progress."""
@@ -107,7 +107,7 @@ class MCPServer:
         for option in ("headers", "auth") if not address.is_web else ("args", "env", "cwd"):
             if getattr(address, option):
                 kind = "a URL" if option in ("headers", "auth") else "a command"
-                raise DeclarationError(f"`{option}` of `{self!r}` can only be used with {kind}. Remove it.")
+                raise DeclarationError(f"`{option}` of `{self!r}` can only be used with {kind}. Remove `{option}`.")
         mappings: tuple[tuple[str, object], ...] = (("env", address.env), ("headers", address.headers))
         for option, mapping in mappings:
             if mapping is not None and not isinstance(mapping, Mapping):
@@ -270,10 +270,10 @@ class MCPServer:
         if self.pin is not None:
             check_pinned(self.pin, f"{self.prefix}{self.address.key}", allowed)
         definitions = tool_names(allowed, self.prefix, label)
-        return [self._tool(name, definition) for name, definition in definitions.items()]
+        return [self._get_tool(name, definition) for name, definition in definitions.items()]
 
-    def _tool(self, name: str, definition: Definition) -> Tool:
-        """Return the tool for a definition. The tool is created only once."""
+    def _get_tool(self, name: str, definition: Definition) -> Tool:
+        """Return the tool for a definition, which acorn creates only once."""
         if definition.fingerprint not in self._tools:
             self._tools[definition.fingerprint] = self._new_tool(name, definition)
         return self._tools[definition.fingerprint]
@@ -295,7 +295,7 @@ class MCPServer:
             once=True,  # The effects of the tool are unknown, and the hints of the server cannot be trusted.
             approval=partial(approve, definition.name) if callable(approve) else definition.name in approve,
         )(call)
-        where = f"`{name}` of the MCP server `{label}`, which a `prefix` would keep apart"
+        where = f"`{name}` of the MCP server `{label}` (its `prefix` can change the name)"
         try:
             return new_tool(marked, where)
         except DeclarationError as error:
@@ -338,7 +338,7 @@ class _ServerCall(LoopBoundCall):
 
 
 class _ListedTool:
-    """An item in the tool list of a source that needs no further compilation."""
+    """A compiled tool in the list that `MCPServer.tools` returns."""
 
     def __init__(self, tool: Tool) -> None:
         self._tool = tool
@@ -361,8 +361,8 @@ def _check_inherited_names(tools: Sequence[Tool]) -> None:
         if listed.name in machine.plan.branches or (other is not None and other.function is not listed.function):
             where = f"as {other.where}" if other is not None else "as a branch"
             raise ToolConflictError(
-                f"Tool '{listed.name}' of `{machine.spec.owner}` is defined twice: {where} and as {listed.where}. Or "
-                f"use `allow=[...]` to leave the tool out."
+                f"Tool '{listed.name}' of `{machine.spec.owner}` is defined twice: {where} and as {listed.where}. "
+                f"Set `prefix`, or use `allow=[...]` to leave the tool out."
             )
 
 
@@ -407,7 +407,7 @@ def _type_name(value: object) -> str:
     return f"`{type(value).__name__}`"
 
 
-def _strings(values: object, option: str) -> tuple[str, ...]:
+def _check_strings(values: object, option: str) -> tuple[str, ...]:
     items = tuple(values) if _is_collection(values) else None
     strings = tuple(item for item in items or () if isinstance(item, str))
     if items is None or len(strings) < len(items):

@@ -30,7 +30,7 @@ Redact = Callable[[str], str]
 
 
 class SdkTool(Protocol):
-    """A tool definition in the form that the SDK returns."""
+    """A tool definition in the form that the MCP SDK returns."""
 
     name: str
     description: str | None
@@ -39,7 +39,7 @@ class SdkTool(Protocol):
 
 
 class SdkResult(Protocol):
-    """The result of a tool call in the form that the SDK returns."""
+    """The result of a tool call in the form that the MCP SDK returns."""
 
     content: list[Any]
     structured_content: Any
@@ -170,7 +170,7 @@ class Definition:
     schema: JsonObject
     output: JsonObject | None = None
     redacted: JsonObject | None = None
-    """The schema with a hash in place of each of the user's keys, or None if it contains none."""
+    """The schema with a hash in place of each of the user's keys, or None if it contains no key."""
 
     @cached_property
     def data(self) -> JsonObject:
@@ -193,8 +193,8 @@ class Definition:
 def define_tool(tool: SdkTool, redact: Redact) -> Definition:
     """Return the definition of a tool, with the user's keys removed.
 
-    acorn sends the definition to a model and may write it to a file. It removes a `default` that contains a key,
-    because the server does not need it in a call.
+    acorn sends the definition to a model and may write it to a file. It removes a `default` that contains a key. The
+    server uses its own default then.
     """
     description = redact(tool.description) if tool.description else ""
     schema = tool.input_schema

@@ -17,18 +17,18 @@ from itertools import combinations
 
 from acorn._inside import (
     FINISH,
+    SUMMARY_INTRODUCTION,
     RecordedError,
-    class_in_journal,
     snake_case,
     to_json_data,
     to_saved_data,
-    without_summary_introduction,
 )
 from acorn.errors import AcornError, ModelError
 from acorn.journal import (
     CalledTool,
     Compacted,
     ModelResponded,
+    RunStarted,
     ToolStarted,
 )
 from acorn.record import Run
@@ -128,7 +128,8 @@ class _TestWriter:
         """The other names to import."""
 
     def _add_run(self, run: Run, module: str | None) -> _ScriptedClass:
-        source, name = split_class_path(module or class_in_journal(run.journal.entries) or "")
+        starts = [entry for entry in run.journal.entries if isinstance(entry, RunStarted)]
+        source, name = split_class_path(module or (starts[0].module if starts else "") or "")
         if source is None:
             self.knows_modules = False
         source = source or _UNKNOWN_MODULE
@@ -169,9 +170,9 @@ class _TestWriter:
         if tools:
             remarks.append(f"The test calls the real tools: {', '.join(tools)}.")
         if not self.knows_modules:
-            remarks.append(f"Replace `{_UNKNOWN_MODULE}` by the module of the class, which the run does not contain.")
+            remarks.append(f"Replace `{_UNKNOWN_MODULE}` with the module of the class, which the run does not contain.")
         if self.run.deps is not None:
-            remarks.append("Add `using(deps=...)`: the run does not contain the value that was passed.")
+            remarks.append("Add `using(deps=...)` with the original value, which the run does not contain.")
         return remarks or ["The test calls no tools."]
 
     def _import_lines(self, is_skipped: bool) -> list[str]:
@@ -234,7 +235,7 @@ class _TestWriter:
     def _reply(self, turn: Turn) -> str:
         if isinstance(turn, Compacted):
             self.testing_imports.add("Reply")
-            return f"Reply({self._literal(without_summary_introduction(turn.summary))}{self._usage(turn)})"
+            return f"Reply({self._literal(turn.summary.removeprefix(SUMMARY_INTRODUCTION))}{self._usage(turn)})"
         if isinstance(turn, ModelError):
             self.testing_imports.add("Failure")
             return f"Failure(status={turn.status!r})" if type(turn.status) is int else "Failure()"
@@ -360,7 +361,7 @@ class _TestWriter:
             self.imports.add("to_jsonable_python")
             yield f"assert to_jsonable_python(run.output, by_alias=False) == {self._literal(output)}"
         else:
-            yield "# The output is not compared: it contains a number or a text that is not equal after it is written."
+            yield "# The output is not compared, because it contains a value that does not stay equal in source code."
 
     def _keywords(self, values: Mapping[str, object]) -> list[str]:
         return [f"{name}={self._literal(value)}" for name, value in values.items()]

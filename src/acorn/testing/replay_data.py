@@ -28,7 +28,7 @@ def skip_reason(run: Run) -> str | None:
     if has_open_requests and (run.stop_reason != "paused" or answers):
         return "some requests for human input were not answered"
     if run.error is not None and requests:
-        return "the run failed after it requested human input; give the agent an `on_human` with the same answers"
+        return "the run failed after it requested human input; add an `on_human` with the same answers"
     if run.stop_reason is None:
         return "the run had not ended when this test was written"
     if run.stop_reason == "cancelled":
@@ -100,7 +100,7 @@ def _received_answers(run: Run) -> dict[str, str]:
 
 
 def human_answers(run: Run) -> list[str | bool | JsonObject]:
-    """Return the list of answers of people, in the order of the requests for human input."""
+    """Return a list of people's answers, in the order of the requests for human input."""
     texts = _received_answers(run)
     answers = ((texts[request_id], kind) for _, request_id, kind in input_requests(run) if request_id in texts)
     return [parse_approval(text) if kind == "approval" else text for text, kind in answers]

@@ -24,7 +24,7 @@ from typing import Any
 from pydantic import BaseModel, RootModel
 from pydantic_core import to_json
 
-from acorn._inside import FINISH, RESULT, example_value, is_finish_result, text_of
+from acorn._inside import FINISH, RESULT, example_value, message_kind, text_of
 from acorn.errors import ModelError
 from acorn.models.port import CallDelta, Delta, ModelResponse, Price, RawCall, is_retryable
 from acorn.models.request import ModelRequest, SentMessages
@@ -64,7 +64,7 @@ class Failure:
 
     status: int | None = None
     """The HTTP status, or None for a broken connection."""
-    message: str = "the script says so"
+    message: str = "scripted failure"
     delay: float = 0.0
     """The seconds to wait before the failure."""
     after: Reply | None = None
@@ -165,7 +165,7 @@ class ScriptedModel:
             unused = len(self._script) - used
             raise AssertionError(
                 f"The script of `{self.name}` has {unused} unused {'reply' if unused == 1 else 'replies'}. "
-                f"The first one is {self._script[used]!r}."
+                f"The first unused reply is {self._script[used]!r}."
             )
 
     def takes_tool(self, tool: Mapping[str, Any]) -> bool:
@@ -385,6 +385,6 @@ def _called_tools(messages: list[Message]) -> set[str]:
             called.add(name)
             if name == FINISH:
                 finish_ids.add(tool_call["id"])
-        if message.get("tool_call_id") in finish_ids and is_finish_result(message.get("content")):
+        if message.get("tool_call_id") in finish_ids and message_kind(message.get("content")) == "finished":
             called.clear()
     return called

@@ -99,7 +99,7 @@ class HumanInputRequestedEvent(Event):
     type: Literal["human_input_requested"] = "human_input_requested"
     question: str
     tool_call_id: str | None = None
-    """The id of the tool call that waits for the answer, or None. The conversation then contains the call's result."""
+    """The id of the tool call that waits for the answer, or None if no tool call waits."""
     request_id: str | None = None
 
 
@@ -185,7 +185,7 @@ def dump_events(events: Iterable[AgentEvent], *, camel: bool = True) -> list[Jso
 def _dump(event: AgentEvent, camel: bool) -> JsonObject:
     # The data omits fields without a value. A missing `result` has the same meaning as null.
     data: JsonObject = {"type": event.type}
-    for name, camel_name in _names(type(event)).items():
+    for name, camel_name in _camel_names(type(event)).items():
         value = getattr(event, name)
         if value is not None:
             data[camel_name if camel else name] = to_finite_json(value)
@@ -195,7 +195,7 @@ def _dump(event: AgentEvent, camel: bool) -> JsonObject:
 
 
 @cache
-def _names(kind: type[Event]) -> dict[str, str]:
+def _camel_names(kind: type[Event]) -> dict[str, str]:
     """Return a dict that maps the field names of an event class to camel case names."""
     return {name: to_camel(name) for name in kind.model_fields}
 

@@ -66,17 +66,18 @@ class _JournalReader:
         for index, entry in enumerate(entries):
             # If the run continued after an interruption or a pause, the entry is not an event.
             if not isinstance(entry, RunInterrupted | RunPaused) or index == len(entries) - 1:
-                self._add(entry)
+                self._add_entry(entry)
         self.events += self._waiting
 
-    def _add(self, entry: Entry) -> None:
+    def _add_entry(self, entry: Entry) -> None:
         step = entry.step
         match entry:
             case MessagesAdded():
                 messages = entry.messages if self._is_root else entry.messages[entry.inherited :]
                 is_first = not self.events and self._is_root
                 self._append(
-                    entry, _prior_events(messages, step) if is_first or entry.inherited else _events(messages, step)
+                    entry,
+                    _prior_events(messages, step) if is_first or entry.inherited else _message_events(messages, step),
                 )
             case ModelResponded():
                 if entry.refusal is None:
@@ -152,7 +153,7 @@ def _prior_events(messages: Iterable[Message], iteration: int) -> list[AgentEven
     return events
 
 
-def _events(messages: Iterable[Message], iteration: int) -> list[AgentEvent]:
+def _message_events(messages: Iterable[Message], iteration: int) -> list[AgentEvent]:
     return [event for message in messages for event in events_of(message, iteration)]
 
 
@@ -177,7 +178,7 @@ def _result_event(result: ResultMessage, iteration: int) -> ToolResultEvent | Er
     elif result.form == "error":
         event = outcome_event(call_id, text, iteration)
     else:
-        output = read_json(text) if result.form == "json" else text
+        output = parse_json(text) if result.form == "json" else text
         event = ToolResultEvent(iteration=iteration, tool_call_id=call_id, result=output)
     seconds: Any = result.seconds
     event.seconds = seconds if isinstance(seconds, int | float) else None
@@ -188,11 +189,11 @@ def _result_event(result: ResultMessage, iteration: int) -> ToolResultEvent | Er
 def _end_event(entry: RunFinished) -> CompletionEvent | ErrorEvent:
     if entry.form == "error":
         return ErrorEvent(iteration=entry.step, error=entry.content)
-    result = read_json(entry.content) if entry.form == "json" else entry.content
+    result = parse_json(entry.content) if entry.form == "json" else entry.content
     return CompletionEvent(iteration=entry.step, result=result)
 
 
-def read_json(text: str) -> Any:
+def parse_json(text: str) -> Any:
     """Return the data of a JSON text, or the text itself if the parser cannot read it."""
     try:
         return from_json(text)

@@ -1,7 +1,7 @@
-"""The HTML form of a record, for notebooks: `Run._repr_html_`.
+"""Conversion of a run's record to HTML, which notebooks display through `Run._repr_html_`.
 
-All text of users, models and tools is escaped. The HTML contains no script and no style sheet, so the rest of the
-page does not change.
+All text from users, models and tools is escaped. The HTML contains no scripts and no style sheets, so it does not
+affect the other parts of the page.
 """
 
 from __future__ import annotations
@@ -27,23 +27,25 @@ from acorn.thread.events import (
 )
 from acorn.types import Paused, is_json_object
 
-_MOST_CHARACTERS = 2000
+_MAX_CHARACTERS = 2000
+"""The maximum number of characters of one table cell."""
 _CELL_STYLE = "text-align: left; vertical-align: top"
 _TEXT_STYLE = "white-space: pre-wrap; overflow-wrap: anywhere; margin: 0"
 
 Row = tuple[str, str, str]
+"""The three cells of a table row."""
 
 
 def write_html(run: Any) -> str:
-    """Return the output of a run, and its events in a section that is closed at first."""
-    facts = _table((name, "", text) for name, text in _ending(run))
-    steps = _table(map(_row, run.thread))
-    head = f"<p><b>{_escape(_name(run))}</b> {_escape(' · '.join(_summary(run)))}</p>"
-    return f"<div>{head}{facts}<details><summary>What happened</summary>{steps}</details></div>"
+    """Return HTML with the output of a run and a collapsed table of its events."""
+    facts = _table((name, "", text) for name, text in _output_fields(run))
+    steps = _table(map(_event_row, run.thread))
+    head = f"<p><b>{_escape(_class_name(run))}</b> {_escape(' · '.join(_summary_texts(run)))}</p>"
+    return f"<div>{head}{facts}<details><summary>Events</summary>{steps}</details></div>"
 
 
 def _escape(text: str) -> str:
-    cut = shorten(text, _MOST_CHARACTERS)
+    cut = shorten(text, _MAX_CHARACTERS)
     return escape(cut.encode("utf-8", "replace").decode())  # A model may write a lone surrogate.
 
 
@@ -56,12 +58,12 @@ def _table(rows: Iterable[Row]) -> str:
     return f"<table>{''.join(cells)}</table>" if cells else ""
 
 
-def _name(run: Any) -> str:
+def _class_name(run: Any) -> str:
     module = next((entry.module for entry in run.journal.entries if isinstance(entry, RunStarted)), "run")
     return module.rpartition(":")[2].rpartition(".")[2]
 
 
-def _summary(run: Any) -> Iterator[str]:
+def _summary_texts(run: Any) -> Iterator[str]:
     yield run.stop_reason or "running"
     yield _count_text(run.steps, "step")
     yield _count_text(run.usage.requests, "request")
@@ -77,8 +79,8 @@ def _count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def _ending(run: Any) -> Iterator[tuple[str, str]]:
-    """Iterate over the fields of the output, or over the reason for its absence."""
+def _output_fields(run: Any) -> Iterator[tuple[str, str]]:
+    """Yield the (name, text) of each output field, or of the reason why the run has no output."""
     if run.error is not None:
         yield "error", redact(describe_error(run.error), find_secrets({}))
     elif isinstance(run.output, Paused):
@@ -96,7 +98,7 @@ def _text(value: object) -> str:
     return data if isinstance(data, str) else json.dumps(data, ensure_ascii=False, indent=2)
 
 
-def _row(event: AgentEvent) -> Row:
+def _event_row(event: AgentEvent) -> Row:
     step = f"{event.branch or ''} {event.iteration or ''}".strip()
     match event:
         case MessageEvent():

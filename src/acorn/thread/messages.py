@@ -64,7 +64,7 @@ def events_of(message: Mapping[str, Any], iteration: int) -> list[MessagePart]:
         events = [outcome_event(str(message.get("tool_call_id") or ""), text, iteration)]
     elif role == "assistant":
         calls = message.get("tool_calls")
-        events = [read_call(call, iteration) for call in (calls if is_list_or_tuple(calls) else ())]
+        events = [parse_call(call, iteration) for call in (calls if is_list_or_tuple(calls) else ())]
         if text or not events:
             events.insert(0, MessageEvent(iteration=iteration, role="assistant", content=text))
     else:
@@ -75,7 +75,7 @@ def events_of(message: Mapping[str, Any], iteration: int) -> list[MessagePart]:
 
 
 def outcome_event(call_id: str, text: str, iteration: int) -> ToolResultEvent | ErrorEvent:
-    """Return the result event or the error event of a call, depending on the start of the result text."""
+    """Return an error event if the result of a call starts with an error prefix, and a result event otherwise."""
     if text.startswith(TOOL_ERROR):
         error = text.removeprefix(TOOL_ERROR)
     elif text.startswith(VALIDATION_ERROR_START):
@@ -86,7 +86,7 @@ def outcome_event(call_id: str, text: str, iteration: int) -> ToolResultEvent | 
 
 
 def attach_remainder(events: Sequence[MessagePart], message: Mapping[str, Any]) -> None:
-    """Store the keys of a message that its events do not describe on the first event."""
+    """Store in the first event the keys of a message that the events do not describe."""
     described: Mapping[str, Any] = _message(events)
     if described == message:
         return
@@ -94,7 +94,7 @@ def attach_remainder(events: Sequence[MessagePart], message: Mapping[str, Any]) 
     events[0].left_out = [key for key in described if key not in message] or None
 
 
-def read_call(call: object, iteration: int) -> ToolCallEvent:
+def parse_call(call: object, iteration: int) -> ToolCallEvent:
     """Return the event of a tool call in a message, with empty fields where the call is invalid.
 
     `attach_remainder` preserves an invalid call.
@@ -178,7 +178,7 @@ def _depth(event: AgentEvent) -> int:
 def is_same_turn(last: MessagePart, event: ToolCallEvent) -> bool:
     """Return whether a call belongs to the same turn as the event before it.
 
-    A call that stores other keys of its message starts a new turn.
+    A call whose event has the field `rest` starts a new turn.
     """
     return event.iteration == last.iteration and event.rest is None
 

@@ -46,7 +46,7 @@ from acorn.thread.events import (
     ToolResultEvent,
     to_finite_json,
 )
-from acorn.thread.from_journal import read_json
+from acorn.thread.from_journal import parse_json
 from acorn.thread.messages import (
     MessagePart,
     apply_summary,
@@ -55,7 +55,7 @@ from acorn.thread.messages import (
     make_call_event,
     messages_of,
     outcome_event,
-    read_call,
+    parse_call,
     to_messages,
 )
 from acorn.types import TOOL_ERROR, JsonObject, Message, Usage, is_json_object, is_list_or_tuple
@@ -219,7 +219,7 @@ def discard_outdated_extras(events: Sequence[AgentEvent]) -> None:
             isinstance(event, ConversationEvent)
             and rest
             and "content" in rest
-            and not _agrees(event, text_of(rest["content"]))
+            and not _content_agrees(event, text_of(rest["content"]))
         ):
             event.rest = {key: value for key, value in rest.items() if key != "content"} or None
     turn: list[MessagePart] = []
@@ -236,10 +236,10 @@ def _matches_arguments(raw: str | None, args: JsonObject) -> bool:
     return raw is None or bool(make_call_event("", "", raw, 0).args == to_finite_json(args))
 
 
-def _agrees(event: ConversationEvent, text: str) -> bool:
+def _content_agrees(event: ConversationEvent, text: str) -> bool:
     """Return whether the stored content of a message agrees with the visible fields of its event."""
     if isinstance(event, ToolResultEvent):
-        return bool(event.result == text or to_finite_json(event.result) == to_finite_json(read_json(text)))
+        return bool(event.result == text or to_finite_json(event.result) == to_finite_json(parse_json(text)))
     if isinstance(event, ErrorEvent):
         parsed = outcome_event("", text, 0)
         return event.error in (text, parsed.error if isinstance(parsed, ErrorEvent) else text)
@@ -250,7 +250,7 @@ def _discard_edited_calls(turn: list[MessagePart]) -> None:
     if not turn or not turn[0].rest or "tool_calls" not in turn[0].rest:
         return
     stored = turn[0].rest["tool_calls"]
-    stored_calls = [read_call(call, 0) for call in stored] if is_list_or_tuple(stored) else []
+    stored_calls = [parse_call(call, 0) for call in stored] if is_list_or_tuple(stored) else []
     calls = [event for event in turn if isinstance(event, ToolCallEvent)]
     if [_call_key(call) for call in stored_calls] != [_call_key(call) for call in calls]:
         # An empty `rest` still makes this message a separate turn.
@@ -299,7 +299,7 @@ def thread_entries(events: Iterable[AgentEvent]) -> Iterator[Entry]:
             yield _branch_started(runs[key], event, list(runs.values()))
         run = runs[key]
         run.update(event)
-        yield _entry(event, run)
+        yield _event_entry(event, run)
 
 
 def _branch_started(child: _EventRun, first: AgentEvent, runs: list[_EventRun]) -> BranchStarted:
@@ -320,7 +320,7 @@ def _branch_started(child: _EventRun, first: AgentEvent, runs: list[_EventRun]) 
     )
 
 
-def _entry(event: AgentEvent, run: _EventRun) -> Entry:
+def _event_entry(event: AgentEvent, run: _EventRun) -> Entry:
     at = (run.id, run.step, run.now)
     match event:
         case MessageEvent():

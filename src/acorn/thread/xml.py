@@ -32,7 +32,7 @@ from acorn.thread.events import (
 from acorn.types import JsonObject, is_json_object
 
 Names = dict[tuple[str, str | None], str]
-"""A dict that maps the keys of calls, as `_key` returns them, to tool names."""
+"""A dict that maps the keys of calls, as `_call_key` returns them, to tool names."""
 UNKNOWN = "unknown"
 _OPEN, _CLOSE = "<thread>\n", "</thread>"
 _TYPES = {"user": "human", "assistant": "ai", "system": "system"}
@@ -95,16 +95,16 @@ def event_lines(events: Sequence[AgentEvent], first: int, names: Names) -> list[
 
     This also adds the tool names of the calls to `names`.
     """
-    names |= {_key(event): event.tool_name for event in events if event.type == "tool_call"}
-    return [_line(event, index, names) for index, event in enumerate(events, start=first)]
+    names |= {_call_key(event): event.tool_name for event in events if event.type == "tool_call"}
+    return [_event_line(event, index, names) for index, event in enumerate(events, start=first)]
 
 
-def _key(event: ToolCallEvent | ToolResultEvent) -> tuple[str, str | None]:
+def _call_key(event: ToolCallEvent | ToolResultEvent) -> tuple[str, str | None]:
     """Return a key for a tool call: the call id and the run, because a branch may use the same call ids."""
     return event.tool_call_id, event.run_id or event.branch
 
 
-def _line(event: AgentEvent, index: int, names: Names) -> str:
+def _event_line(event: AgentEvent, index: int, names: Names) -> str:
     kind: str = event.type
     name_attributes = attributes = ""
     if event.type == "message":  # Comparing strings is faster than `isinstance` for Pydantic classes.
@@ -114,15 +114,15 @@ def _line(event: AgentEvent, index: int, names: Names) -> str:
         name_attributes = f' name="{escape_xml(event.tool_name)}"'
     elif event.type == "tool_result":
         kind, body = "tool_output", _result_body(event.result)
-        name = names.get(_key(event), event.tool_name)
+        name = names.get(_call_key(event), event.tool_name)
         name_attributes = f' name="{escape_xml(UNKNOWN if name is None else name)}" status="success"'
     elif event.type == "error":
         body = escape_xml(event.error)
         attributes = f' recoverable="{"true" if event.recoverable else "false"}"'
     elif event.type == "human_input_requested":
-        body, attributes = escape_xml(event.question), _ids(event)
+        body, attributes = escape_xml(event.question), _id_attributes(event)
     elif event.type == "human_input_received":
-        body, attributes = escape_xml(event.response), _ids(event)
+        body, attributes = escape_xml(event.response), _id_attributes(event)
     elif event.type == "completion":
         body = _result_body(event.result)
     elif event.type == "summary":
@@ -134,7 +134,7 @@ def _line(event: AgentEvent, index: int, names: Names) -> str:
     return f'  <event type="{kind}" id="{index}"{attributes}>{body}</event>\n'
 
 
-def _ids(event: HumanInputRequestedEvent | HumanInputReceivedEvent) -> str:
+def _id_attributes(event: HumanInputRequestedEvent | HumanInputReceivedEvent) -> str:
     """Return the XML attributes with the call id and the request id of an event."""
     ids = (("toolCallId", event.tool_call_id), ("requestId", event.request_id))
     return "".join([f' {name}="{escape_xml(value)}"' for name, value in ids if value is not None])
@@ -246,9 +246,9 @@ class _ThreadParser:
             case "human" | "ai" | "system" as kind:
                 return MessageEvent(iteration=iteration, role=_ROLES[kind], content=body)
             case "tool_input":
-                return self._call(_unescape(line["name"]), body, line["id"], iteration)
+                return self._call_event(_unescape(line["name"]), body, line["id"], iteration)
             case "tool_output":
-                return self._result(_unescape(line["name"]), body, line["id"], iteration)
+                return self._result_event(_unescape(line["name"]), body, line["id"], iteration)
             case "error":
                 recoverable = line["recoverable"] == "true"
                 call_id = self._take_open_call((None, iteration)) if recoverable else None
@@ -269,7 +269,7 @@ class _ThreadParser:
                 numbers = [int(number) for number in line["summarized"].split(",") if number]
                 return SummaryEvent(iteration=iteration, summary=body, summarized_iterations=numbers)
 
-    def _call(self, name: str, body: str, index: str, iteration: int) -> ToolCallEvent:
+    def _call_event(self, name: str, body: str, index: str, iteration: int) -> ToolCallEvent:
         args = json.loads(body)
         if not is_json_object(args):
             raise ValueError("the arguments are not a JSON object")
@@ -279,7 +279,7 @@ class _ThreadParser:
             self._waiting[key].append(call_id)
         return ToolCallEvent(iteration=iteration, tool_name=name, tool_call_id=call_id, args=args)
 
-    def _result(self, name: str, body: str, index: str, iteration: int) -> ToolResultEvent:
+    def _result_event(self, name: str, body: str, index: str, iteration: int) -> ToolResultEvent:
         call_id = self._take_open_call((name, iteration), (name, None))
         if call_id is not None:
             return ToolResultEvent(iteration=iteration, tool_call_id=call_id, result=body)

@@ -23,7 +23,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 MAX_BODY = 1_000_000
 """The maximum number of bytes of a request body."""
 MAX_BODY_BY_PATH: Mapping[str, int] = {"/api/runs": 28_000_000}
-"""Maps a path to a larger limit. A new run may contain images and files, which base64 enlarges by a third."""
+"""Maps a path to a larger body limit. A new run may contain images and files, which base64 enlarges by a third."""
 BODY_TIMEOUT = 60.0
 """The number of seconds in which a complete request body must arrive."""
 
@@ -32,7 +32,7 @@ _POLICY = (
     "form-action 'none'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
     "trusted-types 'none'"
 )
-HEADERS = {
+SECURITY_HEADERS = {
     "content-security-policy": _POLICY,
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -185,7 +185,7 @@ class PageGuard:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
             return
-        path, mount = mounted_path(scope)
+        path, mount = split_mount_path(scope)
         cookie = cookie_name((scope.get("server") or ("", 0))[1] or 0)
         head = RequestHead(str(scope["method"]), path, headers_of(scope))
         response = _GuardedResponse(send, path)
@@ -197,7 +197,7 @@ class PageGuard:
         else:
             limit = MAX_BODY_BY_PATH.get(path, MAX_BODY)
             if content_length(head) > limit:
-                await response.refuse(body_too_large(limit))
+                await response.refuse(size_refusal(limit))
                 return
             await self._site(scope, LimitedBody(receive, limit, self._body_timeout), response.send)
 
@@ -235,7 +235,7 @@ class _GuardedResponse:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             present = {name.decode("latin-1").lower() for name, _ in message["headers"]}
-            required = {**HEADERS, **({"cache-control": "no-store"} if self._is_api else {})}
+            required = {**SECURITY_HEADERS, **({"cache-control": "no-store"} if self._is_api else {})}
             added = [(name.encode(), value.encode()) for name, value in required.items() if name not in present]
             message = {**message, "headers": [*message["headers"], *added]}
         await self._send(message)
@@ -290,7 +290,7 @@ class LimitedBody:
         return message
 
 
-def body_too_large(limit: int) -> Refusal:
+def size_refusal(limit: int) -> Refusal:
     """Return the refusal for a request body that exceeds a limit."""
     if limit in MAX_BODY_BY_PATH.values():
         return Refusal(413, "The images and files of an input are too large. They may have at most 20 MB in total.")
@@ -311,7 +311,7 @@ def headers_of(scope: Scope) -> dict[str, list[str]]:
     return values
 
 
-def mounted_path(scope: Scope) -> tuple[str, str]:
+def split_mount_path(scope: Scope) -> tuple[str, str]:
     """Return the path of a request relative to the mount point, and the path of the mount point."""
     path, mount = str(scope["path"]), str(scope.get("root_path", ""))
     return ((path[len(mount) :] or "/") if mount and path.startswith(mount) else path), mount

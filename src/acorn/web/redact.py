@@ -63,7 +63,7 @@ class PageRedactor:
     """The redactor of the page, for secrets of models and the environment, and for texts that look like a key."""
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        known = {*secrets, *find_secrets({})}
+        known = {*secrets, *find_secrets()}
         known |= {json.dumps(secret, ensure_ascii=False)[1:-1] for secret in known}  # Arguments of tool calls are JSON.
         self._secrets = tuple(sorted(known, key=len, reverse=True))
         # The redactor also checks this number of characters after a cut, so that no part of a secret remains.
@@ -129,7 +129,7 @@ class ServiceRedactor:
     """The redactor of a service, for the keys of the service, the models and the environment."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        self._secrets: Sequence[str] = tuple(sorted({*secrets, *find_secrets({})}, key=len, reverse=True))
+        self._secrets: Sequence[str] = tuple(sorted({*secrets, *find_secrets()}, key=len, reverse=True))
         self._escaped = tuple(json.dumps(secret, ensure_ascii=False)[1:-1] for secret in self._secrets)
 
     def json(self, value: object) -> bytes:

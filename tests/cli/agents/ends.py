@@ -1,4 +1,4 @@
-"""Runs that end without an output."""
+"""Agents whose runs end in different ways, most of them without an output."""
 
 from __future__ import annotations
 

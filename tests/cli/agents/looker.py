@@ -1,4 +1,4 @@
-"""An agent that takes media and describes it."""
+"""An agent that accepts media and describes it."""
 
 from pydantic import BaseModel
 

@@ -1,4 +1,4 @@
-"""Branches started from code: in a hook, in a tool, and concurrently."""
+"""Agents that start branches from code: in a hook, in a tool, and concurrently."""
 
 from __future__ import annotations
 

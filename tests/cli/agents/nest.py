@@ -1,4 +1,4 @@
-"""An agent whose second step calls a branch, which calls another."""
+"""An agent whose second step calls a branch, which calls another branch."""
 
 from acorn import module, tool
 from acorn.models import ModelRequest

@@ -1,4 +1,4 @@
-"""Modules that cannot be used."""
+"""Modules that the command line must reject."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run with everything: text, tools, a branch, a corrected answer."""
+"""An agent whose run contains text, tool calls, a branch and a corrected answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slow runs, to watch and to interrupt."""
+"""Agents with slow runs, for tests that watch or interrupt a run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One browser per file and one server for all, and checks after every test.
+"""Fixtures for tests in a browser: one browser per file, one server for all files, and checks after every test.
 
-The server has the agent at its root, and saved runs mounted below `/files`. After each test, the console has no error,
-and no request went to another host.
+The server has the agent at its root, and saved runs mounted below `/files`. The checks require that the console has no
+error and that no request went to another host.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A run and its viewer in one file, opened from the disk."""
+"""Tests in a browser of the page that contains a run and its viewer in one file."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_one_file_page_of_fork_displays_no_request_for_copied_steps(chromium: An
     page = opened(chromium, told, single(tmp_path, store, fork.id))
     page.locator(".vrow", has_text="model").click()
     page.get_by_role("tab", name="Messages sent").click()
-    expect(page.locator(".detail [role=tabpanel]")).to_have_text("This row is not a request to a model.")
+    expect(page.locator(".detail [role=tabpanel]")).to_have_text("This row is not a model request.")
     assert told.wrong == []
     page.context.close()
 

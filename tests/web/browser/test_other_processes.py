@@ -1,4 +1,4 @@
-"""Runs of other processes, viewed and answered on the page: of a fleet, of a command, and of a killed process."""
+"""Tests in a browser of runs in other processes: of a fleet, of a command, and of a killed process."""
 
 from __future__ import annotations
 

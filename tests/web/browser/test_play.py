@@ -1,4 +1,4 @@
-"""The playground, as a user uses it."""
+"""Tests in a browser of the playground page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of runs and the viewer, as a user uses them."""
+"""Tests in a browser of the list of runs and of the run viewer."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class SlowStore(MemoryStore):
         return super().list(**wanted)
 
 
-def test_slow_run_list_is_displayed(open_page: Open) -> None:
+def test_run_list_of_slow_store_is_displayed(open_page: Open) -> None:
     store = SlowStore()
     Desk(store=store).run(question="search slowly")
     with served(acorn.web.app(store=store, key=KEY)) as home:

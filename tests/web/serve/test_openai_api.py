@@ -1,4 +1,4 @@
-"""OpenAI's chat completions: how requests are read, and the responses, whole and streamed."""
+"""Tests of the chat completions API of the service: requests, and plain and streamed responses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation page about the service: its agent is served, and its `curl` lines are run as written."""
+"""Tests of the documentation page about the service: its agent is served, and its `curl` commands run as written."""
 
 from __future__ import annotations
 

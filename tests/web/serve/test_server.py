@@ -1,4 +1,4 @@
-"""`acorn serve` as a process: the official client, concurrency, disconnects, and shutdown."""
+"""Tests of `acorn serve` as a process: the official client, concurrency, disconnects, and shutdown."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def is_listening(address: str) -> bool:
 # Output and rejections
 
 
-def test_keys_are_given_generated_or_disabled(tmp_path: Path) -> None:
+def test_service_accepts_keys_of_variable_generated_keys_and_no_key_option(tmp_path: Path) -> None:
     with serving(tmp_path, target=ECHO, ACORN_SERVE_KEYS="first-key-of-all, second-key-of-all") as served:
         for key, status in (("first-key-of-all", 200), ("second-key-of-all", 200), (KEY, 401)):
             headers = {"authorization": f"Bearer {key}"}
@@ -244,11 +244,11 @@ def test_keys_are_given_generated_or_disabled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ((ECHO, "--key", ""), "A key must have at least"),
-        ((ECHO, "--key", "with a blank in it"), "A key must have at least"),
+        ((ECHO, "--key", ""), "A key must consist of at least"),
+        ((ECHO, "--key", "with a blank in it"), "A key must consist of at least"),
         ((ECHO, "--key", KEY, "--no-key"), "cannot be combined"),
         ((ECHO, "--no-key", "--host", "0.0.0.0"), "works on this machine only"),
-        ((ECHO, "--timeout", "0"), "above 0"),
+        ((ECHO, "--timeout", "0"), "greater than 0"),
         ((ECHO, "--concurrency", "0"), "concurrency"),
         ((ECHO, "--port", "TAKEN"), "Cannot listen on 127.0.0.1"),
         ((ECHO, "--model", ""), "model"),

@@ -173,6 +173,11 @@ class Shape:
         return schema_of(self.schema, by_alias=False)
 
     @property
+    def output_schema(self) -> JsonSchema:
+        """The schema of serialized values, with field names instead of aliases."""
+        return schema_of(self.schema, by_alias=False, mode="serialization")
+
+    @property
     def is_empty(self) -> bool:
         return not self.schema.model_fields and not self.allows_extra
 
@@ -256,10 +261,20 @@ class Shape:
     @cached_property
     def accepted_names(self) -> frozenset[str]:
         """The argument names that a call accepts: the names and the aliases of all fields."""
-        names = set(self.schema.model_fields)
-        for field in self.schema.model_fields.values():
-            names.update(aliases_of(field))
-        return frozenset(names)
+        return frozenset((*self.schema.model_fields, *self.names_by_alias))
+
+    @cached_property
+    def names_by_alias(self) -> dict[str, str]:
+        """A dict that maps the aliases of the fields to field names. The first field wins if fields share an alias."""
+        names: dict[str, str] = {}
+        for name, field in self.schema.model_fields.items():
+            for alias in aliases_of(field):
+                names.setdefault(alias, name)
+        return names
+
+    def find_problems(self, error: ValidationError, values: Mapping[str, Any]) -> list[Problem]:
+        """Return one problem for each wrong field in a validation error. `values` is the rejected input."""
+        return find_problems(error, self.xml_schema, values)
 
     def _input_error(
         self, owner: str, wrong: list[Problem], unknown: Mapping[str, str], received: Mapping[str, object]

@@ -1,1 +1,1 @@
-"""The commands, grouped by subject."""
+"""The functions of the commands. Each file has the commands of one subject."""

@@ -1,4 +1,4 @@
-"""`acorn batch`: run an agent for each row of a file and write the results to another file."""
+"""The command `acorn batch`, which runs an agent for each row of a file and writes the results as JSONL."""
 
 from __future__ import annotations
 
@@ -38,12 +38,15 @@ from acorn.types import JsonObject
 def batch(
     context: typer.Context,
     target: Annotated[
-        str, typer.Argument(metavar="FILE_OR_MODULE[:CLASS]", help="The file or the name of the module.")
+        str,
+        typer.Argument(
+            metavar="FILE_OR_MODULE[:CLASS]", help="The Python file or module with the agent, such as `agent.py`."
+        ),
     ],
     rows: Annotated[
         str,
         typer.Argument(
-            metavar="INPUT", help="The inputs: a JSONL or CSV file with one input per row, or `-` for standard input."
+            metavar="INPUT", help="A JSONL or CSV file with one input per row, or `-` for JSONL on standard input."
         ),
     ],
     output: Annotated[
@@ -55,11 +58,16 @@ def batch(
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="The number of concurrent runs.")] = 8,
     id: Annotated[
         str | None,
-        typer.Option("--id", help="The name of the batch. With a store, the same command resumes the batch."),
+        typer.Option(
+            "--id", help="The name of the batch. With a name and a store, the same command resumes the batch."
+        ),
     ] = None,
-    key: Annotated[str | None, typer.Option("--key", metavar="FIELD", help="The field that identifies a row.")] = None,
+    key: Annotated[
+        str | None, typer.Option("--key", metavar="FIELD", help="The input field whose value identifies a row.")
+    ] = None,
     max_cost: Annotated[
-        float | None, typer.Option("--max-cost", help="Start no more runs after this cost in dollars.")
+        float | None,
+        typer.Option("--max-cost", help="Stop starting runs when the total cost reaches this amount in dollars."),
     ] = None,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Run failed rows again.")] = False,
     model: Annotated[str | None, typer.Option("--model", help=OPTION_HELP["model"])] = None,
@@ -68,8 +76,8 @@ def batch(
 ) -> int:
     """Run a module for every row of a file.
 
-    Each result is a line with the index, the output or the error, the run and the cost. It is written when the row
-    is done.
+    Each result is one JSON line with the index, the output or the error, the id of the run and the cost. acorn writes
+    the line when the run of the row has ended.
     """
     out = context.obj.reserve_stdout()
     agent = load_agent(target, debug=debug)
@@ -103,7 +111,7 @@ def batch(
 
 
 def _read_rows(file: str) -> list[Any]:
-    """Read all rows, so that an error in the file is reported before the first run."""
+    """Return all rows of the input file, so that errors in the file are reported before the first run."""
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -111,12 +119,16 @@ def _read_rows(file: str) -> list[Any]:
     if file.lower().endswith(".csv"):
         return list(csv.DictReader(io.StringIO(text, newline="")))
     rows: list[Any] = []
-    for number, line in enumerate(text.split("\n"), start=1):  # A text may contain other line separators of Unicode.
+    for number, line in enumerate(
+        text.split("\n"), start=1
+    ):  # `splitlines` would also split at Unicode line separators inside a text.
         if line.strip():
             try:
                 rows.append(json.loads(line))
             except ValueError as error:
-                raise CommandError(f"Line {number} of `{file}` is not valid JSON: {error}") from error
+                raise CommandError(
+                    f"Line {number} of `{file}` is not valid JSON: {error}. Write one JSON value per line."
+                ) from error
     return rows
 
 
@@ -148,7 +160,7 @@ def _result_line(item: Item[Any]) -> JsonObject:
 
 
 def _show_progress(batch: Batch[Any]) -> Iterator[Item[Any]]:
-    """Yield the items and show a progress bar on a terminal."""
+    """Yield the items of a batch, and draw a progress bar if standard error is a terminal."""
     console = Console(file=sys.stderr)
     if not console.is_terminal:
         yield from batch
@@ -168,6 +180,6 @@ def _show_progress(batch: Batch[Any]) -> Iterator[Item[Any]]:
 def _print_resume_hint(batch: Batch[Any], id: str | None) -> None:
     stopped = f"Stopped after {plural(batch.progress.ended, 'item')}."
     if id is None:
-        write_line(f"{stopped} With `--id` and a store, the same command would resume the batch.")
+        write_line(f"{stopped} To be able to resume a batch, use `--id` and a store.")
     else:
-        write_line(f"{stopped} The same command resumes the batch.")
+        write_line(f"{stopped} To resume the batch, repeat the command.")

@@ -1,6 +1,6 @@
-"""`acorn chat`: a conversation with an agent in the terminal.
+"""The command `acorn chat`, a conversation with an agent on the terminal.
 
-Each line is a run that continues the conversation so far. All runs are stored, so that the chat can be resumed.
+Each line of the user starts a run that continues the conversation. All runs are stored, so that a chat can be resumed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 import acorn
 from acorn import AcornError, Run
-from acorn._inside import describe_agent, in_batch, input_problems
+from acorn._inside import describe_agent, in_batch
 from acorn.cli.commands.runs import print_stored_run
 from acorn.cli.input import is_text
 from acorn.cli.options import OPTION_HELP, AcornOptions, Option, Options
@@ -25,24 +25,32 @@ from acorn.cli.watched_run import WatchedRun
 from acorn.stores.open import open_store
 from acorn.stores.port import Store
 
-_HELP = """/history      show the conversation so far
+_HELP = """/history      print the conversation so far
 /retry        send the last line again and forget its answer
 /model NAME   continue with another model
-/run          show the last run step by step
-/quit         end the chat; `acorn chat` with `--id` resumes it"""
+/run          print the last run step by step
+/quit         end the chat (`acorn chat --id` resumes it)"""
 
 
 def chat(
     context: typer.Context,
     target: Annotated[
-        str, typer.Argument(metavar="FILE_OR_MODULE[:CLASS]", help="The file or the name of the module.")
+        str,
+        typer.Argument(
+            metavar="FILE_OR_MODULE[:CLASS]", help="The Python file or module with the agent, such as `agent.py`."
+        ),
     ],
-    id: Annotated[str | None, typer.Option("--id", help="The name of a new chat, or of one to resume.")] = None,
+    id: Annotated[
+        str | None, typer.Option("--id", help="The name of a new chat, or the name of an earlier chat to resume.")
+    ] = None,
     model: Annotated[str | None, typer.Option("--model", help=OPTION_HELP["model"])] = None,
     store: Annotated[str | None, typer.Option("--store", metavar="FILE|URL", help=OPTION_HELP["store"])] = None,
     debug: Annotated[bool, typer.Option("--debug", help=OPTION_HELP["debug"])] = False,
 ) -> int:
-    """Chat with an agent. Each line fills its text field. `/help` lists the commands."""
+    """Chat with an agent in the terminal.
+
+    Each line that you type becomes the value of the agent's text field. `/help` lists the commands of the chat.
+    """
     out = context.obj.reserve_stdout()
     agent = load_agent(target, debug=debug)
     chosen_store = choose_store(store, agent.store)
@@ -73,7 +81,7 @@ def chat(
 
 
 class Chat:
-    """A conversation. Its runs are the items of a batch with its name."""
+    """A conversation with an agent, whose runs are stored as the items of one batch."""
 
     def __init__(self, agent: Agent, store: Store, name: str, own: AcornOptions, out: TextIO) -> None:
         self.name = name
@@ -84,11 +92,11 @@ class Chat:
         done = [facts for facts in earlier if facts.status == "done"]
         self._count = len(earlier)
         self._runs: list[Run] = [acorn.runs(store).get(done[0].id)] if done else []
-        """The runs of the conversation, the newest last."""
+        """The finished runs of the conversation in order. A resumed chat starts with its last stored run only."""
         self._last_line: str | None = None
 
     def handle(self, line: str) -> bool:
-        """Handle a line that was typed and return whether the chat continues."""
+        """Run a command such as `/help`, or send the line to the agent. Return whether the chat continues."""
         command, _, argument = line.strip().partition(" ")
         match command:
             case "":
@@ -106,7 +114,7 @@ class Chat:
             case "/retry":
                 self._retry()
             case _ if command.startswith("/") and len(command) > 1 and command[1:].isalpha():
-                raise CommandError(f"There is no command `{command}`. `/help` lists the commands.")
+                raise CommandError(f"There is no command `{command}`. Use `/help` to list the commands.")
             case _:
                 self._send(line)
         return True
@@ -125,21 +133,21 @@ class Chat:
         try:
             value = shape.schema.model_validate({str(self._field.path[0]): line}, by_alias=True, by_name=True)
         except ValidationError as error:
-            problems = input_problems(shape, error, {})
+            problems = shape.find_problems(error, {})
             wrong = ", ".join(f"`{problem['path']}` must be {problem['expected']}" for problem in problems)
-            raise CommandError(f"The line is not a valid input: {wrong}.") from error
+            raise CommandError(f"The line is not a valid input of the agent: {wrong}.") from error
         return shape.unwrap(value)
 
     def _retry(self) -> None:
         if self._last_line is None:
-            raise CommandError("There is no line to retry yet.")
+            raise CommandError("There is no line to send again. Type a line first.")
         if self._runs and str(self._last_line) in str(self._runs[-1].input):
             self._runs.pop()
         self._send(self._last_line)
 
     def _use_model(self, name: str) -> None:
         if not name:
-            raise CommandError("Name a model, as in `/model openai/gpt-4o`.")
+            raise CommandError("`/model` needs the name of a model, as in `/model openai/gpt-4o`.")
         try:
             self._agent = self._agent.using(model=name)
         except AcornError as error:
@@ -154,21 +162,21 @@ class Chat:
 
     def _show_run(self) -> None:
         if not self._runs:
-            raise CommandError("There is no run yet.")
+            raise CommandError("There is no run to print. Type a line first.")
         with as_usage_error():
             print_stored_run(self._store, acorn.runs(self._store).get(self._runs[-1].id), is_full=True, out=self._out)
 
 
 def _text_field(agent: Agent) -> Option:
-    """Find the field that a line fills."""
+    """Return the text field of the input that receives the lines of the user."""
     options = Options(describe_agent(agent).input)
     fields = [option for option in options.all if options.is_field(option)]
     texts = [option for option in fields if is_text(option)]
     candidates = [option for option in texts if option.is_required] or texts
     if len(candidates) != 1 or any(option.is_required and option is not candidates[0] for option in fields):
         raise CommandError(
-            f"Cannot chat with `{type(agent).__name__}`: its input must have one text field, and its other fields need "
-            f"defaults."
+            f"Cannot chat with `{type(agent).__name__}`: its input must have one text field, and all other fields must "
+            f"have default values."
         )
     return candidates[0]
 

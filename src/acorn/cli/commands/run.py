@@ -1,7 +1,8 @@
-"""`acorn run`, `acorn resume` and `acorn fork`: perform a run and show it.
+"""The commands `acorn run`, `acorn resume` and `acorn fork`, which run an agent and show its progress.
 
-`acorn run` makes a command of any module. `acorn resume` resumes a run that was interrupted or waits for human input.
-`acorn fork` starts a new run from a step of another one, with another model, prompt or tool result.
+`acorn run` starts a run with the input from the command line. `acorn resume` resumes a run that was interrupted or that
+waits for human input. `acorn fork` starts a new run with the first steps of another run, and can change the model, the
+prompt or a tool result.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from pydantic.errors import PydanticUserError
 
 import acorn
 from acorn import AcornError, Run
-from acorn._inside import FINISH, AgentDescription, class_in_journal, describe_agent, read_stored_entries
+from acorn._inside import FINISH, AgentDescription, describe_agent, read_stored_entries
 from acorn._inside.runs import resume_stream
+from acorn.cli.arguments import parse_arguments, show_help
 from acorn.cli.commands.runs import RunArgument, SourceArgument, StoreOption, missing_source, read_run_file
-from acorn.cli.help import show_help
 from acorn.cli.input import make_input
-from acorn.cli.options import OPTION_HELP, AcornOptions, Options, parse_arguments
+from acorn.cli.options import OPTION_HELP, AcornOptions, Options
 from acorn.cli.output import SUCCESS, CommandError, error_message, one_line, plural, write_line
 from acorn.cli.targets import (
     Agent,
@@ -34,7 +35,7 @@ from acorn.cli.targets import (
     short_id,
 )
 from acorn.cli.watched_run import WatchedRun
-from acorn.journal import BranchStarted
+from acorn.journal import BranchStarted, RunStarted
 from acorn.models.local.download import too_small_for_tools
 from acorn.stores.port import Store
 from acorn.thread import AgentEvent, ErrorEvent, ToolCallEvent, ToolResultEvent
@@ -45,7 +46,10 @@ def run(
     context: typer.Context,
     target: Annotated[
         str,
-        typer.Argument(metavar="FILE_OR_MODULE[:CLASS]", help="The module: `agent.py`, `agent.py:Researcher`."),
+        typer.Argument(
+            metavar="FILE_OR_MODULE[:CLASS]",
+            help="The Python file or module with the agent: `agent.py`, `agent.py:Researcher`.",
+        ),
     ],
     model: Annotated[str | None, typer.Option("--model", "--acorn-model", help=OPTION_HELP["model"])] = None,
     input: Annotated[
@@ -62,13 +66,14 @@ def run(
 ) -> int:
     """Run a module from the command line.
 
-    The fields of its input are options after its name: --question "Who made Python?", --address.city Oslo,
-    --tag a --tag b. "acorn run agent.py --help" lists them. Text that is piped in fills the only text field without a
-    value. The output is JSON on standard output. Everything else goes to standard error.
+    Set the fields of the input by options after the module: --question "Who made Python?", --address.city Oslo,
+    --tag a --tag b. "acorn run agent.py --help" lists these options. Piped text becomes the value of the only text
+    field that has no value. The command prints the output as JSON to standard output, and everything else to standard
+    error.
     """
     words = list(context.args)
     debug = debug or "--debug" in words or "--acorn-debug" in words
-    out = context.obj.reserve_stdout()  # The user's code may print, from its import on.
+    out = context.obj.reserve_stdout()  # The user's code may print, even while it is imported.
     agent = load_agent(target, debug=debug)
     description, options = describe_target(agent, debug)
     arguments = parse_arguments(words, options, AcornOptions(model, input, json, save, store, debug))
@@ -85,13 +90,16 @@ def run(
     uses_tools = bool(description.tools or description.source_count or description.branches)
     if uses_tools and (name := too_small_for_tools(agent.model)) is not None:
         write_line(
-            f"warning: `{name}` is too small for tools. It calls them at random, for minutes. Use another `--model`."
+            f"warning: `{name}` is too small for tools. It may call tools at random for minutes. Use another `--model`."
         )
     return WatchedRun(agent, description, arguments.own, out).perform(lambda: agent.stream(*values))
 
 
 def describe_target(agent: Agent, debug: bool) -> tuple[AgentDescription, Options]:
-    """Describe an agent and the options of its input; this checks its declaration, which `__init__` may change."""
+    """Return the declaration of an agent and the options for its input.
+
+    Raises a `CommandError` if the declaration is wrong. `__init__` may have changed it, so it is checked here again.
+    """
     try:
         description = describe_agent(agent)
         return description, Options(description.input)
@@ -100,7 +108,7 @@ def describe_target(agent: Agent, debug: bool) -> tuple[AgentDescription, Option
     except (PydanticUserError, NameError) as error:
         reason = getattr(error, "message", str(error))
         raise CommandError(
-            f"The input of `{type(agent).__name__}` refers to a class that does not exist: {reason}", debug=debug
+            f"The input of `{type(agent).__name__}` uses a class that is not defined: {reason}", debug=debug
         ) from error
 
 
@@ -112,7 +120,7 @@ def resume(
         typer.Option(
             "--answer",
             metavar="VALUE",
-            help="The answer that the run waits for: JSON if it is valid JSON, otherwise text.",
+            help="The answer to the request that the run waits for, as JSON or as text.",
         ),
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Approve the tool call that the run waits for.")] = False,
@@ -121,7 +129,11 @@ def resume(
     ] = None,
     agent: Annotated[
         str | None,
-        typer.Option("--agent", metavar="FILE_OR_MODULE[:CLASS]", help="The place of the class, if it has moved."),
+        typer.Option(
+            "--agent",
+            metavar="FILE_OR_MODULE[:CLASS]",
+            help="The new file or module of the agent, if the class has moved.",
+        ),
     ] = None,
     model: Annotated[str | None, typer.Option("--model", help=OPTION_HELP["model"])] = None,
     json: Annotated[bool, typer.Option("--json", help=OPTION_HELP["json"])] = False,
@@ -131,11 +143,12 @@ def resume(
 ) -> int:
     """Resume a run that was interrupted or that waits for human input.
 
-    Committed requests and tool calls are not repeated. If the run has finished, its stored output is printed.
+    acorn does not repeat committed requests and tool calls. If the run has finished, the command prints the stored
+    output.
     """
     has_answer = answer is not None or yes or no is not None
     if (answer is not None) + yes + (no is not None) > 1:
-        raise CommandError("`--answer`, `--yes` and `--no` cannot be combined.")
+        raise CommandError("`--answer`, `--yes` and `--no` cannot be combined. Use only one of them.")
     out = context.obj.reserve_stdout()
     opened_store = open_chosen_store(store)
     run_id = find_run_id(opened_store, run)
@@ -153,14 +166,19 @@ def resume(
 
 
 def _answers(store: Store, run_id: str, value: object) -> JsonObject:
-    """Return the answer by the id of the only open request."""
+    """Return a dict that maps the id of the only open request to the answer.
+
+    Raises a `CommandError` if the run has no open requests or several.
+    """
     requests = store.requests(run_id)
     if len(requests) == 1:
         return {requests[0].id: value}
     if not requests:
-        raise CommandError("The run does not wait for an answer. Resume it without one.")
+        raise CommandError("The run does not wait for an answer. Remove the answer from the command.")
     listed = ", ".join(f"{request.id[:8]} {request.question}" for request in requests)
-    raise CommandError(f"The run waits for {len(requests)} answers ({listed}). Give each by `acorn answer`.")
+    raise CommandError(
+        f"The run waits for {len(requests)} answers ({listed}). Answer each request with `acorn answer`, then resume."
+    )
 
 
 def fork(
@@ -169,7 +187,7 @@ def fork(
     before: Annotated[
         int,
         typer.Option(
-            "--before", metavar="STEP", help="The first step to repeat. The new run keeps the steps before it."
+            "--before", metavar="STEP", help="The first step to run again. The new run keeps the earlier steps."
         ),
     ],
     model: Annotated[str | None, typer.Option("--model", help=OPTION_HELP["model"])] = None,
@@ -181,7 +199,7 @@ def fork(
         typer.Option(
             "--edit",
             metavar="CALL=VALUE",
-            help="A new result for a kept tool call, by its id or tool name. JSON if it is valid JSON, otherwise text.",
+            help="Replace the result of a kept tool call. CALL is its id or tool name. VALUE is JSON or text.",
         ),
     ] = None,
     agent: Annotated[
@@ -189,7 +207,7 @@ def fork(
         typer.Option(
             "--agent",
             metavar="FILE_OR_MODULE[:CLASS]",
-            help="The place of the class. Required for a file, or if the class has moved.",
+            help="The file or module of the agent. Required if RUN|FILE is a file or if the class has moved.",
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help=OPTION_HELP["json"])] = False,
@@ -197,10 +215,10 @@ def fork(
     store: StoreOption = None,
     debug: Annotated[bool, typer.Option("--debug", help=OPTION_HELP["debug"])] = False,
 ) -> int:
-    """Start a new run with the first steps of another one.
+    """Start a new run with the first steps of another run.
 
-    The other run does not change. The new run keeps the first steps and does not repeat them. From then on, tools are
-    called again. Usage and limits start at zero.
+    The other run does not change. The new run keeps the steps before --before and does not repeat them. After these
+    steps, the model may call tools again. Usage and limits start at zero.
     """
     out = context.obj.reserve_stdout()
     events, run, base_agent = _load_source(source, store, agent, debug)
@@ -223,7 +241,7 @@ def fork(
 def _load_source(
     source: str, option: str | None, target: str | None, debug: bool
 ) -> tuple[list[AgentEvent], Run | None, Agent]:
-    """Return the events to fork, the run if the source is a whole run, and the agent."""
+    """Return the events to fork, the run, and the agent. The run is None if the source is a file with events only."""
     if not Path(source).is_file():
         if choose_store(option) is None:
             raise missing_source(source)
@@ -238,7 +256,10 @@ def _load_source(
 
 
 def _reject_branch(store: Store, run_id: str) -> None:
-    """Reject a branch: it starts with the conversation of its parent, so only the root can be forked."""
+    """Raise a `CommandError` if a run is a branch.
+
+    A branch starts with the conversation of its parent, so only the root run can be forked.
+    """
     with as_usage_error():
         stored = store.read(run_id)
     root = stored[0].facts.root if stored else ""
@@ -253,16 +274,17 @@ def _reject_branch(store: Store, run_id: str) -> None:
     step, name = next((start.step, start.branch) for start in starts if start.child_id == child)
     command = f"acorn fork {short_id(root)} --before"
     raise CommandError(
-        f"`{run_id}` is a branch, which starts with the conversation of its parent. Fork the run that it belongs to: "
-        f"`{command} {step}` calls `{name}` again, `{command} {step + 1}` keeps its result."
+        f"Cannot fork `{run_id}`: it is a branch and starts with the conversation of its parent. Fork the root run "
+        f"instead: `{command} {step}` calls `{name}` again, and `{command} {step + 1}` keeps the result of `{name}`."
     )
 
 
 def _load_agent_of_file(source: str, run: Run | None, option: str | None, target: str | None, debug: bool) -> Agent:
-    if target is None:  # A file may come from anywhere, so the class that it names is not imported.
-        name = None if run is None else class_in_journal(run.journal.entries)
-        hint = f" (the file names `{one_line(name)}`)" if name else ""
-        raise CommandError(f"Name the class of `{source}`{hint} by `--agent FILE:CLASS`.")
+    if target is None:  # The file may be untrusted, so its class is not imported without `--agent`.
+        starts = [entry for entry in ([] if run is None else run.journal.entries) if isinstance(entry, RunStarted)]
+        name = starts[0].module if starts else None
+        hint = f" (its class was `{one_line(name)}`)" if name else ""
+        raise CommandError(f"Cannot fork `{source}`{hint} without its class. Use `--agent FILE:CLASS`.")
     agent = load_agent(target, debug=debug)
     store = choose_store(option, agent.store)
     try:
@@ -272,7 +294,7 @@ def _load_agent_of_file(source: str, run: Run | None, option: str | None, target
 
 
 def _edit_results(events: list[AgentEvent], edits: list[str], before: int) -> None:
-    """Replace tool results in the events, in place."""
+    """Change the tool results in the list of events. `edits` are the values of `--edit`, such as `search=nothing`."""
     kept = [event for event in events if event.branch is None and event.iteration < before]
     calls = {event.tool_call_id: event.tool_name for event in kept if isinstance(event, ToolCallEvent)}
     for edit in edits:
@@ -283,7 +305,9 @@ def _edit_results(events: list[AgentEvent], edits: list[str], before: int) -> No
         ids = [id_or_tool] if is_id else [call_id for call_id, tool in calls.items() if tool == id_or_tool]
         if not ids:
             known = ", ".join(f"`{call_id}` ({tool})" for call_id, tool in calls.items()) or "none"
-            raise CommandError(f"There is no call `{id_or_tool}` before step {before}. The calls: {known}.")
+            raise CommandError(
+                f"There is no call `{id_or_tool}` before step {before}. The calls before it are: {known}."
+            )
         if len(ids) > 1:
             listed = ", ".join(f"`{call_id}`" for call_id in ids)
             raise CommandError(
@@ -297,7 +321,7 @@ def _edit_results(events: list[AgentEvent], edits: list[str], before: int) -> No
 
 
 def _print_plan(name: str, events: list[AgentEvent], before: int, description: AgentDescription) -> None:
-    """Print what the fork keeps and what it may call, before it starts."""
+    """Print the kept steps of a fork and the tools that the fork may call."""
     kept = "only the input" if before == 1 else "step 1" if before == 2 else f"steps 1 to {before - 1}"
     write_line(f"fork of {one_line(name)}: keeps {kept} and continues at step {before}")
     tools = [f"`{tool.name}`" for tool in description.tools] + [f"`{name}`" for name in description.branches]

@@ -1,4 +1,4 @@
-"""`acorn runs`, `answer`, `cancel`, `delete` and `show`: list, inspect and change stored runs."""
+"""The commands for stored runs: `acorn runs`, `acorn answer`, `acorn cancel`, `acorn delete` and `acorn show`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from rich.tree import Tree
 
 import acorn
 from acorn import Run
-from acorn._inside import describe_blobs, read_stored_entries
-from acorn._inside.runs import stored_settings
+from acorn._inside import describe_blobs, read_stored_entries, stored_instance
 from acorn.cli.drawing import Pen, draw_run
 from acorn.cli.output import (
     SUCCESS,
@@ -64,7 +63,7 @@ SourceArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN|FILE",
-        help="A stored run (its id or its first characters), or a file of `acorn run --save` or `run.to_json()`.",
+        help="The id of a stored run or its first characters, or a file from `acorn run --save` or `run.to_json()`.",
     ),
 ]
 
@@ -76,11 +75,14 @@ _STYLES = {"done": "green", "failed": "red", "waiting": "yellow", "running": "cy
 
 def runs(
     status: Annotated[
-        list[str] | None, typer.Option("--status", metavar="STATUS", help="Only runs with this status. Repeatable.")
+        list[str] | None,
+        typer.Option("--status", metavar="STATUS", help="List only runs with this status. Can be repeated."),
     ] = None,
-    agent: Annotated[str | None, typer.Option("--agent", metavar="CLASS", help="Only runs of this class.")] = None,
-    limit: Annotated[int, typer.Option("--limit", min=1, help="The number of runs, newest first.")] = 50,
-    fleet: Annotated[bool, typer.Option("--fleet", help="Show the workers of the store and their queues.")] = False,
+    agent: Annotated[str | None, typer.Option("--agent", metavar="CLASS", help="List only runs of this class.")] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="The maximum number of runs.")] = 50,
+    fleet: Annotated[
+        bool, typer.Option("--fleet", help="List the workers of a PostgreSQL store and the queues of their agents.")
+    ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print a JSON array of the runs, or a JSON object of the fleet.")
     ] = False,
@@ -98,7 +100,7 @@ def runs(
         print_json([_facts_to_json(facts) for facts in listed], sys.stdout)
         return SUCCESS
     if not listed:
-        write_line(f"no runs in {opened_store.name}")
+        write_line(f"There are no runs in {opened_store.name}.")
         return SUCCESS
     _print_runs(listed)
     for request in requests:
@@ -140,7 +142,9 @@ def _question_line(request: Request) -> str:
 
 def _print_fleet(store: Store, *, json: bool) -> int:
     if not hasattr(store, "fleet"):
-        raise CommandError(f"`--fleet` needs a PostgreSQL store. {store.name} has no workers.")
+        raise CommandError(
+            f"`--fleet` needs a PostgreSQL store, because {store.name} has no workers. Use `--store postgresql://...`."
+        )
     with as_usage_error():
         workers, agents = cast("PostgresStore", store).fleet()
     if json:
@@ -199,15 +203,15 @@ def _console(out: TextIO) -> Console:
 
 def answer(
     request: Annotated[str, typer.Argument(metavar="REQUEST", help="The id of the request, or its first characters.")],
-    value: Annotated[str, typer.Argument(metavar="VALUE", help="The answer: JSON such as `true`, otherwise text.")],
+    value: Annotated[str, typer.Argument(metavar="VALUE", help="The answer, as JSON such as `true` or as text.")],
     store: StoreOption = None,
 ) -> int:
-    """Answer a request for human input. The run continues when it is resumed."""
+    """Answer a request for human input. The run continues after a worker or `acorn resume` resumes it."""
     opened_store = open_chosen_store(store)
     with as_usage_error():
         matching = [other for other in opened_store.requests() if other.id.startswith(request)]
         if len(matching) > 1:
-            raise CommandError(f"`{request}` matches {len(matching)} requests. Write more of its id.")
+            raise CommandError(f"`{request}` matches {len(matching)} requests. Use more characters of the id.")
         acorn.runs(opened_store).answer(matching[0].id if matching else request, parse_value(value))
         root = opened_store.read(matching[0].run_id)[0].facts.root
         is_queued = opened_store.statuses([root]).get(root) in ("queued", "running", "done")
@@ -220,7 +224,7 @@ def answer(
 
 
 def cancel(run: RunArgument, store: StoreOption = None) -> int:
-    """Cancel a run: a paused run at once, a run in progress at its next step."""
+    """Cancel a run. A paused run ends immediately. A run in progress ends at its next step."""
     opened_store = open_chosen_store(store)
     with as_usage_error():
         opened_store.cancel(find_run_id(opened_store, run))
@@ -233,13 +237,17 @@ def delete(
     ] = None,
     before: Annotated[
         str | None,
-        typer.Option("--before", metavar="DATE", help="All finished runs that started before, such as `2026-01-31`."),
+        typer.Option(
+            "--before",
+            metavar="DATE",
+            help="Delete all finished runs that started before this date, such as `2026-01-31`.",
+        ),
     ] = None,
     store: StoreOption = None,
 ) -> int:
     """Delete one run, or all finished runs that started before a date."""
     if (run is None) == (before is None):
-        raise CommandError("Give a run or `--before DATE`.")
+        raise CommandError("`acorn delete` needs either the id of a run or `--before DATE`.")
     opened_store = open_chosen_store(store)
     with as_usage_error():
         if run is not None:
@@ -256,7 +264,7 @@ def _parse_date(text: str) -> datetime:
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
-        raise CommandError(f"`--before {text}` is not a date. Use one such as `2026-01-31`.") from None
+        raise CommandError(f"`--before {text}` is not a date. Use a date such as `2026-01-31`.") from None
 
 
 # Showing
@@ -265,25 +273,26 @@ def _parse_date(text: str) -> datetime:
 def show(
     file: SourceArgument,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Follow the run while it is in progress, in any process.")
+        bool,
+        typer.Option("--follow", help="Print the progress of a run until it ends. Another process may drive the run."),
     ] = False,
-    full: Annotated[bool, typer.Option("--full", help="Show every step and longer texts.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Print every step and longer texts.")] = False,
     xml: Annotated[bool, typer.Option("--xml", help="Print the thread as one XML document.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the events as JSON.")] = False,
     python: Annotated[
-        bool, typer.Option("--python", help="Print the run as a test with a scripted model, ready to paste.")
+        bool, typer.Option("--python", help="Print the run as a Python test with a scripted model.")
     ] = False,
     html: Annotated[
-        str | None, typer.Option("--html", metavar="OUT.html", help="Write the run and its viewer to one file.")
+        str | None, typer.Option("--html", metavar="OUT.html", help="Write the run and its viewer to one HTML file.")
     ] = None,
     store: StoreOption = None,
 ) -> int:
-    """Show a stored or saved run step by step, with its branches as a tree."""
+    """Print a stored or saved run as a tree of steps, tool calls and branches."""
     run: Run | None
     forms = (("--xml", xml), ("--json", as_json), ("--python", python), ("--html", html), ("--follow", follow))
     chosen = [name for name, is_chosen in forms if is_chosen]
     if len(chosen) > 1:
-        raise CommandError(f"`{chosen[0]}` and `{chosen[1]}` cannot be combined.")
+        raise CommandError(f"`{chosen[0]}` and `{chosen[1]}` cannot be combined. Remove one of them.")
     if html is not None:
         return _write_html(file, store, html)
     if choose_store(store) is not None and not Path(file).is_file():
@@ -300,14 +309,14 @@ def show(
             return SUCCESS
         events = run.thread
     elif follow:
-        raise CommandError("`--follow` needs a run of a store.")
+        raise CommandError("`--follow` needs a stored run. Use the id of a run and `--store`.")
     else:
         events, run = read_run_file(file)
     if python:
         if run is None:
             raise CommandError(
-                f"`{file}` contains events only, as `--save` writes them, but `--python` needs a whole run. "
-                "Store the run by `acorn run --store runs.db`, or write the file by `run.to_json()`."
+                f"`--python` needs a complete run, but `{file}` from `--save` contains only events. "
+                "Use a run from `acorn run --store runs.db`, or a file from `run.to_json()`."
             )
         return _print_python(run, None)
     if as_json:
@@ -323,7 +332,7 @@ def show(
 
 
 def print_stored_run(store: Store, run: Run, *, is_full: bool, out: TextIO) -> None:
-    """Print a stored run as a tree, and its totals."""
+    """Print a stored run as a tree, followed by its model and totals."""
     with as_usage_error():
         status, rows = store.follow(run.id)
     heading = Text.assemble((one_line(run.id), "bold"), (f"  {status}{_fork_text(run.forked_from)}", "dim"))
@@ -333,7 +342,7 @@ def print_stored_run(store: Store, run: Run, *, is_full: bool, out: TextIO) -> N
 
 
 def _fork_text(fork: ForkedFrom | None) -> str:
-    """Describe the origin of a fork, for the heading."""
+    """Return the part of a heading that describes the origin of a fork, or ""."""
     return "" if fork is None else f", forked from {one_line(short_id(fork.run or 'events'))} before step {fork.before}"
 
 
@@ -366,12 +375,16 @@ def _follow(store: Store, run_id: str) -> int:
 
 
 def _print_python(run: Run, store: Store | None) -> int:
-    """Print the run as a test; only a store knows the place of the class and the settings of the instance."""
+    """Print a run as a Python test.
+
+    `store` is the store of the run, or None for a file. Only a store has the module of the class and the settings of
+    the instance.
+    """
     module, settings = None, JsonObject()
     if store is not None:
         with as_usage_error():
             stored = store.read(run.id)[0]
-        module, settings = stored.header.agent, stored_settings(stored)
+        module, settings = stored.header.agent, stored_instance(stored).settings
     text = as_python(run, module=module, settings=settings, redact=redact_text)
     write(sys.stdout, clean(text) if sys.stdout.isatty() else text)
     return SUCCESS
@@ -389,24 +402,26 @@ def _write_html(source: str, option: str | None, out: str) -> int:
         else:
             raise missing_source(source)
     if view is None:
-        raise CommandError(f"`{source}` is a branch. Show the run that started it.")
+        raise CommandError(f"`{source}` is a branch. Use the id of the root run, which contains the branch.")
     try:
         Path(out).write_bytes(files.single_page(view, PageRedactor()))
     except OSError as error:
         raise CommandError(f"Cannot write `{out}`: {error.strerror or error}") from error
-    write_line(f"written: {one_line(out)}")
+    write_line(f"Wrote {one_line(out)}.")
     return SUCCESS
 
 
 def missing_source(source: str) -> CommandError:
-    return CommandError(f"There is no file `{source}`, and there is no store here. Name a store by `--store`.")
+    return CommandError(
+        f"There is no file `{source}`, and there is no store here. If `{source}` is a stored run, use `--store`."
+    )
 
 
 def read_run_file(file: str) -> tuple[list[AgentEvent], Run | None]:
-    """Read the events in a file, and the run if the file contains a whole run."""
+    """Return the events in a file, and the run. The run is None if the file contains only events."""
     try:
         text = Path(file).read_bytes()
-        if text.lstrip().startswith(b"{"):  # A run is an object, and events are a list.
+        if text.lstrip().startswith(b"{"):  # A complete run is a JSON object. Events are a JSON array.
             run = Run.from_json(text.decode())
             return run.thread, run
         return parse_events(text), None

@@ -1,6 +1,6 @@
-"""`acorn serve`, `acorn web` and `acorn mcp`: an agent as an HTTP service, as a web page, or as an MCP server.
+"""The commands that serve an agent: `acorn serve` over HTTP, `acorn web` as a web page, `acorn mcp` to MCP clients.
 
-All of them listen on this machine only, unless `--host` says otherwise.
+The servers accept connections from this machine only, unless `--host` sets another address.
 """
 
 from __future__ import annotations
@@ -41,12 +41,15 @@ KEYS_VARIABLE = "ACORN_SERVE_KEYS"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _MIN_KEY_LENGTH = 8
 
-Host = Annotated[str, typer.Option("--host", help="The address to listen on.")]
+Host = Annotated[str, typer.Option("--host", help="The network address to listen on.")]
 
 
 def serve(
     target: Annotated[
-        str, typer.Argument(metavar="FILE_OR_MODULE[:CLASS]", help="The file or the name of the module.")
+        str,
+        typer.Argument(
+            metavar="FILE_OR_MODULE[:CLASS]", help="The Python file or module with the agent, such as `agent.py`."
+        ),
     ],
     port: Annotated[
         int | None,
@@ -54,34 +57,41 @@ def serve(
             "--port",
             min=0,
             max=65535,
-            help=f"The port; 0 for any free one. Default: {SERVICE_PORT}, or the next free one.",
+            help=f"The port, or 0 for any free port. Default: {SERVICE_PORT}, or the next free port.",
         ),
     ] = None,
     key: Annotated[
         list[str] | None,
         typer.Option(
-            "--key", help=f"A key that clients send. Repeatable. Default: the keys in `{KEYS_VARIABLE}`, or a new one."
+            "--key",
+            help=f"A key that clients must send. Can be repeated. Default: `{KEYS_VARIABLE}`, or a new key.",
         ),
     ] = None,
-    no_key: Annotated[bool, typer.Option("--no-key", help="Require no key; on this machine only.")] = False,
+    no_key: Annotated[
+        bool, typer.Option("--no-key", help="Accept requests without a key. Works on this machine only.")
+    ] = False,
     model: Annotated[str | None, typer.Option("--model", help=OPTION_HELP["model"])] = None,
     store: Annotated[str | None, typer.Option("--store", metavar="FILE|URL", help=OPTION_HELP["store"])] = None,
-    timeout: Annotated[float, typer.Option("--timeout", help="The maximum seconds of a run.")] = 600.0,
+    timeout: Annotated[float, typer.Option("--timeout", help="The maximum duration of a run in seconds.")] = 600.0,
     concurrency: Annotated[
-        int, typer.Option("--concurrency", min=1, help="The number of concurrent runs. Further ones get status 429.")
+        int,
+        typer.Option(
+            "--concurrency", min=1, help="The number of concurrent runs. Further requests get the status 429."
+        ),
     ] = 256,
     host: Host = "127.0.0.1",
     allow_host: Annotated[
-        list[str] | None, typer.Option("--allow-host", metavar="NAME", help="Another host name of the service.")
+        list[str] | None,
+        typer.Option("--allow-host", metavar="NAME", help="Another host name under which clients reach the service."),
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help=OPTION_HELP["debug"])] = False,
 ) -> int:
-    """Serve an agent over HTTP, with its input and output as JSON and with OpenAI's chat completions."""
+    """Serve an agent over HTTP, with JSON input and output and with OpenAI's chat completions API."""
     with _require_web_extra("serve"):
         from acorn.web import guard, server
         from acorn.web.serve import app, service
     if not timeout > 0:
-        raise CommandError(f"`--timeout` must be a number of seconds above 0, got {timeout:g}.")
+        raise CommandError(f"`--timeout` must be a number of seconds greater than 0, got {timeout:g}.")
     is_loopback = host in _LOOPBACK
     given_keys = _read_keys(key or [], is_off=no_key, is_loopback=is_loopback)
     keys = given_keys or ([] if no_key else [secrets.token_urlsafe(32)])
@@ -99,7 +109,7 @@ def serve(
     if not is_loopback:
         write_line(
             f"warning: other machines can reach {host}. The service accepts requests to {', '.join(names)} with a key. "
-            f"The connection is not encrypted: put a server with TLS in front of it."
+            f"The connection is not encrypted. Put a proxy with TLS in front of the service."
         )
     if keys and not given_keys:
         write_line(f"key: {keys[0]}")
@@ -109,7 +119,7 @@ def serve(
     handler.setLevel(logging.ERROR)
     logger.addHandler(handler)
     try:
-        with agent:  # Opens the tool sources once, and not for each request.
+        with agent:  # Open the tool sources once instead of once per request.
             server.serve(app.service_app(served, names, keys), served.close, socket, grace=service.GRACE + 2)
     except AcornError as error:
         raise CommandError(error_message(error), debug=debug) from error
@@ -119,16 +129,16 @@ def serve(
 
 
 def _read_keys(options: Sequence[str], *, is_off: bool, is_loopback: bool) -> list[str]:
-    """Read the keys from the options or the environment and check them."""
+    """Return the valid keys from the options, or from the environment if there are no options."""
     keys = list(options) or os.environ.get(KEYS_VARIABLE, "").replace(",", " ").split()
     if is_off and keys:
-        raise CommandError(f"`--no-key` cannot be combined with `--key` or `{KEYS_VARIABLE}`.")
+        raise CommandError(f"`--no-key` cannot be combined with `--key` or `{KEYS_VARIABLE}`. Remove one of them.")
     if is_off and not is_loopback:
         raise CommandError("`--no-key` works on this machine only. Remove `--host` or `--no-key`.")
     for key in keys:
         if len(key) < _MIN_KEY_LENGTH or not (key.isascii() and key.isprintable()) or " " in key:
             raise CommandError(
-                f"A key must have at least {_MIN_KEY_LENGTH} ASCII letters, digits or symbols, without spaces."
+                f"A key must consist of at least {_MIN_KEY_LENGTH} ASCII letters, digits or symbols, without spaces."
             )
     return keys
 
@@ -149,11 +159,11 @@ def web(
         list[str] | None,
         typer.Argument(
             metavar="[FILE_OR_MODULE[:CLASS]|RUN.json...]",
-            help="The module, or files of saved runs. Without either, the page shows the runs of the store.",
+            help="A module, or files with saved runs. Without a module or files, the page shows the runs of the store.",
         ),
     ] = None,
     store: Annotated[str | None, typer.Option("--store", metavar="FILE|URL", help=STORE_HELP)] = None,
-    no_store: Annotated[bool, typer.Option("--no-store", help="Keep the runs in memory only.")] = False,
+    no_store: Annotated[bool, typer.Option("--no-store", help="Store the runs only in memory.")] = False,
     model: Annotated[str | None, typer.Option("--model", help=OPTION_HELP["model"])] = None,
     port: Annotated[
         int | None,
@@ -161,32 +171,33 @@ def web(
             "--port",
             min=0,
             max=65535,
-            help=f"The port; 0 for any free one. Default: {PAGE_PORT}, or the next free one.",
+            help=f"The port, or 0 for any free port. Default: {PAGE_PORT}, or the next free port.",
         ),
     ] = None,
     host: Host = "127.0.0.1",
     allow_host: Annotated[
-        list[str] | None, typer.Option("--allow-host", metavar="NAME", help="Another host name of the page.")
+        list[str] | None,
+        typer.Option("--allow-host", metavar="NAME", help="Another host name under which browsers reach the page."),
     ] = None,
     open_it: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
     debug: Annotated[bool, typer.Option("--debug", help=OPTION_HELP["debug"])] = False,
 ) -> int:
-    """Run an agent on a web page and inspect every run.
+    """Open a web page on which you run an agent and inspect its runs.
 
-    The page accepts only browsers that have the key in its address.
+    Only browsers that open the printed address, which contains a key, can use the page.
     """
     with _require_web_extra("web"):
         from acorn.web import guard, server
         from acorn.web.page import routes, run_index
         from acorn.web.page.site import make_site
     if store is not None and no_store:
-        raise CommandError("`--store` and `--no-store` cannot be combined.")
+        raise CommandError("`--store` and `--no-store` cannot be combined. Remove one of them.")
     files = _run_files(targets or [])
     agent: Agent | None = None
     try:
         if files:
             if len(files) == 1:
-                run_index.load_saved_run(files[0])  # Reports an error in a single file before the server starts.
+                run_index.load_saved_run(files[0])  # Report an error in a single file before the server starts.
             site = make_site(None, None, files)
         else:
             agent = None if not targets else _load_page_agent(targets, model, debug)
@@ -200,8 +211,8 @@ def web(
     names = [*guard.LOOPBACK, *(allow_host or []), *([] if is_loopback else [_bracket_ipv6(host)])]
     if not is_loopback:
         write_line(
-            f"warning: other machines can reach the page on {host}. It accepts requests to {', '.join(names)} with "
-            f"the key."
+            f"warning: other machines can reach the page on {host}. The page accepts requests to {', '.join(names)} "
+            f"with the key."
         )
     shown_host = "127.0.0.1" if is_loopback or host in ("0.0.0.0", "::") else _bracket_ipv6(host)
     address = f"http://{shown_host}:{socket.getsockname()[1]}"
@@ -220,7 +231,10 @@ def web(
 
 
 def _run_files(targets: Sequence[str]) -> list[Path]:
-    """Return the files of saved runs among the targets; none if the target is an agent."""
+    """Return the files with saved runs, including the JSON files in directories.
+
+    The list is empty if the target is an agent.
+    """
     files: list[Path] = []
     for target in targets:
         path = Path(target)
@@ -228,18 +242,20 @@ def _run_files(targets: Sequence[str]) -> list[Path]:
             files += sorted(path.glob("*.json"))
         elif target.endswith(".json"):
             if not path.is_file():
-                raise CommandError(f"There is no file `{target}`.")
+                raise CommandError(
+                    f"There is no file `{target}`. Use a file from `acorn run --save` or `run.to_json()`."
+                )
             files.append(path)
     if files and not all(target.endswith(".json") or Path(target).is_dir() for target in targets):
-        raise CommandError("Give an agent or files of runs, not both.")
+        raise CommandError("`acorn web` accepts either an agent or files with runs, but not both.")
     if not files and targets and all(Path(target).is_dir() for target in targets):
-        raise CommandError(f"There is no `.json` file in `{targets[0]}`.")
+        raise CommandError(f"There is no `.json` file in `{targets[0]}`. Use a directory with saved runs.")
     return files
 
 
 def _load_page_agent(targets: Sequence[str], model: str | None, debug: bool) -> Agent:
     if len(targets) > 1:
-        raise CommandError("The page shows one agent. Start `acorn web` again for the other one.")
+        raise CommandError("`acorn web` accepts only one agent. Start the command once for each agent.")
     agent = load_agent(targets[0], debug=debug)
     try:
         return agent if model is None else agent.using(model=model)
@@ -248,9 +264,9 @@ def _load_page_agent(targets: Sequence[str], model: str | None, debug: bool) -> 
 
 
 def _page_store(option: str | None, agent: Agent | None) -> Store | str:
-    """Return the store of the page; create the folder of the default store if there is no store.
+    """Return the store of the page. If there is no store, create the directory of the default store.
 
-    Without an agent, the store must exist, because the page adds no runs to it.
+    Without an agent, the store must already exist, because the page then adds no runs.
     """
     chosen_store = choose_store(option, None if agent is None else agent.store)
     if chosen_store is not None:
@@ -264,15 +280,18 @@ def _page_store(option: str | None, agent: Agent | None) -> Store | str:
 
 
 def _open_in_browser(address: str) -> Path | None:
-    """Open the page by a file that redirects to it, so that the key is not in the list of processes."""
-    descriptor, name = tempfile.mkstemp(prefix="acorn-", suffix=".html")  # Only this user can read it.
+    """Open the page in the browser through a temporary HTML file that redirects to the page.
+
+    The list of processes then contains the path of the file, but not the key in the address of the page.
+    """
+    descriptor, name = tempfile.mkstemp(prefix="acorn-", suffix=".html")  # Only the current user can read the file.
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(f'<!doctype html><meta http-equiv="refresh" content="0;url={escape(address, quote=True)}">\n')
     path = Path(name)
     try:
         webbrowser.open(path.as_uri())
     except (webbrowser.Error, OSError) as error:
-        sys.stderr.write(f"cannot open a browser: {error}\n")
+        sys.stderr.write(f"Cannot open a browser: {error}. Open the printed address yourself.\n")
     return path
 
 
@@ -280,24 +299,31 @@ def mcp(
     context: typer.Context,
     targets: Annotated[
         list[str],
-        typer.Argument(metavar="FILE[:CLASS] ...", help="Files or modules, each with a class if it has several."),
+        typer.Argument(
+            metavar="FILE[:CLASS] ...", help="Python files or modules. Add `:CLASS` if a file has several agents."
+        ),
     ],
     http: Annotated[
         int | None,
         typer.Option(
-            "--http", min=0, max=65535, metavar="PORT", help="Serve over HTTP on this machine instead; 0 for any port."
+            "--http",
+            min=0,
+            max=65535,
+            metavar="PORT",
+            help="Serve over HTTP on this port of this machine instead. 0 chooses a free port.",
         ),
     ] = None,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
 ) -> int:
     """Serve modules to MCP clients, such as editors, chat programs and other agents.
 
-    Each module is a tool with the name of its class. The server uses standard input and output. Give clients the
-    command "acorn mcp agent.py". The server stops when the client closes the connection, or with Ctrl-C.
+    Each module becomes a tool with the name of its class. The server uses standard input and output, so configure your
+    client with the command "acorn mcp agent.py". The server stops when the client closes the connection, or after
+    Ctrl-C.
     """
     from acorn.mcp import serve_to
 
-    out = context.obj.reserve_stdout()  # The user's code may print, from its import on.
+    out = context.obj.reserve_stdout()  # The user's code may print, even while it is imported.
     agents = [load_agent(target, debug=debug, once=True) for target in targets]
     try:
         serve_to(agents, http, out)
@@ -308,18 +334,20 @@ def mcp(
 
 @contextmanager
 def _require_web_extra(command: str) -> Generator[None]:
-    """Report a missing package of the extra `web`."""
+    """Raise a `CommandError` if a package of the extra `web` is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("starlette", "uvicorn"):
             raise
-        raise CommandError(f"`acorn {command}` needs the extra `web`: pip install 'acorn-agents[web]'") from error
+        raise CommandError(
+            f"`acorn {command}` needs the extra `web`, which is not installed. Run: pip install 'acorn-agents[web]'"
+        ) from error
 
 
 @contextmanager
 def _listen_errors(host: str, port: int) -> Generator[None]:
-    """Report that the address cannot be used."""
+    """Raise a `CommandError` if the server cannot listen on the address."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`acorn work`: a worker that drives submitted runs until it is stopped."""
+"""The command `acorn work`, which runs a worker that drives submitted runs until it is stopped."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ if TYPE_CHECKING:
     from acorn.stores import Store
 
 _REPEAT_SECONDS = 0.5
-"""A signal that comes again within this time counts once: some supervisors signal the process and its group."""
+"""Seconds in which a repeated signal counts as one: some supervisors signal the process and also its group."""
 
 
 def work(
     targets: Annotated[
-        list[str], typer.Argument(metavar="FILE_OR_MODULE[:CLASS]...", help="The files or the names of the modules.")
+        list[str],
+        typer.Argument(metavar="FILE_OR_MODULE[:CLASS]...", help="The Python files or modules with the agents."),
     ],
     store: Annotated[str | None, typer.Option("--store", metavar="URL", help=STORE_HELP)] = None,
     concurrency: Annotated[int, typer.Option("--concurrency", min=1, help="The number of concurrent runs.")] = 8,
@@ -47,15 +48,15 @@ def work(
         typer.Option(
             "--health",
             metavar="[HOST:]PORT",
-            help="Serve `GET /health` on this port, on all addresses unless one is given.",
+            help="Serve `GET /health` on this port, for all network addresses unless HOST is set.",
         ),
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help=OPTION_HELP["debug"])] = False,
 ) -> int:
-    """Drive the runs of these modules that were submitted to a PostgreSQL store.
+    """Start a worker, which drives the runs of these modules that were submitted to a PostgreSQL store.
 
-    Ctrl-C or SIGTERM stops the worker: it starts no new runs, and its runs stop at their next commit and return to the
-    queue. A second signal, or a database that does not respond, stops the worker at once.
+    Ctrl-C or SIGTERM stops the worker. The worker then starts no new runs, and its runs stop at their next commit and
+    return to the queue. A second signal, or a database that does not respond, stops the worker immediately.
     """
     address = None if health is None else _parse_address(health)
     opened_store = _open_postgres(store)
@@ -72,10 +73,10 @@ def work(
 def _open_postgres(store: str | None) -> Store:
     chosen_store = choose_store(store)
     if chosen_store is None or "://" not in chosen_store:
-        problem = "there is no store here" if chosen_store is None else f"`{chosen_store}` is not one"
+        problem = "there is no store here" if chosen_store is None else f"`{chosen_store}` is another kind of store"
         raise CommandError(
-            f"Workers need a PostgreSQL store, and {problem}. Use `--store postgresql://user@host/name`, or set "
-            f"`{STORE_VARIABLE}`. Without PostgreSQL, `acorn batch` runs many rows in one process."
+            f"Workers need a PostgreSQL store, but {problem}. Use `--store postgresql://user@host/name`, or set the "
+            f"environment variable `{STORE_VARIABLE}`. Without PostgreSQL, use `acorn batch` instead."
         )
     return open_chosen_store(chosen_store)
 
@@ -83,23 +84,23 @@ def _open_postgres(store: str | None) -> Store:
 def _work(agents: Sequence[Agent], store: Store, concurrency: int, address: tuple[str | None, int] | None) -> None:
     from acorn.durable.worker import StuckWorkerError, Worker, serve_health
 
-    worker = Worker(agents, store, concurrency, say=write_line, ran=_print_run)
+    worker = Worker(agents, store, concurrency, report_line=write_line, report_run=_print_run)
 
     async def serve() -> None:
         _handle_signals(worker)
         async with AsyncExitStack() as stack:
             if address is not None:
-                health = serve_health(*address, lambda: (worker.is_well, _health(worker)))
+                health = serve_health(*address, lambda: (worker.is_healthy, _health(worker)))
                 write_line(f"health on port {await stack.enter_async_context(health)}")
             try:
                 await worker.run()
             except StuckWorkerError as error:
                 count = plural(len(worker.running), "run")
-                hint = " Another worker resumes them from their last commit once the database is back."
+                hint = " Another worker resumes these runs from their last commit when the database responds again."
                 write_line(
                     f"error: {error_message(error)} Stopped with {count} in progress.{hint if worker.running else ''}"
                 )
-                os._exit(FAILED)  # Waiting threads would keep the process alive for long.
+                os._exit(FAILED)  # Threads that wait for the database would keep the process alive.
         write_line("stopped")
 
     asyncio.run(serve())
@@ -117,14 +118,16 @@ def _handle_signals(worker: Worker) -> None:
             return
         stopped_at = time.monotonic()
         worker.stop()
-        write_line(f"stopping: {plural(len(worker.running), 'run')} in progress (repeat to stop at once)")
+        write_line(
+            f"stopping: {plural(len(worker.running), 'run')} in progress (repeat the signal to stop immediately)"
+        )
 
     for name, code in ((signal.SIGINT, INTERRUPTED), (signal.SIGTERM, 128 + signal.SIGTERM)):
         loop.add_signal_handler(name, stop, code)
 
 
 def _health(worker: Worker) -> JsonObject:
-    state = "stopping" if worker.is_stopping else "ok" if worker.is_well else "no database"
+    state = "stopping" if worker.is_stopping else "ok" if worker.is_healthy else "no database"
     return {
         "status": state,
         "agents": list(worker.agents),
@@ -144,5 +147,5 @@ def _print_run(run_id: str, agent: str, status: str | None, seconds: float, reas
 def _parse_address(text: str) -> tuple[str | None, int]:
     host, _, port = text.rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:
-        raise CommandError(f"`--health {text}` is not a port. Use one such as `8080` or `127.0.0.1:8080`.")
+        raise CommandError(f"`--health {text}` is not a valid port. Use a port such as `8080` or `127.0.0.1:8080`.")
     return host.strip("[]") or None, int(port)

@@ -19,9 +19,9 @@ from acorn._inside import (
     agent_name,
     describe_agent,
     describe_blobs,
+    find_secrets,
     in_batch,
     parse_input,
-    secrets_of_model,
     to_json_data,
 )
 from acorn._inside.runs import aresume_stream
@@ -64,9 +64,9 @@ def _tool(schema: Mapping[str, object]) -> JsonObject:
 
 def secrets_of(agent: Agent) -> set[str]:
     """Return the API keys of the models that an agent and its branches use."""
-    secrets = secrets_of_model(agent.model)
+    secrets = find_secrets(agent.model)
     for branch in _branches_below(describe_agent(agent), []):
-        secrets |= secrets_of_model(branch.model)
+        secrets |= find_secrets(branch.model)
     return secrets
 
 
@@ -109,8 +109,7 @@ def start_run(
     in_batch(configured, *item)
     if fork is not None:
         return configured.astream()
-    parsed, shape = parse_input(configured, values), describe_agent(configured).input
-    return configured.astream() if shape.is_empty else configured.astream(shape.unwrap(parsed))
+    return configured.astream(*parse_input(configured, values))
 
 
 def resume_run(agent: Agent, store: Store, run_id: str) -> AsyncGenerator[StreamChunk]:

@@ -46,8 +46,8 @@ def align(left: Rows, right: Rows) -> list[Pair]:
     """Return pairs that contain every row of two runs."""
     left_side, right_side = _Side(left), _Side(right)
     pairs: list[Pair] = []
-    tops = _pair_rows(left_side.children[None], right_side.children[None], left_side, right_side)
-    pending = [(*both, 0) for both in reversed(tops)]
+    root_pairs = _pair_rows(left_side.children[None], right_side.children[None], left_side, right_side)
+    pending = [(*row_pair, 0) for row_pair in reversed(root_pairs)]
     while pending:
         left_row, right_row, depth = pending.pop()
         is_same = (
@@ -59,7 +59,7 @@ def align(left: Rows, right: Rows) -> list[Pair]:
         left_children = left_side.children[left_row.id] if left_row else []
         right_children = right_side.children[right_row.id] if right_row else []
         children = _pair_rows(left_children, right_children, left_side, right_side)
-        pending += [(*both, depth + 1) for both in reversed(children)]
+        pending += [(*row_pair, depth + 1) for row_pair in reversed(children)]
     return pairs
 
 
@@ -114,11 +114,11 @@ RowPair = tuple[Row | None, Row | None]
 
 
 def _pair_rows(lefts: Sequence[Row], rights: Sequence[Row], left_side: _Side, right_side: _Side) -> list[RowPair]:
-    """Return pairs for two sequences of rows that have the same parent pair."""
+    """Return pairs of rows for the children of two paired rows."""
     pairs: list[RowPair] = []
-    equal = _match([left_side.content(row) for row in lefts], [right_side.content(row) for row in rights])
+    equal_rows = _match([left_side.content(row) for row in lefts], [right_side.content(row) for row in rights])
     left_start = right_start = 0
-    for left_end, right_end in [*equal, (len(lefts), len(rights))]:
+    for left_end, right_end in [*equal_rows, (len(lefts), len(rights))]:
         pairs += _pair_by_name(lefts[left_start:left_end], rights[right_start:right_end])
         if left_end < len(lefts):
             pairs.append((lefts[left_end], rights[right_end]))
@@ -128,8 +128,8 @@ def _pair_rows(lefts: Sequence[Row], rights: Sequence[Row], left_side: _Side, ri
 
 def _pair_by_name(lefts: Sequence[Row], rights: Sequence[Row]) -> Iterator[RowPair]:
     left_start = right_start = 0
-    alike = _match([(row.kind, row.name) for row in lefts], [(row.kind, row.name) for row in rights])
-    for left_end, right_end in [*alike, (len(lefts), len(rights))]:
+    same_names = _match([(row.kind, row.name) for row in lefts], [(row.kind, row.name) for row in rights])
+    for left_end, right_end in [*same_names, (len(lefts), len(rights))]:
         yield from ((row, None) for row in lefts[left_start:left_end])
         yield from ((None, row) for row in rights[right_start:right_end])
         if left_end < len(lefts):

@@ -28,7 +28,7 @@ from acorn.web.page.files import SHELL, StaticFile, read_static_files, row_detai
 from acorn.web.page.rows import Row, entry_event
 from acorn.web.page.run_index import RunFilter, RunView, StoreRunIndex
 from acorn.web.page.site import NO_LIMIT, BusyError, Site, make_site
-from acorn.web.page.streams import STORED, live_events, row_events, stored_events
+from acorn.web.page.streams import STORED_PREFIX, live_events, row_events, stored_events
 from acorn.web.redact import STREAM_LIMIT, TEXT_LIMIT, PageRedactor, json_bytes
 
 _LIST_LIMIT = 200
@@ -266,7 +266,7 @@ class _Api:
         return self._ok({"rows": rows})
 
     async def file(self, request: Request) -> Response:
-        """Return a download of the run for `acorn show`, with secrets redacted."""
+        """Return the run as a JSON file that `acorn show` can open, with secrets redacted."""
         site, view = self._site, await self._view(request)
         if site.store is None:
             saved = {"run": view.header, "journal": [entry_event(entry) for entry in view.rows.entries]}
@@ -316,7 +316,7 @@ class _Api:
     # Endpoints that stream events
 
     async def stream(self, request: Request) -> Response:
-        """Stream the events of a run that follow the last event id of the browser."""
+        """Stream the events of a run that the browser has not received yet."""
         run_id, site = request.path_params["id"], self._site
         live = site.live_runs.get(run_id)
         token, _, text = _last_event_id(request, "").partition("-")
@@ -324,7 +324,7 @@ class _Api:
         if live is not None:
             return _event_stream(live_events(site, live, index if token == live.token else 0))
         view = await self._view(request)
-        return _event_stream(stored_events(site, view, index if token == STORED else 0))
+        return _event_stream(stored_events(site, view, index if token == STORED_PREFIX else 0))
 
     async def rows(self, request: Request) -> Response:
         """Stream the rows of an active run whenever they change."""
@@ -431,12 +431,12 @@ def app(
     key: str | None = None,
     hosts: Collection[str] = LOOPBACK,
 ) -> ASGIApp:
-    """Return the page as an ASGI application: for an agent, for a store, or for files of saved runs.
+    """Return an ASGI application that serves the page for an agent, a store or files with saved runs.
 
         app = acorn.web.app(Researcher(), store="runs.db", key=os.environ["PAGE_KEY"])
 
     Without `store`, the page uses the store of the agent, or memory. With `key`, a browser logs in at
     `/login?key=...`. Without `key`, everyone who can reach the application can use it, so protect it with your own
-    login. The application answers only to the host names in `hosts`.
+    login. The application rejects requests to host names that are not in `hosts`.
     """
     return page_app(make_site(agent, store, files), hosts, key)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from acorn._inside import FINISH, describe_blobs, entry_to_json, history_of, to_compact_json, to_json_data
+from acorn._inside import FINISH, describe_blobs, history_of, record_to_json, to_compact_json, to_json_data
 from acorn.journal import (
     BranchFinished,
     BranchStarted,
@@ -45,8 +45,8 @@ Event = JsonObject
 
 
 def entry_event(entry: Entry) -> Event:
-    """Return an entry in its stored form, with descriptions instead of the data of images and files."""
-    event: Event = describe_blobs(to_json_data(entry_to_json(entry)))
+    """Return a journal entry as JSON data, with descriptions instead of the data of images and files."""
+    event: Event = describe_blobs(to_json_data(record_to_json(entry)))
     return event
 
 
@@ -138,9 +138,9 @@ class Rows:
         if run is None:
             run = self._runs[entry.run_id] = _TreeRun()
         self.entries.append(entry)
-        row = self._row(entry, run, run.started + entry.at)
+        row = self._row_of(entry, run, run.started + entry.at)
         row.entries.append(len(self.entries) - 1)
-        self._touch(row)
+        self._mark_changed(row)
         self.seconds = max(self.seconds, run.started + entry.at)
 
     def changed_since(self, version: int) -> list[Row]:
@@ -171,7 +171,7 @@ class Rows:
 
     # The following methods return the row of an entry. Each method handles one group of entry classes.
 
-    def _row(self, entry: Entry, run: _TreeRun, now: float) -> Row:
+    def _row_of(self, entry: Entry, run: _TreeRun, now: float) -> Row:
         match entry:
             case RunStarted() | MessagesAdded():
                 return self._opening(entry, run, now)
@@ -188,14 +188,16 @@ class Rows:
             case InputRequested() | InputReceived():
                 return self._input_request(entry, run, now)
             case HistoryEdited():
-                return self._new(entry, run, "edit", "history", now, now, f"{entry.removed} → {len(entry.messages)}")
+                return self._new_row(
+                    entry, run, "edit", "history", now, now, f"{entry.removed} → {len(entry.messages)}"
+                )
             case Compacted():
-                self._count(entry.usage, entry.cost)
-                row = self._new(entry, run, "summary", "summary", run.started + entry.asked, now, entry.summary)
+                self._add_usage(entry.usage, entry.cost)
+                row = self._new_row(entry, run, "summary", "summary", run.started + entry.asked, now, entry.summary)
                 row.tokens, row.cost = (entry.usage.input_tokens, entry.usage.output_tokens), entry.cost
                 return row
             case RunFinished():
-                row = run.turn or self._any_row(entry, run, now)
+                row = run.turn or self._first_row(entry, run, now)
                 if row.kind == "model":
                     row.kind, row.name = "answer", "answer"
                     row.preview = row.preview or entry.content
@@ -203,21 +205,21 @@ class Rows:
             case RunFailed() | RunInterrupted():
                 return self._run_end(entry, run, now)
             case RunPaused():
-                return run.turn or self._any_row(entry, run, now)
+                return run.turn or self._first_row(entry, run, now)
             case _:
                 assert_never(entry)
 
     def _opening(self, entry: RunStarted | MessagesAdded, run: _TreeRun, now: float) -> Row:
         if run.opening is None:
-            run.opening = self._new(entry, run, "input", "input", now, now)
+            run.opening = self._new_row(entry, run, "input", "input", now, now)
         elif isinstance(entry, MessagesAdded) and any(
             isinstance(self.entries[index], MessagesAdded) for index in run.opening.entries
         ):
             text = " ".join(_text(message.get("content")) for message in entry.messages)
-            return self._new(entry, run, "note", "note", now, now, text)
+            return self._new_row(entry, run, "note", "note", now, now, text)
         row = run.opening
         if isinstance(entry, RunStarted):
-            row.preview = first_text(entry.input)
+            row.preview = summary_line(entry.input)
             self.forked_from = entry.forked_from if entry.run_id == self._root else self.forked_from
         elif not row.preview and entry.messages:
             row.preview = _text(entry.messages[-1].get("content"))
@@ -228,15 +230,15 @@ class Rows:
         if isinstance(entry, ModelRequested) or row is None or row.end is not None:
             if row is not None and row.end is None:  # The run was interrupted, and the request is sent again.
                 row.end, row.has_failed = max(now, row.start or now), True
-                self._touch(row)
-            row = run.turn = self._new(entry, run, "model", "model", now, None)
+                self._mark_changed(row)
+            row = run.turn = self._new_row(entry, run, "model", "model", now, None)
         if isinstance(entry, ModelRequested):
             return row
         row.start, row.end, row.step = min(run.started + entry.asked, now), now, entry.step
         row.tokens, row.cost = (entry.usage.input_tokens, entry.usage.output_tokens), entry.cost
         row.has_failed = entry.refusal is not None
         row.preview = entry.refusal or entry.content
-        self._count(entry.usage, entry.cost)
+        self._add_usage(entry.usage, entry.cost)
         self.steps = max(self.steps, entry.step) if run.parent is None else self.steps
         for call in entry.calls:
             if call.name == FINISH:
@@ -244,7 +246,7 @@ class Rows:
                 row.preview = _answer_text(call.arguments)
                 run.calls[call.id] = row
             else:
-                call_row = self._new(entry, run, "tool", call.name, None, None, call.arguments, row.id)
+                call_row = self._new_row(entry, run, "tool", call.name, None, None, call.arguments, row.id)
                 call_row.call = call
                 run.calls[call.id] = call_row
         if not row.preview and entry.calls:
@@ -254,7 +256,7 @@ class Rows:
     def _call(self, entry: ToolStarted | ToolFinished, run: _TreeRun, now: float) -> Row:
         row = run.calls.get(entry.call_id)
         if row is None:
-            row = run.calls[entry.call_id] = self._new(entry, run, "tool", entry.name, now, None)
+            row = run.calls[entry.call_id] = self._new_row(entry, run, "tool", entry.name, now, None)
         if isinstance(entry, ToolStarted):
             row.start, row.end = now, None
             return row
@@ -268,7 +270,7 @@ class Rows:
         if row is None:
             inside = run.calls.get(entry.inside or "")
             parent = run.parent if inside is None else inside.id
-            row = self._new(entry, run, "branch", entry.branch.rpartition("/")[2], now, None, parent=parent)
+            row = self._new_row(entry, run, "branch", entry.branch.rpartition("/")[2], now, None, parent=parent)
         row.kind, row.start, row.end = "branch", now, None
         if entry.child_id not in self._runs:
             self._runs[entry.child_id] = _TreeRun(now, row.id)
@@ -278,7 +280,7 @@ class Rows:
     def _branch_end(self, entry: BranchFinished, run: _TreeRun, now: float) -> Row:
         row = run.linked.get(entry.child_id) or run.calls.get(entry.call_id or "")
         if row is None:
-            row = self._new(entry, run, "branch", entry.branch.rpartition("/")[2], now - entry.seconds, None)
+            row = self._new_row(entry, run, "branch", entry.branch.rpartition("/")[2], now - entry.seconds, None)
         row.end, row.has_failed = max(now, row.start or 0.0), entry.error is not None
         row.tokens, row.cost = (entry.usage.input_tokens, entry.usage.output_tokens), entry.cost
         row.preview = entry.error or _text(entry.content)
@@ -295,14 +297,16 @@ class Rows:
             if row.start is None or row.end is None:
                 row.start = now if row.start is None else row.start
                 row.end = max(now, row.start)
-            self._touch(row)
-        return run.turn or self._any_row(entry, run, now)
+            self._mark_changed(row)
+        return run.turn or self._first_row(entry, run, now)
 
     def _input_request(self, entry: InputRequested | InputReceived, run: _TreeRun, now: float) -> Row:
         row = run.linked.get(entry.request_id)
         if row is None:
             call = run.calls.get(entry.call_id)
-            row = self._new(entry, run, "person", "person", now, None, parent=run.parent if call is None else call.id)
+            row = self._new_row(
+                entry, run, "person", "person", now, None, parent=run.parent if call is None else call.id
+            )
             run.linked[entry.request_id] = row
         if isinstance(entry, InputRequested):
             row.name, row.preview = entry.kind, entry.question
@@ -316,15 +320,15 @@ class Rows:
             if row.end is None:
                 row.start = now if row.start is None else row.start
                 row.end, row.has_failed = max(now, row.start), True
-                self._touch(row)
+                self._mark_changed(row)
         kind = "error" if is_failed else "stopped"
-        row = self._new(entry, run, kind, kind, now, now, entry.error)
+        row = self._new_row(entry, run, kind, kind, now, now, entry.error)
         row.has_failed = is_failed
         return row
 
     # Creating and changing rows
 
-    def _new(
+    def _new_row(
         self,
         entry: Entry,
         run: _TreeRun,
@@ -338,23 +342,23 @@ class Rows:
         parent = run.parent if parent is None else parent
         row = Row(len(self.all), kind, name, parent, entry.run_id, entry.step, start, end, preview)
         self.all.append(row)
-        self._touch(row)
+        self._mark_changed(row)
         return row
 
-    def _any_row(self, entry: Entry, run: _TreeRun, now: float) -> Row:
-        """Return the first row of a run, for an entry without a row."""
+    def _first_row(self, entry: Entry, run: _TreeRun, now: float) -> Row:
+        """Return the input row of a run, which also contains the entries without a row."""
         if run.opening is None:
-            run.opening = self._new(entry, run, "input", "input", now, now)
+            run.opening = self._new_row(entry, run, "input", "input", now, now)
         return run.opening
 
-    def _touch(self, row: Row) -> None:
+    def _mark_changed(self, row: Row) -> None:
         if row.end is not None:  # A journal from a file may contain times in the wrong order.
             row.start = row.end if row.start is None else row.start
             row.end = max(row.start, row.end)
         row.version = len(self.entries)
         self._changed[row.id] = row
 
-    def _count(self, usage: Usage, cost: float | None) -> None:
+    def _add_usage(self, usage: Usage, cost: float | None) -> None:
         self.usage.add(usage)
         if cost is not None:
             self.cost = (self.cost or 0.0) + cost
@@ -372,7 +376,7 @@ def _text(content: object) -> str:
     return content if isinstance(content, str) else "" if content is None else to_compact_json(content)
 
 
-def first_text(value: object) -> str:
+def summary_line(value: object) -> str:
     """Return a single line that summarizes a value: its text, the first text of its fields, or its JSON."""
     data = to_json_data(value)
     if is_json_object(data):
@@ -383,7 +387,7 @@ def first_text(value: object) -> str:
 
 def _answer_text(arguments: str) -> str:
     try:
-        return first_text(json.loads(arguments))
+        return summary_line(json.loads(arguments))
     except (ValueError, RecursionError):
         return arguments
 

@@ -22,9 +22,9 @@ from acorn import Run, StoreError
 from acorn._inside import (
     describe_blobs,
     describe_error,
-    fields_of,
     read_stored_entries,
     read_without_blobs,
+    record_to_json,
     shorten,
     to_json_data,
 )
@@ -33,7 +33,7 @@ from acorn.stores.port import RunFacts, SearchableStore, Status, Store, StoredRu
 from acorn.thread import parse_events
 from acorn.thread.to_journal import thread_entries
 from acorn.types import JsonObject, Paused, is_json_list, is_json_object
-from acorn.web.page.rows import Rows, entry_event, first_text, rows_of
+from acorn.web.page.rows import Rows, entry_event, rows_of, summary_line
 from acorn.web.redact import PageRedactor
 
 PAGE_SIZE = 50
@@ -73,13 +73,14 @@ class RunView:
         if (fork := rows.forked_from) is not None:
             header["forked_from"] = fork._asdict()
         if self.is_active or header.get("usage") is None:
-            header |= {"usage": fields_of(rows.usage), "cost": rows.cost, "steps": rows.steps, "seconds": rows.seconds}
+            usage = record_to_json(rows.usage)
+            header |= {"usage": usage, "cost": rows.cost, "steps": rows.steps, "seconds": rows.seconds}
         return header
 
     def search(self, text: str, redactor: PageRedactor) -> list[int]:
         """Return the ids of the rows that contain a text."""
-        wanted = text.lower()
-        return [row.id for row in self.rows.all if wanted in self._search_text(row.id, redactor)]
+        query = text.lower()
+        return [row.id for row in self.rows.all if query in self._search_text(row.id, redactor)]
 
     def _search_text(self, row_id: int, redactor: PageRedactor) -> str:
         row = self.rows.all[row_id]
@@ -121,9 +122,11 @@ class RunIndex(Protocol):
     def name(self) -> str: ...
     def list_runs(self, conditions: RunFilter, redactor: PageRedactor) -> RunList:
         """Return the first page of the runs that meet the conditions."""
+        ...
 
     def view(self, run_id: str) -> RunView | None:
         """Return the current view of a run, or None if the run does not exist."""
+        ...
 
 
 class StoreRunIndex:
@@ -153,13 +156,13 @@ class StoreRunIndex:
     def _search(self, conditions: RunFilter, redactor: PageRedactor, deadline: float) -> RunList:
         """Return the runs that contain a text, until the page is full or the time is up."""
         matches: list[Header] = []
-        wanted, searched, is_last = conditions.text.lower(), 0, False
+        query, searched, is_last = conditions.text.lower(), 0, False
         while not is_last:
             batch, is_last = self._page(conditions, _SEARCH_BATCH)
-            candidates = self._candidates(batch, wanted)
+            candidates = self._candidates(batch, query)
             for number, facts in enumerate(batch, 1):
                 searched += 1
-                if facts.id in candidates and self._contains(facts, wanted, redactor):
+                if facts.id in candidates and self._contains(facts, query, redactor):
                     matches.append({**_facts_header(facts), **self._summary(facts)})
                 conditions = conditions._replace(before=facts.started)
                 following = batch[number : number + 1]
@@ -178,14 +181,14 @@ class StoreRunIndex:
         # The next page starts before a time, so runs with equal start times must be on one page.
         return [facts for facts in runs[:size] if facts.started != runs[size].started] or runs[:size], False
 
-    def _candidates(self, batch: Sequence[RunFacts], wanted: str) -> set[str]:
+    def _candidates(self, batch: Sequence[RunFacts], query: str) -> set[str]:
         """Return the ids of the runs that may contain a text, without runs that a searchable store excludes."""
         if not isinstance(self.store, SearchableStore):
             return {facts.id for facts in batch}
-        matching = {facts.id for facts in batch if any(wanted in text.lower() for text in _fact_texts(facts))}
-        return matching | set(self.store.search([facts.id for facts in batch if facts.id not in matching], wanted))
+        matching = {facts.id for facts in batch if any(query in text.lower() for text in _fact_texts(facts))}
+        return matching | set(self.store.search([facts.id for facts in batch if facts.id not in matching], query))
 
-    def _contains(self, facts: RunFacts, wanted: str, redactor: PageRedactor) -> bool:
+    def _contains(self, facts: RunFacts, query: str, redactor: PageRedactor) -> bool:
         """Return whether a run contains a text outside of its redacted parts."""
         runs = self.store.read(facts.id)
         header = _stored_header(runs[0]) if runs else {}
@@ -194,7 +197,7 @@ class StoreRunIndex:
             _strings_in([header.get("input"), header.get("output")]),
             (text for run in runs for entry in run.entries for text in _strings_in(_read_json(entry))),
         )
-        return any(wanted in text.lower() and wanted in redactor.text(text, len(text)).lower() for text in texts)
+        return any(query in text.lower() and query in redactor.text(text, len(text)).lower() for text in texts)
 
     def _summary(self, facts: RunFacts, deadline: float | None = None) -> Header:
         """Return the summary of a run from the cache, or from the store if the deadline has not passed."""
@@ -266,8 +269,8 @@ def _fact_texts(facts: RunFacts) -> list[str]:
 
 def _facts_header(facts: RunFacts) -> Header:
     return {
-        **fields_of(facts),
-        "usage": fields_of(facts.usage),
+        **record_to_json(facts),
+        "usage": record_to_json(facts.usage),
         "started": facts.started.isoformat(),
         "updated": facts.updated.isoformat(),
     }
@@ -289,7 +292,7 @@ def _stored_header(stored: StoredRun) -> Header:
 
 def _summarize(header: Header) -> Header:
     """Return the input and the output of a run as single lines of text."""
-    return {name: first_text(header.get(name)) for name in ("input", "output")}
+    return {name: summary_line(header.get(name)) for name in ("input", "output")}
 
 
 def _strings_in(value: object) -> Iterator[str]:
@@ -335,11 +338,11 @@ class FileRunIndex:
         ]
         return RunList(matches, None, len(headers))
 
-    def _contains(self, header: Header, wanted: str, redactor: PageRedactor) -> bool:
-        if any(wanted in text.lower() for text in _strings_in(redactor.data(header))):
+    def _contains(self, header: Header, query: str, redactor: PageRedactor) -> bool:
+        if any(query in text.lower() for text in _strings_in(redactor.data(header))):
             return True
         view = None if header.get("error") and "run" not in header else self.view(header["id"])
-        return view is not None and bool(view.search(wanted, redactor))
+        return view is not None and bool(view.search(query, redactor))
 
     def _header(self, run_id: str) -> Header | None:
         try:
@@ -402,7 +405,7 @@ def _view_of_run(run: Run, run_id: str) -> RunView:
         "agent": next((entry.module for entry in entries if isinstance(entry, RunStarted)), ""),
         "model": run.model,
         "steps": run.steps,
-        "usage": fields_of(run.usage),
+        "usage": record_to_json(run.usage),
         "cost": run.cost,
         "started": started,
         "updated": started,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import acorn
 from acorn import AcornError, DeclarationError, InputError, StoreError, StreamChunk, listen
-from acorn._inside import agent_name, describe_error, is_instance, request_to_json
+from acorn._inside import agent_name, describe_error, is_instance, record_to_json
 from acorn.chunk import call_index_of, has_answer_part
 from acorn.journal import Entry
 from acorn.stores.memory import MemoryStore
@@ -35,7 +35,7 @@ MAX_LIVE_RUNS = 4
 _MAX_REMEMBERED_RUNS = 64
 NO_LIMIT = 10**9
 """A limit for texts that must not be cut."""
-CHAT = "chat "
+_CHAT_PREFIX = "chat "
 """The prefix of the batch name that the runs of one conversation share."""
 
 TEXT_KINDS = ("text", "reasoning")
@@ -267,7 +267,7 @@ class Site:
         if self.store is None:
             return []
         requests = acorn.runs(self.store).requests(run_id)
-        return [{**request_to_json(request), "root": self._root_of(request.run_id)} for request in requests]
+        return [{**record_to_json(request), "root": self._root_of(request.run_id)} for request in requests]
 
     def _root_of(self, run_id: str) -> str:
         """Return the id of the root run, because the page displays a branch as part of its root run."""
@@ -328,8 +328,8 @@ class Site:
         view = self.index.view(run_id)
         if view is None or not self.is_own(view):
             raise StoreError(
-                f"The agent of this page cannot {command} run `{run_id}`, because another agent started the run. Use "
-                f"`acorn {command} {run_id}`, which loads the other agent."
+                f"The page cannot {command} run `{run_id}`. The run does not exist, or another agent started it. In "
+                f"the second case, use `acorn {command} {run_id}`, which loads the other agent."
             )
         return view
 
@@ -360,8 +360,12 @@ class Site:
         """
         view = None if after is None else self.index.view(after)
         batch = None if view is None else view.header.get("batch")
-        if not isinstance(batch, str) or not batch.startswith(CHAT) or not isinstance(self.index, StoreRunIndex):
-            return f"{CHAT}{secrets.token_hex(3)}", 0
+        if (
+            not isinstance(batch, str)
+            or not batch.startswith(_CHAT_PREFIX)
+            or not isinstance(self.index, StoreRunIndex)
+        ):
+            return f"{_CHAT_PREFIX}{secrets.token_hex(3)}", 0
         return batch, len(self.index.runs_of(batch))
 
     # Shutdown of the server

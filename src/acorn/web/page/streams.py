@@ -18,7 +18,7 @@ from acorn.web.page.run_index import RunView
 from acorn.web.page.site import PART_KINDS, TEXT_KINDS, LiveRun, Site
 from acorn.web.redact import STREAM_LIMIT, PageRedactor, json_bytes, last_word_start
 
-STORED = "stored"
+STORED_PREFIX = "stored"
 """The prefix of event ids for a run that is read from the index. Event ids of a live run start with its token."""
 _MIN_INTERVAL = 1 / 30
 """The minimum number of seconds between two messages of a stream."""
@@ -30,11 +30,11 @@ _HEARTBEAT = 15.0
 
 async def live_events(site: Site, live: LiveRun, index: int) -> AsyncGenerator[bytes]:
     """Yield the encoded events of a live run, starting with the event at `index`."""
-    loop, news, closing = asyncio.get_running_loop(), asyncio.Event(), site.close_event()
+    loop, new_events, closing = asyncio.get_running_loop(), asyncio.Event(), site.close_event()
 
     def wake() -> None:
-        if not news.is_set() and not loop.is_closed():
-            loop.call_soon_threadsafe(news.set)
+        if not new_events.is_set() and not loop.is_closed():
+            loop.call_soon_threadsafe(new_events.set)
 
     live.watch(wake)
     texts = EventTextBuffer()
@@ -44,7 +44,7 @@ async def live_events(site: Site, live: LiveRun, index: int) -> AsyncGenerator[b
         if index == 0:
             yield _message(f"{live.token}-0", [{"entry": "reset"}])
         while not closing.is_set():
-            news.clear()
+            new_events.clear()
             events, is_over = live.events_from(index)
             if events:
                 index += len(events)
@@ -55,7 +55,7 @@ async def live_events(site: Site, live: LiveRun, index: int) -> AsyncGenerator[b
             elif is_over:
                 yield await _end(site, live.run_id, f"{live.token}-{index}")
                 return
-            elif not await _wait_for_either(news, closing):
+            elif not await _wait_for_either(new_events, closing):
                 yield b": here\n\n"
     finally:
         live.unwatch(wake)
@@ -67,15 +67,17 @@ async def stored_events(site: Site, view: RunView, index: int) -> AsyncGenerator
     run_id, closing = view.header["id"], site.close_event()
     try:
         if index == 0:
-            yield _message(f"{STORED}-0", [{"entry": "reset"}])
+            yield _message(f"{STORED_PREFIX}-0", [{"entry": "reset"}])
         while not closing.is_set():
             entries = view.rows.entries[index:]
             if entries:
                 index += len(entries)
                 redactor = site.redactor()
-                yield _message(f"{STORED}-{index}", [page_event(entry_event(entry), redactor) for entry in entries])
+                yield _message(
+                    f"{STORED_PREFIX}-{index}", [page_event(entry_event(entry), redactor) for entry in entries]
+                )
             elif not view.is_active:
-                yield await _end(site, run_id, f"{STORED}-{index}")
+                yield await _end(site, run_id, f"{STORED_PREFIX}-{index}")
                 return
             else:
                 await _wait(closing, _POLL_INTERVAL)
@@ -143,9 +145,9 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
         return
 
 
-async def _wait_for_either(news: asyncio.Event, closing: asyncio.Event) -> bool:
+async def _wait_for_either(new_events: asyncio.Event, closing: asyncio.Event) -> bool:
     """Wait until an event is set, and return False if a heartbeat is due first."""
-    waits = [asyncio.ensure_future(event.wait()) for event in (news, closing)]
+    waits = [asyncio.ensure_future(event.wait()) for event in (new_events, closing)]
     try:
         done, _ = await asyncio.wait(waits, timeout=_HEARTBEAT, return_when=asyncio.FIRST_COMPLETED)
     finally:  # The browser may also disconnect during the wait.
@@ -197,7 +199,7 @@ class EventTextBuffer:
     def release(self, events: Sequence[Event], redactor: PageRedactor) -> list[Event]:
         """Return the events with the text that may be sent now.
 
-        The first event of a run that is not part of a response releases the remaining text of this run.
+        An event that is not part of a response releases the remaining text of its run.
         """
         released: list[Event] = []
         for event in events:

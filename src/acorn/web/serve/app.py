@@ -23,17 +23,17 @@ from acorn.web.guard import (
     LimitedBody,
     Refusal,
     RequestHead,
-    body_too_large,
     check_key,
     check_origin,
     content_length,
     headers_of,
     keys_match,
-    mounted_path,
     normalize_hosts,
+    size_refusal,
+    split_mount_path,
 )
 from acorn.web.page.agent import Agent
-from acorn.web.serve.openai_api import CompletionEvents, completion, models, read_completion
+from acorn.web.serve.openai_api import CompletionEvents, completion_response, model_list, read_completion
 from acorn.web.serve.openapi import openapi_document
 from acorn.web.serve.responses import (
     ChunkEncoder,
@@ -42,8 +42,8 @@ from acorn.web.serve.responses import (
     ErrorReply,
     Exchange,
     RejectedRequestError,
+    batch_chunks,
     check_finished,
-    in_batches,
     paused_json,
     reply_for_error,
 )
@@ -82,7 +82,7 @@ class ServiceGuard:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
             return
-        path, mount = mounted_path(scope)
+        path, mount = split_mount_path(scope)
         head = RequestHead(str(scope["method"]), path, headers_of(scope))
         exchange = Exchange(scope, path, LimitedBody(receive, MAX_BODY), send)
         refusal = self._check(head)
@@ -107,7 +107,7 @@ class ServiceGuard:
             return Refusal(
                 401, "The key is missing or wrong. Send a valid key in the header `Authorization: Bearer KEY`."
             )
-        return body_too_large(MAX_BODY) if content_length(head) > MAX_BODY else None
+        return size_refusal(MAX_BODY) if content_length(head) > MAX_BODY else None
 
     def _has_key(self, head: RequestHead) -> bool:
         scheme, _, candidate = (head.header("authorization") or "").partition(" ")
@@ -133,9 +133,9 @@ class ServiceRoutes:
             "/v1/models": self._models,
         }
         self._posts: Mapping[str, Handler] = {
-            "/run": self._as_run(self._run),
-            "/stream": self._as_run(self._stream),
-            "/v1/chat/completions": self._as_run(self._chat),
+            "/run": self._run_handler(self._run),
+            "/stream": self._run_handler(self._stream),
+            "/v1/chat/completions": self._run_handler(self._chat),
         }
 
     @property
@@ -162,7 +162,7 @@ class ServiceRoutes:
             return handlers[path]
         if is_answer and exchange.method == "POST":
             run_id = path.removeprefix("/runs/").removesuffix("/answer")
-            return self._as_run(partial(self._answer, run_id))
+            return self._run_handler(partial(self._answer, run_id))
         if path in handlers or path in others or is_answer:
             allow = "GET, HEAD" if path in self._gets else "POST"
             message = f"`{path}` does not support the method `{exchange.method}`. Allowed methods: {allow}."
@@ -172,7 +172,7 @@ class ServiceRoutes:
 
     async def _send_error(self, exchange: Exchange, error: Exception) -> None:
         if isinstance(error, BodyTooLargeError):
-            error = RejectedRequestError(413, "body", body_too_large(MAX_BODY).message)
+            error = RejectedRequestError(413, "body", size_refusal(MAX_BODY).message)
         reply = reply_for_error(error)
         if reply.is_logged:
             self._service.log_error(error)
@@ -194,11 +194,11 @@ class ServiceRoutes:
         await exchange.respond(200, self._document)
 
     async def _models(self, exchange: Exchange) -> None:
-        await self._respond(exchange, 200, models(self._service.name, self._created))
+        await self._respond(exchange, 200, model_list(self._service.name, self._created))
 
     # Endpoints that run the agent
 
-    def _as_run(self, handle: RunHandler) -> Handler:
+    def _run_handler(self, handle: RunHandler) -> Handler:
         """Return a handler that reserves a run, parses the body and calls `handle` with the deadline."""
 
         async def handle_run(exchange: Exchange) -> None:
@@ -231,7 +231,7 @@ class ServiceRoutes:
         store = open_store(service.spec.store, "`acorn serve`")
         if not await asyncio.to_thread(store.read, run_id):
             raise RejectedRequestError(404, "run", f"Run `{run_id}` does not exist.")
-        work = aresume(service.agent, run_id, answer, is_one=is_single)
+        work = aresume(service.agent, run_id, answer, is_single=is_single)
         await self._respond_with_run(exchange, await self._service.perform(exchange, work, deadline))
 
     async def _chat(self, exchange: Exchange, body: object, deadline: float) -> None:
@@ -247,7 +247,7 @@ class ServiceRoutes:
             return
         run = await self._service.perform(exchange, agent.arun(*arguments), deadline)
         status = 202 if isinstance(run.output, Paused) else 200
-        await self._respond(exchange, status, completion(run, service.name, spec.output), run)
+        await self._respond(exchange, status, completion_response(run, service.name, spec.output), run)
 
     def _arguments(self, values: object) -> tuple[object, ...]:
         """Return the arguments for the agent, or raise `InputError` with every invalid field."""
@@ -256,8 +256,7 @@ class ServiceRoutes:
             values = {RESULT: values}
         elif shape.is_empty and values is None:
             values = {}
-        parsed = parse_input(self._service.agent, values)
-        return () if shape.is_empty else (shape.unwrap(parsed),)
+        return parse_input(self._service.agent, values)
 
     async def _respond_with_run(self, exchange: Exchange, run: Run) -> None:
         if isinstance(run.output, Paused):
@@ -270,7 +269,7 @@ class ServiceRoutes:
         self, exchange: Exchange, chunks: AsyncGenerator[StreamChunk], encoder: ChunkEncoder, deadline: float
     ) -> None:
         async def send() -> None:
-            async with aclosing(in_batches(chunks)) as batches:
+            async with aclosing(batch_chunks(chunks)) as batches:
                 async for batch in batches:
                     await exchange.send_event(encoder.encode(batch) if batch else _HEARTBEAT)
             await exchange.end()
@@ -313,8 +312,8 @@ def service(
         app.mount("/researcher", acorn.web.service(Researcher(), keys=[os.environ["KEY"]], hosts=["example.com"]))
 
     Without `keys`, everyone who can reach the application can use it, so protect it with your own login. The
-    application answers only to the host names in `hosts`. A run may take `timeout` seconds, and at most `concurrency`
-    runs may be in progress at the same time.
+    application rejects requests to host names that are not in `hosts`. A run may last `timeout` seconds, and at most
+    `concurrency` runs may be in progress at the same time.
     """
     if isinstance(keys, str):
         raise DeclarationError("`keys` of `acorn.web.service` must be a list of strings, not one string.")

@@ -178,12 +178,12 @@ def _invalid(param: str, message: str) -> RejectedRequestError:
 # Responses
 
 
-def models(name: str, created: int) -> JsonObject:
+def model_list(name: str, created: int) -> JsonObject:
     """Return the response of `/v1/models`, which contains only the agent."""
     return {"object": "list", "data": [{"id": name, "object": "model", "created": created, "owned_by": "acorn"}]}
 
 
-def completion(run: Run, name: str, shape: Shape) -> JsonObject:
+def completion_response(run: Run, name: str, shape: Shape) -> JsonObject:
     """Return the chat completion response for a run that was not streamed."""
     message = {"role": "assistant", "content": answer_text(run, shape)}
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import acorn
-from acorn._inside import RESULT, Shape, describe_agent, output_schema
+from acorn._inside import RESULT, Shape, describe_agent
 from acorn.types import JsonObject, is_json_list, is_json_object
 from acorn.web.page.agent import Agent
 
@@ -94,8 +94,7 @@ def openapi_document(agent: Agent, *, has_key: bool) -> JsonObject:
     description = describe_agent(agent)
     schemas: JsonObject = {"Error": _ERROR, "Problem": _PROBLEM, "Paused": _PAUSED}
     schemas["Input"] = _schema(description.input, description.input.xml_schema, "Input", schemas)
-    output = output_schema(description.output)
-    schemas["Output"] = _schema(description.output, output, "Output", schemas)
+    schemas["Output"] = _schema(description.output, description.output.output_schema, "Output", schemas)
     results = {"200": _response("The output.", "Output"), "202": _response("The run waits for human input.", "Paused")}
     has_no_input = description.input.is_empty
     document: JsonObject = {

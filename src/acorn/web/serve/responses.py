@@ -30,14 +30,14 @@ from acorn import (
     StreamChunk,
     Unfinished,
 )
-from acorn._inside import fields_of, request_to_json, to_json_data
+from acorn._inside import record_to_json, to_json_data
 from acorn.chunk import call_index_of, has_answer_part
 from acorn.types import JsonObject
-from acorn.web.guard import HEADERS
+from acorn.web.guard import SECURITY_HEADERS
 from acorn.web.redact import RedactedStream, ServiceRedactor
 
 _EVENT_STREAM = {"content-type": "text/event-stream", "x-accel-buffering": "no"}
-_SECURITY_HEADERS = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+_ENCODED_HEADERS = [(name.encode(), value.encode()) for name, value in SECURITY_HEADERS.items()]
 _NO_HEADERS: Mapping[str, str] = {}
 _MIN_INTERVAL = 1 / 30
 """The minimum number of seconds between two batches of chunks."""
@@ -146,14 +146,14 @@ class Exchange:
         """Whether the status was sent. After the status, an error can only be sent as an event."""
 
     async def _body(self) -> bytes:
-        parts: list[bytes] = []
+        fragments: list[bytes] = []
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnectedError
-            parts.append(message.get("body", b""))
+            fragments.append(message.get("body", b""))
             if not message.get("more_body", False):
-                return b"".join(parts)
+                return b"".join(fragments)
 
     async def json(self) -> object:
         """Parse the body as JSON, and return None for an empty body."""
@@ -194,7 +194,7 @@ class Exchange:
     async def _start(self, status: int, headers: Mapping[str, str]) -> None:
         self.has_started = True
         encoded = [(name.encode(), value.encode("latin-1", "replace")) for name, value in headers.items()]
-        all_headers = [*encoded, *_SECURITY_HEADERS]
+        all_headers = [*encoded, *_ENCODED_HEADERS]
         await self._send_message({"type": "http.response.start", "status": status, "headers": all_headers})
 
     async def _send_message(self, message: Message) -> None:
@@ -215,35 +215,35 @@ def _json_problem(error: Exception) -> str:
 # Event streams
 
 
-async def in_batches(chunks: AsyncGenerator[StreamChunk]) -> AsyncGenerator[list[StreamChunk]]:
+async def batch_chunks(chunks: AsyncGenerator[StreamChunk]) -> AsyncGenerator[list[StreamChunk]]:
     """Yield merged batches of chunks.
 
     If the generator is closed early, it cancels the run.
     """
     pending: list[StreamChunk] = []
-    news = asyncio.Event()
+    new_chunks = asyncio.Event()
 
     async def read() -> None:
         try:
             async with aclosing(chunks):
                 async for chunk in chunks:
                     pending.append(chunk)
-                    news.set()
+                    new_chunks.set()
         except (SystemExit, KeyboardInterrupt) as error:  # In a task, these exceptions would stop the event loop.
             raise CodeExitError(f"{type(error).__name__}: {error}") from error
         finally:
-            news.set()
+            new_chunks.set()
 
     task = asyncio.ensure_future(read())
     try:
         while not task.done() or pending:
             try:
                 async with asyncio.timeout(_HEARTBEAT):
-                    await news.wait()
+                    await new_chunks.wait()
             except TimeoutError:
                 yield []
                 continue
-            news.clear()
+            new_chunks.clear()
             batch, pending[:] = pending[:], []
             if batch:
                 yield merge_chunks(batch)
@@ -321,14 +321,14 @@ class ChunkEvents:
                 released = self._text(chunk, kind).add(text)
                 yield from [{kind: released, **branch}] if released else []
             if not text or chunk.done:  # This text is complete.
-                yield from [{kind: held, **branch}] if (held := self._text(chunk, kind).flush()) else []
+                yield from [{kind: remaining, **branch}] if (remaining := self._text(chunk, kind).flush()) else []
         if has_answer_part(chunk):
             partial = self._redactor.partial(to_json_data(chunk.partial))
             yield {"partial": partial, "completed": list(chunk.completed), **branch}
         if chunk.tool_call is not None:
             yield {"tool_call": self._redactor.partial(chunk.tool_call), **branch}
         if chunk.tool_result is not None:
-            yield {"tool_result": fields_of(chunk.tool_result), **branch}
+            yield {"tool_result": record_to_json(chunk.tool_result), **branch}
         if chunk.done:
             yield {"done": True, **branch}
         if chunk.run is not None:
@@ -350,11 +350,11 @@ def paused_json(output: Paused) -> JsonObject:
     """Return the open requests of a paused run, and the path for the answers."""
     return {
         "run_id": output.run_id,
-        "requests": [request_to_json(request) for request in output.requests],
+        "requests": [record_to_json(request) for request in output.requests],
         "answer": f"/runs/{output.run_id}/answer",
     }
 
 
 def _run_facts(run: Run) -> JsonObject:
     names = ("id", "model", "steps", "stop_reason", "seconds", "cost")
-    return {**{name: getattr(run, name) for name in names}, "usage": fields_of(run.usage)}
+    return {**{name: getattr(run, name) for name in names}, "usage": record_to_json(run.usage)}

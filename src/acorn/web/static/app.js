@@ -1,4 +1,4 @@
-// The start of every page: the header, the theme and the choice of the page.
+// Starts every page: draws the header, sets the theme and loads the module of the page.
 
 import { base, button, chip, el, fetchJson, fill, icon, link, loadStyles } from "./dom.js";
 
@@ -62,7 +62,7 @@ async function start() {
   const isView = path.startsWith("/runs/") && path.length > "/runs/".length;
   const loading = fetchJson("/api/agent");
   const headerDrawn = loading.then((site) => header(document.getElementById("top"), site, path));
-  if (isView) {  // It loads its run without waiting for the agent.
+  if (isView) {  // The view does not need the agent.
     const { viewPage } = await pages.view();
     return viewPage(main, decodeURIComponent(path.slice("/runs/".length)));
   }

@@ -21,7 +21,7 @@ export async function comparePage(main) {
     fields("Input", heads.map((head) => head.input)), fields("Answer", heads.map((head) => head.output ?? head.error)), steps(comparison)));
 }
 
-/** Offers the runs to compare with, first the one that this run was forked from. */
+/** Lists the runs that can be compared. The original run of a fork is the first. */
 async function choose(main, a) {
   const [first, list] = await Promise.all([fetchJson(`/api/runs/${encodeURIComponent(a)}/view`), fetchJson("/api/runs")]);
   const wrong = first.error ?? list.error;

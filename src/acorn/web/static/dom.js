@@ -4,7 +4,7 @@ import { fromJson } from "./text.js";
 
 export const base = document.querySelector('meta[name="acorn-base"]').content;
 
-/** The data of a run that was saved as an HTML file, else null. */
+/** The data of a run that was saved as an HTML file, or null. */
 export const savedRun = fromJson(document.getElementById("saved-run")?.textContent ?? "null");
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -33,7 +33,7 @@ const PATHS = {
   think: "M5.500 10.500a3.800 3.800 0 115 0v1.500h-5zM6.500 14h3",
 };
 
-/** Creates an element: attributes by name, listeners under `on`, properties under `is`. */
+/** Creates an element with attributes. `on` contains listeners, and `is` contains properties. */
 export function el(tag, attrs = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attrs)) {
@@ -46,7 +46,7 @@ export function el(tag, attrs = {}, ...children) {
   return node;
 }
 
-/** Appends text and elements, without missing ones. */
+/** Appends texts and elements, and skips missing values. */
 export function put(node, ...children) {
   for (const child of children.flat(3)) {
     if (child === undefined || child === null || child === false) continue;
@@ -89,7 +89,7 @@ export function link(content, path, attrs = {}) {
   return el("a", { href: base + path, ...attrs }, content);
 }
 
-/** Shows the state of a run, in a new or an existing element. */
+/** Displays the state of a run in a new or existing element. */
 export function statusView(state, text, node = el("span")) {
   node.className = `status is-${state}`;
   return fill(node, el("span", { class: "dot" }), text);
@@ -123,7 +123,7 @@ export function notify(text) {
   toast.timer = setTimeout(() => toast.classList.remove("shown"), 2200);
 }
 
-/** Sends a request. A failure is an object with `error` and perhaps `problems`. */
+/** Sends a request and returns JSON. After a failure, the JSON contains `error`. */
 export async function fetchJson(path, { method = "GET", body, signal } = {}) {
   if (savedRun) return fromFile(path);
   const options = { method, signal, credentials: "same-origin" };
@@ -156,7 +156,7 @@ function fromFile(path) {
   if (endpoint === "details") return savedRun.details[row];
   if (endpoint === "find") return { rows: savedRun.details.filter((each) => JSON.stringify([each.entries, each.results]).toLowerCase().includes(params.get("q"))).map((each) => each.row) };
   const sent = savedRun.sent[row];
-  if (!sent) return { error: "This row is not a request to a model." };
+  if (!sent) return { error: "This row is not a model request." };
   let turn = sent, messages = sent.messages;
   for (let keep = sent.keep; keep > 0; keep = Math.min(keep, turn.keep)) {
     turn = savedRun.sent[turn.before];
@@ -165,7 +165,7 @@ function fromFile(path) {
   return { ...sent, messages };
 }
 
-/** Follows an event stream. It is closed while the page is hidden, then continued. */
+/** Reads an event stream, and pauses while the page is hidden. */
 export function follow(path, onMessage, onError) {
   let source, last, over = false;
   const open = () => {
@@ -192,7 +192,7 @@ export function follow(path, onMessage, onError) {
   };
 }
 
-/** A row of tabs; the arrow keys move between them. */
+/** Returns a row of tabs that supports the arrow keys. */
 export function tabs(list, onChoose) {
   const nodes = new Map();
   const choose = (which, focus) => {

@@ -17,7 +17,7 @@ export function makeForm(shape) {
     read: () => body.get() ?? {},
     fill: (value) => body.set(value ?? {}),
     clear: () => body.clearMarks(),
-    /** Shows problems at their fields and returns those without a field. */
+    /** Displays problems at their fields, and returns the problems without a field. */
     mark(problems) {
       body.clearMarks();
       let first = null;
@@ -159,7 +159,7 @@ function textField(schema, about) {
   const field = labeled(control, about, schema);
   let emptyValue;
   control.addEventListener("input", () => {
-    // A field that the user empties is "", not the default. If it may be null, it is null.
+    // An emptied field is null if the schema allows null, otherwise "".
     emptyValue = schema.default && !kind && !schema.nullable ? "" : undefined;
   });
   field.get = () => (control.value === "" ? emptyValue : control.value);
@@ -169,7 +169,7 @@ function textField(schema, about) {
     if (kind) control.type = kind;
     control.value = text;
     if (control.value || !kind) return;
-    // The control cannot hold a time with a zone or a date in words.
+    // The control cannot display a time with a zone or a date in words.
     control.type = "text";
     control.value = text;
   };
@@ -188,7 +188,7 @@ const ACCEPTED = { "acorn-image": "image/*", "acorn-audio": "audio/*" };
 const MAX_FILE = 20_000_000;
 const size = (bytes) => (bytes < 999_500 ? `${Math.ceil(bytes / 1000)} kB` : `${(bytes / 1e6).toFixed(1)} MB`);
 
-/** An image, audio or file: chosen, dropped, or given by its URL. */
+/** A field for an image, audio or file, or its URL. */
 function mediaField(schema, about) {
   const id = newId();
   const file = el("input", { type: "file", class: "sr", id, accept: ACCEPTED[schema.format] });
@@ -199,7 +199,7 @@ function mediaField(schema, about) {
   const zone = el("div", { class: "drop" }, file, el("label", { for: id }, icon("save"), shown), clear, address);
   const field = labeled(zone, about, schema, { wraps: true });
   let data, problem = "";
-  /** Returns whether the chosen file cannot be sent, and shows why. */
+  /** Displays a problem of the chosen file, and returns whether there is one. */
   zone.unsent = () => {
     field.mark(problem);
     return Boolean(problem);
@@ -225,7 +225,7 @@ function mediaField(schema, about) {
     show(caption, chosen?.size > MAX_FILE ? "The file may have at most 20 MB." : "");
     if (!chosen || problem) return;
     const reader = new FileReader();
-    reader.addEventListener("loadend", () => {  // before `isReady` continues
+    reader.addEventListener("loadend", () => {  // This runs before `isReady` continues.
       if (zone.reading !== reading) return;  // Another file was chosen.
       if (reader.error) show(caption, "The file cannot be read.");
       else setData(reader.result, caption, chosen.type.startsWith("image/"));
@@ -252,7 +252,7 @@ function mediaField(schema, about) {
     const [, kind, data64] = /^data:([^;,]*)[^,]*,(.*)$/s.exec(text) ?? [];
     address.value = /^https?:/.test(text) ? text : "";
     if (data64 !== undefined) setData(text, `${kind || "a file"} · ${size(data64.length * 0.75)}`, kind.startsWith("image/"));
-    // The page has no copy of the file. Only the user may decide to leave it out.
+    // The page has no copy of the file. Only the user may decide to omit the file.
     else if (value && !address.value) show("a file of an earlier run", "Choose the file again or remove it.");
   };
   return field;
@@ -394,7 +394,7 @@ function rowsField(schema, top, about) {
   field.set = (value) => {
     rows = [];
     fill(list);
-    // A list that the user empties is empty, not the default.
+    // An emptied list is empty, not the default.
     isSet = Array.isArray(value) ? value.length > 0 || value !== schema.default : about.required && value !== null;
     for (const each of Array.isArray(value) ? value : []) add(each);
   };
@@ -537,7 +537,7 @@ function kindOf(value) {
   return Array.isArray(value) ? "array" : value === null ? "null" : typeof value;
 }
 
-/** Whether a value fits a schema well enough to choose a member of a union. */
+/** Returns whether a value fits a schema well enough to choose a member of a union. */
 function fits(source, value, top) {
   const schema = resolve(source, top);
   const kind = kindOf(value);

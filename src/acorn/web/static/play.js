@@ -52,7 +52,7 @@ class Play {
     ];
     this.json = el("textarea", { class: "code", rows: 12, spellcheck: "false", "aria-label": "Input as JSON" });
     this.jsonPane = el("div", { class: "field", hidden: true, role: "tabpanel", id: "pane-json", "aria-labelledby": "tab-json" }, this.json);
-    this.formPane = el("div", { role: "tabpanel", id: "pane-form", "aria-labelledby": "tab-form" }, agent.input.empty ? el("p", { class: "quiet" }, "The agent takes no input.") : this.form.node);
+    this.formPane = el("div", { role: "tabpanel", id: "pane-form", "aria-labelledby": "tab-form" }, agent.input.empty ? el("p", { class: "quiet" }, "The agent has no input.") : this.form.node);
     this.tabs = tabs([["form", "Form"], ["json", "JSON"]], (name) => this.setJson(name === "json"));
     this.wrong = el("div", { class: "wrong whole", role: "alert", hidden: true });
     this.go = button("Run", () => this.start(), { look: "primary big", picture: "play" });
@@ -108,7 +108,7 @@ class Play {
     const input = this.isJson ? this.readJson() : this.form.read();
     if (input === undefined || this.isBusy) return;
     this.setBusy(true);
-    this.halt.disabled = true;  // A double click on Run would hit it.
+    this.halt.disabled = true;  // A double click on Run would press this button.
     const result = await fetchJson("/api/runs", { method: "POST", body: { input, ...(this.after ? { after: this.after.id } : {}) } });
     if (result.error) {
       this.setBusy(false);
@@ -171,7 +171,7 @@ class Play {
         else if (event.entry === "end") this.ended(event, fillsForm);
         else {
           if (event.entry === "RunStarted" && event.run_id === id) {
-            this.input ??= event.input;  // The form also has the files.
+            this.input ??= event.input;  // The form also contains the files.
             if (fillsForm) this.refill(event.input);
           }
           this.progress.add(event);

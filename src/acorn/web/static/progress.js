@@ -1,4 +1,4 @@
-// A run in progress: its turns, calls, branches and answer. Each event changes only its own part.
+// A run in progress: its turns, calls, branches and answer. Each event redraws only one part.
 
 import { copyButton, el, fill, icon, put } from "./dom.js";
 import { isRecord, many, money, oneLine, parse, problemsIn, seconds, words } from "./text.js";
@@ -45,7 +45,7 @@ export class RunProgress {
     if (cost !== null) this.totals.cost = (this.totals.cost ?? 0) + cost;
   }
 
-  /** The run is over, or waits for human input. */
+  /** Stops the clocks when the run is over or waits for human input. */
   end(isWaiting) {
     for (const node of [...ticking.keys()]) if (this.node.contains(node)) ticking.delete(node);
     if (isWaiting) return;
@@ -147,7 +147,7 @@ const HANDLERS = {
   },
 };
 
-/** One run of the tree. */
+/** The view of one run of the tree. */
 class RunPart {
   constructor(node, parent) {
     this.node = node;
@@ -195,7 +195,7 @@ class RunPart {
   }
 }
 
-/** One response of the model. */
+/** The view of one model response. */
 class TurnPart {
   constructor(step) {
     this.isComplete = false;
@@ -277,7 +277,7 @@ class TurnPart {
   }
 }
 
-/** A call of a tool or a branch, or the final answer. */
+/** The view of a tool call, a branch or the final answer. */
 class CallPart {
   constructor(name, args) {
     this.isAnswer = name === FINISH;
@@ -351,7 +351,7 @@ class CallPart {
     fill(this.node, icon("again"), el("div", {}, el("span", {}, "The answer was invalid and is requested again."), list));
   }
 
-  /** Shows the arguments and the result when the call is opened. */
+  /** Displays the arguments and the result of an opened call. */
   show(again) {
     if (this.body || !this.node.open || (this.shown === this.result && !again && this.inner.childNodes.length)) return;
     this.shown = this.result;
@@ -379,7 +379,7 @@ class CallPart {
   }
 }
 
-/** The answer. All its fields are visible from the start. */
+/** The view of the answer. All fields are visible from the start. */
 class AnswerCard {
   constructor(output) {
     this.output = output;

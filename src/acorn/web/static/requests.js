@@ -3,7 +3,7 @@
 import { button, chip, el, icon, put } from "./dom.js";
 import { isRecord, parse } from "./text.js";
 
-/** A form that answers one request. */
+/** Returns a form for the answer to one request. */
 export function requestCard(request, answer) {
   const title = request.kind === "approval" ? `Approve the call of ${request.tool}?` : "Question of the agent";
   const id = `request-${request.id}`;

@@ -27,7 +27,7 @@ export function money(value) {
 
 const STATES = { done: "finished", unfinished: "not finished", waiting: "waiting", lost: "no connection" };
 
-/** The state of a run. A single turn that called a tool is done but has no answer. */
+/** Returns the state of a run. A single turn that called a tool is unfinished. */
 export function stateOf(head) {
   return head.status === "done" && head.stop_reason === "unfinished" ? "unfinished" : head.status;
 }
@@ -51,7 +51,7 @@ export function when(iso) {
   return Number.isNaN(then.getTime()) ? "" : then.toLocaleString("en");
 }
 
-/** The name of a field in words. */
+/** Returns the name of a field in words. */
 export function words(name) {
   return String(name).replaceAll("_", " ");
 }
@@ -70,13 +70,13 @@ export function oneLine(value, most = 160) {
   return flat.length > most ? `${flat.slice(0, most)}…` : flat;
 }
 
-/** Parses JSON. Integers that JavaScript would round stay as they are written. */
+/** Parses JSON. Integers that JavaScript would round do not change. */
 export function fromJson(text) {
   const keep = (_, value, { source }) => (Number.isInteger(value) && !Number.isSafeInteger(value) ? JSON.rawJSON(source) : value);
   return JSON.parse(text, JSON.rawJSON && /\d{16}/.test(text) ? keep : undefined);
 }
 
-/** The source of an integer that would be rounded, else the value. */
+/** Returns the source of an integer that would be rounded, or the value. */
 export function unrounded(value) {
   return JSON.isRawJSON?.(value) ? value.rawJSON : value;
 }
@@ -93,7 +93,7 @@ export function parse(text) {
   }
 }
 
-/** The problems in a validation document for the model. */
+/** Returns the problems in a validation document. */
 export function problemsIn(text) {
   const unescape = (part) => part.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&quot;", '"').replaceAll("&apos;", "'").replaceAll("&amp;", "&");
   const problems = [];
@@ -102,7 +102,7 @@ export function problemsIn(text) {
   return problems;
 }
 
-/** A value on one line: its first text, else JSON. */
+/** Returns one line with the first text of a value, or with its JSON. */
 export function summary(value, most = 160) {
   if (isRecord(value)) {
     const items = Object.values(value);
@@ -112,7 +112,7 @@ export function summary(value, most = 160) {
   return oneLine(value, most);
 }
 
-/** The value of a record with one field. */
+/** Returns the value of a record with one field. */
 export function unwrap(value) {
   const names = isRecord(value) ? Object.keys(value) : [];
   return names.length === 1 ? value[names[0]] : value;

@@ -35,7 +35,7 @@ function listView(value, depth) {
   return el("div", {}, el("ul", { class: "values" }, shown.map((each) => el("li", {}, valueView(each, depth + 1)))), more);
 }
 
-/** Text, with a button for the rest of a very long one. */
+/** Displays text. A very long text is cut and has a button. */
 export function textView(text, look = "said") {
   const node = el("div", { class: look }, text.slice(0, MAX_TEXT));
   if (text.length > MAX_TEXT) {
@@ -75,7 +75,7 @@ function withCopy(node, text) {
   return el("div", { class: "boxed" }, node, copyButton(text));
 }
 
-/** Text that may be JSON. */
+/** Displays text that may be JSON. */
 export function textOrJsonView(text) {
   if (typeof text !== "string") return jsonView(text);
   if (/^\s*[[{]/.test(text) && text.length < 200000) {

@@ -1,7 +1,7 @@
 // One run: its waterfall, the details of each row, and an overview.
 //
-// The details of a row are loaded when it is selected. Up to 400 rows are all in the page, so that the browser can search
-// them. Of more rows, only the visible ones are drawn, and the page searches itself.
+// The page loads the details of a row when the user selects the row. It draws up to 400 rows, so that the browser can
+// search them. In larger runs, it draws only the visible rows and implements the search.
 
 import { base, button, chip, copyButton, el, fetchJson, fill, follow, icon, link, notify, put, savedRun, statusView, tabs } from "./dom.js";
 import { requestCard } from "./requests.js";
@@ -179,7 +179,7 @@ class View {
     if (!savedRun) location.assign(`${base}/compare?a=${encodeURIComponent(this.id)}`);
   }
 
-  /** Forks before a turn, after a call, so that its result can be edited, or before the call of a branch. */
+  /** Opens a fork before a model turn, after a tool call (to edit its result), or before a branch. */
   fork() {
     if (!this.head.own) return notify(`The page does not have the agent of this run. Use acorn fork ${short(this.id)} --before 2`);
     let row = this.rows.get(this.selected), branch = null;
@@ -369,7 +369,7 @@ class View {
         this.showHits();
         this.drawRows(true);
       } catch {
-        // Another character was typed.
+        // The user changed the search text.
       }
     }, 180);
   }
@@ -474,7 +474,7 @@ class View {
     return node;
   }
 
-  /** Whether a row of a fork comes from the original run. */
+  /** Returns whether a row of a fork was copied from the original run. */
   isKept(row) {
     const before = this.head.forked_from?.before;
     let top = row;
@@ -633,7 +633,7 @@ function messageView(message, isFresh) {
 }
 
 function sentView({ messages, model, exact, count: amount, forced }) {
-  const title = exact ? `${many(amount, "message")} to ${model}` : `${many(amount, "message")} were sent to ${model}. This is the history that they were made from`;
+  const title = exact ? `${many(amount, "message")} to ${model}` : `${many(amount, "message")} were sent to ${model}. They were made from this history`;
   const lastTurn = messages.findLastIndex((each) => each.role === "assistant");
   return [el("p", { class: "quiet" }, title, forced && `. The answer was forced (${forced})`), messages.map((each, at) => messageView(each, at > lastTurn && lastTurn >= 0))];
 }

@@ -94,7 +94,11 @@ def whole(figures: dict[str, Any]) -> str:
     notes = Notes()
     present = [work for work in WORKS if any(work in row["cells"] for row in figures["contenders"].values())]
     heavy = [work for work in present if work in HEAVY]
-    lines = ["# Comparison with other frameworks", "", f"Measured on {figures['date']} with Python {figures['python']} by"]
+    lines = [
+        "# Comparison with other frameworks",
+        "",
+        f"Measured on {figures['date']} with Python {figures['python']} by",
+    ]
     lines += [f"`make bench-peers`, medians of the rounds ({figures['rounds']}).", *noted(figures), "", HOW]
     if FLOOR in figures["contenders"]:
         lines += ["", "## CPU time, raw httpx = 1", "", *part(figures, "ratio", present, notes)]

@@ -168,7 +168,7 @@ def _rename_aliases(values: JsonObject, options: Options) -> JsonObject:
 
 
 def _text_aliases(info: FieldInfo) -> list[str]:
-    """Return the aliases of a field that are plain names. An `AliasPath` leads into another value, so it is omitted."""
+    """Return the aliases of a field that are names, and not paths into another value (`AliasPath`)."""
     alias = info.validation_alias if info.validation_alias is not None else info.alias
     choices = [alias] if isinstance(alias, str) else getattr(alias, "choices", [])
     return [choice for choice in choices if isinstance(choice, str)]
@@ -300,7 +300,8 @@ def _read_text() -> str:
 def parse_texts(texts: Sequence[str | bool], node: SchemaNode, flag: str) -> list[Any]:
     """Parse the texts of an option into the value of the option.
 
-    An option that occurs several times has several texts. Returns a list with the value. If the text is ambiguous, the list has a second, alternative value.
+    An option that occurs several times has several texts. Returns a list with the value. If the text is ambiguous, the
+    list has a second, alternative value.
     """
     if node.is_repeatable and (len(texts) > 1 or node.is_only_list):
         return [_parse_list(texts, node, flag)]

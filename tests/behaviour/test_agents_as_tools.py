@@ -68,7 +68,7 @@ def test_agent_tool_schema_is_derived_from_agent_class(call: Call, script: Scrip
 
 
 @pytest.mark.parametrize("agent", [DeepDigger, DeepDigger()], ids=["class", "instance"])
-def test_agent_tool_run_sends_agent_prompt_to_callers_model(call: Call, script: Script, agent: Any) -> None:
+def test_agent_tool_run_sends_agent_prompt_to_model_of_caller(call: Call, script: Script, agent: Any) -> None:
     model = script(calling("deep_digger", place="the garden"), BONE, DONE)
     run = call.run(Boss(model=model, tools=[agent]))
     assert run.output == "found"
@@ -97,7 +97,7 @@ def test_agent_tool_does_not_inherit_settings_of_caller(call: Call, script: Scri
 
 
 @pytest.mark.parametrize(("own", "seen"), [(None, "the caller's"), ("its own", "its own")])
-def test_agent_tool_with_explicit_deps_does_not_use_callers_deps(
+def test_agent_tool_with_explicit_deps_does_not_use_deps_of_caller(
     call: Call, script: Script, own: Any, seen: str
 ) -> None:
     class Reader(DeepDigger):

@@ -321,7 +321,7 @@ def test_any_model_calls_tools_again_in_continued_conversation() -> None:
     assert called(agent.using(history=first).run()) == ["look", "add", "__finish__"]
 
 
-def test_any_model_handles_agent_tool_in_separate_conversation(call: Call) -> None:
+def test_any_model_treats_agent_tool_as_separate_conversation(call: Call) -> None:
     class Boss(module[Any, str]):
         """Delegate."""
 

@@ -254,7 +254,7 @@ def test_map_with_failing_key_function_yields_item_error(store: Any) -> None:
     assert isinstance(came[1], ZeroDivisionError)
 
 
-def test_map_called_twice_concurrently_with_one_id_runs_each_row_once(store: Any) -> None:
+def test_map_called_twice_concurrently_with_equal_id_runs_each_row_once(store: Any) -> None:
     asked: list[int] = []
 
     def counted(request: ModelRequest) -> Reply:

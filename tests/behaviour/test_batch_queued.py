@@ -146,7 +146,7 @@ def test_queued_batch_with_cancelled_or_deleted_run_yields_item_error(store: Sto
 
 
 @pytest.mark.usefixtures("worker")
-def test_queued_batch_with_endless_rows_submits_limited_number(store: Store) -> None:
+def test_queued_batch_with_endless_rows_submits_limited_number_of_rows(store: Store) -> None:
     batch = iter(queued(store).map(map(str, itertools.count()), queue=True, id="endless"))
     assert next(batch).output == "done True"
     batch.close()  # type: ignore[attr-defined]

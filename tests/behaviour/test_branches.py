@@ -142,7 +142,7 @@ def run_main(call: Call, model: Any, kind: type[module[Any, Any]] = Main, **sett
 # Declaring
 
 
-def test_branch_of_parents_class_runs_recursively(call: Call, script: Script) -> None:
+def test_branch_of_same_class_as_parent_runs_recursively(call: Call, script: Script) -> None:
     class Digger(module[Any, str]):
         """Dig."""
 
@@ -316,7 +316,7 @@ def test_branch_request_uses_trimmed_history_of_parent(call: Call) -> None:
 
 @pytest.mark.message_list
 @pytest.mark.edits_history
-def test_branch_request_omits_parents_tool_result_without_call(call: Call) -> None:
+def test_branch_request_omits_tool_result_without_call_in_parent_history(call: Call) -> None:
     stray = {"role": "tool", "tool_call_id": "x", "content": "stray"}
     made = {"id": "x", "type": "function", "function": {"name": "look", "arguments": "{}"}}
 
@@ -426,7 +426,7 @@ def test_branch_plain_type_input_is_sent_in_result_element(call: Call, script: S
 # Tools
 
 
-def test_branch_has_tools_of_branch_and_parent_but_not_parents_branches(call: Call, script: Script) -> None:
+def test_branch_has_tools_of_branch_and_parent_but_not_branches_of_parent(call: Call, script: Script) -> None:
     def dig() -> str:
         return "earth"
 
@@ -483,7 +483,7 @@ def test_branch_source_tool_replaces_parent_tool_of_equal_name(call: Call, scrip
 
 
 @pytest.mark.live_objects
-def test_branch_inherits_parent_tools_of_current_step(call: Call, script: Script) -> None:
+def test_branch_inherits_tools_of_parent_in_current_step(call: Call, script: Script) -> None:
     def dig() -> str:
         return "earth"
 
@@ -1429,7 +1429,7 @@ def test_branch_cost_is_added_to_parent_cost(call: Call, script: Script) -> None
         max_cost=7.5,
         branches={"check": branch_of(model=free)},
     )
-    assert "DeclarationError: `Main.max_cost` needs prices, and none are known for `free`" in told(run)[0]
+    assert "DeclarationError: `Main.max_cost` cannot be enforced: the prices of `free` are unknown" in told(run)[0]
 
 
 def test_branch_limit_counts_only_branch_usage(call: Call, script: Script) -> None:
@@ -1727,7 +1727,7 @@ def test_leaving_stream_early_ends_branches(call: Call, count: int) -> None:
 
 
 @pytest.mark.message_list
-def test_agent_tool_that_fails_cancels_only_branches_below_failing_run(call: Call) -> None:
+def test_agent_tool_that_fails_cancels_its_branches_but_not_its_siblings(call: Call) -> None:
     begun, go_on = threading.Semaphore(0), threading.Event()
 
     @tool

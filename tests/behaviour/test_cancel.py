@@ -115,7 +115,7 @@ def test_cancel_during_async_tool_cancels_tool_and_ends_run(script: Script) -> N
     assert told(run) == [STOPPED]
 
 
-def test_cancel_during_sync_tool_ends_run_with_stopped_result(script: Script) -> None:
+def test_cancel_during_sync_tool_ends_run_and_reports_call_as_stopped(script: Script) -> None:
     pause = Pause()
 
     threads: list[threading.Thread] = []
@@ -266,7 +266,7 @@ def test_cancel_during_sync_hook_ends_run(script: Script) -> None:
 
 
 @pytest.mark.parametrize("where", ["open", "tools"])
-def test_cancel_while_source_opens_closes_source(script: Script, where: str) -> None:
+def test_cancel_while_source_opens_closes_opened_sources(script: Script, where: str) -> None:
     pause = Pause()
     diary: list[str] = []
 

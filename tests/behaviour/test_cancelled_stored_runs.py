@@ -224,7 +224,7 @@ def test_stored_cancel_of_unread_stream_ends_run_at_next_read(store: Store, scen
         list(chunks)
 
 
-def test_task_that_awaited_stored_cancelled_run_is_not_cancelled(store: Store, scene: Scene) -> None:
+def test_task_that_awaits_run_cancelled_in_store_is_not_cancelled(store: Store, scene: Scene) -> None:
     agent = Desk(tools=[scene.doze], model=ScriptedModel([call("doze")])).using(run_id="a", store=store)
 
     async def main() -> str:

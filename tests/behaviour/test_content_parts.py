@@ -155,7 +155,7 @@ def test_media_schema_and_audio_input_are_sent_as_content_parts(call: Call, scri
 
 
 @pytest.mark.edits_history
-def test_trimmed_input_is_sent_again_with_image(call: Call, script: Script) -> None:
+def test_input_trimmed_from_history_is_sent_again_with_image(call: Call, script: Script) -> None:
     class Forgetful(Botanist):
         def on_step(self, step: Step) -> None:
             del self.history[1:]
@@ -214,7 +214,7 @@ def test_media_messages_are_identical_in_later_requests(call: Call, script: Scri
 
 
 @pytest.mark.live_objects
-def test_tool_result_output_in_on_step_is_returned_object(call: Call, script: Script) -> None:
+def test_tool_result_output_in_on_step_is_object_returned_by_tool(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     class Watching(Botanist):

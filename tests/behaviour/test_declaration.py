@@ -400,7 +400,7 @@ def test_declaration_error_shortens_long_value() -> None:
     assert len(words) < 200
 
 
-def test_declaration_error_for_value_with_failing_repr_is_raised() -> None:
+def test_declaration_error_is_raised_for_value_with_failing_repr() -> None:
     class Broken:
         def __repr__(self) -> str:
             raise RuntimeError("no")

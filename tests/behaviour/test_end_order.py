@@ -162,7 +162,7 @@ def test_ctrl_c_in_branch_ends_siblings_deepest_first() -> None:
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_branch_whose_start_fails_to_be_stored_ends_run_with_store_failure(way: str) -> None:
+def test_branch_whose_start_is_not_stored_ends_run_with_store_failure(way: str) -> None:
     error = ValueError("the disk is full")
 
     def keep(entry: Entry) -> None:

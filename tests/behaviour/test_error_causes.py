@@ -57,7 +57,7 @@ def test_parse_error_cause_of_invalid_xml_is_xml_parse_error(call: Call, script:
     assert isinstance(caught.value.__cause__, ParseError)
 
 
-def test_parse_error_cause_is_unintended_value_error_of_on_finish(call: Call, script: Script) -> None:
+def test_parse_error_cause_is_value_error_raised_by_bug_in_on_finish(call: Call, script: Script) -> None:
     class Careless(Asker):
         def on_finish(self, output: Answer) -> Any:
             return int("twelve")

@@ -171,7 +171,7 @@ def test_fork_with_edited_call_arguments_sends_edited_arguments() -> None:
     assert model.requests[0].messages[2]["tool_calls"][0]["function"]["arguments"] == '{"query":"edited"}'
 
 
-def test_fork_with_edited_error_and_assistant_text_sends_both() -> None:
+def test_fork_with_edited_error_and_assistant_text_sends_edited_texts() -> None:
     events = first_run().thread
     for event in events:
         if isinstance(event, ErrorEvent) and event.iteration == 1:
@@ -212,7 +212,7 @@ def test_fork_ignores_event_edits_after_fork_creation() -> None:
     assert len(model.requests[0].messages) > 3
 
 
-def test_fork_with_other_model_and_prompt_uses_both() -> None:
+def test_fork_with_other_model_and_prompt_uses_new_model_and_prompt() -> None:
     run = first_run()
     model = ScriptedModel([finish(answer="x")], name="other")
     agent = Researcher().using(thread=run.thread, before=3, model=model, system_prompt="Be brief.")
@@ -502,7 +502,7 @@ def test_fork_of_value_that_is_not_a_thread_is_rejected(thread: Any, words: str)
         Researcher().using(thread=thread, before=1)
 
 
-def test_using_thread_none_on_fork_starts_normal_run() -> None:
+def test_using_thread_none_on_fork_requires_input_again() -> None:
     agent, _ = forked(first_run().thread, 3)
     with pytest.raises(InputError, match="question"):
         agent.using(thread=None).run()

@@ -194,7 +194,7 @@ def test_deps_type_is_checked_with_isinstance(kind: Any, deps: Any, fits: bool) 
                 agent.using(deps=deps)
 
 
-def test_deps_type_of_generic_base_class_is_checked() -> None:
+def test_deps_of_wrong_type_for_generic_base_class_raise() -> None:
     class Middle(module[str, T, Database], Generic[T]):
         pass
 

@@ -378,7 +378,7 @@ def test_conversation_ending_with_assistant_message_is_sent_with_added_user_mess
 # Trimming and clearing
 
 
-def test_history_trimmed_as_in_seed_snippet_is_sent_valid(call: Call) -> None:
+def test_history_trimmed_as_in_seed_snippet_is_sent_as_valid_messages(call: Call) -> None:
     def trim(self: Looker, step: Step) -> None:
         if len(self.history) > 50:
             self.history = self.history[:1] + self.history[-40:]
@@ -395,7 +395,7 @@ def test_history_trimmed_as_in_seed_snippet_is_sent_valid(call: Call) -> None:
 
 
 @pytest.mark.parametrize("keep", range(1, 9))
-def test_history_trimmed_at_any_length_is_sent_valid(call: Call, keep: int) -> None:
+def test_history_trimmed_to_any_length_is_sent_as_valid_messages(call: Call, keep: int) -> None:
     def trim(self: Looker, step: Step) -> None:
         self.history = self.history[-keep:]
 
@@ -405,7 +405,7 @@ def test_history_trimmed_at_any_length_is_sent_valid(call: Call, keep: int) -> N
 
 
 @pytest.mark.parametrize("how", ["clear", "replace", "delete"])
-def test_cleared_history_is_sent_as_input_only(call: Call, how: str) -> None:
+def test_cleared_history_is_sent_as_input_message_only(call: Call, how: str) -> None:
     def clear(self: Looker, step: Step) -> None:
         if how == "clear":
             self.history.clear()
@@ -464,7 +464,7 @@ def test_input_with_emptied_content_is_restored(call: Call, text: str) -> None:
     assert requests[1][1] == {"role": "user", "content": INPUT}
 
 
-def test_edited_input_is_sent_edited(call: Call) -> None:
+def test_input_edited_in_history_is_sent_edited(call: Call) -> None:
     @at_step(1)
     def edit(self: Looker, step: Step) -> None:
         self.history[1]["content"] = "Where is she?"
@@ -697,7 +697,7 @@ def test_content_parts_are_sent_unchanged(call: Call) -> None:
 
 
 @pytest.mark.message_list
-def test_additional_message_keys_are_sent(call: Call) -> None:
+def test_message_with_additional_keys_is_sent_with_those_keys(call: Call) -> None:
     thought = {**said("Hm."), "thinking_blocks": [{"type": "thinking", "signature": "abc"}]}
     asked = {**text("Well?"), "cache_control": {"type": "ephemeral"}}
     assert sent_of(call, thought, asked) == [thought, asked]
@@ -787,7 +787,7 @@ def _odd(name: str, given: Message, sent: list[Message]) -> Any:
 
 
 @pytest.mark.parametrize(("given", "sent"), [_odd(*row) for row in ODD])
-def test_irregular_message_is_sent_in_valid_form(call: Call, given: Message, sent: list[Message]) -> None:
+def test_irregular_message_in_history_is_sent_in_valid_form(call: Call, given: Message, sent: list[Message]) -> None:
     assert sent_of(call, given) == sent
 
 
@@ -812,7 +812,7 @@ def test_results_with_irregular_ids_and_content_are_matched(call: Call) -> None:
 
 
 @pytest.mark.live_objects
-def test_message_with_value_that_is_not_json_is_sent(call: Call) -> None:
+def test_message_with_unserializable_value_is_sent(call: Call) -> None:
     circle: dict[str, Any] = {"role": "user", "content": "Hi"}
     circle["self"] = circle
     deep: Any = []

@@ -381,7 +381,7 @@ def test_thread_format_chunks_are_passed_to_on_stream() -> None:
 # Continuing
 
 
-def test_run_is_continued_in_either_history_format() -> None:
+def test_conversation_is_continued_in_either_history_format() -> None:
     with ScriptedModel([calls("look"), DONE, DONE, DONE]) as model:
         agent = Looker(model=model)
         first = agent.run(question="1")

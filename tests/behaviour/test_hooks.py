@@ -375,7 +375,7 @@ def test_seed_snippet_step_methods_of_reference_change_tools_and_finish(call: Ca
     assert told(run)[1] == "found"
 
 
-def test_seed_snippet_tool_calls_and_results_of_reference_prints_both(
+def test_seed_snippet_of_reference_prints_tool_calls_and_results(
     call: Call, script: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
     agent = hooked(
@@ -764,7 +764,7 @@ def test_removed_tool_is_not_sent_or_executed(call: Call, script: Script) -> Non
     assert [names(request) for request in model.requests[1:]] == [["read_file", "__finish__"]] * 2
 
 
-def test_all_tools_removed_by_hook_are_added_again(call: Call, script: Script) -> None:
+def test_tools_removed_by_hook_and_added_again_are_sent_again(call: Call, script: Script) -> None:
     def juggle(self: Researcher, step: Step) -> None:
         if step.counter == 1:
             step.remove_tool("search_web")
@@ -925,7 +925,7 @@ def test_messages_appended_in_hook_are_sent_after_results(call: Call, script: Sc
     ]
 
 
-def test_tool_results_changed_one_by_one_are_sent(call: Call, script: Script) -> None:
+def test_tool_results_changed_individually_are_sent_changed(call: Call, script: Script) -> None:
     def change(self: Researcher, step: Step) -> None:
         step.tool_results[0].output = {"found": None}
         step.tool_results[1].output = "never read"
@@ -938,7 +938,7 @@ def test_tool_results_changed_one_by_one_are_sent(call: Call, script: Script) ->
     assert told(run)[:3] == ['{"found":null}', "Tool error: PermissionError: not yours", "all is well"]
 
 
-def test_tool_results_replaced_by_list_are_sent(call: Call, script: Script) -> None:
+def test_tool_results_replaced_by_new_list_are_sent(call: Call, script: Script) -> None:
     def replace(self: Researcher, step: Step) -> None:
         step.tool_results = [ToolResult(one.id, one.name, "replaced") for one in step.tool_calls]
 
@@ -1188,7 +1188,7 @@ def test_step_finish_accepts_plain_type_as_result(
     assert run.output == wanted
 
 
-def test_step_finish_accepts_each_field_name(call: Call, script: Script) -> None:
+def test_step_finish_accepts_fields_named_self_and_step(call: Call, script: Script) -> None:
     class Odd(module):
         final_output = ["self", "step"]
         tools = [search_web]
@@ -1518,7 +1518,9 @@ def test_on_step_exception_is_raised_unchanged(call: Call, script: Script, error
 
 
 @pytest.mark.parametrize("error", [StopIteration("stop"), StopAsyncIteration("stop")], ids=repr)
-def test_stop_iteration_raised_by_hook_is_cause_of_raised_error(call: Call, script: Script, error: Exception) -> None:
+def test_stop_iteration_raised_by_hook_is_cause_of_error_raised_to_caller(
+    call: Call, script: Script, error: Exception
+) -> None:
     def fail(self: Researcher, step: Step) -> None:
         raise error
 

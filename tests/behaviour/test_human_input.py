@@ -175,7 +175,7 @@ def told(model: ScriptedModel) -> list[Any]:
 # Results of a paused call
 
 
-def test_question_pauses_run_and_answer_resumes_it(way: str) -> None:
+def test_question_pauses_run_and_answer_resumes_run(way: str) -> None:
     model = ScriptedModel([calling("ask_human", _id="q", question="Which?", choices=["red", "blue"]), finish("ok")])
     office = Office(Desk(model=model), way)
     paused = office.output
@@ -231,12 +231,12 @@ def test_approval_answer_approves_or_rejects_call(way: str, answer: Any, done: l
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (1, "Answer it by True, by False"),
-        ({"approved": True}, "Answer it by True"),
-        ({"approved": False, "arguments": {}}, "Answer it by True"),
-        ({"approved": True, "arguments": [1]}, "Answer it by True"),
+        (1, "1 is not a valid answer to the request"),
+        ({"approved": True}, "Use True to approve"),
+        ({"approved": False, "arguments": {}}, "Use True to approve"),
+        ({"approved": True, "arguments": [1]}, "Use True to approve"),
         ({"approved": True, "arguments": {"amount": "much"}}, "argument `order` is missing"),
-        (None, "cannot be answered by None"),
+        (None, "None is not a valid answer to the request"),
     ],
 )
 def test_invalid_answer_is_rejected_before_resume(answer: Any, words: str) -> None:
@@ -268,7 +268,7 @@ def test_request_answered_twice_raises_store_error() -> None:
 # Several requests
 
 
-def test_other_calls_of_response_finish_before_pause(way: str) -> None:
+def test_tool_calls_next_to_question_finish_before_pause(way: str) -> None:
     model = ScriptedModel(
         [
             together(
@@ -377,7 +377,7 @@ def test_on_human_exception_ends_run() -> None:
 
 def test_on_human_with_invalid_answer_ends_run_with_message() -> None:
     agent = Answering(3, model=ScriptedModel([calling("refund", order="a")]))
-    with pytest.raises(InputError, match="Answer it by True"):
+    with pytest.raises(InputError, match="Use True to approve"):
         agent.run()
     assert DONE == []
 
@@ -652,7 +652,7 @@ def test_branch_without_on_human_asks_parent(kind: type[Desk], way: str) -> None
     assert request.branch is not None
 
 
-def test_branch_with_on_human_asks_its_on_human() -> None:
+def test_branch_with_on_human_calls_on_human_of_branch() -> None:
     asked: list[str] = []
 
     class Own(Inner):
@@ -1141,7 +1141,7 @@ def test_paused_attribute_error_reports_pending_requests() -> None:
 # Once
 
 
-def test_once_call_with_unknown_outcome_is_not_repeated() -> None:
+def test_once_tool_call_with_unknown_outcome_is_not_repeated() -> None:
     @tool(once=True)
     def ship() -> str:
         """Ship."""

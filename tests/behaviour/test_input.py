@@ -568,7 +568,7 @@ def test_wrong_value_under_field_name_is_reported_under_that_name() -> None:
     assert complaint(Renamed, q="a", n="x").startswith("Wrong input for `Agent`: `n` must be integer, got 'x'.")
 
 
-def test_value_missing_as_text_is_not_reported_as_missing_argument() -> None:
+def test_argument_with_text_missing_as_value_is_not_reported_as_missing() -> None:
     words = complaint(Question, question="Why?", limit="missing")
     assert "`limit` must be integer between 1 and 10, got " in words
     assert "is missing" not in words

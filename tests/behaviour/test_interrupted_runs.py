@@ -330,7 +330,7 @@ CLOSED: dict[str, tuple[Callable[..., Any], list[Any], type[Exception]]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("what", CLOSED)
-def test_run_with_permanent_failure_is_over_after_loading(what: str, way: Way) -> None:
+def test_loaded_run_with_permanent_failure_sends_no_request(what: str, way: Way) -> None:
     kind, script, expected = CLOSED[what]
     model = ScriptedModel(script)
     loop = new_machine(kind(model=model), (), {})

@@ -62,7 +62,7 @@ async def in_an_iterator(agent: Who) -> None:
 
 
 @pytest.mark.parametrize("way", [in_wait_for, in_a_task_group, in_a_task, in_an_iterator])
-def test_last_run_of_other_task_in_thread_is_returned_as_last(way: Callable[[Who], Awaitable[None]]) -> None:
+def test_agent_last_is_last_run_of_other_task_in_thread(way: Callable[[Who], Awaitable[None]]) -> None:
     agent = who()
 
     async def main() -> None:
@@ -79,7 +79,7 @@ def test_last_run_of_other_task_in_thread_is_returned_as_last(way: Callable[[Who
     look()
 
 
-def test_last_run_of_earlier_notebook_cell_is_returned_as_last() -> None:
+def test_agent_last_is_last_run_of_earlier_notebook_cell() -> None:
     agent, loop = who(), asyncio.new_event_loop()
 
     async def first() -> None:

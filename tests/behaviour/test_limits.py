@@ -242,7 +242,7 @@ def test_run_exceeds_limits_by_at_most_one_request(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_runs_with_regular_usage_answer_within_limit(seed: int) -> None:
+def test_run_with_steady_token_usage_answers_within_limit(seed: int) -> None:
     chance = random.Random(seed)
     limit = chance.randint(3_000, 30_000)
 

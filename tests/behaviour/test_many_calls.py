@@ -137,7 +137,7 @@ def test_work_per_call_is_constant_for_many_calls(name: str, way: str, is_kept: 
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
-def test_finished_calls_of_many_are_not_repeated_on_resume(kind: str, tmp_path: Path) -> None:
+def test_finished_calls_of_large_response_are_not_repeated_on_resume(kind: str, tmp_path: Path) -> None:
     store: Any = MemoryStore() if kind == "memory" else SQLiteStore(tmp_path / "runs.db")
     made: list[int] = []
 

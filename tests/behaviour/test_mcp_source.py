@@ -263,7 +263,7 @@ def test_mcp_unknown_name_in_allow_list_raises_before_call(tmp_path: Path, optio
         Human(model=ScriptedModel([]), tools=[server])("x")
 
 
-def test_mcp_call_with_approval_pauses_in_store(tmp_path: Path, script: Script) -> None:
+def test_mcp_call_with_approval_pauses_run_in_store(tmp_path: Path, script: Script) -> None:
     odd = Odd(tmp_path / "diary", approve={"delete"})  # Its annotation says that it only reads.
     model = script(calling("delete", text="all"), finish("done"))
     agent = Worker(model=model, tools=[odd.server], store=str(tmp_path / "runs.db"))
@@ -404,7 +404,7 @@ def test_mcp_invalid_definition_is_rejected_before_model_call(tmp_path: Path, va
         Worker(model=ScriptedModel([]), tools=[Odd(tmp_path / "diary", variant).server])("x")
 
 
-def test_mcp_long_names_stay_distinct(tmp_path: Path, script: Script) -> None:
+def test_mcp_long_tool_names_are_shortened_to_distinct_names(tmp_path: Path, script: Script) -> None:
     model = script(finish("done"))
     Worker(model=model, tools=[Odd(tmp_path / "diary", "long_names").server])("x")
     names = list(sent_tools(model))[:2]
@@ -427,7 +427,7 @@ def test_mcp_tool_whose_definition_changes_during_run_is_not_called(tmp_path: Pa
     assert not any(line.startswith("called echo") for line in odd.lines())
 
 
-def test_mcp_server_output_does_not_reach_terminal(
+def test_mcp_server_output_is_not_printed_to_terminal(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "acorn.mcp")

@@ -371,10 +371,10 @@ def test_media_beyond_size_limit_is_rejected_with_name(call: Call, script: Scrip
         max_media_bytes = 150
 
     model = script(calling("shoot"))
-    with pytest.raises(InputError, match=r"may send 150 bytes .* 990 bytes in all, .*`photo`.*max_media_bytes"):
+    with pytest.raises(InputError, match=r"1 medium of 990 bytes, .* 150 bytes\. .*`photo`.*max_media_bytes"):
         call.run(Tight(model=model), photo=PNG * 10)
     assert not model.requests
-    with pytest.raises(LimitError, match=r"the 2 media of a request are 198 bytes in all, .* in `photo`"):
+    with pytest.raises(LimitError, match=r"2 media of 198 bytes, .* in `photo`"):
         call.run(Tight(model=model), photo=PNG)
     model = script(DONE)
     call.run(Tight(model=model, max_media_bytes=None), photo=PNG * 10)
@@ -382,7 +382,7 @@ def test_media_beyond_size_limit_is_rejected_with_name(call: Call, script: Scrip
 
 def test_max_media_bytes_default_is_twenty_megabytes(script: Script) -> None:
     model = script()
-    with pytest.raises(InputError, match=r"20\.0 MB of media at once, and it is 20\.0 MB in all"):
+    with pytest.raises(InputError, match=r"1 medium of 20\.0 MB, but the limit is 20\.0 MB"):
         Botanist(model=model)(photo=PNG + bytes(20_000_000))
     assert not model.requests
 

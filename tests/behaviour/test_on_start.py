@@ -201,7 +201,7 @@ def test_on_start_setting_tool_results_raises(call: Call, script: Script, name: 
         call.run(starting(hook)(model=script()), question="?")
 
 
-def test_branch_calls_its_on_start_and_not_parents(call: Call, script: Script) -> None:
+def test_branch_calls_on_start_of_branch_but_not_of_parent(call: Call, script: Script) -> None:
     seen: list[Any] = []
 
     def hook(self: Looker, step: Step) -> None:
@@ -221,7 +221,7 @@ def test_branch_calls_its_on_start_and_not_parents(call: Call, script: Script) -
     assert seen == [("Starter", None, 0, 2), ("Below", "below", 0, 4)]
 
 
-def test_on_start_branch_returns_output(call: Call, script: Script) -> None:
+def test_branch_started_in_on_start_returns_output(call: Call, script: Script) -> None:
     class Below(module[None, str]):
         """Look below."""
 

@@ -220,7 +220,7 @@ def test_source_that_fails_to_close_adds_note_to_block_error(call: Call, kind: A
 
 
 @KINDS
-def test_using_copy_shares_open_sources(call: Call, script: Script, kind: Any) -> None:
+def test_copy_created_by_using_shares_open_sources(call: Call, script: Script, kind: Any) -> None:
     diary: list[str] = []
     source, other = kind("a", diary), kind("b", diary)
     agent = Worker(model="none", tools=[source])
@@ -308,7 +308,7 @@ def test_sync_call_in_async_agent_block_raises_with_advice() -> None:
     asyncio.run(main())
 
 
-def test_agent_block_entered_by_concurrent_tasks_opens_source_once_at_a_time() -> None:
+def test_agent_block_entered_by_concurrent_tasks_never_opens_source_twice_at_once() -> None:
     diary: list[str] = []
     source = Server("a", diary)
     agent = Worker(model="none", tools=[source])
@@ -326,7 +326,7 @@ def test_agent_block_entered_by_concurrent_tasks_opens_source_once_at_a_time() -
     assert diary == ["open a", "close a"] * (len(diary) // 2)
 
 
-def test_agent_block_entered_by_concurrent_threads_opens_source_once_at_a_time() -> None:
+def test_agent_block_entered_by_concurrent_threads_never_opens_source_twice_at_once() -> None:
     diary: list[str] = []
     source = Server("a", diary)
     agent = Worker(model="none", tools=[source])

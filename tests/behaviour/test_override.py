@@ -278,7 +278,7 @@ def test_override_with_failing_model_raises_model_error() -> None:
         Agent()()
 
 
-def test_override_is_entered_twice_and_left_in_other_task() -> None:
+def test_override_block_entered_twice_or_left_in_other_task_does_not_fail() -> None:
     block = Agent.override(temperature=0.9)
     for _ in range(2):
         with block:

@@ -343,7 +343,7 @@ def test_perform_with_unknown_class_raises_and_leaves_run_queued(store: Store, d
         pass
 
     handle = put(store, question="Who?")
-    with pytest.raises(StoreError, match=":Desk` is not among the agents here"):
+    with pytest.raises(StoreError, match=":Desk` is not among the agents of this process"):
         deliver(store, handle.run_id, Other)
     assert handle.status() == "queued"
 
@@ -402,7 +402,7 @@ def test_perform_of_class_whose_import_exits_raises_and_leaves_run_queued(
 
 def test_perform_with_two_agents_of_equal_name_raises(store: Store, deliver: Perform) -> None:
     handle = put(store, question="Who?")
-    with pytest.raises(DeclarationError, match=r"Two of the agents are `.*:Desk`"):
+    with pytest.raises(DeclarationError, match=r"Two agents have the class name `.*:Desk`"):
         deliver(store, handle.run_id, [Desk, Desk(max_steps=3)])
     assert handle.status() == "queued"
     agent = Desk(model=ScriptedModel([finish(text="Me.")]))
@@ -421,7 +421,7 @@ def test_perform_with_missing_class_raises_and_leaves_run_queued(store: Store, d
     Gone.__module__, Gone.__qualname__ = __name__, "Gone.Inner"
     handle = put(store, Gone, question="Whose?")
     Gone.__qualname__ = "Else"
-    with pytest.raises(StoreError, match=r"its class `.*:Gone.Inner` is not among the agents here"):
+    with pytest.raises(StoreError, match=r"its class `.*:Gone.Inner` is not among the agents of this process"):
         deliver(store, handle.run_id)
     assert handle.status() == "queued"
 
@@ -515,7 +515,7 @@ def test_submit_options_with_direct_call_raise(store: Store) -> None:
         Desk(store=store).using(priority=3)(question="Who?")
 
 
-def test_handle_result_waits_until_timeout(store: Store) -> None:
+def test_handle_result_after_timeout_or_delete_raises(store: Store) -> None:
     handle = put(store, question="Who?")
     with pytest.raises(TimeoutError, match=r"is still `queued` after 0\.01 s"):
         handle.result(timeout=0.01)

@@ -572,5 +572,5 @@ def test_record_json_with_output_field_unknown_to_class_is_rejected() -> None:
 
     model = ScriptedModel([finish(name="Ann", age=3)])
     run = Saying(final_output=[("name", str), ("age", int)], model=model).run()
-    with pytest.raises(StoreError, match="has `age`, which its class does not declare"):
+    with pytest.raises(StoreError, match="has the fields `age`, which its class does not declare"):
         Run.from_json(run.to_json(), Saying)

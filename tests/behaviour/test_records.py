@@ -180,7 +180,7 @@ class Stopper(Searcher):
         step.finish(answer=f"after {step.counter}")
 
 
-def test_stop_reason_describes_end_of_run(call: Call, script: Script) -> None:
+def test_stop_reason_is_set_for_each_way_in_which_run_ends(call: Call, script: Script) -> None:
     searching = calling("search", query="a")
     assert call.run(Asker(model=script(finish(answer="a"))), question="?").stop_reason == "finish"
     forced = Searcher(model=script(searching, finish(answer="a")), max_steps=1)
@@ -399,7 +399,7 @@ def test_current_run_in_tools_hooks_and_prompts_returns_run(call: Call, script: 
     assert places[-2:] == ["on_step 3 3", "on_finish 3 4"]
 
 
-def test_current_run_outside_run_is_none(call: Call, script: Script) -> None:
+def test_current_run_outside_run_raises(call: Call, script: Script) -> None:
     def check() -> None:
         with pytest.raises(AcornError, match=r"Call `acorn\.current_run\(\)` in a tool, a hook or a prompt method"):
             current_run()

@@ -143,7 +143,7 @@ def calls_in(function: Callable[[], Any]) -> int:
     return len([event for event in made if event in ("call", "c_call")])
 
 
-def test_save_work_is_constant_in_long_run() -> None:
+def test_save_cost_per_step_is_constant_in_long_run() -> None:
     loop = fixed(Looker(model=many_steps(210)))
     calls: dict[int, int] = {}
     since = 0

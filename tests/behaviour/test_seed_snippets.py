@@ -154,7 +154,7 @@ def test_seed_other_settings_are_accepted(lines: str, attribute: str, value: Any
     assert getattr(spec(f"class MyAgent(module):\n    {lines}"), attribute) == value
 
 
-def test_seed_defaults_of_max_steps_and_parse_retries_match() -> None:
+def test_seed_defaults_of_max_steps_and_parse_retries_match_documentation() -> None:
     found = spec("class MyAgent(module):\n    pass")
     assert found.max_steps is None  # "Default: `None` (single-turn mode)."
     assert found.parse_retries == 2  # "Default: 2."
@@ -567,7 +567,7 @@ def test_seed_schemas_of_classes_and_enums_have_no_generated_titles() -> None:
 # api-reference.md, Exceptions
 
 
-def test_seed_tool_conflict_message_matches() -> None:
+def test_seed_tool_conflict_raises_documented_message() -> None:
     @tool
     def search(query: str) -> str:
         return query

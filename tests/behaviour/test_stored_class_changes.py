@@ -151,7 +151,7 @@ def test_stored_output_that_class_rejects_raises_store_error(store: Any) -> None
     assert agent.resume("a") == Answer(answer="x")
 
 
-def test_resumed_run_without_removed_hooks_finishes(store: Any) -> None:
+def test_resumed_run_of_class_with_removed_hooks_finishes(store: Any) -> None:
     class Hooked:
         def on_step(self, step: Any) -> None:
             raise KeyboardInterrupt
@@ -178,7 +178,7 @@ def test_resumed_run_without_removed_hooks_finishes(store: Any) -> None:
         assert agent.last.steps == 1
 
 
-def test_resumed_run_calls_new_hooks(store: Any) -> None:
+def test_resumed_run_of_class_with_new_hooks_calls_hooks(store: Any) -> None:
     seen: list[int] = []
     script = [call("fails"), call("fails"), finish(answer="x")]
 
@@ -196,7 +196,7 @@ def test_resumed_run_calls_new_hooks(store: Any) -> None:
     assert seen == [1, 2]
 
 
-def test_resumed_run_beyond_lower_max_steps_is_forced(store: Any) -> None:
+def test_resumed_run_beyond_lower_max_steps_is_forced_to_finish(store: Any) -> None:
     @tool
     def look() -> str:
         """Look."""
@@ -221,7 +221,7 @@ def test_resumed_run_of_renamed_class_raises_error_with_both_names(store: Any) -
     assert declared()(model=by_turn(*CALLS), store=store).resume(run_id) == Answer(answer="x")
 
 
-def test_resumed_code_that_starts_different_branch_finishes(store: Any) -> None:
+def test_code_repeated_on_resume_that_starts_different_branch_finishes(store: Any) -> None:
     class Inner(module[Question, Answer]):
         """Inside."""
 

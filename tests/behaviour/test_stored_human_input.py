@@ -122,7 +122,7 @@ def test_invalid_answer_is_rejected_and_request_stays_open(store: Any, answer: A
 
 
 @pytest.mark.parametrize("answer", [None, 7, {"approved": True}, {"approved": 1, "arguments": {}}])
-def test_invalid_answer_without_class_is_rejected(store: Any, answer: Any) -> None:
+def test_invalid_answer_through_runs_without_class_is_rejected(store: Any, answer: Any) -> None:
     paused: Any = desk(store, ASKS)(order="17")
     with pytest.raises(InputError, match="request"):
         acorn.runs(store).answer(paused.request.id, answer)

@@ -850,14 +850,14 @@ def test_stream_iterated_twice_yields_nothing_second_time(watched: Watch) -> Non
 
 @pytest.mark.parametrize("given", [{}, {"question": [1]}, {"question": "?", "answer": "!"}], ids=str)
 @pytest.mark.parametrize("how", ["stream", "astream"])
-def test_stream_with_wrong_input_raises_at_call(how: str, given: dict[str, Any]) -> None:
+def test_stream_with_wrong_input_raises_before_iteration(how: str, given: dict[str, Any]) -> None:
     with capture() as runs, pytest.raises(InputError, match=r"question|answer"):
         getattr(Asker(model=ScriptedModel([])), how)(**given)
     assert runs == []
 
 
 @pytest.mark.parametrize("how", ["stream", "astream"])
-def test_stream_without_model_raises_at_call(how: str) -> None:
+def test_stream_without_model_raises_before_iteration(how: str) -> None:
     with pytest.raises(DeclarationError, match="model"):
         getattr(Asker(), how)(question="?")
 
@@ -1366,7 +1366,7 @@ def test_on_stream_in_stream_has_current_run(stream: Stream, watched: Watch, kin
     assert all(one is run for one in seen)
 
 
-def test_current_run_between_chunks_raises(stream: Stream, watched: Watch) -> None:
+def test_current_run_in_code_that_iterates_stream_raises(stream: Stream, watched: Watch) -> None:
     def look(chunk: Chunk) -> bool:
         with pytest.raises(AcornError, match="not inside a run"):
             current_run()

@@ -366,7 +366,7 @@ def test_model_client_span_is_child_of_request_span(spans: Spans, way: str) -> N
     assert spans.tree() == [("invoke_agent Critic", [("chat scripted", ["POST"])])]
 
 
-def test_stream_left_early_ends_its_spans(spans: Spans) -> None:
+def test_stream_left_early_ends_spans_of_run(spans: Spans) -> None:
     chunks = Researcher(model=ScriptedModel([call("search", query="a"), finish(answer="x")])).stream(question="?")
     next(chunks)
     del chunks

@@ -949,7 +949,7 @@ def test_tool_timeout_starts_when_tool_starts(call: Call, script: Script) -> Non
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("error", [TimeoutError("the database"), TimeoutError(), concurrent.futures.TimeoutError("x")])
-def test_timeout_error_raised_by_tool_is_reported_with_its_message(
+def test_timeout_error_raised_by_tool_itself_is_reported_with_its_message(
     call: Call, script: Script, error: Exception, kind: str
 ) -> None:
     limited = tool(name="fail", timeout=PATIENCE)(functools.partial(failing(error, kind)))

@@ -50,7 +50,9 @@ def test_fork_of_stored_run_prints_tools_that_may_be_called_again(acorn: Acorn, 
     assert library.runs(store).get(facts[0].id).forked_from == (run_id, 2)
 
 
-def test_fork_with_edited_result_and_prompt_uses_both(acorn: Acorn, store: Path, run_id: str, tmp_path: Path) -> None:
+def test_fork_with_edited_result_and_prompt_sends_edited_result_and_prompt(
+    acorn: Acorn, store: Path, run_id: str, tmp_path: Path
+) -> None:
     (tmp_path / "prompt.md").write_text("Be brief.", encoding="utf-8")
     ended = acorn(
         "fork", run_id, "--before", 3, "--edit", "look-1=nothing", "--prompt", "prompt.md", "--store", store, "--json"

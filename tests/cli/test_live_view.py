@@ -128,7 +128,7 @@ def test_live_view_prints_branch_of_tool_under_tool_call() -> None:
     assert terminal.screen.strange == []
 
 
-def test_live_view_prints_concurrent_hook_branches() -> None:
+def test_live_view_prints_branches_started_concurrently_by_hook() -> None:
     terminal = Terminal(["run", f"{MANUAL}:SideBySide"])
     terminal.until(
         lambda screen: (

@@ -168,7 +168,7 @@ def test_wrong_option_exits_with_2_and_one_line_error(acorn: Acorn, cls: str, wo
         ("Aliased", ["--from_", "there"], {"from_": "there"}),
     ],
 )
-def test_options_set_inputs_that_are_not_pydantic_models(
+def test_options_set_fields_of_inputs_that_are_not_pydantic_models(
     acorn: Acorn, cls: str, words: list[str], expected: dict[str, Any]
 ) -> None:
     ended = acorn("run", f"{ECHO}:{cls}", *words)

@@ -72,7 +72,7 @@ def test_plain_view_numbers_branches_of_equal_name(acorn: Acorn) -> None:
 
 
 @pytest.mark.parametrize("cls", ["Twice", "SideBySide"])
-def test_plain_view_numbers_hook_branches(acorn: Acorn, cls: str) -> None:
+def test_plain_view_numbers_branches_started_by_hook(acorn: Acorn, cls: str) -> None:
     lines = [line.partition(" (")[0] for line in acorn("run", f"{MANUAL}:{cls}").err.splitlines()]
     assert lines[1:3] == ["step 1: To work.", "step 1: work() -> 7"]
     topics: list[str] = []

@@ -105,13 +105,13 @@ def test_piped_json_with_input_dash_is_parsed_as_input() -> None:
 
 
 @pytest.mark.parametrize("stdin", [subprocess.DEVNULL, "closed"])
-def test_dev_null_or_closed_stdin_is_ignored(stdin: Any) -> None:
+def test_dev_null_or_closed_stdin_is_not_read_as_input(stdin: Any) -> None:
     shell = f"'{sys.executable}' -m acorn run {ECHO}:Plain given {'<&-' if stdin == 'closed' else '</dev/null'}"
     ended = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
     assert json.loads(ended.stdout) == {"result": "given"}
 
 
-def test_silent_pipe_is_read_only_if_field_is_missing() -> None:
+def test_silent_pipe_is_awaited_only_if_field_is_missing() -> None:
     reading, writing = os.pipe()
     try:
         ended = acorn(f"{ECHO}:Plain", "given", stdin=reading)

@@ -180,7 +180,7 @@ def test_unwritable_output_exits_with_1_and_one_line_error(tmp_path: Path, words
     assert "Exception" not in done.stderr
 
 
-def test_unwritable_view_does_not_affect_run(tmp_path: Path) -> None:
+def test_unwritable_stderr_does_not_affect_run(tmp_path: Path) -> None:
     done = full("2", tmp_path / "err", "run", f"{RUDE}:Parent")
     assert (done.returncode, done.stdout) == (0, '"fine"\n')
 
@@ -215,7 +215,7 @@ def test_validator_prints_are_written_to_stderr() -> None:
 
 
 @pytest.mark.parametrize("words", [["run", f"{ECHO}:Foreign", "--help"], ["run", f"{ECHO}:Foreign"], ["--help"]])
-def test_ascii_encoding_prints_only_ascii(words: list[str]) -> None:
+def test_ascii_encoding_prints_only_ascii_characters(words: list[str]) -> None:
     process = start(*words, PYTHONIOENCODING="ascii")
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, err
@@ -223,7 +223,7 @@ def test_ascii_encoding_prints_only_ascii(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("closed", "out"), [("2>&-", '{"result":"hello"}\n'), (">&-", ""), (">&- 2>&-", "")])
-def test_closed_standard_stream_exits_with_0(closed: str, out: str) -> None:
+def test_closed_stdout_or_stderr_exits_with_0(closed: str, out: str) -> None:
     shell = f'"{sys.executable}" -m acorn run {ECHO}:Plain hello {closed}'
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.returncode, done.stdout) == (0, out)

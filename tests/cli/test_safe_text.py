@@ -52,7 +52,7 @@ def test_call_text_is_formatted_like_python_call() -> None:
     assert call_text("search", "") == "search()"
 
 
-def test_seconds_text_is_formatted_short() -> None:
+def test_seconds_text_is_formatted_with_two_digits_and_unit() -> None:
     assert [seconds_text(each) for each in (0.004, 0.5, 3.14, 42.2, 125)] == [
         "0.00 s",
         "0.50 s",

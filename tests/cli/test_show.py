@@ -192,7 +192,7 @@ def outline(out: str) -> list[str]:
 
 
 @pytest.mark.parametrize("cls", ["Twice", "SideBySide"])
-def test_show_prints_hook_branches_in_their_step(acorn: Acorn, tmp_path: Path, cls: str) -> None:
+def test_show_prints_branches_started_by_hook_in_step_of_hook(acorn: Acorn, tmp_path: Path, cls: str) -> None:
     acorn("run", f"{MANUAL}:{cls}", "--save", tmp_path / "run.json")
     lines = outline(acorn("show", tmp_path / "run.json").out)
     at = lines.index("├── step 1")

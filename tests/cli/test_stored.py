@@ -56,14 +56,16 @@ def test_resume_with_yes_option_finishes_run(acorn: Acorn, store: Path) -> None:
     assert (again.code, again.output) == (0, "settled")
 
 
-def test_resume_with_no_option_stores_reason(acorn: Acorn, store: Path) -> None:
+def test_resume_with_rejection_option_stores_reason(acorn: Acorn, store: Path) -> None:
     facts = waiting(acorn, store)
     assert acorn("resume", facts.id, "--no", "too much", "--store", store).code == 0
     shown = acorn("show", facts.id[:8], "--store", store, "--full").out
     assert "The reason: too much" in shown
 
 
-def test_answer_command_works_without_agent_class(acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answer_command_without_agent_class_stores_answer(
+    acorn: Acorn, store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ACORN_STORE", str(store))
     facts = waiting(acorn, store, "Curious")
     (request,) = library.runs(store).requests()

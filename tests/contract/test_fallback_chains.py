@@ -101,7 +101,7 @@ def answers(run: Run[Any]) -> list[ModelResponded]:
 
 @pytest.mark.parametrize("count", [0, 2])
 @pytest.mark.parametrize("case", PASSING)
-def test_retryable_failure_after_retries_is_sent_to_next_model(wire: Wire, case: str, count: int) -> None:
+def test_retryable_failure_after_retries_is_retried_with_next_model(wire: Wire, case: str, count: int) -> None:
     fault, extra = PASSING[case]
     pair = Pair(wire, always(fault), [DONE])
     models = pair.models(num_retries=count, **extra)
@@ -268,7 +268,7 @@ def test_cancelled_trial_request_is_not_sent_to_next_model(which: int) -> None:
 # Requests to each model
 
 
-def test_models_of_list_are_sent_settings_of_their_dict(wire: Wire) -> None:
+def test_each_model_of_list_is_sent_settings_of_its_model_dict(wire: Wire) -> None:
     pair = Pair(wire, [Fault(status=503)] * 3, [DONE] * 3)
     models = pair.models(temperature=0.1, max_tokens=11)
     wire.run(Plain(model=models, temperature=0.3))

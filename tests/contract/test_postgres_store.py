@@ -79,7 +79,7 @@ def test_concurrently_starting_processes_create_runs_without_conflict(postgres: 
         assert len(store.list()) == 3
 
 
-def test_newer_schema_version_is_rejected_without_changes(store: PostgresStore, postgres: str) -> None:
+def test_newer_database_schema_version_is_rejected_without_changes(store: PostgresStore, postgres: str) -> None:
     store.list()
     ask(postgres, "UPDATE acorn.meta SET version = 99")
     with closing(PostgresStore(postgres)) as older:
@@ -91,7 +91,7 @@ def test_newer_schema_version_is_rejected_without_changes(store: PostgresStore, 
     assert ask(postgres, "SELECT count(*) FROM acorn.runs") == [(0,)]
 
 
-def test_schema_of_other_application_is_rejected_without_changes(postgres: str) -> None:
+def test_database_schema_of_other_application_is_rejected_without_changes(postgres: str) -> None:
     ask(postgres, "CREATE SCHEMA acorn")
     ask(postgres, "CREATE TABLE acorn.trees (name text)")
     with (
@@ -102,7 +102,7 @@ def test_schema_of_other_application_is_rejected_without_changes(postgres: str) 
     assert ask(postgres, "SELECT tablename FROM pg_tables WHERE schemaname = 'acorn'") == [("trees",)]
 
 
-def test_existing_empty_schema_is_used(postgres: str) -> None:
+def test_existing_empty_database_schema_is_used(postgres: str) -> None:
     ask(postgres, "CREATE SCHEMA acorn")
     with closing(PostgresStore(postgres)) as store:
         begin(store, "r")

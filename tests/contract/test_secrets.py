@@ -300,7 +300,7 @@ def test_refusal_error_contains_no_key(wire: Wire, watch: Watch) -> None:
         ({"api_key": "short"}, "short", "short"),
     ],
 )
-def test_secret_setting_names_are_redacted(
+def test_value_of_secret_setting_name_is_redacted(
     config: dict[str, Any], text: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert redact(text, find_secrets(config)) == expected

@@ -171,7 +171,7 @@ def test_sync_async_and_stream_runs_print_nothing_and_leave_no_threads(lane: str
 
 
 @by_every_lane
-def test_threads_that_start_together_return_answers(lane: str) -> None:
+def test_threads_that_make_first_calls_together_return_answers(lane: str) -> None:
     run("""
     outcomes = []
 
@@ -276,7 +276,7 @@ def program(importer: subprocess.Popen[str], tmp_path: Path) -> Program:
 
 
 @by_every_lane
-def test_program_that_uses_litellm_directly_still_works_with_acorn(lane: str, program: Program) -> None:
+def test_program_that_also_uses_litellm_directly_returns_outputs(lane: str, program: Program) -> None:
     program(
         """
         litellm.drop_params = False

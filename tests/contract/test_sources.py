@@ -504,7 +504,7 @@ class Slow(Entered):
 
 
 @pytest.mark.parametrize("when", ["open", "close"])
-def test_cancelling_run_ends_task_of_source(when: str) -> None:
+def test_cancelling_run_ends_task_that_opened_source(when: str) -> None:
     source = Slow(when)
 
     async def main() -> None:
@@ -531,7 +531,7 @@ def test_cancelling_run_ends_task_of_source(when: str) -> None:
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("when", ["open", "close"])
 @pytest.mark.parametrize("comes", ["in the wait", "just before the wait"])
-def test_ctrl_c_ends_task_of_source(when: str, comes: str) -> None:
+def test_ctrl_c_ends_task_that_opened_source(when: str, comes: str) -> None:
     source, sources = Slow(when), OpenSources()
     if when == "close":
         sources.open(source)

@@ -108,7 +108,7 @@ def test_garbage_collected_sqlite_store_is_closed(path: Path) -> None:
     assert [entry.name for entry in path.parent.iterdir()] == ["runs.db"]
 
 
-def test_idle_writer_thread_ends(store: SQLiteStore) -> None:
+def test_idle_writer_thread_of_sqlite_store_ends(store: SQLiteStore) -> None:
     begin(store, "r")
     assert comes_true(lambda: not any(thread.name == "acorn-store" for thread in threading.enumerate()))
     go_on(store, "r", 1)

@@ -188,7 +188,7 @@ def refusal(store: Store, commit: Commit) -> StoreError:
     return caught.value
 
 
-def test_run_created_twice_is_rejected(store: Store) -> None:
+def test_commit_that_creates_existing_run_is_rejected(store: Store) -> None:
     begin(store, "r")
     twice = Commit("r", elsewhere(), [change("r", ["x"], born=birth())])
     assert f"is driven by process {this_process().pid} on" in str(refusal(store, twice))
@@ -201,7 +201,7 @@ def test_entries_that_do_not_continue_stored_entries_are_rejected(store: Store) 
     begin(store, "r")
     for since in (0, 2):
         torn = Commit("r", this_process(), [change("r", ["x"], since=since)])
-        assert f"has 1 entries, but the change starts after {since}" in str(refusal(store, torn))
+        assert f"has 1 entries, but the change starts after entry {since}" in str(refusal(store, torn))
     assert list(store.read("r")[0].entries) == ["0"]
 
 

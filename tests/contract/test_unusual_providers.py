@@ -121,7 +121,7 @@ def test_connections_closed_by_server_are_not_reused() -> None:
         assert server.accepted == 3
 
 
-def test_loop_closed_by_user_prints_no_warnings() -> None:
+def test_event_loop_closed_by_user_prints_no_warnings() -> None:
     code = """
 import asyncio, sys
 from acorn import module
@@ -228,7 +228,7 @@ UNSENDABLE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("case", UNSENDABLE)
-def test_setting_that_is_invalid_in_http_raises_immediately(way: str, case: str) -> None:
+def test_setting_with_characters_invalid_in_http_raises_immediately(way: str, case: str) -> None:
     config = {"model": "openai/m", "api_base": "http://127.0.0.1:9/v1", **UNSENDABLE[case]}
     with pytest.raises(ModelError, match="is not valid") as caught:
         run(Plain(model=config), way)

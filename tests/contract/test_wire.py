@@ -1188,7 +1188,7 @@ def test_value_set_later_is_sent_after_rejected_default(wire: Wire) -> None:
     assert [body.get("temperature") for body in wire.bodies()] == [0.7, None, 0.3]
 
 
-def test_error_that_only_mentions_default_is_raised(wire: Wire) -> None:
+def test_error_that_only_mentions_name_of_default_is_raised(wire: Wire) -> None:
     told = Fault(status=400, message="Invalid schema for function 'set_temperature'.")
     wire.serve([told, told, finish(**RIGHT)])
     agent = Researcher(model=wire.model())

@@ -243,7 +243,7 @@ def test_worker_file_with_several_classes_is_loaded_once(fleet: Fleet, tmp_path:
     assert worker.said().count("executed") == 1
     refused = fleet.start("One", "three", file=file)
     assert refused.ends() == 2
-    assert "error: Two of the agents are `pair:One`" in refused.said()
+    assert "error: Two agents have the class name `pair:One`" in refused.said()
 
 
 def test_run_rejected_by_all_workers_fails_and_is_resumable(postgres: str) -> None:
@@ -256,7 +256,9 @@ def test_run_rejected_by_all_workers_fails_and_is_resumable(postgres: str) -> No
 
     async def work() -> None:
         store = open_store(postgres, "test")
-        worker = InProcess([older], store, 1, say=told.append, ran=lambda *words: told.append(words), patience=0.0)
+        worker = InProcess(
+            [older], store, 1, report_line=told.append, report_run=lambda *words: told.append(words), patience=0.0
+        )
         working = asyncio.ensure_future(worker.run())
         assert await asyncio.to_thread(comes_true, lambda: handle.status() == "failed")
         worker.stop()
@@ -264,7 +266,8 @@ def test_run_rejected_by_all_workers_fails_and_is_resumable(postgres: str) -> No
 
     asyncio.run(work())
     with pytest.raises(
-        StoreError, match=r"run-a fits no worker's `worker_agents:Desk`.*`acorn resume run-a`.*number Field req"
+        StoreError,
+        match=r"run-a does not fit the class `worker_agents:Desk` of any worker.*`acorn resume run-a`.*number Field",
     ):
         handle.result()
     assert told[-1][:3] == ("run-a", "worker_agents:Desk", "failed")
@@ -282,7 +285,11 @@ def test_run_that_exits_its_worker_fails_and_worker_continues(postgres: str) -> 
     async def work() -> None:
         agents = [type(ending._agent), type(desk)]
         worker = InProcess(
-            agents, open_store(postgres, "test"), 1, say=told.append, ran=lambda *words: told.append(words)
+            agents,
+            open_store(postgres, "test"),
+            1,
+            report_line=told.append,
+            report_run=lambda *words: told.append(words),
         )
         working = asyncio.ensure_future(worker.run())
         assert await asyncio.to_thread(comes_true, lambda: ending.status() == "failed")

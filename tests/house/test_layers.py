@@ -211,7 +211,7 @@ def test_public_names_match_list() -> None:
         assert getattr(acorn, name) is not None
 
 
-def test_file_names_differ_from_public_objects() -> None:
+def test_no_file_name_equals_public_object_name() -> None:
     for file in FILES:
         assert file not in PUBLIC, f"`import acorn.{file}` would hide the public `{file}`"
 

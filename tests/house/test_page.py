@@ -35,7 +35,7 @@ def test_page_files_contain_no_external_address(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name.endswith(".js") and name != "dom.js"])
-def test_elements_are_created_in_one_file_only(name: str) -> None:
+def test_dom_elements_are_created_in_one_file_only(name: str) -> None:
     assert "createElement" not in (STATIC / name).read_text(encoding="utf-8")
 
 

@@ -86,7 +86,7 @@ def test_partial_answer_grows_with_each_chunk() -> None:
     assert all(type(partial) is P[Answer] for partial in found[1:])
 
 
-def test_answer_without_access_is_not_parsed() -> None:
+def test_answer_that_no_code_accesses_is_not_parsed() -> None:
     found = chunks_of(finish(TEXT))
     (answer,) = {id(chunk._answer): chunk._answer for chunk in found}.values()
     assert answer is not None
@@ -138,7 +138,7 @@ def test_completed_lists_fields_in_order_of_completion() -> None:
     assert told == [(), ("title",), ("title", "score"), ("title", "score", "body")]
 
 
-def test_completed_of_old_chunk_lists_fields_completed_then() -> None:
+def test_completed_of_old_chunk_lists_fields_completed_at_that_time() -> None:
     found = chunks_of(finish(TEXT))
     assert found[-1].completed == ("title", "score", "body")
     assert found[1].completed == ()
@@ -190,7 +190,7 @@ def test_empty_output_yields_no_partial() -> None:
     assert all(chunk.partial is None for chunk in chunks_of(finish("{}"), shape))
 
 
-def test_invalid_json_yields_no_error() -> None:
+def test_invalid_json_in_finish_call_raises_no_error() -> None:
     for text in ("not json", "[]", "null", '"text"', "\\", '{"title": "\ud83d', "{" * 5000):
         for chunk in chunks_of(finish(text)):
             assert chunk.partial is None or isinstance(chunk.partial, P[Answer])

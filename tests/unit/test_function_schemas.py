@@ -1136,7 +1136,7 @@ def test_function_listed_twice_is_one_tool() -> None:
     assert sources == []
 
 
-def test_methods_of_two_instances_raise_tool_conflict_error() -> None:
+def test_bound_methods_of_two_instances_raise_tool_conflict_error() -> None:
     listed, _ = collect_tools([Shop().sell, Shop().sell], "Owner", {})
     with pytest.raises(ToolConflictError):
         merge_tools(listed, [], "Owner")

@@ -20,8 +20,8 @@ from tests.unit.gbnf import Grammar
 from tests.unit.random_schemas import PATTERNS, hostile, schema
 
 from acorn._formats.schema.generate import schema_of
-from acorn.models.local.grammar.build import GrammarLimits, ImpossibleError, grammar
-from acorn.models.local.grammar.schema import UnreadableError
+from acorn.models.local.grammar.build import GrammarLimits, NoValidValueError, grammar
+from acorn.models.local.grammar.schema import InvalidSchemaError
 from acorn.models.local.model import to_text_messages
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
@@ -113,8 +113,8 @@ def test_number_grammar_accepts_exactly_values_within_bounds(bounds: dict[str, A
 
 
 @pytest.mark.parametrize("bounds", [{"minimum": 2, "maximum": 1}, {"exclusiveMinimum": 1, "exclusiveMaximum": 2}])
-def test_empty_integer_range_raises_impossible_error(bounds: dict[str, Any]) -> None:
-    with pytest.raises(ImpossibleError):
+def test_empty_integer_range_raises_no_valid_value_error(bounds: dict[str, Any]) -> None:
+    with pytest.raises(NoValidValueError):
         grammar({"type": "integer", **bounds}, GrammarLimits(), is_named=False)
 
 
@@ -143,8 +143,8 @@ def test_extreme_integer_bounds_give_valid_integers(bounds: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("bounds", [{"exclusiveMinimum": 5e-324, "maximum": 1e-300}, {"minimum": 10**400}])
-def test_unreachable_bounds_raise_impossible_error(bounds: dict[str, float]) -> None:
-    with pytest.raises(ImpossibleError):
+def test_unreachable_bounds_raise_no_valid_value_error(bounds: dict[str, float]) -> None:
+    with pytest.raises(NoValidValueError):
         grammar({"type": "number", **bounds}, GrammarLimits(), is_named=False)
 
 
@@ -176,10 +176,12 @@ def test_generated_string_matches_pattern_and_lengths(regex: str, low: int, high
     ],
 )
 @pytest.mark.parametrize("lengths", [{}, {"min_length": 3, "max_length": 6}])
-def test_pydantic_pattern_dialect_gives_valid_strings_or_impossible_error(regex: str, lengths: dict[str, Any]) -> None:
+def test_pydantic_pattern_dialect_gives_valid_strings_or_no_valid_value_error(
+    regex: str, lengths: dict[str, Any]
+) -> None:
     kind = Annotated[str, Field(pattern=regex, **lengths)]
     if lengths and regex in (r"^(?s:.)$", r"^\pL$", r"^\x{41}\u{42}$", r"^\Aa\z$"):
-        with pytest.raises(ImpossibleError):
+        with pytest.raises(NoValidValueError):
             grammar(TypeAdapter(kind).json_schema(), GrammarLimits(), is_named=False)
     else:
         assert_read(kind)
@@ -194,8 +196,8 @@ def test_nested_character_classes_allow_any_string(regex: str) -> None:
 
 
 @pytest.mark.parametrize("regex", [r"^\d{3}-\d{4}$", "^a$", "^$", r"^\w+@\w+\.com$", "^a$|^b$"])
-def test_pattern_that_contradicts_lengths_raises_impossible_error(regex: str) -> None:
-    with pytest.raises(ImpossibleError):
+def test_pattern_that_contradicts_lengths_raises_no_valid_value_error(regex: str) -> None:
+    with pytest.raises(NoValidValueError):
         grammar({"type": "string", "pattern": regex, "minLength": 3, "maxLength": 6}, GrammarLimits(), is_named=False)
 
 
@@ -216,13 +218,13 @@ def test_union_excludes_options_with_unsupported_pattern() -> None:
         assert isinstance(json.loads(text), int | float)
 
 
-def test_strings_inside_lists_have_shorter_limit() -> None:
+def test_strings_inside_lists_have_shorter_length_limit() -> None:
     wanted = {"type": "array", "items": {"type": "string"}}
     longest = max(len(item) for value in values(wanted, 100) for item in value)
     assert longest == GrammarLimits().string // 4
 
 
-def test_declared_max_length_is_reached() -> None:
+def test_declared_max_length_replaces_default_length_limit() -> None:
     assert max(len(value) for value in values({"type": "string", "maxLength": 1500})) == 1500
 
 
@@ -294,9 +296,9 @@ def test_recursive_schema_gives_finite_values() -> None:
     values(wanted, limits=GrammarLimits(items=2))
 
 
-def test_endless_schema_raises_impossible_error() -> None:
+def test_endless_schema_raises_no_valid_value_error() -> None:
     endless = {"type": "object", "properties": {"me": {"$ref": "#"}}, "required": ["me"]}
-    with pytest.raises(ImpossibleError):
+    with pytest.raises(NoValidValueError):
         grammar(endless, GrammarLimits(), is_named=False)
 
 
@@ -329,7 +331,7 @@ def test_hostile_schema_raises_only_documented_errors(seed: int) -> None:
     wanted = hostile(random.Random(seed))
     try:
         made = Grammar.read(grammar(wanted, GrammarLimits(), is_named=False))
-    except (ImpossibleError, UnreadableError):
+    except (NoValidValueError, InvalidSchemaError):
         return
     json.loads(made.write(random.Random(seed)))
     to_text_messages([], [{"name": "tool", "parameters": wanted}], is_small=True)
@@ -381,7 +383,7 @@ def test_rare_schema_keywords_give_valid_values(wanted: Any) -> None:
     ],
 )
 def test_invalid_schema_raises_error_with_location(wanted: Any, words: str) -> None:
-    with pytest.raises(UnreadableError) as caught:
+    with pytest.raises(InvalidSchemaError) as caught:
         grammar(wanted, GrammarLimits(), is_named=False)
     assert words in str(caught.value)
 
@@ -397,8 +399,8 @@ def test_invalid_schema_raises_error_with_location(wanted: Any, words: str) -> N
         False,
     ],
 )
-def test_impossible_schema_raises_impossible_error(wanted: Any) -> None:
-    with pytest.raises(ImpossibleError):
+def test_impossible_schema_raises_no_valid_value_error(wanted: Any) -> None:
+    with pytest.raises(NoValidValueError):
         grammar(wanted, GrammarLimits(), is_named=False)
 
 

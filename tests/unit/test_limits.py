@@ -46,12 +46,12 @@ TWICE = [(100, 10), (150, 20)]
         (280, "none"),
     ],
 )
-def test_token_limit_at_boundary_allows_step_answer_or_nothing(tokens: int, expected: str) -> None:
+def test_token_limit_at_boundary_allows_step_or_answer_or_no_request(tokens: int, expected: str) -> None:
     assert room(meter(*TWICE), tokens=tokens) == (expected, "" if expected == "step" else "max_total_tokens")
 
 
 @pytest.mark.parametrize(("over", "expected"), [(1.0, "step"), (-1e-6, "answer")])
-def test_cost_limit_at_boundary_allows_step_answer_or_nothing(over: float, expected: str) -> None:
+def test_cost_limit_at_boundary_allows_step_or_answer_or_no_request(over: float, expected: str) -> None:
     made = meter(*TWICE)
     needed = PRICE.of(Usage(170, 20)) + PRICE.of(Usage(240, 20))
     assert room(made, cost=made.spent.cost + needed + over)[0] == expected
@@ -84,7 +84,7 @@ def test_estimate_before_first_response_does_not_end_run() -> None:
     assert room(Meter(), tokens=0) == ("none", "max_total_tokens")
 
 
-def test_time_limit_at_boundary_allows_step_answer_or_nothing() -> None:
+def test_time_limit_at_boundary_allows_step_or_answer_or_no_request() -> None:
     made = meter((1, 1), seconds=3.0)
     made.count(Usage(1, 1), 2.0)
     assert made.longest_call == 3.0
@@ -133,7 +133,7 @@ def test_cost_limit_of_parent_with_model_without_price_raises() -> None:
     budgets(Limits(tokens=1)).check_price(ScriptedModel([]))
 
 
-def test_too_late_is_reported_at_time_limit() -> None:
+def test_time_limit_is_reported_as_exceeded_exactly_at_limit() -> None:
     made = budgets(Limits(seconds=5.0))
     assert made.too_late(4.999) is None
     assert made.too_late(5.0) is not None

@@ -406,12 +406,12 @@ def cases() -> Cases:
 # Every prefix, for any split
 
 
-def test_sample_documents_are_many_and_long() -> None:
+def test_sample_documents_include_200_documents_and_10_long_documents() -> None:
     assert len(DOCUMENTS) >= 200
     assert sum(len(text) > 1000 for _, text in DOCUMENTS) >= 10
 
 
-def test_prefixes_by_character_match_oracle(cases: Cases) -> None:
+def test_every_prefix_of_document_matches_oracle(cases: Cases) -> None:
     for model, text, expected in cases:
         parser = PushParser(expectation_of(model))
         kept: list[Any] = []
@@ -424,7 +424,7 @@ def test_prefixes_by_character_match_oracle(cases: Cases) -> None:
             check(found, expected[end], model, text, end)
 
 
-def test_snapshot_read_at_end_has_state_of_its_time(cases: Cases) -> None:
+def test_snapshot_accessed_at_end_has_state_of_its_creation(cases: Cases) -> None:
     for model, text, expected in cases:
         parser = PushParser(expectation_of(model))
         kept: list[Any] = []
@@ -793,7 +793,7 @@ class Lost:
     name: Missing  # type: ignore[name-defined]  # noqa: F821
 
 
-def test_dataclass_with_unresolvable_hints_has_value_none() -> None:
+def test_dataclass_with_unresolvable_hints_has_partial_none() -> None:
     assert shown(Lost, '{"name": "a') is None
 
 
@@ -821,7 +821,7 @@ def test_dataclass_with_unresolvable_hints_has_value_none() -> None:
         (object, '["a', ["a"]),
     ],
 )
-def test_non_model_type_is_parsed(kind: Any, text: str, expected: Any) -> None:
+def test_type_that_is_not_a_model_is_parsed(kind: Any, text: str, expected: Any) -> None:
     assert shown(kind, text) == expected
 
 
@@ -833,7 +833,7 @@ def test_number_at_end_is_complete_after_finish() -> None:
     assert parser.value() == 12
 
 
-def test_object_before_class_definition_is_parsed() -> None:
+def test_object_whose_class_is_defined_later_is_parsed() -> None:
     class Early(BaseModel):
         later: Later | None = None
         words: list[Later] = []

@@ -121,7 +121,7 @@ def test_branch_messages_are_encoded_like_whole_history(base: str, tail: str) ->
 
 
 @pairs
-def test_branch_with_other_prompt_is_encoded_like_whole_history(base: str, tail: str) -> None:
+def test_branch_messages_with_other_prompt_are_encoded_like_whole_history(base: str, tail: str) -> None:
     wire, history = RequestMessages(), list(BASES[base])
     sent(wire, history)
     copies = wire.copies_of(history)

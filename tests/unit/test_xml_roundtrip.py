@@ -64,7 +64,7 @@ def reason_to_skip(made: Made, expected: BaseModel, style: XmlStyle) -> str | No
     return None if holds_in_json(expected) else JSON_TOO
 
 
-def test_xml_round_trip_is_equal() -> None:
+def test_random_values_are_equal_after_xml_round_trip() -> None:
     skipped: Counter[str] = Counter()
     tried = 0
     for seed in range(SCHEMAS):

@@ -77,7 +77,7 @@ def entries(kind: Any) -> st.SearchStrategy[Any]:
 JOURNALS = st.lists(st.one_of([entries(kind) for kind in get_args(Entry)]), max_size=40)
 
 
-def test_journal_entry_types_are_exported() -> None:
+def test_journal_entry_types_are_exported_by_journal_module() -> None:
     assert {kind.__name__ for kind in get_args(Entry)} <= set(journal.__all__)
     assert get_type_hints(journal.ModelRequested)["messages"] is int
 

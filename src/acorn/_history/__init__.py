@@ -1,1 +1,1 @@
-"""The conversation that the model sees: its messages, their repair, and the writer of history and journal."""
+"""The conversation with the model: its messages, their repair, and the code that writes history and journal."""

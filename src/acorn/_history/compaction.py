@@ -1,6 +1,6 @@
-"""Compaction of a long conversation: which part a summary may replace, and the request for the summary.
+"""Compaction of a long conversation: the choice of the messages to replace, and the request for their summary.
 
-The functions are pure. The machine decides when to compact, and the transcript writes the result.
+The functions are pure. The machine decides when to compact, and the transcript inserts the summary into the history.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from acorn._history.history import call_ids, user_message
 from acorn._history.repair import SYSTEM_ROLES
 from acorn.types import Message, is_json_list, is_json_object
 
-_KEPT_TURNS = 2
-"""The number of responses at the end that stay unchanged, with their results."""
+_PRESERVED_TURNS = 2
+"""The number of model responses at the end of the history that stay unchanged, together with their tool results."""
 _MIN_SHARE = 10
-"""The replaced part must be at least a tenth of the allowed size, because a summary costs a request."""
+"""The replaced messages must have at least a tenth of the allowed tokens, because a summary costs a request."""
 INTRODUCTION = "The earlier part of this conversation, in short:\n\n"
 _INSTRUCTION = (
     "You are given the earlier part of a conversation between an assistant, its tools and its user. It will be removed "
@@ -31,22 +31,22 @@ _CUT = " (cut off here)"
 
 @dataclass(frozen=True)
 class CompactedRange:
-    """The part of a history that a summary can replace."""
+    """A range of history indexes in which one summary replaces most of the messages."""
 
     start: int
     end: int
-    kept: tuple[int, ...]
-    """The indexes in the range that stay: system messages and inputs."""
-    last: int
-    """The index of the last message that is replaced."""
+    preserved: tuple[int, ...]
+    """The indexes in the range whose messages stay: system messages and inputs."""
+    last_replaced: int
+    """The index of the last message that the summary replaces."""
 
-    def replaced(self) -> list[int]:
+    def replaced_indexes(self) -> list[int]:
         """Return the indexes of the messages that the summary replaces."""
-        return [index for index in range(self.start, self.end) if index not in self.kept]
+        return [index for index in range(self.start, self.end) if index not in self.preserved]
 
 
 def estimate_tokens(history: Iterable[object]) -> int:
-    """Estimate the number of tokens of messages."""
+    """Return the estimated number of tokens in the messages: one token for four bytes of text."""
     return sum(_text_length(message) for message in history) // 4
 
 
@@ -58,24 +58,27 @@ def _text_length(message: object) -> int:
 
 
 def range_to_compact(history: object, openings: Sequence[Message], max_tokens: int) -> CompactedRange | None:
-    """Return the part that a summary can replace, or None if no part is large enough."""
+    """Return the range that a summary can replace, or None if no range is large enough.
+
+    `openings` are the input messages of the run and its parents, which stay in the history.
+    """
     if not is_json_list(history):  # The user may assign any value to `history`.
         return None
     turns = [index for index, message in enumerate(history) if _role(message) == "assistant"]
-    if len(turns) <= _KEPT_TURNS:
+    if len(turns) <= _PRESERVED_TURNS:
         return None
     start = 0
     while _role(history[start]) in SYSTEM_ROLES:
         start += 1
-    end = _end_without_split_calls(history, turns[-_KEPT_TURNS])
-    kept = tuple([index for index in range(start, end) if _is_kept(history[index], openings)])
-    replaced = [index for index in range(start, end) if index not in kept]
+    end = _end_without_split_calls(history, turns[-_PRESERVED_TURNS])
+    preserved = tuple([index for index in range(start, end) if _is_preserved(history[index], openings)])
+    replaced = [index for index in range(start, end) if index not in preserved]
     if len(replaced) < 2 or estimate_tokens([history[index] for index in replaced]) * _MIN_SHARE < max_tokens:
         return None
-    return CompactedRange(start, end, kept, replaced[-1])
+    return CompactedRange(start, end, preserved, replaced[-1])
 
 
-def _is_kept(message: object, openings: Sequence[Message]) -> bool:
+def _is_preserved(message: object, openings: Sequence[Message]) -> bool:
     return _role(message) in SYSTEM_ROLES or any(message == opening for opening in openings)
 
 
@@ -88,7 +91,10 @@ def _result_id(message: object) -> str:
 
 
 def _end_without_split_calls(history: Sequence[object], end: int) -> int:
-    """Move the end of the range back until no call is separated from its result. The user may have moved either."""
+    """Return the largest end of the range, at most `end`, that does not separate a tool call from its result.
+
+    The user may have moved calls and results in the history.
+    """
     while True:
         later_results = {_result_id(message) for message in history[end:] if _role(message) == "tool"}
         later_calls = {call_id for message in history[end:] for call_id in call_ids(message)}
@@ -108,22 +114,29 @@ def _end_without_split_calls(history: Sequence[object], end: int) -> int:
 
 
 def summary_messages(history: Sequence[Message], compacted: CompactedRange, opening: Message) -> list[Message]:
-    """Return the messages that request a summary. The part is sent as text, because the request has no tools."""
-    from acorn.thread.messages import from_messages  # The event classes, which most runs do not need.
+    """Return the messages of the request for a summary.
+
+    The messages to replace are sent as XML text, because this request has no tools.
+    """
+    from acorn.thread.messages import from_messages  # Imported late: most runs do not need the event classes.
     from acorn.thread.xml import serialize_thread_to_xml
 
-    text = serialize_thread_to_xml(from_messages([history[index] for index in compacted.replaced()]))
+    text = serialize_thread_to_xml(from_messages([history[index] for index in compacted.replaced_indexes()]))
     request = f"What the conversation is about:\n\n{text_of(opening.get('content'))}\n\nThe part to replace:\n\n{text}"
     return [{"role": "system", "content": _INSTRUCTION}, user_message(request)]
 
 
 def summary_text(content: str, *, was_cut: bool) -> str:
-    """Return the text that replaces the messages, or an empty string if the model gave no summary."""
+    """Return the text of the summary message, or an empty string if the model returned no summary."""
     summary = content.strip()
     return f"{INTRODUCTION}{summary}{_CUT if was_cut else ''}" if summary else ""
 
 
 def compact_messages(history: Sequence[Message], compacted: CompactedRange, text: str) -> list[Message]:
-    """Return the messages that stay, with the summary in the place of the last replaced message."""
-    before = [history[index] for index in compacted.kept if index < compacted.last]
-    return [*before, user_message(text), *(history[index] for index in compacted.kept if index > compacted.last)]
+    """Return the new messages of the range: the preserved messages, and the summary at the last replaced index."""
+    before = [history[index] for index in compacted.preserved if index < compacted.last_replaced]
+    return [
+        *before,
+        user_message(text),
+        *(history[index] for index in compacted.preserved if index > compacted.last_replaced),
+    ]

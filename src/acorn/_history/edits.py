@@ -16,44 +16,47 @@ from acorn.types import JsonValue, Message, is_json_object
 
 
 class HistoryEdits:
-    """Compares the history of one run with the last known state, and adds an entry for each edit."""
+    """The detector of user edits in the history of one run, which appends a journal entry for each edit."""
 
     def __init__(self, run: Run) -> None:
         self._run_id = run.id
         self._journal = run.journal
         self._history = history_of_run(run)
         self._rebuilt: list[Message] = []
-        """The history as the journal describes it, as far as the entries were read."""
+        """The history, rebuilt from the first `_entries_read` journal entries."""
         self._entries_read = 0
 
-    def note_moves(self) -> None:
-        """Note messages that user code added, removed, replaced or moved."""
+    def record_moves(self) -> None:
+        """Append a journal entry if user code added, removed, replaced or moved messages."""
         history: JsonValue = self._history.messages
-        noted = self._history.noted
-        if noted is None:  # No user code has received the history.
+        snapshot = self._history.snapshot
+        if snapshot is None:  # No user code has received the history.
             return
         try:
-            # A copy is equal to its original, but user code may still edit it.
-            if history == noted and (not noted or (history[-1] is noted[-1] and history[0] is noted[0])):
+            # Equal messages are not enough: a copy equals its original, but user code may edit the copy later.
+            if history == snapshot and (not snapshot or (history[-1] is snapshot[-1] and history[0] is snapshot[0])):
                 return
         except Exception:  # A user-defined `__eq__` may raise.
             pass
         if not isinstance(history, list):  # The user may assign any value to `history`.
             return
-        start = _first_difference(history, noted)
-        same_at_end = _first_difference(history[start:][::-1], noted[start:][::-1])
-        added = [index for index in _added_indexes(history, noted) if _is_message(history[index])]
-        if added:  # If a message now occurs twice, the second may be in the part that seems unchanged.
+        start = _first_difference(history, snapshot)
+        same_at_end = _first_difference(history[start:][::-1], snapshot[start:][::-1])
+        added = [index for index in _added_indexes(history, snapshot) if _is_message(history[index])]
+        if added:  # If a message now occurs twice, its second occurrence may be in the range that seems unchanged.
             start, same_at_end = min(start, added[0]), min(same_at_end, len(history) - added[-1] - 1)
-        end, noted_end = len(history) - same_at_end, len(noted) - same_at_end
-        self._add_entry(start, noted_end - start, history[start:end], [index - start for index in added])
-        self._history.noted = history.copy()
+        end, snapshot_end = len(history) - same_at_end, len(snapshot) - same_at_end
+        self._add_entry(start, snapshot_end - start, history[start:end], [index - start for index in added])
+        self._history.snapshot = history.copy()
 
-    def note_all(self) -> None:
-        """Note every edit, also inside messages. The cost grows with the number of new entries."""
-        if self._history.noted is None:
+    def record_all(self) -> None:
+        """Append journal entries for all edits, also for changes inside messages.
+
+        The cost grows with the number of new journal entries.
+        """
+        if self._history.snapshot is None:
             return
-        self.note_moves()
+        self.record_moves()
         entries, rebuilt = self._journal.entries, self._rebuilt
         for entry in entries[self._entries_read :]:
             change = change_of(entry, len(rebuilt))
@@ -67,10 +70,10 @@ class HistoryEdits:
         except Exception:  # A user-defined `__eq__` may raise.
             pass
         if isinstance(self._history.messages, list):  # The user may assign any value to `history`.
-            self.note_changed(rebuilt)
+            self.record_changed(rebuilt)
 
-    def note_changed(self, copies: Sequence[Message]) -> None:
-        """Note messages that were edited in place since these copies were made."""
+    def record_changed(self, copies: Sequence[Message]) -> None:
+        """Append a journal entry for each message that no longer equals its copy in `copies`."""
         for index, (message, copy) in enumerate(zip(self._history.messages, copies, strict=False)):
             if _differs(message, copy):
                 self._add_entry(index, 1, [message], [])
@@ -84,7 +87,10 @@ class HistoryEdits:
 
 
 def _is_message(message: object) -> bool:
-    """Whether a value is a message. The next request raises an error for any other value."""
+    """Return whether a value is a message dict with a known role.
+
+    The next request raises an error for any other value in the history.
+    """
     return is_json_object(message) and message.get("role") in ROLES
 
 
@@ -105,13 +111,13 @@ def _first_difference(one: Sequence[object], other: Sequence[object]) -> int:
     return index
 
 
-def _added_indexes(history: Sequence[object], noted: Sequence[Message]) -> list[int]:
-    """Return the indexes of new messages, which are neither known objects nor copies of removed ones.
+def _added_indexes(history: Sequence[object], snapshot: Sequence[Message]) -> list[int]:
+    """Return the indexes of new messages: neither objects from the snapshot nor copies of removed messages.
 
-    The copy of a response or a result is recognized by its ids, even if it was edited. Any other copy is recognized by
-    its text.
+    The ids of tool calls identify the copy of a response or a result, even if the user edited the copy. The text
+    identifies the copy of any other message.
     """
-    remaining = Counter(map(id, noted))
+    remaining = Counter(map(id, snapshot))
     unknown: list[int] = []
     for index, message in enumerate(history):
         if remaining[id(message)]:
@@ -121,7 +127,7 @@ def _added_indexes(history: Sequence[object], noted: Sequence[Message]) -> list[
     if not unknown:
         return []
     removed: Counter[str] = Counter()
-    for known in noted:
+    for known in snapshot:
         if remaining[id(known)]:
             remaining[id(known)] -= 1
             removed.update(_fingerprints(known))
@@ -135,7 +141,7 @@ def _added_indexes(history: Sequence[object], noted: Sequence[Message]) -> list[
 
 
 def _fingerprints(message: object) -> list[str]:
-    """Return the strings by which a copy of a message is recognized."""
+    """Return the strings that identify copies of a message."""
     ids = [f"call {call_id}" for call_id in call_ids(message) if call_id]
     if ids:
         return ids

@@ -1,4 +1,4 @@
-"""The first messages of a run: the prompt, an earlier conversation, and the input as XML."""
+"""The first messages of a run: the system prompt, the earlier conversation, and the input as XML."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from acorn.types import Message, is_json_object, is_list_or_tuple
 
 
 def input_message(spec: Spec, run_input: BaseModel) -> Message:
-    """Return the input as one user message: its XML, then its media parts."""
+    """Return the run input as one user message that contains XML text and then the media parts."""
     parts = PartCollector()
     unserializable: list[object] = []
     text = encode_xml(run_input, spec.xml_input_root, spec.xml, parts, unserializable)
@@ -36,16 +36,16 @@ def input_message(spec: Spec, run_input: BaseModel) -> Message:
 
 
 def check_media(spec: Spec, media: Sequence[SentMedium], kind: type[AcornError] = LimitError) -> None:
-    """Raise an error if the media of one request exceed `max_media_bytes`."""
+    """Raise an error of class `kind` if the media of one request are larger than `max_media_bytes`."""
     limit, size = spec.max_media_bytes, sum(medium.size for medium in media)
     if limit is None or size <= limit:
         return
     largest = max(media, key=lambda medium: medium.size)
-    count = "it is" if len(media) == 1 else f"the {len(media)} media of a request are"
+    count = "1 medium" if len(media) == 1 else f"{len(media)} media"
     raise kind(
-        f"`{spec.owner}` may send {format_size(limit)} of media at once, and {count} {format_size(size)} in all, the "
-        f"largest in {largest.source} ({format_size(largest.size)}). Make them smaller, or raise `max_media_bytes` if "
-        f"the model accepts more."
+        f"The media in one request of `{spec.owner}` are too large: {count} of {format_size(size)}, but the limit is "
+        f"{format_size(limit)}. The largest is in {largest.source} ({format_size(largest.size)}). Make the media "
+        f"smaller, or increase `max_media_bytes` if the model accepts more."
     )
 
 
@@ -64,7 +64,10 @@ def _unserializable_input(owner: str, run_input: BaseModel, values: Sequence[obj
 
 
 def prompt_text(spec: Spec, returned: object) -> str:
-    """Return the text that a prompt method returned, without indentation."""
+    """Return the text that the method `system_prompt` returned, without its indentation.
+
+    Raise `DeclarationError` if the method returned another value than a string.
+    """
     if not isinstance(returned, str):
         raise DeclarationError(
             f"`{spec.owner}.system_prompt` must return a string, got {shorten(safe_repr(returned), 120)}."
@@ -73,7 +76,10 @@ def prompt_text(spec: Spec, returned: object) -> str:
 
 
 def first_messages(prompt: str, prior: Sequence[Message], opening: Message) -> list[Message]:
-    """Return the history that a run starts with. An empty prompt sends no system message."""
+    """Return the first messages of a run: the system prompt, the earlier messages and the input message.
+
+    If the prompt is empty, there is no system message.
+    """
     messages: list[Message] = [{"role": "system", "content": prompt}] if prompt.strip() else []
     if prior:
         earlier = [copy_json(message) for message in prior]
@@ -84,9 +90,9 @@ def first_messages(prompt: str, prior: Sequence[Message], opening: Message) -> l
 
 
 def prior_messages(history: object, owner: str) -> list[Message]:
-    """Return the messages of `using(history=...)`, which is a list, a `Run` or None.
+    """Return the messages that the user passed to `using(history=...)` as a list or a `Run`.
 
-    The prompt is left out, because the new run has its own. Other system messages stay in their place.
+    The list contains no prompt, because the new run adds its prompt. Other system messages stay at their positions.
     """
     if history is None:
         return []
@@ -105,7 +111,10 @@ def _is_run(value: object) -> TypeIs[Run]:
 
 
 def _prompt_index(messages: Sequence[Message], history: object) -> int | None:
-    """Return the index of the prompt, or None. The user may have moved or edited the prompt of a run."""
+    """Return the index of the system prompt in the messages, or None if there is no prompt.
+
+    The user may have moved or edited the prompt of a run.
+    """
     is_first = bool(messages) and messages[0].get("role") in SYSTEM_ROLES
     if _is_run(history):
         start = next((entry for entry in history.journal.entries if isinstance(entry, MessagesAdded)), None)

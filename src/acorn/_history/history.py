@@ -1,7 +1,8 @@
-"""The history of a run: its messages, who may change them, and how the journal rebuilds them.
+"""The history of a run: its messages, their ownership, and their reconstruction from the journal.
 
-The user may change anything in the history without a notice. As long as no user code has received it, nothing in it can
-have changed, and acorn compares nothing. `record.py` hands it out, and the transcript writes to it.
+User code may change the history at any time, and acorn gets no notification. While no user code has received the
+history, it cannot have changed, so acorn skips the comparison. `record.py` returns the history to user code, and the
+transcript adds messages to it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def user_message(content: Content) -> Message:
 
 
 def assistant_message(content: str, calls: Sequence[CalledTool], extra: Mapping[str, Any]) -> Message:
-    """Return a response of the model as a message, with the exact text of its arguments."""
+    """Return a model response as an assistant message, in which the call arguments are the model's exact text."""
     message: Message = {"role": "assistant", "content": content}
     if calls:
         message["tool_calls"] = [
@@ -30,7 +31,7 @@ def assistant_message(content: str, calls: Sequence[CalledTool], extra: Mapping[
             for call in calls
         ]
     if extra:
-        cast(JsonObject, message).update(extra)  # Keys of the provider.
+        cast(JsonObject, message).update(extra)  # The provider adds keys, such as reasoning blocks.
     return message
 
 
@@ -39,7 +40,10 @@ def tool_message(call_id: str, content: Content) -> Message:
 
 
 def call_ids(message: object) -> list[str]:
-    """Return the ids of the tool calls in an assistant message, which the user may have written."""
+    """Return the ids of the tool calls in an assistant message.
+
+    The user may have written the message, so it can have any form. A call without an id has the id "".
+    """
     if not is_json_object(message) or message.get("role") != "assistant":
         return []
     calls: object = message.get("tool_calls")
@@ -49,7 +53,7 @@ def call_ids(message: object) -> list[str]:
 
 
 def history_of(entries: Iterable[Entry]) -> list[Message]:
-    """Rebuild the history from the entries of a journal, as new messages."""
+    """Return the history that the journal entries describe, as a list of new messages."""
     history: list[Message] = []
     for entry in entries:
         change = change_of(entry, len(history))
@@ -60,9 +64,9 @@ def history_of(entries: Iterable[Entry]) -> list[Message]:
 
 
 def change_of(entry: Entry, length: int) -> tuple[int, int, list[Message]] | None:
-    """Return the change that an entry makes to a history of this length, or None.
+    """Return the change that a journal entry makes to a history with `length` messages, or None.
 
-    The change is an index, the number of messages that it removes there, and the new messages that it inserts.
+    The change is a tuple: an index, the number of messages to remove at this index, and the messages to insert there.
     """
     match entry:
         case MessagesAdded():
@@ -81,7 +85,10 @@ def change_of(entry: Entry, length: int) -> tuple[int, int, list[Message]] | Non
 
 
 def steps_of(entries: Iterable[Entry]) -> list[int]:
-    """Return, for each message of the rebuilt history, the step that added it. 0 means before the first step."""
+    """Return a list with the step number of each message in the rebuilt history.
+
+    The number of a message is the step that added the message, or 0 if it is older than the first step.
+    """
     steps: list[int] = []
     for entry in entries:
         change = change_of(entry, len(steps))
@@ -95,7 +102,7 @@ def steps_of(entries: Iterable[Entry]) -> list[int]:
 
 
 def own_messages(history: object, entries: Iterable[Entry]) -> list[Message]:
-    """Return the messages that a run added to its history, without its prompt and the messages it started with."""
+    """Return the messages that a run added to its history, without the prompt and the earlier conversation."""
     if not is_json_list(history):  # The user may assign any value to `history`.
         return []
     known: list[Message] = []
@@ -110,7 +117,7 @@ def own_messages(history: object, entries: Iterable[Entry]) -> list[Message]:
         if isinstance(entry, HistoryEdited | Compacted):
             flags = _own_flags(known[start:end], is_own[start:end], added)
         elif isinstance(entry, MessagesAdded) and not has_started:
-            # A branch inherits its first messages. Any other run adds only the last one, which is its input.
+            # A branch inherits its first messages. Any other run adds only the last first message, its input.
             inherited, has_started = entry.inherited or len(added) - 1, True
             flags = [index >= inherited for index in range(len(added))]
         else:
@@ -121,9 +128,10 @@ def own_messages(history: object, entries: Iterable[Entry]) -> list[Message]:
 
 
 def _own_flags(before: Sequence[Message], is_own: Sequence[bool], after: Sequence[Any]) -> list[bool]:
-    """Say which messages of a changed history belong to the run.
+    """Return a list of flags: whether the run added the message at the same index in `after`.
 
-    A message that stayed, moved or was edited keeps its owner. A new message belongs to the run.
+    `before` is the history before the change, and `is_own` contains its flags. The flag of a message that stayed,
+    moved or was edited does not change. The run added each new message.
     """
     if list(before) == list(after):
         return list(is_own)
@@ -153,7 +161,7 @@ def _own_flags(before: Sequence[Message], is_own: Sequence[bool], after: Sequenc
 
 
 def _is_edited_copy(message: object, other: object) -> bool:
-    """Whether two messages are the same response or the same tool result, although one was edited."""
+    """Return whether two messages share a tool call id, so that one is an edited copy of the other."""
     ids = set(call_ids(message)) - {""}
     if ids:
         return not ids.isdisjoint(call_ids(other))
@@ -163,53 +171,56 @@ def _is_edited_copy(message: object, other: object) -> bool:
 
 
 class HistoryOwnership:
-    """The messages of one run, and whether user code has received them."""
+    """The message list of one run, with a record of whether user code has received the list."""
 
-    __slots__ = ("_borrowed", "messages", "noted")
+    __slots__ = ("_borrowed", "messages", "snapshot")
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
-        """The messages, for acorn's code. User code gets them from `hand_out`."""
-        self.noted: list[Message] | None = None
-        """A copy of the list without the user's later edits. None as long as no user code has received the list."""
+        """The messages. Only acorn's code reads this attribute; user code receives the list from `hand_out`."""
+        self.snapshot: list[Message] | None = None
+        """A copy of the list without the user's later edits. None while no user code has received the list."""
         self._borrowed = 0
-        """The number of messages at the start that belong to the parent run, which does not change them."""
+        """The number of messages at the start that are shared with the parent run, which does not change them."""
 
     def start(self, messages: list[Message], borrowed: int = 0) -> None:
-        """Replace all messages. The first `borrowed` are copied only when user code asks for the history."""
-        was_handed_out = self.noted is not None
-        self.messages, self._borrowed, self.noted = messages, borrowed, None
+        """Replace all messages, of which the first `borrowed` are shared with the parent run.
+
+        The shared messages are copied when user code requests the history.
+        """
+        was_handed_out = self.snapshot is not None
+        self.messages, self._borrowed, self.snapshot = messages, borrowed, None
         if was_handed_out:
             self.hand_out()
 
     def hand_out(self) -> list[Message]:
-        """Return the messages to user code, which may keep and change them."""
-        if self.noted is None:
+        """Return the message list for user code, which may store and change the list."""
+        if self.snapshot is None:
             with _lock.lock:
-                if self.noted is None:  # Another thread may have done it meanwhile.
+                if self.snapshot is None:  # Another thread may have set the snapshot in the meantime.
                     count, self._borrowed = self._borrowed, 0
                     if count:
                         self.messages[:count] = [copy_json(message) for message in self.messages[:count]]
-                    self.noted = list(self.messages)
+                    self.snapshot = list(self.messages)
         return self.messages
 
     def replace(self, messages: Any) -> None:
-        """Store the value that the user assigned to `history`, usually a list of messages."""
+        """Replace the message list by the value that the user assigned to `history`, usually a list of messages."""
         self.hand_out()
         self.messages = messages
 
     def insert(self, index: int, messages: Sequence[Message]) -> None:
-        """Insert messages that acorn wrote."""
-        noted = self.noted
+        """Insert messages of acorn, which are not edits by the user."""
+        snapshot = self.snapshot
         self.messages[index:index] = messages
-        if noted is not None:
-            noted[index:index] = messages
-        elif self.noted is not None:  # Another thread handed out the history just now.
-            self.noted = list(self.messages)
+        if snapshot is not None:
+            snapshot[index:index] = messages
+        elif self.snapshot is not None:  # Another thread handed out the history just now.
+            self.snapshot = list(self.messages)
 
 
 class _ForkSafeLock:
-    """A lock that is replaced in a forked child process, where its owner may not exist."""
+    """A lock that a forked child process replaces, because the thread that holds the lock may not exist there."""
 
     def __init__(self) -> None:
         self.renew()

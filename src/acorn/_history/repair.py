@@ -1,6 +1,6 @@
 """Repair of messages: tool results after their calls, unique ids, and contents that every provider accepts.
 
-The functions are pure and do not know what was sent before. `request_messages.py` passes them the new messages.
+The functions are pure and do not depend on earlier requests. `request_messages.py` passes them the new messages.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_-]")
 _MAX_NAME_LENGTH = 64
 
 Slot = tuple[int, int]
-"""The index of an assistant message, and the index of one of its calls."""
+"""The index of an assistant message, and the index of a tool call in this message."""
 
 
 # Repair of the messages of a request
 
 
 def match_results(messages: Sequence[Message]) -> tuple[dict[int, dict[int, Message]], set[str], set[str]]:
-    """Match tool messages with the calls that they answer.
+    """Match tool messages with the tool calls that they answer.
 
-    A result belongs to the nearest earlier call with its id, or else to a later call that has no result. Return, for
-    each assistant message, its results by the index of the call; the ids of results that do not follow their call; and
-    the ids of calls without a result.
+    A result answers the nearest earlier call with its id, or else a later call that has no result. The function returns
+    three values. The first is a dict that maps the index of an assistant message to its results, which are a dict that
+    maps call indexes to tool messages. The second is the set of ids of results that do not follow their call. The third
+    is the set of ids of calls without a result.
     """
     open_slots: dict[str, list[Slot]] = {}
     results: dict[int, dict[int, Message]] = {}
@@ -70,30 +71,30 @@ def _calls_of(message: Message) -> list[Any]:
 
 
 def _id_of(holder: object, key: str) -> str:
-    """Return the id in a message or in a call as text, or an empty string if it is missing."""
+    """Return the id under `key` in a message or call as text, or an empty string if the id is missing."""
     return str(holder.get(key) or "") if is_json_object(holder) else ""
 
 
 def repair_text_message(message: Message, content: Content) -> Message:
-    """Return a user or system message with this content, without keys that belong to other roles."""
+    """Return a user or system message with `content`, without the keys of other roles."""
     role = "system" if message["role"] in SYSTEM_ROLES else message["role"]
     misplaced = message.keys() & {"tool_calls", "tool_call_id"}
     if role == message["role"] and content is message["content"] and not misplaced:
         return message
-    return _changed(message, misplaced, role=role, content=content)
+    return _copy_with_changes(message, misplaced, role=role, content=content)
 
 
 def repair_turn(message: Message, index: int, results: dict[int, Message], used: set[str]) -> list[Message]:
-    """Return an assistant message, the results of its calls, and a user message with the media of these results.
+    """Return a list: an assistant message, the results of its calls, and a user message with their media, if any.
 
-    `used` holds the call ids of earlier messages and grows. No id occurs twice.
+    `used` is the set of call ids in earlier messages. The function adds the ids of this message, and each id is unique.
     """
     calls, content = _calls_of(message), repair_content(message.get("content"))
     if not calls:
-        return [] if content is None else [_changed(message, ("tool_calls", "tool_call_id"), content=content)]
+        return [] if content is None else [_copy_with_changes(message, ("tool_calls", "tool_call_id"), content=content)]
     ids = unique_ids([_id_of(call, "id") for call in calls], index, used)
     repaired_calls = list(map(_repair_call, calls, ids))
-    messages = [_changed(message, ("tool_call_id",), content=content, tool_calls=repaired_calls)]
+    messages = [_copy_with_changes(message, ("tool_call_id",), content=content, tool_calls=repaired_calls)]
     media_parts: list[JsonObject] = []
     for slot, call_id in enumerate(ids):
         result = results.get(slot)
@@ -104,15 +105,16 @@ def repair_turn(message: Message, index: int, results: dict[int, Message], used:
             result_content = text if isinstance(text, str) else repair_content(text) or ""
             name = repaired_calls[slot]["function"]["name"]
             content, parts = split_media(result_content, name, call_id)
-            messages.append(_changed(result, ("name", "tool_calls"), tool_call_id=call_id, content=content))
+            messages.append(_copy_with_changes(result, ("name", "tool_calls"), tool_call_id=call_id, content=content))
             media_parts += parts
     return [*messages, user_message(media_parts)] if media_parts else messages
 
 
 def split_media(content: Content, name: str, call_id: str) -> tuple[Content, list[JsonObject]]:
-    """Split the content of a tool result into its text and its other parts, each after a line with its origin.
+    """Split the content of a tool result into its text and its media parts.
 
-    OpenAI's protocol allows only text in tool messages. The other parts go into a user message after the results.
+    OpenAI's protocol allows only text in tool messages. The media parts are sent in a user message after the results,
+    and a line of text before each media part states the tool call that returned it.
     """
     if isinstance(content, str) or not (others := [part for part in content if part.get("type") != "text"]):
         return content, []
@@ -126,7 +128,7 @@ def split_media(content: Content, name: str, call_id: str) -> tuple[Content, lis
 
 
 def _repair_call(call: JsonValue, call_id: str) -> MessageCall:
-    """Return a call in OpenAI's format. Its arguments are a JSON object."""
+    """Return a tool call in OpenAI's format, with arguments that are the text of a JSON object."""
     source = call if isinstance(call, dict) else {}
     function: JsonValue = source.get("function")
     holder = function if isinstance(function, dict) else source
@@ -151,7 +153,7 @@ def _object_json(arguments: JsonValue) -> str:
 
 
 def repair_content(content: JsonValue) -> Content | None:
-    """Return text or content parts, or None if the content is empty."""
+    """Return the content of a message as text or as a list of content parts, or None if the content is empty."""
     if isinstance(content, str):
         return content if content.strip() else None
     if isinstance(content, list):
@@ -162,14 +164,17 @@ def repair_content(content: JsonValue) -> Content | None:
     return None if content is None else to_json_text(content)
 
 
-def _changed(message: Message, removed: Collection[str], **changes: Any) -> Message:
-    """Return a copy of a message without some keys and with other values."""
+def _copy_with_changes(message: Message, removed: Collection[str], **changes: Any) -> Message:
+    """Return a copy of a message without the keys in `removed` and with the values in `changes`."""
     kept = {key: value for key, value in message.items() if key not in removed}
     return cast(Message, {**kept, **changes})
 
 
 def unique_ids(ids: Sequence[str], index: int, used: set[str]) -> list[str]:
-    """Return the ids of one message's calls, with new ids for missing and repeated ones. `used` grows."""
+    """Return the call ids of one message, with a new id for each missing or repeated id.
+
+    `used` is the set of ids in earlier messages. The function adds the returned ids to this set.
+    """
     unique: list[str] = []
     for slot, call_id in enumerate(ids):
         number = slot
@@ -184,7 +189,7 @@ def unique_ids(ids: Sequence[str], index: int, used: set[str]) -> list[str]:
 
 
 def open_calls(history: Sequence[object]) -> list[tuple[int, list[str]]]:
-    """Return the index of each assistant message that has calls without a result, and the ids of these calls."""
+    """Return a list of pairs: the index of an assistant message, and the ids of its calls that have no result."""
     open_messages: list[tuple[int, list[str]]] = []
     for index, message in enumerate(history):
         ids = call_ids(message)
@@ -198,7 +203,7 @@ def open_calls(history: Sequence[object]) -> list[tuple[int, list[str]]]:
             if (answered := _answered_id(later)) is not None and missing[answered]:
                 missing[answered] -= 1
         unanswered: list[str] = []
-        for call_id in reversed(ids):  # If calls share an id, the results belong to the first of them.
+        for call_id in reversed(ids):  # If several calls share an id, the first call gets the result.
             if missing[call_id]:
                 missing[call_id] -= 1
                 unanswered.append(call_id)
@@ -208,7 +213,7 @@ def open_calls(history: Sequence[object]) -> list[tuple[int, list[str]]]:
 
 
 def close_calls(history: list[Message], content: str) -> None:
-    """Insert a tool message with this content for every call that has no result."""
+    """Insert a tool message with the text `content` for every tool call that has no result."""
     for index, ids in reversed(open_calls(history)):
         end = index + 1
         while end < len(history) and _answered_id(history[end]) is not None:
@@ -217,12 +222,15 @@ def close_calls(history: list[Message], content: str) -> None:
 
 
 def find_turn(history: Sequence[object], message: Message) -> int | None:
-    """Return the index of a response in the history: of the same object, or else of a copy with the same calls."""
+    """Return the index of a response in the history, or None.
+
+    If the history does not contain the object `message`, return the index of a copy with the same call ids.
+    """
     for index in range(len(history) - 1, -1, -1):
         if history[index] is message:
             return index
     ids = set(call_ids(message)) - {""}
-    # A later response may use the same id again, so a call that has its result belongs to another response.
+    # A later response may repeat an id, so a call that already has its result is part of another response.
     for index, unanswered in reversed(open_calls(history) if ids else []):
         if not ids.isdisjoint(unanswered):
             return index

@@ -1,7 +1,7 @@
-"""The JSON form of a record and of journal entries: `Run.to_json` and `Run.from_json`.
+"""The JSON form of run records and journal entries, for `Run.to_json`, `Run.from_json` and the stores.
 
-Only this file writes and reads them. `_machine/saved_run.py` adds the state that a machine needs to resume. Without the
-class of the run, its input and output are read as JSON data.
+Only this file encodes and decodes this form. `_machine/saved_run.py` adds the state that a machine needs to resume. If
+the class of the run is unknown, the decoded input and output are JSON data instead of instances.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from acorn.types import (
 )
 
 FORMAT = 1
-"""The version of the JSON form."""
+"""The version number of the JSON form."""
 
 _MOST_CAUSES = 10
-"""The number of chained causes that are written with an error."""
+"""The largest number of chained causes that are saved with an error."""
 
 
 # Records as text
 
 
 def write_run(run: Any) -> str:
-    """Write a record and its branches as one JSON text."""
+    """Return the JSON text of a run record and its branches."""
     return to_single_text(lambda: _write_tree(run))
 
 
 def _write_tree(run: Any) -> JsonObject:
-    entries = tuple(run.journal.entries)  # Copied: the run may not have ended.
+    entries = tuple(run.journal.entries)  # A copy is necessary, because the run may still append entries.
     return {
         "format": FORMAT,
         "module": module_in(entries),
@@ -63,7 +63,10 @@ def _write_tree(run: Any) -> JsonObject:
 
 
 def read_run(make: Callable[..., Any], text: str, agent: Any) -> Any:
-    """Read a record from text. `make` is the class `Run`, and `agent` the module class for its types, or None."""
+    """Return the run record that a JSON text from `write_run` contains.
+
+    `make` is the class `Run`. `agent` is the module class that declares the input and output types, or None.
+    """
     try:
         saved = from_single_text(text)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
@@ -71,7 +74,7 @@ def read_run(make: Callable[..., Any], text: str, agent: Any) -> Any:
             f"Cannot read the saved run: the text is not valid JSON ({describe_error(error)}). Use text from "
             f"`run.to_json()`."
         ) from error
-    # Only an instance of `Extract[Person]` has the shapes of its type arguments.
+    # A generic alias such as `Extract[Person]` has no shapes of its type arguments, but its instance has.
     module = agent() if get_origin(agent) is not None else agent
     shapes = None if module is None else getattr(module, SHAPES, None)
     if agent is not None and not isinstance(shapes, Shapes):
@@ -83,7 +86,7 @@ def read_run(make: Callable[..., Any], text: str, agent: Any) -> Any:
         return read_record(make, saved, _check_class(shapes, saved["module"]))
     except AcornError:
         raise
-    except Exception as error:  # The text may contain anything.
+    except Exception as error:  # The text may contain any JSON data, which can raise any error here.
         raise StoreError(
             f"Cannot read the saved run: the text is damaged ({shorten(describe_error(error))}). Use text from "
             f"`run.to_json()`."
@@ -91,7 +94,7 @@ def read_run(make: Callable[..., Any], text: str, agent: Any) -> Any:
 
 
 def check_format(saved: object) -> None:
-    """Raise `StoreError` if this version of acorn cannot read the data."""
+    """Raise `StoreError` if the saved data has a format that this version of acorn cannot decode."""
     version = saved.get("format") if is_json_object(saved) else None
     if type(version) is not int:
         raise StoreError("Cannot read the saved run: the text has no `format`. Use text from `run.to_json()`.")
@@ -103,7 +106,10 @@ def check_format(saved: object) -> None:
 
 
 def _check_class(shapes: Shapes | None, module: str | None) -> Shapes | None:
-    """Return the shapes if the run is one of that class. Its file may have another name now, such as `__main__`."""
+    """Return the shapes, or raise `StoreError` if the saved run is a run of another class.
+
+    Only the class names are compared, because the file of the class may have another name now, such as `__main__`.
+    """
     if shapes is None or module is None or _class_name(shapes.module) == _class_name(module):
         return shapes
     raise StoreError(
@@ -120,12 +126,12 @@ def _class_name(module: str) -> str:
 
 
 def module_in(entries: Iterable[Entry]) -> str | None:
-    """Return the class of a run, `package.file:Class`, from its journal."""
+    """Return the class name from the journal of a run, such as `package.file:Class`, or None."""
     return next((entry.module for entry in entries if isinstance(entry, RunStarted)), None)
 
 
 def write_record(run: Any) -> JsonObject:
-    """Write a record without its history, journal and branches. Errors are redacted."""
+    """Return a run record as JSON data, without its history, journal and branches, and with redacted errors."""
     output: Any = run.output
     is_unfinished, is_paused = isinstance(output, Unfinished), isinstance(output, Paused)
     return {
@@ -148,7 +154,7 @@ def write_record(run: Any) -> JsonObject:
 
 
 def read_record(make: Callable[..., Any], saved: Mapping[str, Any], shapes: Shapes | None) -> Any:
-    """Read a record, and its branches if they were written with it."""
+    """Return the run record that the saved JSON data contains, with its branches if the data contains branches."""
     fields, entries = saved["run"], read_entries(saved["journal"])
     run = make(
         _expect(str, fields["id"]),
@@ -176,7 +182,7 @@ def read_record(make: Callable[..., Any], saved: Mapping[str, Any], shapes: Shap
 
 
 def _branch_shapes(shapes: Shapes | None, saved: Mapping[str, Any]) -> Shapes | None:
-    """Return the shapes of a branch, if the class of its parent still declares the same class under its name."""
+    """Return the shapes of a branch, or None if the parent class no longer declares the class of the branch."""
     path = saved["run"]["branch"]
     module = None if shapes is None or path is None else shapes.find_child(path.rpartition("/")[2])
     branch_shapes = None if module is None else getattr(module, SHAPES, None)
@@ -185,7 +191,7 @@ def _branch_shapes(shapes: Shapes | None, saved: Mapping[str, Any]) -> Shapes | 
 
 
 def read_fork(fields: Mapping[str, Any]) -> ForkedFrom | None:
-    """Read the origin of a forked run."""
+    """Return the origin of a forked run from the saved fields, or None if the run is not a fork."""
     origin = fields.get("forked_from")
     if origin is None:
         return None
@@ -194,12 +200,15 @@ def read_fork(fields: Mapping[str, Any]) -> ForkedFrom | None:
 
 def _expect(kinds: Any, value: Any) -> Any:
     if not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool):
-        raise TypeError(f"got {excerpt(value)}")
+        raise TypeError(f"unexpected value {excerpt(value)}")
     return value
 
 
 def read_instance(schema: type[BaseModel], data: object, name: str) -> BaseModel:
-    """Read an input or output, called `name` in errors. Its class may have changed since it was saved."""
+    """Return the saved input or output as an instance of its class.
+
+    Raise `MisfitError` if the data no longer fits the class. `name` is "input" or "output", for the error message.
+    """
     try:
         try:
             return read_instance_json(schema, to_json(data, inf_nan_mode="constants"), name)
@@ -210,7 +219,7 @@ def read_instance(schema: type[BaseModel], data: object, name: str) -> BaseModel
 
 
 def read_instance_json(schema: type[BaseModel], text: str | bytes, name: str) -> BaseModel:
-    """Read an input or output from JSON text."""
+    """Return an input or output from JSON text as an instance of its class, like `read_instance`."""
     try:
         return schema.model_validate_json(text, by_alias=True, by_name=True)
     except ValidationError as error:
@@ -218,30 +227,36 @@ def read_instance_json(schema: type[BaseModel], text: str | bytes, name: str) ->
 
 
 class MisfitError(StoreError):
-    """A stored run does not fit its class, which has changed. It may fit another version of the class."""
+    """The error for a stored run that no longer fits its class, but may fit another version of the class."""
 
 
 def _misfit(name: str, error: ValidationError) -> MisfitError:
-    return MisfitError(f"The {name} of the saved run no longer fits its class: {shorten(str(error))}")
+    return MisfitError(
+        f"The {name} of the saved run no longer fits its class: {shorten(str(error))}. Use the version of the class "
+        f"that saved the run."
+    )
 
 
 def read_output(fields: Mapping[str, Any], shape: Shape | None, *, may_differ: bool = False) -> Any:
-    """Read the output of a run. It stays JSON data if its class is unknown, or if it `may_differ` and does not fit."""
+    """Return the saved output of a run as an instance of its class.
+
+    Return JSON data if the class is unknown, or if `may_differ` is True and the output does not fit the class.
+    """
     if fields.get("unfinished") is not None:
         return _read_unfinished(fields["unfinished"])
     if fields.get("requests") is not None:
         return Paused(fields["id"], map(read_request, fields["requests"]))
     data: JsonValue = fields["output"]
     if shape is None or shape.is_empty or data is None:
-        return data  # The instance of the run set `final_output`, its class does not.
+        return data  # Without a shape, an instance of the module set `final_output`, and its class did not.
     output = shape.restore(data)
     lost = data.keys() - to_json_data(output).keys() if isinstance(data, dict) and isinstance(output, BaseModel) else ()
     if lost and may_differ:
         return data
     if lost:
         raise StoreError(
-            f"The output of the saved run has `{'`, `'.join(sorted(lost))}`, which its class does not declare. Read "
-            f"the run with an instance that declares them, or without a class."
+            f"The output of the saved run has the fields `{'`, `'.join(sorted(lost))}`, which its class does not "
+            f"declare. Read the run with an instance that declares these fields, or without a class."
         )
     return output
 
@@ -261,7 +276,7 @@ def _read_unfinished(saved: Mapping[str, Any]) -> Unfinished:
 
 
 def write_request(request: Request) -> JsonObject:
-    """Write a request for human input."""
+    """Return a request for human input as JSON data."""
     return {**fields_of(request), "asked": request.asked.isoformat()}
 
 
@@ -273,14 +288,15 @@ def read_request(saved: Mapping[str, Any]) -> Request:
 
 
 def fields_of(record: Any) -> JsonObject:
-    """Return the fields of a dataclass with slots, without copies."""
+    """Return a dict that maps the field names of a dataclass with slots to the field values, without copies."""
     return {name: getattr(record, name) for name in record.__slots__}
 
 
 def write_result(result: ToolResult) -> JsonObject:
-    """Write a tool result: a string as it is, any other value as JSON.
+    """Return a tool result as JSON data, in which the output is its text or JSON data.
 
-    A value that JSON writes as a string, such as a date, keeps its quotes, because the model reads them.
+    JSON encodes some values, such as a date, as a string. The saved text of such a value includes the quotes, because
+    the model receives the quotes too.
     """
     fields = fields_of(result)
     if isinstance(result.output, str):
@@ -304,12 +320,12 @@ def read_result(saved: Mapping[str, Any]) -> ToolResult:
 
 
 class RecordedError(AcornError):
-    """A saved error whose class does not belong to acorn. It has the message of the original."""
+    """An error from a saved run, with the message of an original error whose class is not part of acorn."""
 
     kind: str
-    """The class of the original, `package.file:Class`."""
+    """The class of the original error, such as `package.file:Class`."""
     fields: dict[str, Any]
-    """The public attributes of the original, as JSON data."""
+    """A dict that maps the names of the original error's public attributes to their values as JSON data."""
 
     def __init__(self, message: str, *, kind: str = "", fields: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -318,13 +334,13 @@ class RecordedError(AcornError):
 
 
 def _last_error(entries: Sequence[Entry]) -> str | None:
-    """Return the error of the last failure in the journal, which does not contain the keys of the model."""
+    """Return the text of the last error in the journal, which contains no API keys, or None."""
     ends = (entry.error for entry in reversed(entries) if isinstance(entry, RunFailed | RunInterrupted))
     return next(ends, None)
 
 
 def _write_error(error: BaseException, journal_text: str | None = None, depth: int = 0) -> JsonObject:
-    """Write an error: its class, message and public attributes. `journal_text` is its message in the journal."""
+    """Return an error as JSON data. `journal_text` is its redacted message in the journal, or None."""
     secrets = find_secrets({})
     if isinstance(error, RecordedError):
         kind, message, fields = error.kind, str(error), error.fields
@@ -355,7 +371,7 @@ def _redact_data(data: JsonValue, secrets: set[str]) -> Any:
 
 
 def _error_classes(base: type[AcornError]) -> dict[str, type[AcornError]]:
-    """Return a class of `errors.py` and its subclasses, by their names in a saved error."""
+    """Return a dict that maps names in saved errors to the class `base` and its subclasses in `errors.py`."""
     classes = {f"{base.__module__}:{base.__qualname__}": base}
     for subclass in base.__subclasses__():
         if subclass.__module__ == AcornError.__module__:
@@ -367,7 +383,7 @@ _ERROR_CLASSES = _error_classes(AcornError)
 
 
 def read_error(saved: Any) -> AcornError:
-    """Read an error of acorn as it was, and any other error as a `RecordedError`."""
+    """Return a saved error: an instance of its class if acorn defines the class, or else a `RecordedError`."""
     kind, message, fields = _expect(str, saved["class"]), _expect(str, saved["message"]), _expect(dict, saved["fields"])
     error_class = _ERROR_CLASSES.get(kind)
     if error_class is None:
@@ -390,7 +406,7 @@ def _is_public(name: str) -> bool:
 
 
 def write_entry(entry: Entry) -> JsonObject:
-    """Write an entry with the name of its class."""
+    """Return a journal entry as JSON data, which includes the name of its class."""
     fields: JsonObject = {"entry": type(entry).__name__, **entry._asdict()}
     if isinstance(entry, RunStarted):
         fields["input"] = to_saved_data(entry.input)
@@ -405,14 +421,14 @@ _TUPLES = ("messages", "waits", "added", "choices", "steps")
 
 
 def read_entries(saved: Iterable[Mapping[str, Any]]) -> list[Entry]:
-    """Read journal entries."""
+    """Return the journal entries that a list of JSON objects describes."""
     return [_read_entry(entry) for entry in saved]
 
 
 def _read_entry(saved: Mapping[str, Any]) -> Entry:
     fields = dict(saved)
     entry_class: Any = _ENTRY_CLASSES[fields.pop("entry")]
-    fields.pop("result", None)  # `_machine/saved_run.py` adds it for the machine.
+    fields.pop("result", None)  # `_machine/saved_run.py` adds this field for the machine.
     for name, inner in _NESTED.items():
         if name in fields:
             fields[name] = tuple([inner(*values) for values in fields[name]])
@@ -428,7 +444,7 @@ def _read_entry(saved: Mapping[str, Any]) -> Entry:
 
 
 def fill_journal(run: Any, entries: list[Entry]) -> None:
-    """Put entries into the journal of a record, with the input of the record."""
+    """Replace the journal entries of a run record. Its `RunStarted` entry gets the input of the record."""
     journal = run.journal
     journal.entries[:] = [
         entry._replace(input=run.input) if isinstance(entry, RunStarted) else entry for entry in entries

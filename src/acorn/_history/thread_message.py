@@ -1,6 +1,6 @@
 """The conversation as one XML document, for `history_format = "thread"`.
 
-The document is made from the repaired messages of a request, so the user's edits of the history apply here too.
+The document contains the repaired messages of a request, so it includes the user's edits of the history.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from acorn.types import Content, JsonObject, JsonValue, Message
 
 
 class ThreadMessage:
-    """The document of one run. Lines that were written for an earlier request are reused."""
+    """The XML document of one run, which reuses the lines of its earlier requests."""
 
     def __init__(self) -> None:
         self._start()
@@ -26,7 +26,7 @@ class ThreadMessage:
         self._iteration = 0
 
     def wrap(self, messages: list[Message]) -> list[Message]:
-        """Return the system messages, and one user message that holds all other messages."""
+        """Return the system messages, and one user message that contains all other messages as XML."""
         first = next((index for index, message in enumerate(messages) if message["role"] != "system"), len(messages))
         conversation = messages[first:]
         if not _starts_with(conversation, self._messages):
@@ -42,12 +42,12 @@ class ThreadMessage:
 
 
 def _starts_with(messages: list[Message], known: list[Message]) -> bool:
-    """Whether the list starts with the same objects. A message that was sent never changes."""
+    """Return whether the list `messages` starts with the objects in `known`. A sent message never changes."""
     return len(messages) >= len(known) and all(one is other for one, other in zip(messages, known, strict=False))
 
 
 def _media_parts(message: Message, event: int) -> list[JsonObject]:
-    """Return the parts that XML cannot hold, each after a line with the number of its event."""
+    """Return the media parts of a message, each after a text part with the number of its XML event."""
     content: JsonValue = message.get("content")
     if not isinstance(content, list):
         return []

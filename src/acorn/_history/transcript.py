@@ -1,7 +1,8 @@
-"""The transcript of a run: the only code that writes to its history and its journal.
+"""The transcript of a run: the only code that adds messages to the history and entries to the journal.
 
-The model sees the history, and the user may move, edit and remove anything in it. Only acorn writes to the journal.
-Everything that enters the history has an entry with its index, so the journal alone is enough to rebuild the history.
+The history is sent to the model, and the user may move, edit and remove its messages. Only acorn appends to the
+journal. Each change of the history has a journal entry with the index of the change, so acorn can rebuild the history
+from the journal alone.
 """
 
 from __future__ import annotations
@@ -54,25 +55,25 @@ _WAITING = "This call has not returned yet: it waits for a person."
 
 
 class Transcript:
-    """Writes the history and the journal of one run."""
+    """The writer that adds messages to the history of one run and entries to its journal."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.journal = run.journal
         self.history = history_of_run(run)
         self.turn: Message | None = None
-        """The last response of the model, as the message that was added to the history."""
-        self.written: list[Message] | None = None
-        """Copies of the messages added since the last request. None if they may need repair before they are sent."""
+        """The last response of the model: the message object in the history."""
+        self.unsent: list[Message] | None = None
+        """Copies of the messages added since the last request, or None if a message may need repair."""
         self._run_id = run.id
         self._unanswered: list[ToolCall] = []
-        """The calls of the last response whose results are not in the history."""
+        """The tool calls of the last response that have no result in the history."""
         self._last_result: tuple[ToolResult, Content] | None = None
-        """The last tool result, and the text that the model reads for it."""
+        """The last tool result, and its content for the model."""
 
     @cached_property
     def edits(self) -> HistoryEdits:
-        """The detection of the user's edits. Most runs need none, because no user code asks for the history."""
+        """The detector of the user's edits. Most runs never create it, because no user code requests the history."""
         return HistoryEdits(self.run)
 
     @property
@@ -80,11 +81,14 @@ class Transcript:
         """The index of the last response in the history. None if there is no response or the user removed it."""
         return None if self.turn is None else find_turn(self.history.messages, self.turn)
 
-    # The first messages, and messages of acorn
+    # The first messages, and later messages from acorn
 
     def start(self, history: list[Message], inherited: Sequence[Message]) -> None:
-        """Add the first messages. `inherited` are copies of the messages that a branch has from its parent."""
-        self.written = None if inherited else [message.copy() for message in history]
+        """Add the first messages to the history and the journal.
+
+        `inherited` are copies of the messages that a branch shares with its parent. For other runs the list is empty.
+        """
+        self.unsent = None if inherited else [message.copy() for message in history]
         self.history.start(history, len(inherited))
         own = map(copy_json, history[len(inherited) :])
         journal = self.journal
@@ -93,25 +97,28 @@ class Transcript:
         )
 
     def start_fork(self, entries: Sequence[Entry]) -> None:
-        """Add the entries that a fork keeps of another run, and rebuild the history from them."""
+        """Add the journal entries that a fork copies from another run, and rebuild the history from these entries."""
         self.journal.entries += entries
         self.history.start(history_of(entries))
 
     def add_user_message(self, content: Content) -> None:
-        """Add a user message of acorn at the end of the history."""
+        """Add a user message from acorn, such as a reminder, at the end of the history."""
         journal = self.journal
         self.history.insert(len(self.history.messages), [user_message(copy_json(content))])
-        self.written = None
+        self.unsent = None
         messages = (user_message(content),)
         journal.entries.append(MessagesAdded(self._run_id, journal.step, journal.now, messages, None, 0))
 
-    # A response of the model
+    # Model responses
 
     def add_response(self, response: ModelResponse, asked: float, refusal: str | None) -> list[ToolCall]:
-        """Add a response and return its tool calls. A refusal has an entry, but is not part of the history."""
+        """Add a model response, and return its tool calls.
+
+        `asked` is the time of the request. A response with a `refusal` has a journal entry, but no history message.
+        """
         journal = self.journal
         calls = read_calls(response.tool_calls, len(self.history.messages)) if response.tool_calls else []
-        journal.step = self.run.steps + 1  # A response belongs to the step that it starts.
+        journal.step = self.run.steps + 1  # A response starts a new step.
         content, extra = response.content, response.extra
         needs_repair = bool(extra) or not calls
         called: list[CalledTool] = []
@@ -140,19 +147,19 @@ class Transcript:
         )
         if refusal is None:
             turn = assistant_message(content, called, copy_json(extra) if extra else extra)
-            self.written = None if needs_repair else [assistant_message(content, called, {})]
+            self.unsent = None if needs_repair else [assistant_message(content, called, {})]
             self.turn, self._unanswered = turn, calls
             self.history.insert(len(self.history.messages), [turn])
         return calls
 
     def resume_turn(self, turn: Message, unanswered: list[ToolCall]) -> None:
-        """Continue after the response of a run that was saved before its next response."""
+        """Set the last response and its calls without results, when a saved run resumes after this response."""
         self.turn, self._unanswered = turn, unanswered
 
-    # Results of tool calls
+    # Tool results
 
     def add_result(self, result: ToolResult, began: float | None) -> None:
-        """Note the result of one call. `add_results` adds it to the history when the step ends."""
+        """Add a tool result to the journal. `add_results` adds it to the history at the end of the step."""
         journal = self.journal
         content = result_content(result)
         self._last_result = result, content
@@ -162,7 +169,11 @@ class Transcript:
         )
 
     def answer_calls(self, texts: Mapping[str, str], otherwise: str) -> None:
-        """Answer the open calls with texts of acorn: the faults of an answer, or the reason why a call was skipped."""
+        """Add results with texts from acorn for the tool calls that have no result.
+
+        `texts` maps call ids to texts, such as validation errors. A call that is not in `texts` was skipped and gets
+        the text `otherwise`.
+        """
         results: list[ResultMessage] = []
         for call in self._unanswered:
             text = texts.get(call.id, otherwise)
@@ -176,9 +187,10 @@ class Transcript:
     def add_results(
         self, results: Sequence[ToolResult], context: Content | None, *, is_unchanged: bool
     ) -> Sequence[ResultMessage]:
-        """Add the results of a step and the `context` that a hook added. Return the results as the model reads them.
+        """Add the tool results of a step, and return them as the messages for the model.
 
-        `is_unchanged` says that no hook could change the results since they were noted.
+        `context` is a user message from a hook, or None. `is_unchanged` is True if no hook could change the results
+        after `add_result`.
         """
         last = self._last_result
         if is_unchanged and last is not None and len(results) == 1 and results[0] is last[0]:
@@ -191,8 +203,8 @@ class Transcript:
 
     def _insert_results(self, results: Sequence[ResultMessage], context: Content | None) -> None:
         assert self.turn is not None
-        if self.history.noted is not None:
-            self.edits.note_moves()
+        if self.history.snapshot is not None:
+            self.edits.record_moves()
         history = self.history.messages
         if type(history) is list and history and history[-1] is self.turn:
             index: int | None = len(history)
@@ -203,14 +215,14 @@ class Transcript:
             content = result.content
             if isinstance(content, str):
                 added.append({"role": "tool", "tool_call_id": result.call_id, "content": content})
-                if self.written is not None:
-                    self.written.append(added[-1].copy())
+                if self.unsent is not None:
+                    self.unsent.append(added[-1].copy())
             else:  # The user may change the parts in the history.
                 added.append(tool_message(result.call_id, copy_json(content)))
-                self.written = None
+                self.unsent = None
         if context is not None:
             added.append(user_message(copy_json(context)))
-            self.written = None
+            self.unsent = None
         self.history.insert(len(history) if index is None else index, added)
         self._unanswered = []
         journal = self.journal
@@ -221,17 +233,17 @@ class Transcript:
     # Compaction
 
     def compact(self, compacted: CompactedRange, text: str, asked: float, response: ModelResponse) -> None:
-        """Replace a part of the history by a summary. Without a text, only note the request."""
+        """Replace a range of the history by a summary. If `text` is empty, only add the request to the journal."""
         journal, history = self.journal, self.run.history
         start, removed, added, steps = compacted.start, 0, list[Message](), tuple[int, ...]()
         if text:
             removed, added = compacted.end - start, compact_messages(history, compacted, text)
             message_steps = steps_of(journal.entries)
-            replaced = {message_steps[index] for index in compacted.replaced()}
+            replaced = {message_steps[index] for index in compacted.replaced_indexes()}
             steps = tuple(sorted(replaced - set(message_steps[compacted.end :])))
             history[start : compacted.end] = added
-            self.history.noted = history.copy()
-            self.written = None
+            self.history.snapshot = history.copy()
+            self.unsent = None
         journal.entries.append(
             Compacted(
                 self._run_id,
@@ -252,7 +264,7 @@ class Transcript:
     # The end of the run
 
     def rebuild(self) -> None:
-        """Rebuild the history from the journal, after an interrupt in the middle of an update."""
+        """Rebuild the history from the journal, after an interrupt during an update of the history."""
         self.history.start(history_of(self.journal.entries))
         self.turn, self._unanswered = None, []
         for entry in self.journal.entries:
@@ -263,12 +275,15 @@ class Transcript:
                 self._unanswered = []
 
     def finish(self, output: object, reason: str, *, may_be_edited: bool) -> None:
-        """Note the output of the run. `may_be_edited` says that a hook or tool may have edited messages in place."""
-        if self.history.noted is not None:
+        """Add the output of the run to the journal.
+
+        `may_be_edited` is True if a hook or tool may have edited messages in place.
+        """
+        if self.history.snapshot is not None:
             if may_be_edited:
-                self.edits.note_all()
+                self.edits.record_all()
             else:
-                self.edits.note_moves()
+                self.edits.record_moves()
         form: Form = "json"
         if isinstance(output, str):
             form, text = "text", str.__str__(output)
@@ -276,15 +291,17 @@ class Transcript:
             called = ", ".join(f"`{call.name}`" for call in output.tool_calls)
             form, text = "error", f"Unfinished: in a single turn the model called {called} and gave no answer."
         else:
-            text = text_of(to_content(output))  # Without the data of an image that `on_finish` returned.
+            text = text_of(
+                to_content(output)
+            )  # `on_finish` may return an image. The journal does not contain its data.
         journal = self.journal
         journal.entries.append(RunFinished(self._run_id, journal.step, journal.now, reason, text, form))
 
     def stop(self, error: BaseException, results: Sequence[ToolResult], model: object, *, is_final: bool) -> None:
-        """Complete the history with the available results, and note why the run stops.
+        """Complete the history with the available results, and add the reason for the stop to the journal.
 
-        One entry holds all of it. The entry does not change the rebuilt history, because an interrupted run resumes
-        from the state before it.
+        One journal entry contains the results and the reason. The entry does not change the rebuilt history, because an
+        interrupted run resumes from the state before the entry.
         """
         closed = self._close(results, _STOPPED)
         kind = RunFailed if is_final else RunInterrupted
@@ -294,13 +311,13 @@ class Transcript:
         journal.entries.append(kind(self._run_id, journal.step, journal.now, message, closed))
 
     def pause(self, results: Sequence[ToolResult]) -> None:
-        """Complete the history with the available results, and note that the run waits for human input."""
+        """Complete the history with the available results, and add an entry for the pause to the journal."""
         closed = self._close(results, _WAITING)
         self.journal.entries.append(RunPaused(self._run_id, self.journal.step, self.journal.now, closed))
 
     def _close(self, results: Sequence[ToolResult], otherwise: str) -> tuple[ResultMessage, ...]:
-        """Answer every open call in the history, and return the results of the last response."""
-        self.edits.note_all()
+        """Add a result to every tool call without a result, and return the results of the last response."""
+        self.edits.record_all()
         open_calls, history = self._unanswered, self.run.history
         closed: list[ResultMessage] = []
         if not isinstance(history, list):  # The user may assign any value to `history`.
@@ -320,7 +337,10 @@ class Transcript:
 
 
 def read_calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
-    """Read the tool calls of a response. Each gets a unique id, and arguments that are a dict."""
+    """Return the parsed tool calls of a response. Each call has a unique id and a dict of arguments.
+
+    `index` is the history index of the response, which new ids contain.
+    """
     calls: list[ToolCall] = []
     has_one_id = len(raw) == 1 and raw[0].id
     ids = [str(raw[0].id)] if has_one_id else unique_ids([call.id or "" for call in raw], index, set())
@@ -328,14 +348,14 @@ def read_calls(raw: Sequence[RawCall], index: int) -> list[ToolCall]:
         arguments = call.arguments or "{}"
         try:
             parsed: JsonValue = from_json(arguments)
-        except (ValueError, TypeError):  # The text is not JSON, or holds a lone surrogate.
+        except (ValueError, TypeError):  # The text is not JSON, or contains a lone surrogate.
             parsed = None
         calls.append(ToolCall(call_id, call.name, parsed if isinstance(parsed, dict) else {}, arguments))
     return calls
 
 
 def _has_json_object(call: ToolCall) -> bool:
-    """Whether the arguments are a JSON object that every provider accepts in a later request."""
+    """Return whether the arguments are a JSON object that every provider accepts in a later request."""
     text = call.raw_arguments
     if type(text) is not str or ("NaN" in text or "Infinity" in text):
         return False
@@ -343,25 +363,28 @@ def _has_json_object(call: ToolCall) -> bool:
 
 
 def result_content(result: ToolResult) -> Content:
-    """Return the content that the model reads for a result."""
+    """Return the content of a tool result as the model receives it."""
     if result.error is not None:
         return f"{TOOL_ERROR}{result.error}"
     output = result.output
     if type(output) is str:
         return output
-    # For a subclass of `str`, such as an enum, return the plain text.
+    # A subclass of `str`, such as an enum, may override `__str__`. Return the characters of the string.
     return str.__str__(output) if isinstance(output, str) else to_content(output)
 
 
 def _result_message(result: ToolResult, content: Content) -> ResultMessage:
-    # A value such as a date is a string in JSON. Its form is text, as it is after the run was saved and loaded.
+    # JSON encodes a value such as a date as a string. A loaded run has the form text for it, so use text here too.
     is_text = isinstance(result.output, str) or (isinstance(content, str) and content.startswith('"'))
     form: Form = "error" if result.error is not None else "text" if is_text else "json"
     return ResultMessage(result.id, content, form, result.seconds)
 
 
 def _index_after(history: list[Message], turn: Message) -> int | None:
-    """Return the index after a response, which the user may have moved or copied. None if the user removed it."""
+    """Return the index after a response in the history, or None if the user removed the response.
+
+    The user may also have moved or copied the response.
+    """
     check_is_list(history)
     index = find_turn(history, turn)
     return None if index is None else index + 1

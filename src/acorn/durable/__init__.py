@@ -1,8 +1,8 @@
-"""Drive stored runs by their ids, for a job engine of your own.
+"""Functions that drive a stored run until it ends, for programs with their own job engine.
 
     acorn.durable.perform("postgresql://host/name", run_id)
 
-`acorn work` has a job engine already. This module is for programs that use another one.
+The command `acorn work` includes a job engine. Use this module if your program uses another job engine.
 """
 
 from acorn.durable.perform import DeliverAgainError, aperform, perform

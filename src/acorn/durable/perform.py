@@ -1,7 +1,7 @@
-"""`perform`: claim a run, start or resume it, drive it, and release it. For job engines that deliver run ids.
+"""The function `perform`, which claims, drives and releases a run that a job engine delivers.
 
-`perform` is idempotent. A run may be delivered any number of times to any process: committed work is not repeated, and
-only one process at a time drives the run.
+`perform` is idempotent. A job engine may deliver a run any number of times to any process: acorn does not repeat
+committed work, and only one process at a time drives the run.
 """
 
 from __future__ import annotations
@@ -29,32 +29,40 @@ from acorn.stores.port import RunClaimedError, Status, Store, StoredRun
 from acorn.types import JsonObject
 
 Ended = Literal["done", "waiting", "failed", "cancelled"]
-"""The status of a run that need not be delivered again. A `waiting` run is delivered again after it was answered."""
+"""The status of a run that the job engine need not deliver again.
+
+A `waiting` run must be delivered again after a user has answered its request.
+"""
 Lookup = Callable[[str], Any]
-"""Finds a class or an instance by its name. None if the agent is unknown."""
+"""A function that accepts a class name and returns the agent, or None if the agent is unknown."""
 _ENDED: tuple[Status, ...] = ("done", "failed", "cancelled")
 
 
 class DeliverAgainError(StoreError):
-    """The run has not ended: another process drives it, or this process was asked to stop. Deliver it again."""
+    """The run has not ended, and the job engine must deliver the run again.
+
+    Either another process drives the run, or the run stopped because `stop` was set.
+    """
 
     is_queued: bool = False
-    """Whether the run stopped here and is `queued`. The workers of its store then receive it without a new delivery."""
+    """Whether the run stopped in this process and is `queued`. The workers of its store then receive the run again."""
 
 
 def perform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Event | None = None) -> Ended:
-    """Drive a run until it ends or waits for human input, and return its status. A run that has ended is not changed.
+    """Drive a run until it ends or waits for human input, and return its status.
 
         perform("postgresql://host/name", run_id)
 
-    By default, the class of the run is found by its name, `module:Class`: this process has it already, or Python can
-    import it. `agents` replaces this: a class, an instance (with settings that are not stored, such as `deps`), several
-    of them, or a function that finds one by its name. A run that fails returns `"failed"` and is not tried again. Any
-    exception means that the run has not ended: `DeliverAgainError` if another process drives it, or if `stop` was set
-    and the run stopped at its last commit; `StoreError` if there is a problem with the store or the class.
+    If the run has already ended, `perform` only returns its status. By default, `perform` uses the class with the
+    stored name `module:Class` and imports its module if necessary. To use other agents, set `agents` to a class, an
+    instance (with settings that are not stored, such as `deps`), a list of classes and instances, or a function that
+    accepts a name and returns a class or an instance. If the run fails, `perform` returns `"failed"` and does not try
+    the run again. If `perform` raises an exception, the run has not ended. It raises `DeliverAgainError` if another
+    process drives the run, or if `stop` was set and the run stopped at its last commit. It raises `StoreError` if there
+    is a problem with the store or the class.
     """
     delivery = _Delivery(store, run_id, agents, stop)
-    ended = delivery.ended()
+    ended = delivery.ended_status()
     if ended is not None:
         return ended
     with delivery:
@@ -70,9 +78,12 @@ def perform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Even
 
 
 async def aperform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Event | None = None) -> Ended:
-    """Drive a run on the event loop. See `perform`."""
+    """Drive a run on the event loop until it ends or waits for human input.
+
+    See `perform`.
+    """
     delivery = _Delivery(store, run_id, agents, stop)
-    ended = await asyncio.to_thread(delivery.ended)
+    ended = await asyncio.to_thread(delivery.ended_status)
     if ended is not None:
         return ended
     with delivery:
@@ -88,7 +99,7 @@ async def aperform(store: Any, run_id: str, agents: Any = None, *, stop: threadi
 
 
 class _AlreadyEndedError(Exception):
-    """The run has ended, so there is nothing to drive."""
+    """A signal that a claimed run has already ended, with the status of the run."""
 
     def __init__(self, status: Status) -> None:
         super().__init__(status)
@@ -96,15 +107,15 @@ class _AlreadyEndedError(Exception):
 
 
 class _Delivery:
-    """A run that was delivered to this process. Inside its `with` block, the process sends heartbeats for it."""
+    """The delivery of a run to this process, whose `with` block sends heartbeats for the run."""
 
     def __init__(self, store: Any, run_id: str, agents: Any, stop: threading.Event | None) -> None:
-        self._find = _lookup(agents)
+        self._find = _agent_lookup(agents)
         self._run_id, self._stop = run_id, stop
         self._store: Store = open_store(store, "`store` of `perform`")
 
-    def ended(self) -> Ended | None:
-        """Return the status of the run if it has ended."""
+    def ended_status(self) -> Ended | None:
+        """Return the status of the run if it has ended, and None otherwise."""
         status = self._store.statuses([self._run_id]).get(self._run_id)
         if status is None:
             raise rules.run_not_found_error(self._run_id, self._store.name)
@@ -118,7 +129,10 @@ class _Delivery:
         stop_heartbeat(self._store, self._run_id)
 
     def claim(self) -> ClaimedRun:
-        """Claim and load the run. If it cannot be loaded, release it with the status that it had."""
+        """Claim and load the run.
+
+        If loading fails, release the run with its previous status.
+        """
         tree = self._claim_tree()
         status = tree[0].facts.status
         if status in ("done", "cancelled"):
@@ -139,7 +153,7 @@ class _Delivery:
                 raise DeliverAgainError(str(error)) from error
             if is_driven_through_other_store(self._store, run_id):
                 raise _driven_here(run_id) from error
-            # No call in this process drives the run. An earlier call could not release it, because the store was
+            # No call in this process drives the run. An earlier call could not release the run, because the store was
             # unreachable.
             self._store.release(run_id, here, "stopped")
             tree = claim_run(self._store, run_id)
@@ -156,14 +170,17 @@ class _Delivery:
         agent = self._find(name)
         if agent is None:
             raise StoreError(
-                f"Cannot drive run {self._run_id} in {self._store.name}: its class `{name}` is not among the agents "
-                f"here. The run was not changed. If the class was renamed, pass a function: "
+                f"Cannot drive run {self._run_id} in {self._store.name}: its class `{name}` is not among the agents of "
+                f"this process. The run was not changed. If the class was renamed, pass a function: "
                 f"`perform(store, run_id, lambda name: NewName)`."
             )
         return agent
 
     def outcome(self, run: ClaimedRun, error: BaseException | None) -> Ended:
-        """Return the status of the run, or raise an error if it has not ended or could not be stored."""
+        """Return the status of the run.
+
+        Raise an error if the run has not ended or could not be stored.
+        """
         status = run.status
         if status == "cancelled":
             return status
@@ -182,10 +199,10 @@ def _driven_here(run_id: str) -> DeliverAgainError:
     return DeliverAgainError(f"Run {run_id} is already driven by this process. Deliver it again later.")
 
 
-def _lookup(agents: Iterable[object] | Callable[..., Any] | None) -> Lookup:
-    """Return the function that finds an agent by its name."""
+def _agent_lookup(agents: Iterable[object] | Callable[..., Any] | None) -> Lookup:
+    """Return a function that maps class names to the agents of `perform`."""
     if agents is None:
-        return _by_name
+        return _find_class
     if is_agent(agents):
         agents = [agents]
     elif callable(agents):
@@ -201,36 +218,45 @@ def _lookup(agents: Iterable[object] | Callable[..., Any] | None) -> Lookup:
 
 
 def agents_by_name(agents: Iterable[Any]) -> JsonObject:
-    """Return agents by the names of their classes (`module:Class`), which identify the class of a stored run."""
+    """Return a dict that maps class names (`module:Class`) to agents.
+
+    A stored run contains its class name.
+    """
     by_name: JsonObject = {}
     for agent in agents:
         name = agent_name(agent)
         if by_name.setdefault(name, agent) is not agent:
             raise DeclarationError(
-                f"Two of the agents are `{name}`, so a run of this class could be driven by either. Pass only one of "
-                f"them, or give the classes different names."
+                f"Two agents have the class name `{name}`, so the agent for a run of this class is ambiguous. Pass "
+                f"only one of these agents, or rename one of the classes."
             )
     return by_name
 
 
-def _by_name(name: str) -> Any:
-    """Find a class by its name, among the loaded classes or by importing its module."""
+def _find_class(name: str) -> Any:
+    """Find the class with a name and return it.
+
+    If the class is not loaded, import its module. Return None if the module does not contain the class.
+    """
     source, _, path = name.partition(":")
     agent_class = _loaded_class(name)
-    if agent_class is None and "<" not in path:  # A class inside a function cannot be imported.
+    if agent_class is None and "<" not in path:  # Python cannot import a class that is defined inside a function.
         try:
             importlib.import_module(source)
         except (Exception, SystemExit) as error:  # User code may raise anything.
             raise StoreError(
                 f"Cannot find `{name}`, the class of the run: `{source}` cannot be imported ({describe_error(error)}). "
-                f"Import it before, or pass the class: `perform(store, run_id, {path})`."
+                f"Import the module before, or pass the class: `perform(store, run_id, {path})`."
             ) from error
         agent_class = _loaded_class(name)
     return agent_class
 
 
 def _loaded_class(name: str) -> Any:
-    """Return the loaded class with this name. If it was defined several times, as in a notebook, return the newest."""
+    """Return the loaded class with a name, or None.
+
+    If the class was defined several times, as in a notebook, return the newest class.
+    """
     newest: Any = None
     pending: list[Any] = [module]
     for base in pending:
@@ -242,6 +268,6 @@ def _loaded_class(name: str) -> Any:
 
 def _invalid_agents(value: object) -> DeclarationError:
     return DeclarationError(
-        f"`agents` of `perform` must be a module class, an instance, several of them, or a function that finds one by "
-        f"its name, got {excerpt(value)}."
+        f"`agents` of `perform` must be a module class, an instance, a list of classes and instances, or a function "
+        f"that accepts a class name and returns an agent, got {excerpt(value)}."
     )

@@ -1,8 +1,9 @@
-"""A worker: drive the runs that the job engine delivers, several at a time, until the worker is stopped.
+"""A worker process that drives the runs of a job engine, several at a time, until it is stopped.
 
-The job engine is Procrastinate, on the PostgreSQL database of the store. It delivers run ids at least once; only the
-store knows the status of a run. Runs are driven in threads, so that user code cannot block the heartbeat of the engine.
-`GET /health` reports over HTTP whether the worker is healthy (200) or not (503).
+The job engine is Procrastinate, which uses the PostgreSQL database of the store. The engine delivers each run id at
+least once, and the store decides whether the run must be driven. The worker drives runs in threads, so that user code
+cannot block the heartbeats of the engine. `GET /health` returns the HTTP status 200 if the worker is healthy, and 503
+otherwise.
 """
 
 from __future__ import annotations
@@ -28,22 +29,25 @@ from acorn.stores.postgres.queue import TASK, queue_of
 from acorn.stores.postgres.store import PostgresStore
 
 _REQUEST_TIMEOUT = 10.0
-"""Seconds within which an HTTP request must arrive."""
+"""The maximum seconds to wait for the lines of an HTTP request."""
 
 Health = Callable[[], tuple[bool, Mapping[str, Any]]]
-"""Returns whether the worker is healthy, and the facts to report."""
+"""A function that returns whether the worker is healthy, and the JSON data of the HTTP response."""
 
 
 @asynccontextmanager
 async def serve_health(host: str | None, port: int, health: Health) -> AsyncGenerator[int]:
-    """Serve `/health` inside the block, and return the port. Without a host, listen on all interfaces."""
+    """Serve `/health` over HTTP inside the `async with` block, and return the port.
+
+    If `host` is None, the server listens on all interfaces.
+    """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(_REQUEST_TIMEOUT):
                 line = await reader.readline()
                 while (await reader.readline()).strip():
-                    pass  # The headers do not matter.
+                    pass  # Skip the headers.
             writer.write(_reply(line, health))
             await writer.drain()
         except (TimeoutError, ValueError, OSError):
@@ -86,37 +90,42 @@ except ImportError as missing:
         f"A worker needs the extra `fleet`. Install it: pip install 'acorn-agents[fleet]' ({missing})."
     ) from missing
 
-# The worker reports what matters in its own words. To see all log lines of these packages, configure their loggers.
+# The worker reports important problems itself. To print all log lines of these packages, configure their loggers.
 for _name in ("procrastinate", "psycopg"):
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 _MAX_REDELIVERY = 60.0
-"""The maximum seconds before a run that cannot be driven here is delivered again."""
+"""The maximum seconds until a run that this worker cannot drive is delivered again."""
 _RECONNECT = 1.0
-"""Seconds before an engine that lost its database starts again."""
+"""Seconds after which an engine that lost its database starts again."""
 _LEASES_OF_MISFIT = 30
-"""The number of leases after which a run that does not fit its class here fails. An upgrade of the workers would have
-finished by then."""
+"""The number of lease periods after which a run fails if it does not fit its class in this worker.
+
+This time is long enough to upgrade all workers.
+"""
 _RECOVERY_INTERVAL = 2.0
 """The maximum seconds between two searches for lost runs."""
 _GRACE = 10.0
-"""Seconds (or a lease, if that is less) for which a stopping worker waits for a database that does not answer."""
+"""The maximum seconds for which a stopping worker waits for the database. A lease applies if it is shorter."""
 _POLL = 2.0
-"""Seconds between two searches for jobs that are due. The database reports new jobs immediately."""
+"""Seconds between two searches for delayed jobs. The database notifies the engine of other jobs."""
 _CONNECTIONS = 3
-"""Connections of the engine: one listens, the others fetch and finish jobs."""
+"""The number of connections of the engine. One connection listens, and the others fetch and finish jobs."""
 
 ReportLine = Callable[[str], None]
 ReportRun = Callable[[str, str, "Ended | None", float, str], None]
-"""Called after each driven run with its id, its class, its status, the seconds, and a message if something is wrong."""
+"""A function that is called after each driven run.
+
+Its arguments are the run id, the class name, the status, the seconds, and an error message or an empty text.
+"""
 
 
 class StuckWorkerError(StoreError):
-    """A worker should stop, but its database does not answer. Threads of the worker may still wait for it."""
+    """A worker cannot stop, because its database does not answer and threads of the worker may wait for it."""
 
 
 class Worker:
-    """Drives runs of some classes, from `run` until `stop`."""
+    """A worker that drives the delivered runs of some classes, from `run` until `stop`."""
 
     def __init__(
         self,
@@ -124,25 +133,26 @@ class Worker:
         store: Store,
         concurrency: int,
         *,
-        say: ReportLine,
-        ran: ReportRun,
+        report_line: ReportLine,
+        report_run: ReportRun,
         patience: float | None = None,
     ) -> None:
         if not isinstance(store, PostgresStore):
             raise DeclarationError(
-                f"Workers need a PostgreSQL store, such as `--store postgresql://host/name`. {store.name} is not one."
+                f"{store.name} is not a PostgreSQL store, and workers need a PostgreSQL store. Use a store such as "
+                f"`--store postgresql://host/name`."
             )
         self.agents: Mapping[str, Any] = agents_by_name(agents)
         self.store, self.concurrency = store, concurrency
         self.running: dict[str, float] = {}
-        """By run, the time at which it started here."""
+        """A dict that maps run ids to the times when the runs started in this worker."""
         self.last_answer = time.monotonic()
-        """The time of the last answer of the database."""
-        self._say, self._ran = say, ran
+        """The time when the database last answered."""
+        self._report_line, self._report_run = report_line, report_run
         self._patience = _LEASES_OF_MISFIT * lease() if patience is None else patience
-        """Seconds in which another worker may still drive a run that does not fit its class here."""
+        """Seconds to wait for another worker to drive a run that does not fit its class in this worker."""
         self._misfits: dict[str, float] = {}
-        """By run, the time at which it first did not fit."""
+        """A dict that maps the ids of runs that do not fit their classes to the times of the first attempts."""
         self._stop, self._stop_requested = threading.Event(), asyncio.Event()
         self._engine: EngineWorker | None = None
         self._pool = ThreadPoolExecutor(concurrency, thread_name_prefix="acorn-run")
@@ -152,19 +162,25 @@ class Worker:
         return self._stop.is_set()
 
     @property
-    def is_well(self) -> bool:
-        """Whether the worker takes runs: it is not stopping, and its database answers."""
+    def is_healthy(self) -> bool:
+        """Whether the worker accepts runs: it is not stopping, and its database answers."""
         return not self.is_stopping and time.monotonic() - self.last_answer < lease() + _RECOVERY_INTERVAL
 
     def stop(self) -> None:
-        """Take no more runs. Runs in progress stop at their next commit and return to the queue."""
+        """Accept no more runs.
+
+        Runs in progress stop at their next commit and return to the queue.
+        """
         self._stop.set()
         self._stop_requested.set()
         if self._engine is not None:
             self._engine.stop()  # type: ignore[no-untyped-call]
 
     async def run(self) -> None:
-        """Work until `stop`. Problems with the store at the start are raised."""
+        """Drive runs until `stop`.
+
+        Raise `StoreError` if the store has a problem at the start.
+        """
         work, watchdog = asyncio.ensure_future(self._work()), asyncio.ensure_future(self._wait_for_lost_database())
         await asyncio.wait({work, watchdog}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
@@ -173,7 +189,7 @@ class Worker:
         await work
 
     async def _wait_for_lost_database(self) -> None:
-        """Return when the worker should stop and its database has not answered for a while."""
+        """Return when the worker should stop and its database has not answered for some seconds."""
         await self._stop_requested.wait()
         grace = min(lease(), _GRACE)
         last_answer = time.monotonic()
@@ -181,7 +197,10 @@ class Worker:
             try:
                 await asyncio.wait_for(asyncio.to_thread(self.store.statuses, []), grace)
                 last_answer = time.monotonic()
-            except (StoreError, TimeoutError):  # Checked only after a failure: this process may have been frozen.
+            except (
+                StoreError,
+                TimeoutError,
+            ):  # The time is checked only here, because this process may have been frozen.
                 if time.monotonic() - last_answer >= grace:
                     return
             await asyncio.sleep(min(grace / 4, _RECONNECT))
@@ -191,9 +210,9 @@ class Worker:
         await asyncio.to_thread(store.prepare_engine)
         await asyncio.to_thread(store.renew_lease, here, lease())
         await asyncio.to_thread(store.register_worker, here, list(self.agents), self.concurrency)
-        start_heartbeat(store, "")  # Sends heartbeats even while the worker drives nothing.
+        start_heartbeat(store, "")  # The worker sends heartbeats even while it drives no run.
         names = ", ".join(f"`{name}`" for name in self.agents)
-        self._say(f"working on {names} of {store.name}, {self.concurrency} at a time")
+        self._report_line(f"working on {names} of {store.name}, {self.concurrency} at a time")
         recovery = asyncio.ensure_future(self._recover())
         try:
             while not self.is_stopping:
@@ -224,14 +243,14 @@ class Worker:
                 )
                 if not self.is_stopping:
                     await self._engine.run()  # type: ignore[no-untyped-call]
-        except Exception as error:  # Any error of the engine: it starts again, and the database may return.
+        except Exception as error:  # The engine starts again after any error, because the database may return.
             self._report_lost(error)
         finally:
             self._engine = None
 
     def _report_lost(self, error: Exception) -> None:
         if not self.is_stopping:
-            self._say(f"the engine lost its database and tries again: {_one_line(error)}")
+            self._report_line(f"the engine lost its database and tries again: {_describe_in_one_line(error)}")
 
     def _app(self) -> procrastinate.App:
         connector = _Connector(
@@ -280,19 +299,19 @@ class Worker:
             message = describe_error(error)
             if run_id in self.store.statuses([run_id]):
                 raise
-        except BaseException as error:  # Such as `sys.exit()` in a tool. A new delivery would only repeat it.
+        except BaseException as error:  # A tool called `sys.exit()`, for example. A new delivery would repeat the call.
             message = describe_error(error)
             if not self.store.fail_undriven(run_id, f"Run {run_id} tried to exit its worker ({message})."):
                 raise
             ended = "failed"
         finally:
             del self.running[run_id]
-            self._ran(run_id, name, ended, time.monotonic() - started, message)
+            self._report_run(run_id, name, ended, time.monotonic() - started, message)
 
     def _fail_misfit(self, run_id: str, name: str, error: MisfitError) -> bool:
-        """Fail a run that does not fit its class here and that no other worker has driven for long enough.
+        """Fail a run that does not fit its class in this worker and that no other worker has driven for a long time.
 
-        Return whether it was failed.
+        Return whether the status of the run is now `failed`.
         """
         since = self._misfits.setdefault(run_id, time.monotonic())
         if time.monotonic() - since < self._patience:
@@ -300,21 +319,22 @@ class Worker:
         del self._misfits[run_id]
         return self.store.fail_undriven(
             run_id,
-            f"Run {run_id} fits no worker's `{name}`. Start workers with a class that it fits, and try it again with "
-            f"`acorn resume {run_id}` or `map(..., queue=True, retry_failed=True)`. {' '.join(str(error).split())}",
+            f"Run {run_id} does not fit the class `{name}` of any worker. Start workers with a class that fits the "
+            f"run, and try the run again with `acorn resume {run_id}` or `map(..., queue=True, retry_failed=True)`. "
+            f"{' '.join(str(error).split())}",
         )
 
     # Lost runs
 
     async def _recover(self) -> None:
-        """Regularly deliver the runs of dead workers and the runs whose jobs were lost."""
+        """Deliver runs of dead workers and runs with lost jobs again, every few seconds."""
         while True:
             await asyncio.sleep(min(lease() / 4, _RECOVERY_INTERVAL))
             try:
                 await self._requeue_lost()
                 self.last_answer = time.monotonic()
             except (StoreError, ConnectorException) as error:
-                self._say(f"the database does not answer: {_one_line(error)}")
+                self._report_line(f"the database does not answer: {_describe_in_one_line(error)}")
 
     async def _requeue_lost(self) -> None:
         engine = self._engine
@@ -322,19 +342,21 @@ class Worker:
             manager = engine.app.job_manager
             for job in await manager.get_stalled_jobs(task_name=TASK, seconds_since_heartbeat=lease()):
                 if job.queue in map(queue_of, self.agents):
-                    with suppress(ConnectorException):  # Another worker was faster.
+                    with suppress(ConnectorException):  # Another worker has already retried the job.
                         await manager.retry_job(job)
         lost = await asyncio.to_thread(self.store.requeue_lost, list(self.agents), lease())
         if lost:
             runs = "1 run without a worker is" if len(lost) == 1 else f"{len(lost)} runs without a worker are"
-            self._say(f"{runs} delivered again")
+            self._report_line(f"{runs} delivered again")
 
 
-# These classes let the engine continue after its database was away. Without them, it would no longer receive
-# notifications of jobs, would send no heartbeats, or would take no more runs until its current runs have ended.
+# With these classes, the engine continues after its database was unreachable. Without them, the engine would receive no
+# more notifications of jobs, send no more heartbeats, or fetch no more jobs until its current runs have ended.
 
 
 class _Connector(procrastinate.PsycopgConnector):
+    """A connector of the engine that listens for jobs again after a lost connection."""
+
     def __init__(self, report_lost: Callable[[Exception], None], **options: Any) -> None:
         # Two parameters of procrastinate have no complete type.
         super().__init__(**options)  # pyright: ignore[reportUnknownMemberType]
@@ -351,6 +373,8 @@ class _Connector(procrastinate.PsycopgConnector):
 
 
 class _Jobs(JobManager):
+    """A job manager of the engine that ignores a lost connection."""
+
     async def update_heartbeat(self, worker_id: int) -> None:
         with suppress(ConnectorException):  # The next heartbeat follows soon.
             await super().update_heartbeat(worker_id)
@@ -362,18 +386,24 @@ class _Jobs(JobManager):
 
 
 async def _commit_each(connection: AsyncConnection[Any]) -> None:
-    """Commit each statement of the engine. A worker that froze inside a transaction would keep its jobs locked."""
+    """Commit each statement of the engine, because a worker that freezes inside a transaction would lock its jobs."""
     await connection.set_autocommit(True)
 
 
-def _one_line(error: Exception) -> str:
-    """Describe an error in one line. Errors of the engine say little, but their cause does."""
+def _describe_in_one_line(error: Exception) -> str:
+    """Return the description of an error in one line.
+
+    For an error of the engine, describe its cause.
+    """
     described = error if isinstance(error, StoreError) else error.__cause__ or error
     return " ".join(describe_error(described).split())
 
 
 class _Redeliver(procrastinate.BaseRetryStrategy):
-    """Deliver a run again: soon if another process drives it, with growing delays if it cannot be driven here."""
+    """A retry strategy of the engine for runs that this worker did not drive to their end.
+
+    If another process drives the run, the delay is short. Otherwise the delay grows with each attempt.
+    """
 
     def get_retry_decision(self, *, exception: BaseException, job: Job) -> procrastinate.RetryDecision:
         is_driven = isinstance(exception, DeliverAgainError)

@@ -1,6 +1,6 @@
-"""The base of the database stores: a connection used by many threads, and the store methods that are one transaction.
+"""The base class of the database stores, with the store methods that execute one transaction in any database.
 
-`sqlite/` and `postgres/` implement the transactions and the statements.
+`sqlite/` and `postgres/` implement the transactions and the SQL statements.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from acorn.stores.rules import answer_text
 from acorn.types import Request
 
 APPLICATION_ID = 0x41434F52
-"""Marks a SQLite file as a store of acorn, and is the key of acorn's advisory lock in PostgreSQL."""
+"""The application id in a SQLite file of acorn, and the key of the advisory lock of acorn in PostgreSQL."""
 SCHEMA_VERSION = 1
-"""The version of the tables, in SQLite and in PostgreSQL."""
+"""The version of the tables in SQLite and in PostgreSQL."""
 
 
 T = TypeVar("T")
 Session = TypeVar("Session")
-"""What statements are executed on: a connection of SQLite, or a transaction of PostgreSQL."""
+"""The object that executes statements: a SQLite connection, or a PostgreSQL transaction."""
 Session_contra = TypeVar("Session_contra", contravariant=True)
 
 
 class ReadStatements(Protocol[Session_contra]):
-    """The module of a database with its read statements."""
+    """The functions of the module `reads.py` of a database."""
 
     def tree(self, session: Session_contra, run_id: str, /) -> Sequence[StoredRun]: ...
     def media(self, session: Session_contra, wanted: Sequence[str], /) -> Mapping[str, bytes]: ...
@@ -53,7 +53,7 @@ class ReadStatements(Protocol[Session_contra]):
 
 
 class ClaimStatements(Protocol[Session_contra]):
-    """The module of a database with the statements for claims and leases."""
+    """The functions of a database that change claims and leases."""
 
     def claim(
         self, session: Session_contra, run_id: str, process: Process, /
@@ -63,7 +63,7 @@ class ClaimStatements(Protocol[Session_contra]):
 
 
 class WriteStatements(Protocol[Session_contra]):
-    """The module of a database with its other write statements."""
+    """The functions of a database that answer requests and that cancel and delete runs."""
 
     def answer(self, session: Session_contra, request_id: str, text: str, name: str, /) -> Request: ...
     def cancel(self, session: Session_contra, run_id: str, name: str, /) -> None: ...
@@ -71,7 +71,7 @@ class WriteStatements(Protocol[Session_contra]):
 
 
 class DatabaseStore(ABC, Generic[Session]):
-    """The store methods that are one transaction in every database."""
+    """A store in a database, whose methods execute the statements of the database in one transaction each."""
 
     def __init__(
         self,
@@ -92,17 +92,20 @@ class DatabaseStore(ABC, Generic[Session]):
 
     @abstractmethod
     def transact(self, operation: Callable[[Session], T], run_id: str | None = None) -> T:
-        """Call a function in a transaction that other writes may share. Its `StoreError` undoes only its own writes."""
+        """Call a function in a transaction that other writes may share, and return its result.
+
+        If the function raises `StoreError`, only its own writes are undone. `run_id` is the root that it writes to.
+        """
 
     @abstractmethod
     def _read(self, operation: Callable[[Session], T]) -> T:
-        """Call a function whose reads all see the same state of the database."""
+        """Call a function whose statements all read the same snapshot of the database, and return its result."""
 
     # Called by the process that drives a run
 
     def claim(self, run_id: str, process: Process) -> Sequence[StoredRun] | None:
         claimed = self.transact(lambda session: self._claims.claim(session, run_id, process), run_id)
-        if isinstance(claimed, StoreError):  # Returned, not raised, because the counted takeover must be committed.
+        if isinstance(claimed, StoreError):  # An exception would undo the takeover count, so it was returned.
             raise claimed
         return claimed
 

@@ -1,12 +1,13 @@
-"""Claims, leases and heartbeats: which process, and which call in it, drives a run.
+"""Claims, leases and heartbeats, which decide the process and the call that drive a run.
 
-A process renews its lease with a heartbeat while it drives runs. When the lease of a process has expired, another
-process may take over its runs. On the same machine, a run of a process that has ended may be taken over immediately. An
-expired lease alone changes nothing: a process whose runs were not taken over continues.
+While a process drives runs, it renews its lease with heartbeats. When the lease of a process has expired, another
+process may take over its runs. If a process on the same machine has ended, its runs may be taken over immediately. An
+expired lease alone changes nothing: if no process takes over a run, the process with the expired lease continues the
+run.
 
-A store knows only processes. Two calls of one process may both believe that they drive a run: a cancelled call whose
-thread is still inside a slow tool, and the call that resumed the run meanwhile. The call that claimed the run last owns
-it; the other call writes nothing more.
+The claims in a store belong to processes, but two calls of one process may both try to drive a run. For example, the
+thread of a cancelled call is still inside a slow tool when another call resumes the run. The call that claimed the run
+last drives the run, and the earlier call writes nothing more.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from acorn.stores.rules import FINAL_STATUSES
 _LEASE = 20.0
 _BEATS_PER_LEASE = 4
 _SOON = 0.5
-"""Seconds after which a process that drives a run starts to look for cancel requests. Shorter runs need not look."""
+"""Seconds after which a process that drives a run starts to check for cancel requests."""
 
 _guard = threading.Lock()
 _claims: WeakValueDictionary[tuple[int, str], Claim] = WeakValueDictionary()
@@ -41,19 +42,19 @@ _this_process: Process | None = None
 
 
 def lease() -> float:
-    """Return the seconds for which a heartbeat keeps a process alive: `ACORN_LEASE`, or 20."""
+    """Return the seconds for which a lease is valid after a heartbeat: `ACORN_LEASE`, or 20 by default."""
     text = os.environ.get("ACORN_LEASE", "")
     try:
         seconds = float(text or _LEASE)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise DeclarationError(f"`ACORN_LEASE` must be a number of seconds, got {text!r}.")
+        raise DeclarationError(f"`ACORN_LEASE` must be a number of seconds above 0, got {text!r}.")
     return seconds
 
 
 def this_process() -> Process:
-    """Return this process, the same object at each call. A forked child is another process."""
+    """Return the current process, which is the same object at each call until the process forks."""
     global _this_process
     pid = os.getpid()
     with _guard:
@@ -64,7 +65,7 @@ def this_process() -> Process:
 
 
 def is_alive(process: Process, lease_expires: float, now: float) -> bool:
-    """Whether a process keeps its claims: its lease has not expired, and it is not known to have ended."""
+    """Return whether the lease of a process is valid and the process has not ended."""
     return lease_expires > now and not _has_ended(process)
 
 
@@ -83,7 +84,10 @@ def _has_ended(process: Process) -> bool:
 
 
 def _boot() -> str:
-    """Identify the boot of this machine. Empty if the system does not tell; then only an expired lease frees a run."""
+    """Return an id of the current boot and of the PID namespace, or an empty text if the system does not provide it.
+
+    Without the id, the runs of a dead process become free only when its lease expires.
+    """
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
@@ -91,12 +95,15 @@ def _boot() -> str:
 
 
 def _start_time(pid: int) -> str | None:
-    """Return the start time of a process, empty for a zombie, or None if the system does not tell."""
+    """Return the start time of a process in the unit of the system.
+
+    Return an empty text for a zombie, and None if the system does not provide the time.
+    """
     try:
         line = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
         return None
-    # The second field is the name of the program in parentheses, which may contain any character.
+    # The second field is the program name in parentheses. The name may contain any character.
     state, *fields = line[line.rindex(b")") + 2 :].split()
     return "" if state in (b"Z", b"X", b"x") else fields[18].decode("ascii")
 
@@ -105,29 +112,32 @@ def _start_time(pid: int) -> str | None:
 
 
 class Claim:
-    """The claim of this process on one run of one store, as long as a call refers to it."""
+    """The claim of the current process on one run of a store, shared by all calls that drive the run."""
 
     __slots__ = ("__weakref__", "generation", "lock", "process", "store")
 
     def __init__(self, store: Store) -> None:
         self.store = store
         self.process = this_process()
-        """This process. A forked child replaces it, because the claim belongs to the parent."""
+        """The process that commits and releases the run. In a forked child, this is the child, which has no claim."""
         self.lock = threading.Lock()
-        """Held while the run is claimed, and by a call from checking the generation until it has written."""
+        """Locked while a call claims the run, and while a call checks the generation and commits."""
         self.generation = 0
-        """How often this process has claimed the run. A call with an older number has lost the run."""
+        """The number of claims of this process on the run. A call with an older number has lost the run."""
 
 
 def claim_of(store: Store, run_id: str) -> Claim:
-    """Return the claim object of a run, shared by all calls in this process."""
+    """Return the `Claim` of a run, which all calls in this process share."""
     new_claim = Claim(store)
     with _guard:
         return _claims.setdefault((id(store), run_id), new_claim)
 
 
 def claim_run(store: Store, run_id: str) -> Sequence[StoredRun] | None:
-    """Claim a run for a new call in this process. Any earlier call loses it."""
+    """Claim a run for a new call in this process and return its tree.
+
+    Any earlier call loses the run. Return None if the run does not exist.
+    """
     claim = claim_of(store, run_id)
     with claim.lock:
         tree = store.claim(run_id, this_process())
@@ -136,23 +146,23 @@ def claim_run(store: Store, run_id: str) -> Sequence[StoredRun] | None:
         return tree
 
 
-# Heartbeats: one per store, while this process drives runs of it
+# Heartbeats: one thread per store while this process drives runs of the store
 
 _OnCancel = Callable[[], None]
 _heartbeats: dict[int, _Heartbeat] = {}
 
 
 def start_heartbeat(store: Store, run_id: str, on_cancel: _OnCancel | None = None) -> None:
-    """Renew the lease of this process in a store while it drives a run.
+    """Renew the lease of this process in a store until `stop_heartbeat` is called for the run.
 
-    `on_cancel` is called once, in another thread, if the run should be cancelled.
+    If the run gets a cancel request, `on_cancel` is called once in another thread.
     """
     with _guard:
         _add_run(store, run_id, on_cancel)
 
 
 def try_start_heartbeat(store: Store, run_id: str) -> bool:
-    """Start the heartbeat for a run, unless this process already drives the run. Return whether it started."""
+    """Start the heartbeat for a run unless this process already drives the run, and return whether it started."""
     with _guard:
         heartbeat = _heartbeats.get(id(store))
         if heartbeat is not None and run_id in heartbeat.runs:
@@ -172,13 +182,16 @@ def _add_run(store: Store, run_id: str, on_cancel: _OnCancel | None) -> None:
 
 
 def is_driven_through_other_store(store: Store, run_id: str) -> bool:
-    """Whether this process drives the run through another store object, such as one with another URL."""
+    """Return whether this process drives the run through another store object, such as a store with another URL."""
     with _guard:
         return any(run_id in heartbeat.runs for heartbeat in _heartbeats.values() if heartbeat.store is not store)
 
 
 def stop_heartbeat(store: Store, run_id: str) -> None:
-    """Stop the heartbeat for a run. After the last run of the store, the heartbeat ends soon."""
+    """Stop the heartbeat for a run.
+
+    The heartbeat thread of a store ends soon after its last run.
+    """
     with _guard:
         heartbeat = _heartbeats.get(id(store))
         if heartbeat is not None and run_id in heartbeat.runs:
@@ -188,7 +201,7 @@ def stop_heartbeat(store: Store, run_id: str) -> None:
 
 
 def wake_heartbeat(store: Store) -> None:
-    """Make the heartbeat of a store look for cancel requests immediately."""
+    """Make the heartbeat thread of a store check for cancel requests immediately."""
     with _guard:
         heartbeat = _heartbeats.get(id(store))
     if heartbeat is not None:
@@ -196,11 +209,16 @@ def wake_heartbeat(store: Store) -> None:
 
 
 class _Heartbeat:
+    """The heartbeat of this process in one store, with the runs of the store that this process drives."""
+
     def __init__(self, store: Store) -> None:
         self.store = store
         self.runs: dict[str, _OnCancel | None] = {}
         self.counts: Counter[str] = Counter()
-        """By run, the number of calls. Two threads may start one run until the store decides which of them has it."""
+        """A dict that maps run ids to the number of calls.
+
+        Two calls may start the same run. The store then accepts only one of the calls.
+        """
         self.wake = threading.Event()
 
     def beat(self) -> None:
@@ -218,8 +236,8 @@ class _Heartbeat:
             pause = lease() / _BEATS_PER_LEASE
             try:
                 cancelled = self.store.renew_lease(this_process(), lease())
-            except Exception as error:  # The next commit reports it to the caller too.
-                logger.warning("The heartbeat did not reach %s: %s", self.store.name, error)
+            except Exception as error:  # The next commit also raises the error in the caller.
+                logger.warning("Cannot renew the lease of this process in %s: %s", self.store.name, error)
                 continue
             for run_id in cancelled:
                 self._cancel(run_id)
@@ -227,13 +245,13 @@ class _Heartbeat:
             unsubscribe()
 
     def _wait(self, pause: float) -> None:
-        """Wait for some seconds, or until a run should be cancelled or no run is left."""
+        """Wait for some seconds, or until a run has a cancel request or this process drives no run of the store."""
         until = time.monotonic() + pause
         pollable = self.store if isinstance(self.store, PollableStore) else None
         while (left := until - time.monotonic()) > 0:
             if self.wake.wait(left if pollable is None else min(left, _SOON)):
                 break
-            with suppress(Exception):  # The heartbeat reports what is wrong with the store.
+            with suppress(Exception):  # The next heartbeat logs problems of the store.
                 if pollable is not None and (not self.runs or pollable.has_cancel_requests(this_process())):
                     break
         self.wake.clear()
@@ -248,7 +266,10 @@ class _Heartbeat:
 
 
 def _reset_after_fork() -> None:
-    """Forget all claims: a forked child drives nothing, and the thread that may hold the lock is not in it."""
+    """Remove all claims and heartbeats in a forked child, which drives no runs.
+
+    The lock is new, because a thread that exists only in the parent may hold the old lock.
+    """
     global _guard
     _guard = threading.Lock()
     for claim in _claims.values():

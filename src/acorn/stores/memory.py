@@ -1,4 +1,4 @@
-"""A store in the memory of the process, for tests and for runs that need not survive it."""
+"""A store in the memory of the process, for tests and for runs that may be lost when the process ends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -36,7 +36,10 @@ from acorn.types import Request, Usage
 
 @dataclass(slots=True)
 class _MemoryRun:
-    """A run. Only a root has a process, the counters of takeovers, and the media of its tree."""
+    """A mutable run in memory.
+
+    Only a root has a process, takeover counters and the media of its tree.
+    """
 
     number: int
     header: RunHeader
@@ -54,6 +57,8 @@ class _MemoryRun:
 
 @dataclass(slots=True)
 class _MemoryRequest:
+    """A request for human input, with its answer as JSON text."""
+
     request: Request
     root: str
     answer: str | None = None
@@ -62,19 +67,24 @@ class _MemoryRequest:
 
 
 class _Lease(NamedTuple):
+    """The times of the last heartbeat and of the end of a lease, in seconds since 1970."""
+
     last_heartbeat: float
     expires: float
 
 
 class MemoryStore:
-    """A store that exists only in this process."""
+    """A store in the memory of this process.
+
+    Its runs are lost when the process ends.
+    """
 
     def __init__(self) -> None:
         self._reset_lock()
         self._runs: dict[str, _MemoryRun] = {}
         self._requests: dict[str, _MemoryRequest] = {}
         self._leases: dict[str, _Lease] = {}
-        """By process."""
+        """A dict that maps process ids to leases."""
         self._media: dict[str, bytes] = {}
         self._numbers = itertools.count(1)
         self._positions = itertools.count(1)
@@ -86,7 +96,7 @@ class MemoryStore:
 
     @contextmanager
     def _locked(self) -> Generator[None]:
-        if self._pid != os.getpid():  # The thread that held the lock during a fork does not exist in the child.
+        if self._pid != os.getpid():  # The thread that locked the lock before the fork does not exist in the child.
             self._reset_lock()
         with self._lock:
             yield
@@ -132,7 +142,7 @@ class MemoryStore:
             root.media.add(sha256)
 
     def _check_claim(self, commit: Commit, root: _MemoryRun | None) -> None:
-        """Raise `StoreError` unless the process of the commit drives the root and the run may continue."""
+        """Raise `StoreError` if another process drives the root, or if the root has a cancel request."""
         if root is None:
             raise rules.run_deleted_error(commit.root, self.name)
         if root.process is None or root.process.id != commit.process.id:
@@ -168,7 +178,10 @@ class MemoryStore:
         run.entries += [JournalRow(next(self._positions), entry) for entry in change.entries]
 
     def _set_open_requests(self, root: str, requests: Sequence[Request]) -> None:
-        """Replace the open requests of a tree. Answered requests stay."""
+        """Replace the open requests of a tree.
+
+        Answered requests remain unchanged.
+        """
         open_ids = {request.id for request in requests}
         for request_id, stored in list(self._requests.items()):
             if stored.root == root and stored.answer is None and request_id not in open_ids:
@@ -219,7 +232,7 @@ class MemoryStore:
                     run.facts = replace(run.facts, error=None)
 
     def _set_status(self, run: _MemoryRun, status: Status, now: float) -> None:
-        """Set the status of a root that no process drives from now on."""
+        """Set the status of a root and remove its claim."""
         run.facts = replace(run.facts, status=status, updated=to_datetime(now))
         run.process, run.cancel_requested = None, False
         if status == "cancelled":
@@ -293,7 +306,10 @@ class MemoryStore:
         return tree
 
     def _run_and_below(self, run: _MemoryRun) -> list[_MemoryRun]:
-        """Return a run and the runs below it. Parents come first, because they were created first."""
+        """Return a run and the branches below it.
+
+        Parents come before their branches.
+        """
         if run.facts.root == run.facts.id:
             return [member for member in self._runs.values() if member.facts.root == run.facts.id]
         ids = {run.facts.id}
@@ -395,7 +411,7 @@ class MemoryStore:
             self._media = {sha256: data for sha256, data in self._media.items() if sha256 in used}
 
     def close(self) -> None:
-        """Do nothing. The runs stay in memory."""
+        """Do nothing, because the runs remain in memory."""
 
     def _root(self, run_id: str) -> _MemoryRun:
         run = self._runs.get(run_id)
@@ -408,15 +424,16 @@ class MemoryStore:
         if run.facts.parent is not None:
             raise rules.branch_id_error(run.facts.id, run.facts.root)
 
-    def _is_driven(self, root: str, now: float) -> Callable[[], bool]:
+    def _is_driven(self, root: str, now: float) -> bool:
+        """Return whether a live process drives a root."""
         process = self._runs[root].process
-        return lambda: process is not None and is_alive(process, self._leases[process.id].expires, now)
+        return process is not None and is_alive(process, self._leases[process.id].expires, now)
 
     def _status_and_driver(self, run: _MemoryRun, now: float) -> tuple[Status, StoreError | None]:
-        """Return the visible status of a run and, if a live process drives it, the error that says so."""
+        """Return the reported status of a run, and a `RunClaimedError` if a live process drives the run."""
         is_driven = self._is_driven(run.facts.root, now)
         status = rules.visible_status(run.facts.status, run.cancel_requested, is_driven)
-        if run.process is None or run.facts.status != "running" or not is_driven():
+        if run.process is None or run.facts.status != "running" or not is_driven:
             return status, None
         heartbeat_age = now - self._leases[run.process.id].last_heartbeat
         return status, rules.run_claimed_error(run.facts.id, run.process, heartbeat_age)

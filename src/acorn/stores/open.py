@@ -1,4 +1,4 @@
-"""Open the store that a user names by a path, a URL, `memory` or a store object."""
+"""Open the store of a `store` setting, which is a path, a URL, `memory` or a store object."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from acorn.stores.port import Store
 
 _guard = threading.RLock()
 _open: WeakValueDictionary[str, Store] = WeakValueDictionary()
-"""One store object for each file or database, so that its threads share transactions."""
+"""A dict that maps paths and URLs to open stores. All threads use the same store object and share its transactions."""
 _recent: deque[Store] = deque(maxlen=8)
-"""Keeps the last used stores open between two calls. Other stores close when no reference to them is left."""
+"""The last used stores, which stay open between two calls. Other stores close when no reference to them is left."""
 _memory: list[Store] = []
 
 
 def open_store(declared: object, owner: str) -> Store:
-    """Return the store for a declared value: a path, `memory`, a URL, or a store. Messages name it by `owner`."""
+    """Return the store for a `store` setting: a path, `memory`, a URL or a store object.
+
+    `owner` is the subject of the error message if the setting is invalid, such as "`store` of `perform`".
+    """
     if isinstance(declared, Store) and not isinstance(declared, type):
         return declared
     if not _is_path(declared):
@@ -50,7 +53,8 @@ def _is_path(value: object) -> TypeIs[str | os.PathLike[str] | os.PathLike[bytes
 
 def _invalid_store(declared: object, owner: str) -> DeclarationError:
     return DeclarationError(
-        f"{owner} must be a file path, 'memory', a URL such as 'postgresql://host/name', or a store, got {declared!r}."
+        f"{owner} must be a file path, 'memory', a URL such as 'postgresql://host/name', or a store object, "
+        f"got {declared!r}."
     )
 
 
@@ -66,9 +70,9 @@ def _memory_store() -> Store:
         return _memory[0]
 
 
-def _open_once(key: str, open_it: Callable[[], Store]) -> Store:
+def _open_once(key: str, new_store: Callable[[], Store]) -> Store:
     with _guard:
-        store = _open.get(key) or open_it()
+        store = _open.get(key) or new_store()
         _open[key] = store
         if store not in _recent:
             _recent.append(store)

@@ -1,9 +1,10 @@
 """The store port: the interface that every store implements, and the data that crosses it.
 
-A store saves runs, records which process drives a run, and keeps human answers. It does not know the agent loop. The
-record, the state and the journal entries of a run are JSON text that the store does not read; beside them it has the
-few facts that a list shows. A commit is one transaction over all changed runs of a tree. Work that depends on a commit
-starts only after the commit has finished.
+A store saves runs, records which process drives a run, and saves the answers of users to requests for human input. A
+store is independent of the agent loop: the record, the state and the journal entries of a run are JSON text that the
+store does not parse. In addition, the store has the facts of a run that a list of runs contains. A commit is one
+transaction over all changed runs of a tree (a root run and the branches below it). Work that depends on a commit starts
+only after the commit has finished.
 """
 
 from __future__ import annotations
@@ -17,47 +18,48 @@ from acorn.errors import StoreError
 from acorn.types import Request, Usage
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future  # imports logging, which a program that only declares agents does not need
+    # This import also loads `logging`, which a program that only declares agents does not need.
+    from concurrent.futures import Future
 
 Status = Literal["queued", "running", "waiting", "stopped", "failed", "done", "cancelled"]
 """The status of a run. A run that is stored as `running` but has no live process is reported as `stopped`."""
 
 
 NOT_STARTED = "null"
-"""The record and the state of a queued run that no process has started."""
+"""The JSON text of the record and of the state of a queued run that no process has started."""
 
 
 class RunCancelledError(StoreError):
-    """The run was cancelled by request."""
+    """An error of a commit to a run that a user or another process has cancelled."""
 
 
 class RunClaimedError(StoreError):
-    """A live process drives the run."""
+    """An error of a claim on a run that a live process drives."""
 
     process: Process | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process that drives runs."""
+    """An operating system process that drives runs."""
 
     id: str
-    """Random, new in each process."""
+    """A random id that each process creates for itself."""
     host: str
     boot: str
-    """Identifies the current boot of the machine and the PID namespace. Empty if the system does not tell."""
+    """The id of the current boot of the machine and of the PID namespace. Empty if the system does not provide it."""
     pid: int
     started: str
-    """The start time of the process in the system's unit. It tells two processes with the same PID apart."""
+    """The start time of the process in the unit of the system. It distinguishes processes that had the same PID."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """Summary of a run."""
+    """A summary of a run for lists of runs: its status, model, usage, cost, times and error."""
 
     id: str
     agent: str
-    """`module:qualname` of its class."""
+    """The class of the run as `module:qualname`."""
     status: Status
     model: str | None
     steps: int
@@ -69,33 +71,33 @@ class RunFacts:
     batch: str | None = None
     stop_reason: str | None = None
     error: str | None = None
-    """In one line."""
+    """The error message of a failed run in one line."""
     root: str = ""
     """The id of the root run. For a root, this is its own id."""
     parent: str | None = None
     item: int | None = None
-    """The index of its item in the batch."""
+    """The index of the run in its batch."""
 
 
 class RunHeader(NamedTuple):
-    """The parts of a run that never change."""
+    """The fields of a run that never change after its first commit."""
 
     agent: str
     parent: str | None
     branch: str | None
-    """The start data of a branch, as JSON. None for a root."""
+    """The data that the parent passed to a branch, as JSON text. None for a root."""
     input: str
-    """JSON."""
+    """The input of the run as JSON text."""
     started: datetime
     overrides: str | None = None
-    """JSON with the `settings` of the instance that differ from its class (without secrets), the `file` of the class,
-    and the `span` in which the run started if it was traced."""
+    """JSON text with the `settings` of the instance that differ from its class (without secrets), the `file` of the
+    class, and the telemetry `span` in which the run started, if the run was traced."""
     batch: str | None = None
     item: int | None = None
 
 
 class QueuedRun(NamedTuple):
-    """A run that another process should start."""
+    """A run that waits until another process starts it."""
 
     run_id: str
     header: RunHeader
@@ -103,7 +105,7 @@ class QueuedRun(NamedTuple):
     """Runs with a higher priority start first."""
     not_before: datetime | None = None
     media: Sequence[MediaBlob] = ()
-    """The binary parts of the input."""
+    """The images, audio clips and files in the input."""
 
 
 class Change(NamedTuple):
@@ -111,15 +113,15 @@ class Change(NamedTuple):
 
     run_id: str
     header: RunHeader | None
-    """Only in the first change of a run."""
+    """The header of a new run. None after the first change of the run."""
     offset: int
     """The number of journal entries that are already stored."""
     entries: Sequence[str]
-    """The new journal entries, each as JSON."""
+    """The new journal entries, each as JSON text."""
     record: str | None
-    """The record of the run, as JSON. None if only the fields below changed."""
+    """The record of the run as JSON text. None if only the fields below have changed."""
     state: str | None
-    """The state of the machine, as JSON. None if it can be rebuilt from the stored state and the entries."""
+    """The state of the machine as JSON text. None if the stored state and the new entries are enough to rebuild it."""
     status: Status
     model: str | None
     steps: int
@@ -134,26 +136,27 @@ class MediaBlob(NamedTuple):
     """The data of an image, an audio clip or a file."""
 
     sha256: str
-    """The hexadecimal SHA-256 of the data, which identifies it."""
+    """The hexadecimal SHA-256 hash of the data, which identifies the data."""
     data: bytes
 
 
 class Commit(NamedTuple):
-    """One transaction: the changes of a root and of the runs below it."""
+    """The changes of a root run and of the branches below it that a store writes in one transaction."""
 
     root: str
     process: Process
     changes: Sequence[Change]
-    """Parents come before their branches. The process keeps its claim while the root is `running`."""
+    """The changes of parents come before the changes of their branches. The process keeps its claim while the status of
+    the root is `running`."""
     requests: Sequence[Request] = ()
-    """All open requests of the tree. The store closes its other unanswered requests of the tree."""
+    """All open requests of the tree. The store deletes all other unanswered requests of the tree."""
     media: Sequence[MediaBlob] = ()
-    """Data that the texts of the changes refer to. The store keeps equal data once for all runs, and deletes it with
-    the last run that has it."""
+    """The data that the JSON texts of the changes refer to. The store saves equal data once for all runs, and deletes
+    the data with the last run that uses it."""
 
 
 class StoredRun(NamedTuple):
-    """A run as a store returns it."""
+    """A run with its header, its journal, its record and its state, as a store returns it."""
 
     facts: RunFacts
     header: RunHeader
@@ -163,96 +166,119 @@ class StoredRun(NamedTuple):
 
     @property
     def has_started(self) -> bool:
+        """Whether a process has started the run.
+
+        A queued run has not started.
+        """
         return self.state != NOT_STARTED
 
 
 class StoredAnswer(NamedTuple):
-    """A human answer to a request."""
+    """The answer of a user to a request for human input."""
 
     request: Request
     value: Any
-    """JSON data."""
+    """The answer as JSON data."""
     at: datetime
 
 
 class JournalRow(NamedTuple):
-    """A journal entry with its position in the store."""
+    """A journal entry with its position among all entries of the store."""
 
     position: int
-    """Increases in commit order."""
+    """A number that increases with each commit."""
     entry: str
-    """JSON."""
+    """The journal entry as JSON text."""
 
 
 @runtime_checkable
 class Store(Protocol):
-    """Storage for runs. Every method may be called from any thread and reports failures as `StoreError`."""
+    """The interface of a storage for runs.
+
+    Every method may be called from any thread. Every method raises `StoreError` if it fails.
+    """
 
     @property
     def name(self) -> str:
-        """The name used in messages, without passwords."""
+        """The path or the URL of the store for messages, without passwords."""
         ...
 
     # Called by the process that drives a run
 
     def commit(self, commit: Commit) -> Future[None]:
-        """Store all changes or none, in call order. The future is done when the data would survive a crash.
+        """Store all changes of a commit in one transaction, or none of them, and return a future.
 
-        The future fails if another process has claimed the root, if the root was deleted, or if the commit creates a
-        root that already exists. It fails with `RunCancelledError` if the run should be cancelled.
+        The store writes commits in the order of the calls. The future is done when the data would survive a crash. The
+        future fails if another process has claimed the root, if the root was deleted, or if the commit creates a root
+        that already exists. The future fails with `RunCancelledError` if the run has a cancel request.
         """
         ...
 
     def claim(self, run_id: str, process: Process) -> Sequence[StoredRun] | None:
-        """Claim a run and read its tree: the root first, each parent before its branches. None if it does not exist.
+        """Claim a run for a process and return the runs of its tree.
 
-        The claim is refused if a live process has the run, or if the run is a branch. A run that is `done` or
-        `cancelled` is returned without a claim. The facts are those from before the claim. If the previous process
-        died, the store counts the takeover; at the fifth takeover at the same step the run becomes `failed`.
+        Return None if the run does not exist. The list starts with the root and contains each parent before its
+        branches. The facts have the values from before the claim. The claim fails if a live process drives the run, or
+        if the run is a branch. A run that is `done` or `cancelled` is returned without a claim. If the previous process
+        died, the store counts the takeover. At the fifth takeover at the same step, the run becomes `failed`.
         """
         ...
 
     def release(self, run_id: str, process: Process, status: Status) -> None:
-        """Give up the claim without other changes. Do nothing if another process has the claim.
+        """Release the claim of a process on a run and set the status of the run.
 
-        Releasing a run as `queued` clears its error, because the run will be tried again.
+        Do nothing if another process has the claim. The status `queued` also clears the error of the run, because a
+        worker will try the run again.
         """
         ...
 
     def answers(self, run_id: str) -> Sequence[StoredAnswer]:
-        """Return the answers for a root and the runs below it, in the order in which they were given."""
+        """Return the answers of users for a root and its branches, oldest answer first."""
         ...
 
     def renew_lease(self, process: Process, seconds: float) -> Sequence[str]:
-        """Renew the lease of a process and return its runs that should be cancelled."""
+        """Renew the lease of a process and return the ids of its runs that have a cancel request."""
         ...
 
     # Called by processes that submit runs for other processes
 
     def enqueue(self, runs: Sequence[QueuedRun], *, deliver: bool = False) -> Sequence[str]:
-        """Store runs as `queued`, all or none, and return the ids that are new. Runs with a known id do not change.
+        """Store runs with the status `queued`, all or none, and return the ids of the new runs.
 
-        With `deliver`, the workers of this store drive the runs, including known runs that are not finished. A store
-        without workers refuses that. The process that claims a queued run starts it; its first commit has no header.
+        A run whose id is already stored does not change. With `deliver`, the workers of this store drive the runs,
+        including stored runs that are not finished. A store without workers raises `StoreError` for `deliver`. The
+        process that claims a queued run starts it. The first commit of a queued run has no header.
         """
         ...
 
     def statuses(self, run_ids: Sequence[str]) -> Mapping[str, Status]:
-        """Return the status of each root. Unknown ids are missing from the result."""
+        """Return a dict that maps the ids of roots to their statuses.
+
+        Unknown ids are missing from the dict.
+        """
         ...
 
     # Called by processes that inspect runs
 
     def read(self, run_id: str) -> Sequence[StoredRun]:
-        """Read a run and the runs below it without a claim, in the order of `claim`. Empty if it does not exist."""
+        """Return a run and the branches below it without a claim, in the order of `claim`.
+
+        Return an empty list if the run does not exist.
+        """
         ...
 
     def media(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
-        """Return stored data by its SHA-256. Unknown hashes are missing from the result."""
+        """Return a dict that maps SHA-256 hashes to stored data.
+
+        Unknown hashes are missing from the dict.
+        """
         ...
 
     def find(self, prefix: str) -> Sequence[str]:
-        """Return the ids of roots that start with a prefix. A complete id matches only itself."""
+        """Return the ids of roots that start with a prefix.
+
+        If the prefix is a complete id, return only this id.
+        """
         ...
 
     def list(
@@ -264,11 +290,14 @@ class Store(Protocol):
         before: datetime | None = None,
         limit: int | None = 50,
     ) -> Sequence[RunFacts]:
-        """List roots by start time, newest first. `agent` is a class name with or without its module."""
+        """Return the facts of roots, newest start time first.
+
+        `agent` is a class name with or without its module.
+        """
         ...
 
     def follow(self, run_id: str, after: int = 0) -> tuple[Status | None, Sequence[JournalRow]]:
-        """Return the status of a run and the journal entries of its tree after a position.
+        """Return the status of a run, and the journal entries of the run and its branches after a position.
 
         The status is None if the run does not exist.
         """
@@ -279,29 +308,41 @@ class Store(Protocol):
         ...
 
     def answer(self, request_id: str, value: Any) -> Request:
-        """Store an answer (JSON data) and return its request. Refused if the request is not open."""
+        """Store the answer to a request as JSON data and return the request.
+
+        Raise `StoreError` if the request is not open.
+        """
         ...
 
     def cancel(self, run_id: str) -> None:
-        """Cancel a run. If a process drives it, that process ends it, at the latest at its next commit."""
+        """Cancel a run.
+
+        If a process drives the run, the process ends the run at its next commit or earlier.
+        """
         ...
 
     def delete(self, run_id: str) -> None:
-        """Delete a run and the runs below it. Refused while a process drives the run."""
+        """Delete a run and the branches below it.
+
+        Raise `StoreError` if a process drives the run.
+        """
         ...
 
     def close(self) -> None:
-        """Finish pending writes and close the connections. The store opens them again when it is used again."""
+        """Finish pending writes and close the connections.
+
+        The next call of a method opens new connections.
+        """
         ...
 
 
 class RunWatch(Protocol):
-    """A subscription to the changes of a run, until it is closed."""
+    """A subscription to the changes of a run that lasts until `close`."""
 
     def wait(self, seconds: float) -> None:
-        """Wait until the run may have changed since the last wait, at most for some seconds.
+        """Wait until the run may have changed since the last wait, or until the seconds have passed.
 
-        The first call returns at once, so that the caller reads the run before it waits.
+        The first call returns immediately, so that the caller reads the run before it waits.
         """
         ...
 
@@ -310,88 +351,95 @@ class RunWatch(Protocol):
 
 @runtime_checkable
 class NotifyingStore(Protocol):
-    """A store that reports changes immediately, so that callers need not poll."""
+    """A store that notifies callers of changes, so that callers need not poll."""
 
     def watch(self, run_id: str) -> RunWatch: ...
 
     def on_cancel_request(self, process: Process, call: Callable[[], None]) -> Callable[[], None]:
-        """Call a function in another thread when a run of a process may have to be cancelled.
+        """Call a function in another thread when a run of a process may have a new cancel request.
 
-        The returned function ends this.
+        Return a function that ends the subscription.
         """
         ...
 
 
 @runtime_checkable
 class PollableStore(Protocol):
-    """A store that cannot report changes, but where checking for cancel requests is cheap."""
+    """A store that sends no notifications, but that can check for cancel requests with little work."""
 
     def has_cancel_requests(self, process: Process) -> bool:
-        """Whether a run of this process should be cancelled."""
+        """Return whether a run of the process has a cancel request."""
         ...
 
 
 @runtime_checkable
 class SearchableStore(Protocol):
-    """A store that can search for text without returning every run."""
+    """A store that can search for a text inside the database."""
 
     def search(self, run_ids: Sequence[str], text: str) -> Sequence[str]:
-        """Return the roots that may contain a text, ignoring case. All that contain it are included."""
+        """Return the ids of the roots that contain a text in any case.
+
+        The list may also contain other roots.
+        """
         ...
 
 
-# Rate limits that several machines share
+# Rate limits that several machines share. A process takes a slice of a limit and reports later how much it used.
 
 
 class WindowReport(NamedTuple):
-    """The actual use of a slice of a shared rate limit."""
+    """A report of a process about the requests and tokens of a slice that it used."""
 
     slice: int
     requests: int
     tokens: int
-    """The number of taken tokens that count."""
+    """The number of used tokens that still count toward the limit."""
     seconds: float
-    """How long they count from now on."""
+    """The seconds from now on for which the requests and tokens count toward the limit."""
 
 
 class WindowOrder(NamedTuple):
-    """A request of a process for a slice of a rate limit, with reports on its earlier slices."""
+    """The order of a process for a slice of a rate limit, with reports about its earlier slices."""
 
     key: str
-    """Identifies the rate limit."""
+    """The id of the rate limit."""
     most_requests: int | None
     most_tokens: int | None
-    """The maximum that may count at once. None means no limit."""
+    """The maximum number of requests, and of tokens, of all slices together. None means no limit."""
     requests: int
-    """The wanted number of requests. 0 if the order only reports."""
+    """The ordered number of requests. It is 0 if the order contains only reports."""
     tokens: int
     need: int
-    """The minimum number of tokens. With fewer, nothing is taken."""
+    """The minimum number of tokens. If fewer tokens are available, the slice is empty."""
     seconds: float
-    """How long the slice counts if the process never reports on it."""
+    """The seconds for which the slice counts toward the limit if the process never reports on the slice."""
     reports: Sequence[WindowReport] = ()
 
 
 class WindowSlice(NamedTuple):
-    """A part of a rate limit. It has 0 requests if nothing is available now."""
+    """A part of a rate limit that one process may use.
+
+    It has 0 requests if the limit is used up.
+    """
 
     number: int
     requests: int
     tokens: int
     seconds: float = 0.0
-    """The expected wait until something is available, as far as known."""
+    """The expected seconds until a slice is available. It is 0 if the time is unknown."""
 
 
 @runtime_checkable
 class SharedLimits(Protocol):
-    """A store in which all machines that use it count rate limits together."""
+    """A store through which several machines share rate limits."""
 
     @property
     def name(self) -> str: ...
 
     def take(self, order: WindowOrder) -> WindowSlice:
-        """Save the reports and take as much as is available: at least one request with the tokens it needs, or nothing.
+        """Save the reports of an order and return a slice with the available requests and tokens.
 
-        If nothing counts at the moment, one request is granted however many tokens it needs.
+        The slice has at least one request with its minimum number of tokens, or it is empty. If no slice counts at the
+        moment, the slice has one request even if the request needs more tokens than the limit.
         """
         ...

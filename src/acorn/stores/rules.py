@@ -1,7 +1,8 @@
-"""Rules and row formats that the stores share.
+"""Row formats, rules and errors that all stores share.
 
-The rows of the tables and the objects of the port are converted into each other here. The other functions decide
-whether a commit fits the stored runs, which status a run has, and how much of a shared rate limit is available.
+This file converts table rows to the objects of the port, and the objects to rows. Its rules decide whether a commit
+fits the stored runs, which status a run has, and how much of a shared rate limit is available. Every store reports a
+problem with the same error.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from acorn.stores.port import (
 from acorn.types import Request, Usage
 
 FINAL_STATUSES: tuple[Status, ...] = ("done", "cancelled")
-"""A run with one of these statuses is never driven again."""
+"""The statuses of runs that no process drives again."""
 MAX_TAKEOVERS = 5
-"""The run fails when this many processes have died at the same step."""
+"""The number of processes that die at the same step of a run before the run fails."""
 
 # Columns and rows
 
@@ -67,17 +68,20 @@ REQUEST_COLUMNS = "id, run, kind, question, tool, arguments, branch, asked, choi
 
 
 def to_datetime(value: float | datetime) -> datetime:
-    """Convert a stored time. SQLite stores seconds since 1970, PostgreSQL timestamps."""
+    """Convert a stored time to a datetime.
+
+    SQLite stores seconds since 1970, and PostgreSQL stores timestamps.
+    """
     return value if isinstance(value, datetime) else datetime.fromtimestamp(value, UTC)
 
 
 def times_to_seconds(row: Row) -> Row:
-    """Convert the times of a row for SQLite, which has no type for them."""
+    """Convert the datetimes in a row to seconds since 1970 for SQLite, which has no type for times."""
     return tuple(value.timestamp() if isinstance(value, datetime) else value for value in row)
 
 
 def run_facts(row: Row, root: str, status: Status) -> RunFacts:
-    """Convert a row of `FACTS_COLUMNS`."""
+    """Convert a row with the columns of `FACTS_COLUMNS` to the facts of a run."""
     (
         run_id, agent, _, model, steps, input_tokens, output_tokens, cached, reasoning, requests,
         written, cost, started, updated, seconds, batch, stop_reason, error, parent, item,
@@ -90,7 +94,10 @@ def run_facts(row: Row, root: str, status: Status) -> RunFacts:
 
 
 def stored_run(row: Row, root: str, status: Status, entries: Sequence[str]) -> StoredRun:
-    """Convert a row of `FACTS_COLUMNS` followed by branch, input, overrides, record and state."""
+    """Convert a row to a run.
+
+    The columns are `FACTS_COLUMNS`, branch, input, overrides, record and state.
+    """
     *facts_row, branch, input_, overrides, record, state = row
     facts = run_facts(tuple(facts_row), root, status)
     header = RunHeader(facts.agent, facts.parent, branch, input_, facts.started, overrides, facts.batch, facts.item)
@@ -98,7 +105,7 @@ def stored_run(row: Row, root: str, status: Status, entries: Sequence[str]) -> S
 
 
 def request_row(request: Request) -> Row:
-    """Return the values of `REQUEST_COLUMNS`."""
+    """Convert a request for human input to a row with the columns of `REQUEST_COLUMNS`."""
     choices = None if request.choices is None else json.dumps(request.choices)
     return (
         request.id, request.run_id, request.kind, request.question, request.tool, json.dumps(request.arguments),
@@ -107,7 +114,7 @@ def request_row(request: Request) -> Row:
 
 
 def to_request(row: Row) -> Request:
-    """Convert a row of `REQUEST_COLUMNS`."""
+    """Convert a row with the columns of `REQUEST_COLUMNS` to a request for human input."""
     request_id, run_id, kind, question, tool, arguments, branch, asked, choices = row
     offered = None if choices is None else tuple(json.loads(choices))
     return Request(
@@ -116,13 +123,16 @@ def to_request(row: Row) -> Request:
 
 
 def to_answer(row: Row) -> StoredAnswer:
-    """Convert a row of `REQUEST_COLUMNS` followed by the answer and its time."""
+    """Convert a row to an answer.
+
+    The columns are `REQUEST_COLUMNS`, the answer and the time of the answer.
+    """
     *request, value, answered = row
     return StoredAnswer(to_request(tuple(request)), json.loads(value), to_datetime(answered))
 
 
 def encodable(values: Iterable[Any]) -> Row:
-    """Replace lone surrogates, which cannot be encoded as UTF-8, by their JSON escapes."""
+    """Replace lone surrogates, which UTF-8 cannot encode, with their JSON escapes in all texts of a row."""
     return tuple(
         value.encode("utf-8", "backslashreplace").decode("utf-8") if isinstance(value, str) else value
         for value in values
@@ -130,16 +140,22 @@ def encodable(values: Iterable[Any]) -> Row:
 
 
 _NOT_LITERAL = re.compile(r"[^ !#$&-\[\]^`-~]+")
-"""Characters that JSON may escape, whose case SQL does not fold, or that are wildcards of `LIKE`."""
+"""Characters that JSON may escape, that are wildcards of `LIKE`, or whose case SQL does not ignore."""
 
 
 def like_pattern(text: str) -> str:
-    """Return a `LIKE` pattern that finds a text in JSON. It may match too much, but never too little."""
+    """Return a `LIKE` pattern that matches every JSON text that contains a text.
+
+    It may also match other texts.
+    """
     return f"%{_NOT_LITERAL.sub('%', text)}%"
 
 
 def answer_text(request_id: str, value: object) -> str:
-    """Return an answer as JSON, or raise `StoreError`."""
+    """Return the answer to a request as JSON text.
+
+    Raise `StoreError` if JSON cannot represent the answer.
+    """
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -147,12 +163,15 @@ def answer_text(request_id: str, value: object) -> str:
 
 
 def is_named(agent: str, name: str) -> bool:
-    """Whether a class (`module:qualname`) has this name, with or without its module."""
+    """Return whether a class (`module:qualname`) has a name.
+
+    The name may omit the module.
+    """
     return agent == name or agent.endswith((f":{name}", f".{name}"))
 
 
 def without_repeats(runs: Sequence[QueuedRun]) -> list[QueuedRun]:
-    """Return the runs without those whose id occurred before."""
+    """Return the runs without later runs that have the id of an earlier run."""
     return list({run.run_id: run for run in reversed(runs)}.values())[::-1]
 
 
@@ -164,9 +183,12 @@ def apply_cancel(status: Status) -> Status:
     return status if status in ("done", "failed") else "cancelled"
 
 
-def visible_status(status: Status, cancel_requested: bool, is_driven: Callable[[], bool]) -> Status:
-    """Return the status that readers see. A `running` run without a live process has stopped."""
-    if status != "running" or is_driven():
+def visible_status(status: Status, cancel_requested: bool, is_driven: bool) -> Status:
+    """Return the status that a store reports.
+
+    A `running` run without a live process is `stopped` or `cancelled`.
+    """
+    if status != "running" or is_driven:
         return status
     return "cancelled" if cancel_requested else "stopped"
 
@@ -175,20 +197,23 @@ def visible_status(status: Status, cancel_requested: bool, is_driven: Callable[[
 
 
 class KnownRun(NamedTuple):
-    """A stored run: the id of its root and the number of its journal entries."""
+    """The facts of a stored run that a commit must fit: the id of its root and the length of its journal."""
 
     root: str
     entry_count: int
 
 
 def creates_root(commit: Commit) -> bool:
-    """Whether a commit creates its root."""
+    """Return whether a commit creates its root."""
     first = commit.changes[0] if commit.changes else None
     return first is not None and first.run_id == commit.root and first.header is not None
 
 
 def ends_root(commit: Commit) -> bool:
-    """Return whether a commit ends its root. A root with a cancel request accepts no other commit."""
+    """Return whether a commit ends its root.
+
+    A root with a cancel request accepts no other commit.
+    """
     return any(
         change.run_id == commit.root and change.status in ("done", "failed", "cancelled", "stopped")
         for change in commit.changes
@@ -196,7 +221,7 @@ def ends_root(commit: Commit) -> bool:
 
 
 def runs_of_commit(commit: Commit) -> list[str]:
-    """Return the ids of the changed runs and of the parents of new runs."""
+    """Return the ids of the changed runs in a commit and of the parents of its new runs."""
     changed = [change.run_id for change in commit.changes]
     parents = [
         change.header.parent
@@ -207,7 +232,10 @@ def runs_of_commit(commit: Commit) -> list[str]:
 
 
 def check_commit(commit: Commit, stored: Mapping[str, KnownRun], store: str) -> None:
-    """Raise `StoreError` if a commit does not fit the stored runs. `stored` has the runs that the commit names."""
+    """Raise `StoreError` if a commit does not fit the stored runs.
+
+    `stored` maps run ids to the stored runs among `runs_of_commit`.
+    """
     lengths: dict[str, int] = {}
     for change in commit.changes:
         run = stored.get(change.run_id)
@@ -235,11 +263,11 @@ def _has_parent(
 # Shared rate limits
 
 UsedSlices = Sequence[tuple[int, int, float]]
-"""The requests, tokens and remaining seconds of the slices that count, the first to expire first."""
+"""The requests, tokens and remaining seconds of each slice that counts. The slice that expires first is first."""
 
 
 def grant_slice(order: WindowOrder, used: UsedSlices) -> WindowSlice:
-    """Return what an order gets of a rate limit beside the slices that count now."""
+    """Return the slice of a rate limit for an order, given the slices that count now."""
     requests, tokens = _available(order, sum(row[0] for row in used), sum(row[1] for row in used))
     if not requests:
         return WindowSlice(0, 0, 0, _seconds_until_available(order, used))
@@ -247,8 +275,11 @@ def grant_slice(order: WindowOrder, used: UsedSlices) -> WindowSlice:
 
 
 def _available(order: WindowOrder, requests: int, tokens: int) -> tuple[int, int]:
-    """Return the requests and tokens for an order, given those in use. No requests if there is too little left."""
-    if requests == 0:  # A request that exceeds the whole limit is granted alone; it could never run otherwise.
+    """Return the requests and tokens for an order when `requests` and `tokens` are in use.
+
+    0 requests is a refusal.
+    """
+    if requests == 0:  # A request that exceeds the limit runs alone. Otherwise it could never run.
         most = order.requests if order.most_requests is None else min(order.requests, order.most_requests)
         if order.most_tokens is None:
             return most, order.tokens
@@ -261,7 +292,7 @@ def _available(order: WindowOrder, requests: int, tokens: int) -> tuple[int, int
 
 
 def _seconds_until_available(order: WindowOrder, used: UsedSlices) -> float:
-    """Return the seconds until enough slices have expired."""
+    """Return the seconds until enough slices have expired for an order."""
     requests, tokens = sum(row[0] for row in used), sum(row[1] for row in used)
     for slice_requests, slice_tokens, seconds_left in used:
         requests, tokens = requests - slice_requests, tokens - slice_tokens
@@ -287,7 +318,10 @@ def run_claimed_error(run_id: str, process: Process, heartbeat_age: float) -> Ru
 
 
 def run_exists_error(run_id: str, store: str, status: Status, driver: StoreError | None) -> StoreError:
-    """A new run has an id that is in use."""
+    """Return the error for a new run whose id another run has.
+
+    `driver` is the error if a live process drives it.
+    """
     if driver is not None:
         return driver
     return StoreError(f"Run {run_id} is already in {store} (status `{status}`). Resume it, or use another id.")
@@ -296,13 +330,13 @@ def run_exists_error(run_id: str, store: str, status: Status, driver: StoreError
 def no_workers_error(store: str) -> StoreError:
     return StoreError(
         f"{store} cannot deliver runs to workers. Workers need a PostgreSQL store, such as "
-        f"`store = 'postgresql://host/name'`. Call the agent here, or submit the run with `using(deliver=False)` and "
-        f"pass its id to `acorn.durable.perform`."
+        f"`store = 'postgresql://host/name'`. Without workers, call the agent in this process, or submit the run with "
+        f"`using(deliver=False)` and pass its id to `acorn.durable.perform`."
     )
 
 
 def taken_over_error(run_id: str, new_process: Process | None, heartbeat_age: float, status: Status) -> StoreError:
-    """A process commits to a run that it no longer drives."""
+    """Return the error for a commit of a process that no longer drives the run."""
     if new_process is not None:
         return StoreError(
             f"Run {run_id} was taken over by process {new_process.pid} on {new_process.host}, because this process "
@@ -315,7 +349,7 @@ def taken_over_error(run_id: str, new_process: Process | None, heartbeat_age: fl
 
 
 def claim_lost_error(run_id: str) -> StoreError:
-    """Another call in this process drives the run."""
+    """Return the error for a commit of a call after another call in this process has claimed the run."""
     return StoreError(
         f"Run {run_id} was stopped here, and another call in this process resumed it. The stopped call writes nothing "
         f"more to the run."
@@ -328,22 +362,22 @@ def run_deleted_error(run_id: str, store: str) -> StoreError:
 
 def unknown_run_error(run_id: str) -> StoreError:
     return StoreError(
-        f"Cannot store a change of run {run_id}: the run is not part of the tree. Its first change needs a header. "
+        f"Cannot store a change of run {run_id}: the run is not in the tree. The first change of a run needs a header. "
         f"Nothing was written."
     )
 
 
 def wrong_offset_error(run_id: str, stored_entries: int, offset: int) -> StoreError:
-    """A change does not start where the stored journal ends."""
+    """Return the error for a change that does not start at the end of the stored journal."""
     return StoreError(
-        f"Cannot store a change of run {run_id}: its journal has {stored_entries} entries, but the change starts "
-        f"after {offset}. Nothing was written."
+        f"Cannot store a change of run {run_id}: the stored journal has {stored_entries} entries, but the change "
+        f"starts after entry {offset}. Nothing was written."
     )
 
 
 def parent_missing_error(run_id: str, parent: str | None, root: str) -> StoreError:
     return StoreError(
-        f"Cannot create run {run_id}: its parent {parent!r} does not belong to run {root}. Nothing was written."
+        f"Cannot create run {run_id}: its parent {parent!r} is not in the tree of run {root}. Nothing was written."
     )
 
 
@@ -356,7 +390,7 @@ def run_cancelled_error(run_id: str) -> RunCancelledError:
 
 
 def branch_id_error(run_id: str, root: str) -> StoreError:
-    return StoreError(f"Run {run_id} is a branch of run {root}. Use the id of that run.")
+    return StoreError(f"Run {run_id} is a branch of run {root}. Use the id of run {root}.")
 
 
 def too_many_crashes_text(run_id: str) -> str:

@@ -95,7 +95,7 @@ def test_step_inside_branch_is_forked_before_branch(open_page: Open, store: Memo
 
 
 @pytest.mark.usefixtures("two")
-def test_impossible_fork_prints_message_on_page(open_page: Open, told: Any) -> None:
+def test_impossible_fork_displays_message(open_page: Open, told: Any) -> None:
     told.allowed += ["422", "404"]
     page = open_page("/fork?run=oaks%26before=2")
     page.get_by_label("1 call of search").fill("no object")

@@ -137,7 +137,7 @@ def test_chosen_union_members_are_submitted(form: Any, store: MemoryStore) -> No
     assert given["shape"] == {"side": 2}
 
 
-def test_time_without_zone_is_rejected_and_zone_is_accepted(form: Any, store: MemoryStore, told: Any) -> None:
+def test_time_without_zone_is_rejected_and_time_with_zone_is_accepted(form: Any, store: MemoryStore, told: Any) -> None:
     told.allowed.append("422")
     page = form
     page.get_by_label("aware").fill("2026-01-01T10:00")
@@ -159,7 +159,9 @@ def test_problem_is_displayed_at_its_list_row(form: Any, told: Any) -> None:
     expect(page.get_by_label("list of integer 1", exact=True)).not_to_have_attribute("aria-invalid", "true")
 
 
-def test_chosen_file_is_not_dropped_silently(form: Any, store: MemoryStore, told: Any, tmp_path: Path) -> None:
+def test_chosen_file_is_submitted_or_reported_as_missing(
+    form: Any, store: MemoryStore, told: Any, tmp_path: Path
+) -> None:
     page = form
     large, half, small = (tmp_path / name for name in ("large.bin", "half.bin", "small.bin"))
     for file, size in ((large, 20_000_001), (half, 15_000_000), (small, 5)):

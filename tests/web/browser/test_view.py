@@ -62,7 +62,7 @@ class SlowStore(MemoryStore):
         return super().list(**wanted)
 
 
-def test_slow_run_list_is_displayed(open_page: Open) -> None:
+def test_run_list_of_slow_store_is_displayed(open_page: Open) -> None:
     store = SlowStore()
     Desk(store=store).run(question="search slowly")
     with served(acorn.web.app(store=store, key=KEY)) as home:

@@ -116,7 +116,7 @@ def test_retry_after_of_provider_is_sent_to_client() -> None:
         (ModelError("the text `(no response in time)` alone", status=500), 502),
     ],
 )
-def test_model_timeout_is_gateway_timeout(error: ModelError, status: int) -> None:
+def test_model_timeout_returns_504_and_other_model_error_returns_502(error: ModelError, status: int) -> None:
     answer = post(app(Greeter(model=ScriptedModel([error]))), "/run", {})
     assert (answer.status_code, answer.json()["error"]["type"]) == (status, "model")
 

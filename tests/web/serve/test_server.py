@@ -226,7 +226,7 @@ def is_listening(address: str) -> bool:
 # Output and rejections
 
 
-def test_keys_are_given_generated_or_disabled(tmp_path: Path) -> None:
+def test_service_accepts_keys_of_variable_generated_keys_and_no_key_option(tmp_path: Path) -> None:
     with serving(tmp_path, target=ECHO, ACORN_SERVE_KEYS="first-key-of-all, second-key-of-all") as served:
         for key, status in (("first-key-of-all", 200), ("second-key-of-all", 200), (KEY, 401)):
             headers = {"authorization": f"Bearer {key}"}

@@ -80,7 +80,7 @@ def test_service_without_keys_accepts_requests_without_key() -> None:
 
 
 @pytest.mark.parametrize("key", ["", " ", "\t", "two words", "with-newline\n", "kéy", None])
-def test_unusable_key_is_rejected(key: Any) -> None:
+def test_service_with_unusable_key_is_rejected(key: Any) -> None:
     with pytest.raises(DeclarationError, match="key"):
         app(Echo(), keys=[KEY, key])
 
@@ -135,7 +135,7 @@ def test_service_mounted_in_other_app_answers_requests() -> None:
     assert get(whole, "/echo/v1/models").status_code == 200
 
 
-def test_listening_socket_uses_tcp_on_loopback() -> None:
+def test_listening_socket_uses_tcp_on_loopback_address() -> None:
     with bind_socket("127.0.0.1", 0, is_exact=True) as made:
         assert made.proto == socket.IPPROTO_TCP
         assert made.getsockname()[0] == "127.0.0.1"

@@ -1,7 +1,8 @@
-"""Claims, leases and open requests in PostgreSQL. Each function is called inside a transaction that its error undoes.
+"""Statements of the PostgreSQL store that change claims, leases and open requests.
 
-A transaction that writes to a tree locks the row of the root before anything else of the tree, and keeps the lock until
-its end. This fixed order prevents deadlocks.
+The writer calls each function inside a transaction. If a function raises `StoreError`, its writes are undone. A
+transaction that writes to a tree first locks the row of the root and keeps the lock until the end of the transaction.
+This fixed order prevents deadlocks.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ from acorn.stores.postgres.queue import deliver_again
 from acorn.types import Request
 
 CHANGE_CHANNEL = "acorn_changes"
-"""Notifications about watched trees that changed. The payload is the number of the root."""
+"""The channel of notifications that a watched tree changed. The payload is the number of the root."""
 CANCEL_CHANNEL = "acorn_cancel_requests"
-"""Notifications about cancel requests. The payload is the id of the process that drives the run."""
+"""The channel of notifications about cancel requests. The payload is the id of the process that drives the run."""
 
 
 # Runs
 
 
 class RunRow(NamedTuple):
+    """The columns of a run that write statements check before they change the run."""
+
     number: int
     status: Status
     process: str | None
@@ -49,27 +52,32 @@ LOCK_RUN = f"""
 
 
 def lock_run(transaction: Transaction, run_id: str) -> RunRow | None:
-    """Read a run and lock its row until the end of the transaction."""
+    """Lock the row of a run until the end of the transaction and return it.
+
+    Return None if the run does not exist.
+    """
     row = transaction.execute(LOCK_RUN, [run_id]).fetchone()
     return None if row is None else RunRow(*row)
 
 
 def notify_watchers(transaction: Transaction, root: RunRow) -> None:
+    """Send a notification that a tree changed, if a process watches the tree."""
     if root.is_watched:
         transaction.notifications.append((CHANGE_CHANNEL, str(root.number)))
 
 
 def status_and_driver(transaction: Transaction, run_id: str, run: RunRow) -> tuple[Status, StoreError | None]:
-    """Return the visible status of a run and, if a live process drives it, the error that says so."""
+    """Return the reported status of a run, and a `RunClaimedError` if a live process drives the run."""
     driver = reads.read_process(transaction, run.process) if run.status == "running" else None
     is_driven = driver is not None and driver.is_alive()
-    status = rules.visible_status(run.status, run.cancel_requested, lambda: is_driven)
+    status = rules.visible_status(run.status, run.cancel_requested, is_driven)
     if driver is None or not is_driven:
         return status, None
     return status, rules.run_claimed_error(run_id, driver.process, driver.heartbeat_age)
 
 
 def refuse_branch(transaction: Transaction, run_id: str, run: RunRow) -> None:
+    """Raise `StoreError` if a run is a branch."""
     if run.root is not None:
         (root,) = transaction.execute(b"SELECT id FROM acorn.runs WHERE number = $1", [run.root]).fetchone() or ("",)
         raise rules.branch_id_error(run_id, root)
@@ -79,7 +87,11 @@ def refuse_branch(transaction: Transaction, run_id: str, run: RunRow) -> None:
 
 
 def claim(transaction: Transaction, run_id: str, process: Process) -> list[StoredRun] | StoreError | None:
-    """Claim a run. An error is returned instead of raised if the counted takeover must be committed."""
+    """Claim a run for a process and return its tree.
+
+    Return None if the run does not exist. The error of the last allowed takeover is returned, because raising it would
+    undo the takeover count.
+    """
     run = lock_run(transaction, run_id)
     if run is None:
         return None
@@ -121,8 +133,8 @@ def release(transaction: Transaction, run_id: str, process: Process, status: Sta
     if run.cancel_requested:
         status = rules.apply_cancel(status)
     set_status(transaction, run_id, run, status)
-    # A failed run that is tried again has no job any more and needs a new one. A run that is given back unchanged still
-    # has its job; a second job would deliver it again immediately.
+    # A failed run that is tried again has lost its job and needs a new job. A run without an error still has its job,
+    # and a second job would deliver the run again immediately.
     if status == "queued" and run.error is not None:
         transaction.execute(b"UPDATE acorn.runs SET error = NULL WHERE number = $1", [run.number])
         if run.is_delivered:
@@ -130,7 +142,7 @@ def release(transaction: Transaction, run_id: str, process: Process, status: Sta
 
 
 def set_status(transaction: Transaction, run_id: str, run: RunRow, status: Status) -> None:
-    """Set the status of a root that no process drives from now on."""
+    """Set the status of a root and remove its claim."""
     transaction.execute(
         b"""
         UPDATE acorn.runs SET status = $1, process = NULL, cancel_requested = false, updated = clock_timestamp()
@@ -144,7 +156,10 @@ def set_status(transaction: Transaction, run_id: str, run: RunRow, status: Statu
 
 
 def fail_undriven(transaction: Transaction, run_id: str, error: str) -> bool:
-    """Fail a run that is `queued` or `stopped`. Return False if the run has another status."""
+    """Set the status of a `queued` or `stopped` run to `failed`.
+
+    Return False if the run has another status.
+    """
     run = lock_run(transaction, run_id)
     if run is None or run.status not in ("queued", "stopped"):
         return False
@@ -163,7 +178,10 @@ _INSERT_VALUES = ", ".join(f"${at}" for at in range(2, 2 + len(rules.REQUEST_COL
 
 
 def set_open_requests(transaction: Transaction, root: str, requests: Sequence[Request]) -> None:
-    """Replace the open requests of a tree. Answered requests stay."""
+    """Replace the open requests of a tree.
+
+    Answered requests remain unchanged.
+    """
     root_number = "(SELECT number FROM acorn.runs WHERE id = $1)"
     transaction.execute(
         f"""
@@ -198,7 +216,7 @@ _CANCEL_REQUESTED = b"SELECT id FROM acorn.runs WHERE process = $1 AND cancel_re
 
 
 def set_lease(transaction: Transaction, process: Process, seconds: float) -> None:
-    """Record a heartbeat of a process, and extend its lease."""
+    """Store the heartbeat of a process and extend its lease by some seconds."""
     values = (process.id, process.host, process.boot, process.pid, process.started, float(seconds))
     transaction.execute(_SET_LEASE, values)
 
@@ -209,7 +227,7 @@ def renew_lease(transaction: Transaction, process: Process, seconds: float) -> l
 
 
 def delete_idle_processes(transaction: Transaction) -> None:
-    """Delete processes that drive nothing and sent no heartbeat for a day, and writers that wrote nothing for a day."""
+    """Delete processes that drive no runs and whose lease expired a day ago, and writers without a write for a day."""
     transaction.execute(
         b"""
         DELETE FROM acorn.writers WHERE id IN (

@@ -1,6 +1,6 @@
-"""Connections to a PostgreSQL database: the address, opening, retries and transactions.
+"""Connections to a PostgreSQL database, with its address, retries and transactions.
 
-acorn waits for a server that restarts. It reports problems that waiting cannot solve immediately.
+acorn waits for a server that restarts. It immediately reports problems that waiting cannot solve.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _NOT_A_PORT = re.compile(r":(?!\d*(,|/|$))(?![^\[]*\])[^/]*")
 _DEFAULTS = {
     "application_name": "acorn",
     "connect_timeout": "10",
-    # Notice a lost network after about half a minute instead of two hours.
+    # Detect a lost network connection after about 30 seconds instead of two hours.
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "4",
@@ -59,7 +59,7 @@ class DatabaseAddress:
         self.name = _without_password(url)
         try:
             parsed: dict[str, Any] = {} if _is_password_misread(url) else conninfo_to_dict(url)
-        except ProgrammingError:  # Not chained: its message may contain a part of the password.
+        except ProgrammingError:  # The error is not chained, because its message may contain a part of the password.
             parsed = {}
         if not parsed and self.name != f"{url.partition('://')[0]}://":
             raise DeclarationError(
@@ -72,17 +72,18 @@ class DatabaseAddress:
         self._secrets = sorted({*secrets, *map(quote, secrets)} - {""}, key=len, reverse=True)
 
     def redact(self, text: str) -> str:
+        """Replace the secrets of the URL in a text with `***`."""
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return text
 
 
 def _without_password(url: str) -> str:
-    """Return the URL without its password, even if the password is not encoded correctly."""
+    """Return the URL without its password, even if the password contains characters that are not percent-encoded."""
     scheme, _, after_scheme = url.partition("://")
     address, question_mark, query = after_scheme.partition("?")
-    # Text after a colon that is not a port is a part of a password: a password with an unencoded `@`, slash or
-    # question mark ends up in the wrong part of the URL.
+    # If a password contains `@`, a slash or a question mark, the URL is split inside the password. Text after a colon
+    # that is not a port is then a part of the password.
     user, at_sign, host = address.rpartition("@")
     host = _NOT_A_PORT.sub("", host)
     shown = [(key, value) for key, value in parse_qsl(query) if key in _SHOWN_PARAMETERS] if question_mark else []
@@ -90,7 +91,7 @@ def _without_password(url: str) -> str:
 
 
 def _is_password_misread(url: str) -> bool:
-    """Whether a part of the password would be read as another part of the URL."""
+    """Return whether a part of the password would be parsed as the host, the port or the path of the URL."""
     address = url.partition("://")[2].partition("?")[0]
     authority, _, path = address.partition("/")
     return authority.count("@") > 1 or "@" in path or _NOT_A_PORT.search(authority.rpartition("@")[2]) is not None
@@ -99,7 +100,7 @@ def _is_password_misread(url: str) -> bool:
 # The database
 
 RETRY_SECONDS = 30.0
-"""Seconds to wait for a server that was reachable before."""
+"""The maximum seconds to wait for a server to which this process has connected before."""
 _LOCK_TIMEOUT = "55P03"
 _RETRIED = ("40001", "40P01", _LOCK_TIMEOUT)
 """SQLSTATEs of conflicts with other transactions, after which a retry may succeed."""
@@ -111,7 +112,7 @@ _TEMPORARY = (
     "too many clients",
     "remaining conn",
 )
-"""Parts of the messages of a server that cannot be reached at the moment."""
+"""Parts of error messages about problems that a retry may solve."""
 _PERMANENT = (
     "authentication failed",
     "does not exist",
@@ -119,9 +120,9 @@ _PERMANENT = (
     "no password supplied",
     "translate host name",
 )
-"""Parts of messages about problems that a retry does not solve."""
+"""Parts of error messages about problems that a retry does not solve."""
 _USER_REFUSED = ("authentication failed", "no password supplied", "no pg_hba.conf", 'role "')
-"""Parts of messages about the user, not the database."""
+"""Parts of error messages about a wrong user or password."""
 _SESSION_SETTINGS = """
     SET TIME ZONE 'UTC';
     SET default_transaction_isolation = 'read committed';
@@ -135,14 +136,19 @@ _TERMINATE_FROZEN = """
       AND wait_event_type = 'Client' AND state_change < clock_timestamp() - make_interval(secs => %s)
 """
 _MAX_FROZEN = 5.0
-"""Seconds (or a quarter of a lease, if that is less) for which a transaction of another process may hold a lock while
-it waits for its client. A process that froze or lost its machine inside a transaction would otherwise block the
-takeover of its run. Timeouts of PostgreSQL do not help: those before version 17 do not end pipelined transactions, and
-that of version 17 also ends transactions that are only slow."""
+"""The maximum seconds for which a transaction of another process may hold a lock while it waits for its client.
+
+A quarter of a lease applies if it is shorter. Without this limit, a process that freezes inside a transaction would
+block the takeover of its run. The timeouts of PostgreSQL do not solve this problem: before version 17 they do not end
+pipelined transactions, and the timeout of version 17 also ends slow transactions of live processes.
+"""
 
 
 class Database:
-    """A database, with retries that depend on whether it was reachable before."""
+    """A PostgreSQL database that opens connections, retries failed operations and explains errors.
+
+    It retries longer if this process has connected to the database before.
+    """
 
     def __init__(self, url: str) -> None:
         self.address = DatabaseAddress(url)
@@ -150,41 +156,46 @@ class Database:
         self._was_reached = False
 
     def open(self) -> Connection[TupleRow]:
+        """Open a connection, and create the tables if they do not exist."""
         connection: Connection[TupleRow] = psycopg.connect(
             **self.address.parameters, autocommit=True, cursor_factory=RawCursor, prepare_threshold=2
         )
         self._was_reached = True
         try:
-            # One type for all integers. With several, PostgreSQL would prepare a statement again for each size.
+            # Use one type for all integers. Otherwise PostgreSQL would prepare a statement again for each integer size.
             connection.adapters.register_dumper(int, Int8Dumper)
             encoding = connection.info.parameter_status("server_encoding")
             if encoding != "UTF8":
-                raise StoreError(f"{self.name} uses the encoding {encoding}. A store needs a database in UTF8.")
+                raise StoreError(
+                    f"{self.name} uses the encoding {encoding}, but a store needs UTF8. Use a database with the "
+                    f"encoding UTF8."
+                )
             prepare(connection, self.name)
-            connection.execute(_SESSION_SETTINGS)  # After `prepare`, which may take longer than the lock timeout.
+            # The lock timeout must be set after `prepare`, which may wait longer for its lock.
+            connection.execute(_SESSION_SETTINGS)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def use_once(self, act: Callable[[Connection[TupleRow]], None]) -> None:
-        """Call a function with a connection that is opened for it and closed afterwards."""
+    def use_once(self, operation: Callable[[Connection[TupleRow]], None]) -> None:
+        """Open a connection, call a function with it, and close the connection."""
 
         def once() -> None:
             with self.open() as connection:
-                act(connection)
+                operation(connection)
 
         try:
             self.retry(once, lambda: None)
         except psycopg.Error as error:
             raise self.explain(error) from None
 
-    def retry(self, act: Callable[[], T], drop_connection: Callable[[], None]) -> T:
-        """Call a function, and repeat it while the server is away or other transactions are in the way."""
+    def retry(self, operation: Callable[[], T], drop_connection: Callable[[], None]) -> T:
+        """Call a function, and repeat the call while the server is unreachable or transactions are in conflict."""
         deadline, pause = time.monotonic() + RETRY_SECONDS, 0.01
         while True:
             try:
-                return act()
+                return operation()
             except psycopg.Error as error:
                 drop_connection()
                 if not self._is_temporary(error) or time.monotonic() > deadline:
@@ -195,7 +206,7 @@ class Database:
             pause = min(pause * 2, 0.5)
 
     def _terminate_frozen(self) -> None:
-        """End transactions of acorn whose process has frozen: one of them may hold the lock."""
+        """End the transactions of frozen acorn processes, because one of these transactions may hold a lock."""
         with suppress(psycopg.Error), psycopg.connect(**self.address.parameters, autocommit=True) as connection:
             connection.execute(_TERMINATE_FROZEN, [min(lease() / 4, _MAX_FROZEN)])
 
@@ -208,7 +219,7 @@ class Database:
         return self._was_reached or any(part in text for part in _TEMPORARY)
 
     def explain(self, error: psycopg.Error) -> StoreError:
-        """Return a `StoreError` that explains an error of PostgreSQL."""
+        """Return a `StoreError` that explains an error of PostgreSQL and says what to do."""
         original = " ".join(str(error).split())
         reason = self.address.redact(original)
         if isinstance(error, OperationalError) and is_connection_lost(error):
@@ -226,16 +237,16 @@ class Database:
                 f"`acorn` and `acorn_jobs`."
             )
         else:
-            text = f"{self.name} failed ({reason})."
+            text = f"PostgreSQL reported an error for {self.name} ({reason})."
         explained = StoreError(text)
-        explained.__cause__ = None if reason != original else error  # Python would print a cause with its secrets.
+        explained.__cause__ = None if reason != original else error  # Python would print the secrets in the cause.
         return explained
 
 
 def is_connection_lost(error: psycopg.Error) -> bool:
-    """Whether an error means that the connection is lost or was never established."""
+    """Return whether an error means that the connection is lost or was never established."""
     state = error.sqlstate
-    if state is None:  # raised by psycopg itself
+    if state is None:  # psycopg raised the error, not the server.
         return isinstance(error, OperationalError)
     return state.startswith(("08", "57P", "25P03"))
 
@@ -257,9 +268,10 @@ def abandon(connection: Connection[TupleRow]) -> None:
 
 
 class Transaction:
-    """The statements of one transaction. They are pipelined: only a caller that reads a result waits for it.
+    """A transaction that executes statements and collects notifications for other processes.
 
-    Notifications for other processes are sent after the transaction is committed.
+    The statements are pipelined: `execute` does not wait for the result, and the caller waits when it fetches the
+    result. The notifications are sent after the transaction is committed.
     """
 
     __slots__ = ("_connection", "notifications")
@@ -267,13 +279,14 @@ class Transaction:
     def __init__(self, connection: Connection[TupleRow]) -> None:
         self._connection = connection
         self.notifications: list[tuple[str, str]] = []
-        """Channels and payloads."""
+        """Pairs of a channel and a payload."""
 
     def control(self, sql: bytes) -> None:
-        """Execute a statement such as BEGIN or SAVEPOINT, which gains nothing from being prepared."""
+        """Execute a statement without preparing it, such as BEGIN or SAVEPOINT."""
         self._connection.cursor().execute(sql, prepare=False)
 
     def execute(self, sql: bytes, values: Sequence[Any] = ()) -> Cursor:
+        """Send a statement and return the cursor for its result."""
         cursor: Cursor = self._connection.cursor()  # type: ignore[assignment]
         try:
             cursor.execute(sql, values)
@@ -287,7 +300,7 @@ class Transaction:
 
 
 def _encodable(values: Sequence[Any]) -> Sequence[Any]:
-    """Replace lone surrogates and NUL, which PostgreSQL cannot store, by their JSON escapes."""
+    """Replace lone surrogates and NUL, which PostgreSQL cannot store, with their JSON escapes."""
     return [_encodable(value) if is_json_list(value) else _escape(value) for value in values]
 
 
@@ -295,15 +308,16 @@ def _escape(value: object) -> object:
     return encodable([value])[0].replace("\0", "\\u0000") if isinstance(value, str) else value
 
 
-def pipelined(connection: Connection[TupleRow], act: Callable[[], T]) -> T:
-    """Call a function whose statements are sent without waiting for each result."""
+def run_in_pipeline(connection: Connection[TupleRow], operation: Callable[[], T]) -> T:
+    """Call a function whose statements are sent without waiting for each result, and return its result."""
     failure: psycopg.Error | None = None
     try:
         with connection.pipeline():
             try:
-                return act()
+                return operation()
             except psycopg.Error as error:
-                failure = error  # Raised outside, because the pipeline would log an error about the lost connection.
+                # If the error left the pipeline, psycopg would log another error about the lost connection.
+                failure = error
     except psycopg.Error as error:
         failure = failure or error
     assert failure is not None
@@ -311,27 +325,30 @@ def pipelined(connection: Connection[TupleRow], act: Callable[[], T]) -> T:
 
 
 class PostgresConnection(SharedConnection[Connection[TupleRow]]):
-    """A shared connection that a forked child leaves to its parent."""
+    """A shared connection that stays open in the parent after a fork, and that a forked child does not use."""
 
-    def read(self, database: Database, act: Callable[[Transaction], T]) -> T:
-        """Call a function whose reads all see the same state of the database."""
-        return self._transact(database, act, b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    def read(self, database: Database, operation: Callable[[Transaction], T]) -> T:
+        """Call a function whose statements all read the same snapshot of the database, and return its result."""
+        return self._transact(database, operation, b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
 
-    def write(self, database: Database, act: Callable[[Transaction], T]) -> T:
-        """Call a function in a transaction. It may be executed twice if the connection is lost at its end."""
-        return self._transact(database, act, b"BEGIN")
+    def write(self, database: Database, operation: Callable[[Transaction], T]) -> T:
+        """Call a function in a transaction and return its result.
 
-    def _transact(self, database: Database, act: Callable[[Transaction], T], begin: bytes) -> T:
+        If the connection breaks during the commit, the transaction may be executed twice.
+        """
+        return self._transact(database, operation, b"BEGIN")
+
+    def _transact(self, database: Database, operation: Callable[[Transaction], T], begin: bytes) -> T:
         def in_transaction(connection: Connection[TupleRow]) -> T:
             transaction = Transaction(connection)
             transaction.control(begin)
-            result = act(transaction)
+            result = operation(transaction)
             transaction.control(b"COMMIT")
             return result
 
         def once() -> T:
             connection = self.connect()
-            return pipelined(connection, lambda: in_transaction(connection))
+            return run_in_pipeline(connection, lambda: in_transaction(connection))
 
         try:
             return self.use(lambda: database.retry(once, self.drop))

@@ -1,7 +1,8 @@
-"""Notifications of a PostgreSQL database about watched runs and cancel requests.
+"""A listener for PostgreSQL notifications about watched runs and cancel requests.
 
-A process has one connection and one thread for them, while it has subscribers. Notifications that were sent while the
-connection was lost are missing. Therefore all subscribers are called after a reconnect, and read the database.
+While a process has subscribers, one thread receives the notifications through its own connection. If the connection is
+lost, the process misses notifications. Therefore the listener calls all subscribers after a reconnect, and the
+subscribers read the database.
 """
 
 from __future__ import annotations
@@ -25,18 +26,18 @@ from acorn.stores.postgres.connection import Database, abandon
 _RECONNECT = 1.0
 """Seconds before a lost connection is opened again."""
 _IDLE = 5.0
-"""Seconds for which the connection stays open without subscribers."""
+"""Seconds without subscribers after which the connection closes."""
 
 Notification = tuple[str, str]
-"""A channel and a payload."""
+"""A pair of a channel and a payload."""
 
 
 class _ListenerThread:
-    """One listening thread with its connection."""
+    """A thread that receives notifications, with its connection and a pipe that wakes the thread."""
 
     def __init__(self) -> None:
         self.pipe = os.pipe()
-        """Written to end the wait of the thread."""
+        """The ends of a pipe. A byte in the pipe ends the wait of the thread."""
         self.is_stopped = False
         self.connection: Connection[TupleRow] | None = None
         self.thread: threading.Thread | None = None
@@ -46,7 +47,7 @@ class _ListenerThread:
         os.write(self.pipe[1], b"x")
 
     def wait(self, seconds: float, files: list[int]) -> None:
-        """Wait until a file has data, the thread is stopped, or some seconds have passed."""
+        """Wait until a file descriptor has data, the thread is stopped, or the seconds have passed."""
         if not self.is_stopped:
             select.select([self.pipe[0], *files], [], [], seconds)
 
@@ -56,7 +57,7 @@ class _ListenerThread:
 
 
 class Listener:
-    """Calls functions when the database sends notifications."""
+    """A registry of functions that are called when the database sends notifications."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -68,7 +69,7 @@ class Listener:
         self._calls: dict[Notification, list[Callable[[], None]]] = {}
         self._current: _ListenerThread | None = None
         self._threads: list[_ListenerThread] = []
-        """The current thread, and those that are ending."""
+        """The current thread, and stopped threads that have not ended."""
 
     def add(self, notification: Notification, call: Callable[[], None]) -> None:
         with self._lock:
@@ -95,7 +96,10 @@ class Listener:
                 self._calls.pop(notification, None)
 
     def close(self) -> None:
-        """End the thread. A later subscriber starts a new one."""
+        """Stop the thread.
+
+        A later subscriber starts a new thread.
+        """
         with self._lock:
             current, self._current = self._current, None
             if current is not None:
@@ -130,7 +134,10 @@ class Listener:
                 return
 
     def _call(self, notification: Notification | None) -> None:
-        """Call the subscribers of a notification, or all of them if it is None."""
+        """Call the subscribers of a notification.
+
+        Call all subscribers if the notification is None.
+        """
         with self._lock:
             selected = [call for key, calls in self._calls.items() if notification in (None, key) for call in calls]
         for call in selected:
@@ -160,7 +167,7 @@ class Listener:
 
 
 class PostgresWatch:
-    """A subscription to the changes of a run."""
+    """A subscription to the changes of a run in a PostgreSQL database."""
 
     def __init__(self, listener: Listener, register: Callable[[float], int | None]) -> None:
         self._listener, self._register = listener, register
@@ -174,9 +181,13 @@ class PostgresWatch:
         self._event.clear()
 
     def _renew(self) -> bool:
-        """Ask for notifications. Return True the first time, because changes before that were not notified."""
+        """Make commits to the run send notifications.
+
+        Return True at the first success. No notifications were sent about earlier changes, so the caller must read the
+        run then.
+        """
         is_first = self._number is None
-        with suppress(StoreError):  # A user who may only read cannot register, and polls.
+        with suppress(StoreError):  # A user without write permission cannot register, and must poll.
             number = self._register(2 * _IDLE)
             self._renew_at = time.monotonic() + _IDLE
             if is_first and number is not None:

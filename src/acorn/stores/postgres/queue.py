@@ -1,8 +1,8 @@
-"""The run queue of the PostgreSQL store: insert queued runs, deliver them to the job engine, and requeue lost runs.
+"""The run queue of the PostgreSQL store, with functions that insert, deliver and requeue runs.
 
-The job engine is Procrastinate. Its tables are in a schema beside that of the store. When a run that workers drive
-becomes `queued`, the same transaction adds its job. If the engine loses a job for any reason, the run is delivered
-again: only the store decides which runs are to be driven.
+The job engine is Procrastinate. Its tables are in the schema `acorn_jobs` of the same database. When the status of a
+delivered run becomes `queued`, the same transaction adds a job for the run. If the engine loses a job, a worker adds a
+new job, because the tables of the store decide which runs workers must drive.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from psycopg.rows import TupleRow
 
 SCHEMA = "acorn_jobs"
-"""The schema with the tables of the job engine."""
+"""The PostgreSQL schema with the tables of the job engine."""
 TASK = "acorn.perform"
-"""The name of the engine's task that drives a run."""
+"""The name of the task of the job engine that drives a run."""
 _MAX_QUEUE_NAME = 128
-"""Characters in the name of a queue."""
+"""The maximum number of characters in the name of a queue."""
 
 # Queued runs
 
@@ -54,7 +54,7 @@ _INSERT_QUEUED = f"""
     SELECT id FROM inserted
 """.encode()
 _ADD_JOBS = f"SELECT {SCHEMA}.deliver($1::text[])".encode()
-# Known runs that were started or queued without workers are delivered from now on.
+# Runs that are already stored, but that workers did not drive before.
 _DELIVER_KNOWN = b"""
     UPDATE acorn.runs SET is_delivered = true FROM unnest($1::text[], $2::text[]) AS given (id, agent)
     WHERE runs.id = given.id AND runs.agent = given.agent AND root IS NULL AND NOT is_delivered
@@ -64,7 +64,10 @@ _DELIVER_KNOWN = b"""
 
 
 def insert_queued(transaction: Transaction, runs: Sequence[QueuedRun], deliver: bool) -> list[str]:
-    """Insert queued runs and return the ids that are new."""
+    """Insert queued runs and return the ids of the new runs.
+
+    With `deliver`, add their jobs.
+    """
     unique = without_repeats(runs)
     headers = [queued.header for queued in unique]
     values = [
@@ -83,7 +86,7 @@ def insert_queued(transaction: Transaction, runs: Sequence[QueuedRun], deliver: 
 
 
 def _deliver_known(transaction: Transaction, known: Sequence[QueuedRun]) -> list[str]:
-    """Mark known runs as delivered, and return the ids of those that need a job."""
+    """Mark stored runs as delivered, and return the ids of the runs that need a job."""
     if not known:
         return []
     values = [[queued.run_id for queued in known], [queued.header.agent for queued in known]]
@@ -96,7 +99,10 @@ def deliver_again(transaction: Transaction, run_id: str) -> None:
 
 
 def queue_of(agent: str) -> str:
-    """Return the name of the queue of a class, the same as the function `queue_of` in the database."""
+    """Return the queue name of a class.
+
+    The database function `queue_of` returns the same name.
+    """
     return agent if len(agent) <= _MAX_QUEUE_NAME else md5(agent.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -118,7 +124,7 @@ _OWN_OBJECTS = f"""
 
 
 def prepare_engine(connection: Connection[TupleRow], name: str) -> None:
-    """Create the tables of the job engine, or bring them to the version of the installed engine."""
+    """Create the tables of the job engine, or migrate the tables to the version of the installed engine."""
     sql_files = _engine_sql_files()
     if _is_ready(connection, sql_files):
         return
@@ -128,7 +134,7 @@ def prepare_engine(connection: Connection[TupleRow], name: str) -> None:
         )
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock($1)", [APPLICATION_ID])
-        # Not `IF NOT EXISTS`: it needs the permission to create a schema even if the schema exists.
+        # `IF NOT EXISTS` would need the permission to create a schema even if the schema exists.
         if connection.execute("SELECT to_regnamespace($1)", [SCHEMA]).fetchone() == (None,):
             connection.execute(f"CREATE SCHEMA {SCHEMA}".encode())
         connection.execute(f"SET LOCAL search_path = {SCHEMA}".encode())
@@ -150,7 +156,7 @@ def _is_ready(connection: Connection[TupleRow], sql_files: Path | None) -> bool:
 
 
 def _applied_migrations(connection: Connection[TupleRow]) -> set[str] | None:
-    """Return the migrations of the engine that were applied to this database. None if it has no engine."""
+    """Return the names of the applied engine migrations, or None if the database has no tables of the engine."""
     (table,) = connection.execute("SELECT to_regclass($1)", [f"{SCHEMA}.applied"]).fetchone() or (None,)
     if table is None:
         return None
@@ -158,7 +164,10 @@ def _applied_migrations(connection: Connection[TupleRow]) -> set[str] | None:
 
 
 def _engine_sql_files() -> Path | None:
-    """Return the folder with the SQL files of the installed engine, without importing the engine."""
+    """Return the folder with the SQL files of the installed engine without importing the engine.
+
+    Return None if the engine is not installed.
+    """
     engine = find_spec("procrastinate")
     return None if engine is None or engine.origin is None else Path(engine.origin).parent / "sql"
 
@@ -195,14 +204,14 @@ _REGISTER_WORKER = b"""
 
 
 def requeue_lost(transaction: Transaction, agents: Sequence[str], seconds: float) -> list[str]:
-    """Deliver the runs of some classes again that have no live process and no pending job.
+    """Add jobs for runs of some classes that have no live process and no pending job, and return the run ids.
 
-    Only one worker at a time looks for them. A run that changed in the last `seconds`, or whose job a worker has just
-    fetched, is not touched: a worker may be about to claim it.
+    Only one worker at a time searches for lost runs. Runs that changed in the last `seconds`, and runs whose job a
+    worker has just fetched, are skipped, because a worker may be about to claim them.
     """
     sql = b"SELECT pg_try_advisory_xact_lock($1)"
-    (is_only_one,) = transaction.execute(sql, [APPLICATION_ID + 1]).fetchone() or (False,)
-    if not is_only_one:
+    (has_lock,) = transaction.execute(sql, [APPLICATION_ID + 1]).fetchone() or (False,)
+    if not has_lock:
         return []
     lost = [run_id for (run_id,) in transaction.execute(_LOST_RUNS, [list(agents), float(seconds)]).fetchall()]
     if lost:
@@ -223,19 +232,19 @@ def unregister_worker(transaction: Transaction, process: Process) -> None:
 
 
 class WorkerFacts(NamedTuple):
-    """A live worker."""
+    """The facts of a live worker process."""
 
     host: str
     pid: int
     agents: Sequence[str]
     concurrency: int
-    """The maximum number of runs at a time."""
+    """The maximum number of runs that the worker drives at the same time."""
     running: int
     started: datetime
 
 
 class AgentFacts(NamedTuple):
-    """The delivered runs of one class."""
+    """The numbers of delivered runs of one class."""
 
     agent: str
     queued: int
@@ -246,15 +255,15 @@ class AgentFacts(NamedTuple):
     waiting: int
     """Runs that wait for human input."""
     oldest: float | None
-    """Seconds for which the oldest run of `queued` has waited."""
+    """The seconds for which the oldest of the `queued` runs has waited. None if no run is queued."""
     done: int
-    """In the last minute."""
+    """Runs that finished in the last minute."""
     failed: int
-    """In the last hour."""
+    """Runs that failed in the last hour."""
 
 
 class FleetFacts(NamedTuple):
-    """The workers of a store and the runs of their classes."""
+    """The facts of all workers of a store, and the numbers of delivered runs of each class."""
 
     workers: Sequence[WorkerFacts]
     agents: Sequence[AgentFacts]

@@ -1,10 +1,9 @@
-"""The read statements of the PostgreSQL store. Each function is called inside a transaction."""
+"""The read statements of the PostgreSQL store. The store calls each function inside a transaction."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any, NamedTuple
 
 from acorn.stores import rules
@@ -60,7 +59,7 @@ _ANSWERS = f"""
 
 
 class PostgresProcessRow(NamedTuple):
-    """A process with its lease, by the clock of the database."""
+    """A process with the state of its lease, measured by the clock of the database."""
 
     process: Process
     heartbeat_age: float
@@ -73,12 +72,15 @@ class PostgresProcessRow(NamedTuple):
 
 
 def _to_process(row: Sequence[Any]) -> PostgresProcessRow | None:
-    """Convert a row of `_PROCESS_COLUMNS`. None if the columns are null."""
+    """Convert a row with the columns of `_PROCESS_COLUMNS`.
+
+    Return None if the columns are null.
+    """
     return None if row[0] is None else PostgresProcessRow(Process(*row[:5]), row[5], row[6])
 
 
 def read_process(transaction: Transaction, process_id: str | None) -> PostgresProcessRow | None:
-    """Return a process, or None if it is unknown."""
+    """Return the row of a process, or None if the process is not stored."""
     row = transaction.execute(_PROCESS, [process_id]).fetchone() if process_id else None
     return None if row is None else _to_process(row)
 
@@ -87,33 +89,35 @@ def read_process(transaction: Transaction, process_id: str | None) -> PostgresPr
 
 
 class _RootRow(NamedTuple):
-    """The root of a run, with the number and the status of the run itself."""
+    """The root of a tree, with the number and the stored status of one run of the tree."""
 
     number: int
     id: str
     cancel_requested: bool
     run: int
     run_status: Status
-    process: PostgresProcessRow | None
+    is_driven: bool
+    """Whether a live process drives the tree."""
 
     def visible_status(self, status: Status) -> Status:
-        """Return the status that readers see for a run of this tree."""
-        return rules.visible_status(
-            status, self.cancel_requested, lambda: self.process is not None and self.process.is_alive()
-        )
+        """Return the reported status of a run of this tree that is stored with the given status."""
+        return rules.visible_status(status, self.cancel_requested, self.is_driven)
 
 
 def _read_root(transaction: Transaction, run_id: str) -> _RootRow | None:
     row = transaction.execute(_ROOT, [run_id]).fetchone()
-    return None if row is None else _RootRow._make([*row[:5], _to_process(row[5:])])
+    if row is None:
+        return None
+    process = _to_process(row[5:])
+    return _RootRow._make([*row[:5], process is not None and process.is_alive()])
 
 
 def tree(transaction: Transaction, run_id: str) -> list[StoredRun]:
-    """Return a run and the runs below it, or an empty list if it does not exist."""
+    """Return a run and the branches below it, or an empty list if the run does not exist."""
     root = _read_root(transaction, run_id)
     if root is None:
         return []
-    # Both statements are sent before the first result is read.
+    # Send both statements before the first result is read.
     runs, entries = transaction.execute(_TREE, [root.number]), transaction.execute(_JOURNAL, [root.number])
     rows = runs.fetchall()
     if root.run != root.number:
@@ -127,10 +131,10 @@ def tree(transaction: Transaction, run_id: str) -> list[StoredRun]:
 
 
 def _run_and_below(transaction: Transaction, run_id: str, root: int) -> set[int]:
-    """Return the numbers of a run and of the runs below it."""
+    """Return the numbers of a run and of the branches below it."""
     ids = {run_id}
     numbers: set[int] = set()
-    for number, member_id, parent in transaction.execute(_PARENTS, [root]).fetchall():  # parents come first
+    for number, member_id, parent in transaction.execute(_PARENTS, [root]).fetchall():  # Parents come first.
         if member_id in ids or parent in ids:
             ids.add(member_id)
             numbers.add(number)
@@ -170,7 +174,7 @@ def find(transaction: Transaction, prefix: str) -> list[str]:
 
 
 def statuses(transaction: Transaction, run_ids: Sequence[str]) -> dict[str, Status]:
-    """Return the status of each known root."""
+    """Return a dict that maps the ids of stored roots to their statuses."""
     is_alive_by_process: dict[str | None, bool] = {}
     by_id: dict[str, Status] = {}
     for run_id, status, cancel_requested, *process_row in transaction.execute(_STATUSES, [list(run_ids)]).fetchall():
@@ -178,8 +182,7 @@ def statuses(transaction: Transaction, run_ids: Sequence[str]) -> dict[str, Stat
         if process_id not in is_alive_by_process:
             process = _to_process(process_row)
             is_alive_by_process[process_id] = process is not None and process.is_alive()
-        is_driven = partial(bool, is_alive_by_process[process_id])
-        by_id[run_id] = rules.visible_status(status, cancel_requested, is_driven)
+        by_id[run_id] = rules.visible_status(status, cancel_requested, is_alive_by_process[process_id])
     return by_id
 
 
@@ -191,7 +194,7 @@ def list_runs(
     before: datetime | None,
     limit: int | None,
 ) -> list[RunFacts]:
-    """Return roots, newest first."""
+    """Return the facts of roots that match all given conditions, newest root first."""
     processes = [_to_process(row) for row in transaction.execute(_DRIVING_PROCESSES).fetchall()]
     values: list[object] = [[row.process.id for row in processes if row is not None and row.is_alive()]]
     conditions = ["root IS NULL"]
@@ -209,7 +212,7 @@ def list_runs(
     if before is not None:
         add("started < $", before.astimezone(UTC))
     values.append(None if limit is None else max(limit, 0))
-    # The CASE is the SQL form of `rules.visible_status`. Its parameter is the list of live processes.
+    # The CASE expression computes `rules.visible_status`. Its parameter is the list of ids of the live processes.
     sql = f"""
         SELECT {rules.FACTS_COLUMNS}, visible_status FROM acorn.runs, LATERAL (SELECT CASE
           WHEN status <> 'running' OR process = ANY($1::text[]) THEN status
@@ -221,6 +224,9 @@ def list_runs(
 
 
 def search(transaction: Transaction, run_ids: Sequence[str], text: str) -> list[str]:
-    """Return the roots that may contain a text."""
+    """Return the ids of the roots that contain a text.
+
+    The list may also contain other roots.
+    """
     rows = transaction.execute(_SEARCH, [list(run_ids), rules.like_pattern(text)]).fetchall()
     return [run_id for (run_id,) in rows]

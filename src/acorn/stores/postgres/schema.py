@@ -1,6 +1,7 @@
-"""The tables of the PostgreSQL store.
+"""The tables of the PostgreSQL store, and a function that creates and checks them.
 
-They are in a schema named `acorn`. The first process creates them under an advisory lock; others wait for the lock.
+The tables are in the schema `acorn`. The first process creates the tables under an advisory lock, and other processes
+wait for the lock.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ TABLES: tuple[str, ...] = (
       last_heartbeat timestamptz NOT NULL, lease_expires timestamptz NOT NULL
     )
     """,
-    # The number of the last transaction of each writer. After a lost connection, the writer reads it to learn whether
-    # its transaction was committed. PostgreSQL's own transaction ids do not help: after a crash of the server, an id
-    # may be used again.
+    # The number of the last transaction of each writer. After a lost connection, the writer compares the number with
+    # its last transaction to learn whether the transaction was committed. PostgreSQL's transaction ids cannot replace
+    # the number, because PostgreSQL may use an id again after a crash of the server.
     """
     CREATE TABLE acorn.writers (id text PRIMARY KEY, last_transaction bigint NOT NULL, written timestamptz NOT NULL)
     """,
-    # The facts of runs, and the process that drives each tree. `root` is the number of the root of a branch, and null
-    # for a root; only a root has a process. `entry_count` is the length of the journal. `open_requests` counts those of
-    # the whole tree. `takeovers` counts processes that died while the tree had `takeover_steps` steps, and
-    # `heartbeat_age` is the age of the last heartbeat of the previous process when its run was taken over. Until
-    # `watched_until`, each commit sends a notification. The workers drive runs with `is_delivered`, not before
-    # `not_before` and by `priority`.
+    # The facts of runs, and the process that drives each tree. `root` contains the number of the root, and is null for
+    # a root. Only a root has a process. `entry_count` is the length of the journal. `open_requests` is the number of
+    # open requests of the tree. `takeovers` is the number of processes that died while the tree had `takeover_steps`
+    # steps. `heartbeat_age` is the age in seconds of the last heartbeat of the previous process at the last takeover.
+    # Until `watched_until`, each commit sends a notification. Workers drive the runs with `is_delivered`, the highest
+    # `priority` first, and no run before its `not_before`.
     # Ids sort by code point, as in Python. No index contains a column that most commits change, and the fill factor
-    # leaves space in the pages, so that such commits update no index.
+    # leaves free space in the pages, so that most commits write no index.
     """
     CREATE TABLE acorn.runs (
       number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text COLLATE "C" NOT NULL UNIQUE, root bigint,
@@ -61,22 +62,22 @@ TABLES: tuple[str, ...] = (
     CREATE INDEX runs_delivered ON acorn.runs (agent, number)
     WHERE is_delivered AND status IN ('queued', 'stopped', 'running')
     """,
-    # JSON that only acorn reads: the header never changes, the state changes with each commit. The type is text,
-    # because PostgreSQL's JSON types refuse some characters that a model may write.
+    # JSON text that PostgreSQL does not parse. The header never changes, and the state changes with each commit. The
+    # type is text, because PostgreSQL's JSON types reject some characters that a model may write.
     "CREATE TABLE acorn.run_headers (run bigint PRIMARY KEY, branch text, input text NOT NULL, overrides text)",
     """
     CREATE TABLE acorn.run_states (run bigint PRIMARY KEY, record text NOT NULL, state text NOT NULL)
     WITH (fillfactor = 70)
     """,
-    # The journals. Positions are never used again. Within a tree they are in commit order, because each commit locks
-    # the root.
+    # The journals. A position is never used again. The positions of a tree are in commit order, because each commit
+    # locks the root.
     """
     CREATE TABLE acorn.entries (
       root bigint NOT NULL, position bigint GENERATED ALWAYS AS IDENTITY, run bigint NOT NULL, entry text NOT NULL,
       PRIMARY KEY (root, position)
     )
     """,
-    # Requests for human input and their answers. `answer_order` numbers the answers of a tree.
+    # Requests for human input, with their answers. `answer_order` is the number of the answer within its tree.
     """
     CREATE TABLE acorn.requests (
       number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id text NOT NULL UNIQUE, root bigint NOT NULL,
@@ -86,7 +87,7 @@ TABLES: tuple[str, ...] = (
     """,
     "CREATE INDEX requests_by_root ON acorn.requests (root)",
     "CREATE INDEX requests_open ON acorn.requests (asked, number) WHERE answered IS NULL",
-    # The data of images, audio and files, stored once, and the trees that use it.
+    # The data of images, audio clips and files. Equal data is stored once. `run_media` lists the data of each tree.
     """
     CREATE TABLE acorn.media (
       number bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, sha256 text NOT NULL UNIQUE, data bytea NOT NULL
@@ -94,8 +95,8 @@ TABLES: tuple[str, ...] = (
     """,
     "CREATE TABLE acorn.run_media (root bigint NOT NULL, blob bigint NOT NULL, PRIMARY KEY (root, blob))",
     "CREATE INDEX run_media_by_blob ON acorn.run_media (blob)",
-    # Rate limits that all processes share, and the slices of each that count until they expire. A process that takes a
-    # slice locks the row of its rate limit.
+    # Rate limits that all processes share, and the slices of each limit. A slice counts toward its limit until the
+    # slice expires. A process that takes a slice locks the row of the rate limit.
     "CREATE TABLE acorn.rate_limits (key text PRIMARY KEY, last_used timestamptz NOT NULL)",
     """
     CREATE TABLE acorn.rate_limit_slices (
@@ -104,7 +105,7 @@ TABLES: tuple[str, ...] = (
     )
     """,
     "CREATE INDEX rate_limit_slices_by_key ON acorn.rate_limit_slices (key, expires)",
-    # Worker processes, which drive the delivered runs of some classes.
+    # Worker processes, each with the classes whose delivered runs the worker drives.
     """
     CREATE TABLE acorn.workers (
       process text PRIMARY KEY, agents text[] NOT NULL, concurrency bigint NOT NULL, started timestamptz NOT NULL
@@ -119,12 +120,15 @@ _SELECT_TABLES = """
 
 
 def prepare(connection: Connection[TupleRow], name: str, tables: Sequence[str] = TABLES) -> None:
-    """Create the tables if they do not exist. Refuse a foreign schema and another schema version."""
+    """Create the tables if they do not exist.
+
+    Raise `StoreError` if another application created the schema `acorn`, or if the tables have another version.
+    """
     if _has_tables(connection, name):
         return
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock($1)", [APPLICATION_ID])
-        if _has_tables(connection, name):  # Another process was first.
+        if _has_tables(connection, name):  # Another process created the tables while this process waited for the lock.
             return
         if not _fetch_one(connection, "SELECT to_regnamespace('acorn') IS NOT NULL")[0]:
             connection.execute("CREATE SCHEMA acorn")

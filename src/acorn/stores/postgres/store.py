@@ -1,7 +1,7 @@
 """The PostgreSQL store: runs in a database, for many processes on many machines.
 
-Writes go through a writer that puts many of them into one transaction. Reads use their own connection. A process has
-one connection for each of the two, and a third one for notifications while it drives or watches runs.
+A process has one connection for reads and one connection for writes. The writer puts many writes into one transaction.
+While the process drives or watches runs, it has a third connection for notifications.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ T = TypeVar("T")
 
 
 class PostgresStore(DatabaseStore[Transaction]):
-    """A store in a database, such as `PostgresStore("postgresql://host/name")`. Its tables are created on first use."""
+    """A store in a PostgreSQL database, such as `PostgresStore("postgresql://host/name")`.
+
+    The store creates its tables at its first use.
+    """
 
     def __init__(self, url: str) -> None:
         self._database = Database(url)
@@ -33,7 +36,7 @@ class PostgresStore(DatabaseStore[Transaction]):
         self._writer = PostgresWriter(self._write_connection, self._database)
         self._listener = Listener(self._database)
         self._has_engine = False
-        # Also closes the store at the end of the program, and when no reference to it is left.
+        # Also closes the store at the end of the program, and when no reference to the store is left.
         weakref.finalize(self, _close, self._listener, self._writer, self._write_connection, self._read_connection)
 
     def commit(self, commit: Commit) -> Future[None]:
@@ -65,7 +68,7 @@ class PostgresStore(DatabaseStore[Transaction]):
         return {**parameters, "options": f"{parameters.get('options', '')} -c search_path={queue.SCHEMA}".strip()}
 
     def register_worker(self, process: Process, agents: Sequence[str], concurrency: int) -> None:
-        """Register a worker that drives runs of some classes, up to `concurrency` at a time."""
+        """Register a worker process with the classes whose runs it drives, at most `concurrency` runs at a time."""
         self.transact(lambda transaction: queue.register_worker(transaction, process, agents, concurrency))
 
     def unregister_worker(self, process: Process) -> None:
@@ -73,15 +76,18 @@ class PostgresStore(DatabaseStore[Transaction]):
         self.transact(lambda transaction: queue.unregister_worker(transaction, process))
 
     def requeue_lost(self, agents: Sequence[str], seconds: float) -> Sequence[str]:
-        """Requeue runs that have no worker and no pending job, and return their ids."""
+        """Requeue runs that have no live process and no pending job, and return the ids of these runs."""
         return self.transact(lambda transaction: queue.requeue_lost(transaction, agents, seconds))
 
     def fail_undriven(self, run_id: str, error: str) -> bool:
-        """Fail a run that no worker can drive. Return False if a process drives it, or if it is finished."""
+        """Set the status of a run that no worker can drive to `failed`.
+
+        Return False if a process drives the run, or if the run is finished.
+        """
         return self.transact(lambda transaction: claims.fail_undriven(transaction, run_id, error), run_id)
 
     def fleet(self) -> queue.FleetFacts:
-        """Return the workers and the state of their queues."""
+        """Return the facts of the workers and of the queue of each class."""
         return self._read(queue.fleet)
 
     # Notifications
@@ -100,17 +106,17 @@ class PostgresStore(DatabaseStore[Transaction]):
     # Shared rate limits
 
     def take(self, order: WindowOrder) -> WindowSlice:
-        # Not through the writer, because a request must not wait for commits. If the connection breaks, the slice may
-        # be taken twice; the unused one expires with its window.
+        # This method does not use the writer, because a request to a model must not wait for commits. If the connection
+        # breaks, the database may store a second slice, which is not used and expires.
         return self._read_connection.write(self._database, lambda transaction: writes.take_slice(transaction, order))
 
     # Transactions
 
-    def transact(self, act: Callable[[Transaction], T], run_id: str | None = None) -> T:
-        return self._writer.submit(run_id, act).result()
+    def transact(self, operation: Callable[[Transaction], T], run_id: str | None = None) -> T:
+        return self._writer.submit(run_id, operation).result()
 
-    def _read(self, act: Callable[[Transaction], T]) -> T:
-        return self._read_connection.read(self._database, act)
+    def _read(self, operation: Callable[[Transaction], T]) -> T:
+        return self._read_connection.read(self._database, operation)
 
 
 def _close(listener: Listener, writer: PostgresWriter, *connections: PostgresConnection) -> None:

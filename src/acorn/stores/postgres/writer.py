@@ -1,8 +1,7 @@
-"""The writer of the PostgreSQL store: many commits share a transaction, and their statements are sent together.
+"""The writer of the PostgreSQL store, which puts many commits into one transaction and sends their statements together.
 
-The result of each commit is known before the transaction is committed. If the connection breaks at that moment, only
-one question is open: whether the transaction was committed. Each transaction writes its number, so that the database
-can answer it.
+The writer knows the result of each commit before it commits the transaction. If the connection breaks during the
+commit, the writer must find out whether the transaction was committed. Therefore each transaction stores its number.
 """
 
 from __future__ import annotations
@@ -19,39 +18,48 @@ from psycopg.rows import TupleRow
 from acorn.errors import StoreError
 from acorn.stores.group_commit import CommitJob, CommitResult, GroupCommitWriter
 from acorn.stores.postgres.claims import delete_idle_processes
-from acorn.stores.postgres.connection import Database, PostgresConnection, Transaction, is_connection_lost, pipelined
+from acorn.stores.postgres.connection import (
+    Database,
+    PostgresConnection,
+    Transaction,
+    is_connection_lost,
+    run_in_pipeline,
+)
 from acorn.stores.postgres.writes import delete_unused_limits
 
 T = TypeVar("T")
 
 _SendFirst = Callable[[Transaction], Callable[[], bool] | None]
-"""Sends a single statement that may be the whole job. The returned function tells whether it was; None if the job needs
-more statements."""
+"""A function that sends one statement, which completes a simple job.
+
+It returns a function that waits for the result and returns whether the job is complete. It returns None if the job
+needs more statements.
+"""
 
 WRITE_NUMBER = b"""
     INSERT INTO acorn.writers VALUES ($1, $2, clock_timestamp())
     ON CONFLICT (id) DO UPDATE SET last_transaction = excluded.last_transaction, written = excluded.written
 """
-# `FOR UPDATE` waits for the end of the transaction, if the server still executes it.
+# `FOR UPDATE` waits for the end of the transaction if the server still executes the transaction.
 _READ_NUMBER = b"SELECT last_transaction FROM acorn.writers WHERE id = $1 FOR UPDATE"
 
 
 class _WriteJob(CommitJob):
-    """A function to call in a transaction, with an optional statement to send before the results of other jobs."""
+    """A job with an optional statement that the writer sends before it waits for the results of other jobs."""
 
     def __init__(
         self,
         writer: PostgresWriter,
         key: str | None,
-        act: Callable[[Transaction], Any],
+        operation: Callable[[Transaction], Any],
         send_first: _SendFirst | None,
     ) -> None:
-        super().__init__(writer, act)
+        super().__init__(writer, operation)
         self.key, self.send_first = key, send_first
 
 
 class _UncertainCommit(NamedTuple):
-    """A transaction that may or may not have been committed."""
+    """The jobs of a transaction whose commit was sent but not confirmed."""
 
     number: int
     jobs: list[_WriteJob]
@@ -59,7 +67,7 @@ class _UncertainCommit(NamedTuple):
 
 
 class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
-    """Writes jobs to a PostgreSQL database."""
+    """A writer that executes jobs in transactions of a PostgreSQL database."""
 
     def __init__(self, connection: PostgresConnection, database: Database) -> None:
         super().__init__(connection, database.name)
@@ -72,10 +80,14 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
         self._id, self._number = secrets.token_hex(8), 0
 
     def submit(
-        self, key: str | None, act: Callable[[Transaction], T], send_first: _SendFirst | None = None
+        self, key: str | None, operation: Callable[[Transaction], T], send_first: _SendFirst | None = None
     ) -> Future[T]:
-        """Call a function in a transaction. Of several jobs with one key, only the first is sent ahead of results."""
-        return self._put(_WriteJob(self, key, act, send_first))
+        """Call a function in a transaction that other jobs may share.
+
+        `key` is the id of the run that the job writes to. The writer sends the statement of `send_first` before the
+        results of other jobs only for the first job of a key.
+        """
+        return self._put(_WriteJob(self, key, operation, send_first))
 
     def _transact(self, jobs: list[_WriteJob]) -> None:
         try:
@@ -83,7 +95,7 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
         except psycopg.Error as error:
             if is_connection_lost(error) or len(jobs) == 1:
                 raise
-            for job in jobs:  # One of the jobs causes the error. Write each alone to find it.
+            for job in jobs:  # One of the jobs caused the error. Write each job alone to find this job.
                 try:
                     self._write_with_retries([job])
                 except psycopg.Error as job_error:
@@ -101,14 +113,14 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
         self._database.retry(write_once, self._connection.drop)
 
     def _clean_up(self, connection: Connection[TupleRow]) -> None:
-        """Delete old rows, once per process."""
+        """Delete old rows once per process."""
         if not self._has_cleaned_up:
             self._has_cleaned_up = True
             delete_idle_processes(Transaction(connection))
             delete_unused_limits(Transaction(connection))
 
     def _write_together(self, connection: Connection[TupleRow], jobs: list[_WriteJob]) -> None:
-        def act() -> list[CommitResult]:
+        def write_all() -> list[CommitResult]:
             transaction = Transaction(connection)
             transaction.control(b"BEGIN")
             transaction.execute(WRITE_NUMBER, [self._id, self._number])
@@ -127,14 +139,14 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
             return results
 
         self._number += 1
-        outcomes = pipelined(connection, act)
+        outcomes = run_in_pipeline(connection, write_all)
         self._set_outcomes(jobs, outcomes)
         self._uncertain = None
 
     def _send_first_statements(
         self, transaction: Transaction, jobs: list[_WriteJob]
     ) -> list[Callable[[], bool] | None]:
-        """Send the statement of the first job of each key. A later job of a key must see the result of the first."""
+        """Send the statement of the first job of each key, because later jobs of a key depend on its result."""
         keys: set[str | None] = set()
         sent: list[Callable[[], bool] | None] = []
         for job in jobs:
@@ -146,7 +158,10 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
     def _execute(
         self, transaction: Transaction, job: _WriteJob, was_stored: Callable[[], bool] | None, is_single: bool
     ) -> CommitResult:
-        """Execute a job. If it fails, only its own writes are undone."""
+        """Execute a job.
+
+        If the job fails, undo only its own writes.
+        """
         if was_stored is None and job.send_first is not None:
             was_stored = job.send_first(transaction)
         if was_stored is not None and was_stored():
@@ -156,7 +171,7 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
             transaction.control(b"SAVEPOINT one")
         try:
             outcome = CommitResult(job.operation(transaction))
-        except psycopg.Error:  # It has undone the whole transaction.
+        except psycopg.Error:  # PostgreSQL has already aborted the whole transaction.
             raise
         except Exception as error:
             outcome = CommitResult(error=error)
@@ -168,7 +183,7 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
         return outcome
 
     def _resolve_uncertain(self, connection: Connection[TupleRow]) -> None:
-        """Find out whether the transaction during which the connection broke was committed."""
+        """Set the outcomes of an unconfirmed transaction if the database has committed it."""
         uncertain = self._uncertain
         if uncertain is not None:
             row = Transaction(connection).execute(_READ_NUMBER, [self._id]).fetchone()
@@ -183,20 +198,20 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
         if self._uncertain is not None:
             self._uncertain = None
             return StoreError(
-                f"The last commit to {self._name} may or may not be stored: {explained} A resumed run continues after "
-                f"its last stored commit."
+                f"It is unknown whether {self._name} has stored the last commit: {explained} Resume the run; it "
+                f"continues after its last stored commit."
             )
         return explained
 
     def after_fork(self, in_child: bool) -> None:
         if in_child:
-            self._uncertain = None  # It belongs to the parent.
+            self._uncertain = None  # The transaction belongs to the parent.
             self._reset_numbers()
         super().after_fork(in_child)
 
 
 def _notify(transaction: Transaction, notifications: Iterable[tuple[str, str]]) -> None:
-    """Send notifications after the commit: a transaction that writes and notifies would wait for all others that do."""
+    """Send notifications after the commit, because PostgreSQL commits transactions with notifications one by one."""
     unique = list(dict.fromkeys(notifications))
     if unique:
         sql = b"SELECT pg_notify(channel, payload) FROM unnest($1::text[], $2::text[]) AS news (channel, payload)"

@@ -1,6 +1,7 @@
-"""The write statements of the PostgreSQL store: commits, queued runs, answers, cancels and deletes.
+"""Statements of the PostgreSQL store that write commits, queued runs, answers, cancel requests and rate limits.
 
-Each function is called inside a transaction that its `StoreError` undoes. `claims.py` describes the order of locks.
+The writer calls each function inside a transaction. If a function raises `StoreError`, its writes are undone.
+`claims.py` describes the order of locks.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def _parameters(columns: str, first: int = 1) -> list[str]:
     return [f"${at}" for at in range(first, first + len(columns.split(", ")))]
 
 
-# The statements take the values of `_change_values`, or those of `_insert_run`, in this order.
+# The parameters of the update statements start with `_change_values`.
 _SET_CHANGE = ", ".join(
     f"{column} = {parameter}"
     for column, parameter in zip(
@@ -52,8 +53,8 @@ _STORE_STATE = f"""
       SELECT changed.root, changed.number, entry FROM changed, unnest(${_LAST + 3}::text[]) AS entry
     )
 """
-# The most common commit: new entries of a running root that no one wants to cancel. It does not set the process, which
-# stays the same, so that no index is written.
+# The statement of the most common commit, which adds entries to a running root without a cancel request. The statement
+# does not set the process, which does not change, so that PostgreSQL writes no index.
 UPDATE_RUNNING_ROOT = f"""
     WITH changed AS (
       UPDATE acorn.runs SET {_SET_CHANGE}, updated = clock_timestamp()
@@ -91,7 +92,8 @@ _INSERT_RUN = f"""
     )
     SELECT
 """.encode()
-# `DO UPDATE` locks the row of known data, so that a transaction that deletes its last run waits and sees the new one.
+# `DO UPDATE` locks the row of stored data. A transaction that deletes the last run with this data then waits, and finds
+# the new run.
 _STORE_MEDIA = b"""
     WITH stored AS (
       INSERT INTO acorn.media (sha256, data) VALUES ($2, $3)
@@ -110,9 +112,10 @@ _KNOWN_RUNS = b"""
 
 
 def send_simple_commit(transaction: Transaction, commit: Commit) -> Callable[[], bool] | None:
-    """Send the single statement of the most common commit, without waiting for its result.
+    """Send the single statement of the most common commit without waiting for its result.
 
-    The returned function waits and tells whether the statement stored the commit. None if the commit is not simple.
+    Return a function that waits for the result and returns whether the statement stored the commit. Return None if the
+    commit needs more statements.
     """
     if len(commit.changes) != 1 or commit.requests or commit.media:
         return None
@@ -132,7 +135,7 @@ def send_simple_commit(transaction: Transaction, commit: Commit) -> Callable[[],
 
 
 def commit(transaction: Transaction, commit: Commit, name: str) -> None:
-    # Both statements are sent before the first result is read.
+    # Send both statements before the first result is read.
     locked = transaction.execute(LOCK_RUN, [commit.root])
     known = transaction.execute(_KNOWN_RUNS, [rules.runs_of_commit(commit)])
     row = locked.fetchone()
@@ -162,7 +165,10 @@ def commit(transaction: Transaction, commit: Commit, name: str) -> None:
 
 
 def _check_claim(transaction: Transaction, commit: Commit, root: RunRow | None, name: str) -> RunRow:
-    """Return the root. Raise `StoreError` unless the process of the commit drives it and the run may continue."""
+    """Return the root.
+
+    Raise `StoreError` if another process drives the root, or if the root has a cancel request.
+    """
     if root is None:
         raise rules.run_deleted_error(commit.root, name)
     if root.process != commit.process.id:
@@ -284,7 +290,7 @@ def delete(transaction: Transaction, run_id: str, name: str) -> None:
 
 
 def _delete_media(transaction: Transaction, root: int) -> None:
-    """Delete the media that no other tree uses."""
+    """Delete the media of a tree that no other tree uses."""
     sql = b"SELECT blob FROM acorn.run_media WHERE root = $1 ORDER BY blob"
     blobs = [blob for (blob,) in transaction.execute(sql, [root]).fetchall()]
     if not blobs:
@@ -301,7 +307,10 @@ def _delete_media(transaction: Transaction, root: int) -> None:
 
 
 def watch(transaction: Transaction, run_id: str, seconds: float) -> int | None:
-    """Send notifications about the tree of a run for some seconds. Return the number of its root, or None."""
+    """Make commits to the tree of a run send notifications for some seconds, and return the number of the root.
+
+    Return None if the run does not exist.
+    """
     row = transaction.execute(
         b"""
         UPDATE acorn.runs SET watched_until = greatest(watched_until, clock_timestamp() + make_interval(secs => $2))
@@ -345,7 +354,7 @@ _DELETE_UNUSED_LIMITS = b"""
 
 
 def take_slice(transaction: Transaction, order: WindowOrder) -> WindowSlice:
-    """Save the reports of an order, and take a slice of its rate limit."""
+    """Save the reports of an order and return a slice of its rate limit."""
     transaction.execute(_LOCK_LIMIT, [order.key])
     if order.reports:
         transaction.execute(_SAVE_REPORTS, list(map(list, zip(*order.reports, strict=True))))

@@ -1,9 +1,9 @@
-"""The read statements of the SQLite store. Each function is called inside a transaction."""
+"""The read statements of the SQLite store. The store calls each function inside a transaction."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from sqlite3 import Connection
 from typing import NamedTuple
@@ -14,16 +14,16 @@ from acorn.stores.port import JournalRow, Process, RunFacts, Status, StoredAnswe
 from acorn.types import Request
 
 _ROOT_OF_RUN = "coalesce((SELECT coalesce(root, number) FROM runs WHERE id = ?), 0)"
-"""The number of the root of a run, or 0."""
+"""An SQL expression for the number of the root of a run. It is 0 if the run does not exist."""
 _MAX_IDS = 500
-"""Ids in one statement."""
+"""The maximum number of ids in one statement."""
 
 
 # Processes
 
 
 class SQLiteProcessRow(NamedTuple):
-    """A process with its last heartbeat and the end of its lease."""
+    """A process with the times of its last heartbeat and of the end of its lease, in seconds since 1970."""
 
     process: Process
     last_heartbeat: float
@@ -34,7 +34,7 @@ class SQLiteProcessRow(NamedTuple):
 
 
 def read_process(connection: Connection, process_id: str | None) -> SQLiteProcessRow | None:
-    """Return a process, or None if it is unknown."""
+    """Return the row of a process, or None if the process is not stored."""
     rows = _processes(connection, "id = ?", (process_id,)) if process_id else []
     return rows[0] if rows else None
 
@@ -47,14 +47,14 @@ def _processes(connection: Connection, condition: str, values: Sequence[object] 
 
 
 def _live_processes(connection: Connection) -> list[str]:
-    """Return the ids of live processes that drive runs."""
+    """Return the ids of the live processes that drive runs."""
     now = time.time()
     driving = _processes(connection, "id IN (SELECT process FROM runs WHERE process IS NOT NULL)")
     return [row.process.id for row in driving if row.is_alive(now)]
 
 
 def has_cancel_requests(connection: Connection, process_id: str) -> bool:
-    """Whether a run of a process should be cancelled."""
+    """Return whether a run of a process has a cancel request."""
     sql = "SELECT 1 FROM runs WHERE process = ? AND cancel_requested = 1 LIMIT 1"
     return connection.execute(sql, (process_id,)).fetchone() is not None
 
@@ -63,7 +63,7 @@ def has_cancel_requests(connection: Connection, process_id: str) -> bool:
 
 
 def tree(connection: Connection, run_id: str) -> list[StoredRun]:
-    """Return a run and the runs below it, or an empty list if it does not exist."""
+    """Return a run and the branches below it, or an empty list if the run does not exist."""
     now = time.time()
     row = connection.execute("SELECT number, root FROM runs WHERE id = ?", rules.encodable([run_id])).fetchone()
     if row is None:
@@ -93,21 +93,21 @@ def tree(connection: Connection, run_id: str) -> list[StoredRun]:
     ]  # fmt: skip
 
 
-def _root_state(connection: Connection, root: int, now: float) -> tuple[str, bool, Callable[[], bool]]:
-    """Return the id of a root, whether it should be cancelled, and a function that tells whether it is driven."""
+def _root_state(connection: Connection, root: int, now: float) -> tuple[str, bool, bool]:
+    """Return the id of a root, whether it has a cancel request, and whether a live process drives it."""
     sql = "SELECT id, process, cancel_requested FROM runs WHERE number = ?"
     run_id, process_id, cancel_requested = connection.execute(sql, (root,)).fetchone()
     process = read_process(connection, process_id)
     is_driven = process is not None and process.is_alive(now)
-    return run_id, bool(cancel_requested), lambda: is_driven
+    return run_id, bool(cancel_requested), is_driven
 
 
 def _run_and_below(connection: Connection, run_id: str, root: int) -> set[int]:
-    """Return the numbers of a run and of the runs below it."""
+    """Return the numbers of a run and of the branches below it."""
     ids = {run_id}
     numbers: set[int] = set()
     sql = "SELECT number, id, parent FROM runs WHERE number = ?1 OR root = ?1 ORDER BY number"
-    for number, member_id, parent in connection.execute(sql, (root,)):  # parents come before their branches
+    for number, member_id, parent in connection.execute(sql, (root,)):  # Parents come before their branches.
         if member_id in ids or parent in ids:
             ids.add(member_id)
             numbers.add(number)
@@ -168,7 +168,7 @@ def list_runs(
     before: datetime | None,
     limit: int | None,
 ) -> list[RunFacts]:
-    """Return roots, newest first."""
+    """Return the facts of roots that match all given conditions, newest root first."""
     live = _live_processes(connection)
     values: list[object] = list(live)
     conditions = ["root IS NULL"]
@@ -194,7 +194,10 @@ def list_runs(
 
 
 def _visible_status(live: Sequence[str]) -> str:
-    """Return the SQL form of `rules.visible_status` for a root. Its parameters are the ids of the live processes."""
+    """Return an SQL expression that computes `rules.visible_status` of a root.
+
+    The parameters of the expression are the ids of the live processes.
+    """
     return (
         f"CASE WHEN status <> 'running' OR process IN ({_placeholders(live)}) THEN status "
         f"WHEN cancel_requested THEN 'cancelled' ELSE 'stopped' END"
@@ -206,7 +209,7 @@ def _placeholders(values: Sequence[object]) -> str:
 
 
 def statuses(connection: Connection, run_ids: Sequence[str]) -> dict[str, Status]:
-    """Return the status of each known root."""
+    """Return a dict that maps the ids of stored roots to their statuses."""
     live = _live_processes(connection)
     by_id: dict[str, Status] = {}
     for start in range(0, len(run_ids), _MAX_IDS):
@@ -217,7 +220,10 @@ def statuses(connection: Connection, run_ids: Sequence[str]) -> dict[str, Status
 
 
 def search(connection: Connection, run_ids: Sequence[str], text: str) -> list[str]:
-    """Return the roots that may contain a text."""
+    """Return the ids of the roots that contain a text.
+
+    The list may also contain other roots.
+    """
     matches: list[str] = []
     for start in range(0, len(run_ids), _MAX_IDS):
         ids = run_ids[start : start + _MAX_IDS]

@@ -1,11 +1,11 @@
-"""The SQLite file of a store: its tables, how it is opened, and how to wait for other processes.
+"""The tables of the SQLite store, and functions that create, check and open its file.
 
-Only a file of acorn, or an empty or missing file, is ever changed. An existing file is first inspected in SQLite's
-immutable mode, which takes no locks and creates no files beside it. After a file exists, only SQLite opens it: if acorn
-closed its own file descriptor, the process would lose the locks that SQLite has on the file.
+acorn changes only files that acorn created, and empty or missing files. First it inspects an existing file in SQLite's
+immutable mode, which acquires no locks and creates no other files. Once the file exists, only SQLite opens the file: if
+acorn closed a file descriptor of the file, the process would lose the locks of SQLite on the file.
 
-SQLite's built-in wait is unfair, because the process that has waited longest also sleeps longest. acorn lets every
-process sleep for a short random time instead.
+SQLite's built-in wait for a lock is unfair, because the process that has waited longest also sleeps longest. In acorn,
+every process sleeps for a short random time instead.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ TABLES: tuple[str, ...] = (
       last_heartbeat REAL NOT NULL, lease_expires REAL NOT NULL
     ) WITHOUT ROWID
     """,
-    # The facts of runs, and the process that drives each tree. `root` is the number of the root of a branch, and null
-    # for a root; only a root has a process. `entry_count` is the length of the journal. `open_requests` counts those of
-    # the whole tree. `takeovers` counts processes that died while the tree had `takeover_steps` steps, and
-    # `heartbeat_age` is the age of the last heartbeat of the previous process when its run was taken over.
+    # The facts of runs, and the process that drives each tree. `root` contains the number of the root, and is null for
+    # a root. Only a root has a process. `entry_count` is the length of the journal. `open_requests` is the number of
+    # open requests of the tree. `takeovers` is the number of processes that died while the tree had `takeover_steps`
+    # steps. `heartbeat_age` is the age in seconds of the last heartbeat of the previous process at the last takeover.
     """
     CREATE TABLE runs (
       number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, root INTEGER, parent TEXT, agent TEXT NOT NULL,
@@ -53,18 +53,18 @@ TABLES: tuple[str, ...] = (
     "CREATE INDEX runs_by_batch ON runs (batch, item) WHERE batch IS NOT NULL",
     "CREATE INDEX runs_by_root ON runs (root) WHERE root IS NOT NULL",
     "CREATE INDEX runs_by_process ON runs (process) WHERE process IS NOT NULL",
-    # JSON that only acorn reads: the header never changes, the state changes with each commit.
+    # JSON text that SQLite does not parse. The header never changes, and the state changes with each commit.
     "CREATE TABLE run_headers (run INTEGER PRIMARY KEY, branch TEXT, input TEXT NOT NULL, overrides TEXT)",
     "CREATE TABLE run_states (run INTEGER PRIMARY KEY, record TEXT NOT NULL, state TEXT NOT NULL)",
-    # The journals, in commit order. Positions are never used again: when the last entries are deleted, an entry with
-    # root 0 reserves their positions. AUTOINCREMENT would write one more page in each commit.
+    # The journals in commit order. A position is never used again: when the last entries are deleted, an entry with
+    # root 0 reserves the last position. AUTOINCREMENT would write one more page in each commit.
     """
     CREATE TABLE entries (
       position INTEGER PRIMARY KEY, root INTEGER NOT NULL, run INTEGER NOT NULL, entry TEXT NOT NULL
     )
     """,
     "CREATE INDEX entries_by_root ON entries (root)",
-    # Requests for human input and their answers. `answer_order` numbers the answers of a tree.
+    # Requests for human input, with their answers. `answer_order` is the number of the answer within its tree.
     """
     CREATE TABLE requests (
       number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, root INTEGER NOT NULL, run TEXT NOT NULL,
@@ -74,7 +74,7 @@ TABLES: tuple[str, ...] = (
     """,
     "CREATE INDEX requests_by_root ON requests (root)",
     "CREATE INDEX requests_open ON requests (asked, number) WHERE answered IS NULL",
-    # The data of images, audio and files, stored once, and the trees that use it.
+    # The data of images, audio clips and files. Equal data is stored once. `run_media` lists the data of each tree.
     "CREATE TABLE media (number INTEGER PRIMARY KEY, sha256 TEXT NOT NULL UNIQUE, data BLOB NOT NULL)",
     """
     CREATE TABLE run_media (
@@ -87,20 +87,21 @@ TABLES: tuple[str, ...] = (
 T = TypeVar("T")
 
 _TIMEOUT = 60.0
-"""Seconds to wait for another process that is writing."""
+"""The maximum seconds to wait while another process writes."""
 _TEMPORARY = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL")
-"""Errors after which a retry may succeed."""
+"""Prefixes of the names of SQLite errors after which a retry may succeed."""
 
 
 # Waiting for other processes
 
 
 def retry_delay() -> float:
+    """Return a short random time in seconds."""
     return random.uniform(0.005, 0.05)
 
 
 def retry_while_busy(operation: Callable[[], T]) -> T:
-    """Call a function again until no other process locks the file, and return its result."""
+    """Call a function, repeat the call while another process locks the file, and return the result."""
     deadline = time.monotonic() + _TIMEOUT
     while True:
         try:
@@ -112,13 +113,13 @@ def retry_while_busy(operation: Callable[[], T]) -> T:
 
 
 def _error_name(error: Exception) -> str:
-    # Errors that Python's `sqlite3` module raises itself have no SQLite name.
+    # Errors of Python's `sqlite3` module that do not come from SQLite have no name.
     name: str = getattr(error, "sqlite_errorname", "")
     return name
 
 
 def explain(error: Exception, name: str) -> StoreError:
-    """Return a `StoreError` that explains an error of SQLite."""
+    """Return a `StoreError` that explains an error of SQLite and says what to do."""
     kind = _error_name(error)
     if kind.startswith(_TEMPORARY):
         text = (
@@ -135,19 +136,22 @@ def explain(error: Exception, name: str) -> StoreError:
     elif kind.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
         text = f"{name} is damaged ({error}). Restore a copy, or recover its content with SQLite's `.recover`."
     else:
-        text = f"{name} failed ({error})."
+        text = f"SQLite reported an error for {name} ({error})."
     return StoreError(text)
 
 
 # Opening the file
 
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "fuse.sshfs")
-"""File systems on which processes of different machines do not see each other's locks."""
+"""File systems on which a process does not see the locks of processes on other machines."""
 _opening = threading.Lock()
 
 
 def open_file(path: Path, name: str, tables: Sequence[str] = TABLES) -> sqlite3.Connection:
-    """Return a connection to the store in a file. Create the file if it does not exist."""
+    """Open the file of a store and return the connection.
+
+    Create the file if it does not exist.
+    """
     try:
         with _opening:
             is_new = _check_path(path, name)
@@ -166,17 +170,22 @@ def open_file(path: Path, name: str, tables: Sequence[str] = TABLES) -> sqlite3.
 
 
 def _check_path(path: Path, name: str) -> bool:
-    """Return whether the file is missing. Raise `StoreError` if it cannot be a store."""
+    """Return whether the file is missing.
+
+    Raise `StoreError` if the path cannot be the path of a store.
+    """
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         if not path.parent.is_dir():
             raise StoreError(
-                f"Cannot create {name}: the directory {str(path.parent)!r} does not exist. Create it."
+                f"Cannot create {name}: the directory {str(path.parent)!r} does not exist. Create the directory."
             ) from None
         return True
     except NotADirectoryError:
-        raise StoreError(f"Cannot create {name}: {str(path.parent)!r} is not a directory.") from None
+        raise StoreError(
+            f"Cannot create {name}: {str(path.parent)!r} is not a directory. Use a path in an existing directory."
+        ) from None
     if stat.S_ISDIR(mode):
         raise StoreError(f"{name} is a directory. Use the path of a file as the store.")
     if not stat.S_ISREG(mode):
@@ -187,7 +196,10 @@ def _check_path(path: Path, name: str) -> bool:
 
 
 def _inspect(path: Path, name: str) -> None:
-    """Refuse a foreign file and another schema version without changing the file."""
+    """Raise `StoreError` if the file has another schema version or belongs to another application.
+
+    The file is not changed.
+    """
     size = path.stat().st_size
     if size == 0:
         return
@@ -196,8 +208,8 @@ def _inspect(path: Path, name: str) -> None:
             _check_schema(connection, name)
             (page_size,) = connection.execute("PRAGMA page_size").fetchone()
     except sqlite3.DatabaseError as error:
-        # The file looks corrupt if a process works, or died, while it moved pages from the log into the file. The log
-        # still has all pages.
+        # The file looks corrupt if another process is copying pages from the write-ahead log into the file, or died
+        # while it copied them. The log still contains all pages.
         if not (_has_log(path) and _error_name(error).startswith("SQLITE_CORRUPT")):
             raise _foreign_file(name, str(error)) from error
     else:
@@ -226,14 +238,17 @@ def _foreign_file(name: str, reason: str) -> StoreError:
 
 
 def _connect(path: Path, name: str, tables: Sequence[str]) -> sqlite3.Connection:
-    """Open a connection. It is closed on any error: after a refused change to WAL it would keep its lock."""
+    """Open a connection, and create the tables in an empty file.
+
+    The connection is closed after any error, because it could otherwise keep its lock on the file.
+    """
     connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256)
     try:
         connection.execute("PRAGMA synchronous = FULL")
         if connection.execute("PRAGMA application_id").fetchone()[0] == 0:
             _create_tables(connection, tables)
         _check_schema(connection, name)
-        # Not before the tables exist: a file that has only a WAL header could belong to any application.
+        # The tables must exist first, because a file with only a WAL header could belong to any application.
         (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
         if mode != "wal":
             raise StoreError(
@@ -275,7 +290,10 @@ def _refuse_remote(path: Path, name: str) -> None:
 
 
 def file_system(path: Path, mounts: str) -> str | None:
-    """Return the type of the file system of a path, according to the text of `/proc/mounts`."""
+    """Return the type of the file system of a path.
+
+    `mounts` is the text of `/proc/mounts`.
+    """
     fields = [line.split(" ") for line in mounts.splitlines()]
     matches = [
         (len(point), kind)

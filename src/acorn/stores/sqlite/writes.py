@@ -1,6 +1,7 @@
 """The write statements of the SQLite store.
 
-Each function is called inside a transaction that its `StoreError` undoes.
+The writer calls each function inside a transaction or a savepoint. If the function raises `StoreError`, its writes are
+undone.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from acorn.stores.port import NOT_STARTED, Change, Commit, MediaBlob, Process, Q
 from acorn.stores.sqlite import reads
 from acorn.types import Request, Usage
 
-_FORGET_AFTER = 86_400.0
-"""Seconds after which an idle process is deleted."""
+_DELETE_IDLE_AFTER = 86_400.0
+"""Seconds after the end of its lease when the row of an idle process is deleted."""
 _SET_CHANGE = ", ".join(f"{column} = ?" for column in f"{rules.CHANGE_COLUMNS}, updated".split(", "))
 _UPDATE_RUN = f"UPDATE runs SET {_SET_CHANGE}, process = ? WHERE number = ? AND entry_count = ?"
-# Without the process, which stays the same: setting it would write a page of an index.
+# The statement does not set the process, which does not change, because that would write a page of an index.
 _UPDATE_RUNNING_ROOT = f"""
     UPDATE runs SET {_SET_CHANGE}
     WHERE id = ? AND entry_count = ? AND process = ? AND root IS NULL AND cancel_requested = 0 AND open_requests = 0
@@ -105,9 +106,9 @@ def commit(connection: Connection, commit: Commit, name: str) -> None:
 
 
 def _commit_running_root(connection: Connection, commit: Commit, change: Change, now: float) -> bool:
-    """Store the most common commit, new entries of a running root, with one statement less.
+    """Store the most common commit, which adds entries to a running root, with fewer statements.
 
-    Return False without any change if the commit needs the complete checks.
+    Return False and change nothing if the commit needs the checks of `commit`.
     """
     if change.header is not None or change.run_id != commit.root or change.status != "running":
         return False
@@ -122,7 +123,10 @@ def _commit_running_root(connection: Connection, commit: Commit, change: Change,
 
 
 def _check_claim(connection: Connection, commit: Commit, root: _RunRow | None, name: str) -> _RunRow:
-    """Return the root. Raise `StoreError` unless the process of the commit drives it and the run may continue."""
+    """Return the root.
+
+    Raise `StoreError` if another process drives the root, or if the root has a cancel request.
+    """
     if root is None:
         raise rules.run_deleted_error(commit.root, name)
     if root.process != commit.process.id:
@@ -142,7 +146,7 @@ def _check_parent(connection: Connection, run_id: str, parent: str | None, root:
 def _insert_run(
     connection: Connection, change: Change, root: int | None, process: Process | None, now: float, name: str
 ) -> int:
-    """Insert a new run and return its number."""
+    """Insert a new run with its header, state and entries, and return its number."""
     assert change.header is not None
     header = change.header
     process_id = process.id if process is not None and change.status == "running" else None
@@ -213,7 +217,10 @@ def _store_media(connection: Connection, root: int, blob: MediaBlob) -> None:
 
 
 def _set_open_requests(connection: Connection, root: int, requests: Sequence[Request]) -> None:
-    """Replace the open requests of a tree. Answered requests stay."""
+    """Replace the open requests of a tree.
+
+    Answered requests remain unchanged.
+    """
     placeholders = ", ".join("?" * len(requests))
     _execute(
         connection,
@@ -233,7 +240,7 @@ def _set_open_requests(connection: Connection, root: int, requests: Sequence[Req
 
 
 def _set_lease(connection: Connection, process: Process, now: float, seconds: float) -> None:
-    """Record a heartbeat of a process, and extend its lease."""
+    """Store the heartbeat of a process and extend its lease by some seconds."""
     sql = "UPDATE processes SET last_heartbeat = ?, lease_expires = ? WHERE id = ?"
     if connection.execute(sql, (now, now + seconds, process.id)).rowcount:
         return
@@ -241,7 +248,7 @@ def _set_lease(connection: Connection, process: Process, now: float, seconds: fl
         DELETE FROM processes WHERE lease_expires < ?
           AND id NOT IN (SELECT process FROM runs WHERE process IS NOT NULL)
     """
-    connection.execute(sql, (now - _FORGET_AFTER,))
+    connection.execute(sql, (now - _DELETE_IDLE_AFTER,))
     values = (process.id, process.host, process.boot, process.pid, process.started, now, now + seconds)
     _execute(connection, "INSERT INTO processes VALUES (?, ?, ?, ?, ?, ?, ?)", values)
 
@@ -253,7 +260,11 @@ def renew_lease(connection: Connection, process: Process, seconds: float) -> lis
 
 
 def claim(connection: Connection, run_id: str, process: Process) -> list[StoredRun] | StoreError | None:
-    """Claim a run. An error is returned instead of raised if the counted takeover must be committed."""
+    """Claim a run for a process and return its tree.
+
+    Return None if the run does not exist. The error of the last allowed takeover is returned, because raising it would
+    undo the takeover count.
+    """
     now = time.time()
     run = _read_run(connection, run_id)
     if run is None:
@@ -295,7 +306,7 @@ def release(connection: Connection, run_id: str, process: Process, status: Statu
 
 
 def _set_status(connection: Connection, number: int, status: Status, now: float) -> None:
-    """Set the status of a root that no process drives from now on."""
+    """Set the status of a root and remove its claim."""
     sql = "UPDATE runs SET status = ?, process = NULL, cancel_requested = 0, updated = ? WHERE number = ?"
     connection.execute(sql, (status, now, number))
     if status == "cancelled":
@@ -305,10 +316,10 @@ def _set_status(connection: Connection, number: int, status: Status, now: float)
 def _status_and_driver(
     connection: Connection, run_id: str, run: _RunRow, now: float
 ) -> tuple[Status, StoreError | None]:
-    """Return the visible status of a run and, if a live process drives it, the error that says so."""
+    """Return the reported status of a run, and a `RunClaimedError` if a live process drives the run."""
     driver = reads.read_process(connection, run.process) if run.status == "running" else None
     is_driven = driver is not None and driver.is_alive(now)
-    status = rules.visible_status(run.status, bool(run.cancel_requested), lambda: is_driven)
+    status = rules.visible_status(run.status, bool(run.cancel_requested), is_driven)
     if driver is None or not is_driven:
         return status, None
     return status, rules.run_claimed_error(run_id, driver.process, now - driver.last_heartbeat)
@@ -381,7 +392,7 @@ def delete(connection: Connection, run_id: str, name: str) -> None:
     _, driver = _status_and_driver(connection, run_id, run, time.time())
     if driver is not None:
         raise driver
-    # Reserve the positions of the deleted entries, so that no new entry gets one of them.
+    # Reserve the last position, so that no new entry gets the position of a deleted entry.
     connection.execute("DELETE FROM entries WHERE root = 0")
     connection.execute("INSERT INTO entries (root, run, entry) VALUES (0, 0, '')")
     for table in ("run_headers", "run_states"):
@@ -394,7 +405,7 @@ def delete(connection: Connection, run_id: str, name: str) -> None:
 
 
 def _delete_media(connection: Connection, root: int) -> None:
-    """Delete the media that no other tree uses."""
+    """Delete the media of a tree that no other tree uses."""
     blobs = connection.execute("SELECT blob FROM run_media WHERE root = ?", (root,)).fetchall()
     connection.execute("DELETE FROM run_media WHERE root = ?", (root,))
     sql = "DELETE FROM media WHERE number = ?1 AND NOT EXISTS (SELECT 1 FROM run_media WHERE blob = ?1)"

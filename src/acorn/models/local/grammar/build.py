@@ -51,7 +51,7 @@ class _Position:
     """The number of lists and repeated definitions around the value."""
 
 
-class ImpossibleError(ValueError):
+class NoValidValueError(ValueError):
     """No value fits the schema."""
 
 
@@ -92,7 +92,7 @@ class _Builder:
         self._definitions, self._known = Definitions(schema), {}
         rule = self._value(schema, _Position(self._limits.depth))
         if rule is None:
-            raise ImpossibleError("no value fits the schema")
+            raise NoValidValueError("no value fits the schema")
         return rule
 
     def _rule(self, text: str) -> str:

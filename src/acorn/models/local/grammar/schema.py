@@ -22,7 +22,7 @@ _MAX_MINIMUM = 20_000
 """The highest minimum length of a string or a list. No response is as long."""
 
 
-class UnreadableError(ValueError):
+class InvalidSchemaError(ValueError):
     """A value is not a valid schema."""
 
 
@@ -31,9 +31,9 @@ def normalize(schema: object, path: str = "#", depth: int = 0) -> Schema | bool:
     if isinstance(schema, bool):
         return schema
     if not is_mapping(schema):
-        raise UnreadableError(f"`{path}` must be a schema, got {_shorten(schema)}")
+        raise InvalidSchemaError(f"`{path}` must be a schema, got {_shorten(schema)}")
     if depth > _MAX_DEPTH:
-        raise UnreadableError(f"`{path}` is nested too deeply")
+        raise InvalidSchemaError(f"`{path}` is nested too deeply")
     normal = {key: _value(key, value, f"{path}/{key}", depth) for key, value in schema.items()}
     if isinstance(normal.get("items"), list):
         normal["prefixItems"], normal["items"] = normal["items"], normal.pop("additionalItems", True)
@@ -49,7 +49,7 @@ def _value(key: str, value: Any, path: str, depth: int) -> Any:
         return {str(name): normalize(item, f"{path}/{name}", depth + 1) for name, item in value.items()}
     expected, is_valid = _EXPECTED.get(key, ("", _accept_any))
     if not is_valid(value):
-        raise UnreadableError(f"`{path}` must be {expected}, got {_shorten(value)}")
+        raise InvalidSchemaError(f"`{path}` must be {expected}, got {_shorten(value)}")
     return int(value) if key in _COUNTS else value
 
 

@@ -110,7 +110,9 @@ def test_hosted_tool_unsupported_by_listed_models_is_rejected(call: Call) -> Non
         model = [CLAUDE, {"model": "openai/gpt-4o", "api_key": "none"}, {"model": "openai/gpt-5", "api_key": "none"}]
         max_steps = 2
 
-    with pytest.raises(DeclarationError, match=r"`openai/gpt-4o` and `openai/gpt-5` do not take the tool `web_search`"):
+    with pytest.raises(
+        DeclarationError, match=r"`openai/gpt-4o` and `openai/gpt-5` cannot run the hosted tool `web_search`"
+    ):
         call(Searcher(), "x")
 
 
@@ -822,7 +824,9 @@ def test_stream_cost_is_computed_with_price_of_answering_model(way: str) -> None
 
 def test_max_cost_with_one_model_without_price_raises(call: Call, script: Script) -> None:
     first, second = script(name="first", price=Price(1.0, 1.0)), script(name="second")
-    with pytest.raises(DeclarationError, match=r"`Asker\.max_cost` needs prices, and none are known for `second`"):
+    with pytest.raises(
+        DeclarationError, match=r"`Asker\.max_cost` cannot be enforced: the prices of `second` are unknown"
+    ):
         call(Asker(model=[first, second], max_cost=5))
 
 

@@ -73,12 +73,8 @@ class RunView:
         if (fork := rows.forked_from) is not None:
             header["forked_from"] = fork._asdict()
         if self.is_active or header.get("usage") is None:
-            header |= {
-                "usage": record_to_json(rows.usage),
-                "cost": rows.cost,
-                "steps": rows.steps,
-                "seconds": rows.seconds,
-            }
+            usage = record_to_json(rows.usage)
+            header |= {"usage": usage, "cost": rows.cost, "steps": rows.steps, "seconds": rows.seconds}
         return header
 
     def search(self, text: str, redactor: PageRedactor) -> list[int]:

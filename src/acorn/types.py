@@ -22,7 +22,7 @@ Content = str | list[JsonObject]
 
 
 class CalledFunction(TypedDict):
-    """The function of a tool call in a message."""
+    """The function of a tool call in an assistant message: its name and its arguments."""
 
     name: str
     arguments: str
@@ -30,7 +30,7 @@ class CalledFunction(TypedDict):
 
 
 class MessageCall(TypedDict, total=False):
-    """A tool call in an assistant message."""
+    """A tool call in an assistant message, in the format of OpenAI."""
 
     id: Required[str]
     type: str
@@ -40,19 +40,19 @@ class MessageCall(TypedDict, total=False):
 class Message(TypedDict, total=False):
     """One message of the history, in the format of OpenAI.
 
-    A message is a plain dict. It may have further keys, such as the signed reasoning blocks of a provider.
+    A message is a dict. It may have additional keys, such as the signed reasoning blocks of a provider.
     """
 
     role: Required[str]
     content: Required[Any]
-    """The text, or a list of parts. None if an assistant message has only calls."""
+    """The text, a list of parts, or None if an assistant message contains only tool calls."""
     tool_calls: list[MessageCall]
     """The tool calls of an assistant message."""
     tool_call_id: str
-    """The call that a tool message answers."""
+    """The id of the tool call whose result a tool message contains."""
     name: str
     reasoning_content: str
-    """The reasoning of the model, if its provider wants it back."""
+    """The reasoning of the model, for providers that require it in the next request."""
     thinking_blocks: list[JsonObject]
     """The signed reasoning blocks of Anthropic."""
     reasoning_items: list[JsonObject]

@@ -1429,7 +1429,7 @@ def test_branch_cost_is_added_to_parent_cost(call: Call, script: Script) -> None
         max_cost=7.5,
         branches={"check": branch_of(model=free)},
     )
-    assert "DeclarationError: `Main.max_cost` needs prices, and none are known for `free`" in told(run)[0]
+    assert "DeclarationError: `Main.max_cost` cannot be enforced: the prices of `free` are unknown" in told(run)[0]
 
 
 def test_branch_limit_counts_only_branch_usage(call: Call, script: Script) -> None:

@@ -231,12 +231,12 @@ def test_approval_answer_approves_or_rejects_call(way: str, answer: Any, done: l
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (1, "Answer it by True, by False"),
-        ({"approved": True}, "Answer it by True"),
-        ({"approved": False, "arguments": {}}, "Answer it by True"),
-        ({"approved": True, "arguments": [1]}, "Answer it by True"),
+        (1, "1 is not a valid answer to the request"),
+        ({"approved": True}, "Use True to approve"),
+        ({"approved": False, "arguments": {}}, "Use True to approve"),
+        ({"approved": True, "arguments": [1]}, "Use True to approve"),
         ({"approved": True, "arguments": {"amount": "much"}}, "argument `order` is missing"),
-        (None, "cannot be answered by None"),
+        (None, "None is not a valid answer to the request"),
     ],
 )
 def test_invalid_answer_is_rejected_before_resume(answer: Any, words: str) -> None:
@@ -377,7 +377,7 @@ def test_on_human_exception_ends_run() -> None:
 
 def test_on_human_with_invalid_answer_ends_run_with_message() -> None:
     agent = Answering(3, model=ScriptedModel([calling("refund", order="a")]))
-    with pytest.raises(InputError, match="Answer it by True"):
+    with pytest.raises(InputError, match="Use True to approve"):
         agent.run()
     assert DONE == []
 

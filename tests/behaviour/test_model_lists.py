@@ -110,7 +110,9 @@ def test_hosted_tool_unsupported_by_listed_models_is_rejected(call: Call) -> Non
         model = [CLAUDE, {"model": "openai/gpt-4o", "api_key": "none"}, {"model": "openai/gpt-5", "api_key": "none"}]
         max_steps = 2
 
-    with pytest.raises(DeclarationError, match=r"`openai/gpt-4o` and `openai/gpt-5` do not take the tool `web_search`"):
+    with pytest.raises(
+        DeclarationError, match=r"`openai/gpt-4o` and `openai/gpt-5` cannot run the hosted tool `web_search`"
+    ):
         call(Searcher(), "x")
 
 
@@ -170,7 +172,7 @@ def test_models_with_equal_name_are_reported_with_list_index(call: Call, script:
 
 def test_list_of_one_model_behaves_like_single_model(call: Call, script: Script) -> None:
     assert call.run(Asker(model=[script(DONE, name="only")])).model == "only"
-    with pytest.raises(ModelError, match=r"^`only` failed \(HTTP 503\): the script says so$"):
+    with pytest.raises(ModelError, match=r"^`only` failed \(HTTP 503\): scripted failure$"):
         call(Asker(model=[script(BUSY, name="only")]))
 
 
@@ -382,7 +384,7 @@ def test_stream_broken_before_first_delta_is_retried_with_next_model(way: str) -
 
 def test_stream_broken_after_first_delta_is_not_retried_with_next_model(way: str) -> None:
     first, second = ScriptedModel(Failure(503, after=Reply("Let")), name="first"), ScriptedModel([], name="second")
-    with pytest.raises(ModelError, match=r"^`first` failed \(HTTP 503\): the script says so$") as caught:
+    with pytest.raises(ModelError, match=r"^`first` failed \(HTTP 503\): scripted failure$") as caught:
         streamed(Asker(model=[first, second]), way)
     assert caught.value.retryable
     assert second.requests == []
@@ -822,7 +824,9 @@ def test_stream_cost_is_computed_with_price_of_answering_model(way: str) -> None
 
 def test_max_cost_with_one_model_without_price_raises(call: Call, script: Script) -> None:
     first, second = script(name="first", price=Price(1.0, 1.0)), script(name="second")
-    with pytest.raises(DeclarationError, match=r"`Asker\.max_cost` needs prices, and none are known for `second`"):
+    with pytest.raises(
+        DeclarationError, match=r"`Asker\.max_cost` cannot be enforced: the prices of `second` are unknown"
+    ):
         call(Asker(model=[first, second], max_cost=5))
 
 

@@ -15,7 +15,7 @@ from tests.cli.screen import Terminal
 
 import acorn.cli
 from acorn.cli.commands.demo import PROGRAMS as TITLES
-from acorn.models.local.download import KNOWN, fetch
+from acorn.models.local.download import KNOWN_MODELS, download_weights
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(acorn.cli.__file__).parent / "programs"
@@ -35,7 +35,7 @@ def typed(words: Sequence[str], **environment: str) -> subprocess.CompletedProce
 
 @pytest.fixture(scope="module", autouse=True)
 def _weights() -> None:
-    fetch(KNOWN["smollm2"])
+    download_weights(KNOWN_MODELS["smollm2"])
 
 
 def test_demo_prints_and_runs_each_program() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import Acorn
 
-from acorn.models.local.download import KNOWN, fetch
+from acorn.models.local.download import KNOWN_MODELS, download_weights
 
 
 def test_new_project_passes_its_generated_tests(acorn: Acorn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_new_project_readme_contains_install_command(acorn: Acorn, tmp_path: Pat
 
 
 def test_new_agent_started_as_program_prints_answer(acorn: Acorn, tmp_path: Path) -> None:
-    fetch(KNOWN["smollm2"])
+    download_weights(KNOWN_MODELS["smollm2"])
     acorn("new", tmp_path / "here")
     done = subprocess.run(
         [sys.executable, "agent.py"], cwd=tmp_path / "here", capture_output=True, text=True, timeout=120

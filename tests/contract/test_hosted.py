@@ -340,7 +340,7 @@ REFUSING: list[tuple[Any, Json]] = [
 def test_unsupported_hosted_tool_raises_before_request(model: Any, entry: Json) -> None:
     with pytest.raises(DeclarationError) as caught:
         Looking(model=model, tools=[entry])()
-    assert "does not take the tool `web_search` of `Looking`, tools[0]" in str(caught.value)
+    assert "cannot run the hosted tool `web_search` of `Looking`, tools[0]" in str(caught.value)
 
 
 def test_model_object_that_rejects_hosted_tool_raises_declaration_error() -> None:
@@ -358,7 +358,7 @@ def test_model_object_that_rejects_hosted_tool_raises_declaration_error() -> Non
 
         acomplete = complete
 
-    with pytest.raises(DeclarationError, match="`mine` does not take the tool `web_search`"):
+    with pytest.raises(DeclarationError, match="`mine` cannot run the hosted tool `web_search`"):
         Looking(model=Mine(), tools=[CLAUDES])()
 
 
@@ -368,7 +368,7 @@ def test_model_changed_in_step_that_rejects_hosted_tool_raises_declaration_error
             step.model = {"model": "openai/gpt-4o", "api_key": "k"}
 
     talk = Talk("anthropic", "native")
-    with talk.server, pytest.raises(DeclarationError, match="`openai/gpt-4o` does not take the tool `web_search`"):
+    with talk.server, pytest.raises(DeclarationError, match="`openai/gpt-4o` cannot run the hosted tool `web_search`"):
         Changing(model=talk.model, tools=[CLAUDES])()
     assert len(talk.server.requests) == 1
 

@@ -22,7 +22,7 @@ from tests.unit.random_schemas import schema
 from tests.waiting import AGES
 
 from acorn import DeclarationError, ModelError, module, tool
-from acorn.models.local.download import KNOWN, fetch
+from acorn.models.local.download import KNOWN_MODELS, download_weights
 from acorn.models.local.engine import EngineJob
 from acorn.models.local.model import LocalModel
 from acorn.models.port import Price
@@ -37,7 +37,7 @@ SCHEMAS = 200 if TORTURE else 4
 @pytest.fixture(scope="session", autouse=True)
 def weights() -> Path:
     """Download the weights once into the user's cache."""
-    return fetch(KNOWN["smollm2"])
+    return download_weights(KNOWN_MODELS["smollm2"])
 
 
 class Sentiment(module):
@@ -410,7 +410,7 @@ def failing(model: Any, text: str = "Tom is 5.") -> ModelError:
 
 def test_too_long_local_prompt_error_contains_length_and_fix() -> None:
     for model, words in (
-        (MODEL, ("at most 6000 characters", "the tools have 54", "'max_prompt': 54")),
+        (MODEL, ("the limit is 6000", "the tools have 54", "'max_prompt': 54")),
         ({"model": MODEL, "max_prompt": 10**6}, ("8192", "n_ctx")),
     ):
         message = str(failing(model, "hello " * 9000))
@@ -421,15 +421,13 @@ def test_too_long_local_prompt_error_contains_length_and_fix() -> None:
 
 def test_local_prompt_length_is_checked_before_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_HOME", str(tmp_path))
-    assert "at most 6000 characters" in str(failing(MODEL, "hello " * 2000))
+    assert "the limit is 6000" in str(failing(MODEL, "hello " * 2000))
 
 
 def test_local_prompt_length_includes_history_and_tools() -> None:
     request = asked("Tom", {**NUMBER, "description": "x" * 100}, WORD)
     request.messages.insert(1, {"role": "user", "content": "y" * 300})
-    with pytest.raises(
-        ModelError, match=r"at most 300 characters, but the input, the history and the tools have \d{3}\."
-    ):
+    with pytest.raises(ModelError, match=r"the tools have \d{3} characters, and the limit is 300\."):
         LocalModel({"model": MODEL, "max_prompt": 300}).complete(request)
 
 
@@ -450,7 +448,7 @@ def test_local_model_with_repetitive_input_returns_short_text() -> None:
 def test_missing_local_weights_error_contains_pull_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACORN_HOME", str(tmp_path))
     assert "`acorn pull`" in str(failing(MODEL))
-    part = KNOWN["smollm2"].path
+    part = KNOWN_MODELS["smollm2"].path
     part.parent.mkdir(parents=True)
     part.write_bytes(b"GGUF")
     assert "incomplete" in str(failing(MODEL))

@@ -39,7 +39,9 @@ def told(model: object) -> str:
 @pytest.mark.parametrize("model", ["gpt4", {"model": "gpt4", "api_key": "sk-secret"}])
 def test_id_without_provider_raises_before_litellm_loads(model: object) -> None:
     words = told(model)
-    assert words.startswith("DeclarationError `Agent.model` cannot be used: `gpt4` does not name a provider. Check the")
+    assert words.startswith(
+        "DeclarationError `Agent.model` cannot be used: `gpt4` does not contain a provider. Check the"
+    )
     assert "Did you mean `openai/gpt-4`" in words
     assert words.endswith("\nnot loaded\n")
     assert "sk-secret" not in words
@@ -61,7 +63,7 @@ def test_similar_ids_are_suggested_with_provider(wrong: str, near: str) -> None:
 
 def test_unknown_provider_is_reported_with_suggestion() -> None:
     words = unknown_model_message("opnai/gpt-4o")
-    assert words.startswith("`opnai/gpt-4o` names a provider that LiteLLM does not know.")
+    assert words.startswith("`opnai/gpt-4o` has a provider that LiteLLM does not know.")
     assert "`openai/gpt-4o`" in words
 
 
@@ -100,6 +102,6 @@ def test_unknown_id_with_loaded_litellm_raises_error_of_acorn(gpt: Wire, name: s
     with pytest.raises(ModelError) as caught:
         gpt.run(Agent(model=name))
     assert str(caught.value).startswith(
-        f"`{name}` failed: `{name}` does not name a provider. Check the model id `{name}`"
+        f"`{name}` failed: `{name}` does not contain a provider. Check the model id `{name}`"
     )
     assert "NOT provided" not in str(caught.value)

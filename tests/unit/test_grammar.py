@@ -20,8 +20,8 @@ from tests.unit.gbnf import Grammar
 from tests.unit.random_schemas import PATTERNS, hostile, schema
 
 from acorn._formats.schema.generate import schema_of
-from acorn.models.local.grammar.build import GrammarLimits, ImpossibleError, grammar
-from acorn.models.local.grammar.schema import UnreadableError
+from acorn.models.local.grammar.build import GrammarLimits, NoValidValueError, grammar
+from acorn.models.local.grammar.schema import InvalidSchemaError
 from acorn.models.local.model import to_text_messages
 
 TORTURE = os.environ.get("ACORN_TORTURE") == "1"
@@ -37,13 +37,13 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def written(wanted: Any, rounds: int = 40, limits: GrammarLimits | None = None) -> list[str]:
-    """Return texts that the grammar of a schema allows."""
+    """Return random texts that the grammar of a schema allows."""
     made = Grammar.read(grammar(wanted, limits or GrammarLimits(), is_named=False))
     return [made.write(random.Random(number)) for number in range(rounds)]
 
 
 def values(wanted: Any, rounds: int = 40, limits: GrammarLimits | None = None) -> list[Any]:
-    """Return the values of these texts, each of them valid."""
+    """Parse random texts of a schema and return their values, after checking that each value is valid."""
     validator = Draft202012Validator(wanted, format_checker=Draft202012Validator.FORMAT_CHECKER)
     found: list[Any] = []
     for text in written(wanted, rounds, limits):
@@ -113,8 +113,8 @@ def test_number_grammar_accepts_exactly_values_within_bounds(bounds: dict[str, A
 
 
 @pytest.mark.parametrize("bounds", [{"minimum": 2, "maximum": 1}, {"exclusiveMinimum": 1, "exclusiveMaximum": 2}])
-def test_empty_integer_range_raises_impossible_error(bounds: dict[str, Any]) -> None:
-    with pytest.raises(ImpossibleError):
+def test_empty_integer_range_raises_no_valid_value_error(bounds: dict[str, Any]) -> None:
+    with pytest.raises(NoValidValueError):
         grammar({"type": "integer", **bounds}, GrammarLimits(), is_named=False)
 
 
@@ -143,8 +143,8 @@ def test_extreme_integer_bounds_give_valid_integers(bounds: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("bounds", [{"exclusiveMinimum": 5e-324, "maximum": 1e-300}, {"minimum": 10**400}])
-def test_unreachable_bounds_raise_impossible_error(bounds: dict[str, float]) -> None:
-    with pytest.raises(ImpossibleError):
+def test_unreachable_bounds_raise_no_valid_value_error(bounds: dict[str, float]) -> None:
+    with pytest.raises(NoValidValueError):
         grammar({"type": "number", **bounds}, GrammarLimits(), is_named=False)
 
 
@@ -176,10 +176,12 @@ def test_generated_string_matches_pattern_and_lengths(regex: str, low: int, high
     ],
 )
 @pytest.mark.parametrize("lengths", [{}, {"min_length": 3, "max_length": 6}])
-def test_pydantic_pattern_dialect_gives_valid_strings_or_impossible_error(regex: str, lengths: dict[str, Any]) -> None:
+def test_pydantic_pattern_dialect_gives_valid_strings_or_no_valid_value_error(
+    regex: str, lengths: dict[str, Any]
+) -> None:
     kind = Annotated[str, Field(pattern=regex, **lengths)]
     if lengths and regex in (r"^(?s:.)$", r"^\pL$", r"^\x{41}\u{42}$", r"^\Aa\z$"):
-        with pytest.raises(ImpossibleError):
+        with pytest.raises(NoValidValueError):
             grammar(TypeAdapter(kind).json_schema(), GrammarLimits(), is_named=False)
     else:
         assert_read(kind)
@@ -194,8 +196,8 @@ def test_nested_character_classes_allow_any_string(regex: str) -> None:
 
 
 @pytest.mark.parametrize("regex", [r"^\d{3}-\d{4}$", "^a$", "^$", r"^\w+@\w+\.com$", "^a$|^b$"])
-def test_pattern_that_contradicts_lengths_raises_impossible_error(regex: str) -> None:
-    with pytest.raises(ImpossibleError):
+def test_pattern_that_contradicts_lengths_raises_no_valid_value_error(regex: str) -> None:
+    with pytest.raises(NoValidValueError):
         grammar({"type": "string", "pattern": regex, "minLength": 3, "maxLength": 6}, GrammarLimits(), is_named=False)
 
 
@@ -294,9 +296,9 @@ def test_recursive_schema_gives_finite_values() -> None:
     values(wanted, limits=GrammarLimits(items=2))
 
 
-def test_endless_schema_raises_impossible_error() -> None:
+def test_endless_schema_raises_no_valid_value_error() -> None:
     endless = {"type": "object", "properties": {"me": {"$ref": "#"}}, "required": ["me"]}
-    with pytest.raises(ImpossibleError):
+    with pytest.raises(NoValidValueError):
         grammar(endless, GrammarLimits(), is_named=False)
 
 
@@ -329,7 +331,7 @@ def test_hostile_schema_raises_only_documented_errors(seed: int) -> None:
     wanted = hostile(random.Random(seed))
     try:
         made = Grammar.read(grammar(wanted, GrammarLimits(), is_named=False))
-    except (ImpossibleError, UnreadableError):
+    except (NoValidValueError, InvalidSchemaError):
         return
     json.loads(made.write(random.Random(seed)))
     to_text_messages([], [{"name": "tool", "parameters": wanted}], is_small=True)
@@ -363,25 +365,25 @@ def test_rare_schema_keywords_give_valid_values(wanted: Any) -> None:
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
-        ({"properties": {"x": {"maxItems": "two"}}}, "`#/properties/x/maxItems` must be a whole number from 0"),
-        ({"maxLength": 2.5}, "got 2.5"),
+        ({"properties": {"x": {"maxItems": "two"}}}, "`#/properties/x/maxItems` must be an integer of at least 0"),
+        ({"maxLength": 2.5}, "but it is 2.5"),
         ({"minLength": 10**9}, "20000"),
-        ({"properties": ["x"]}, "`#/properties` must be schemas by name"),
-        ({"properties": {"x": 5}}, "`#/properties/x` must be a schema, got 5"),
+        ({"properties": ["x"]}, "`#/properties` must be an object that maps names to schemas"),
+        ({"properties": {"x": 5}}, "`#/properties/x` must be a schema, but it is 5"),
         ({"anyOf": {}}, "a list of schemas"),
         ({"required": True}, "a list of names"),
         ({"type": {"a": 1}}, "the name of a type"),
-        ({"multipleOf": 0}, "above 0"),
+        ({"multipleOf": 0}, "greater than 0"),
         ({"minimum": float("inf")}, "a number"),
         ({"pattern": 5}, "a string"),
-        ({"const": float("nan")}, "a value of JSON"),
+        ({"const": float("nan")}, "a JSON value"),
         ({"$ref": "#/parts/x", "parts": {"x": {"enum": 3}}}, "`#/parts/x/enum` must be a list of values"),
         (nested(500), "nested too deeply"),
         (None, "must be a schema"),
     ],
 )
 def test_invalid_schema_raises_error_with_location(wanted: Any, words: str) -> None:
-    with pytest.raises(UnreadableError) as caught:
+    with pytest.raises(InvalidSchemaError) as caught:
         grammar(wanted, GrammarLimits(), is_named=False)
     assert words in str(caught.value)
 
@@ -397,8 +399,8 @@ def test_invalid_schema_raises_error_with_location(wanted: Any, words: str) -> N
         False,
     ],
 )
-def test_impossible_schema_raises_impossible_error(wanted: Any) -> None:
-    with pytest.raises(ImpossibleError):
+def test_impossible_schema_raises_no_valid_value_error(wanted: Any) -> None:
+    with pytest.raises(NoValidValueError):
         grammar(wanted, GrammarLimits(), is_named=False)
 
 
@@ -499,7 +501,7 @@ class Tree(RootModel[int | list["Tree"]]):
 
 
 def assert_read(kind: Any, rounds: int = 60) -> None:
-    """Check that every text for a type, as acorn describes it, is read as that type."""
+    """Check that Pydantic accepts every text of the grammar for a type as a value of this type."""
     adapter = TypeAdapter[Any](kind)
     for text in written(schema_of(adapter), rounds):
         adapter.validate_json(text)

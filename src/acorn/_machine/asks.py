@@ -22,7 +22,7 @@ Outcome = TypeVar("Outcome")
 
 
 class Operation(Generic[Outcome]):
-    """An operation whose outcome has the type `Outcome`."""
+    """The base of all asks: an operation with an id, whose outcome has the type `Outcome`."""
 
     __slots__ = ()
     id: str
@@ -30,7 +30,10 @@ class Operation(Generic[Outcome]):
 
 @dataclass(frozen=True, eq=False)
 class BranchEnd:
-    """The end of a branch: its record, and the error it failed with. A branch that could not start has no record."""
+    """The outcome of a branch: its run record, and the error that it failed with.
+
+    A branch that could not start has no record.
+    """
 
     run: Run | None
     error: BaseException | None = None
@@ -38,7 +41,7 @@ class BranchEnd:
 
 @dataclass(eq=False, slots=True)
 class AskSource(Operation[object]):
-    """Open a source of tools and keep it open during the run. The outcome is the list of its tools."""
+    """A request to open a tool source for the duration of the run. The outcome is its list of tools."""
 
     id: str
     source: ToolSource
@@ -46,19 +49,19 @@ class AskSource(Operation[object]):
 
 @dataclass(eq=False, slots=True)
 class AskModel(Operation[ModelResponse]):
-    """Send a request to the model. The outcome is its response."""
+    """A request to send a model request. The outcome is the response of the model."""
 
     id: str
     model: Model
     request: ModelRequest
     message_count: int
     is_summary: bool = False
-    """Whether it requests a summary, which is not part of the conversation and is not streamed."""
+    """Whether the ask requests a summary of older steps. A summary is not streamed and not part of the conversation."""
 
 
 @dataclass(eq=False, slots=True)
 class AskTool(Operation[ToolResult]):
-    """Call a function, concurrently with the other asks. The outcome is its result."""
+    """A request to call a tool function, concurrently with other asks. The outcome is the tool result."""
 
     id: str
     call: ToolCall
@@ -71,24 +74,24 @@ class AskTool(Operation[ToolResult]):
 
 @dataclass(eq=False, slots=True)
 class AskBranch(Operation[BranchEnd]):
-    """Run a branch, concurrently with the other asks. The outcome is its end."""
+    """A request to run a branch, concurrently with other asks. The outcome is a `BranchEnd`."""
 
     id: str
     call: ToolCall
     context: BranchContext
     make: Callable[[], Plan]
-    """Makes the plan of a new instance of the class. If it raises, the branch fails."""
+    """A function that creates the plan of the branch. If the function raises an exception, the branch fails."""
 
 
 @dataclass(eq=False, slots=True)
 class AskHook(Operation[object]):
-    """Call a method of the user, or read a prompt file. The outcome is the returned value."""
+    """A request to call a hook or a prompt method, or to read a prompt file. The outcome is the returned value."""
 
     id: str
     function: Callable[..., object]
     arguments: tuple[Any, ...] = ()
     forgives: tuple[type[Exception], ...] = ()
-    """Exceptions that are passed back as the outcome. Any other exception ends the run."""
+    """Exception classes that become the outcome when the function raises them. Any other exception ends the run."""
 
 
 Ask = AskSource | AskModel | AskTool | AskBranch | AskHook

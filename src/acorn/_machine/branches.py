@@ -1,7 +1,7 @@
-"""Branches: the context that a run gives to a branch, and the result that it takes back.
+"""Branches of a run: the context that a branch starts with, and the result that its parent receives.
 
-A branch extends its parent: the conversation so far, the tools, and the settings that it does not declare itself. An
-agent that is used as a tool is a branch that inherits nothing but the model.
+A branch inherits the conversation, the tools, and the settings that it does not declare itself. An agent that is used
+as a tool is a branch that inherits only the model.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _RATE_LIMITS = ("rate_limit", "max_concurrency")
 
 @dataclass(eq=False)
 class Branches:
-    """The branches of one run."""
+    """The part of a machine that starts branches and counts their usage."""
 
     plan: Plan
     run: Run
@@ -67,7 +67,7 @@ class Branches:
     budgets: Budgets
     hook: StepHook
     are_counted: bool = False
-    """Whether the usage of branches that were open at the end of the run is part of the run's usage."""
+    """Whether the usage of the run already includes the branches that were unfinished when the run ended."""
 
     def new_context(
         self,
@@ -83,10 +83,10 @@ class Branches:
         inherits: bool = True,
         caller_depth: int = 0,
     ) -> BranchContext:
-        """Return what a branch that starts now takes from this run.
+        """Return the context of a branch that starts now: the conversation, settings, tools and limits of this run.
 
-        `started` are the names of the branches that start together, by the id of their call. Code in a branch of this
-        run may start a branch of this run too. It is deeper than the run itself, so `caller_depth` counts.
+        `started` maps call ids to the names of the branches that start together. Code in a branch of this run may start
+        another branch of this run. That branch is nested deeper than the run itself, so `caller_depth` counts.
         """
         spec, above = self.plan.spec, self.plan.context
         depth, path = (above.depth + 1, f"{above.path}/{name}") if above else (1, name)
@@ -124,7 +124,7 @@ class Branches:
         )
 
     def plan_for(self, context: BranchContext, plan: Plan) -> Plan:
-        """Return the plan of a branch's instance, with everything that it inherits from this run."""
+        """Return the plan of a branch, with the tools, settings and budgets that it inherits from this run."""
         spec = inherited_spec(
             plan.spec,
             self.plan.spec,
@@ -149,7 +149,7 @@ class Branches:
         )
 
     def _changed(self) -> tuple[JsonObject, tuple[Tool, ...]]:
-        """Return the settings that were changed during the run, and the tools, as a hook has left them so far."""
+        """Return the settings that hooks have changed so far, and the current tools."""
         step = self.hook.step
         if step is None:
             return self.state.settings, self.builder.toolset.tools
@@ -157,13 +157,13 @@ class Branches:
         return merge_settings(self.state.settings, changes.settings), changes.tools
 
     def start(self, context: BranchContext, now: float) -> None:
-        """Note that a branch starts."""
+        """Add the start of a branch to the journal."""
         journal = self.run.journal
         place = (context.run_id, context.path, context.call_id, context.inside)
         journal.entries.append(BranchStarted(self.run.id, journal.step, now, *place))
 
     def finish(self, context: BranchContext, branch: Run, result: ToolResult, now: float) -> None:
-        """Note the end of a branch, and add its usage to that of the run."""
+        """Add the end of a branch to the journal, and its usage to the usage of the run."""
         journal = self.run.journal
         journal.entries.append(
             BranchFinished(
@@ -184,7 +184,7 @@ class Branches:
         _count(self.run, branch)
 
     def count_open(self) -> None:
-        """Add the usage of branches that were open at the end of the run, once."""
+        """Add the usage of the branches that were unfinished when the run ended. A second call adds nothing."""
         if self.are_counted or self.run.stop_reason is None:
             return
         self.are_counted = True
@@ -199,7 +199,7 @@ def _count(run: Run, branch: Run) -> None:
 
 
 def _uncounted_branches(run: Run) -> Iterator[Run]:
-    """Return the branches whose usage the run does not count yet, because they have not ended for it."""
+    """Return the branches whose usage is not part of the usage of the run yet."""
     if not run.branches:
         return
     finished = {entry.child_id for entry in run.journal.entries if isinstance(entry, BranchFinished)}
@@ -213,10 +213,11 @@ def _uncounted_branches(run: Run) -> Iterator[Run]:
 def inherited_spec(
     own: Spec, parent: Spec, settings: Mapping[str, Any], depth: int, seconds: float | None, *, inherits: bool
 ) -> Spec:
-    """Return the spec of a branch, with values that it does not declare taken from its parent at this step.
+    """Return the spec of a branch, completed with the current settings of its parent.
 
-    The limits of the parent apply to the branch too: the depth of nesting, and the `seconds` that are left. An agent
-    that is a tool inherits only the model and the rate limits of its caller.
+    The branch inherits the settings that it does not declare. The limits of the parent apply to the branch too: the
+    depth of nesting, and the remaining `seconds`. An agent that is a tool inherits only the model and the rate limits
+    of its caller.
     """
     names = (*(_INHERITED if inherits else ("model",)), *_RATE_LIMITS)
     undeclared = [
@@ -224,7 +225,9 @@ def inherited_spec(
     ]
     inherited = {name: settings.get(name, getattr(parent, name)) for name in undeclared}
     if "model" in inherited:  # Settings of the step and of the branch override those in the model dict.
-        is_list = isinstance(settings.get("model"), list | tuple)  # Its overridden settings are already removed.
+        is_list = isinstance(
+            settings.get("model"), list | tuple
+        )  # The overridden settings of a model list are already removed.
         nearer = own.declared | settings.keys() if inherits and not is_list else own.declared
         inherited["model"] = without_overridden(inherited["model"], nearer)
     declared_above = (parent.declared | settings.keys()) & inherited.keys()
@@ -242,9 +245,9 @@ def inherited_spec(
 def _close_turn(
     copies: list[Message], turn_index: int | None, results: Iterable[ToolResult], started: Mapping[str, str]
 ) -> list[Message]:
-    """Answer every open call of the last response in copies of the parent's messages.
+    """Add a result for every unanswered call of the last response to copies of the parent's messages.
 
-    Calls of earlier responses stay as they are, because the branch must send the same messages as the parent.
+    Calls of earlier responses do not change, because the branch must send the same messages as the parent.
     """
     if turn_index is not None:
         first = turn_index + 1
@@ -263,10 +266,10 @@ def _close_turn(
 def first_branch_messages(
     history: Sequence[Message], prompt: str, opening: Message | None
 ) -> tuple[list[Message], int]:
-    """Return the history that a branch starts with, and the number of inherited messages in it.
+    """Return the first history of a branch, and the number of its messages that the branch inherits.
 
-    Its prompt follows the prompt of the parent, and its input is the last message. The inherited messages are not
-    copied yet.
+    The branch's prompt follows the prompt of the parent, and its input is the last message. The inherited messages are
+    not copied yet.
     """
     messages = list(history)
     if prompt.strip():
@@ -285,7 +288,7 @@ def _join_prompts(parent: Any, prompt: str) -> Content:
 
 
 def read_branch_input(shape: Shape, name: str, call: ToolCall) -> BaseModel:
-    """Read the input of a branch from the arguments of its call."""
+    """Parse the input of a branch from the arguments of its tool call."""
     try:
         arguments: JsonValue = from_json(call.raw_arguments or "{}")
     except ValueError as error:
@@ -296,12 +299,12 @@ def read_branch_input(shape: Shape, name: str, call: ToolCall) -> BaseModel:
 
 
 def branch_result(call: ToolCall, end: BranchEnd) -> ToolResult:
-    """Return the result that the parent's model reads for a branch that has ended."""
+    """Return the tool result that reports the end of a branch to the parent's model."""
     run, seconds = end.run, None if end.run is None else end.run.seconds
     if end.error is not None:
         entries = [] if run is None else run.journal.entries  # Empty if the branch was interrupted before its start.
         last = entries[-1] if entries else None
-        # The message in the journal is redacted: it does not hold the keys of the branch's model.
+        # The journal contains the redacted message, without the API keys of the branch's model.
         message = last.error if isinstance(last, RunFailed | RunInterrupted) else describe_error(end.error)
         return ToolResult(call.id, call.name, error=message, seconds=seconds)
     assert run is not None

@@ -34,11 +34,11 @@ _CLOSING = "Fill in the values. Do not repeat the descriptions."
 
 @dataclass(frozen=True)
 class FinishResult:
-    """The result of validating one answer."""
+    """The result of validating one answer: the valid output, or a list of problems."""
 
     raw: str
     instance: BaseModel | None = None
-    """The valid answer, or None."""
+    """The answer as an instance of the output schema, or None if the answer is invalid."""
     problems: list[Problem] = field(default_factory=list[Problem])
     message: str = "Output validation failed"
     was_cut: bool = False
@@ -47,29 +47,32 @@ class FinishResult:
 
     @property
     def document(self) -> str:
-        """The text about the problems for the model."""
+        """The description of the problems that the model receives."""
         return error_document(self.problems, self.message)
 
     @property
     def user_message(self) -> str:
-        """The text about the problems for the user."""
+        """The description of the problems for error messages."""
         return self.message if self.was_cut or not self.problems else f"{_describe(self.problems)}."
 
 
 @dataclass(eq=False)
 class Answers:
-    """The answers of one run: their validation, the retries, and the candidate that `on_finish` judges."""
+    """The part of a machine that validates answers, counts retries, and holds the answer for `on_finish`."""
 
     spec: Spec
     run: Run
     state: State
     candidate: BaseModel | None = None
-    """The last valid answer."""
+    """The last valid answer, which `on_finish` may still reject."""
 
     def judge_calls(
         self, response: ModelResponse, calls: Sequence[ToolCall], max_tokens: int
     ) -> tuple[FinishResult, str | None]:
-        """Return the first valid answer of the `__finish__` calls and the id of its call, or the first failure."""
+        """Validate the `__finish__` calls of a response.
+
+        Return the first valid answer and the id of its call, or else the first failure.
+        """
         faults = self.state.faults = {}
         failure: FinishResult | None = None
         for call in calls:
@@ -85,31 +88,31 @@ class Answers:
         return failure, None
 
     def judge_xml(self, response: ModelResponse, max_tokens: int) -> FinishResult:
-        """Validate a response that should hold the answer as XML."""
+        """Validate a response that should contain the answer as XML."""
         cut_off = response.stop_reason == "length"
         root = self.spec.xml_output_root
         return judge_xml(self.spec.output, response.content, root, cut_off=cut_off, max_tokens=max_tokens)
 
     def spend_retry(self, result: FinishResult) -> None:
-        """Count a correction. Raise `ParseError` if `parse_retries` are used up."""
+        """Count one retry. Raise `ParseError` if no retry is left."""
         attempts = self.state.corrections + 1
         if attempts > self.spec.parse_retries:
             raise out_of_retries(result, self.spec.owner, self.run.model, attempts) from result.cause
         self.state.corrections = attempts
 
     def reject(self, error: ValueError) -> FinishResult:
-        """Return the problem of the candidate, which `on_finish` rejected."""
+        """Return the result for the last valid answer after `on_finish` rejected it."""
         return reject(error, self.state.answer or "", self._raw_text())
 
     def restore(self) -> None:
-        """Rebuild the candidate of a saved run, because its instance was not saved."""
+        """Validate the answer of a loaded run again, because a saved run contains only its JSON."""
         if self.state.answer is not None and self.state.phase == "judge":
             arguments = self._finish_arguments()
             text = self.state.answer if arguments is None else arguments
             self.candidate = read_instance_json(self.spec.output.schema, text, "answer")
 
     def _raw_text(self) -> str:
-        """Return the candidate as it came: as arguments, as XML, or as the value of `step.finish`."""
+        """Return the text of the last valid answer as arguments, XML, or `step.finish` fields."""
         state, arguments = self.state, self._finish_arguments()
         if arguments is not None:
             return arguments
@@ -129,13 +132,13 @@ def judge_arguments(shape: Shape, arguments: str, *, cut_off: bool, max_tokens: 
         return FinishResult(text, shape.schema.model_validate_json(text, by_alias=True, by_name=True))
     except ValidationError as error:
         found, cause = find_problems(error, shape.json_schema, _parse(text)), error
-    if cut_off and not _parse(text):  # The limit cut the arguments, or the text before them.
+    if cut_off and not _parse(text):  # The token limit cut off the arguments, or the text before them.
         return FinishResult(text, None, found, _cut_off_message(max_tokens), was_cut=True, cause=cause)
     return FinishResult(text, None, found, cause=cause)
 
 
 def judge_xml(shape: Shape, content: str, root: str, *, cut_off: bool, max_tokens: int) -> FinishResult:
-    """Validate an answer in the XML form."""
+    """Validate an answer that the model wrote as XML."""
     # The parser would accept an answer that was cut off, so check for the closing tag first.
     if cut_off and content.rfind(f"</{root}") <= content.rfind(f"<{root}"):
         return FinishResult(content, None, [], _cut_off_message(max_tokens), was_cut=True)
@@ -148,7 +151,7 @@ def judge_xml(shape: Shape, content: str, root: str, *, cut_off: bool, max_token
         return FinishResult(content, shape.schema.model_validate_json(text, by_alias=False, by_name=True))
     except ValidationError as error:
         found, cause = find_problems(error, shape.xml_schema, data), error
-    try:  # The form uses the names of the fields, but the model has also seen their aliases in the tool's schema.
+    try:  # The XML uses field names, but the model also knows the aliases from the tool schema.
         return FinishResult(content, shape.schema.model_validate_json(text, by_alias=True, by_name=True))
     except ValidationError:
         return FinishResult(content, None, found, cause=cause)
@@ -177,20 +180,20 @@ def judge_fields(shape: Shape, fields: JsonObject, owner: str) -> BaseModel:
 
 
 def no_answer(content: str, *, cut_off: bool, max_tokens: int) -> FinishResult:
-    """Return the problem of a response that should have called `__finish__` and did not."""
+    """Return the result for a response that should have called `__finish__` but did not."""
     message = f"`{FINISH}` was not called; call it with your answer."
     return FinishResult(content, None, [], _cut_off_message(max_tokens) if cut_off else message, was_cut=cut_off)
 
 
 def reject(error: ValueError, answer: str, raw: str) -> FinishResult:
-    """Return the problem of an answer, given as JSON, that `on_finish` rejected."""
+    """Return the result for an answer that `on_finish` rejected. `raw` is its JSON text."""
     shown, text = shorten(answer), str(error) or type(error).__name__
     problem = Problem(path="", expected=text, received=shown, excerpt=shown, expected_is_message=True)
     return FinishResult(raw, None, [problem], text, cause=error)
 
 
 def refusal_error(response: ModelResponse, model: Model) -> ModelError:
-    """Return the error for a response that is a refusal."""
+    """Return the error that ends a run whose model refused to answer."""
     text = response.refusal or response.content or "(no text)"
     event = "refused to answer" if response.refusal is not None else "stopped at its content filter"
     name = response.fallbacks[-1].to if response.fallbacks else model.name
@@ -198,13 +201,13 @@ def refusal_error(response: ModelResponse, model: Model) -> ModelError:
 
 
 def xml_request(shape: Shape, root: str) -> str:
-    """Return the message that asks for the answer in XML."""
+    """Return the text that asks the model to answer in XML."""
     return f"{_INSTRUCTION}\n{skeleton(shape.xml_schema, root)}\n\n{_CLOSING}"
 
 
 @lru_cache(maxsize=256)
 def finish_definition(shape: Shape, *, strict: bool = False) -> JsonObject:
-    """Return the definition of `__finish__`, the tool that ends the run."""
+    """Return the tool definition of `__finish__`, whose parameters are the output schema."""
     described = {"name": FINISH, "description": "Call this with your final answer. It ends the task."}
     if strict:
         return {**described, "parameters": close_objects(shape.json_schema), "strict": True}
@@ -213,12 +216,12 @@ def finish_definition(shape: Shape, *, strict: bool = False) -> JsonObject:
 
 @lru_cache(maxsize=256)
 def fits_strictly(shape: Shape) -> bool:
-    """Whether the output schema already meets the rules of strict mode."""
+    """Return whether the output schema already meets the rules of strict mode."""
     return is_strict(shape.json_schema)
 
 
 def out_of_retries(result: FinishResult, owner: str, model: str | None, attempts: int) -> ParseError:
-    """Return the error for a run whose `parse_retries` are used up."""
+    """Return the error that ends a run after its last retry."""
     remedy = "`parse_retries`, or make `final_output` easier to fill"
     if result.was_cut:
         remedy = "`max_tokens`, or ask for less"
@@ -253,5 +256,5 @@ def _unknown_field(name: str, shape: Shape, fields: JsonObject) -> Problem:
 def _parse(text: str) -> Any:
     try:
         return from_json(text)
-    except (ValueError, TypeError):  # The text is not JSON, or holds a lone surrogate.
+    except (ValueError, TypeError):  # The text is not JSON, or contains a lone surrogate.
         return None

@@ -1,7 +1,7 @@
 """Forks: the part of another run that a new run starts with.
 
-`using(thread=..., before=...)` creates a `Fork` from the events before a step, the input and the prompt. Errors in it
-are raised before the first request.
+`using(thread=..., before=...)` creates a `Fork` from the events before a step, the input and the prompt. Invalid events
+raise an error before the first request.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from acorn.types import ForkedFrom, Message, is_json_object, is_list_or_tuple, i
 
 @dataclass(frozen=True, eq=False)
 class Fork:
-    """The part of a run that its fork starts with."""
+    """The events, input and prompt of an original run that a forked run starts with."""
 
     events: Sequence[AgentEvent]
-    """The events of the run itself before the step, without those of its branches."""
+    """The events of the original run before the chosen step, without the events of its branches."""
     origin: ForkedFrom
     source_input: Any = None
-    """The input of that run, if it is known: plain data, or an instance."""
+    """The input of the original run as JSON data or as an instance, or None if it is unknown."""
 
     @property
     def before(self) -> int:
@@ -63,7 +63,7 @@ class Fork:
         return first if isinstance(first, MessageEvent) and first.role == "system" and first.iteration == 0 else None
 
     def entries(self, run_id: str, at: float, prompt: str) -> list[Entry]:
-        """Return the first entries of the new run's journal."""
+        """Return the first journal entries of the forked run."""
         events = list(self.events)
         if prompt != self.prompt:
             others = events if self._system is None else events[1:]
@@ -71,7 +71,7 @@ class Fork:
         return fork_entries(events, run_id, at)
 
     def input_for(self, spec: Spec) -> BaseModel:
-        """Return the input of that run as an instance of the module's input schema."""
+        """Return the input of the original run as an instance of the module's input schema."""
         if spec.input.is_empty:
             return spec.input.from_call(spec.owner, (), {})
         if self.source_input is not None:
@@ -93,7 +93,7 @@ class Fork:
         raise InputError(message, problems=[problem]) from failure
 
     def with_input(self, spec: Spec, run_input: BaseModel) -> Fork:
-        """Return the fork with another input in the place of the original one."""
+        """Return a copy of the fork in which a new input replaces the original input."""
         source = self._restore_input(spec) if self.source_input is not None else None
         index = None if source is None else self._index_of(input_message(spec, source))
         if index is None:
@@ -116,7 +116,10 @@ class Fork:
             return None
 
     def _input_indexes(self) -> list[int]:
-        """Return the indexes of the user messages before the first response, which may hold the input, last first."""
+        """Return the indexes of the user messages before the first response, the last index first.
+
+        One of these messages may contain the input.
+        """
         indexes = [
             index
             for index, event in enumerate(self.events)
@@ -134,7 +137,10 @@ class Fork:
 
 
 def fork_of(thread: object, before: object, owner: str) -> Fork:
-    """Check the arguments of `using` and return the fork. `owner` names the module in errors."""
+    """Check the `thread` and `before` arguments of `using`, and return the fork.
+
+    `owner` is the module name for error messages.
+    """
     if thread is None:
         raise _error("before", f"`before` of `{owner}.using` needs `thread`, the events of the run to fork.", before)
     source = thread.thread if isinstance(thread, Run) else thread
@@ -205,19 +211,19 @@ def _check_step(before: object, events: Sequence[AgentEvent], owner: str) -> int
 
 
 def _is_last(event: AgentEvent) -> bool:
-    """Whether no step follows that of the event: the run has ended, or a call was never completed."""
+    """Return whether no step follows the step of an event, because the run ended or a call has no result."""
     return isinstance(event, CompletionEvent) or (
         isinstance(event, ErrorEvent) and event.tool_call_id is not None and not event.recoverable
     )
 
 
 def _is_run_end(event: AgentEvent) -> bool:
-    """Whether the event describes the end of the run and is not part of the conversation."""
+    """Return whether an event only describes the end of the run and is not part of the conversation."""
     return isinstance(event, CompletionEvent) or (isinstance(event, ErrorEvent) and event.tool_call_id is None)
 
 
 def _check_calls(events: Sequence[AgentEvent], owner: str) -> None:
-    """Raise an error for a call without a result and a result without a call. Providers reject both."""
+    """Raise an error if a call has no result or a result has no call, because providers reject both."""
     open_calls: dict[str, ToolCallEvent] = {}
     for event in events:
         if isinstance(event, ToolCallEvent) and event.tool_call_id not in open_calls:
@@ -241,7 +247,7 @@ def _check_calls(events: Sequence[AgentEvent], owner: str) -> None:
 
 
 def _describe(failure: Exception) -> str:
-    """Describe an error in one line."""
+    """Return a description of an error in one line."""
     if isinstance(failure, ValidationError):
         first = failure.errors(include_url=False)[0]
         return f"`{'.'.join(map(str, first['loc']))}`: {first['msg']}"

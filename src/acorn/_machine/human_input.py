@@ -1,6 +1,6 @@
-"""Requests for human input: the question or the approval that a tool call waits for, and the answer to it.
+"""Requests for human input: questions and approvals that tool calls wait for, and their answers.
 
-`PendingCalls` creates a request when it prepares a call that needs one, and uses the answer.
+`PendingCalls` creates a request when it prepares a tool call that needs human input. It also applies the answer.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ _REFUSED = "Refused: a person did not approve this call, so it was not made."
 
 @dataclass(frozen=True)
 class Approved:
-    """An approval, with optional changed arguments."""
+    """An approved tool call, with optional new arguments."""
 
     arguments: JsonObject | None = None
 
 
 @dataclass(frozen=True)
 class Rejected:
-    """A rejected approval, with an optional reason."""
+    """A rejected tool call, with an optional reason."""
 
     reason: str = ""
 
     def result(self, call_id: str, name: str) -> ToolResult:
-        """Return the result that the model reads."""
+        """Return the tool result that reports the rejection to the model."""
         error = f"{_REFUSED} The reason: {self.reason}" if self.reason.strip() else _REFUSED
         return ToolResult(call_id, name, error=error)
 
 
 def request_for(ask: AskTool, run_id: str, step: int, branch: str | None, asked: datetime) -> Request | None:
-    """Return the request for human input that a call needs, or None."""
+    """Return the request for human input that a tool call needs, or None if it needs no input."""
     call, tool = ask.call, ask.tool
     request_id = hashlib.sha256(call_key(run_id, step, call.id).encode()).hexdigest()[:32]
     if is_ask_human(tool.function):
@@ -53,15 +53,17 @@ def request_for(ask: AskTool, run_id: str, step: int, branch: str | None, asked:
 
 
 def check_answer(request: Request, value: object) -> None:
-    """Raise `InputError` if a value cannot answer a request."""
+    """Raise `InputError` if a value is not a valid answer to a request."""
     if value is None:
-        raise InputError(f"The request `{request.id}` ({request.question}) cannot be answered by None.")
+        raise InputError(
+            f"None is not a valid answer to the request `{request.id}` ({request.question}). Pass another value."
+        )
     if request.kind == "approval":
         decision_of(request, value)
 
 
 def decision_of(request: Request, value: object) -> Approved | Rejected:
-    """Read the answer to a request for approval."""
+    """Convert the answer to a request for approval into a decision, or raise `InputError`."""
     if isinstance(value, str):
         return Rejected(value)
     if isinstance(value, bool):
@@ -72,6 +74,7 @@ def decision_of(request: Request, value: object) -> Approved | Rejected:
         if isinstance(arguments, dict):
             return Approved(arguments)
     raise InputError(
-        f"The request `{request.id}` is about a call of `{request.tool}`. Answer it by True, by False, by a text that "
-        f"says why not, or by {{'approved': True, 'arguments': {{...}}}} with all arguments. Got {excerpt(value)}."
+        f"{excerpt(value)} is not a valid answer to the request `{request.id}` for approval of `{request.tool}`. "
+        f"Use True to approve, False or a reason as text to reject, or {{'approved': True, 'arguments': {{...}}}} with "
+        f"all arguments to change the call."
     )

@@ -1,8 +1,8 @@
 """Limits of a run: tokens, dollars and seconds, and the detection of repeated steps.
 
-Usage is counted over the whole run, including its branches. A run that cannot pay for one more step *and* the answer
-after it must answer now. A run that cannot even pay for the answer ends. A branch counts against its own budget and
-against those of all runs above it.
+The usage of a run includes its branches. When the remaining budget does not cover one more step and the answer after
+it, the run must answer now. When the budget does not even cover the answer, the run ends. A branch counts against its
+own budget and against the budgets of all runs above it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from acorn.record import Run
 from acorn.types import ToolCall, ToolResult, Usage, is_json_object
 
 _ANSWER_SHARE = 0.1
-"""The share of the seconds of a run that is reserved for the answer, at least."""
+"""The minimum share of `max_seconds` that is reserved for the answer."""
 
 Room = Literal["step", "answer", "none"]
-"""What a run can still pay for."""
+"""The next requests that the budget covers: another step and the answer, only the answer, or none."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that a run may use. None means no limit."""
+    """The maximum tokens, dollars and seconds of a run. None means no limit."""
 
     tokens: int | None = None
     cost: float | None = None
@@ -47,14 +47,14 @@ class Spent:
     cost: float = 0.0
 
     def add(self, tokens: int, cost: float) -> None:
-        # Branches count from several threads, so no function may be called between reading and writing a sum.
+        # Several threads add the usage of branches, so each sum must be a single statement without a function call.
         self.tokens += tokens
         self.cost += cost
 
 
 @dataclass(frozen=True, eq=False)
 class Budget:
-    """The limits of a run with its branches, and what they have used."""
+    """The limits of a run, and the tokens and dollars that the run and its branches have used."""
 
     owner: str
     limits: Limits
@@ -63,11 +63,11 @@ class Budget:
 
 @dataclass
 class Meter:
-    """The measured requests of one run, from which the cost of the next request is estimated."""
+    """Measurements of the last requests of a run, used to estimate the cost of the next request."""
 
     last: Usage | None = None
     growth: int = 0
-    """The input tokens that the last step added."""
+    """The number of input tokens that the last step added."""
     largest_output: int = 0
     longest_call: float = 0.0
     longest_step: float = 0.0
@@ -75,7 +75,7 @@ class Meter:
     spent: Spent = field(default_factory=Spent)
 
     def count(self, usage: Usage, seconds: float) -> None:
-        """Record the tokens and the duration of a response."""
+        """Record the token usage and the duration of a response."""
         if self.last is not None:
             self.growth = max(0, usage.input_tokens - self.last.input_tokens)
         self.last = usage
@@ -85,14 +85,14 @@ class Meter:
             self.longest_call = seconds
 
     def count_step(self, now: float) -> None:
-        """Count the duration of a step that ends now."""
+        """Record the duration of a step that ends now."""
         self.longest_step = max(self.longest_step, now - self.step_began)
         self.step_began = now
 
     def room(self, limits: Limits, spent: Spent, *, new_text: int, price: Price | None, now: float) -> tuple[Room, str]:
-        """Return what the run can still pay for, and the name of the deciding limit.
+        """Return the next requests that the budget covers, and the name of the limit that decides.
 
-        `new_text` is the number of characters that the model has not read yet.
+        `new_text` is the number of characters that the model has not received yet.
         """
         next_input = (self.last.input_tokens + self.last.output_tokens if self.last else 0) + new_text // 4
         answer = Usage(next_input, self.largest_output)
@@ -109,7 +109,7 @@ class Meter:
             cost_left = limits.cost - spent.cost
             needs.append(("max_cost", cost_left, price.of(least), price.of(answer) + price.of(later)))
         if limits.seconds is not None:
-            # A request gets only the time that is left, so it is always worth trying.
+            # The timeout of a request is the remaining time, so one more request is always possible.
             with_answer = self.longest_step + self._answer_seconds(limits.seconds)
             needs.append(("max_seconds", limits.seconds - now, 0.0, with_answer))
         for name, left, for_answer, _ in needs:
@@ -121,7 +121,7 @@ class Meter:
         return "step", ""
 
     def limits_for_branches(self, limits: Limits, price: Price | None, now: float) -> Limits:
-        """Return what branches may use, so that the run can still request an answer after them."""
+        """Return the limits for branches that leave enough budget for the answer of this run."""
         answer = Usage(self.last.total_tokens if self.last else 0, self.largest_output)
         return Limits(
             None if limits.tokens is None else limits.tokens - answer.total_tokens,
@@ -130,7 +130,7 @@ class Meter:
         )
 
     def seconds_for_tools(self, limits: Limits, now: float) -> float | None:
-        """Return how long tools may take, so that the run can still request an answer after them."""
+        """Return the seconds for tool calls that leave enough time for the answer of this run."""
         if limits.seconds is None:
             return None
         return max(0.001, limits.seconds - now - self._answer_seconds(limits.seconds))
@@ -140,7 +140,7 @@ class Meter:
 
 
 class Budgets:
-    """The budgets that the requests of one run count against, its own first."""
+    """The budgets that the requests of one run count against: its own budget first, then those of its parents."""
 
     def __init__(self, owner: str, limits: Limits, meter: Meter, above: Sequence[Budget]) -> None:
         self.owner = owner
@@ -156,17 +156,20 @@ class Budgets:
             self.has_cost_limit = self.has_cost_limit or budget.limits.cost is not None
 
     def check_price(self, model: Model) -> None:
-        """Raise an error if a limit in dollars applies and the price of the model is unknown."""
+        """Raise an error if the run has a limit in dollars but the price of the model is unknown."""
         limited = [budget.owner for budget in self.limited if budget.limits.cost is not None]
         unknown = [each.name for each in models_of(model) if each.price() is None] if limited else []
         if unknown:
             raise DeclarationError(
-                f"`{limited[0]}.max_cost` needs prices, and none are known for `{unknown[0]}`. Give "
+                f"`{limited[0]}.max_cost` cannot be enforced: the prices of `{unknown[0]}` are unknown. Set "
                 f"`input_cost_per_token` and `output_cost_per_token` in the model dict, or use `max_total_tokens`."
             )
 
     def must_answer(self, new: Iterable[object], model: Model, steps: int, now: float) -> bool:
-        """Whether the next request must end in an answer. `new` are the messages that the model has not read yet."""
+        """Return whether the next request must end in an answer.
+
+        `new` are the messages that the model has not received yet.
+        """
         # The data of an image does not count: its tokens are unknown, but far fewer than its characters.
         text = sum(len(text_of(message.get("content"))) for message in new if is_json_object(message))
         is_due = False
@@ -184,7 +187,7 @@ class Budgets:
         return is_due
 
     def too_late(self, now: float) -> LimitError | None:
-        """Return the error for a request that failed because the time was up, or None."""
+        """Return a `LimitError` if a request failed because the time of the run was over, else None."""
         seconds = self.limits.seconds
         if seconds is None or now < seconds:
             return None
@@ -194,16 +197,19 @@ class Budgets:
         )
 
     def pay(self, response: ModelResponse, model: Model, run: Run, seconds: float, *, is_summary: bool = False) -> None:
-        """Count a response in the record and in every budget. A summary says nothing about the next request."""
+        """Add the usage of a response to the run and to every budget.
+
+        The usage of a summary is not used to estimate the next request.
+        """
         usage = response.usage
         if not is_summary:
             self.meter.count(usage, seconds)
         if response.cost is None and (price := model.price()) is not None:
             response.cost = price.of(usage)
-        usage.requests = usage.requests or 1  # A model object of the user need not count requests.
+        usage.requests = usage.requests or 1  # A custom model may leave the number of requests at 0.
         cost, tokens = response.cost, usage.total_tokens
         for budget in self.all:
-            spent = budget.spent  # Branches count from several threads, so each sum is one statement.
+            spent = budget.spent  # Several threads add the usage of branches, so each sum is one statement.
             spent.tokens += tokens
             spent.cost += cost or 0.0
         run.usage.add(usage)
@@ -218,7 +224,7 @@ REPEATED = (
 )
 
 StepDigest = tuple[str, str]
-"""The digest of the calls with their results, and of the errors. Empty if there is nothing to compare."""
+"""Two hashes of one step: of its tool calls with their results, and of its errors. Empty if nothing is comparable."""
 NO_DIGEST: StepDigest = ("", "")
 
 
@@ -228,9 +234,9 @@ def digest_step(
     messages: Sequence[ResultMessage],
     repeatable: Collection[str],
 ) -> StepDigest:
-    """Return the digest of one step. Calls of repeatable tools do not count.
+    """Return hashes of one step's tool calls, results and errors, used to detect repetition.
 
-    `messages` are the results as the model reads them.
+    Calls of repeatable tools do not count. `messages` are the result messages that the model receives.
     """
     counted = {call.id: call for call in calls if call.name not in repeatable}
     if not counted:
@@ -256,16 +262,16 @@ def add_step(
     messages: Sequence[ResultMessage],
     repeatable: Collection[str],
 ) -> bool:
-    """Add the digest of a step, and return whether the last steps repeat each other."""
+    """Add the hashes of a step to the list, and return whether the last steps repeat each other."""
     digest = digest_step(calls, results, messages, repeatable)
     digests[:] = [*digests[-5:], digest]
     return digest != NO_DIGEST and is_repeating(digests)
 
 
 def is_repeating(digests: Sequence[StepDigest]) -> bool:
-    """Whether the last steps repeat each other.
+    """Return whether the last steps repeat each other.
 
-    Three equal steps, two steps in turn, or the same error three times mean that nothing new will come.
+    That is the case after three equal steps, two alternating steps, or the same error three times.
     """
     if len(digests) < 3:
         return False

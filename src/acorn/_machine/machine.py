@@ -50,7 +50,7 @@ TOO_LATE = "Skipped: the final answer is due now, so this call was not executed.
 
 
 class Machine:
-    """One run of one module."""
+    """The state machine of one run of one module."""
 
     def __init__(
         self, plan: Plan, run: Run, state: State | None = None, messages: RequestMessages | None = None
@@ -60,7 +60,7 @@ class Machine:
         self.run = run
         self.journal = run.journal
         self.context = plan.context
-        """The start of a branch. None for a run that is not a branch."""
+        """The context that a branch started with, or None if the run is not a branch."""
         self.state = state = state or State()
         self.transcript = transcript = Transcript(run)
         own_limits = Limits(spec.max_total_tokens, spec.max_cost, spec.max_seconds)
@@ -71,14 +71,14 @@ class Machine:
         self.calls = PendingCalls(plan, run, state, transcript, builder, branches, budgets)
         self.answers = Answers(spec, run, state)
         self._asks: dict[str, Ask] | None = None
-        """The current asks by their ids. None if they must be listed again."""
+        """A dict that maps ids to the current asks, or None if the asks must be computed again."""
         self._is_single_turn = spec.max_steps is None
         self._is_mid_update = False
-        """Whether `start` or `tell` is in progress, or was interrupted."""
+        """Whether a call of `start` or `tell` is in progress, or was interrupted by Ctrl-C."""
 
     @property
     def path(self) -> str:
-        """The path of a branch, such as `outer/inner`. Empty for a run that is not a branch."""
+        """The branch path, such as `outer/inner`, or an empty string if the run is not a branch."""
         return "" if self.context is None else self.context.path
 
     @property
@@ -88,7 +88,7 @@ class Machine:
     # The interface for drivers
 
     def start(self, now: float, moment: datetime | None = None) -> None:
-        """Start the run, or resume one that was loaded. `moment` is the current date and time."""
+        """Start a new run, or resume a loaded run. `moment` is the current date and time."""
         self.calls.started = None if moment is None else moment - timedelta(seconds=now)
         self._is_mid_update = True
         self.journal.now = now
@@ -108,11 +108,11 @@ class Machine:
         self._is_mid_update = False
 
     def asks(self, now: float) -> tuple[Ask, ...]:
-        """Return the operations that may be in progress now."""
+        """Return the operations that the driver should perform now."""
         return tuple(self.listed(now).values())
 
     def only_ask(self, now: float) -> Ask | None:
-        """Return the current ask if there is exactly one."""
+        """Return the current ask if there is exactly one, else None."""
         asks = self.listed(now)
         if len(asks) != 1:
             return None
@@ -120,18 +120,21 @@ class Machine:
         return ask
 
     def asked(self, id: str) -> Ask | None:
-        """Return the current ask with this id."""
+        """Return the current ask with this id, or None."""
         return self.listed(self.journal.now).get(id)
 
     def listed(self, now: float) -> Mapping[str, Ask]:
-        """Return the current asks by their ids. As long as the object is the same, no ask is new in it."""
-        # The time limit of a request depends on when it is sent. `begin` sets that of a tool call.
+        """Return a dict that maps ids to the current asks.
+
+        While the method returns the same dict object, no ask has been added to the dict.
+        """
+        # The time limit of a request depends on its start time. `begin` sets the time limit of a tool call.
         if self._asks is None or (self.builder.is_timed and self.state.phase not in ("tools", "branches")):
             self._asks = self._list(now)
         return self._asks
 
     def begin(self, id: str, now: float) -> None:
-        """Note that one of the asks is in progress."""
+        """Record that the driver performs an ask now."""
         ask = self._ask(id)
         journal, is_resumed = self.journal, id in self.state.open_asks
         journal.now = self.state.open_asks[id] = now
@@ -142,7 +145,7 @@ class Machine:
                 request = (id, ask.model.name, ask.message_count, forced)
                 journal.entries.append(ModelRequested(self.run.id, self.run.steps + 1, now, *request))
         elif isinstance(ask, AskTool):
-            if self.builder.is_timed:  # The ask may have been listed long ago.
+            if self.builder.is_timed:  # The ask may have waited in the list since it was created.
                 ask.seconds = self.calls.seconds_for(ask.tool, now)
             call = ask.call
             journal.entries.append(ToolStarted(self.run.id, journal.step, now, call.id, call.name, call.raw_arguments))
@@ -152,28 +155,31 @@ class Machine:
         elif not isinstance(ask, AskHook | AskSource):
             assert_never(ask)
 
-    def tell(self, id: str, outcome: Any, now: float) -> None:
-        """Take the outcome of one ask. Raise the error that ends the run."""
+    def tell(self, id: str, outcome: object, now: float) -> None:
+        """Apply the outcome of an ask to the run. Raise the error that ends the run, if there is one."""
         ask = self._ask(id)
         self._is_mid_update = True
         self.journal.now = now
         began = self.state.open_asks.pop(id, None)
         asks, self._asks, phase = self._asks, None, self.state.phase
         if isinstance(ask, AskModel):
+            assert isinstance(outcome, ModelResponse)
             self._take_response(ask, outcome, now if began is None else began, now)
         elif isinstance(ask, AskTool):
+            assert isinstance(outcome, ToolResult)
             self._take_result(outcome, began, now)
         elif isinstance(ask, AskHook):
             self._take_hook(ask, outcome, now)
         elif isinstance(ask, AskBranch):
+            assert isinstance(outcome, BranchEnd)
             self._take_branch(ask, outcome, now)
         elif isinstance(ask, AskSource):
             self._take_source(ask, outcome, now)
         else:
             assert_never(ask)
         if asks is not None and self.state.phase == phase and isinstance(ask, AskTool | AskBranch):
-            # While other calls of the step are listed, no new ask appears. To list them again for each result would
-            # take quadratic time.
+            # While other calls of the step are in progress, no new ask appears. Computing the asks again after each
+            # result would take quadratic time.
             asks.pop(id, None)
             self._asks = asks or None
         self._is_mid_update = False
@@ -181,7 +187,7 @@ class Machine:
     def _ask(self, id: str) -> Ask:
         ask = (self._asks or self.listed(self.journal.now)).get(id)
         if ask is None:
-            raise AcornError(f"The run {self.run.id} has not asked for `{id}`.")
+            raise AcornError(f"Run {self.run.id} has no ask `{id}`. Pass the id of a current ask.")
         return ask
 
     def _list(self, now: float) -> dict[str, Ask]:
@@ -226,14 +232,16 @@ class Machine:
                 assert_never(state.phase)
         return {ask.id: ask}
 
-    def _take_hook(self, ask: AskHook, outcome: Any, now: float) -> None:
+    def _take_hook(self, ask: AskHook, outcome: object, now: float) -> None:
         phase = self.state.phase
         if phase == "step":
             self._take_step(outcome, now)
         elif phase in ("tools", "branches"):
             self._take_human_input(ask, outcome, now)
         elif phase == "prompt":
-            self._add_first_messages(outcome if self.spec.prompt.file else prompt_text(self.spec, outcome), now)
+            if self.spec.prompt.file is None or not isinstance(outcome, str):
+                outcome = prompt_text(self.spec, outcome)
+            self._add_first_messages(outcome, now)
         elif phase == "start":
             self._take_start(outcome, now)
         else:
@@ -248,7 +256,7 @@ class Machine:
             self._continue_with_tools(now)
 
     def _continue_with_tools(self, now: float) -> None:
-        """Continue in the current phase. All tool sources are open."""
+        """Continue in the current phase after all tool sources are open."""
         state, plan, prompt = self.state, self.plan, self.spec.prompt
         if state.phase == "prompt":
             if not prompt.file and plan.prompt is None:
@@ -298,7 +306,10 @@ class Machine:
             self.state.phase = "start"
 
     def _start_fork(self, prompt: str, now: float) -> None:
-        """Continue where another run was. Its `on_start` was called there, and the changes are kept."""
+        """Start with the journal entries of the original run.
+
+        `on_start` is not called again, because the original run contains its changes.
+        """
         fork, run = self.plan.fork, self.run
         if fork is None:
             raise StoreError(
@@ -314,7 +325,7 @@ class Machine:
         self._prepare_request(now)
 
     def _take_start(self, returned: object, now: float) -> None:
-        """Adopt the changes that `on_start` made."""
+        """Apply the changes that `on_start` made to its step."""
         step = self.hook.close("on_start", returned)
         assert step is not None
         if step.tool_results or step.tool_calls:
@@ -359,7 +370,7 @@ class Machine:
                 self._fall_back_to_xml()
 
     def _has_room(self, now: float) -> bool:
-        """Whether the limits leave room for one more step and an answer."""
+        """Return whether the limits allow one more step and the answer after it."""
         history, turn_index = self.transcript.history.messages, self.transcript.turn_index
         if self.transcript.turn is None:
             new: Sequence[Message] = history
@@ -368,7 +379,7 @@ class Machine:
         return not self.budgets.must_answer(new, self.builder.model, self.run.steps, now)
 
     def _fall_back_to_xml(self) -> None:
-        """Ask for the answer in XML from now on."""
+        """Request the answer in XML from now on."""
         self.state.fallback = True
         self.builder.request = None
         self.transcript.add_user_message(xml_request(self.spec.output, self.spec.xml_output_root))
@@ -414,7 +425,7 @@ class Machine:
             self._start_step(now)
 
     def _take_finish(self, response: ModelResponse, calls: Sequence[ToolCall], now: float) -> None:
-        """Take the first valid answer. Other calls of the response are not executed."""
+        """Use the first valid answer of a response. The other calls of the response are not executed."""
         result, call_id = self.answers.judge_calls(response, calls, self.builder.max_tokens)
         if result.instance is not None:
             self._propose(result.instance, call_id)
@@ -423,7 +434,7 @@ class Machine:
         self._correct(result, now, is_user_message=False)
 
     def _take_no_answer(self, response: ModelResponse, now: float) -> None:
-        """Continue after a response with neither `__finish__` nor a step: with XML, or with a correction."""
+        """Handle a response without tool calls: request the answer in XML, or send a correction."""
         cut_off = response.stop_reason == "length"
         result = no_answer(response.content, cut_off=cut_off, max_tokens=self.builder.max_tokens)
         if self.state.forced and not self._is_single_turn:
@@ -437,7 +448,7 @@ class Machine:
             self._correct(result, now, is_user_message=True)
 
     def _correct(self, result: FinishResult, now: float, *, is_user_message: bool) -> None:
-        """Spend a retry, and show the problems to the model, unless they are already in a tool result."""
+        """Count a retry, and send the problems to the model, unless a tool result already contains them."""
         self.answers.spend_retry(result)
         if is_user_message:
             self.transcript.add_user_message(result.document)
@@ -468,7 +479,7 @@ class Machine:
         self._end_tools_if_done(now)
 
     def _take_human_input(self, ask: AskHook, answer: object, now: float) -> None:
-        """Take the answer of `on_human`. None means that it has no answer."""
+        """Use the answer that `on_human` returned. None means that the hook has no answer."""
         (request,) = ask.arguments
         self.transcript.edits.record_moves()
         if answer is not None:
@@ -496,7 +507,7 @@ class Machine:
             self._take_step(None, now)
 
     def _take_step(self, returned: object, now: float) -> None:
-        """Write the results to the history as the hook left them, and decide what follows."""
+        """Add the tool results to the history as `on_step` left them, and choose the next phase."""
         state = self.state
         step = None if self.hook.step is returned is None else self.hook.close("on_step", returned)
         context: Content | None = None
@@ -529,7 +540,10 @@ class Machine:
             self._prepare_request(now)
 
     def _stop_repetition(self) -> None:
-        """Warn the model that it repeats its steps. The next time, force an answer if `loop_guard` is "force"."""
+        """Warn the model that it repeats its steps.
+
+        After a second repetition, force an answer if `loop_guard` is "force".
+        """
         state = self.state
         if not state.was_warned:
             state.was_warned = True
@@ -561,7 +575,7 @@ class Machine:
         self._correct(result, now, is_user_message=state.answered_by is None)
 
     def _accept(self, candidate: BaseModel, replacement: object = None) -> None:
-        """End the run with the candidate, or with the value that `on_finish` returned instead."""
+        """End the run with a valid answer, or with the value that `on_finish` returned instead."""
         state = self.state
         reason: StopReason = state.reason
         output = self.spec.output.unwrap(candidate) if replacement is None else replacement
@@ -606,11 +620,14 @@ class Machine:
             self.state.phase = "done"
 
     def set_aside(self, id: str) -> None:
-        """Stop an ask that waits for human input in a branch. It is performed again when the run is resumed."""
+        """Stop an ask whose branch waits for human input. A resumed run performs the ask again."""
         self.state.open_asks.pop(id, None)
 
     def start_waiting_branches(self, now: float) -> bool:
-        """Start the branches that wait for calls which wait for human input. Return whether there are any."""
+        """Start the branches that still wait for other calls, and return whether a branch was started.
+
+        The other calls wait for human input, so the branches no longer wait for them.
+        """
         if self.is_over or self.state.phase != "tools" or not self.calls.waiting_branches():
             return False
         self._asks, self.journal.now = None, now
@@ -619,17 +636,17 @@ class Machine:
         return True
 
     def pause(self, requests: Sequence[Request], now: float) -> None:
-        """Pause the run, which needs human input to continue, and complete its history."""
+        """Pause the run until it receives human input, and complete its history."""
         self._asks, self.journal.now = None, now
         self.transcript.pause(self.hook.valid_results())
         self.run.output, self.run.stop_reason = Paused(self.run.id, requests), "paused"
 
     def answer(self, request_id: str, value: object, now: float) -> None:
-        """Take the answer to an open request. Raise `InputError` if it does not fit."""
+        """Apply the answer to an open request. Raise `InputError` if the answer is invalid."""
         self._take_answer(self.calls.check_answer(request_id, value), value, now)
 
     def take_answers(self, answers: Mapping[str, Any], now: float) -> None:
-        """Take the answers that belong to requests of this run, by the ids of the builder."""
+        """Apply the answers to requests of this run. `answers` maps request ids to answers."""
         for request in self.calls.open_requests():
             call_id = self.calls.call_waiting_for(request.id)
             if call_id is not None and request.id in answers:
@@ -638,7 +655,7 @@ class Machine:
     # Branches and saved runs
 
     def branch(self, context: BranchContext, plan: Plan) -> Machine:
-        """Return the machine of a branch that was created here."""
+        """Return the machine of a branch of this run."""
         branch_plan, branch_input = self.branches.plan_for(context, plan), context.input
         if not isinstance(branch_input, BaseModel):  # The context was saved.
             branch_input = read_instance(plan.spec.input.schema, branch_input, "input of a branch")
@@ -647,19 +664,19 @@ class Machine:
         return Machine(branch_plan, run, messages=messages)
 
     def restore(self) -> None:
-        """Rebuild the parts of a loaded run that were not saved."""
+        """Rebuild the state of a loaded run that a saved run does not contain."""
         self.answers.restore()
         self.calls.restore_outputs()
         if not self.spec.sources:
             self.builder.restore_tools()
 
     def setting(self, name: str) -> Any:
-        """Return a setting as a hook changed it, or as it was declared."""
+        """Return the current value of a setting: the value that a hook set, or else the declared value."""
         return self.builder.setting(name)
 
 
 def can_resume_after(error: BaseException) -> bool:
-    """Whether the error only interrupts the run: Ctrl-C, a limit, or a temporary failure of the provider."""
+    """Return whether a run can be resumed after an error: Ctrl-C, a limit, or a temporary provider failure."""
     if isinstance(error, ModelError):
         return error.retryable
     return isinstance(error, LimitError) or not isinstance(error, Exception)

@@ -27,13 +27,13 @@ class BranchTool:
 
     name: str
     described: str | None
-    """The description from `branches`, if there is one."""
+    """The description from the `branches` setting, or None."""
     spec: Spec
     make: Callable[[], Plan]
-    """Makes the plan of a new instance of the class."""
+    """A function that creates the plan of a new instance of the module class."""
     doc: str | None = None
     inherits: bool = True
-    """Whether it continues the conversation of its parent. An agent that is a tool has its own."""
+    """Whether the module continues the conversation of its parent. An agent that is a tool has its own conversation."""
 
     @cached_property
     def schema(self) -> JsonObject:
@@ -45,35 +45,35 @@ class BranchTool:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """A spec bound to one instance, for one call."""
+    """The settings, tools and hooks of one call: a spec that is bound to an instance."""
 
     spec: Spec
     tools: tuple[Tool, ...]
-    """The declared tools. Methods are bound to the instance."""
+    """The declared tools, with tool methods bound to the instance."""
     resolve: Callable[[Any, Spec], Model]
-    """Turns a declared model into a `Model` that keeps the rate limits of the spec."""
+    """A function that converts a declared model into a `Model` that observes the rate limits of the spec."""
     agent: Any = None
     module: str = ""
-    """The class of the instance, as `package.file:Class`."""
+    """The name of the module class, such as `package.file:Class`."""
     prompt: Callable[[], object] | None = None
     on_start: Callable[[Step], object] | None = None
     on_step: Callable[[Step], object] | None = None
     on_finish: Callable[[Any], object] | None = None
     on_stream: Callable[[StreamChunk], object] | None = None
     on_human: Callable[[Request], object] | None = None
-    """The nearest `on_human`: a branch without its own uses that of its parent."""
+    """The `on_human` hook of the instance, or else of its nearest parent."""
     prior: Sequence[Message] = ()
     """The messages from `using(history=...)`."""
     fork: Fork | None = None
-    """The part of another run that a forked run starts with."""
+    """The part of the original run that a forked run starts with, or None."""
     deps: Any = None
     """The value from `using(deps=...)`."""
     branches: Mapping[str, BranchTool] = field(default_factory=dict[str, BranchTool])
     start: Callable[[AgentTool], BranchTool] | None = None
-    """Turns an agent that is a tool into a branch that inherits nothing."""
+    """A function that converts an agent tool into a branch that inherits no conversation."""
     context: BranchContext | None = None
-    """The start of a branch. None for a run that is not a branch."""
+    """The context that a branch starts with, or None if the run is not a branch."""
     above: tuple[Budget, ...] = ()
-    """The budgets of all parent runs, the nearest first."""
+    """The budgets of all parent runs, the direct parent first."""
     inherited: tuple[Tool, ...] = ()
     """The tools of the parent run."""

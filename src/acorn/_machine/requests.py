@@ -1,6 +1,6 @@
-"""The request builder: the current settings, model and tools of a run, and the requests made from them.
+"""The request builder: the current settings, model and tools of a run, and the requests built from them.
 
-Hooks change the settings and tools through the step that `StepHook` gives them.
+Hooks change the settings and tools through the `Step` that `StepHook` passes to them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Toolset:
-    """The tools of the next request."""
+    """The tools, branches and `__finish__` definition of the next request."""
 
     tools: tuple[Tool, ...]
     branches: Mapping[str, BranchTool]
@@ -78,7 +78,7 @@ class Toolset:
 
 
 class _Schemas:
-    """Schemas that are compared by identity. Each is made once and never changes."""
+    """A cache key for tool schemas, which are compared by identity because they never change."""
 
     __slots__ = ("ids", "schemas")
 
@@ -94,10 +94,10 @@ class _Schemas:
 
 
 class ToolDefinitions:
-    """Tools in the form that a request sends."""
+    """The tool definitions of a request, and their JSON text."""
 
     def __init__(self, schemas: Sequence[JsonObject]) -> None:
-        # A tool that the provider runs has the provider's own form, without `parameters`.
+        # A hosted tool has the format of its provider, without `parameters`.
         self.definitions = [
             {"type": "function", "function": schema} if "parameters" in schema else schema for schema in schemas
         ]
@@ -112,12 +112,12 @@ class ToolDefinitions:
 
 @lru_cache(maxsize=256)
 def _definitions_of(schemas: _Schemas) -> ToolDefinitions:
-    """Return the definitions of tools, which all runs with the same tools share."""
+    """Return the tool definitions for these schemas. All runs with the same tools share one object."""
     return ToolDefinitions(schemas.schemas)
 
 
 class RequestBuilder:
-    """Builds the requests of one run from its current settings, model, tools and history."""
+    """The part of a machine that builds requests from the current settings, model, tools and history."""
 
     def __init__(
         self,
@@ -133,18 +133,18 @@ class RequestBuilder:
         self._transcript, self._budgets = transcript, budgets
         self._read_settings()
         self.is_timed = budgets.limits.seconds is not None
-        """Whether the timeout of a request depends on the time when it is sent."""
+        """Whether the run has a time limit, so that the timeout of a request depends on its start time."""
         self.request: ModelRequest | None = None
-        """The next request, if it is built."""
+        """The next request, or None if it is not built yet."""
         self.message_count = 0
         """The number of messages in the next request."""
         self.source_tools: list[tuple[Tool, ...]] = []
-        """The tools of each source that is open."""
+        """The tools of each open tool source."""
         self._thread = _new_thread_message() if plan.spec.history_format == "thread" else None
         self.messages = messages or RequestMessages()
         context = plan.context
         self.openings: tuple[Message, ...] = (input_message(plan.spec, run.input),)
-        """The input messages of this run and the runs above it, its own first."""
+        """The input messages of this run and its parents, the message of this run first."""
         if context is not None and context.inherits:
             self.openings = (self.openings if context.has_input else ()) + context.openings
         self.model = plan.resolve(self._model_setting, plan.spec)
@@ -158,11 +158,11 @@ class RequestBuilder:
     # Settings and the model
 
     def setting(self, name: str) -> Any:
-        """Return a setting as a hook changed it, or as it was declared."""
+        """Return the current value of a setting: the value that a hook set, or else the declared value."""
         return effective_setting(name, self._state.settings, self._spec)
 
     def _read_settings(self) -> None:
-        """Read the settings that every request carries until a hook changes them."""
+        """Store the current settings, which every request uses until a hook changes them."""
         changed, spec = self._state.settings, self._spec
         self.temperature: float = effective_setting("temperature", changed, spec)
         self.max_tokens: int = effective_setting("max_tokens", changed, spec)
@@ -172,12 +172,12 @@ class RequestBuilder:
         self._model_setting = effective_setting("model", changed, spec)
 
     def apply(self, changes: StepChanges) -> None:
-        """Adopt the settings and tools that a hook changed."""
+        """Apply the settings and tools that a hook changed."""
         state, is_other_model = self._state, False
         if changes.settings:
             state.settings = merge_settings(state.settings, changes.settings)
             self._read_settings()
-            # The models of a list may have settings of their own, which other settings override.
+            # The models of a list may have their own settings, which other settings override.
             if "model" in changes.settings or is_list_or_tuple(self._model_setting):
                 self.model = self._plan.resolve(self._model_setting, self._spec)
                 if self._budgets.has_cost_limit:
@@ -197,7 +197,7 @@ class RequestBuilder:
         return bool(self.toolset.tools or self.toolset.branches)
 
     def add_source(self, source: object, listed: object) -> None:
-        """Add the tools that a source has listed."""
+        """Add the tools of a tool source. `listed` is the value that its `tools()` returned."""
         where = f"tools of {type(source).__name__}"
         if not is_list_or_tuple(listed):
             raise AcornError(f"The {where} must be a list of functions, got {safe_repr(listed)[:120]}.")
@@ -209,7 +209,7 @@ class RequestBuilder:
         self._use_tools(inherited_tools(inherited, own, self._plan.branches) if inherited else own)
 
     def restore_tools(self) -> None:
-        """Use the tools that a hook had chosen before the run was saved."""
+        """Use the tools that a hook selected before the run was saved."""
         if self._state.tools is not None:
             self._use_tools(named_tools(self.toolset.tools, self._state.tools))
 
@@ -232,15 +232,17 @@ class RequestBuilder:
             without = [model for model in models_of(self.model) if not takes_tool(model, tool.schema)]
             if without:
                 names = " and ".join(f"`{model.name}`" for model in without)
-                verb, these = ("does", "this one") if len(without) == 1 else ("do", "these")
                 raise DeclarationError(
-                    f"{names} {verb} not take the tool `{tool.name}` of `{self._spec.owner}`, {tool.where}: it "
-                    f"is run by a provider, and not by {these}. Take it out of `tools`, or use a model that has "
-                    f"it: OpenAI's are for `openai/responses/...`, Anthropic's for `anthropic/...`."
+                    f"{names} cannot run the hosted tool `{tool.name}` of `{self._spec.owner}`, {tool.where}. Remove "
+                    f"it from `tools`, or use a model of its provider: `openai/responses/...` runs the tools of "
+                    f"OpenAI, `anthropic/...` runs the tools of Anthropic."
                 )
 
     def _finish_definition(self) -> JsonObject:
-        """Return the definition of `__finish__`. If `strict` is not set, its schema and the model decide."""
+        """Return the tool definition of `__finish__`.
+
+        If the `strict` setting is None, the definition is strict if the schema and the model allow it.
+        """
         output, strict = self._spec.output, self._spec.strict
         if strict is None:
             strict = finish.fits_strictly(output) and takes_strict(self.model)
@@ -249,7 +251,7 @@ class RequestBuilder:
     # Requests
 
     def build(self, now: float) -> ModelRequest:
-        """Return the next request, with the time that is left."""
+        """Return the next request, with a timeout if the run has a time limit."""
         if self.request is None:
             self.request = self._new_request()
         if self.is_timed:
@@ -257,7 +259,7 @@ class RequestBuilder:
         return self.request
 
     def build_summary(self, now: float) -> ModelRequest:
-        """Return the request for a summary of older steps. It uses the same model, without tools."""
+        """Return the request for a summary of older steps. It uses the same model but contains no tools."""
         if self.request is None:
             history = self._transcript.history.messages
             compacted = range_to_compact(history, self.openings, self._spec.compact_at or 1)
@@ -288,13 +290,13 @@ class RequestBuilder:
         return ModelRequest(messages, tools.definitions, *settings, tools_json=tools.json, known_media=media)
 
     def can_force_finish(self) -> bool:
-        """Whether the next request can force `__finish__`, although the last one did not."""
+        """Return whether the next request can force `__finish__` although the last request did not."""
         return not self._state.was_forced and not thinks(self.model) and self.model.can_force_tool(self._new_request())
 
     def needs_summary(self) -> bool:
-        """Whether the conversation exceeds `compact_at`, and a summary can make it shorter.
+        """Return whether the conversation exceeds `compact_at` and a summary can make it shorter.
 
-        Not if the answer is due, or if a summary was requested since the last response.
+        The result is False if the run must answer now, or if a summary was requested since the last response.
         """
         state, max_size = self._state, self._spec.compact_at
         if max_size is None or state.compacted == state.turns or state.fallback:
@@ -309,7 +311,7 @@ class RequestBuilder:
         return range_to_compact(history.messages, self.openings, max_size) is not None
 
     def take_summary(self, response: ModelResponse, asked: float, now: float) -> None:
-        """Replace older steps by a summary. They stay if the model gave none."""
+        """Replace older steps with the summary that the model wrote. Without a summary, the steps do not change."""
         state, transcript, history = self._state, self._transcript, self._transcript.history
         self.request, state.compacted = None, state.turns
         self._budgets.pay(response, self.model, self.run, now - asked, is_summary=True)
@@ -322,23 +324,23 @@ class RequestBuilder:
         transcript.compact(compacted, text, asked, response)
         if text:
             self.messages.reset()
-            # An estimate, until the next response reports the size.
+            # This is an estimate until the next response reports the number of tokens.
             state.meter.last = Usage(estimate_tokens(history.messages))
 
 
 @dataclass(eq=False)
 class StepHook:
-    """The step that `on_start` or `on_step` sees and changes at the moment."""
+    """The part of a machine that passes a `Step` to `on_start` and `on_step`, and reads their changes."""
 
     spec: Spec
     run: Run
     state: State
     builder: RequestBuilder
     step: Step | None = None
-    """The step, while a hook has it."""
+    """The step that a hook is using, or None."""
 
     def open(self) -> Step:
-        """Return the step for the hook."""
+        """Create the step for the next call of a hook."""
         state, toolset = self.state, self.builder.toolset
         if self.step is None:
             self.step = Step(
@@ -354,7 +356,7 @@ class StepHook:
         return self.step
 
     def close(self, name: str, returned: object) -> Step | None:
-        """Return the step as the hook left it. Raise an error if the hook returned another value."""
+        """Return the step with the changes of the hook. Raise an error if the hook returned a value."""
         step, self.step = self.step, None
         if returned is not None and returned is not step:
             raise DeclarationError(
@@ -363,19 +365,19 @@ class StepHook:
         return step
 
     def take_results(self, step: Step) -> list[ToolResult]:
-        """Adopt the calls of a closed step, and return its results."""
+        """Store the tool calls of a closed step, and return its tool results."""
         results = _check_items(step.tool_results, ToolResult, "tool_results")
         self.state.calls = _check_items(step.tool_calls, ToolCall, "tool_calls")
         return results
 
     def results(self) -> list[ToolResult]:
-        """Return the results of the current step, as the hook has left them so far."""
+        """Return the tool results of the current step, with the changes of the hook so far."""
         if self.step is not None:
             return _check_items(self.step.tool_results, ToolResult, "tool_results")
         return list(self.state.results.values())
 
     def valid_results(self) -> list[ToolResult]:
-        """Return the results of the current step. Ignore the hook's changes if they are invalid."""
+        """Return the tool results of the current step. Ignore the hook's changes if they are invalid."""
         try:
             return self.results()
         except AcornError:
@@ -385,19 +387,22 @@ class StepHook:
 def inherited_tools(
     parent: Sequence[Tool], own: Sequence[Tool], branches: Mapping[str, BranchTool]
 ) -> tuple[Tool, ...]:
-    """Return the parent's tools and the branch's own. The branch's tools and branches win if names are equal."""
+    """Return the tools of a branch and the tools that it inherits.
+
+    If two names are equal, the tool or branch that the branch declares replaces the inherited tool.
+    """
     named = {tool.name: tool for tool in parent if tool.name not in branches}
     return tuple((named | {tool.name: tool for tool in own}).values())
 
 
 def named_tools(tools: Sequence[Tool], names: Sequence[str]) -> tuple[Tool, ...]:
-    """Return the tools of a saved run by their names."""
+    """Return the tools with these names. Raise an error if a tool of a saved run is no longer declared."""
     known = {tool.name: tool for tool in tools}
     missing = [name for name in names if name not in known]
     if missing:
         raise AcornError(
-            f"The saved run had the tools {', '.join(f'`{name}`' for name in missing)}, added by `on_step`, which are "
-            f"not declared on the module. Declare them to resume the run."
+            f"Cannot resume the run: it uses the tools {', '.join(f'`{name}`' for name in missing)}, which `on_step` "
+            f"added and the module does not declare. Declare them in `tools`."
         )
     return tuple(known[name] for name in names)
 
@@ -409,7 +414,7 @@ def _new_thread_message() -> ThreadMessage:
 
 
 def _check_items(values: object, kind: type[T], name: str) -> list[T]:
-    """Raise an error if a hook replaced the list of a step by another value."""
+    """Return the list, or raise an error if a hook replaced it with another value."""
     if is_json_list(values):
         for value in values:
             if not isinstance(value, kind):

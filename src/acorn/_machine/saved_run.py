@@ -49,25 +49,28 @@ from acorn.record import TOOL_ASK_PREFIX, Run, history_of_run
 from acorn.types import JsonObject, ToolCall, Usage
 
 MIN_CALLS = 8
-"""The number of calls in a step from which the state is not written after each result."""
+"""The minimum number of tool calls in a step for which the state is not saved after each result."""
 ENTRY_COUNT = "entries"
-"""The key of a saved state for the number of entries when it was written."""
+"""The key of a saved state that contains the number of journal entries at that time."""
 _RESULT = "result"
 
 
 class StepProgress(NamedTuple):
-    """The state that was written last, and the counts that later entries must explain."""
+    """The last saved state of a step with many calls, used to decide if new entries are enough.
+
+    If the new entries explain the current state, only the entries are saved.
+    """
 
     calls: list[ToolCall]
     other_fields: JsonObject
-    """The fields that must not have changed."""
+    """The fields of the state that must not have changed since then."""
     open_asks: int
     results: int
     branches: int
 
 
 def start_progress(state: State, turn: int | None) -> StepProgress | None:
-    """Return the progress of a state that is written now. None if the next state must be written too."""
+    """Return the progress for a state that is saved now, or None if the next state must be saved too."""
     if len(state.calls) < MIN_CALLS or state.phase not in ("tools", "branches"):
         return None
     fields = copy_json(_comparable_fields(state, turn))
@@ -77,7 +80,10 @@ def start_progress(state: State, turn: int | None) -> StepProgress | None:
 def continue_progress(
     before: StepProgress, new: Iterable[Entry], state: State, turn: int | None
 ) -> StepProgress | None:
-    """Return the progress after these entries. None if they do not explain the state, so that it must be written."""
+    """Return the progress after new entries, or None if the entries do not explain the state.
+
+    If the result is None, the state must be saved.
+    """
     open_asks, results, branches = before.open_asks, before.results, before.branches
     for entry in new:
         if isinstance(entry, ToolStarted):
@@ -100,13 +106,13 @@ def continue_progress(
 
 
 def _comparable_fields(state: State, turn: int | None) -> JsonObject:
-    # `load` counts the usage again, so it need not be equal.
+    # `load` computes the usage again, so changes of the usage do not matter.
     meter = {name: value for name, value in vars(state.meter).items() if name != "spent"}
     return {**state.without_calls(), "meter": meter, "turn": turn}
 
 
 def _entry_with_result(entry: Entry, state: State) -> JsonObject:
-    """Return an entry as plain data, with the tool result that the state holds for it."""
+    """Return an entry as JSON data, together with the tool result of its call."""
     plain = write_entry(entry)
     if isinstance(entry, ToolFinished | BranchFinished) and entry.call_id is not None:
         plain[_RESULT] = write_result(state.results[entry.call_id])
@@ -114,7 +120,7 @@ def _entry_with_result(entry: Entry, state: State) -> JsonObject:
 
 
 def _apply_entries(state: State, entries: Iterable[Mapping[str, Any]]) -> None:
-    """Apply the entries that were written after the state."""
+    """Apply the entries that were saved after the state."""
     for plain in entries:
         kind, call_id = plain["entry"], plain.get("call_id")
         ask_id = f"{TOOL_ASK_PREFIX if kind.startswith('Tool') else 'branch '}{plain['step']} {call_id}"
@@ -129,9 +135,9 @@ def _apply_entries(state: State, entries: Iterable[Mapping[str, Any]]) -> None:
 
 
 def save(machine: Machine, since: int = 0) -> JsonObject:
-    """Return everything that is needed to resume a run, except functions and keys.
+    """Return a run as JSON data, from which it can be resumed.
 
-    The journal starts with the entry number `since`.
+    The data contains no functions and no API keys. The journal starts with entry number `since`.
     """
     context = machine.context
     entries, state, _ = save_new(machine, since)
@@ -147,7 +153,10 @@ def save(machine: Machine, since: int = 0) -> JsonObject:
 def save_new(
     machine: Machine, since: int, before: StepProgress | None = None
 ) -> tuple[list[JsonObject], JsonObject | None, StepProgress | None]:
-    """Return the new entries, and the state unless the entries explain it. The progress is for the next call."""
+    """Return the new entries, the state, and the progress for the next call.
+
+    The state is None if the entries explain it.
+    """
     if not machine.is_over:
         machine.transcript.edits.record_all()
     new, state, turn = machine.journal.entries[since:], machine.state, machine.transcript.turn_index
@@ -163,13 +172,16 @@ def save_new(
 
 
 def save_record(machine: Machine) -> JsonObject:
-    """Return the record of a run as plain data."""
+    """Return the run record as JSON data, with the format version and the module name."""
     record = {**write_record(machine.run), "seconds": machine.journal.now}
     return {"format": FORMAT, "module": machine.plan.module, "run": record}
 
 
 def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
-    """Return the machine of a saved run, ready for its next asks. For a branch, `plan` is that of the branch."""
+    """Return the machine of a saved run, ready for its next asks.
+
+    If the run is a branch, `plan` is the plan of the branch.
+    """
     check_format(saved)
     record = saved["run"]
     run_input = read_instance(plan.spec.input.schema, record["input"], "input")
@@ -212,7 +224,10 @@ def load(plan: Plan, saved: Mapping[str, Any], deps: Any = None) -> Machine:
 
 
 def _count_usage(machine: Machine) -> None:
-    """Count the usage of a loaded run from its journal. An open branch counts when it is loaded."""
+    """Compute the usage of a loaded run from its journal.
+
+    The usage of an unfinished branch is added when the branch is loaded.
+    """
     run = machine.run
     for entry in machine.journal.entries:
         if isinstance(entry, ModelResponded | BranchFinished | Compacted):
@@ -227,7 +242,7 @@ def _count_usage(machine: Machine) -> None:
 
 
 def _restore_end(run: Run, plan: Plan, record: Mapping[str, Any]) -> None:
-    """Restore the output or the error of a run that has ended."""
+    """Restore the output or the error of a finished run."""
     run.usage, run.cost = Usage(**record["usage"]), record["cost"]
     run.stop_reason = record["stop_reason"]
     if record["error"] is not None:
@@ -241,7 +256,10 @@ def _restore_end(run: Run, plan: Plan, record: Mapping[str, Any]) -> None:
 
 
 def attach_branch_records(run: Run, saved: Iterable[Mapping[str, Any]]) -> None:
-    """Add the records of saved branches to a run, in the order in which they started. Their data stays plain."""
+    """Add the records of saved branches to a run, in the order of their start.
+
+    The inputs and outputs of the branches stay JSON data.
+    """
     by_parent: dict[str, list[Run]] = {}
     for saved_branch in saved:
         context = saved_branch["branch"]

@@ -38,11 +38,11 @@ _SAVED_MODEL_KEYS = (
     "output_cost_per_token", "cache_read_input_token_cost", "cache_creation_input_token_cost",
 )  # fmt: skip
 MODEL_OBJECT = "(an object)"
-"""Saved in place of a model that is neither an id nor a dict."""
+"""The saved value for a model that is an object, because only model names and dicts can be saved."""
 
 
 def settings_to_json(settings: Mapping[str, Any]) -> JsonObject:
-    """Return changed settings as plain data, without secrets."""
+    """Return changed settings as JSON data, without secrets."""
     plain = dict(settings)
     if "model" in plain:
         plain["model"] = _without_secrets(plain["model"])
@@ -50,7 +50,7 @@ def settings_to_json(settings: Mapping[str, Any]) -> JsonObject:
 
 
 def settings_from_json(settings: Mapping[str, Any]) -> JsonObject:
-    """Read saved settings. Raise an error if a model was an object, because objects are not saved."""
+    """Return settings from saved JSON data. Raise an error if the model was an object, which is not saved."""
     model = settings.get("model")
     if MODEL_OBJECT in (model if isinstance(model, list) else [model]):
         raise AcornError(
@@ -61,7 +61,7 @@ def settings_from_json(settings: Mapping[str, Any]) -> JsonObject:
 
 
 def _without_secrets(model: Any) -> Any:
-    """Return the keys of a model dict that hold no secrets, and its URLs without a password."""
+    """Return a model dict without secret values, and without passwords in its URLs."""
     if is_json_object(model):
         plain = {
             key: value for key, value in model.items() if key in _SAVED_MODEL_KEYS and to_json_data(value) == value
@@ -75,39 +75,39 @@ def _without_secrets(model: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class BranchContext:
-    """The start of a branch, or of an agent that is used as a tool.
+    """The saved context that a branch, or an agent that is used as a tool, starts with.
 
-    Functions, budgets and the parent run are not part of it. The process that loads it provides them.
+    It does not contain functions, budgets and the parent run. The process that loads the branch provides these.
     """
 
     run_id: str
     parent_id: str
     name: str
     path: str
-    """The names of the branches from the outermost, such as `outer/inner`."""
+    """The names of the nested branches, the outermost first, such as `outer/inner`."""
     depth: int
     place: str
-    """The place in the parent where it started: the step, and the call or the hook."""
+    """The place in the parent run where the branch started: the step, and the call or the hook."""
     call_id: str | None
-    """The call that started it. None if user code did."""
+    """The id of the tool call that started the branch, or None if user code started it."""
     inside: str | None
-    """The call whose function started it. None for a branch that the model called or that a hook started."""
+    """The id of the tool call whose function started the branch, or None if the model or a hook started it."""
     input: Any
-    """The instance of the input schema, or its plain data after the context was loaded."""
+    """The input as an instance of the input schema, or as JSON data after the context was loaded."""
     has_input: bool
-    """Whether the class declares an input."""
+    """Whether the module class declares an input."""
     inherits: bool = True
-    """Whether it continues the parent's conversation with its tools and settings. An agent that is a tool does not."""
+    """Whether the branch inherits the parent's conversation, tools and settings. An agent that is a tool does not."""
     history: tuple[Message, ...] = ()
-    """The parent's conversation at the start, with results for its pending calls."""
+    """The parent's conversation when the branch started, with results for pending calls."""
     openings: tuple[Message, ...] = ()
-    """The input messages of the runs above, the nearest first."""
+    """The input messages of the parent runs, the direct parent first."""
     settings: Mapping[str, Any] = field(default_factory=JsonObject)
     """The settings of the parent that hooks had changed."""
     tools: tuple[str, ...] = ()
     """The names of the parent's tools."""
     limits: Limits = field(default_factory=Limits)
-    """What the parent had left for it."""
+    """The remaining budget of the parent for the branch."""
 
     def to_json(self) -> JsonObject:
         return {
@@ -131,26 +131,26 @@ class BranchContext:
 
 
 def branch_id(parent_id: str, place: str) -> str:
-    """Return the id of a branch that starts at this place of its parent. It is the same every time."""
+    """Return the run id of a branch, computed from its parent and its place, so that it never changes."""
     return hashlib.sha256(f"{parent_id}/{place}".encode()).hexdigest()[:32]
 
 
 Phase = Literal["new", "prompt", "start", "compact", "model", "tools", "branches", "step", "judge", "done"]
 StopReason = Literal["finish", "forced", "limit", "loop", "step", "unfinished"]
-"""Why a run ended with an output."""
+"""The reason why a run ended with an output."""
 
 _GROWS_WITH_CALLS = frozenset(("response", "calls", "results", "branches", "open_asks"))
 
 
 @dataclass
 class State:
-    """The saved memory of the machine. Each part of the machine reads and writes its own fields."""
+    """The saved state of a machine. Each part of the machine owns some of the fields."""
 
     phase: Phase = "new"
     turns: int = 0
     """The number of responses so far."""
     open_asks: dict[str, float] = field(default_factory=dict[str, float])
-    """The asks in progress, and when each began."""
+    """A dict that maps the ids of asks in progress to their start times."""
     forced: bool = False
     """Whether every further request must end in an answer."""
     fallback: bool = False
@@ -158,55 +158,56 @@ class State:
     was_forced: bool = False
     """Whether the current request forces `__finish__`."""
     reason: StopReason = "finish"
-    """The `stop_reason` of the run when an answer comes."""
+    """The `stop_reason` that the run will have if the model answers now."""
     compacted: int = -1
-    """The value of `turns` at the last request for a summary."""
+    """The value of `turns` when the last summary was requested."""
 
     # The request builder
     settings: JsonObject = field(default_factory=JsonObject)
     """The settings that hooks have changed: `model`, `temperature` and `max_tokens`."""
     tools: list[str] | None = None
-    """The names of the tools, if a hook has changed them."""
+    """The names of the tools, or None if no hook has changed the tools."""
     removed: list[str] = field(default_factory=list[str])
-    """The branches that a hook removed."""
+    """The names of the branches that a hook removed."""
 
     # The calls of the current step
     response: ModelResponse | None = None
     calls: list[ToolCall] = field(default_factory=list[ToolCall])
     results: dict[str, ToolResult] = field(default_factory=dict[str, ToolResult])
-    """The results so far, by the id of the call."""
+    """A dict that maps call ids to the tool results so far."""
     branches: dict[str, BranchContext] = field(default_factory=dict[str, BranchContext])
-    """The branches that have started and not ended, by the id of the call."""
+    """A dict that maps call ids to the contexts of unfinished branches."""
     requests: dict[str, Request] = field(default_factory=dict[str, Request])
-    """The requests for human input, by the id of the waiting call."""
+    """A dict that maps the ids of waiting calls to their requests for human input."""
     answers: JsonObject = field(default_factory=JsonObject)
-    """The answers to them as plain data, by the id of the waiting call."""
+    """A dict that maps the ids of waiting calls to the received answers, as JSON data."""
     passed: list[str] = field(default_factory=list[str])
-    """The calls for which `on_human` had no answer."""
+    """The ids of the calls for which `on_human` had no answer."""
     turn: int | None = None
-    """The index of the response in the history of a saved run. The user may have moved it."""
+    """The index of the last response in the history of a saved run. The user may have moved the response."""
 
     # The answer
     corrections: int = 0
     """The number of retries after invalid answers."""
     answer: str | None = None
-    """The candidate as JSON, while `on_finish` judges it."""
+    """The valid answer as JSON text, while `on_finish` checks it."""
     answered_by: str | None = None
-    """The call that gave the candidate. None if it came as XML or from `step.finish`."""
+    """The id of the `__finish__` call with the valid answer, or None for an answer in XML or from `step.finish`."""
     faults: dict[str, str] = field(default_factory=dict[str, str])
-    """The problems of invalid answers in the same response, by their calls."""
+    """A dict that maps the ids of invalid `__finish__` calls in the same response to their problems."""
 
     # The limits
     digests: list[StepDigest] = field(default_factory=list[StepDigest])
-    """The digests of the last steps, to detect repetition."""
+    """The hashes of the last steps, used to detect repetition."""
     was_warned: bool = False
     """Whether the model was warned that it repeats its steps."""
     meter: Meter = field(default_factory=Meter)
 
     def to_json(self, turn: int | None) -> JsonObject:
-        """Return the state as plain data. The model reads the same for a tool's output after it is loaded.
+        """Return the state as JSON data.
 
-        `turn` is the index of the last response in the history. Before the next request, the history holds all of it.
+        A tool output is saved in the form that the model receives. `turn` is the index of the last response in the
+        history. Before a request, the response is not saved, because the history contains it.
         """
         plain = dict(vars(self))
         plain["turn"] = turn
@@ -214,9 +215,7 @@ class State:
             plain["response"], plain["calls"], plain["results"] = None, [], []
         else:
             plain["response"] = None if self.response is None else _response_to_json(self.response)
-            plain["calls"] = to_json_data(
-                [fields_of(call) for call in self.calls]
-            )  # A hook may have put any value there.
+            plain["calls"] = to_json_data([fields_of(call) for call in self.calls])  # A hook may have set any value.
             plain["results"] = [write_result(result) for result in self.results.values()]
         plain["branches"] = [context.to_json() for context in self.branches.values()]
         plain["requests"] = {call_id: write_request(request) for call_id, request in self.requests.items()}
@@ -236,7 +235,7 @@ class State:
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> State:
-        """Read a saved state."""
+        """Return a state from saved JSON data."""
         fields: JsonObject = {**plain, "settings": settings_from_json(plain["settings"])}
         if fields["response"] is not None:
             response = dict(fields["response"])

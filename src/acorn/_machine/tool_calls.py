@@ -1,6 +1,7 @@
-"""The tool calls of the current step: preparation, results, and the human input that they wait for.
+"""The tool calls of the current step: their preparation, their results, and human input for them.
 
-`PendingCalls` says which calls can be performed now. The machine decides what follows when all have a result.
+`PendingCalls` lists the calls that can be performed now. When all calls have a result, the machine chooses the next
+phase.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ _UNKNOWN = (
     "again; find out before you repeat it."
 )
 _LONG_AGO = datetime.fromtimestamp(0, UTC)
-"""The time of a request if the driver did not pass the current time."""
+"""The time of a request for human input if the driver did not pass the current time."""
 
 
 @dataclass(eq=False)
 class PendingCalls:
-    """The tool calls of the current step."""
+    """The part of a machine that prepares the tool calls of the current step and collects their results."""
 
     plan: Plan
     run: Run
@@ -47,23 +48,23 @@ class PendingCalls:
     branches: Branches
     budgets: Budgets
     prepared: dict[str, AskTool | BranchTool] = field(default_factory=dict[str, AskTool | BranchTool])
-    """The calls that can be performed, by their ids."""
+    """A dict that maps call ids to prepared calls."""
     open: dict[str, None] = field(default_factory=dict[str, None])
     """The ids of prepared calls without a result, in the order of the response.
 
-    Branches that inherit the conversation are not among them, because they start after all other calls.
+    The dict does not contain branches that inherit the conversation, because they start after all other calls.
     """
     calls: dict[str, ToolCall] = field(default_factory=dict[str, ToolCall])
-    """All calls of the step, by their ids."""
+    """A dict that maps call ids to all calls of the step."""
     started: datetime | None = None
-    """The time from which the seconds of the run count in this process."""
+    """The date and time of second 0 of the run in this process."""
 
     # Preparation
 
     def prepare(self, now: float) -> bool:
-        """Prepare the calls of the step that have no result, and return whether there are tools to call.
+        """Prepare the calls of the step that have no result, and return whether a tool must be called.
 
-        A call that cannot be performed gets its result at once.
+        A call that cannot be performed receives an error as its result at once.
         """
         state, finished = self.state, self.state.results
         was_cut = state.response is not None and state.response.stop_reason == "length"
@@ -105,7 +106,7 @@ class PendingCalls:
             )
 
     def give_up_calls_made_once(self) -> None:
-        """Give a result to calls of a saved run that were in progress and must not be repeated."""
+        """Add an error result to each interrupted call of a `once` tool, because the call must not be repeated."""
         state = self.state
         for call in state.calls:
             ask_id, tool = f"{TOOL_ASK_PREFIX}{self.run.steps} {call.id}", self.builder.toolset.named.get(call.name)
@@ -113,7 +114,7 @@ class PendingCalls:
                 self.add_result(ToolResult(call.id, call.name, error=_UNKNOWN), state.open_asks.pop(ask_id))
 
     def restore_outputs(self) -> None:
-        """Rebuild the outputs of finished branches in a saved run, because their instances were not saved."""
+        """Rebuild the output instances of finished branches, because a saved run contains only their JSON data."""
         for call in self.state.calls:
             branch, result = self.plan.branches.get(call.name), self.state.results.get(call.id)
             tool = self.builder.toolset.named.get(call.name)
@@ -125,13 +126,13 @@ class PendingCalls:
     # Asks
 
     def list_asks(self, now: float) -> list[Ask]:
-        """Return the calls that may run concurrently now, in the order of the response.
+        """Return asks for the calls that may run concurrently now, in the order of the response.
 
         A tool with `parallel=False` runs alone.
         """
         state = self.state
         if len(self.prepared) == 1 and not self.builder.is_timed and not state.requests:
-            (only,) = self.prepared.values()  # It has no result yet, or the step would be over.
+            (only,) = self.prepared.values()  # The call has no result yet: otherwise the step would be over.
             if isinstance(only, AskTool):
                 return [only]
         asks: list[Ask] = []
@@ -140,7 +141,7 @@ class PendingCalls:
                 continue
             prepared = self.prepared[call_id]
             if state.phase == "branches" and isinstance(prepared, BranchTool):
-                continue  # `list_branches` returns it.
+                continue  # `list_branches` lists the branch.
             tool = prepared.tool if isinstance(prepared, AskTool) else self.builder.toolset.named[prepared.name]
             runs_alone = not tool.options.parallel
             if runs_alone and asks:
@@ -156,7 +157,7 @@ class PendingCalls:
         return [*asks, *self._list_input_hooks()] if state.requests else asks
 
     def list_branches(self) -> Iterator[Ask]:
-        """Return the branches that the model called and that have not ended."""
+        """Yield an ask for each unfinished branch that the model called."""
         for call_id, context in self.state.branches.items():
             branch = self.prepared[call_id]
             assert isinstance(branch, BranchTool)
@@ -166,7 +167,7 @@ class PendingCalls:
         return AskBranch(f"branch {self.run.steps} {call_id}", self.calls[call_id], context, branch.make)
 
     def _list_input_hooks(self) -> Iterator[Ask]:
-        """Return a call of `on_human` for each request that it has not seen."""
+        """Yield an ask to call `on_human` for each request that the hook has not received yet."""
         state, on_human = self.state, self.plan.on_human
         if on_human is None:
             return
@@ -175,7 +176,7 @@ class PendingCalls:
                 yield AskHook(f"on_human {self.run.steps} {call_id}", on_human, (request,))
 
     def seconds_for(self, tool: Tool, now: float) -> float:
-        """Return the time limit of a call that starts now."""
+        """Return the time limit in seconds of a tool call that starts now."""
         left = self.state.meter.seconds_for_tools(self.budgets.limits, now)
         timeout = tool.options.timeout or math.inf
         return timeout if left is None else min(timeout, left)
@@ -183,32 +184,32 @@ class PendingCalls:
     # Results
 
     def add_result(self, result: ToolResult, began: float | None) -> None:
-        """Store a result and note it in the journal."""
+        """Store a tool result and add it to the journal."""
         self.store_result(result)
         self.transcript.add_result(result, began)
 
     def store_result(self, result: ToolResult) -> None:
-        """Store a result without a note in the journal."""
+        """Store a tool result without adding it to the journal."""
         self.state.results[result.id] = result
         self.open.pop(result.id, None)
 
     # Branches that the model called
 
     def waiting_branches(self) -> list[tuple[ToolCall, BranchTool]]:
-        """Return the branches that start when the other calls of the response have their results."""
+        """Return the branch calls that start after all other calls of the response have results."""
         results = self.state.results
         calls = [(call, self.prepared.get(call.id)) for call in self.state.calls if call.id not in results]
         return [(call, tool) for call, tool in calls if isinstance(tool, BranchTool) and tool.inherits]
 
     def start_branches(self, now: float) -> None:
-        """Start the branches that waited for the other calls."""
+        """Start the branches that waited for the other calls of the response."""
         waiting = self.waiting_branches()
         started = {call.id: call.name for call, _ in waiting}
         for call, branch in waiting:
             self._start_branch(branch, call, started, now)
 
     def _start_branch(self, branch: BranchTool, call: ToolCall, started: Mapping[str, str], now: float) -> None:
-        """Create the context of a branch. If that fails, the error is the result of the call."""
+        """Create the context of a branch, or add the error as the result of the call."""
         try:
             context = self.branches.new_context(
                 branch.name,
@@ -239,28 +240,30 @@ class PendingCalls:
         ]
 
     def call_waiting_for(self, request_id: str) -> str | None:
-        """Return the id of the call that a request belongs to."""
+        """Return the id of the tool call that waits for a request, or None."""
         requests = self.state.requests
         return next((call_id for call_id, request in requests.items() if request.id == request_id), None)
 
     def check_answer(self, request_id: str, value: object) -> str:
-        """Raise an error if a value does not answer a request. Return the id of the call that waits for it."""
+        """Return the id of the call that waits for a request. Raise an error if the answer is invalid."""
         state = self.state
         call_id = self.call_waiting_for(request_id)
         if call_id is None:
-            raise StoreError(f"The run {self.run.id} has no request `{request_id}`.")
+            raise StoreError(
+                f"Run {self.run.id} has no request `{request_id}`. Use the id of one of its open requests."
+            )
         request = state.requests[call_id]
         if call_id in state.answers or call_id in state.results:
-            raise StoreError(f"The request `{request_id}` ({request.question}) is already answered.")
+            raise StoreError(f"Request `{request_id}` ({request.question}) is already answered.")
         check_answer(request, value)
         if request.kind == "approval" and request.tool in self.builder.toolset.named:
             changed = self._approved_call(call_id, decision_of(request, value))
             if isinstance(changed, ToolResult):
-                raise InputError(f"The approved arguments for `{request.tool}` do not fit: {changed.error}")
+                raise InputError(f"The approved arguments for `{request.tool}` are invalid: {changed.error}")
         return call_id
 
     def add_answer(self, call_id: str, value: object) -> None:
-        """Store an answer, note it in the journal, and act on it."""
+        """Store an answer, add it to the journal, and apply it to its call."""
         state, journal = self.state, self.run.journal
         answer = state.answers[call_id] = to_json_data(value)
         text = answer if isinstance(answer, str) else to_json_text(answer)
@@ -269,9 +272,9 @@ class PendingCalls:
         self._use_answer(call_id)
 
     def _request_input(self, ask: AskTool, now: float) -> None:
-        """Create a request for human input, if the call needs one."""
+        """Create a request for human input if a tool call needs one."""
         run, call = self.run, ask.call
-        if call.id in self.state.requests:  # The run was saved with this request.
+        if call.id in self.state.requests:  # The request comes from the saved run.
             return
         asked = (self.started or run.started or _LONG_AGO) + timedelta(seconds=now)
         branch = None if self.plan.context is None else self.plan.context.path
@@ -283,7 +286,7 @@ class PendingCalls:
         run.journal.entries.append(InputRequested(run.id, run.journal.step, now, *asked_for, request.choices))
 
     def _use_answer(self, call_id: str) -> None:
-        """Act on an answer: it is the result, or it approves, changes or rejects the call."""
+        """Apply an answer to its call: use it as the result, or approve, change or reject the call."""
         state = self.state
         if call_id not in self.prepared or call_id in state.results:
             return
@@ -296,13 +299,13 @@ class PendingCalls:
             self.add_result(decision.result(call_id, request.tool), None)
             return
         changed = self._approved_call(call_id, decision)
-        if isinstance(changed, ToolResult):  # The process that took the answer could not check the arguments.
+        if isinstance(changed, ToolResult):  # The process that received the answer could not check the arguments.
             self.add_result(changed, None)
         elif changed is not None:
             self.prepared[call_id] = changed
 
     def _approved_call(self, call_id: str, decision: Approved | Rejected) -> AskTool | BranchTool | ToolResult | None:
-        """Prepare the call with the arguments that a person changed. Return None if the arguments are unchanged."""
+        """Prepare an approved call with its new arguments. Return None if the arguments did not change."""
         if isinstance(decision, Rejected) or decision.arguments is None:
             return None
         arguments = dict(decision.arguments)
@@ -314,7 +317,7 @@ class PendingCalls:
 def prepare_call(
     call: ToolCall, toolset: Toolset, run: Run, is_cut: bool, start: Callable[[AgentTool], BranchTool] | None
 ) -> AskTool | BranchTool | ToolResult:
-    """Return the function with its arguments, the branch to start, or the error that the model reads."""
+    """Return the tool with validated arguments, the branch to start, or an error result for the model."""
     tool = toolset.named.get(call.name) or toolset.branches.get(call.name)
     if tool is None:
         names = ", ".join(f"`{name}`" for name in (*toolset.named, *toolset.branches, FINISH))

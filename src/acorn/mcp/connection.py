@@ -345,7 +345,7 @@ def _explain_problem(error: Exception) -> tuple[str, BaseException]:
             cause,
         )
     if type(cause).__module__.partition(".")[0] == "httpx2":
-        return "cannot be reached", cause
+        return "cannot be reached. Check the URL, and check that the server is running", cause
     return "could not be opened", cause
 
 

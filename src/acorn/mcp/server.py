@@ -186,7 +186,7 @@ def _paused_text(paused: Paused) -> str:
     questions = "\n".join(f"- {request.id}: {request.question}" for request in paused.requests)
     return (
         f"The run {paused.run_id} is paused in its store and waits for human input:\n{questions}\n"
-        f"It can be answered there by `acorn answer`, but not from here."
+        f"A person can answer with the command `acorn answer`. This client cannot answer."
     )
 
 

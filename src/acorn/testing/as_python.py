@@ -170,9 +170,9 @@ class _TestWriter:
         if tools:
             remarks.append(f"The test calls the real tools: {', '.join(tools)}.")
         if not self.knows_modules:
-            remarks.append(f"Replace `{_UNKNOWN_MODULE}` by the module of the class, which the run does not contain.")
+            remarks.append(f"Replace `{_UNKNOWN_MODULE}` with the module of the class, which the run does not contain.")
         if self.run.deps is not None:
-            remarks.append("Add `using(deps=...)`: the run does not contain the value that was passed.")
+            remarks.append("Add `using(deps=...)` with the original value, which the run does not contain.")
         return remarks or ["The test calls no tools."]
 
     def _import_lines(self, is_skipped: bool) -> list[str]:
@@ -361,7 +361,7 @@ class _TestWriter:
             self.imports.add("to_jsonable_python")
             yield f"assert to_jsonable_python(run.output, by_alias=False) == {self._literal(output)}"
         else:
-            yield "# The output is not compared: it contains a number or a text that is not equal after it is written."
+            yield "# The output is not compared, because it contains a value that does not stay equal in source code."
 
     def _keywords(self, values: Mapping[str, object]) -> list[str]:
         return [f"{name}={self._literal(value)}" for name, value in values.items()]

@@ -28,7 +28,7 @@ def skip_reason(run: Run) -> str | None:
     if has_open_requests and (run.stop_reason != "paused" or answers):
         return "some requests for human input were not answered"
     if run.error is not None and requests:
-        return "the run failed after it requested human input; give the agent an `on_human` with the same answers"
+        return "the run failed after it requested human input; add an `on_human` with the same answers"
     if run.stop_reason is None:
         return "the run had not ended when this test was written"
     if run.stop_reason == "cancelled":

@@ -64,7 +64,7 @@ class Failure:
 
     status: int | None = None
     """The HTTP status, or None for a broken connection."""
-    message: str = "the script says so"
+    message: str = "scripted failure"
     delay: float = 0.0
     """The seconds to wait before the failure."""
     after: Reply | None = None

@@ -23,7 +23,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 MAX_BODY = 1_000_000
 """The maximum number of bytes of a request body."""
 MAX_BODY_BY_PATH: Mapping[str, int] = {"/api/runs": 28_000_000}
-"""Maps a path to a larger limit. A new run may contain images and files, which base64 enlarges by a third."""
+"""Maps a path to a larger body limit. A new run may contain images and files, which base64 enlarges by a third."""
 BODY_TIMEOUT = 60.0
 """The number of seconds in which a complete request body must arrive."""
 

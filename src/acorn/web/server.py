@@ -83,5 +83,8 @@ def serve(app: ASGIApp, close: Callable[[], object], on: socket.socket, grace: i
 
 
 def _interrupt(sig: int, frame: FrameType | None) -> None:
-    """Raise `KeyboardInterrupt` for SIGTERM, because uvicorn sends the signal again after its shutdown."""
+    """Raise `KeyboardInterrupt` for SIGTERM.
+
+    uvicorn sends the signal again after its shutdown, and without this handler the signal would kill the process.
+    """
     raise KeyboardInterrupt

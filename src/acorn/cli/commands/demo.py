@@ -24,7 +24,7 @@ from rich.syntax import Syntax
 
 from acorn import AcornError
 from acorn.cli.output import FAILED, SUCCESS, CommandError, OutputClosedError, error_message, write, write_line
-from acorn.models.local.download import KNOWN, Weights, fetch, is_present
+from acorn.models.local.download import KNOWN_MODELS, Weights, download_weights, is_present
 
 _FILES = {
     "agent.py.txt": "agent.py",
@@ -85,21 +85,22 @@ def _read_starter_file(source: str, name: str) -> str:
     return (files("acorn.cli") / "starter" / source).read_text(encoding="utf-8").replace("{{name}}", name)
 
 
-_DEFAULT = next(iter(KNOWN))
+_DEFAULT = next(iter(KNOWN_MODELS))
 
 
 def pull(
-    name: Annotated[str, typer.Argument(metavar="NAME", help=f"The name of the model: {', '.join(KNOWN)}.")] = _DEFAULT,
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help=f"The name of the model: {', '.join(KNOWN_MODELS)}.")
+    ] = _DEFAULT,
     debug: Annotated[bool, typer.Option("--debug", help="Print the traceback of an error.")] = False,
 ) -> int:
     """Download the weights of a model that runs on this machine."""
     name = name.removeprefix("local/")
-    if name not in KNOWN:
-        raise CommandError(
-            f"There are no weights for `{name}`. Use one of these models: {', '.join(f'`{model}`' for model in KNOWN)}."
-        )
+    if name not in KNOWN_MODELS:
+        models = ", ".join(f"`{model}`" for model in KNOWN_MODELS)
+        raise CommandError(f"There are no weights for `{name}`. Use one of these models: {models}.")
     try:
-        path, existed = fetch_weights(KNOWN[name])
+        path, existed = fetch_weights(KNOWN_MODELS[name])
     except AcornError as error:
         raise CommandError(error_message(error), FAILED, debug=debug) from error
     write(sys.stdout, f"{name} {'is already downloaded' if existed else 'is ready'}: {path}\n")
@@ -109,7 +110,7 @@ def pull(
 def fetch_weights(weights: Weights) -> tuple[Path, bool]:
     """Download weights if necessary, print the progress, and return the file and whether it already existed."""
     with DownloadMeter(weights) as meter:
-        path = fetch(weights, meter.show)
+        path = download_weights(weights, meter.show)
     return path, meter.is_unused
 
 
@@ -191,7 +192,7 @@ PROGRAMS = {
     "loop": "Tools, branches, corrections",
 }
 """A dict that maps the programs in `programs/` to their titles, in the order of the demo."""
-_WEIGHTS = KNOWN["smollm2"]
+_WEIGHTS = KNOWN_MODELS["smollm2"]
 
 
 def demo(

@@ -1,1 +1,4 @@
-"""The lane for every provider without a native one, through LiteLLM. Its types and errors do not leave this folder."""
+"""The lane through LiteLLM, for every provider without a native lane.
+
+No code outside this folder uses the types and the exceptions of LiteLLM.
+"""

@@ -1,7 +1,8 @@
-"""A model that is reached through LiteLLM.
+"""The model class for every provider that acorn reaches through LiteLLM.
 
-LiteLLM translates a request, sends it once, and translates the response. Parameters that a model rejects, such as a
-default temperature or a forced tool, are remembered for the life of the process. Retries are in `models/retry.py`.
+LiteLLM converts a request to the provider's format, sends it once, and converts the response. The process remembers the
+parameters that a model rejects, such as a default temperature or a forced tool. `models/retry.py` repeats failed
+requests.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from acorn.models.litellm.library import (
     library,
     may_have_keys,
     supported_params,
-    takes_client,
+    supports_client,
     unknown_model_message,
     without_callbacks,
 )
@@ -76,14 +77,14 @@ _STREAM_ARGUMENTS: JsonObject = {"stream": True, "stream_options": {"include_usa
 
 @dataclass
 class _LiteLLMAttempt:
-    """A request that is in progress. As a context manager, it turns every exception into a `ModelError`."""
+    """A request in progress, as a context manager that converts every exception to a `ModelError`."""
 
     model: LiteLLMModel
     request: ModelRequest
     left_out: set[str] = field(init=False)
-    """The parameters that the model rejected."""
+    """The parameters that the model rejected. acorn sends the request again without them."""
     outer_error: BaseException | None = field(default_factory=sys.exception)
-    """The exception that the caller was handling when the request started. It is not a cause of a failure."""
+    """The exception that the caller was already handling when the request started, or None."""
 
     def __post_init__(self) -> None:
         self.left_out = set() if self.request.left_out is None else self.request.left_out
@@ -106,7 +107,7 @@ class LiteLLMModel:
 
     def __init__(self, config: JsonObject) -> None:
         self.name: str = config.get("model") or config["id"]
-        # A program that has loaded LiteLLM may have registered models, so the list on disk does not decide then.
+        # A program that has imported LiteLLM may have registered models that are not in the list file.
         if not is_loaded() and is_unknown(self.name, config):
             raise DeclarationError(unknown_model_message(self.name))
         self._arguments = {key: value for key, value in config.items() if key not in COMMON_KEYS}
@@ -115,7 +116,7 @@ class LiteLLMModel:
         self._config = config
         timeout = config.get("timeout", config.get("request_timeout", DEFAULT_TIMEOUT))
         self._configured_timeout: Any = timeout if hasattr(timeout, "as_dict") else parse_timeout(timeout)
-        """Seconds, None for no limit, or a timeout object of httpx."""
+        """The timeout in seconds, None for no limit, or an httpx timeout object."""
         self._rejected = RejectedSettings(self.name, self._arguments)
 
     def __repr__(self) -> str:
@@ -133,14 +134,17 @@ class LiteLLMModel:
         provider = self._provider_without_litellm
         if provider == "anthropic":
             return is_anthropic_tool(tool)
-        # LiteLLM loses the results of tools that OpenAI's Responses API runs, and does not send Gemini's tools together
-        # with functions. Other servers may run tools.
+        # LiteLLM loses the results of the hosted tools of OpenAI's Responses API, and it does not send Gemini's hosted
+        # tools together with functions. Other servers may run hosted tools.
         is_chat = provider == "openai" and "/responses/" not in self.name
         return is_chat and is_openai_tool(tool) and custom_address("openai", self._config) is not None
 
     @property
     def _provider_without_litellm(self) -> str:
-        """The provider, as far as it is known without LiteLLM, which takes long to load."""
+        """The provider in the model dict or in the model id, or "" if only LiteLLM can find the provider.
+
+        LiteLLM is slow to load, so some methods use this property instead of `provider`.
+        """
         return self._declared_provider or provider_in_id(self.name)
 
     @property
@@ -149,13 +153,13 @@ class LiteLLMModel:
 
     @cached_property
     def provider(self) -> str:
-        """The name of the provider in LiteLLM."""
+        """The name that LiteLLM uses for the provider."""
         return find_provider(self.name, self._declared_provider, self._arguments.get("api_base"))
 
     def can_force_tool(self, request: ModelRequest) -> bool:
         if "tool_choice" in self._rejected.known:
             return False
-        if self.thinks and "claude" in self.name:  # Anthropic rejects a forced tool while the model reasons.
+        if self.thinks and "claude" in self.name:  # Anthropic rejects a forced tool if reasoning is on.
             return False
         self._check_key()
         params = supported_params(self.name, self._declared_provider)
@@ -180,7 +184,7 @@ class LiteLLMModel:
         self._check_key()
         try:
             info: JsonObject = library().get_model_info(self.name)
-        except Exception:  # The model is not in LiteLLM's table.
+        except Exception:  # The model is not in LiteLLM's price table.
             return None
         if info.get("input_cost_per_token") is None:
             return None
@@ -191,14 +195,17 @@ class LiteLLMModel:
         return price_in(self._config) is not None
 
     def _check_key(self) -> None:
-        """Raise `ModelError` if the key is certainly missing, before LiteLLM is loaded, which takes seconds."""
+        """Raise `ModelError` if the API key is certainly missing.
+
+        Callers check the key before they load LiteLLM, because loading needs several seconds.
+        """
         if not may_have_keys():
             check_key(self.name, self._provider_without_litellm, self._config)
 
     # Sending
 
     def prepare(self) -> None:
-        """Load LiteLLM, so that a rate limiter counts a request at the time when it is sent."""
+        """Load LiteLLM before a rate limiter counts the request, since loading would delay the request."""
         self._check_key()
         library()
 
@@ -235,7 +242,7 @@ class LiteLLMModel:
         self._rejected.check_forced(request.forced_tool, reader.called_names, reader.stop_reason)
 
     def _send(self, attempt: _LiteLLMAttempt, **stream_arguments: object) -> Any:
-        """Send a request. Resend it only to leave out a parameter that the model rejected."""
+        """Send a request, and send it again without a parameter that the model rejected."""
         self._check_key()
         while True:
             try:
@@ -261,9 +268,14 @@ class LiteLLMModel:
                 return raw
 
     async def _client_argument(self) -> JsonObject:
-        """Return acorn's HTTP client if LiteLLM accepts one. LiteLLM's own resends a request if a connection breaks."""
-        is_free = {"client", "ssl_verify", "shared_session"}.isdisjoint(self._arguments)
-        return {"client": await _transport().http_client()} if is_free and takes_client(self.provider) else {}
+        """Return acorn's HTTP client as an argument for LiteLLM, or an empty dict if LiteLLM cannot use it.
+
+        LiteLLM's own client would send a request again if the connection breaks.
+        """
+        sets_client = not {"client", "ssl_verify", "shared_session"}.isdisjoint(self._arguments)
+        if sets_client or not supports_client(self.provider):
+            return {}
+        return {"client": await _transport().http_client()}
 
     def _call_arguments(self, attempt: _LiteLLMAttempt) -> JsonObject:
         left_out = self._rejected.known | attempt.left_out
@@ -271,8 +283,8 @@ class LiteLLMModel:
         call: JsonObject = {"temperature": request.temperature, "max_tokens": request.max_tokens}
         call = {name: value for name, value in call.items() if name in request.declared or name not in left_out}
         if "max_completion_tokens" in self._config and "max_tokens" in call:
-            call["max_completion_tokens"] = call.pop("max_tokens")  # The user chose the name of the parameter.
-        # Copy everything, since LiteLLM writes into metadata, content parts and schemas.
+            call["max_completion_tokens"] = call.pop("max_tokens")  # The user chose this name in the model dict.
+        # All values are copied, since LiteLLM changes metadata, content parts and schemas.
         call |= copy_json(self._adapted_arguments)
         call |= {
             "model": self.name,
@@ -282,7 +294,7 @@ class LiteLLMModel:
             "timeout": self._timeout
             if request.timeout is None
             else _transport().limit_timeout(self._timeout, request.timeout),
-            "_skip_mcp_handler": True,  # Otherwise LiteLLM searches all messages for MCP references.
+            "_skip_mcp_handler": True,  # Without this argument, LiteLLM searches all messages for MCP references.
         }
         if request.forced_tool and "tool_choice" not in left_out:
             call["tool_choice"] = {"type": "function", "function": {"name": request.forced_tool}}
@@ -303,7 +315,7 @@ class LiteLLMModel:
                 with_blocks(message) if message.get(BLOCKS_KEY) else with_documents(message) for message in messages
             ]
         for key in self._foreign_reasoning_keys:
-            for message in messages:  # After a change of models, messages may have another model's reasoning.
+            for message in messages:  # After a change of the model, messages may contain another model's reasoning.
                 message.pop(key, None)
         return messages
 
@@ -315,8 +327,8 @@ class LiteLLMModel:
 
     @cached_property
     def _foreign_reasoning_keys(self) -> list[str]:
-        """The keys of messages that the provider does not know."""
-        # Claude reads its signed blocks on every host. A model with an ARN may be Claude.
+        """The message keys with reasoning that the provider of this model cannot read."""
+        # Claude models accept their signed blocks at every provider. A model with an ARN may be a Claude model.
         is_claude = self.provider == "anthropic" or "claude" in self.name or "arn:" in self.name
         foreign = [BLOCKS_KEY, ITEMS_KEY] if is_claude else ["thinking_blocks", BLOCKS_KEY, ITEMS_KEY]
         supports_items = "/responses/" in self.name and not is_non_reasoning_model(self.name)
@@ -329,7 +341,10 @@ class LiteLLMModel:
 
     def _read_response(self, raw: Any, request: ModelRequest) -> ModelResponse:
         if not raw.choices:
-            raise ModelError(f"The response of `{self.name}` was empty.", provider=self.provider)
+            raise ModelError(
+                f"The response of `{self.name}` contains no choices. Try again, or use another model.",
+                provider=self.provider,
+            )
         response = read_response(raw)
         response.model = response.model or self.name
         if not self._has_price:  # If the model dict has a price, the loop computes the cost.
@@ -342,21 +357,24 @@ class LiteLLMModel:
     # Failures
 
     def _remember_or_raise(self, error: Exception, attempt: _LiteLLMAttempt) -> None:
-        """Return if the request may succeed without a rejected parameter. Otherwise raise `ModelError`."""
+        """Remember a parameter that the model rejected, or raise `ModelError`.
+
+        If this method returns, the caller sends the request again without the rejected parameter.
+        """
         if is_bad_request(error) and not is_too_long(error):
             message, set_by_user = str(error), self._set_by_user(attempt.request)
             for name, mark in removable_settings(attempt.request, set_by_user):
                 if mentions(message, name) and mark not in attempt.left_out | self._rejected.known:
                     attempt.left_out.add(mark)
                     if attempt.request.left_out is not None:
-                        raise ResendError(f"`{self.name}` does not support `{name}`", status=400)
+                        raise ResendError(f"`{self.name}` does not support `{name}`.", status=400)
                     return
         else:
             self._rejected.remember(attempt.left_out)
         raise self.as_model_error(error, attempt) from error
 
     def _set_by_user(self, request: ModelRequest) -> set[str]:
-        """Return the settings that the user set on the class or in the model dict."""
+        """Return the names of the settings that the user set on the class or in the model dict."""
         names = {*request.declared, *self._arguments} - {"strict"}
         return names | {"strict"} if is_strict_by_user(request) else names
 
@@ -383,18 +401,21 @@ class LiteLLMModel:
 
 
 def _deadline_of(request: ModelRequest) -> float | None:
-    """Return the time on the monotonic clock by which a request that starts now must be finished."""
+    """Return the time on the monotonic clock by which a request that starts now must end, or None for no limit."""
     return None if request.timeout is None else monotonic() + request.timeout
 
 
-def _private_copy(value: Sequence[Mapping[str, Any]], written: Callable[[], bytes] | None) -> list[JsonObject]:
-    """Return a deep copy. If the JSON already exists, parsing it is the fastest way to copy."""
-    copy: Any = copy_json(value) if written is None else from_json(written())
+def _private_copy(value: Sequence[Mapping[str, Any]], json_text: Callable[[], bytes] | None) -> list[JsonObject]:
+    """Return a deep copy of messages or tools.
+
+    If their JSON text already exists, parsing it is the fastest way to create a copy.
+    """
+    copy: Any = copy_json(value) if json_text is None else from_json(json_text())
     return cast(list[JsonObject], copy)
 
 
 def _transport() -> ModuleType:
-    """Return the module that sends requests. It loads httpx and aiohttp, which a missing key does not need."""
+    """Return the module `transport`, which is imported late because it loads httpx and aiohttp."""
     from acorn.models.litellm import transport
 
     return transport

@@ -1,10 +1,11 @@
-"""The LiteLLM library: imported on first use, without its log lines, warnings and unused callbacks.
+"""Access to the LiteLLM library, without its log lines, its warnings and its unused callback reports.
 
-This is the only module that imports LiteLLM, which takes seconds. It also answers what LiteLLM knows of a model. An id
-without a provider is checked against LiteLLM's list on disk, without importing it. In case of doubt the id passes.
+Only this module imports LiteLLM. It does so on first use, because the import needs several seconds. Other functions
+look up models in LiteLLM. A model id without a provider is checked against the model list file of LiteLLM, without the
+import. If the list cannot decide, the id is accepted.
 
 After every call, LiteLLM prepares a long report for its callbacks, in a separate thread or task. Most programs have no
-callbacks, so calls within `without_callbacks` skip the report unless there is one.
+callbacks, so calls in a `without_callbacks` block skip the report if no callback needs it.
 """
 
 from __future__ import annotations
@@ -34,19 +35,20 @@ from acorn.types import JsonObject
 # Importing
 
 _HTTP_VARIABLE = "EXPERIMENTAL_OPENAI_BASE_LLM_HTTP_HANDLER"
+"""The environment variable with which LiteLLM uses its own HTTP code instead of OpenAI's SDK."""
 _SDK_PROVIDERS = ("azure", "azure_text", "text-completion-openai", "aiohttp_openai")
-"""Providers for which LiteLLM uses another library's HTTP client."""
+"""Providers for which LiteLLM uses the HTTP client of another library."""
 _lock = threading.Lock()
 
 
 @lru_cache(maxsize=1)
 def library() -> Any:
-    """Return the LiteLLM module, imported once and without its noise."""
+    """Return the LiteLLM module, which the first call imports and configures to print no output."""
     with _lock:
-        # Do not download the price list and the list of headers.
+        # LiteLLM must not download its price list and its list of headers.
         os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
         os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
-        # Use LiteLLM's own HTTP code: OpenAI's SDK processes every message of every request.
+        # LiteLLM must use its own HTTP code, because OpenAI's SDK processes every message of every request.
         os.environ.setdefault(_HTTP_VARIABLE, "True")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -54,9 +56,9 @@ def library() -> Any:
 
             module: Any = litellm
             for name in ("logging_worker", "thread_pool_executor"):
-                import_module(f"litellm.litellm_core_utils.{name}")  # Some versions do not import it themselves.
+                import_module(f"litellm.litellm_core_utils.{name}")  # Some versions do not import these modules.
             for response_class in (module.ModelResponse, module.ModelResponseStream):
-                response_class()  # Pydantic completes the class with its first instance, and warns.
+                response_class()  # Pydantic completes a class when it creates the first instance, and then warns.
         silence(module)
         skip_unused_reports(module)
         return module
@@ -71,7 +73,7 @@ def is_loaded() -> bool:
 
 
 def silence(module: Any) -> None:
-    """Turn off LiteLLM's output for the life of the process."""
+    """Turn off the log lines and the warnings of LiteLLM until the process ends."""
     module.suppress_debug_info = True
     for name in ("LiteLLM", "LiteLLM Router", "LiteLLM Proxy"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
@@ -81,7 +83,7 @@ def silence(module: Any) -> None:
 _FILTERS: list[tuple[str, re.Pattern[str] | None, type[Warning], re.Pattern[str] | None, int]] = [
     ("ignore", None, Warning, re.compile(r"litellm(\.|$)"), 0),
     ("ignore", None, DeprecationWarning, re.compile(r"pydantic(\.|$)"), 0),
-    # Pydantic warns of events of OpenAI's Responses API that LiteLLM reads. The warning names Pydantic's module.
+    # Pydantic warns when LiteLLM parses events of OpenAI's Responses API. The module of this warning is Pydantic.
     (
         "ignore",
         re.compile(r"Pydantic serializer warnings:\s+\S+\(Expected `(ContentPart|ResponseAPI)", re.I),
@@ -93,9 +95,10 @@ _FILTERS: list[tuple[str, re.Pattern[str] | None, type[Warning], re.Pattern[str]
 
 
 def ignore_warnings() -> None:
-    """Ignore warnings from within LiteLLM, even if the program has set other filters since.
+    """Add filters that ignore the warnings of LiteLLM, unless the filters are already the first ones.
 
-    Its streams warn with every response. Where warnings are errors, as in many test suites, the request would fail.
+    LiteLLM's streams warn with every response. If a program turns warnings into errors, as many test suites do, the
+    request would fail. The program may also have added other filters after acorn's filters.
     """
     if list(warnings.filters[: len(_FILTERS)]) != _FILTERS:
         for _, message, category, module, _ in reversed(_FILTERS):
@@ -106,14 +109,16 @@ def ignore_warnings() -> None:
 # Callbacks
 
 _skips_reports: ContextVar[bool] = ContextVar("_skips_reports", default=False)
+"""Whether the current code runs in a `without_callbacks` block."""
 _REPORT_FUNCTIONS = ("success_handler", "run_success_logging_and_cache_storage")
+"""The names of the LiteLLM functions that prepare a report."""
 _CALLBACK_ARGUMENTS = ("callbacks", "success_callback", "logger_fn", "litellm_logging_obj")
-"""Arguments of a call that set callbacks for this call alone."""
+"""The arguments with which a call sets callbacks for itself."""
 
 
 @contextmanager
 def without_callbacks(arguments: JsonObject) -> Generator[None]:
-    """Skip LiteLLM's reports within this block, unless these arguments of the call set callbacks."""
+    """Skip LiteLLM's callback reports in this block, unless the arguments of the call set callbacks."""
     token = _skips_reports.set(not any(arguments.get(name) for name in _CALLBACK_ARGUMENTS))
     try:
         yield
@@ -123,7 +128,7 @@ def without_callbacks(arguments: JsonObject) -> Generator[None]:
 
 
 def skip_unused_reports(module: Any) -> None:
-    """Patch LiteLLM so that it skips its report of a call within `without_callbacks`."""
+    """Patch LiteLLM so that it skips the callback report of a call in a `without_callbacks` block."""
     _patch_executor(module, module.litellm_core_utils.thread_pool_executor.executor)
     _patch_worker(module, module.litellm_core_utils.logging_worker.GLOBAL_LOGGING_WORKER)
 
@@ -143,12 +148,15 @@ def _patch_executor(module: Any, executor: Any) -> None:
 
 
 def _is_report(*functions: object) -> bool:
-    """Return whether a report would be prepared. Some versions pass the function to `Context.run`."""
+    """Return whether one of the functions prepares a callback report.
+
+    Some versions of LiteLLM pass the report function as an argument to `Context.run`.
+    """
     return any(getattr(function, "__name__", "") in _REPORT_FUNCTIONS for function in functions)
 
 
 def _patch_worker(module: Any, worker: Any) -> None:
-    # The worker supports one event loop at a time. With two loops in two threads, it fails and logs.
+    # The worker supports one event loop at a time. With two loops in two threads, it fails and logs an error.
     enqueue = worker.ensure_initialized_and_enqueue
 
     def enqueue_if_needed(async_coroutine: Coroutine[Any, Any, Any]) -> None:
@@ -161,11 +169,14 @@ def _patch_worker(module: Any, worker: Any) -> None:
 
 
 def _has_callbacks(module: Any) -> bool:
-    """Return whether a callback needs the report. Two of LiteLLM's own do not."""
+    """Return whether a callback or a setting of LiteLLM needs the report.
+
+    Two of LiteLLM's built-in callbacks do not need the report.
+    """
     callbacks = (*module.callbacks, *module.success_callback, *module._async_success_callback)
     return (
         any(callback != "cache" and type(callback).__name__ != "AnthropicCacheControlHook" for callback in callbacks)
-        or bool(module.max_budget)  # LiteLLM counts the spending there.
+        or bool(module.max_budget)  # LiteLLM adds up its costs in the report.
         or bool(module.set_verbose)
         or "LITELLM_PRINT_STANDARD_LOGGING_PAYLOAD" in os.environ
     )
@@ -175,7 +186,10 @@ def _has_callbacks(module: Any) -> bool:
 
 
 def may_have_keys() -> bool:
-    """Return whether LiteLLM may know keys that are not in the environment: it has some, or will read an `.env`."""
+    """Return whether LiteLLM may find API keys that are not in the environment.
+
+    LiteLLM may have keys in its module attributes, use a proxy or a secret manager, or load an `.env` file.
+    """
     if is_loaded():
         module = sys.modules["litellm"]
         names = (
@@ -198,7 +212,7 @@ def may_have_keys() -> bool:
 
 @lru_cache(maxsize=256)
 def find_provider(name: str, provider: str | None, address: str | None) -> str:
-    """Return the name of a model's provider in LiteLLM."""
+    """Return the name that LiteLLM uses for the provider of a model."""
     try:
         return str(library().get_llm_provider(name, provider, address)[1])
     except Exception:  # LiteLLM does not know the model.
@@ -207,7 +221,7 @@ def find_provider(name: str, provider: str | None, address: str | None) -> str:
 
 @lru_cache(maxsize=256)
 def supported_params(name: str, provider: str | None) -> frozenset[str] | None:
-    """Return the parameters that a model supports by LiteLLM's table, or None if the model is not in it."""
+    """Return the parameters that a model supports according to LiteLLM, or None if LiteLLM does not know the model."""
     try:
         params = library().get_supported_openai_params(model=name, custom_llm_provider=provider)
     except Exception:
@@ -215,25 +229,28 @@ def supported_params(name: str, provider: str | None) -> frozenset[str] | None:
     return None if params is None else frozenset(params)
 
 
-def takes_client(provider: str) -> bool:
-    """Return whether LiteLLM uses the HTTP client that it is given for asynchronous requests to a provider."""
+def supports_client(provider: str) -> bool:
+    """Return whether LiteLLM sends the asynchronous requests to a provider with the HTTP client of its caller."""
     return provider not in _SDK_PROVIDERS and os.environ.get(_HTTP_VARIABLE, "").lower() == "true"
 
 
 _LIST_FILE = "model_prices_and_context_window_backup.json"
+"""The name of LiteLLM's model list file."""
 _RULES_KEY = "fallback_generalizations"
+"""The key of the list file for patterns of model ids that are not in the list."""
 _PREFIXES_IN_CODE = ("gpt-image", "amazon_nova", "maritalk", "llama2", "q841o8w", "31dxrj3", "qvv0xeq", "*")
-"""Prefixes of ids without a provider that LiteLLM handles in its code."""
+"""The prefixes of model ids that LiteLLM supports without a provider although they are not in its list."""
 _ADDRESS_KEYS = ("custom_llm_provider", "api_base", "base_url")
 _CHAT_MODES = ("chat", "completion", "responses")
 
 
 def is_unknown(name: str, config: JsonObject) -> bool:
-    """Return whether LiteLLM will certainly not find a provider for a model."""
+    """Return whether it is certain that LiteLLM finds no provider for a model id."""
     if "/" in name or ":" in name or name.startswith(_PREFIXES_IN_CODE) or any(map(config.get, _ADDRESS_KEYS)):
         return False
     text = _model_list_text()
-    if text is None or f'\n    "{name}": {{'.encode() in text:  # Most ids are correct, and parsing the list is slow.
+    # Parsing the list is slow. Most ids are correct, and a search in its text is enough for them.
+    if text is None or f'\n    "{name}": {{'.encode() in text:
         return False
     models = _model_list()
     rules = [rule for rule in models.get(_RULES_KEY, {}).get("rules", []) if "litellm_provider" in rule["model_info"]]
@@ -241,16 +258,19 @@ def is_unknown(name: str, config: JsonObject) -> bool:
 
 
 def unknown_model_message(name: str) -> str:
-    """Return the error message for an id whose provider is unknown."""
+    """Return the error message for a model id whose provider is unknown, with similar model ids."""
     similar = [f"`{id}`" for id in _similar_ids(name.rpartition("/")[2])]
     hint = f" Did you mean {' or '.join(filter(None, (', '.join(similar[:-1]), similar[-1])))}?" if similar else ""
-    problem = "names a provider that LiteLLM does not know" if "/" in name else "does not name a provider"
+    problem = "has a provider that LiteLLM does not know" if "/" in name else "does not contain a provider"
     return f"`{name}` {problem}. {CHECK_MODEL_ID.format(name)}{hint}"
 
 
 @lru_cache(maxsize=1)
 def _model_list_text() -> bytes | None:
-    """Return LiteLLM's list of models, or None if it is missing or LiteLLM will use another one."""
+    """Return the bytes of LiteLLM's model list file.
+
+    Return None if the file is missing, or if LiteLLM downloads another list or uses a proxy.
+    """
     is_downloaded = os.environ.get("LITELLM_LOCAL_MODEL_COST_MAP", "true").lower() != "true"
     spec = None if is_downloaded or os.environ.get("USE_LITELLM_PROXY") else find_spec("litellm")
     file = Path(next(iter(spec.submodule_search_locations or ()), "")) / _LIST_FILE if spec else None
@@ -264,7 +284,10 @@ def _model_list() -> JsonObject:
 
 
 def _similar_ids(name: str) -> list[str]:
-    """Return ids with a similar last part, the most likely first. Of several providers, the model's vendor wins."""
+    """Return up to three model ids whose model name is similar to a name, the most similar id first.
+
+    If several providers offer a model, the result contains the id of the vendor's own service.
+    """
     by_model: dict[str, tuple[int, str]] = {}
     for id, entry in _model_list().items():
         provider, model = str(entry.get("litellm_provider")), id.rpartition("/")[2]

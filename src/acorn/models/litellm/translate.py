@@ -1,7 +1,7 @@
-"""Translation between acorn's requests and responses and those of LiteLLM, whose format is OpenAI's.
+"""Conversion between acorn's and LiteLLM's requests and responses.
 
-The second part lists media that LiteLLM or a provider would lose or download. The third part reads the messages of
-errors. Nothing here performs I/O.
+LiteLLM uses the format of OpenAI's chat completions. Other functions check whether LiteLLM or the provider supports the
+media of a request, and extract the error message of the provider. This module performs no I/O.
 """
 
 from __future__ import annotations
@@ -34,27 +34,30 @@ from acorn.types import JsonObject, JsonValue, Usage
 
 
 def adapt_arguments(arguments: JsonObject, provider: str) -> JsonObject:
-    """Return the user's arguments, changed where LiteLLM's HTTP code would lose or corrupt them."""
+    """Return the user's arguments with the changes that LiteLLM's HTTP code needs to send them correctly."""
     adapted = dict(arguments)
     headers: dict[str, str] = {}
     if provider == "openai":
         variables = ("OPENAI_ORGANIZATION", "OPENAI_ORG_ID")
         organization = adapted.pop("organization", None) or next(filter(None, map(os.environ.get, variables)), None)
         headers = {"OpenAI-Organization": organization} if organization else {}
-    # Some versions of LiteLLM also write `extra_headers` into the body, including the key.
+    # Some versions of LiteLLM also copy `extra_headers`, which may contain the API key, to the request body.
     headers |= (adapted.pop("headers", None) or {}) | (adapted.pop("extra_headers", None) or {})
     if headers:
         adapted["headers"] = headers
     for name, value in headers.items():
         if provider == "openai" and name.lower() == "authorization" and value.startswith("Bearer "):
-            adapted["api_key"] = value.removeprefix("Bearer ")  # LiteLLM overwrites the header with the key.
+            adapted["api_key"] = value.removeprefix("Bearer ")  # LiteLLM overwrites this header with the API key.
     if provider == "anthropic":
         adapted |= adapted.pop("extra_body", None) or {}
     return adapted
 
 
 def anthropic_tool(tool: JsonObject) -> JsonObject:
-    """Return a strict tool in Anthropic's format. LiteLLM drops `strict` from OpenAI's format."""
+    """Return a strict tool in Anthropic's format.
+
+    LiteLLM removes `strict` from a tool in OpenAI's format.
+    """
     function = tool["function"]
     description = {"description": function["description"]} if function.get("description") else {}
     schema: JsonObject = function.get("parameters") or {"type": "object", "properties": {}}
@@ -62,12 +65,12 @@ def anthropic_tool(tool: JsonObject) -> JsonObject:
 
 
 def injection_points(request: ModelRequest) -> list[JsonObject]:
-    """Return the cache points with LiteLLM's indexes, which include the system message."""
+    """Return the cache points of a request in LiteLLM's format, in which an index also counts the system messages."""
     return [{"location": "message", "index": at, "control": mark} for at, mark in cache_marks(request).items()]
 
 
 def with_blocks(message: JsonObject) -> JsonObject:
-    """Return a message with hosted tools in LiteLLM's format: the blocks are its content, and its calls stay."""
+    """Return a message with its stored blocks as its content, which is LiteLLM's format for hosted tools."""
     content = message.get("content")
     text_blocks = [{"type": "text", "text": content}] if isinstance(content, str) and content.strip() else []
     blocks = blocks_to_send(message, text_blocks, [])
@@ -78,7 +81,10 @@ def with_blocks(message: JsonObject) -> JsonObject:
 
 
 def with_documents(message: JsonObject) -> JsonObject:
-    """Return a message with files in Anthropic's format. LiteLLM sends every file as a PDF, and none by its URL."""
+    """Return a message with its files in Anthropic's format.
+
+    LiteLLM would send every file as a PDF file, and it would not send the URL of a file.
+    """
     content: JsonValue = message.get("content")
     if not isinstance(content, list) or all(part.get("type") != "file" for part in content):
         return message
@@ -89,23 +95,29 @@ def with_documents(message: JsonObject) -> JsonObject:
 
 
 class _Function(Protocol):
+    """The function of a tool call in a LiteLLM response."""
+
     name: str
     arguments: str | None
 
 
 class _LiteLLMCall(Protocol):
+    """A complete tool call in a LiteLLM response."""
+
     id: str
     function: _Function
 
 
 class _CallFragment(Protocol):
+    """A part of a tool call in a chunk of a LiteLLM stream."""
+
     index: int
     id: str | None
     function: _Function
 
 
 def read_response(raw: Any) -> ModelResponse:
-    """Translate a complete response, which has at least one choice."""
+    """Convert a complete LiteLLM response, which must have at least one choice."""
     choice = raw.choices[0]
     message = _fields(choice.message)
     extra: JsonObject = {}
@@ -139,29 +151,34 @@ def read_response(raw: Any) -> ModelResponse:
 
 
 class LiteLLMStreamReader:
-    """Translates the chunks of a stream into deltas."""
+    """A decoder of one streamed response, which converts LiteLLM's chunks to deltas."""
 
     def __init__(self, *, has_cost: bool) -> None:
         self._has_cost = has_cost
-        """Whether to report the cost that LiteLLM computes."""
+        """Whether the deltas contain the cost that LiteLLM computes."""
         self._unsigned: list[str] = []
-        """The pieces of reasoning that have no signature yet."""
+        """The fragments of a reasoning text whose signature has not arrived."""
         self._blocks: list[JsonObject] = []
-        """Reasoning blocks to send back."""
+        """The signed reasoning blocks, which later requests must contain."""
         self._items: list[JsonObject] = []
-        """Reasoning items of OpenAI's Responses API to send back."""
+        """The reasoning items of OpenAI's Responses API, which later requests must contain."""
         self._text: list[str] = []
         self._hosted: list[list[str]] = []
-        """Calls of hosted tools: the id, the name and the pieces of the arguments."""
+        """The hosted tool calls. Each list contains the id, the name and the fragments of the arguments."""
         self._open_hosted: dict[int, list[str]] = {}
-        """The calls of hosted tools that may still grow, by index."""
+        """A dict that maps an index to the hosted tool call whose arguments may still arrive."""
         self._specific: JsonObject = {}
+        """The values of `provider_specific_fields` in all chunks."""
         self.called_names = ""
-        """The concatenated names of the tools that were called. A name may arrive in pieces."""
+        """The names of the called tools, joined without a separator. A name may arrive in several fragments."""
         self.stop_reason = ""
+        """The reason why the model stopped, or "" before the chunk that contains it."""
 
     def read(self, chunk: Any, finish_reason: str | None) -> Iterator[Delta]:
-        """Translate a chunk. `finish_reason` is that of the provider, or None before it has arrived."""
+        """Yield the delta of a chunk, if the chunk has any content.
+
+        `finish_reason` is the finish reason that the provider sent, or None before it has arrived.
+        """
         usage = getattr(chunk, "usage", None)
         choice = chunk.choices[0] if chunk.choices else None
         if choice is not None and choice.finish_reason and finish_reason is None:
@@ -194,12 +211,12 @@ class LiteLLMStreamReader:
                 fragment.index, fragment.id, _original_name(fragment.function.name), fragment.function.arguments or ""
             )
             for fragment in fragments
-            if not self._take_hosted(fragment)
+            if not self._store_hosted(fragment)
         )
         self.called_names += "".join(call.name for call in delta.calls if call.name)
 
-    def _take_hosted(self, fragment: _CallFragment) -> bool:
-        """Store a fragment if it belongs to the call of a hosted tool, and return whether it does."""
+    def _store_hosted(self, fragment: _CallFragment) -> bool:
+        """Store a fragment of a hosted tool call, and return whether the fragment was one."""
         if _is_hosted(fragment.id):
             self._open_hosted[fragment.index] = [str(fragment.id), fragment.function.name or ""]
             self._hosted.append(self._open_hosted[fragment.index])
@@ -211,7 +228,10 @@ class LiteLLMStreamReader:
         return True
 
     def _read_reasoning(self, block: JsonObject) -> None:
-        """Read a piece of reasoning. The last piece has the signature, and either the complete text or none."""
+        """Add a fragment of a reasoning block.
+
+        The last fragment of a block contains the signature. It contains either the complete text or no text.
+        """
         text, signature = block.get("thinking") or "", block.get("signature")
         if block.get("type") == "redacted_thinking":
             self._blocks.append(dict(block))
@@ -224,7 +244,7 @@ class LiteLLMStreamReader:
             self._unsigned.append(text)
 
     def finish(self, finish_reason: str | None, refusal: str) -> Iterator[Delta]:
-        """Yield the remaining content after the stream has ended."""
+        """Yield the deltas of the content that remains after the end of the stream."""
         if not self.stop_reason:
             self.stop_reason = STOP_REASONS.get(finish_reason or "", "stop")
             yield Delta(stop_reason=self.stop_reason)
@@ -247,7 +267,7 @@ def _is_hosted(call_id: object) -> bool:
 def _hosted_use(call_id: str, name: str, arguments: str | None) -> JsonObject:
     try:
         tool_input = from_json(arguments or "{}")
-    except ValueError:  # The stream was interrupted within the arguments.
+    except ValueError:  # The stream ended before the arguments were complete.
         tool_input = {}
     return {"type": "server_tool_use", "id": call_id, "name": name, "input": tool_input}
 
@@ -262,12 +282,15 @@ def _reasoning_items(message: JsonObject) -> list[JsonObject]:
 
 
 def _fields(message: Any) -> JsonObject:
-    """Return the fields of a message. `getattr` for a missing one is slow, since Pydantic builds an error each time."""
+    """Return a dict of the fields of a message.
+
+    `getattr` for a missing field is slow because Pydantic creates an error message each time.
+    """
     return {**vars(message), **(message.model_extra or {})}
 
 
 def _original_name(name: str | None) -> str:
-    # Names on Bedrock must not begin with an underscore, so LiteLLM prepends a letter.
+    # Tool names on Bedrock must not begin with an underscore, so LiteLLM adds a letter at the start.
     return "__finish__" if name == "a__finish__" else name or ""
 
 
@@ -284,7 +307,7 @@ def _usage(raw: object) -> Usage:
         cached_tokens=read("prompt_tokens_details", "cached_tokens"),
         reasoning_tokens=read("completion_tokens_details", "reasoning_tokens"),
         requests=1,
-        # The name depends on the version of LiteLLM.
+        # The name of this field depends on the version of LiteLLM.
         cache_write_tokens=read("prompt_tokens_details", "cache_write_tokens")
         or read("prompt_tokens_details", "cache_creation_tokens"),
     )
@@ -293,6 +316,7 @@ def _usage(raw: object) -> Usage:
 # Unsupported media, as observed in the requests that LiteLLM sends
 
 _ALL_KINDS = ("image", "audio", "file")
+"""The kinds of media in a request."""
 _LOST_KINDS = {
     "anthropic": ("audio",),
     "mistral": ("audio",),
@@ -302,16 +326,18 @@ _LOST_KINDS = {
     "azure_ai": ("file",),
     **dict.fromkeys(("deepseek", "sambanova", "publicai", "docker_model_runner"), _ALL_KINDS),
 }
+"""A dict that maps a provider to the kinds of media that LiteLLM or the provider does not send to the model."""
 _AUDIO_PROVIDERS = ("openai", "azure", "openrouter", "gemini", "vertex_ai")
+"""Providers that support audio. Providers with OpenAI's protocol may support it too."""
 _IMAGE_URL_PROVIDERS = ("openai", "azure", "openrouter", "anthropic", "mistral")
-"""Providers that receive the URL of an image. For others, LiteLLM downloads the image to this machine."""
+"""Providers to which LiteLLM sends the URL of an image. For other providers, LiteLLM downloads the image."""
 
 
 def unsupported_medium(medium: SentMedium, provider: str, model: str) -> str | None:
-    """Return the reason why a medium cannot be sent, or None if it can."""
+    """Return an error message if a medium, such as an image, cannot be sent to a provider, else None."""
     if medium.kind in _LOST_KINDS.get(provider, ()):
         return unsupported_kind(medium)
-    if medium.kind == "audio" and "responses/" in model:  # LiteLLM would send the base64 as text.
+    if medium.kind == "audio" and "responses/" in model:  # LiteLLM would send the base64 data as text.
         return unsupported_kind(medium)
     if medium.kind == "audio" and provider not in _AUDIO_PROVIDERS and not _is_openai_compatible(provider):
         return unsupported_kind(medium)
@@ -341,7 +367,7 @@ _ERROR_SUFFIX = re.compile(
 
 
 def provider_message(error: Exception) -> str:
-    """Return the message of the provider, without the text that LiteLLM adds."""
+    """Return the error message of the provider, without the text that LiteLLM adds."""
     text = str(error)
     try:
         body = json.loads(text[text.index("{") : text.rindex("}") + 1])
@@ -359,26 +385,32 @@ def provider_message(error: Exception) -> str:
 
 
 def is_bad_request(error: BaseException) -> bool:
-    """Return whether the provider or LiteLLM rejected the request itself."""
+    """Return whether an exception means that the provider or LiteLLM rejected the request as not valid."""
     return type(error).__name__ in ("UnsupportedParamsError", "BadRequestError", "UnprocessableEntityError")
 
 
 def is_too_long(error: BaseException) -> bool:
-    """Return whether the conversation exceeds the context of the model."""
+    """Return whether an exception means that the conversation exceeds the context of the model."""
     return type(error).__name__ == "ContextWindowExceededError" or says_too_long(str(error))
 
 
 def suggest_litellm_fix(
     error: Exception, failure: FailureDetails, message: str, set_by_user: Collection[str], name: str
 ) -> str:
-    """Return a suggestion for the user, who set some of the parameters, or an empty string."""
+    """Return a sentence that tells the user how to fix a failed request, or "" if there is no suggestion.
+
+    `set_by_user` contains the names of the settings that the user set.
+    """
     kind = type(error).__name__
     if failure.problem != TIMED_OUT and not is_too_long(error):
         if kind == "UnsupportedParamsError" and "'tools'" in message:
-            return "If the model can call tools, add `allowed_openai_params: ['tools', 'tool_choice']` to its dict."
+            return (
+                "If the model can call tools, add `allowed_openai_params: ['tools', 'tool_choice']` to its model dict."
+            )
         if kind == "UnsupportedParamsError" and not rejected_setting(message, set_by_user):
             return (
-                "Remove it from the model dict. If the model does support it, add it to `allowed_openai_params` there."
+                "Remove this parameter from the model dict. If the model does support it, add its name to "
+                "`allowed_openai_params` in the model dict."
             )
         if kind == "LiteLLMUnknownProvider" or "provider not provided" in message.lower():
             return CHECK_MODEL_ID.format(name)

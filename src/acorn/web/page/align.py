@@ -114,7 +114,7 @@ RowPair = tuple[Row | None, Row | None]
 
 
 def _pair_rows(lefts: Sequence[Row], rights: Sequence[Row], left_side: _Side, right_side: _Side) -> list[RowPair]:
-    """Return pairs for two sequences of rows that have the same parent pair."""
+    """Return pairs of rows for the children of two paired rows."""
     pairs: list[RowPair] = []
     equal_rows = _match([left_side.content(row) for row in lefts], [right_side.content(row) for row in rights])
     left_start = right_start = 0

@@ -266,7 +266,7 @@ class _Api:
         return self._ok({"rows": rows})
 
     async def file(self, request: Request) -> Response:
-        """Return a download of the run for `acorn show`, with secrets redacted."""
+        """Return the run as a JSON file that `acorn show` can open, with secrets redacted."""
         site, view = self._site, await self._view(request)
         if site.store is None:
             saved = {"run": view.header, "journal": [entry_event(entry) for entry in view.rows.entries]}
@@ -316,7 +316,7 @@ class _Api:
     # Endpoints that stream events
 
     async def stream(self, request: Request) -> Response:
-        """Stream the events of a run that follow the last event id of the browser."""
+        """Stream the events of a run that the browser has not received yet."""
         run_id, site = request.path_params["id"], self._site
         live = site.live_runs.get(run_id)
         token, _, text = _last_event_id(request, "").partition("-")
@@ -431,12 +431,12 @@ def app(
     key: str | None = None,
     hosts: Collection[str] = LOOPBACK,
 ) -> ASGIApp:
-    """Return the page as an ASGI application: for an agent, for a store, or for files of saved runs.
+    """Return an ASGI application that serves the page for an agent, a store or files with saved runs.
 
         app = acorn.web.app(Researcher(), store="runs.db", key=os.environ["PAGE_KEY"])
 
     Without `store`, the page uses the store of the agent, or memory. With `key`, a browser logs in at
     `/login?key=...`. Without `key`, everyone who can reach the application can use it, so protect it with your own
-    login. The application answers only to the host names in `hosts`.
+    login. The application rejects requests to host names that are not in `hosts`.
     """
     return page_app(make_site(agent, store, files), hosts, key)

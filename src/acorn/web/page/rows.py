@@ -45,7 +45,7 @@ Event = JsonObject
 
 
 def entry_event(entry: Entry) -> Event:
-    """Return an entry in its stored form, with descriptions instead of the data of images and files."""
+    """Return a journal entry as JSON data, with descriptions instead of the data of images and files."""
     event: Event = describe_blobs(to_json_data(record_to_json(entry)))
     return event
 
@@ -346,7 +346,7 @@ class Rows:
         return row
 
     def _first_row(self, entry: Entry, run: _TreeRun, now: float) -> Row:
-        """Return the first row of a run, for an entry without a row."""
+        """Return the input row of a run, which also contains the entries without a row."""
         if run.opening is None:
             run.opening = self._new_row(entry, run, "input", "input", now, now)
         return run.opening

@@ -328,8 +328,8 @@ class Site:
         view = self.index.view(run_id)
         if view is None or not self.is_own(view):
             raise StoreError(
-                f"The agent of this page cannot {command} run `{run_id}`, because another agent started the run. Use "
-                f"`acorn {command} {run_id}`, which loads the other agent."
+                f"The page cannot {command} run `{run_id}`. The run does not exist, or another agent started it. In "
+                f"the second case, use `acorn {command} {run_id}`, which loads the other agent."
             )
         return view
 

@@ -199,7 +199,7 @@ class EventTextBuffer:
     def release(self, events: Sequence[Event], redactor: PageRedactor) -> list[Event]:
         """Return the events with the text that may be sent now.
 
-        The first event of a run that is not part of a response releases the remaining text of this run.
+        An event that is not part of a response releases the remaining text of its run.
         """
         released: list[Event] = []
         for event in events:

@@ -312,8 +312,8 @@ def service(
         app.mount("/researcher", acorn.web.service(Researcher(), keys=[os.environ["KEY"]], hosts=["example.com"]))
 
     Without `keys`, everyone who can reach the application can use it, so protect it with your own login. The
-    application answers only to the host names in `hosts`. A run may take `timeout` seconds, and at most `concurrency`
-    runs may be in progress at the same time.
+    application rejects requests to host names that are not in `hosts`. A run may last `timeout` seconds, and at most
+    `concurrency` runs may be in progress at the same time.
     """
     if isinstance(keys, str):
         raise DeclarationError("`keys` of `acorn.web.service` must be a list of strings, not one string.")

@@ -73,9 +73,9 @@ class Service:
             self._run_count -= 1
 
     async def perform(self, exchange: Exchange, work: Coroutine[Any, Any, Result], deadline: float) -> Result:
-        """Return the result of a run, or cancel the run.
+        """Wait for a run and return its result.
 
-        A run is cancelled when the client disconnects, the time is up or the server stops.
+        The run is cancelled when the client disconnects, the time is up or the server stops.
         """
         loop = asyncio.get_running_loop()
         task = asyncio.ensure_future(_without_exit(work))

@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast
 
-from acorn._declare.generics import Deps, In, Out, read_generics
+from acorn._declare.generics import Deps, In, Out, set_type_arguments
 from acorn._declare.module_base import NOT_COPIED, AgentBase, last_run, set_call_options, set_private
 from acorn._declare.names import check_setting_name, local_types, warn_about_misspelled_names
 from acorn._declare.settings import SETTINGS, describe_model, remove_overridden
@@ -135,7 +135,7 @@ class module(AgentBase, Generic[In, Out, Deps]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        read_generics(cls, module)
+        set_type_arguments(cls, module)
         warn_about_misspelled_names(cls)
         cls.__acorn_locals__ = {**cls.__acorn_locals__, **local_types(cls)}
         class_spec(cls)

@@ -138,7 +138,7 @@ def test_override_value_replaces_using_value_and_step_value_replaces_override(gp
 def test_attribute_and_model_dict_key_set_together_raise(name: str) -> None:
     one, two, _ = NAMES[name]
     both: dict[str, Any] = {"model": {"model": "openai/gpt-4o", name: one}, name: two}
-    words = rf"`{{}}\.{name}` and `{{}}\.model\['{name}'\]` are set in one place. Keep one"
+    words = rf"`{{}}\.{name}` and `{{}}\.model\['{name}'\]` set the same value\. Remove one"
     with pytest.raises(DeclarationError, match=words.format("Sub", "Sub")):
         declare(**both)
     with pytest.raises(DeclarationError, match=words.format("Agent", "Agent")):

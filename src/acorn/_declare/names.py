@@ -1,4 +1,4 @@
-"""The attribute names of a module class: unknown names, misspelled names, and the local names of its type hints."""
+"""The names in a module class: checks for unknown and misspelled settings, and local names in type hints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def check_setting_name(cls: type[AgentBase], name: str) -> None:
 
 
 def warn_about_misspelled_names(cls: type) -> None:
-    """Warn about attributes of a new class whose names are similar to a setting or a hook."""
+    """Warn about attributes of a new class whose names look like a misspelled setting or hook."""
     for name, value in vars(cls).items():
         is_nested = isinstance(value, type) and value.__qualname__.startswith(f"{cls.__qualname__}.")
         is_method = not isinstance(value, type) and hasattr(value, "__get__")
@@ -32,7 +32,7 @@ def warn_about_misspelled_names(cls: type) -> None:
             continue
         if hint := _hint(name, _METHODS if is_method else SETTINGS):
             kind = "hook" if is_method else "setting"
-            # The stack level is that of the `class` statement.
+            # This stack level makes the warning point to the `class` statement.
             warnings.warn(f"`{cls.__name__}.{name}` is not a {kind}.{hint}", UserWarning, stacklevel=3)
 
 
@@ -42,7 +42,7 @@ def _hint(name: str, known_names: Iterable[str]) -> str:
 
 
 def _is_similar(name: str, other: str) -> bool:
-    """Return whether at most two letters were changed, added or left out (the Levenshtein distance)."""
+    """Return whether the Levenshtein distance of two names, in changed, added or removed letters, is at most 2."""
     if abs(len(name) - len(other)) > 2:
         return False
     distances = list(range(len(other) + 1))
@@ -57,9 +57,9 @@ def _is_similar(name: str, other: str) -> bool:
 
 
 def local_types(cls: type) -> dict[str, object]:
-    """Return the types around a class that is defined inside a function, which the hints of its tools may name.
+    """Return a dict that maps local names to types, for the type hints of a class inside a function.
 
-    It must be called by `module.__init_subclass__`.
+    Only `module.__init_subclass__` may call this function, because it inspects the call stack.
     """
     frame = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # Documented by Python, and faster than `inspect`.
     while frame.f_globals.get("__name__") != cls.__module__ and frame.f_back is not None:

@@ -257,7 +257,7 @@ def test_attribute_and_model_dict_key_set_in_one_step_raise(gpt: Wire, name: str
     model = {"model": "openai/gpt-4o", name: one}
     for act in (setting(**{"model": model, name: two}), setting(**{name: two, "model": model}), in_place):
         agent = stepping(gpt, act)
-        with pytest.raises(DeclarationError, match=rf"`step\.{name}` and `step\.model\['{name}'\]` are set in one"):
+        with pytest.raises(DeclarationError, match=rf"`step\.{name}` and `step\.model\['{name}'\]` set the same value"):
             gpt.run(agent)
 
 

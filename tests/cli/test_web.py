@@ -59,7 +59,7 @@ WRONG: list[tuple[list[str], str]] = [
     (["agent.py", "--store", "x.db", "--no-store"], "cannot be combined"),
     (["agent.py", "--store", "redis://x"], "`--store` must be a file path"),
     (["agent.py", "--store", "bad.json"], "bad.json is not a store of acorn"),
-    (["agent.py", "--store", "nowhere/x.db"], "does not exist. Create it."),
+    (["agent.py", "--store", "nowhere/x.db"], "does not exist. Create the directory."),
     (["--store", "nothing.db"], "There is no store `nothing.db`"),
     (["agent.py", "--port", "99999"], "65535"),
     (["agent.py", "--host", "256.1.1.1", "--no-open"], "Cannot listen on 256.1.1.1"),

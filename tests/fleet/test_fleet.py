@@ -256,7 +256,9 @@ def test_run_rejected_by_all_workers_fails_and_is_resumable(postgres: str) -> No
 
     async def work() -> None:
         store = open_store(postgres, "test")
-        worker = InProcess([older], store, 1, say=told.append, ran=lambda *words: told.append(words), patience=0.0)
+        worker = InProcess(
+            [older], store, 1, report_line=told.append, report_run=lambda *words: told.append(words), patience=0.0
+        )
         working = asyncio.ensure_future(worker.run())
         assert await asyncio.to_thread(comes_true, lambda: handle.status() == "failed")
         worker.stop()
@@ -283,7 +285,11 @@ def test_run_that_exits_its_worker_fails_and_worker_continues(postgres: str) -> 
     async def work() -> None:
         agents = [type(ending._agent), type(desk)]
         worker = InProcess(
-            agents, open_store(postgres, "test"), 1, say=told.append, ran=lambda *words: told.append(words)
+            agents,
+            open_store(postgres, "test"),
+            1,
+            report_line=told.append,
+            report_run=lambda *words: told.append(words),
         )
         working = asyncio.ensure_future(worker.run())
         assert await asyncio.to_thread(comes_true, lambda: ending.status() == "failed")

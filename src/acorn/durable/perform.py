@@ -62,7 +62,7 @@ def perform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Even
     is a problem with the store or the class.
     """
     delivery = _Delivery(store, run_id, agents, stop)
-    ended = delivery.ended()
+    ended = delivery.ended_status()
     if ended is not None:
         return ended
     with delivery:
@@ -78,9 +78,12 @@ def perform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Even
 
 
 async def aperform(store: Any, run_id: str, agents: Any = None, *, stop: threading.Event | None = None) -> Ended:
-    """Drive a run on the event loop until it ends or waits for human input. See `perform`."""
+    """Drive a run on the event loop until it ends or waits for human input.
+
+    See `perform`.
+    """
     delivery = _Delivery(store, run_id, agents, stop)
-    ended = await asyncio.to_thread(delivery.ended)
+    ended = await asyncio.to_thread(delivery.ended_status)
     if ended is not None:
         return ended
     with delivery:
@@ -107,11 +110,11 @@ class _Delivery:
     """The delivery of a run to this process, whose `with` block sends heartbeats for the run."""
 
     def __init__(self, store: Any, run_id: str, agents: Any, stop: threading.Event | None) -> None:
-        self._find = _lookup(agents)
+        self._find = _agent_lookup(agents)
         self._run_id, self._stop = run_id, stop
         self._store: Store = open_store(store, "`store` of `perform`")
 
-    def ended(self) -> Ended | None:
+    def ended_status(self) -> Ended | None:
         """Return the status of the run if it has ended, and None otherwise."""
         status = self._store.statuses([self._run_id]).get(self._run_id)
         if status is None:
@@ -126,7 +129,10 @@ class _Delivery:
         stop_heartbeat(self._store, self._run_id)
 
     def claim(self) -> ClaimedRun:
-        """Claim and load the run. If loading fails, release the run with its previous status."""
+        """Claim and load the run.
+
+        If loading fails, release the run with its previous status.
+        """
         tree = self._claim_tree()
         status = tree[0].facts.status
         if status in ("done", "cancelled"):
@@ -171,7 +177,10 @@ class _Delivery:
         return agent
 
     def outcome(self, run: ClaimedRun, error: BaseException | None) -> Ended:
-        """Return the status of the run. Raise an error if the run has not ended or could not be stored."""
+        """Return the status of the run.
+
+        Raise an error if the run has not ended or could not be stored.
+        """
         status = run.status
         if status == "cancelled":
             return status
@@ -190,10 +199,10 @@ def _driven_here(run_id: str) -> DeliverAgainError:
     return DeliverAgainError(f"Run {run_id} is already driven by this process. Deliver it again later.")
 
 
-def _lookup(agents: Iterable[object] | Callable[..., Any] | None) -> Lookup:
+def _agent_lookup(agents: Iterable[object] | Callable[..., Any] | None) -> Lookup:
     """Return a function that maps class names to the agents of `perform`."""
     if agents is None:
-        return _by_name
+        return _find_class
     if is_agent(agents):
         agents = [agents]
     elif callable(agents):
@@ -209,7 +218,10 @@ def _lookup(agents: Iterable[object] | Callable[..., Any] | None) -> Lookup:
 
 
 def agents_by_name(agents: Iterable[Any]) -> JsonObject:
-    """Return a dict that maps class names (`module:Class`) to agents. A stored run contains its class name."""
+    """Return a dict that maps class names (`module:Class`) to agents.
+
+    A stored run contains its class name.
+    """
     by_name: JsonObject = {}
     for agent in agents:
         name = agent_name(agent)
@@ -221,8 +233,11 @@ def agents_by_name(agents: Iterable[Any]) -> JsonObject:
     return by_name
 
 
-def _by_name(name: str) -> Any:
-    """Return the class with a name. Import its module if the class is not loaded. Return None if it does not exist."""
+def _find_class(name: str) -> Any:
+    """Find the class with a name and return it.
+
+    If the class is not loaded, import its module. Return None if the module does not contain the class.
+    """
     source, _, path = name.partition(":")
     agent_class = _loaded_class(name)
     if agent_class is None and "<" not in path:  # Python cannot import a class that is defined inside a function.

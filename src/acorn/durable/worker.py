@@ -133,8 +133,8 @@ class Worker:
         store: Store,
         concurrency: int,
         *,
-        say: ReportLine,
-        ran: ReportRun,
+        report_line: ReportLine,
+        report_run: ReportRun,
         patience: float | None = None,
     ) -> None:
         if not isinstance(store, PostgresStore):
@@ -148,7 +148,7 @@ class Worker:
         """A dict that maps run ids to the times when the runs started in this worker."""
         self.last_answer = time.monotonic()
         """The time when the database last answered."""
-        self._say, self._ran = say, ran
+        self._report_line, self._report_run = report_line, report_run
         self._patience = _LEASES_OF_MISFIT * lease() if patience is None else patience
         """Seconds to wait for another worker to drive a run that does not fit its class in this worker."""
         self._misfits: dict[str, float] = {}
@@ -162,19 +162,25 @@ class Worker:
         return self._stop.is_set()
 
     @property
-    def is_well(self) -> bool:
+    def is_healthy(self) -> bool:
         """Whether the worker accepts runs: it is not stopping, and its database answers."""
         return not self.is_stopping and time.monotonic() - self.last_answer < lease() + _RECOVERY_INTERVAL
 
     def stop(self) -> None:
-        """Accept no more runs. Runs in progress stop at their next commit and return to the queue."""
+        """Accept no more runs.
+
+        Runs in progress stop at their next commit and return to the queue.
+        """
         self._stop.set()
         self._stop_requested.set()
         if self._engine is not None:
             self._engine.stop()  # type: ignore[no-untyped-call]
 
     async def run(self) -> None:
-        """Drive runs until `stop`. Raise `StoreError` if the store has a problem at the start."""
+        """Drive runs until `stop`.
+
+        Raise `StoreError` if the store has a problem at the start.
+        """
         work, watchdog = asyncio.ensure_future(self._work()), asyncio.ensure_future(self._wait_for_lost_database())
         await asyncio.wait({work, watchdog}, return_when=asyncio.FIRST_COMPLETED)
         if not work.done():
@@ -206,7 +212,7 @@ class Worker:
         await asyncio.to_thread(store.register_worker, here, list(self.agents), self.concurrency)
         start_heartbeat(store, "")  # The worker sends heartbeats even while it drives no run.
         names = ", ".join(f"`{name}`" for name in self.agents)
-        self._say(f"working on {names} of {store.name}, {self.concurrency} at a time")
+        self._report_line(f"working on {names} of {store.name}, {self.concurrency} at a time")
         recovery = asyncio.ensure_future(self._recover())
         try:
             while not self.is_stopping:
@@ -244,7 +250,7 @@ class Worker:
 
     def _report_lost(self, error: Exception) -> None:
         if not self.is_stopping:
-            self._say(f"the engine lost its database and tries again: {_one_line(error)}")
+            self._report_line(f"the engine lost its database and tries again: {_describe_in_one_line(error)}")
 
     def _app(self) -> procrastinate.App:
         connector = _Connector(
@@ -300,7 +306,7 @@ class Worker:
             ended = "failed"
         finally:
             del self.running[run_id]
-            self._ran(run_id, name, ended, time.monotonic() - started, message)
+            self._report_run(run_id, name, ended, time.monotonic() - started, message)
 
     def _fail_misfit(self, run_id: str, name: str, error: MisfitError) -> bool:
         """Fail a run that does not fit its class in this worker and that no other worker has driven for a long time.
@@ -328,7 +334,7 @@ class Worker:
                 await self._requeue_lost()
                 self.last_answer = time.monotonic()
             except (StoreError, ConnectorException) as error:
-                self._say(f"the database does not answer: {_one_line(error)}")
+                self._report_line(f"the database does not answer: {_describe_in_one_line(error)}")
 
     async def _requeue_lost(self) -> None:
         engine = self._engine
@@ -341,7 +347,7 @@ class Worker:
         lost = await asyncio.to_thread(self.store.requeue_lost, list(self.agents), lease())
         if lost:
             runs = "1 run without a worker is" if len(lost) == 1 else f"{len(lost)} runs without a worker are"
-            self._say(f"{runs} delivered again")
+            self._report_line(f"{runs} delivered again")
 
 
 # With these classes, the engine continues after its database was unreachable. Without them, the engine would receive no
@@ -384,8 +390,11 @@ async def _commit_each(connection: AsyncConnection[Any]) -> None:
     await connection.set_autocommit(True)
 
 
-def _one_line(error: Exception) -> str:
-    """Return the description of an error in one line. For an error of the engine, describe its cause."""
+def _describe_in_one_line(error: Exception) -> str:
+    """Return the description of an error in one line.
+
+    For an error of the engine, describe its cause.
+    """
     described = error if isinstance(error, StoreError) else error.__cause__ or error
     return " ".join(describe_error(described).split())
 

@@ -70,7 +70,10 @@ class SharedConnection(Generic[C]):
             raise
 
     def connect(self) -> C:
-        """Return the connection, and open it if it is closed. Call this method only inside `use`."""
+        """Return the connection, and open it if it is closed.
+
+        Call this method only inside `use`.
+        """
         if self._connection is None:
             self._connection = self._open()
         return self._connection
@@ -81,7 +84,10 @@ class SharedConnection(Generic[C]):
             self.drop()
 
     def drop(self) -> None:
-        """Close the connection. Call this method only inside `use`."""
+        """Close the connection.
+
+        Call this method only inside `use`.
+        """
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -150,7 +156,10 @@ class CommitJob(Future[Any]):
         self.publish()
 
     def publish(self) -> None:
-        """Notify the waiting callers if the outcome is set. A second call after an interrupted call is safe."""
+        """Notify the waiting callers if the outcome is set.
+
+        A second call after an interrupted call is safe.
+        """
         if self.outcome is None or self.done():
             return
         with suppress(InvalidStateError):
@@ -198,12 +207,15 @@ class GroupCommitWriter(ABC, Generic[C, J]):
     def _transact(self, jobs: list[J]) -> None:
         """Execute jobs in one transaction and set their outcomes.
 
-        If this method raises an exception, the jobs without an outcome fail with it.
+        If this method raises an exception, the jobs without an outcome fail with this exception.
         """
 
     @abstractmethod
     def _explain(self, error: Exception) -> Exception:
-        """Convert an error of the database to a `StoreError` with a helpful message. Return other errors unchanged."""
+        """Convert an error of the database to a `StoreError` with a helpful message.
+
+        Return other errors unchanged.
+        """
 
     # Shared by all databases
 
@@ -219,7 +231,10 @@ class GroupCommitWriter(ABC, Generic[C, J]):
         return job
 
     def close(self) -> None:
-        """Write all pending jobs and end the thread. A later job starts a new thread."""
+        """Write all pending jobs and end the thread.
+
+        A later job starts a new thread.
+        """
         while self._pending:
             self._write(_MAX_JOBS)
         with self._lock:
@@ -234,7 +249,10 @@ class GroupCommitWriter(ABC, Generic[C, J]):
             self._signals.put(True)
 
     def write_or_wake(self) -> None:
-        """Write the pending job in this thread if it is the only one. Otherwise wake the writer thread."""
+        """Write the pending job in this thread if it is the only one.
+
+        Otherwise wake the writer thread.
+        """
         pending = list(self._pending)
         if len(pending) != 1:
             self.wake()
@@ -287,7 +305,10 @@ class GroupCommitWriter(ABC, Generic[C, J]):
                 job.publish()
 
     def _write_oldest(self, jobs: list[J], max_jobs: int) -> None:
-        """Write the oldest pending jobs and append them to `jobs`. Call this method only inside `use`."""
+        """Write the oldest pending jobs and append them to `jobs`.
+
+        Call this method only inside `use`.
+        """
         jobs += [self._pending[at] for at in range(min(len(self._pending), max_jobs))]
         # If a thread was interrupted after its transaction, jobs that have an outcome are still in the queue.
         unwritten = [job for job in jobs if job.outcome is None]

@@ -119,7 +119,7 @@ class Claim:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.process = this_process()
-        """The current process. After a fork, the child is another process."""
+        """The process that commits and releases the run. In a forked child, this is the child, which has no claim."""
         self.lock = threading.Lock()
         """Locked while a call claims the run, and while a call checks the generation and commits."""
         self.generation = 0
@@ -134,9 +134,9 @@ def claim_of(store: Store, run_id: str) -> Claim:
 
 
 def claim_run(store: Store, run_id: str) -> Sequence[StoredRun] | None:
-    """Claim a run for a new call in this process and return its tree. Any earlier call loses the run.
+    """Claim a run for a new call in this process and return its tree.
 
-    Return None if the run does not exist.
+    Any earlier call loses the run. Return None if the run does not exist.
     """
     claim = claim_of(store, run_id)
     with claim.lock:
@@ -188,7 +188,10 @@ def is_driven_through_other_store(store: Store, run_id: str) -> bool:
 
 
 def stop_heartbeat(store: Store, run_id: str) -> None:
-    """Stop the heartbeat for a run. The heartbeat thread of a store ends soon after its last run."""
+    """Stop the heartbeat for a run.
+
+    The heartbeat thread of a store ends soon after its last run.
+    """
     with _guard:
         heartbeat = _heartbeats.get(id(store))
         if heartbeat is not None and run_id in heartbeat.runs:

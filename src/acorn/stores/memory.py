@@ -36,7 +36,10 @@ from acorn.types import Request, Usage
 
 @dataclass(slots=True)
 class _MemoryRun:
-    """A mutable run in memory. Only a root has a process, takeover counters and the media of its tree."""
+    """A mutable run in memory.
+
+    Only a root has a process, takeover counters and the media of its tree.
+    """
 
     number: int
     header: RunHeader
@@ -71,7 +74,10 @@ class _Lease(NamedTuple):
 
 
 class MemoryStore:
-    """A store in the memory of this process. Its runs are lost when the process ends."""
+    """A store in the memory of this process.
+
+    Its runs are lost when the process ends.
+    """
 
     def __init__(self) -> None:
         self._reset_lock()
@@ -172,7 +178,10 @@ class MemoryStore:
         run.entries += [JournalRow(next(self._positions), entry) for entry in change.entries]
 
     def _set_open_requests(self, root: str, requests: Sequence[Request]) -> None:
-        """Replace the open requests of a tree. Answered requests remain unchanged."""
+        """Replace the open requests of a tree.
+
+        Answered requests remain unchanged.
+        """
         open_ids = {request.id for request in requests}
         for request_id, stored in list(self._requests.items()):
             if stored.root == root and stored.answer is None and request_id not in open_ids:
@@ -297,7 +306,10 @@ class MemoryStore:
         return tree
 
     def _run_and_below(self, run: _MemoryRun) -> list[_MemoryRun]:
-        """Return a run and the branches below it. Parents come before their branches."""
+        """Return a run and the branches below it.
+
+        Parents come before their branches.
+        """
         if run.facts.root == run.facts.id:
             return [member for member in self._runs.values() if member.facts.root == run.facts.id]
         ids = {run.facts.id}

@@ -44,7 +44,7 @@ class Process:
     """An operating system process that drives runs."""
 
     id: str
-    """A random id. Each process creates a new one."""
+    """A random id that each process creates for itself."""
     host: str
     boot: str
     """The id of the current boot of the machine and of the PID namespace. Empty if the system does not provide it."""
@@ -55,7 +55,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """The facts of a run that a list of runs contains."""
+    """A summary of a run for lists of runs: its status, model, usage, cost, times and error."""
 
     id: str
     agent: str
@@ -71,7 +71,7 @@ class RunFacts:
     batch: str | None = None
     stop_reason: str | None = None
     error: str | None = None
-    """The error message in one line."""
+    """The error message of a failed run in one line."""
     root: str = ""
     """The id of the root run. For a root, this is its own id."""
     parent: str | None = None
@@ -146,7 +146,8 @@ class Commit(NamedTuple):
     root: str
     process: Process
     changes: Sequence[Change]
-    """Parents come before their branches. The process loses its claim when the status of the root is not `running`."""
+    """The changes of parents come before the changes of their branches. The process keeps its claim while the status of
+    the root is `running`."""
     requests: Sequence[Request] = ()
     """All open requests of the tree. The store deletes all other unanswered requests of the tree."""
     media: Sequence[MediaBlob] = ()
@@ -165,7 +166,10 @@ class StoredRun(NamedTuple):
 
     @property
     def has_started(self) -> bool:
-        """Whether a process has started the run. A queued run has not started."""
+        """Whether a process has started the run.
+
+        A queued run has not started.
+        """
         return self.state != NOT_STARTED
 
 
@@ -189,7 +193,7 @@ class JournalRow(NamedTuple):
 
 @runtime_checkable
 class Store(Protocol):
-    """Storage for runs.
+    """The interface of a storage for runs.
 
     Every method may be called from any thread. Every method raises `StoreError` if it fails.
     """
@@ -211,12 +215,12 @@ class Store(Protocol):
         ...
 
     def claim(self, run_id: str, process: Process) -> Sequence[StoredRun] | None:
-        """Claim a run for a process and return the runs of its tree. Return None if the run does not exist.
+        """Claim a run for a process and return the runs of its tree.
 
-        The list starts with the root and contains each parent before its branches. The facts have the values from
-        before the claim. The claim fails if a live process drives the run, or if the run is a branch. A run that is
-        `done` or `cancelled` is returned without a claim. If the previous process died, the store counts the takeover.
-        At the fifth takeover at the same step, the run becomes `failed`.
+        Return None if the run does not exist. The list starts with the root and contains each parent before its
+        branches. The facts have the values from before the claim. The claim fails if a live process drives the run, or
+        if the run is a branch. A run that is `done` or `cancelled` is returned without a claim. If the previous process
+        died, the store counts the takeover. At the fifth takeover at the same step, the run becomes `failed`.
         """
         ...
 
@@ -248,7 +252,10 @@ class Store(Protocol):
         ...
 
     def statuses(self, run_ids: Sequence[str]) -> Mapping[str, Status]:
-        """Return a dict that maps the ids of roots to their statuses. Unknown ids are missing from the dict."""
+        """Return a dict that maps the ids of roots to their statuses.
+
+        Unknown ids are missing from the dict.
+        """
         ...
 
     # Called by processes that inspect runs
@@ -261,11 +268,17 @@ class Store(Protocol):
         ...
 
     def media(self, wanted: Sequence[str]) -> Mapping[str, bytes]:
-        """Return a dict that maps SHA-256 hashes to stored data. Unknown hashes are missing from the dict."""
+        """Return a dict that maps SHA-256 hashes to stored data.
+
+        Unknown hashes are missing from the dict.
+        """
         ...
 
     def find(self, prefix: str) -> Sequence[str]:
-        """Return the ids of roots that start with a prefix. If the prefix is a complete id, return only this id."""
+        """Return the ids of roots that start with a prefix.
+
+        If the prefix is a complete id, return only this id.
+        """
         ...
 
     def list(
@@ -302,15 +315,24 @@ class Store(Protocol):
         ...
 
     def cancel(self, run_id: str) -> None:
-        """Cancel a run. If a process drives the run, the process ends the run at its next commit or earlier."""
+        """Cancel a run.
+
+        If a process drives the run, the process ends the run at its next commit or earlier.
+        """
         ...
 
     def delete(self, run_id: str) -> None:
-        """Delete a run and the branches below it. Raise `StoreError` if a process drives the run."""
+        """Delete a run and the branches below it.
+
+        Raise `StoreError` if a process drives the run.
+        """
         ...
 
     def close(self) -> None:
-        """Finish pending writes and close the connections. The next call of a method opens new connections."""
+        """Finish pending writes and close the connections.
+
+        The next call of a method opens new connections.
+        """
         ...
 
 
@@ -355,7 +377,10 @@ class SearchableStore(Protocol):
     """A store that can search for a text inside the database."""
 
     def search(self, run_ids: Sequence[str], text: str) -> Sequence[str]:
-        """Return the ids of the roots that contain a text in any case. The list may also contain other roots."""
+        """Return the ids of the roots that contain a text in any case.
+
+        The list may also contain other roots.
+        """
         ...
 
 
@@ -380,7 +405,7 @@ class WindowOrder(NamedTuple):
     """The id of the rate limit."""
     most_requests: int | None
     most_tokens: int | None
-    """The maximum number of tokens of all slices together. None means no limit."""
+    """The maximum number of requests, and of tokens, of all slices together. None means no limit."""
     requests: int
     """The ordered number of requests. It is 0 if the order contains only reports."""
     tokens: int
@@ -392,7 +417,10 @@ class WindowOrder(NamedTuple):
 
 
 class WindowSlice(NamedTuple):
-    """A part of a rate limit that one process may use. It has 0 requests if the limit is used up."""
+    """A part of a rate limit that one process may use.
+
+    It has 0 requests if the limit is used up.
+    """
 
     number: int
     requests: int

@@ -36,7 +36,7 @@ from acorn.types import Request, Usage
 FINAL_STATUSES: tuple[Status, ...] = ("done", "cancelled")
 """The statuses of runs that no process drives again."""
 MAX_TAKEOVERS = 5
-"""The number of processes that may die at the same step of a run. Then the run fails."""
+"""The number of processes that die at the same step of a run before the run fails."""
 
 # Columns and rows
 
@@ -68,7 +68,10 @@ REQUEST_COLUMNS = "id, run, kind, question, tool, arguments, branch, asked, choi
 
 
 def to_datetime(value: float | datetime) -> datetime:
-    """Convert a stored time to a datetime. SQLite stores seconds since 1970, and PostgreSQL stores timestamps."""
+    """Convert a stored time to a datetime.
+
+    SQLite stores seconds since 1970, and PostgreSQL stores timestamps.
+    """
     return value if isinstance(value, datetime) else datetime.fromtimestamp(value, UTC)
 
 
@@ -91,7 +94,10 @@ def run_facts(row: Row, root: str, status: Status) -> RunFacts:
 
 
 def stored_run(row: Row, root: str, status: Status, entries: Sequence[str]) -> StoredRun:
-    """Convert a row to a run. The columns are `FACTS_COLUMNS`, branch, input, overrides, record and state."""
+    """Convert a row to a run.
+
+    The columns are `FACTS_COLUMNS`, branch, input, overrides, record and state.
+    """
     *facts_row, branch, input_, overrides, record, state = row
     facts = run_facts(tuple(facts_row), root, status)
     header = RunHeader(facts.agent, facts.parent, branch, input_, facts.started, overrides, facts.batch, facts.item)
@@ -117,7 +123,10 @@ def to_request(row: Row) -> Request:
 
 
 def to_answer(row: Row) -> StoredAnswer:
-    """Convert a row to an answer. The columns are `REQUEST_COLUMNS`, the answer and the time of the answer."""
+    """Convert a row to an answer.
+
+    The columns are `REQUEST_COLUMNS`, the answer and the time of the answer.
+    """
     *request, value, answered = row
     return StoredAnswer(to_request(tuple(request)), json.loads(value), to_datetime(answered))
 
@@ -135,12 +144,18 @@ _NOT_LITERAL = re.compile(r"[^ !#$&-\[\]^`-~]+")
 
 
 def like_pattern(text: str) -> str:
-    """Return a `LIKE` pattern that matches every JSON text that contains a text. It may also match other texts."""
+    """Return a `LIKE` pattern that matches every JSON text that contains a text.
+
+    It may also match other texts.
+    """
     return f"%{_NOT_LITERAL.sub('%', text)}%"
 
 
 def answer_text(request_id: str, value: object) -> str:
-    """Return the answer to a request as JSON text. Raise `StoreError` if JSON cannot represent the answer."""
+    """Return the answer to a request as JSON text.
+
+    Raise `StoreError` if JSON cannot represent the answer.
+    """
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -148,7 +163,10 @@ def answer_text(request_id: str, value: object) -> str:
 
 
 def is_named(agent: str, name: str) -> bool:
-    """Return whether a class (`module:qualname`) has a name. The name may omit the module."""
+    """Return whether a class (`module:qualname`) has a name.
+
+    The name may omit the module.
+    """
     return agent == name or agent.endswith((f":{name}", f".{name}"))
 
 
@@ -166,7 +184,10 @@ def apply_cancel(status: Status) -> Status:
 
 
 def visible_status(status: Status, cancel_requested: bool, is_driven: bool) -> Status:
-    """Return the status that a store reports. A `running` run without a live process is `stopped` or `cancelled`."""
+    """Return the status that a store reports.
+
+    A `running` run without a live process is `stopped` or `cancelled`.
+    """
     if status != "running" or is_driven:
         return status
     return "cancelled" if cancel_requested else "stopped"
@@ -189,7 +210,10 @@ def creates_root(commit: Commit) -> bool:
 
 
 def ends_root(commit: Commit) -> bool:
-    """Return whether a commit ends its root. A root with a cancel request accepts no other commit."""
+    """Return whether a commit ends its root.
+
+    A root with a cancel request accepts no other commit.
+    """
     return any(
         change.run_id == commit.root and change.status in ("done", "failed", "cancelled", "stopped")
         for change in commit.changes
@@ -251,7 +275,10 @@ def grant_slice(order: WindowOrder, used: UsedSlices) -> WindowSlice:
 
 
 def _available(order: WindowOrder, requests: int, tokens: int) -> tuple[int, int]:
-    """Return the requests and tokens for an order when `requests` and `tokens` are in use. 0 requests is a refusal."""
+    """Return the requests and tokens for an order when `requests` and `tokens` are in use.
+
+    0 requests is a refusal.
+    """
     if requests == 0:  # A request that exceeds the limit runs alone. Otherwise it could never run.
         most = order.requests if order.most_requests is None else min(order.requests, order.most_requests)
         if order.most_tokens is None:
@@ -291,7 +318,10 @@ def run_claimed_error(run_id: str, process: Process, heartbeat_age: float) -> Ru
 
 
 def run_exists_error(run_id: str, store: str, status: Status, driver: StoreError | None) -> StoreError:
-    """Return the error for a new run whose id another run has. `driver` is the error if a live process drives it."""
+    """Return the error for a new run whose id another run has.
+
+    `driver` is the error if a live process drives it.
+    """
     if driver is not None:
         return driver
     return StoreError(f"Run {run_id} is already in {store} (status `{status}`). Resume it, or use another id.")
@@ -360,7 +390,7 @@ def run_cancelled_error(run_id: str) -> RunCancelledError:
 
 
 def branch_id_error(run_id: str, root: str) -> StoreError:
-    return StoreError(f"Run {run_id} is a branch of run {root}. Use the id of that run.")
+    return StoreError(f"Run {run_id} is a branch of run {root}. Use the id of run {root}.")
 
 
 def too_many_crashes_text(run_id: str) -> str:

@@ -84,13 +84,13 @@ def _open_postgres(store: str | None) -> Store:
 def _work(agents: Sequence[Agent], store: Store, concurrency: int, address: tuple[str | None, int] | None) -> None:
     from acorn.durable.worker import StuckWorkerError, Worker, serve_health
 
-    worker = Worker(agents, store, concurrency, say=write_line, ran=_print_run)
+    worker = Worker(agents, store, concurrency, report_line=write_line, report_run=_print_run)
 
     async def serve() -> None:
         _handle_signals(worker)
         async with AsyncExitStack() as stack:
             if address is not None:
-                health = serve_health(*address, lambda: (worker.is_well, _health(worker)))
+                health = serve_health(*address, lambda: (worker.is_healthy, _health(worker)))
                 write_line(f"health on port {await stack.enter_async_context(health)}")
             try:
                 await worker.run()
@@ -127,7 +127,7 @@ def _handle_signals(worker: Worker) -> None:
 
 
 def _health(worker: Worker) -> JsonObject:
-    state = "stopping" if worker.is_stopping else "ok" if worker.is_well else "no database"
+    state = "stopping" if worker.is_stopping else "ok" if worker.is_healthy else "no database"
     return {
         "status": state,
         "agents": list(worker.agents),

@@ -52,7 +52,10 @@ LOCK_RUN = f"""
 
 
 def lock_run(transaction: Transaction, run_id: str) -> RunRow | None:
-    """Lock the row of a run until the end of the transaction and return it. Return None if the run does not exist."""
+    """Lock the row of a run until the end of the transaction and return it.
+
+    Return None if the run does not exist.
+    """
     row = transaction.execute(LOCK_RUN, [run_id]).fetchone()
     return None if row is None else RunRow(*row)
 
@@ -84,9 +87,10 @@ def refuse_branch(transaction: Transaction, run_id: str, run: RunRow) -> None:
 
 
 def claim(transaction: Transaction, run_id: str, process: Process) -> list[StoredRun] | StoreError | None:
-    """Claim a run for a process and return its tree. Return None if the run does not exist.
+    """Claim a run for a process and return its tree.
 
-    The error of the last allowed takeover is returned, because raising it would undo the takeover count.
+    Return None if the run does not exist. The error of the last allowed takeover is returned, because raising it would
+    undo the takeover count.
     """
     run = lock_run(transaction, run_id)
     if run is None:
@@ -152,7 +156,10 @@ def set_status(transaction: Transaction, run_id: str, run: RunRow, status: Statu
 
 
 def fail_undriven(transaction: Transaction, run_id: str, error: str) -> bool:
-    """Set the status of a `queued` or `stopped` run to `failed`. Return False if the run has another status."""
+    """Set the status of a `queued` or `stopped` run to `failed`.
+
+    Return False if the run has another status.
+    """
     run = lock_run(transaction, run_id)
     if run is None or run.status not in ("queued", "stopped"):
         return False
@@ -171,7 +178,10 @@ _INSERT_VALUES = ", ".join(f"${at}" for at in range(2, 2 + len(rules.REQUEST_COL
 
 
 def set_open_requests(transaction: Transaction, root: str, requests: Sequence[Request]) -> None:
-    """Replace the open requests of a tree. Answered requests remain unchanged."""
+    """Replace the open requests of a tree.
+
+    Answered requests remain unchanged.
+    """
     root_number = "(SELECT number FROM acorn.runs WHERE id = $1)"
     transaction.execute(
         f"""

@@ -96,7 +96,10 @@ class Listener:
                 self._calls.pop(notification, None)
 
     def close(self) -> None:
-        """Stop the thread. A later subscriber starts a new thread."""
+        """Stop the thread.
+
+        A later subscriber starts a new thread.
+        """
         with self._lock:
             current, self._current = self._current, None
             if current is not None:
@@ -131,7 +134,10 @@ class Listener:
                 return
 
     def _call(self, notification: Notification | None) -> None:
-        """Call the subscribers of a notification. Call all subscribers if the notification is None."""
+        """Call the subscribers of a notification.
+
+        Call all subscribers if the notification is None.
+        """
         with self._lock:
             selected = [call for key, calls in self._calls.items() if notification in (None, key) for call in calls]
         for call in selected:
@@ -175,9 +181,10 @@ class PostgresWatch:
         self._event.clear()
 
     def _renew(self) -> bool:
-        """Make commits to the run send notifications. Return True at the first success.
+        """Make commits to the run send notifications.
 
-        No notifications were sent about earlier changes, so the caller must read the run then.
+        Return True at the first success. No notifications were sent about earlier changes, so the caller must read the
+        run then.
         """
         is_first = self._number is None
         with suppress(StoreError):  # A user without write permission cannot register, and must poll.

@@ -64,7 +64,10 @@ _DELIVER_KNOWN = b"""
 
 
 def insert_queued(transaction: Transaction, runs: Sequence[QueuedRun], deliver: bool) -> list[str]:
-    """Insert queued runs and return the ids of the new runs. With `deliver`, add their jobs."""
+    """Insert queued runs and return the ids of the new runs.
+
+    With `deliver`, add their jobs.
+    """
     unique = without_repeats(runs)
     headers = [queued.header for queued in unique]
     values = [
@@ -96,7 +99,10 @@ def deliver_again(transaction: Transaction, run_id: str) -> None:
 
 
 def queue_of(agent: str) -> str:
-    """Return the queue name of a class. The database function `queue_of` returns the same name."""
+    """Return the queue name of a class.
+
+    The database function `queue_of` returns the same name.
+    """
     return agent if len(agent) <= _MAX_QUEUE_NAME else md5(agent.encode(), usedforsecurity=False).hexdigest()
 
 

@@ -72,7 +72,10 @@ class PostgresProcessRow(NamedTuple):
 
 
 def _to_process(row: Sequence[Any]) -> PostgresProcessRow | None:
-    """Convert a row with the columns of `_PROCESS_COLUMNS`. Return None if the columns are null."""
+    """Convert a row with the columns of `_PROCESS_COLUMNS`.
+
+    Return None if the columns are null.
+    """
     return None if row[0] is None else PostgresProcessRow(Process(*row[:5]), row[5], row[6])
 
 
@@ -221,6 +224,9 @@ def list_runs(
 
 
 def search(transaction: Transaction, run_ids: Sequence[str], text: str) -> list[str]:
-    """Return the ids of the roots that contain a text. The list may also contain other roots."""
+    """Return the ids of the roots that contain a text.
+
+    The list may also contain other roots.
+    """
     rows = transaction.execute(_SEARCH, [list(run_ids), rules.like_pattern(text)]).fetchall()
     return [run_id for (run_id,) in rows]

@@ -165,7 +165,10 @@ def commit(transaction: Transaction, commit: Commit, name: str) -> None:
 
 
 def _check_claim(transaction: Transaction, commit: Commit, root: RunRow | None, name: str) -> RunRow:
-    """Return the root. Raise `StoreError` if another process drives the root, or if the root has a cancel request."""
+    """Return the root.
+
+    Raise `StoreError` if another process drives the root, or if the root has a cancel request.
+    """
     if root is None:
         raise rules.run_deleted_error(commit.root, name)
     if root.process != commit.process.id:

@@ -220,7 +220,10 @@ def statuses(connection: Connection, run_ids: Sequence[str]) -> dict[str, Status
 
 
 def search(connection: Connection, run_ids: Sequence[str], text: str) -> list[str]:
-    """Return the ids of the roots that contain a text. The list may also contain other roots."""
+    """Return the ids of the roots that contain a text.
+
+    The list may also contain other roots.
+    """
     matches: list[str] = []
     for start in range(0, len(run_ids), _MAX_IDS):
         ids = run_ids[start : start + _MAX_IDS]

@@ -148,7 +148,10 @@ _opening = threading.Lock()
 
 
 def open_file(path: Path, name: str, tables: Sequence[str] = TABLES) -> sqlite3.Connection:
-    """Open the file of a store and return the connection. Create the file if it does not exist."""
+    """Open the file of a store and return the connection.
+
+    Create the file if it does not exist.
+    """
     try:
         with _opening:
             is_new = _check_path(path, name)
@@ -167,17 +170,22 @@ def open_file(path: Path, name: str, tables: Sequence[str] = TABLES) -> sqlite3.
 
 
 def _check_path(path: Path, name: str) -> bool:
-    """Return whether the file is missing. Raise `StoreError` if the path cannot be the path of a store."""
+    """Return whether the file is missing.
+
+    Raise `StoreError` if the path cannot be the path of a store.
+    """
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
         if not path.parent.is_dir():
             raise StoreError(
-                f"Cannot create {name}: the directory {str(path.parent)!r} does not exist. Create it."
+                f"Cannot create {name}: the directory {str(path.parent)!r} does not exist. Create the directory."
             ) from None
         return True
     except NotADirectoryError:
-        raise StoreError(f"Cannot create {name}: {str(path.parent)!r} is not a directory.") from None
+        raise StoreError(
+            f"Cannot create {name}: {str(path.parent)!r} is not a directory. Use a path in an existing directory."
+        ) from None
     if stat.S_ISDIR(mode):
         raise StoreError(f"{name} is a directory. Use the path of a file as the store.")
     if not stat.S_ISREG(mode):
@@ -188,7 +196,7 @@ def _check_path(path: Path, name: str) -> bool:
 
 
 def _inspect(path: Path, name: str) -> None:
-    """Raise `StoreError` if the file of another application or another schema version is at the path.
+    """Raise `StoreError` if the file has another schema version or belongs to another application.
 
     The file is not changed.
     """
@@ -282,7 +290,10 @@ def _refuse_remote(path: Path, name: str) -> None:
 
 
 def file_system(path: Path, mounts: str) -> str | None:
-    """Return the type of the file system of a path. `mounts` is the text of `/proc/mounts`."""
+    """Return the type of the file system of a path.
+
+    `mounts` is the text of `/proc/mounts`.
+    """
     fields = [line.split(" ") for line in mounts.splitlines()]
     matches = [
         (len(point), kind)

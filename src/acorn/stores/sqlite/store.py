@@ -115,7 +115,10 @@ class SQLiteWriter(GroupCommitWriter[sqlite3.Connection, CommitJob]):
             retry_while_busy(begin)
 
     def _execute_in_savepoint(self, connection: sqlite3.Connection, job: CommitJob) -> CommitResult:
-        """Execute one of several jobs. If the job fails, undo only its own writes."""
+        """Execute one of several jobs.
+
+        If the job fails, undo only its own writes.
+        """
         connection.execute("SAVEPOINT one")
         try:
             outcome = CommitResult(job.operation(connection))
@@ -145,7 +148,10 @@ class SQLiteWriter(GroupCommitWriter[sqlite3.Connection, CommitJob]):
 
 
 class SQLiteStore(DatabaseStore[sqlite3.Connection]):
-    """A store in a file, such as `SQLiteStore("runs.db")`. The file is created when the store is first used."""
+    """A store in a file, such as `SQLiteStore("runs.db")`.
+
+    The file is created when the store is first used.
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         name = os.fspath(path)

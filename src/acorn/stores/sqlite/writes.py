@@ -18,7 +18,7 @@ from acorn.stores.port import NOT_STARTED, Change, Commit, MediaBlob, Process, Q
 from acorn.stores.sqlite import reads
 from acorn.types import Request, Usage
 
-_FORGET_AFTER = 86_400.0
+_DELETE_IDLE_AFTER = 86_400.0
 """Seconds after the end of its lease when the row of an idle process is deleted."""
 _SET_CHANGE = ", ".join(f"{column} = ?" for column in f"{rules.CHANGE_COLUMNS}, updated".split(", "))
 _UPDATE_RUN = f"UPDATE runs SET {_SET_CHANGE}, process = ? WHERE number = ? AND entry_count = ?"
@@ -123,7 +123,10 @@ def _commit_running_root(connection: Connection, commit: Commit, change: Change,
 
 
 def _check_claim(connection: Connection, commit: Commit, root: _RunRow | None, name: str) -> _RunRow:
-    """Return the root. Raise `StoreError` if another process drives the root, or if the root has a cancel request."""
+    """Return the root.
+
+    Raise `StoreError` if another process drives the root, or if the root has a cancel request.
+    """
     if root is None:
         raise rules.run_deleted_error(commit.root, name)
     if root.process != commit.process.id:
@@ -214,7 +217,10 @@ def _store_media(connection: Connection, root: int, blob: MediaBlob) -> None:
 
 
 def _set_open_requests(connection: Connection, root: int, requests: Sequence[Request]) -> None:
-    """Replace the open requests of a tree. Answered requests remain unchanged."""
+    """Replace the open requests of a tree.
+
+    Answered requests remain unchanged.
+    """
     placeholders = ", ".join("?" * len(requests))
     _execute(
         connection,
@@ -242,7 +248,7 @@ def _set_lease(connection: Connection, process: Process, now: float, seconds: fl
         DELETE FROM processes WHERE lease_expires < ?
           AND id NOT IN (SELECT process FROM runs WHERE process IS NOT NULL)
     """
-    connection.execute(sql, (now - _FORGET_AFTER,))
+    connection.execute(sql, (now - _DELETE_IDLE_AFTER,))
     values = (process.id, process.host, process.boot, process.pid, process.started, now, now + seconds)
     _execute(connection, "INSERT INTO processes VALUES (?, ?, ?, ?, ?, ?, ?)", values)
 
@@ -254,9 +260,10 @@ def renew_lease(connection: Connection, process: Process, seconds: float) -> lis
 
 
 def claim(connection: Connection, run_id: str, process: Process) -> list[StoredRun] | StoreError | None:
-    """Claim a run for a process and return its tree. Return None if the run does not exist.
+    """Claim a run for a process and return its tree.
 
-    The error of the last allowed takeover is returned, because raising it would undo the takeover count.
+    Return None if the run does not exist. The error of the last allowed takeover is returned, because raising it would
+    undo the takeover count.
     """
     now = time.time()
     run = _read_run(connection, run_id)

@@ -377,7 +377,7 @@ def wrong_offset_error(run_id: str, stored_entries: int, offset: int) -> StoreEr
 
 def parent_missing_error(run_id: str, parent: str | None, root: str) -> StoreError:
     return StoreError(
-        f"Cannot create run {run_id}: its parent {parent!r} is not in the tree of run {root}. Nothing was written."
+        f"Cannot create run {run_id}: its parent {parent!r} does not belong to run {root}. Nothing was written."
     )
 
 

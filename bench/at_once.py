@@ -21,7 +21,7 @@ BODY: dict[str, Any] = {"model": "gpt-4o", "temperature": 0.7, "max_tokens": 409
 
 
 async def by_hand(post: Callable[[dict[str, Any]], Awaitable[Any]]) -> None:
-    """Run the loop that a user would write by hand."""
+    """Run the agent loop that a user would write without a framework."""
     tools, messages = opening()
     for _ in range(STEPS + 1):
         message = (await post({**BODY, "messages": messages, "tools": tools}))["choices"][0]["message"]
@@ -106,7 +106,7 @@ asyncio.run(main())
 
 
 def peak(url: str) -> float:
-    """Return the megabytes of a process that does nothing else."""
+    """Return the peak memory of a process that only runs these agents, in megabytes."""
     return peak_of_script(ALONE.format(paragraph=PARAGRAPH, steps=STEPS, runs=RUNS, model=model(url)))
 
 

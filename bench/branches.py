@@ -1,4 +1,4 @@
-"""Measure the start of a branch of a long conversation, relative to one ordinary step."""
+"""Measure the start of a branch in a long conversation, relative to one ordinary step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from acorn.record import current_call_site
 
 PARAGRAPH = "The quick brown fox jumps over the lazy dog. " * 4
 LENGTH = 400
-"""Messages in the history."""
+"""The number of messages in the history at the time of the measurement."""
 
 
 class Question(BaseModel):
@@ -49,7 +49,7 @@ class Looker(module[Question, Answer]):
 
 
 class Beginner(Looker):
-    """Run the same conversation, and start branches at the given length without driving them."""
+    """The same agent, which also starts branches without running them when the history has `LENGTH` messages."""
 
     def on_step(self, step: Step) -> Step:
         if len(step.run.history) == LENGTH + 1:
@@ -61,7 +61,7 @@ class Beginner(Looker):
 
 
 class Busy:
-    """A model that does the work of an adapter and records the time between two requests of the given length."""
+    """A model that encodes each request like an adapter, and records the CPU time between requests."""
 
     name = "busy"
 
@@ -92,12 +92,12 @@ class Busy:
 
 
 FIRST: list[float] = []
-"""The first branch of each run, the making of its instance included."""
+"""The CPU seconds for the first branch of each run, including the creation of the branch instance."""
 BEGUN: list[float] = []
 
 
 def begin() -> float:
-    """Return the CPU seconds from the parent's conversation to the body of the branch's first request."""
+    """Start a branch, encode its first request, and return the CPU seconds."""
     place, parent, plan = current_call_site(), current_machine(), plan_for(Checker())
     assert place is not None
     assert parent is not None

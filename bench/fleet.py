@@ -1,4 +1,4 @@
-"""Measure a fleet: submit runs to PostgreSQL, deliver them and drive them with a worker."""
+"""Measure queued runs: submit runs to PostgreSQL, and execute them with a worker."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def measured(store: PostgresStore) -> list[Line]:
     by_hand, _ = spent(lambda: [agent(question="x") for _ in range(RUNS)])
     put = [agent.using(deliver=False).submit(question="x").run_id for _ in range(RUNS)]
     by_id, _ = spent(lambda: [perform(store, each, Desk) for each in put])
-    engine, _ = spent(lambda: asyncio.run(bare(store)))
+    engine, _ = spent(lambda: asyncio.run(run_empty_jobs(store)))
     names = [agent.using(run_id=uuid.uuid4().hex).submit(question="x").run_id for _ in range(RUNS)]
     whole, seconds = spent(lambda: asyncio.run(work(store, names)))
     store.close()
@@ -77,7 +77,7 @@ def measured(store: PostgresStore) -> list[Line]:
 
 
 def submit(agent: Any) -> None:
-    """Submit rows as `map(..., queue=True)` does, without waiting for results."""
+    """Submit rows like `map(..., queue=True)`, but do not wait for the results."""
     submission = Submission(agent)
     for at in range(0, ROWS, 500):
         submission.put(
@@ -86,14 +86,14 @@ def submit(agent: Any) -> None:
 
 
 def spent(act: Callable[[], object]) -> tuple[float, float]:
-    """Return the CPU seconds and wall seconds of this process."""
+    """Call a function and return its CPU seconds and wall seconds."""
     cpu, wall = time.process_time(), time.perf_counter()
     act()
     return time.process_time() - cpu, time.perf_counter() - wall
 
 
-async def bare(store: PostgresStore) -> None:
-    """The engine alone."""
+async def run_empty_jobs(store: PostgresStore) -> None:
+    """Run jobs that do nothing, to measure the job engine without acorn."""
     connector = procrastinate.PsycopgConnector(kwargs=store.engine_parameters(), min_size=1, max_size=3)
     app = procrastinate.App(connector=connector)
 

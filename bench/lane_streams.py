@@ -1,4 +1,4 @@
-"""Measure streamed answers on the native OpenAI lane with partials read at each delta, relative to httpx lines."""
+"""Measure streamed answers on the native OpenAI lane, with a partial answer for each delta, relative to httpx."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Lister(Reporter):
 
 
 def by_httpx(client: httpx.Client, url: str) -> None:
-    """Read lines, join pieces and validate the whole at the end, as a user would write it."""
+    """Read the lines of a stream, join the deltas and validate the complete answer, without a framework."""
     messages = [{"role": "system", "content": "Report."}, {"role": "user", "content": "<input></input>"}]
     tool = {"type": "function", "function": {"name": "__finish__", "parameters": Report.model_json_schema()}}
     body = {"model": "gpt-4o", "messages": messages, "tools": [tool], "stream": True}

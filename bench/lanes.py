@@ -32,13 +32,13 @@ def _described() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
 
 
 def opening() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the tools and first messages of a hand-written loop."""
+    """Return the tools and the first messages for a hand-written loop."""
     tools, messages = _described()
     return tools, messages.copy()
 
 
 def by_httpx(client: httpx.Client, url: str, steps: int) -> None:
-    """Send the same requests, append results and parse arguments."""
+    """Run a hand-written loop that sends the same requests, appends tool results and parses arguments."""
     tools, messages = opening()
     for _ in range(steps + 1):
         body = {"model": "gpt-4o", "messages": messages, "tools": tools, "temperature": 0.7, "max_tokens": 4096}
@@ -50,7 +50,7 @@ def by_httpx(client: httpx.Client, url: str, steps: int) -> None:
 
 
 TURNS = 20
-"""Single turns in a row: one takes less than the clock can tell well."""
+"""The number of single turns in one measurement. One turn is too short for the clock."""
 
 
 class Answerer(module[Question, Answer]):
@@ -59,7 +59,7 @@ class Answerer(module[Question, Answer]):
 
 @contextmanager
 def server(*words: str) -> Generator[str]:
-    """Start a server in its own process and return its address."""
+    """Start the server in a separate process and yield its address."""
     script = str(Path(__file__).with_name("server.py"))
     process = subprocess.Popen([sys.executable, script, *words], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -79,7 +79,7 @@ def by_acorn(url: str, steps: int) -> None:
 
 
 def single_by_httpx(client: httpx.Client, url: str) -> None:
-    """Send requests and validate each response."""
+    """Send single requests without a framework, and validate each response."""
     tools, messages = opening()
     body = {
         "model": "gpt-4o",

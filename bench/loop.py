@@ -1,4 +1,4 @@
-"""Measure the machine's share of a step, relative to a raw HTTP round trip, and concurrent tools."""
+"""Measure acorn's part of a step relative to a raw HTTP round trip, and measure concurrent tools."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Looker(module[Question, Answer]):
 
 
 class Busy:
-    """A model that does the work of an adapter: write the body, read a response."""
+    """A model that does the work of an adapter: it encodes the request body and parses a response."""
 
     name = "busy"
 
@@ -62,7 +62,9 @@ class Busy:
 
     def complete(self, request: ModelRequest) -> ModelResponse:
         request.body("busy")
-        asked = len(request.messages) // 2  # Two messages per step, after the prompt and the input.
+        asked = (
+            len(request.messages) // 2
+        )  # A step adds two messages, and the prompt and the input are the first two messages.
         if asked > self.steps:
             return ModelResponse(tool_calls=[RawCall("f", "__finish__", '{"answer":"done"}')], usage=Usage(1, 1))
         made = RawCall(f"call_{asked}", "look", '{"place":"behind the tree","depth":2}')
@@ -128,7 +130,7 @@ async def bare_gather() -> None:
 
 
 def per_call(calls: int, *, is_async: bool, store: Any = None) -> float:
-    """Return the CPU seconds per call of many calls in one response."""
+    """Return the CPU seconds of one tool call in a response with many tool calls."""
     model = ScriptedModel(lambda request: finish(answer="done") if len(request.messages) > 3 else looks(calls))
     agent = Looker(model=model, store=store)
     act = (lambda: asyncio.run(agent.acall(question="Where?"))) if is_async else (lambda: agent(question="Where?"))

@@ -1,4 +1,4 @@
-"""Measure an MCP call through acorn's source, relative to the SDK's own client, each with its own server."""
+"""Measure an MCP tool call with acorn, relative to the client of the MCP SDK; each client has a separate server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def lines() -> list[Line]:
 
 
 async def _measured(words: list[str]) -> dict[str, float]:
-    """Return the best CPU seconds of each way, interleaved so that noise affects all alike."""
+    """Return the minimum CPU seconds of each client; the clients take turns so that noise affects them equally."""
     from mcp import Client, StdioServerParameters
     from mcp.client.stdio import stdio_client
 
@@ -55,7 +55,7 @@ async def _measured(words: list[str]) -> dict[str, float]:
                     await ours(text=TEXT)
 
             async def through_sync() -> None:
-                for _ in range(CALLS):  # A sync run blocks this loop in the same way.
+                for _ in range(CALLS):  # A sync run also blocks the event loop that calls it.
                     call_sync(ours, text=TEXT)
 
             ways = {"bare": bare, "async": through, "sync": through_sync}

@@ -1,4 +1,4 @@
-"""Measure CPU time: the best of several rounds, always next to a baseline from the same run."""
+"""Functions that measure CPU time and memory, and the lines of the benchmark report."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from statistics import median
 
 @dataclass
 class Line:
-    """A claim: a measured figure and its upper bound."""
+    """One line of the benchmark report: a measured value and its optional upper limit."""
 
     name: str
     value: float
@@ -32,7 +32,7 @@ class Line:
 
 
 def cpu(act: Callable[[], object], *, repeat: int = 5, number: int = 1) -> float:
-    """Return the CPU seconds of one call: the best of several rounds."""
+    """Return the CPU seconds of one call, as the minimum of several rounds."""
     best = float("inf")
     for _ in range(repeat):
         start = time.process_time()
@@ -43,19 +43,25 @@ def cpu(act: Callable[[], object], *, repeat: int = 5, number: int = 1) -> float
 
 
 def in_turn(acts: dict[str, Callable[[], object]], *, repeat: int = 7) -> dict[str, float]:
-    """Return the median CPU seconds of several functions, interleaved so that noise affects all alike."""
-    found: dict[str, list[float]] = {name: [] for name in acts}
+    """Return a dict that maps names to the median CPU seconds of functions.
+
+    Each round calls every function once, so that noise affects all functions equally.
+    """
+    times: dict[str, list[float]] = {name: [] for name in acts}
     for round_ in range(repeat + 1):
         for name, act in acts.items():
             start = time.process_time()
             act()
-            if round_:  # The first call opens connections and fills caches.
-                found[name].append(time.process_time() - start)
-    return {name: median(each) for name, each in found.items()}
+            if round_:  # The first round opens connections and fills caches, so it does not count.
+                times[name].append(time.process_time() - start)
+    return {name: median(seconds) for name, seconds in times.items()}
 
 
 def cpu_of_scripts(scripts: dict[str, str], *, repeat: int = 9) -> dict[str, float]:
-    """Return the CPU seconds of whole Python processes, interleaved so that noise affects all alike."""
+    """Return a dict that maps names to the CPU seconds of complete Python processes.
+
+    Each round runs every script once, so that noise affects all scripts equally.
+    """
     with tempfile.TemporaryDirectory() as folder:
         files: dict[str, Path] = {}
         for name, text in scripts.items():
@@ -68,15 +74,15 @@ def cpu_of_scripts(scripts: dict[str, str], *, repeat: int = 9) -> dict[str, flo
                 subprocess.run([sys.executable, str(file)], check=True)
                 after = os.times()
                 spent = after.children_user + after.children_system - before.children_user - before.children_system
-                if round_:  # The first round fills the disk cache.
+                if round_:  # The first round fills the disk cache, so it does not count.
                     best[name] = min(best[name], spent)
     return best
 
 
 def precise_cpu_of_scripts(scripts: dict[str, str], *, repeat: int = 9) -> dict[str, float]:
-    """Return the CPU seconds that each process counts itself, from its start to the end of the script.
+    """Return a dict that maps names to CPU seconds, from the start of Python to the end of the script.
 
-    Installed packages have their bytecode, so it is written here too.
+    Each process measures its own time. Python may write bytecode files, because installed packages have them as well.
     """
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     best = dict.fromkeys(scripts, float("inf"))
@@ -94,7 +100,7 @@ _PEAK = """
 from pathlib import Path
 status = Path("/proc/self/status")
 if status.exists():
-    # Not `getrusage`, which counts what the process was before it began to be Python.
+    # `getrusage` would also count the memory that the parent process used before it started Python.
     print(int(status.read_text().partition("VmHWM:")[2].split()[0]) / 1024)
 else:
     import resource
@@ -103,6 +109,6 @@ else:
 
 
 def peak_of_script(text: str) -> float:
-    """Return the peak megabytes of a whole Python process."""
+    """Return the peak memory of a Python process that runs a script, in megabytes."""
     out = subprocess.run([sys.executable, "-c", text + _PEAK], check=True, capture_output=True, text=True).stdout
     return float(out.split()[-1])

@@ -1,4 +1,4 @@
-"""Measure what a large image adds to a step, relative to writing its base64 once and copying it."""
+"""Measure the CPU time that a large image adds to a step, relative to encoding and copying its base64 text."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Looker(module[Question, Answer]):
 
 
 class Meddler(Looker):
-    """Run the same steps with a hook that reads and changes the history."""
+    """The same agent with a hook that reads and changes the history."""
 
     def on_step(self, step: Step) -> None:
         self.history.append({"role": "user", "content": "Go on."})
@@ -51,7 +51,7 @@ def lines() -> Iterator[Line]:
     text = base64.b64encode(os.urandom(SIZE)).decode()
 
     def floor() -> None:
-        """Do the unavoidable work: each request is a body with the image in it."""
+        """Do the unavoidable work: create one request body with the image for each step."""
         written = to_json(text)
         for _ in range(STEPS + 1):
             b"".join((b"{", written, b"}"))

@@ -1,4 +1,4 @@
-"""Measure a commit to PostgreSQL, relative to psycopg executing the same statements, pipelined, on the same server."""
+"""Measure a commit to PostgreSQL, relative to psycopg with the same statements in a pipeline on the same server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from acorn.stores.postgres.writes import UPDATE_RUNNING_ROOT
 def raw(
     url: str, run_id: str, step_rows: tuple[Rows, Rows] = PLAIN
 ) -> tuple[psycopg.Connection[Any], Callable[[], None]]:
-    """Execute the same statements by hand: send new rows together, then commit."""
+    """Execute the same statements with psycopg: send the new rows together, then commit."""
     connection: psycopg.Connection[Any] = psycopg.connect(
         url, autocommit=True, cursor_factory=RawCursor, prepare_threshold=2
     )

@@ -22,7 +22,7 @@ def model(url: str) -> dict[str, Any]:
 
 
 def by_hand(url: str, steps: int) -> None:
-    """Run the loop that a user would write: the same requests, results appended, arguments parsed."""
+    """Run a hand-written loop on LiteLLM that sends the same requests, appends results and parses arguments."""
     litellm = library()
     tools, messages = opening()
     for _ in range(steps + 1):

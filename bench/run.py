@@ -1,7 +1,7 @@
-"""`make bench`: measure every speed claim of the project on this machine.
+"""Run the benchmarks, which check every speed claim of the project on this machine: `make bench`.
 
-python bench/run.py              all files
-python bench/run.py foundation   one file
+python bench/run.py              runs all benchmarks
+python bench/run.py foundation   runs one benchmark
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(names: list[str]) -> int:
             print(line, flush=True)
             over += not line.holds
     if over:
-        print(f"{over} over the limit")
+        print(f"{over} measurements are over their limits.")
     return 1 if over else 0
 
 

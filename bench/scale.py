@@ -1,4 +1,4 @@
-"""Measure growth: a very long run, a long history, a class with very many tools."""
+"""Measure the cost of large cases: a very long run, a long history, and a class with very many tools."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Quiet(Looker):
 
 
 def long_run(steps: int, *, history: list[dict[str, Any]] | None = None) -> list[float]:
-    """Record the CPU time at each request."""
+    """Run an agent with many steps and return the CPU time at each request."""
     times: list[float] = []
 
     def reply(request: ModelRequest) -> Any:
@@ -39,14 +39,17 @@ def long_run(steps: int, *, history: list[dict[str, Any]] | None = None) -> list
 
 
 def seconds_a_step(times: list[float]) -> float:
-    """Return the median of many parts, because the collector and other processes interrupt some."""
+    """Return the CPU seconds of one step, as the median of many groups of steps.
+
+    The garbage collector and other processes interrupt some groups.
+    """
     part = max(1, len(times) // 50)
     marks = times[::part]
     return median([(later - earlier) / part for earlier, later in pairwise(marks)])
 
 
 def flatness() -> tuple[float, float, float]:
-    """Return the cost of a step at the start and at the end of a long run."""
+    """Return the CPU seconds of a step at the start and at the end of a long run."""
     times = long_run(STEPS)
     tenth = STEPS // 10
     early, late = seconds_a_step(times[:tenth]), seconds_a_step(times[-tenth:])
@@ -54,7 +57,7 @@ def flatness() -> tuple[float, float, float]:
 
 
 def memory(steps: int) -> float:
-    """Return the bytes per step that a run holds at its end."""
+    """Return the memory of a finished run, in bytes per step."""
     gc.collect()
     tracemalloc.start()
     model = ScriptedModel(lambda _: finish(answer="") if len(model.requests) > steps else call("look", place="here"))

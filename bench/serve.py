@@ -1,4 +1,4 @@
-"""Measure what `acorn serve` adds to a request: CPU time of the server process, relative to calling its agent there."""
+"""Measure the CPU time of a request in the process of `acorn serve`, relative to a direct call of the agent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Spent(BaseModel):
 
 
 def reply(request: ModelRequest) -> Reply:
-    """Return the CPU time of the process so far, reported by the server itself."""
+    """Answer with the CPU seconds that the server process has used."""
     model.requests.clear()
     return finish(seconds=time.process_time())
 
@@ -48,7 +48,7 @@ class Clock(module[Question, Spent]):
 
 
 async def called(agent: Clock) -> float:
-    """Return the best CPU seconds of a call."""
+    """Return the minimum CPU seconds of a direct call."""
     best = float("inf")
     for _ in range(ROUNDS):
         begun = time.process_time()
@@ -70,7 +70,7 @@ async def streamed(agent: Clock) -> float:
 
 
 class Asked:
-    """A server and one connection to it."""
+    """A server process, and one connection to this server."""
 
     def __init__(self) -> None:
         here = Path(__file__)
@@ -91,7 +91,7 @@ class Asked:
         return found
 
     def cost(self, path: str, body: Any) -> float:
-        """Return the best CPU seconds of the server for one such request."""
+        """Return the minimum CPU seconds that the server needs for one request of this kind."""
         best = float("inf")
         for _ in range(ROUNDS):
             begun = self.spent()

@@ -1,7 +1,8 @@
-"""A loopback server in its own process, for baselines and for what is measured relative to them.
+"""A local HTTP server in a separate process, which simulates a model for acorn and for the baselines.
 
-Every POST gets the same small JSON: a call, or `__finish__` if a tool is forced. A request for a stream gets an answer
-of nested data in pieces: `python server.py stream 100000` sets the length, and `paced` sends one piece at a time.
+The server answers every POST request with the same small JSON: a tool call, or a call of `__finish__` if the request
+forces a tool. With `python server.py stream 100000`, the server streams an answer of 100,000 characters in pieces
+instead. With the argument `paced`, it sends one piece at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length
 LAST = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(FINISH), FINISH)
 STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 PIECE = 8
-"""Characters of an answer in one event, as in `streaming.py`; most providers send fewer."""
+"""The number of characters in one streamed event, as in `streaming.py`. Most providers send fewer characters."""
 PAUSE = 0.0001
 
 
@@ -44,7 +45,7 @@ def chunked(data: bytes) -> bytes:
 
 
 def events(size: int) -> list[bytes]:
-    """Return a call of `__finish__` in pieces."""
+    """Return the server-sent events of a streamed `__finish__` call."""
     text = nested(size)
     function: dict[str, object] = {"name": "__finish__", "arguments": ""}
     first = event({"tool_calls": [{"index": 0, "id": "call_1", "type": "function", "function": function}]})

@@ -1,5 +1,8 @@
-"""Measurements that the benchmarks of all stores share: a step of two commits, many concurrent commits, and what a
-store adds to a step of an agent. Each has its hand-written baseline."""
+"""Measurements that the benchmarks of all stores share.
+
+They measure a step of two commits, many concurrent commits, and the time that a store adds to an agent step. Each
+measurement has a hand-written baseline.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +38,13 @@ STARTED = datetime(2026, 1, 1, tzinfo=UTC)
 BATCH = 10
 WRITERS = 64
 Rows = tuple[list[str], str]
-"""What one transaction writes: entries and state."""
+"""The rows that one transaction writes: a list of journal entries, and the state of the run."""
 PLAIN: tuple[Rows, Rows] = (([ENTRY], STATE), ([ENTRY], STATE))
 
 
 @contextmanager
 def database() -> Iterator[str | None]:
-    """Return the URL of an empty database, or None and the reason if there is no PostgreSQL."""
+    """Yield the URL of an empty database; if PostgreSQL is not available, print the reason and yield None."""
     why = why_absent()
     if why is not None:
         print(f"  {why}")
@@ -68,7 +71,7 @@ def begin(store: Store, run_id: str) -> None:
 
 
 def step_over_raw(store: Store, theirs: Callable[[], object], rounds: int) -> float:
-    """Return the CPU of two consecutive commits relative to a baseline, interleaved against noise."""
+    """Return the ratio of the CPU time of two consecutive commits to the CPU time of a baseline."""
     begin(store, "r")
     since = 1
 
@@ -82,7 +85,7 @@ def step_over_raw(store: Store, theirs: Callable[[], object], rounds: int) -> fl
     for _ in range(rounds):
         for times, act in zip(spent, (ours, theirs), strict=True):
             times.append(cpu(act, repeat=1, number=BATCH))
-    # The disk makes single rounds much slower or faster than others.
+    # Use the median, because the disk makes some rounds much slower or faster than other rounds.
     return median(spent[0]) / median(spent[1])
 
 
@@ -98,7 +101,7 @@ class Long(module[None, str]):
 
 
 def rows_of_a_step(folder: Path) -> tuple[Rows, Rows]:
-    """Return what the two commits of a step write."""
+    """Return the rows that the two commits of an agent step write."""
     store = SQLiteStore(folder / "rows.db")
     Long(model=ScriptedModel([call("look", number=1), call("look", number=2), finish("done")]), store=store)()
     kept = store.read(store.list()[0].id)[0]
@@ -111,7 +114,7 @@ def rows_of_a_step(folder: Path) -> tuple[Rows, Rows]:
 
 
 def whole_steps(store: Path | Store | None, count: int) -> float:
-    """Return the CPU seconds of a complete step of an agent."""
+    """Return the CPU seconds of one agent step, as the mean of `count` steps."""
     model = ScriptedModel([*(call("look", number=number) for number in range(count)), finish("done")])
     agent = Long(model=model, store=store)
     start = time.process_time()
@@ -120,7 +123,10 @@ def whole_steps(store: Path | Store | None, count: int) -> float:
 
 
 def whole_step_over_raw(stores: Callable[[int], Path | Store], theirs: Callable[[], object]) -> float:
-    """Return what a store adds to a step, relative to the same rows by hand; `stores` makes one store per round."""
+    """Return the ratio of the CPU time that a store adds to a step to the CPU time of a baseline with the same rows.
+
+    `stores` creates one store for each round.
+    """
     added: list[float] = []
     floor: list[float] = []
     for turn in range(12):
@@ -131,7 +137,7 @@ def whole_step_over_raw(stores: Callable[[int], Path | Store], theirs: Callable[
 
 
 def at_once_over_one_by_one(store: Store) -> float:
-    """Return the seconds per commit when many wait, relative to one transaction each."""
+    """Return the ratio of the seconds of a commit with many concurrent writers to the seconds with one writer."""
     runs = [f"many{number}" for number in range(WRITERS)]
     for run_id in runs:
         begin(store, run_id)

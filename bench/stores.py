@@ -1,4 +1,4 @@
-"""Measure stores: a commit relative to raw `sqlite3` writing the same rows, concurrent commits, and a long list."""
+"""Measure the SQLite store: a commit relative to raw `sqlite3`, concurrent commits, and the list of many runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from acorn.stores.sqlite.store import SQLiteStore
 
 
 def raw(path: Path, rows: tuple[Rows, Rows] = PLAIN) -> Callable[[], None]:
-    """Write the same rows to the same tables by hand, in two transactions."""
+    """Insert the same rows into the same tables with `sqlite3`, in two transactions."""
     store = SQLiteStore(path)
     begin(store, "r")
     store.close()
@@ -61,7 +61,7 @@ def raw(path: Path, rows: tuple[Rows, Rows] = PLAIN) -> Callable[[], None]:
 
 
 def growth(folder: Path) -> float:
-    """Return how a stored step grows with the number of steps, relative to one that is not stored."""
+    """Return the growth of the time of a stored step in a long run, relative to the growth without a store."""
     spent = [
         [whole_steps(store, count) for store in (None, folder / f"grows{turn}-{count}.db")]
         for turn in range(5)
@@ -73,7 +73,7 @@ def growth(folder: Path) -> float:
 
 
 def listing(folder: Path) -> float:
-    """Return the CPU seconds of the last 50 of 2,000 runs with 100,000 entries."""
+    """Return the CPU seconds for a list of the last 50 runs, in a store with 2,000 runs and 100,000 entries."""
     store = SQLiteStore(folder / "list.db")
     born = [
         store.commit(Commit(f"r{number}", this_process(), [change(f"r{number}", 0, 50, is_birth=True, at=number)]))

@@ -1,4 +1,4 @@
-"""Measure partial answers: CPU time of a whole answer in 8-character deltas, relative to parsing each prefix again."""
+"""Measure partial answers in deltas of 8 characters, relative to a parser that parses each prefix again."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def exponent(kind: Any, make: Callable[[int], str], look: Callable[[Any], Any]) 
 
 
 def unread() -> float:
-    """Measure a streamed answer whose chunks are not read, relative to joining its deltas."""
+    """Measure a streamed answer whose partial answers are not accessed, relative to joining the deltas."""
     text = long(100_000)
     deltas = [Delta(calls=(CallDelta(0, "call_1", "__finish__"),))]
     deltas += [Delta(calls=(CallDelta(0, arguments=text[at : at + SIZE]),)) for at in range(0, len(text), SIZE)]
@@ -135,5 +135,5 @@ def lines() -> list[Line]:
     ):
         text = make(100_000)
         found.append(Line(f"{name} / from_json of each prefix", read_all(kind, text, field(read)) / anew(text), limit))
-    found.append(Line("a stream that nobody reads / its deltas' assembly alone", unread(), 1.3))
+    found.append(Line("a stream without access to partial answers / joining its deltas", unread(), 1.3))
     return found

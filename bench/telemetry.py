@@ -1,4 +1,4 @@
-"""Measure the cost of OpenTelemetry: installed without a provider, and with spans kept in memory."""
+"""Measure the cost of OpenTelemetry without a tracer provider, and with a provider that stores spans in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEPS = 20
 
 
 def best_in_turn(acts: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Return the best CPU seconds of each function, interleaved so that noise affects all alike."""
+    """Return the minimum CPU seconds of each function; they take turns so that noise affects them equally."""
     best = dict.fromkeys(acts, float("inf"))
     for _ in range(rounds):
         for name, act in acts.items():
@@ -38,7 +38,7 @@ def lines() -> list[Line]:
     loaded: Any = sys.modules[API]
 
     def without() -> None:
-        del sys.modules[API]  # As in a program that never imported it.
+        del sys.modules[API]  # Simulate a program that has not imported OpenTelemetry.
         agent(question="Where?")
         sys.modules[API] = loaded
 

@@ -1,6 +1,6 @@
-"""Measure the page: the cost of a long run for the tab and the server relative to a short one, and streaming.
+"""Measure the web page: a long run relative to a short run, in the browser and in the server, and streaming.
 
-Chromium reports the CPU time of its main thread. Without Chromium, only the server is measured.
+Chromium reports the CPU time of its main thread. Without Chromium, the benchmark measures only the server.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def walked(steps: int, file: Path) -> Path:
 
 
 class Flow(ScriptedModel):
-    """Send text at a steady rate."""
+    """A model that sends text at a steady rate."""
 
     def __init__(self) -> None:
         super().__init__(lambda request: Reply(""), name="flow")
@@ -99,7 +99,7 @@ def served(app: Any) -> Iterator[str]:
 
 
 class Tab:
-    """A page in the browser, and its cost."""
+    """A page in the browser, whose CPU time is measured."""
 
     def __init__(self, chromium: Any, address: str) -> None:
         self.context = chromium.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")

@@ -1,14 +1,14 @@
-"""Data analyst: questions about a SQLite database, by an agent that can read and do nothing else.
+"""Data analyst: an agent that answers questions about a SQLite database and cannot change the database.
 
     python examples/analyst.py
     acorn run examples/analyst.py --database shop.db --question "Who bought most?"
 
-Nobody can promise what a model writes into a query, so the connection is what keeps the data safe: the file is opened
-for reading only, SQLite is told to change nothing, and an authorizer lets pass what reads and refuses the rest
-(`ATTACH`, `PRAGMA`, loading extensions, writing a copy elsewhere). How much comes back, how long a value may be and how
-long a query may take are bounded as well.
+A model may generate any query, so the database connection must protect the data. The program opens the file read-only
+and sets `query_only`. An authorizer allows only operations that read data. It denies all other operations, such as
+`ATTACH`, `PRAGMA`, loading extensions and saving a copy. The number of rows, the length of a value and the time of a
+query are limited as well.
 
-By itself it needs no key and no network: the model is then a script.
+The first command needs no API key and no network, because it uses a scripted model.
 """
 
 import sqlite3
@@ -27,7 +27,8 @@ from acorn.thread import ToolCallEvent
 
 MOST_ROWS, MOST_CHARACTERS, MOST_BYTES, MOST_SECONDS = 50, 20_000, 100_000, 5.0
 READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
-REFUSED = {"load_extension", "printf", "format"}  # the last two can take minutes for one value, and cannot be stopped
+# `printf` and `format` can need minutes for one value, and SQLite cannot interrupt them.
+DENIED_FUNCTIONS = {"load_extension", "printf", "format"}
 
 
 class Question(BaseModel):
@@ -40,15 +41,15 @@ class Finding(BaseModel):
     query: str = Field(description="The query that shows it")
 
 
-def judge(action: int, first: str | None, second: str | None, *_: Any) -> int:
-    """Whether a statement may do this."""
-    is_function = action == sqlite3.SQLITE_FUNCTION and second not in REFUSED
+def authorize(action: int, first: str | None, second: str | None, *_: Any) -> int:
+    """Allow or deny one operation of a statement."""
+    is_function = action == sqlite3.SQLITE_FUNCTION and second not in DENIED_FUNCTIONS
     return sqlite3.SQLITE_OK if action in READING or is_function else sqlite3.SQLITE_DENY
 
 
 @contextmanager
-def reading(run: Run) -> Generator[sqlite3.Connection]:
-    """A connection that cannot change anything, and cannot go on for ever."""
+def open_database(run: Run) -> Generator[sqlite3.Connection]:
+    """Open a read-only connection whose queries stop after a few seconds."""
     assert isinstance(run.input, Question)
     file = run.input.database.resolve().as_uri()
     with closing(sqlite3.connect(f"{file}?mode=ro", uri=True)) as connection:
@@ -57,14 +58,14 @@ def reading(run: Run) -> Generator[sqlite3.Connection]:
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
         end = time.monotonic() + MOST_SECONDS
         connection.set_progress_handler(lambda: time.monotonic() > end, 10_000)
-        connection.set_authorizer(judge)
+        connection.set_authorizer(authorize)
         yield connection
 
 
 @tool
 def tables(run: Run) -> list[str]:
     """The tables, as they were made."""
-    with reading(run) as connection:
+    with open_database(run) as connection:
         return [sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master WHERE type IN ('table', 'view')")]
 
 
@@ -75,7 +76,7 @@ def query(run: Run, sql: str) -> dict[str, Any]:
     Args:
         sql: One SELECT
     """
-    with reading(run) as connection:
+    with open_database(run) as connection:
         cursor = connection.execute(sql)
         names = [column[0] for column in cursor.description or ()]
         rows: list[tuple[Any, ...]] = []
@@ -103,7 +104,7 @@ BEST = "SELECT customer, SUM(amount) FROM orders GROUP BY customer ORDER BY 2 DE
 
 
 def script() -> ScriptedModel:
-    """What the model will say: it also tries to change something."""
+    """Return a model with scripted answers, which also tries to delete data."""
     return ScriptedModel(
         [
             call("tables"),
@@ -126,7 +127,7 @@ def main() -> None:
         if isinstance(event, ToolCallEvent) and event.tool_name != "__finish__":
             print(f"{event.tool_name}: {event.args.get('sql', '')}\n    {read[event.tool_call_id]}")
     assert run.output is not None
-    print(f"\n{run.output.answer} It was asked by:\n    {run.output.query}")
+    print(f"\n{run.output.answer} The query was:\n    {run.output.query}")
 
 
 if __name__ == "__main__":

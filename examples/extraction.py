@@ -1,9 +1,11 @@
-"""Extraction: a messy letter becomes nested, checked models. A rule of ours sends a wrong sum back to the model.
+"""Extraction: an agent that converts a messy letter to a nested Pydantic object, with a validator that checks the sum.
 
     python examples/extraction.py
     acorn run examples/extraction.py < letter.txt
 
-By itself it needs no key and no network: the model is then a script.
+If the sum is wrong, acorn sends the validator's message to the model, and the model corrects its answer.
+
+The first command needs no API key and no network, because it uses a scripted model.
 """
 
 from datetime import date
@@ -62,7 +64,7 @@ class ReadInvoice(module[Letter, Invoice]):
 
 
 def script() -> ScriptedModel:
-    """What the model will say: it forgets that there are three boxes, and is corrected."""
+    """Return a model with two scripted answers: the first answer has a wrong count, and the second is correct."""
     seller = Company(name="Oak & Sons", email="sales@oak.example", address=["12 Forest Rd", "Nutwood"])
     ladder = {"what": "ladder", "count": 1, "price": "80"}
     boxes = {"what": "box of acorns", "count": 3, "price": "12.50"}
@@ -81,7 +83,7 @@ def main() -> None:
     print(f"{invoice.seller.name} wants {invoice.total} until {invoice.due}:")
     for item in invoice.items:
         print(f"  {item.count} x {item.what} at {item.price}")
-    print(f"\nThe first answer did not add up, and the model read:\n{run.history[-3]['content']}")
+    print(f"\nThe sum of the first answer was wrong, and the model received this error:\n{run.history[-3]['content']}")
 
 
 if __name__ == "__main__":

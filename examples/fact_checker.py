@@ -1,12 +1,12 @@
-"""Fact-checker: each claim of a text is checked by a branch of its own, all of them at the same time.
+"""Fact-checker: an agent that starts one branch for each claim of a text and checks all claims concurrently.
 
     python examples/fact_checker.py
     acorn run examples/fact_checker.py --text "Acorns are nuts, and oaks are conifers."
 
-A branch is a sub-agent: it inherits the conversation, prompt and tools of the agent that starts it, gets a claim as its
-input, and gives back a typed verdict. Its own steps stay out of its parent's conversation.
+A branch is a sub-agent. It inherits the conversation, the prompt and the tools of its parent agent, receives a claim as
+its input, and returns a typed verdict. The steps of a branch are not part of the parent's conversation.
 
-By itself it needs no key and no network: the model is then a script.
+The first command needs no API key and no network, because it uses a scripted model.
 """
 
 from typing import Literal
@@ -74,7 +74,10 @@ CONES = Verdict(claim="Oaks are conifers.", verdict="false", evidence=LEXICON["o
 
 
 def say(request: ModelRequest) -> Reply:
-    """What the model will say. Branches run side by side, so it goes by what is asked and not by the order."""
+    """Return the scripted response to a request.
+
+    Branches run concurrently, so the response depends on the content of the request and not on the order.
+    """
     last = str(request.messages[-1]["content"])
     for verdict, word in ((NUTS, "acorn"), (CONES, "oak")):
         if verdict.claim in last and last.startswith("<input"):

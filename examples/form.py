@@ -1,12 +1,12 @@
-"""Streaming form: a form in the terminal that fills in while the model writes.
+"""Streaming form: a form in the terminal that is filled in while the answer arrives.
 
     python examples/form.py
     acorn run examples/form.py --wish "A quiet week at the sea in May, for two, not too dear"
 
-`chunk.partial` is the answer so far as a typed object: a text grows, a number shows once it is whole, a field is `None`
-until the model has come to it. `chunk.completed` names the fields that will not change any more.
+`chunk.partial` is the incomplete answer as a typed object. Text fields grow, a number appears when it is complete,
+and a field is `None` until its value arrives. `chunk.completed` contains the names of the complete fields.
 
-By itself it needs no key and no network: the model is then a script.
+The first command needs no API key and no network, because it uses a scripted model.
 """
 
 from datetime import date
@@ -43,7 +43,10 @@ class FillIn(module[Wish, Trip]):
 
 
 def form(trip: Any, done: tuple[str, ...] = ()) -> Table:
-    """The form as far as it is filled in. What a model wrote is text, never markup of the terminal's."""
+    """Return the form as a table, with the values received so far.
+
+    `Text` prevents markup in the model's answer from changing the terminal output.
+    """
     table = Table(show_header=False)
     for name in Trip.model_fields:
         value = getattr(trip, name, None)
@@ -54,7 +57,7 @@ def form(trip: Any, done: tuple[str, ...] = ()) -> Table:
 
 
 def script() -> ScriptedModel:
-    """What the model will say."""
+    """Return a model with a scripted answer, which arrives in chunks of three characters."""
     trip = Trip(
         place="Sylt", first_day=date(2027, 5, 8), nights=7, travellers=2, wishes=["quiet", "at the sea", "not too dear"]
     )
@@ -67,7 +70,7 @@ def main() -> None:
         for chunk in agent.stream(wish="A quiet week at the sea in May, for two, not too dear"):
             if chunk.partial is not None:
                 live.update(form(chunk.partial, chunk.completed))
-            if chunk.result is not None:  # the last chunk: the whole answer, checked
+            if chunk.result is not None:  # The last chunk contains the complete, validated answer.
                 live.update(form(chunk.result, tuple(Trip.model_fields)))
 
 

@@ -1,13 +1,13 @@
-"""An agent with the tools of an MCP server: it asks `mcp-server-time` what time it is elsewhere.
+"""MCP client: an agent that uses the tools of the MCP server `mcp-server-time` to convert times.
 
     pip install 'acorn-agents[mcp]' mcp-server-time
     python examples/mcp_client.py
     acorn run examples/mcp_client.py "Can I call Tokyo at nine in the morning?"
 
-The server is a program of somebody else's, so it is used on our terms: only two of its tools are let in, what they
-are must not change behind our back, and one of them needs a yes for some arguments.
+The server is a third-party program, so the agent restricts it: the model may call only two of its tools, the tool
+definitions must not change between runs, and some calls need approval.
 
-By itself it needs no key and no network: the model is then a script.
+`python examples/mcp_client.py` needs no API key and no network, because it uses a scripted model.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from acorn import Request, module
 from acorn.mcp import MCPServer
 from acorn.testing import ScriptedModel, call, finish
 
-BESIDE = Path(sys.executable).parent / "mcp-server-time"
+SERVER = Path(sys.executable).parent / "mcp-server-time"
 
 
 def is_far_away(name: str, arguments: dict[str, Any]) -> bool:
-    """Which calls a person has to approve."""
+    """Return whether a person must approve a tool call."""
     return name == "convert_time" and not arguments["target_timezone"].startswith("Europe/")
 
 
 def clock(pin: Path | None = None) -> MCPServer:
-    """The server as a source of tools; nothing is started before a run needs it."""
+    """Return the server as a source of tools; a run starts the server when it needs a tool."""
     return MCPServer(
-        str(BESIDE) if BESIDE.exists() else "mcp-server-time",
+        str(SERVER) if SERVER.exists() else "mcp-server-time",
         args=["--local-timezone", "Europe/Oslo"],
         allow=["get_current_time", "convert_time"],
         approve=is_far_away,
-        pin=pin,  # a file, written by the first run; a server that defines its tools otherwise later on is not called
+        # The first run saves the tool definitions in this file. If they change later, acorn does not call the server.
+        pin=pin,
     )
 
 
@@ -54,7 +55,7 @@ class Secretary(module[str, str]):
 
 
 def scripted() -> ScriptedModel:
-    """What a model would do."""
+    """Return a model with scripted tool calls and a scripted answer."""
     oslo_to_tokyo = {"source_timezone": "Europe/Oslo", "time": "09:00", "target_timezone": "Asia/Tokyo"}
     return ScriptedModel([
         call("get_current_time", timezone="Europe/Oslo"),

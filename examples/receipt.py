@@ -1,9 +1,9 @@
-"""A receipt on a photo becomes typed data; a tool may answer with a picture as well.
+"""Receipt reader: an agent that converts a photo of a receipt to typed data, with a tool that returns an image.
 
     python examples/receipt.py
     acorn run examples/receipt.py:Receipts --photo receipt.png --model openai/gpt-4o
 
-No key and no network: the model is a script. The picture is real: it is drawn below, byte by byte.
+The first command needs no API key and no network, because it uses a scripted model. The function `png` draws the photo.
 """
 
 import struct
@@ -31,7 +31,7 @@ class Receipt(BaseModel):
 
 
 def png(width: int, height: int, dark: set[tuple[int, int]]) -> bytes:
-    """A small picture in grey: these points are dark."""
+    """Return a small gray PNG image in which the given points are dark."""
     rows = b"".join(b"\0" + bytes(40 if (x, y) in dark else 250 for x in range(width)) for y in range(height))
     chunks = [
         (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)),
@@ -53,7 +53,7 @@ def enlarge(line: int) -> dict[str, object]:
     Args:
         line: Which one, from the top
     """
-    # A model cannot make a picture or hold one in its hands: it says which it means, and the tool shows it.
+    # A model cannot pass an image as an argument. It passes the number of a line, and the tool returns an image.
     closer = png(64, 8, {(x, y) for y in (3, 4) for x in range(8, 56 - 8 * line)})
     return {"line": line, "closer": Image.from_bytes(closer, "image/png", f"line-{line}.png")}
 
@@ -72,10 +72,10 @@ def main() -> None:
         path.write_bytes(PICTURE)
         run = Receipts().run(photo=Image.from_path(path))
     print(f"{run.output!r}\n")
-    print("What the model read, and what came beside it:")
+    print("The messages of the run, with their images:")
     for message in run.history:
         parts = message["content"] if isinstance(message["content"], list) else [message["content"]]
-        for part in parts:  # the data of a picture shows itself in a few words
+        for part in parts:  # The `repr` of image data is a short description.
             print(f"  {message['role']}: {part}")
 
 

@@ -1,13 +1,14 @@
-"""Research: an agent that reads in a folder, finds what it needs and says where it stands.
+"""Research: an agent that searches the files of a folder and returns an answer with its sources.
 
     python examples/research.py
     acorn run examples/research.py --folder docs --question "What is a branch?"
 
-The folder is the caller's; the model only names files in it. A path that leads out of it, by `..`, by a link or by
-beginning at the root, is an error for the model to read, and so is a hidden file such as `.env`. Files are read in
-pieces and long lines are cut, so that a large one does not fill the conversation.
+The caller chooses the folder, and the model may read only files inside the folder. If a path leads out of the folder
+(through `..`, a symbolic link or an absolute path), the tool returns an error to the model. Hidden files such as `.env`
+cause an error as well. The tools read only a part of a long file and cut long lines, so that a large file does not fill
+the conversation.
 
-By itself it needs no key and no network: the model is then a script.
+The first command needs no API key and no network, because it uses a scripted model.
 """
 
 import tempfile
@@ -39,19 +40,19 @@ class Answer(BaseModel):
     sources: list[Source] = Field(description="Where it stands")
 
 
-def is_open(root: Path, file: Path) -> bool:
-    """Whether a file is in the folder, and not hidden there."""
+def is_readable(root: Path, file: Path) -> bool:
+    """Return whether a file is inside the folder and not hidden."""
     return file.is_relative_to(root) and not any(part.startswith(".") for part in file.relative_to(root).parts)
 
 
-def inside(run: Run, path: str) -> Path:
-    """A path of the model's as a file in the folder of this run, and nowhere else."""
+def resolve_path(run: Run, path: str) -> Path:
+    """Convert a path from the model to a file in the folder of the run, or raise `ValueError`."""
     assert isinstance(run.input, Question)
     root = run.input.folder.resolve()
-    found = (root / path).resolve()  # links are followed before it is judged
-    if not is_open(root, found):
+    file = (root / path).resolve()  # Resolve symbolic links before the check.
+    if not is_readable(root, file):
         raise ValueError(f"`{path}` is not in the folder, or hidden")
-    return found
+    return file
 
 
 def lines_of(file: Path) -> list[str]:
@@ -63,11 +64,11 @@ def lines_of(file: Path) -> list[str]:
 
 
 def files_of(run: Run) -> list[Path]:
-    """The files in the folder, relative to it; hidden ones and links to elsewhere are left out."""
-    root = inside(run, ".")
-    there = (file for file in sorted(root.rglob("*")) if file.is_file())
-    open_to_all = (file for file in there if is_open(root, file) and is_open(root, file.resolve()))
-    return [file.relative_to(root) for file in islice(open_to_all, MOST_FILES)]
+    """Return the relative paths of all files in the folder, except hidden files and links that lead out of it."""
+    root = resolve_path(run, ".")
+    files = (file for file in sorted(root.rglob("*")) if file.is_file())
+    readable = (file for file in files if is_readable(root, file) and is_readable(root, file.resolve()))
+    return [file.relative_to(root) for file in islice(readable, MOST_FILES)]
 
 
 @tool
@@ -86,15 +87,15 @@ def search(run: Run, text: str) -> list[str]:
     if not text.strip():
         raise ValueError("there is nothing to search for")
 
-    found = list(islice(hits(run, text.casefold()), MOST_HITS + 1))
-    if len(found) > MOST_HITS:
-        found[-1] = "and more: search for something rarer"
-    return found or [f"nothing found for {text!r}"]
+    lines = list(islice(hits(run, text.casefold()), MOST_HITS + 1))
+    if len(lines) > MOST_HITS:
+        lines[-1] = "and more: search for something rarer"
+    return lines or [f"nothing found for {text!r}"]
 
 
 def hits(run: Run, text: str) -> Iterator[str]:
     for file in files_of(run):
-        path = inside(run, str(file))
+        path = resolve_path(run, str(file))
         if path.stat().st_size > MOST_BYTES:
             continue
         for number, line in enumerate(lines_of(path), start=1):
@@ -114,10 +115,10 @@ def read_file(run: Run, path: str, first_line: int = 1) -> str:
         path: As `list_files` and `search` name it
         first_line: Where to begin
     """
-    lines = lines_of(inside(run, path))
-    part = [cut(line) for line in lines[max(first_line, 1) - 1 :][:MOST_LINES]]
-    left = len(lines) - max(first_line, 1) + 1 - len(part)
-    return "\n".join([*part, f"({left} more lines)"] if left > 0 else part)
+    lines = lines_of(resolve_path(run, path))
+    excerpt = [cut(line) for line in lines[max(first_line, 1) - 1 :][:MOST_LINES]]
+    left = len(lines) - max(first_line, 1) + 1 - len(excerpt)
+    return "\n".join([*excerpt, f"({left} more lines)"] if left > 0 else excerpt)
 
 
 class Researcher(module[Question, Answer]):
@@ -133,7 +134,7 @@ class Researcher(module[Question, Answer]):
 
 
 def script() -> ScriptedModel:
-    """What the model will say: it also tries to leave the folder."""
+    """Return a model with scripted answers, which also tries to read a file outside the folder."""
     return ScriptedModel(
         [
             call("list_files") & call("search", text="sprout"),

@@ -1,15 +1,16 @@
-"""Code reviewer: what changed in a git repository, read by several reviewers at the same time.
+"""Code reviewer: an agent that reads the changes in a git repository and starts several reviewers concurrently.
 
     python examples/reviewer.py
     acorn run examples/reviewer.py --repository . --base HEAD~1
 
-The model reads the changes with its tools, then starts its reviewers in one response. They are branches: they have read
-what it has read, run side by side, and give back typed remarks, of which it makes the verdict.
+The model reads the changes with its tools, then starts all reviewers in one response. The reviewers are branches, so
+they inherit the conversation with the changes. They run concurrently and return typed remarks, from which the model
+writes its verdict.
 
-`git` is called without a shell and asked to start no program that the repository's configuration names; a path of the
-model's must be one of those that changed.
+The program calls `git` without a shell and with options that prevent `git` from starting programs of the repository's
+configuration. The model can read only files that have changed.
 
-By itself it needs no key and no network: the model is then a script, and the repository a small one.
+The first command needs no API key and no network, because it uses a scripted model and a small repository.
 """
 
 import os
@@ -25,7 +26,8 @@ from acorn.models import ModelRequest
 from acorn.testing import Reply, ScriptedModel, call, finish
 
 SAFELY = ("--literal-pathspecs", "-c", "core.fsmonitor=false")
-NO_REMOTES = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1"}  # whatever the configuration allows
+# These variables forbid network access, even if the configuration of the repository allows it.
+NO_REMOTES = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1"}
 MOST_CHARACTERS = 20_000
 
 
@@ -118,7 +120,10 @@ WRONG = Remark(file="pay.py", line=2, remark="A negative amount is taken.", weig
 
 
 def say(request: ModelRequest) -> Reply:
-    """What the model will say. Reviewers run side by side, so it goes by what is asked and not by the order."""
+    """Return the scripted response to a request.
+
+    Reviewers run concurrently, so the response depends on the content of the request and not on the order.
+    """
     prompt, last = str(request.messages[0]["content"]), str(request.messages[-1]["content"])
     if prompt.endswith(str(Correctness.__doc__)):
         return finish(remarks=[WRONG])
@@ -149,7 +154,7 @@ def main() -> None:
     print(run.output.verdict)
     for remark in run.output.remarks:
         print(f"  {remark.file}:{remark.line}: {remark.remark} ({remark.weight})")
-    print(f"Reviewers that ran side by side: {len(run.branches)}")
+    print(f"Reviewers that ran concurrently: {len(run.branches)}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Sentiment: the smallest agent there is. Text goes in, a label that can only be one of three comes out.
+"""Sentiment: a very small agent that receives a text and returns one of three labels.
 
     python examples/sentiment.py
     acorn run examples/sentiment.py --text "I love this product!"
 
-By itself it needs no key and no network: the model is then a script. With `acorn run` it is the one that the class
-names, or any other: `--model local/smollm2`, `--model anthropic/claude-sonnet-4-5`.
+The first command needs no API key and no network, because it uses a scripted model. `acorn run` uses the model of the
+class, or the model of an option such as `--model local/smollm2` or `--model anthropic/claude-sonnet-4-5`.
 """
 
 from typing import Literal
@@ -35,7 +35,7 @@ def main() -> None:
     agent = Classify(model=ScriptedModel([finish(label="great", confidence=0.9), finish(label="good", confidence=0.9)]))
     run = agent.run(text="I love this product!")
     print(run.output)
-    print(f"{run.usage.requests} requests: the first answer was no label of ours, and the model was told so:")
+    print(f"{run.usage.requests} requests: the first answer had an unknown label, and the model received this error:")
     print(run.history[-3]["content"])
 
 

@@ -1,13 +1,13 @@
-"""Support: an agent that waits for a person's yes before it pays money back, and is resumed when it has come.
+"""Support: an agent whose run pauses until a person approves a refund, and then resumes.
 
     python examples/support.py
     acorn run examples/support.py --message "My parcel 17 never came." --store runs.db
     acorn resume RUN --yes --store runs.db
 
-While the run waits, no process has to: it rests in its store. Small refunds need no yes. A refund that was begun is
-never begun twice, even if the process dies in the middle of it.
+A paused run is saved in the store, so no process has to wait for the approval. Small refunds need no approval. acorn
+never starts a refund twice, even if the process ends during the refund.
 
-By itself it needs no key and no network: the model is then a script.
+The first command needs no API key and no network, because it uses a scripted model.
 """
 
 import tempfile
@@ -51,7 +51,7 @@ def refund(order: int, amount: Decimal) -> str:
         order: Its number
         amount: How much
     """
-    # A bank that is given this key pays once, however often it is asked.
+    # A bank that receives the same idempotency key several times makes only one payment.
     return f"{amount} paid back for order {order} under {current_run().idempotency_key.rpartition(':')[2]}"
 
 
@@ -65,7 +65,10 @@ class Support(module[Message, Reply]):
 
 
 def script() -> ScriptedModel:
-    """What the model will say; by turn, since the run goes on in another place."""
+    """Return a model with one scripted answer for each turn.
+
+    With `by_turn`, the answer depends on the number of turns in the conversation, so it is also correct after a resume.
+    """
     replies = [
         call("find_order", number=17),
         call("refund", order=17, amount="240.00"),
@@ -78,12 +81,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "runs.db")
         run = Support(model=script(), store=store).run(message="My lamp, order 17, never came!")
-        print(f"The run is {run.stop_reason}. Later, in another process, somebody looks what is waiting:")
+        print(f"The run is {run.stop_reason}. Later, another process lists the open requests and approves them:")
 
         for request in acorn.runs(store).requests():
             print(f"  {request.question}")
             reply = Support(model=script(), store=store).resume(request.run_id, answer=True)
-            print(f"  yes -> {reply!r}")
+            print(f"  approved -> {reply!r}")
 
 
 if __name__ == "__main__":

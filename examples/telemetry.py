@@ -1,11 +1,11 @@
-"""Telemetry: a program that sets up OpenTelemetry sees its agents as spans, all of one call in one trace.
+"""Telemetry: a program with OpenTelemetry, in which all spans of an agent call belong to one trace.
 
     pip install 'acorn-agents[otel]' opentelemetry-sdk
     python examples/telemetry.py
 
-No key and no network: the model is a script, and the spans are drawn as a tree. A real program takes
-`OTLPSpanExporter()` of `opentelemetry-exporter-otlp-proto-http`, and its spans are in Jaeger, Phoenix, Grafana or
-wherever you look.
+The program needs no API key and no network, because it uses a scripted model and prints the spans as a tree. A real
+program uses `OTLPSpanExporter()` from `opentelemetry-exporter-otlp-proto-http`, which sends the spans to Jaeger,
+Phoenix, Grafana or another tool.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def find_order(number: int) -> str:
     Args:
         number: Its number
     """
-    with tracer.start_as_current_span("SELECT orders"):  # as a traced database client would
+    with tracer.start_as_current_span("SELECT orders"):  # A traced database client would create such a span.
         return f"order {number}: on its way"
 
 
@@ -59,7 +59,7 @@ class Helper(module[Question, Answer]):
 
 
 def script() -> ScriptedModel:
-    """What the model will say."""
+    """Return a model with scripted tool calls and answers."""
     replies = [
         call("find_order", number=17) & call("find_order", number=18),
         call("check"),
@@ -69,15 +69,15 @@ def script() -> ScriptedModel:
     return ScriptedModel(replies, name="openai/gpt-4o")
 
 
-def show(spans: Sequence[ReadableSpan], above: int | None = None, indent: str = "") -> None:
-    """A trace as a tree: each span with how long it took and the tokens that it read."""
-    below = [span for span in spans if (span.parent.span_id if span.parent else None) == above]
-    for span in sorted(below, key=lambda span: span.start_time or 0):
-        took = ((span.end_time or 0) - (span.start_time or 0)) / 1e6
+def print_tree(spans: Sequence[ReadableSpan], parent: int | None = None, indent: str = "") -> None:
+    """Print a trace as a tree, with the duration and the input tokens of each span."""
+    children = [span for span in spans if (span.parent.span_id if span.parent else None) == parent]
+    for span in sorted(children, key=lambda span: span.start_time or 0):
+        duration = ((span.end_time or 0) - (span.start_time or 0)) / 1e6
         tokens = (span.attributes or {}).get("gen_ai.usage.input_tokens")
-        print(f"{indent + span.name:<36}{took:>8.1f} ms{f'{tokens:>6} tokens' if tokens else ''}")
+        print(f"{indent + span.name:<36}{duration:>8.1f} ms{f'{tokens:>6} tokens' if tokens else ''}")
         if span.context:
-            show(spans, span.context.span_id, f"{indent}  ")
+            print_tree(spans, span.context.span_id, f"{indent}  ")
 
 
 def main() -> None:
@@ -89,8 +89,8 @@ def main() -> None:
         answer = Helper(model=script())(question="Where are 17 and 18?")
     print(answer.answer)
     provider.shutdown()
-    print("\nThe trace: the request, the agent, what it asked its model, its tools with a span of ours, a branch.\n")
-    show(memory.get_finished_spans())
+    print("\nThe trace: the HTTP request, the agent, its model requests, its tools with our database span, a branch.\n")
+    print_tree(memory.get_finished_spans())
 
 
 if __name__ == "__main__":

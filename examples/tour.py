@@ -1,9 +1,9 @@
-"""A tour in a few seconds: a class becomes an agent, functions become tools, answers come back typed.
+"""Tour: a short program that shows how a class becomes an agent, functions become tools, and answers have types.
 
     python examples/tour.py
 
-No key and no network: the model is a script, replayed by `acorn.testing.ScriptedModel`. Everything else is
-what happens with a real one.
+The program needs no API key and no network, because `acorn.testing.ScriptedModel` replays scripted answers. Everything
+else works as with a real model.
 """
 
 import inspect
@@ -55,12 +55,13 @@ class Researcher(module[Question, Answer]):
     branches = {"fact_check": FactChecker}
 
     def on_step(self, step: Step) -> None:
-        for made, result in zip(step.tool_calls, step.tool_results, strict=True):
-            print(f"   step {step.counter}: {made.name}({made.raw_arguments}) -> {result.error or result.output}")
+        for tool_call, result in zip(step.tool_calls, step.tool_results, strict=True):
+            outcome = result.error or result.output
+            print(f"   step {step.counter}: {tool_call.name}({tool_call.raw_arguments}) -> {outcome}")
 
 
 def script() -> ScriptedModel:
-    """What the model will say. It makes a mistake, and is corrected."""
+    """Return a model with scripted answers, of which one fails validation."""
     return ScriptedModel(
         [
             Reply("Let me look that up.") & call("search", query="Python", limit="2"),
@@ -76,27 +77,27 @@ def main() -> None:
     print("1. You write a class:\n")
     print(inspect.getsource(Researcher))
 
-    print("2. You call it. (The model is a script here: no key, no network.)\n")
+    print("2. You call it. (This tour uses a scripted model, so it needs no API key and no network.)\n")
     model = script()
     run = Researcher(model=model).run(question="Who made Python, and when? Is 1 < 2 & 2 > 1?")
     print(f"\n   {run.output!r}")
     print(f"   {run.steps} steps, {run.usage.requests} requests, {run.usage.total_tokens} tokens, {run.stop_reason}")
 
-    print("\n3. What the model was sent: your input as XML, in which nothing you wrote becomes markup,\n")
+    print("\n3. acorn sends your input to the model as XML, in which your text is escaped,\n")
     print(model.requests[0].messages[1]["content"])
-    print("\n   your function as a schema,\n")
+    print("\n   your function as a JSON Schema,\n")
     print(json.dumps(model.requests[0].tools[0]["function"], indent=2))
-    print("\n   and, when its answer did not fit, what was wrong with it:\n")
+    print("\n   and, if the answer does not fit the output type, the validation errors:\n")
     print(model.requests[-1].messages[-1]["content"])
 
-    print("\n4. The same, streamed: the answer is a typed object that fills in.\n")
+    print("\n4. You can stream the same call: the answer is a typed object that grows.\n")
     last = None
     for chunk in Researcher(model=script()).stream(question="Who made Python, and when?"):
         if chunk.branch is None and chunk.partial and chunk.partial != last:
             last = chunk.partial
             print(f"   {last!r}")
 
-    print("\n5. A mistake shows at once, before any model is called:\n")
+    print("\n5. acorn reports a mistake in your code before it calls a model:\n")
     try:
         Researcher(temperature=3)
     except DeclarationError as error:

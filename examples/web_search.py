@@ -1,9 +1,9 @@
-"""A tool that the provider runs: Anthropic searches the web, and a function of ours takes note of what was found.
+"""Web search: an agent with a hosted tool, which Anthropic runs, and a Python tool, which saves the results.
 
     python examples/web_search.py
 
-A few lines of HTTP on this machine answer in Anthropic's place, in its own words, so that what goes over the wire can
-be seen. With `--real` behind it, and `ANTHROPIC_API_KEY` set, it asks Anthropic.
+A small local HTTP server simulates Anthropic, so that the program can print the request bodies. Add `--real` and set
+`ANTHROPIC_API_KEY` to send the requests to Anthropic.
 """
 
 import json
@@ -49,7 +49,7 @@ SENT: list[dict[str, Any]] = []
 
 
 class StandIn(BaseHTTPRequestHandler):
-    """Answers as Anthropic would."""
+    """An HTTP handler that records the requests and returns responses in the format of Anthropic."""
 
     def do_POST(self) -> None:
         SENT.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
@@ -62,7 +62,7 @@ class StandIn(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
+        """Do not log requests."""
 
 
 def main() -> None:
@@ -75,10 +75,10 @@ def main() -> None:
         address = f"http://127.0.0.1:{server.server_port}"
         run = Newsroom(model={"model": "anthropic/claude-sonnet-4-5", "base_url": address}).run("How old?")
         server.shutdown()
-    print("The tools that were sent:")
-    for each in SENT[0]["tools"]:
-        print(f"   {each['name']}: {each['type']}")
-    print("\nThe model's turn as it went back, what the provider found included:")
+    print("The tools in the first request:")
+    for sent_tool in SENT[0]["tools"]:
+        print(f"   {sent_tool['name']}: {sent_tool['type']}")
+    print("\nThe model's response in the second request, including the search results of the provider:")
     for block in SENT[1]["messages"][1]["content"]:
         print(f"   {json.dumps(block)[:100]}")
     print(f"\n{run.output}\nNotes: {NOTES}")

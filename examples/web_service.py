@@ -1,14 +1,14 @@
-"""An agent inside FastAPI: a sync endpoint, an async one, and one that streams.
+"""Web service: an agent in a FastAPI application with a sync, an async and a streaming endpoint.
 
     pip install fastapi uvicorn httpx
     python examples/web_service.py
     uvicorn --app-dir examples web_service:app
     acorn run examples/web_service.py --question "Who created Python?"
 
-One instance serves all requests: calls do not leak into each other. The agent's schemas are those of the endpoints, so
-a wrong request is refused before any model is asked, and the service describes itself at `/docs`.
+One agent instance serves all requests, because calls share no state. The endpoints use the Pydantic classes of the
+agent. Therefore FastAPI rejects an invalid request before the agent calls a model, and `/docs` describes the service.
 
-By itself it needs no key and no network: the model is then a script, and the requests are made by a test client.
+`python examples/web_service.py` needs no API key and no network, because it uses a scripted model and a test client.
 """
 
 import logging
@@ -47,19 +47,19 @@ log = logging.getLogger("service")
 
 @app.post("/ask")
 def ask(question: Question) -> Answer:
-    """An ordinary function: FastAPI calls it in a thread, and the agent blocks that thread only."""
+    """Answer a question; FastAPI calls this function in a thread, and the agent blocks only this thread."""
     return agent(question)
 
 
 @app.post("/ask-async")
 async def ask_async(question: Question) -> Answer:
-    """On the event loop. If the task is cancelled, so is the model call."""
+    """Answer a question on the event loop; if the task is cancelled, the model call is cancelled as well."""
     return await agent.acall(question)
 
 
 @app.post("/ask-stream")
 async def ask_stream(question: Question) -> StreamingResponse:
-    """The answer while it is written, as server-sent events. A client that goes away ends the run."""
+    """Stream the answer as server-sent events; if the client disconnects, the run ends."""
 
     async def events() -> AsyncIterator[str]:
         try:
@@ -68,7 +68,7 @@ async def ask_stream(question: Question) -> StreamingResponse:
                     yield f"event: done\ndata: {chunk.result.model_dump_json()}\n\n"
                 elif chunk.partial is not None:
                     yield f"data: {chunk.partial.model_dump_json()}\n\n"
-        except AcornError as error:  # the response has begun, so its status cannot say it any more
+        except AcornError as error:  # The response has already started, so its status code can no longer change.
             log.error("%s", error)
             yield "event: failed\ndata: {}\n\n"
 
@@ -77,17 +77,17 @@ async def ask_stream(question: Question) -> StreamingResponse:
 
 @app.exception_handler(AcornError)
 def failed(request: Request, error: AcornError) -> JSONResponse:
-    """What went wrong stays in the log; the client reads whether to try again."""
+    """Log the error, and tell the client only whether another attempt may succeed."""
     log.error("%s", error)
-    may_help = isinstance(error, ModelError) and error.retryable
-    return JSONResponse({"detail": "try again later" if may_help else "no answer"}, 503 if may_help else 500)
+    is_temporary = isinstance(error, ModelError) and error.retryable
+    return JSONResponse({"detail": "try again later" if is_temporary else "no answer"}, 503 if is_temporary else 500)
 
 
 def main() -> None:
-    said = finish(answer="Guido van Rossum.", confidence=0.9)
+    answer = finish(answer="Guido van Rossum.", confidence=0.9)
     client = TestClient(app)
     question = {"question": "Who created Python?"}
-    with Ask.override(model=ScriptedModel([said, said, said, Failure(status=503)])):
+    with Ask.override(model=ScriptedModel([answer, answer, answer, Failure(status=503)])):
         print(client.post("/ask", json=question).json())
         print(client.post("/ask-async", json=question).json())
         print(client.post("/ask-stream", json=question).text.strip().splitlines()[-1])

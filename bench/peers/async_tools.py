@@ -1,4 +1,4 @@
-"""Async versions of the tools, for frameworks that run them at a lower cost."""
+"""Async versions of the tools, for frameworks that run async tools faster than sync tools."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Draw the chart of the README, `docs/bench.svg`: a dot per contender and task, on a logarithmic scale.
+"""Draw the chart of the README, `docs/bench.svg`, with one dot for each contender and task.
 
-The line from raw httpx to a dot shows how many times more or less expensive it is. The chart follows the reader's
-light or dark theme.
+The scale is logarithmic. The line from raw httpx to a dot shows the ratio of the CPU times. The colors follow the light
+or dark theme of the reader's browser.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ STYLE = """\
   }"""
 
 
-def reach(figures: dict[str, Any]) -> tuple[int, int]:
-    """Return the powers of ten that enclose all dots."""
-    found = [ratio(figures, name, work) for name in figures["contenders"] for work in PANELS]
-    known = [math.log10(each) for each in found if each]
-    return math.floor(min([*known, -1])), math.ceil(max([*known, 1]))
+def scale_limits(figures: dict[str, Any]) -> tuple[int, int]:
+    """Return the exponents of the two powers of ten between which all dots are."""
+    ratios = [ratio(figures, name, work) for name in figures["contenders"] for work in PANELS]
+    exponents = [math.log10(value) for value in ratios if value]
+    return math.floor(min([*exponents, -1])), math.ceil(max([*exponents, 1]))
 
 
 class Scale:
@@ -41,7 +41,7 @@ class Scale:
 
     def x(self, panel: int, value: float) -> float:
         left = LEFT + panel * (PANEL + GAP)
-        # Leave space for the figure after the last dot.
+        # Leave 40 pixels for the number after the last dot.
         return round(left + (math.log10(value) - self.low) / (self.high - self.low) * (PANEL - 40), 1)
 
 
@@ -69,8 +69,8 @@ def panel_of(figures: dict[str, Any], at: int, scale: Scale, bottom: int) -> lis
     return lines
 
 
-def told(figures: dict[str, Any]) -> str:
-    """Describe the chart in words for readers who cannot see it."""
+def describe(figures: dict[str, Any]) -> str:
+    """Return a description of the chart for readers who cannot see it."""
     sentences = []
     for name, row in figures["contenders"].items():
         known = [(WORKS[work], ratio(figures, name, work)) for work in PANELS]
@@ -81,7 +81,7 @@ def told(figures: dict[str, Any]) -> str:
 
 def svg(figures: dict[str, Any]) -> str:
     contenders = figures["contenders"]
-    scale = Scale(*reach(figures))
+    scale = Scale(*scale_limits(figures))
     bottom = TOP + len(contenders) * ROW - 8
     width, height = LEFT + len(PANELS) * (PANEL + GAP), bottom + BOTTOM
     title = "CPU time of acorn and others, as ratios to raw httpx"
@@ -89,7 +89,7 @@ def svg(figures: dict[str, Any]) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         'aria-labelledby="title about">',
         f'<title id="title">{title}</title>',
-        f'<desc id="about">{escape(told(figures))}</desc>',
+        f'<desc id="about">{escape(describe(figures))}</desc>',
         f"<style>\n{STYLE}\n</style>",
         f'<text x="8" y="20"><tspan class="head">CPU time, {escape(contenders[FLOOR]["title"])} = 1</tspan>'
         '<tspan class="dim" dx="10">logarithmic; left is cheaper; * without partial answers</tspan></text>',

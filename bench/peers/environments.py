@@ -1,4 +1,4 @@
-"""The contenders and their environments: a virtual environment under `.bench/`, or this one for installed packages."""
+"""The list of contenders, and the creation of their virtual environments in `.bench/`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ CACHE = ROOT / ".bench"
 
 @dataclass(frozen=True)
 class Contender:
+    """A framework or library that takes part in the comparison."""
+
     name: str
-    """Its file in `contenders/`."""
+    """The name of its file in `contenders/`, without the suffix."""
     title: str
     requires: tuple[str, ...] = ()
-    """What pip installs for it; nothing means our own environment."""
+    """The packages that pip installs. A contender without packages runs in the environment of acorn."""
     ours: bool = False
 
 
@@ -41,11 +43,14 @@ CONTENDERS = [
 
 
 class MissingPeerError(Exception):
-    """The contender cannot be installed here."""
+    """Raised if pip cannot install the packages of a contender."""
 
 
 def python_of(contender: Contender) -> str:
-    """Return the interpreter of a contender; create its environment if it is missing or out of date."""
+    """Return the path of a contender's Python interpreter.
+
+    The function creates the virtual environment if it is missing or if the required packages have changed.
+    """
     if not contender.requires:
         return sys.executable
     home = CACHE / contender.name
@@ -64,7 +69,7 @@ def python_of(contender: Contender) -> str:
 
 
 def variables(contender: Contender) -> dict[str, str]:
-    """Return the environment variables of the process: no keys, no proxies, no tracing."""
+    """Return the environment variables for a contender's process, without API keys, proxies and tracing."""
     kept = {name: value for name, value in os.environ.items() if name in {"PATH", "HOME", "LANG", "TMPDIR"}}
     folders = [str(ROOT / "bench"), *([str(ROOT / "src")] if contender.ours else [])]
     return {

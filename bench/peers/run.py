@@ -1,12 +1,12 @@
-"""`make bench-peers`: run all contenders on all tasks, then write the table, the chart and the section of the README.
+"""Run all contenders on all tasks, and update the table, the chart and the README: `make bench-peers`.
 
-PYTHONPATH=bench python -m peers.run                                    everything; writes the files
-PYTHONPATH=bench python -m peers.run --only acorn_native,raw_httpx --works loop10,single --rounds 3    prints only
-PYTHONPATH=bench python -m peers.run --page                             the programs of docs/why.md, without measuring
+PYTHONPATH=bench python -m peers.run                                    measures everything and updates the files
+PYTHONPATH=bench python -m peers.run --only acorn_native,raw_httpx --works loop10,single --rounds 3    only prints
+PYTHONPATH=bench python -m peers.run --page                             runs the programs of docs/why.md
 
-A round starts a process for each contender and goes through the tasks; all contenders do a task before the next one
-starts, so that noise affects all alike. A task is repeated in its process for one second. The figure is the median of
-the rounds' medians.
+Each round starts one process for each contender. All contenders finish a task before the next task starts, so that
+noise affects all contenders equally. The process repeats a task for one second. The result is the median of the medians
+of all rounds.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from peers.tasks import WORKS, kind_of, requests_of
 FIGURES = ROOT / "bench" / "peers" / "figures.json"
 README = ROOT / "README.md"
 COMPARED = ["acorn_native", "raw_httpx", "pydantic_ai", "langgraph", "dspy", "smolagents"]
-"""Those whose code stands on that page."""
+"""The contenders on the comparison page `docs/why.md`."""
 ON_PAGE = "page3"
 Cell = dict[str, Any]
 
 
 class StuckError(Exception):
-    """A process did not answer in time, or not at all."""
+    """Raised if the process of a contender does not answer in time, or has ended."""
 
 
 def say(words: str) -> None:
@@ -66,7 +66,7 @@ def take(root: str) -> dict[str, Any]:
 
 
 class Process:
-    """A contender at work."""
+    """The process of one contender, which receives task names and returns measurements."""
 
     def __init__(self, contender: Contender, python: str, root: str) -> None:
         CACHE.mkdir(exist_ok=True)
@@ -79,8 +79,8 @@ class Process:
             env={**variables(contender), "PEERS_BEGAN": str(time.monotonic())},
         )
 
-    def told(self, patience: float) -> dict[str, Any]:
-        """Its next line."""
+    def read(self, patience: float) -> dict[str, Any]:
+        """Return the next JSON line of the process, or raise `StuckError` after `patience` seconds."""
         stdout = self.process.stdout
         assert stdout is not None
         if not select.select([stdout], [], [], patience)[0]:
@@ -97,7 +97,7 @@ class Process:
             self.process.stdin.flush()
         except BrokenPipeError as broken:
             raise StuckError("the process ended; its log is in `.bench/`") from broken
-        return self.told(patience)
+        return self.read(patience)
 
     def end(self) -> None:
         self.process.kill()
@@ -106,7 +106,7 @@ class Process:
 
 
 def without_paths(words: str) -> str:
-    """Format a failure for a table: one line, without paths and addresses."""
+    """Convert an error message to one short line for a table, without file paths and addresses."""
     short = re.sub(r"https?://\S+|(?:/[\w.@-]+)+/?", "…", " ".join(words.split()))
     return short if len(short) < 120 else f"{short[:119]}…"
 
@@ -121,14 +121,14 @@ class Series:
         self.versions: dict[str, str] = {}
         self.found: dict[str, list[Cell]] = {}
         self.none: dict[str, str] = {}
-        """Why a work has no figures."""
+        """A dict that maps tasks without results to the reason."""
 
     def begin(self, root: str, works: list[str], patience: float) -> None:
-        """Start the process, which reports the cost of its import."""
+        """Start the process of the contender, and store the cost of its import."""
         self.end()
         self.process = Process(self.contender, self.python, root)
         try:
-            hello = self.process.told(patience)
+            hello = self.process.read(patience)
         except StuckError as stuck:
             self.none = dict.fromkeys(works, str(stuck))
             return
@@ -163,7 +163,7 @@ class Series:
             self.keep(work, told)
 
     def give_up_more(self, work: str) -> None:
-        """Skip longer versions of a task that takes too long."""
+        """Mark the longer versions of a task as not measured, because the task exceeded the time limit."""
         kind, size = kind_of(work)
         for other in WORKS:
             if kind_of(other)[0] == kind and kind_of(other)[1] > size:
@@ -199,13 +199,13 @@ def measure(contenders: list[Contender], works: list[str], rounds: int, patience
                 for series in (each for each in all_series if each.python):
                     say(f"round {at + 1} of {rounds}: import, {series.contender.title}")
                     series.begin(root, works, patience)
-                # Always make the first call: later ones depend on what it loads.
+                # Always run the task `first`, because it loads modules that the other tasks need.
                 for work in [each for each in WORKS if each == "first" or (each in works and each != "import")]:
                     for series in all_series:
                         say(f"round {at + 1} of {rounds}: {work}, {series.contender.title}")
                         series.do(work, root, patience)
         except KeyboardInterrupt:
-            say("stopped; what was measured until now counts")
+            say("Interrupted. The report contains the results so far.")
         finally:
             for series in all_series:
                 series.end()
@@ -223,13 +223,13 @@ def measure(contenders: list[Contender], works: list[str], rounds: int, patience
 
 
 def try_the_page(contenders: list[Contender], patience: float) -> None:
-    """Run the programs of the page unchanged, each in its contender's environment."""
+    """Run each program of the comparison page unchanged, in the environment of its contender."""
     with serving() as root:
         for contender in (each for each in contenders if each.name in TABS):
             say(f"page: {contender.title}")
             process = Process(contender, python_of(contender), root)
             try:
-                process.told(patience)
+                process.read(patience)
                 take(root)
                 told, came = process.do(ON_PAGE, patience), take(root)
             finally:
@@ -237,13 +237,13 @@ def try_the_page(contenders: list[Contender], patience: float) -> None:
             wanted = requests_of(ON_PAGE) + told.get("requests_more", 0)
             if "error" in told or came["requests"] != wanted:
                 why = told.get("error", f"{came['requests']} requests where {wanted} are needed")
-                sys.exit(f"the program of {contender.title} in docs/why.md does not do its work: {why}")
+                sys.exit(f"The program of {contender.title} in docs/why.md does not complete its task: {why}")
 
 
-def chosen(given: str | None, all_of_them: list[str], what: str) -> list[str]:
-    names = given.split(",") if given else all_of_them
-    if unknown := [name for name in names if name not in all_of_them]:
-        sys.exit(f"no {what} is called `{unknown[0]}`; there are: {', '.join(all_of_them)}")
+def parse_names(text: str | None, all_names: list[str], noun: str) -> list[str]:
+    names = text.split(",") if text else all_names
+    if unknown := [name for name in names if name not in all_names]:
+        sys.exit(f"The {noun} `{unknown[0]}` does not exist. Use one of: {', '.join(all_names)}.")
     return names
 
 
@@ -256,26 +256,30 @@ def write(figures: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="peers.run", description="acorn beside others, at the same work")
-    parser.add_argument("--only", help="names of contenders, with commas between them; prints, writes nothing")
-    parser.add_argument("--works", help=f"some of {', '.join(WORKS)}; prints, writes nothing")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--patience", type=float, default=120, help="seconds that a work may take")
-    parser.add_argument("--page", action="store_true", help="run the programs of docs/why.md, and measure nothing")
-    parser.add_argument("--again", action="store_true", help="make the files from the kept figures, without measuring")
-    given = parser.parse_args()
-    if given.again:
+    parser = argparse.ArgumentParser(
+        prog="peers.run", description="Compare acorn with other frameworks on the same tasks."
+    )
+    parser.add_argument("--only", help="contenders, separated by commas; prints the results without updating files")
+    parser.add_argument(
+        "--works", help=f"tasks, separated by commas: {', '.join(WORKS)}; prints the results without updating files"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="the number of rounds")
+    parser.add_argument("--patience", type=float, default=120, help="the time limit of a task, in seconds")
+    parser.add_argument("--page", action="store_true", help="only run the programs of docs/why.md")
+    parser.add_argument("--again", action="store_true", help="update the files from the saved results")
+    options = parser.parse_args()
+    if options.again:
         write(json.loads(FIGURES.read_text(encoding="utf-8")))
         return
-    names = chosen(given.only, [each.name for each in CONTENDERS], "contender")
-    works = chosen(given.works, list(WORKS), "work")
-    contenders = [each for each in CONTENDERS if each.name in names]
-    if given.page or not (given.only or given.works):
-        try_the_page(contenders, given.patience)
-    if given.page:
+    names = parse_names(options.only, [contender.name for contender in CONTENDERS], "contender")
+    works = parse_names(options.works, list(WORKS), "task")
+    contenders = [contender for contender in CONTENDERS if contender.name in names]
+    if options.page or not (options.only or options.works):
+        try_the_page(contenders, options.patience)
+    if options.page:
         return
-    figures = measure(contenders, [work for work in WORKS if work in works], given.rounds, given.patience)
-    if not (given.only or given.works):
+    figures = measure(contenders, [work for work in WORKS if work in works], options.rounds, options.patience)
+    if not (options.only or options.works):
         write(figures)
     print(table.whole(figures))
 

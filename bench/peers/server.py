@@ -1,11 +1,12 @@
-"""A scripted model as a process: OpenAI's chat completions on loopback, plain and streamed.
+"""A local server that simulates OpenAI's chat completions with scripted answers, complete or streamed.
 
-The address says what to do, so that the server keeps no state between requests: `/FINISH/WORK/v1/chat/completions`.
-FINISH is the way in which the framework expects its typed answer: `json` (as content), `dspy` (in that library's
-notation), or the name of the tool that carries it. The server counts the marks of the tool results in a request to see
-how far the conversation is. `GET /take` returns the counts since the last call and resets them.
+The path of a request is `/FINISH/WORK/v1/chat/completions`, so the server stores no state between requests. WORK is the
+name of the task. FINISH is the format of the typed answer that the framework expects: `json` (message content), `dspy`
+(the format of DSPy), or the name of the tool whose arguments are the answer. Each tool result contains a mark. The
+server counts the marks in a request to determine the next answer. `GET /take` returns the number of requests since the
+previous call and resets it.
 
-The server refuses a request that lacks a required part (the tools, the way to answer, the results so far).
+The server rejects a request without the required tools, output format or tool results.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from peers.tasks import MARK, answer, kind_of, pieces, report
 
 NUMBER = re.compile(rb"number (\d+)")
 PATIENCE = 30.0
-"""Seconds that runs which should come at once wait for each other."""
+"""The seconds that the server waits for all requests of the task with concurrent runs."""
 
 
 class RefusedError(Exception):
-    """The request does not do what the task requires."""
+    """Raised if a request does not contain the data that the task requires."""
 
 
 def calls_of(made: list[tuple[str, dict[str, Any]]], first: int) -> list[dict[str, Any]]:
@@ -43,7 +44,7 @@ def in_dspy(fields: dict[str, Any]) -> str:
 
 
 def reply(finish: str, work: str, body: bytes) -> dict[str, Any]:
-    """Return the message that answers this request."""
+    """Return the scripted assistant message for a request."""
     kind, wanted = kind_of(work)
     done = body.count(MARK.encode())
     tool = {"loop": "look", "parallel": "wait"}.get(kind)
@@ -65,7 +66,7 @@ def reply(finish: str, work: str, body: bytes) -> dict[str, Any]:
 
 
 def ending(finish: str, fields: dict[str, Any], body: bytes) -> dict[str, Any]:
-    """Return the typed answer in the form of this framework."""
+    """Return the assistant message with the typed answer, in the format `finish`."""
     if finish == "dspy":
         if b"next_tool_name" in body:
             step = {"next_thought": "Enough.", "next_tool_name": "finish", "next_tool_args": {}}
@@ -78,7 +79,8 @@ def ending(finish: str, fields: dict[str, Any], body: bytes) -> dict[str, Any]:
         return {"role": "assistant", "content": json.dumps(fields)}
     if f'"{finish}"'.encode() not in body:
         raise RefusedError(f"the tool `{finish}` is not offered")
-    given = {"answer": fields} if finish == "final_answer" else fields  # The tool of smolagents has one argument.
+    # The final tool of smolagents has one argument, which contains all fields.
+    given = {"answer": fields} if finish == "final_answer" else fields
     return {"role": "assistant", "content": None, "tool_calls": calls_of([(finish, given)], 1000)}
 
 
@@ -95,7 +97,7 @@ def completion(message: dict[str, Any]) -> bytes:
 
 @cache
 def events(finish: str, size: int, with_usage: bool) -> bytes:
-    """Return the report as server-sent events, each in its own transfer chunk."""
+    """Return the report as server-sent events, with one HTTP chunk for each event."""
     by_tool = finish != "json"
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": None if by_tool else ""}]
     if by_tool:
@@ -130,7 +132,7 @@ SSE = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding:
 
 
 class Model:
-    """State that all connections share: the counts, and the runs that wait for each other."""
+    """The state that all connections share: the number of requests, and the requests that wait for other runs."""
 
     def __init__(self) -> None:
         self.requests = 0
@@ -169,7 +171,7 @@ class Model:
             connection.send(ready)
 
     def gather(self, connection: Connection, ready: bytes, size: int) -> None:
-        """Answer when all runs have arrived, so that they are really concurrent."""
+        """Hold the answers until the requests of all runs have arrived, so that the runs are concurrent."""
         if self.watchdog is None:
             self.watchdog = asyncio.get_running_loop().call_later(PATIENCE, self.give_up, size)
         self.waiting.append((connection, ready))

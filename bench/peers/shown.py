@@ -1,4 +1,4 @@
-"""Run the programs of the page that compares frameworks, unchanged."""
+"""Load the programs on the comparison page `docs/why.md`, so that the benchmark can run them unchanged."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ TABS = {
     "dspy": "DSPy",
     "smolagents": "smolagents",
 }
-"""The contenders that have one, and where it stands."""
+"""A dict that maps contender names to the titles of the tabs with their programs."""
 
 
 def programs() -> dict[str, str]:
-    """Return the program of each contender."""
+    """Return a dict that maps contender names to the code of their programs."""
     text = PAGE.read_text(encoding="utf-8")
     tabs = re.findall(r'^=== "([^"]+)"\n\n    ```python\n(.*?)^    ```$', text, flags=re.DOTALL | re.MULTILINE)
     by_title = {title: textwrap.dedent(code) for title, code in tabs}
@@ -29,7 +29,10 @@ def programs() -> dict[str, str]:
 
 
 def program(name: str, url: str, shared: dict[str, Any]) -> Callable[[], Any]:
-    """Return the code that runs a program against the server; `shared` is the code above all programs on the page."""
+    """Return a function that runs a program of the page against the server at `url`.
+
+    `shared` contains the names that the page defines above the programs.
+    """
     code = compile(programs()[name], str(PAGE), "exec", dont_inherit=True)
 
     def run() -> Any:

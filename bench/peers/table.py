@@ -1,5 +1,4 @@
-"""Write the figures as Markdown: all of them in `docs/figures.md`, a few in the README and the comparison page,
-between two marks."""
+"""Format the results as Markdown tables for `docs/figures.md`, the README and the comparison page."""
 
 from __future__ import annotations
 
@@ -13,26 +12,26 @@ FLOOR = "raw_httpx"
 SHORT = ["single", "loop50", "loop200", "stream100", "many200"]
 HEAVY = {"import", "first", "many200"}
 NO_PARTIALS = {"raw_httpx", "raw_aiohttp", "raw_litellm"}
-"""They read a stream without showing any of it on the way."""
+"""The contenders that read a stream but create no partial answers."""
 
 HOW = """\
-CPU is that of the contender's process alone, the server is another one; wall time holds both. Every result is checked:
-the typed answer, the number of requests, the tools that ran, the partial answers. Everyone does the work as its own
-documentation has it, with telemetry and caches off. "Over" is the wall time of a work with its warm-up and
-repeats, after which nobody waited for it.
+CPU time is the time of the contender's process. The server is a separate process, and wall time includes both. The
+benchmark checks every result: the typed answer, the number of requests, the tool calls and the partial answers. Each
+program follows the documentation of its framework, with telemetry and caches off. "Over 120 s" means that a task, with
+its warm-up and repetitions, exceeded this time limit.
 
-\\*: the raw ones read the stream without partial answers."""
+\\*: the raw programs read the stream without partial answers."""
 
 
 def number(value: float) -> str:
-    """Three digits, no more."""
+    """Format a number with about three digits."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
 class Notes:
-    """List the reasons for empty cells, each once."""
+    """A numbered list of the reasons for empty cells, without repetitions."""
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
@@ -49,7 +48,7 @@ class Notes:
 
 
 def ratio(figures: dict[str, Any], name: str, work: str, measured: str = "cpu") -> float | None:
-    """Return a contender's figure relative to raw httpx."""
+    """Return the ratio of a contender's result to the result of raw httpx, or None if one of them is missing."""
     cell = figures["contenders"][name]["cells"].get(work, {})
     floor = figures["contenders"].get(FLOOR, {"cells": {}})["cells"].get(work, {})
     return cell[measured] / floor[measured] if measured in cell and floor.get(measured) else None
@@ -65,7 +64,7 @@ def title_of(row: dict[str, Any]) -> str:
 
 
 def cell_text(figures: dict[str, Any], name: str, work: str, measured: str, notes: Notes) -> str:
-    """`ratio` to raw httpx, `cpu` and `wall` in ms, `peak` in MB."""
+    """Format one result: `ratio` relative to raw httpx, `cpu` and `wall` in milliseconds, or `peak` in megabytes."""
     cell = figures["contenders"][name]["cells"].get(work, {"none": "not measured"})
     if "none" in cell:
         return notes.mark(cell["none"])
@@ -86,16 +85,20 @@ def part(figures: dict[str, Any], measured: str, works: list[str], notes: Notes)
 
 
 def noted(figures: dict[str, Any]) -> list[str]:
-    """Describe the circumstances of this run."""
+    """Return the note about the measurement as a list of lines, or [] if there is no note."""
     return [str(figures["note"])] if "note" in figures else []
 
 
 def whole(figures: dict[str, Any]) -> str:
-    """Return the page with all figures."""
+    """Return the page `docs/figures.md` with all results."""
     notes = Notes()
     present = [work for work in WORKS if any(work in row["cells"] for row in figures["contenders"].values())]
     heavy = [work for work in present if work in HEAVY]
-    lines = ["# Beside others", "", f"Measured on {figures['date']} with Python {figures['python']} by"]
+    lines = [
+        "# Comparison with other frameworks",
+        "",
+        f"Measured on {figures['date']} with Python {figures['python']} by",
+    ]
     lines += [f"`make bench-peers`, medians of the rounds ({figures['rounds']}).", *noted(figures), "", HOW]
     if FLOOR in figures["contenders"]:
         lines += ["", "## CPU time, raw httpx = 1", "", *part(figures, "ratio", present, notes)]
@@ -113,7 +116,7 @@ def whole(figures: dict[str, Any]) -> str:
 
 
 def short(figures: dict[str, Any]) -> str:
-    """Return the section of the README."""
+    """Return the README section with the most important results."""
     notes = Notes()
     rows = []
     for name, row in figures["contenders"].items():
@@ -137,7 +140,7 @@ def short(figures: dict[str, Any]) -> str:
 
 
 def beside(figures: dict[str, Any], names: Sequence[str]) -> str:
-    """Return the section of the comparison page: some contenders and their versions."""
+    """Return the section of the comparison page with the results and versions of some contenders."""
     notes = Notes()
     contenders = {name: figures["contenders"][name] for name in names if name in figures["contenders"]}
     works = ["first", *SHORT]
@@ -164,9 +167,9 @@ def beside(figures: dict[str, Any], names: Sequence[str]) -> str:
 
 
 def into(page: str, part: str) -> str:
-    """Return a page with a new section between the marks."""
+    """Replace the section between the two marks of a page."""
     before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not (begin and end):
-        raise ValueError(f"the page lacks the marks `{BEGIN}` and `{END}`; put them where the figures belong")
+        raise ValueError(f"The page lacks the marks `{BEGIN}` and `{END}`. Add both marks around the section.")
     return f"{before}{BEGIN}\n{part}\n{END}{after}"

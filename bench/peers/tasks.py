@@ -1,4 +1,4 @@
-"""The tasks and their correct results. The server and every contender read them from here."""
+"""The tasks and their correct results, which the server and all contenders share."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from pydantic import BaseModel
 
 MARK = "~seen~"
-"""Stands once in each tool result: the server counts it, so it knows how much of the conversation it was sent."""
+"""A text that each tool result contains once. The server counts it to find the number of tool results in a request."""
 
 PARAGRAPH = f"{MARK} " + "The quick brown fox jumps over the lazy dog. " * 4
 PROMPT = "Look around as long as you need to, then answer."
 PIECE = 24
-"""Characters of a streamed delta."""
+"""The number of characters in a streamed delta."""
 
 PAUSE = 0.05
-"""Seconds that a tool of the parallel work takes."""
+"""The duration of a tool call in the task with parallel tools, in seconds."""
 
 WORKS = {
     "import": "import, agent declared",
@@ -32,7 +32,7 @@ WORKS = {
     "stream20": "20 KB of partials",
     "stream100": "100 KB of partials",
 }
-"""In the order in which they run: what counts peak memory comes first."""
+"""A dict that maps tasks to titles, in the order of execution. The tasks that measure peak memory are first."""
 
 
 class Answer(BaseModel):
@@ -53,13 +53,13 @@ class Report(BaseModel):
 
 
 def kind_of(work: str) -> tuple[str, int]:
-    """`loop10` is `("loop", 10)`."""
+    """Split the name of a task into its kind and its number: `loop10` becomes `("loop", 10)`."""
     kind = work.rstrip("0123456789")
     return {"first": "single", "page": "loop"}.get(kind, kind), int(work[len(kind) :] or 0)
 
 
 def served(work: str) -> str:
-    """Return the task by which the server knows a task: `page3` is answered like `loop3`."""
+    """Return the task name that the server expects; for example, the server answers `page3` like `loop3`."""
     return work.replace("page", "loop")
 
 
@@ -68,12 +68,12 @@ def question(number: int = 7) -> str:
 
 
 def answer(number: int = 7) -> dict[str, Any]:
-    """Return the server's answer to a question, so that mixed-up runs are detected."""
+    """Return the server's answer to a question, which differs for each number so that mixed-up runs are detected."""
     return {"answer": f"number {number} is behind the tree", "confidence": 0.75}
 
 
 def report(size: int) -> str:
-    """Return nested data as JSON, of about that many thousand characters."""
+    """Return nested data as JSON text of about `size` thousand characters."""
     items = [
         {"title": f"Item {at}", "body": "Some words about it. " * 5, "score": at / 4, "tags": ["red", "round"]}
         for at in range(size * 1000 // 180)
@@ -86,13 +86,13 @@ def pieces(text: str) -> list[str]:
 
 
 def requests_of(work: str) -> int:
-    """Return the number of requests of a run."""
+    """Return the number of requests that one run of a task sends."""
     kind, number = kind_of(work)
     return {"loop": number + 1, "parallel": 2, "many": number}.get(kind, 1)
 
 
 class Watch:
-    """Read a partial answer like a program that shows it: a small field, and the number of items."""
+    """A reader of partial answers that simulates a user interface: it accesses a small field and counts the items."""
 
     def __init__(self) -> None:
         self.lengths: set[int] = set()

@@ -1,4 +1,4 @@
-"""The tools that the scripted model calls. They count calls, so that no contender can skip one."""
+"""The tools that the scripted model calls; they count the calls, so that no contender can skip a call."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from peers.tasks import PARAGRAPH, PAUSE
 
 ran: list[int] = []
-"""The numbers of the calls since the last run began."""
+"""The numbers of the tool calls in the current run."""
 
 
 def look(place: str, depth: int = 1) -> str:

@@ -1,14 +1,18 @@
-"""The process of a contender: report the cost of its import, then do one task per input line.
+"""The process of a contender, which reports the cost of its import and then runs one task for each input line.
 
-`python -m peers.work NAME ROOT`, where ROOT is the address of the server. A contender is a file with any of the
-functions `single(url)`, `loop(url, steps)`, `parallel(url, calls)`, `stream(url, watch)` and `many(url, count)`. Each
-prepares a task and returns a function or coroutine function that does one run and returns the typed answer (`many`:
-all of them). `FINISH` is the form of the answer (see server.py), by kind of task if it differs; `PACKAGES` names the
-versions to report, `CANNOT` gives the reason for a missing task, and `MORE_REQUESTS` is the number of extra requests.
+The command is `python -m peers.work NAME ROOT`, where ROOT is the address of the server. A contender is a file with any
+of the functions `single(url)`, `loop(url, steps)`, `parallel(url, calls)`, `stream(url, watch)` and `many(url, count)`.
+Each function prepares a task and returns a function or coroutine function. The returned function does one run and
+returns the typed answer; for `many`, it returns a list of answers.
 
-`pageN` is the program of the comparison page, with N tool calls.
+A contender also defines constants. `FINISH` is the format of the answer (see server.py), or a dict with the format for
+each kind of task. `PACKAGES` is the list of packages whose versions are reported. `CANNOT` maps unsupported tasks to
+reasons, and `MORE_REQUESTS` maps tasks to the number of additional requests.
 
-This process checks every result outside the measured time: the answer, its type, the tools that ran, the partials.
+The task `pageN` runs the program of the comparison page with N tool calls.
+
+The process checks every result outside of the measured time: the answer and its type, the tool calls and the partial
+answers.
 """
 
 from __future__ import annotations
@@ -28,11 +32,11 @@ if TYPE_CHECKING:
     import asyncio
 
 ENOUGH = 1.0
-"""Seconds after which a work is not repeated any more."""
+"""The seconds after which the process stops repeating a task."""
 
 MOST = 20
 SLOW = 2.0
-"""A first call that took as many CPU seconds is no warm-up: what it saves is lost in it."""
+"""If the first run needs this many CPU seconds, it counts as a measurement and not as a warm-up."""
 
 
 def peak() -> float:
@@ -44,11 +48,11 @@ def peak() -> float:
 
 
 class WrongResultError(Exception):
-    """The contender did not do what the task requires."""
+    """Raised if a contender returns a wrong result."""
 
 
 class Job:
-    """One task of one contender: prepared, run and checked."""
+    """One task of one contender, with the function that runs the task and the checks of its result."""
 
     def __init__(self, contender: Any, work: str, root: str) -> None:
         self.work = work
@@ -90,12 +94,12 @@ class Job:
         if not getattr(self.contender, "PARTIALS", True):
             return
         missing = set(range(1, len(wanted["items"]) + 1)) - self.watch.lengths
-        if missing:  # Some leave out partials without a new item.
+        if missing:  # A framework may omit partial answers that add no item, but not those that add an item.
             raise WrongResultError(f"{len(missing)} items came without a partial that ends with them")
 
 
 class Clock:
-    """Return the CPU and wall seconds of each run."""
+    """A clock that records the CPU seconds and wall seconds of each run."""
 
     def __init__(self) -> None:
         self.cpu: list[float] = []
@@ -110,8 +114,8 @@ class Clock:
         self.cpu.append(time.process_time() - self.since[0])
         self.wall.append(time.perf_counter() - self.since[1])
 
-    def goes_on(self, *, warm: bool) -> Iterator[None]:
-        """Run once to warm up, then repeat for the given time."""
+    def repeat(self, *, warm: bool) -> Iterator[None]:
+        """Yield once for each run: one warm-up run, then more runs until `ENOUGH` seconds have passed."""
         while self.runs == 0 or (warm and not (sum(self.wall) > ENOUGH or len(self.wall) >= MOST)):
             yield
             self.runs += 1
@@ -121,7 +125,7 @@ class Clock:
 
 
 class Loop:
-    """One event loop for all tasks: some libraries keep a client for the whole process."""
+    """One event loop for all tasks, because some libraries use one client during the whole process."""
 
     def __init__(self) -> None:
         self.runner: asyncio.Runner | None = None
@@ -138,7 +142,7 @@ def run(job: Job, loop: Loop, *, warm: bool) -> Clock:
 
     clock = Clock()
     if not inspect.iscoroutinefunction(job.act):
-        for _ in clock.goes_on(warm=warm):
+        for _ in clock.repeat(warm=warm):
             job.begin()
             clock.start()
             result = job.act()
@@ -147,7 +151,7 @@ def run(job: Job, loop: Loop, *, warm: bool) -> Clock:
         return clock
 
     async def all_of_them() -> None:
-        for _ in clock.goes_on(warm=warm):
+        for _ in clock.repeat(warm=warm):
             job.begin()
             clock.start()
             result = await job.act()
@@ -165,7 +169,7 @@ def versions(packages: list[str]) -> dict[str, str]:
 
 
 def main(name: str, root: str) -> None:
-    # Output of a library must not mix with these lines.
+    # Redirect standard output to standard error, so that output of a library does not mix with the JSON lines.
     lines = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     contender = importlib.import_module(f"peers.contenders.{name}")
@@ -190,7 +194,7 @@ def main(name: str, root: str) -> None:
             traceback.print_exc()
             told = {"error": f"{type(failure).__name__}: {failure}"}
         lines.write(json.dumps(told) + "\n")
-    os._exit(0)  # Libraries that wait for their threads have nothing left to report.
+    os._exit(0)  # Exit without waiting for the threads of libraries.
 
 
 if __name__ == "__main__":

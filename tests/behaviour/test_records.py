@@ -180,7 +180,7 @@ class Stopper(Searcher):
         step.finish(answer=f"after {step.counter}")
 
 
-def test_stop_reason_describes_end_of_run(call: Call, script: Script) -> None:
+def test_stop_reason_is_set_for_each_way_in_which_run_ends(call: Call, script: Script) -> None:
     searching = calling("search", query="a")
     assert call.run(Asker(model=script(finish(answer="a"))), question="?").stop_reason == "finish"
     forced = Searcher(model=script(searching, finish(answer="a")), max_steps=1)

@@ -50,7 +50,7 @@ def heard(agent: module[Any, Any], **settings: Any) -> RunTree:
 
 
 def calls_of(branch: BranchRow) -> list[CallRow]:
-    return [each for part in branch.parts if isinstance(part, TurnRow) for each in part.calls]
+    return [each for row in branch.rows if isinstance(row, TurnRow) for each in row.calls]
 
 
 def shown(tree: RunTree, now: float = 0.0, **pen: Any) -> list[str]:
@@ -124,7 +124,7 @@ def test_tree_invalid_answer_is_marked_as_rejected() -> None:
         model = ScriptedModel([finish(age="old"), finish(age=5)])
 
     tree = heard(Agent())
-    first, second = (part for part in tree.root.parts if isinstance(part, TurnRow))
+    first, second = (row for row in tree.root.rows if isinstance(row, TurnRow))
     assert (first.was_rejected, second.was_rejected) == (True, False)
     assert (first.step, second.step) == (1, 1)
     assert shown(tree, is_over=True) == ["the answer did not validate, requested again", "age  5"]
@@ -175,7 +175,7 @@ def test_tree_branch_is_under_call_that_started_branch() -> None:
 
     # A branch that a hook started is under the step.
     hooked = tree_of(*begun, BranchStarted("a", 1, 2.0, "b", "Review", None))
-    assert isinstance(hooked.root.parts[-1], BranchRow)
+    assert isinstance(hooked.root.rows[-1], BranchRow)
     assert shown(hooked, 2.5) == ["⠴ one()  1.5 s", "· two()", "⠴ branch Review  0.50 s"]
 
 
@@ -214,12 +214,12 @@ def test_tree_excludes_interruption_of_resumed_run() -> None:
     stopped = ResultMessage("1", "This call was not completed: the run was stopped.", "stopped", None)
     tree = tree_of(*begun, RunInterrupted("a", 1, 2.0, "KeyboardInterrupt", (stopped,)))
     assert shown(tree, is_over=True) == ["✗ look()", "→ This call was not completed: the run was stopped."]
-    assert isinstance(tree.root.parts[-1], LineRow)
+    assert isinstance(tree.root.rows[-1], LineRow)
     tree.add_entry(ToolStarted("a", 1, 3.0, "1", "look", "{}"))
-    assert not any(isinstance(part, LineRow) for part in tree.root.parts)
+    assert not any(isinstance(row, LineRow) for row in tree.root.rows)
     tree.add_entry(ModelRequested("a", 2, 4.0, "model 2", "m", 3, None))
     tree.add_entry(ModelRequested("a", 2, 5.0, "model 2", "m", 3, None))
-    assert [part.step for part in tree.root.parts] == [1, 2]
+    assert [row.step for row in tree.root.rows] == [1, 2]
 
 
 def test_tree_streamed_calls_grow_in_any_order() -> None:

@@ -221,7 +221,7 @@ def test_peer_server_rejects_incomplete_request(root: str, path: str, body: dict
 def test_acorn_and_raw_peers_complete_each_task_without_rejected_requests(root: str, contender: Contender) -> None:
     process = Process(contender, sys.executable, root)
     try:
-        process.told(PATIENCE)
+        process.read(PATIENCE)
         page = ["page3"] if contender.name in shown.TABS else []
         for work in ("first", "many5", "single", "loop3", "parallel4", "stream2", *page):
             take(root)

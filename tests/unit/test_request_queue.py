@@ -18,7 +18,7 @@ from acorn.models.limits.request_queue import ConcurrencyLimit, Limit, QueuedReq
 
 @dataclass(eq=False)
 class Sender:
-    """A waiter: what it was told, and its outcome."""
+    """A fake sender that records the calls of the queue and the outcome of its request."""
 
     turn: QueuedRequest
     told: list[float] = field(default_factory=list[float])
@@ -82,7 +82,7 @@ def all_at_once(world: World, sender: Sender, used: tuple[int, int] | None = Non
     world.end(sender, used)
 
 
-def test_window_admits_request_when_oldest_request_expires() -> None:
+def test_window_admits_next_request_when_oldest_request_leaves_window() -> None:
     world = World(SlidingWindow(RateLimit(2, None, 60)))
     first = world.come()
     all_at_once(world, first)
@@ -115,7 +115,7 @@ def test_admitted_but_unsent_request_counts_in_window() -> None:
     assert other.may_go
 
 
-def test_request_counts_from_response_time_at_most_one_second_late() -> None:
+def test_request_counts_from_time_of_response_at_most_one_second_late() -> None:
     world = World(SlidingWindow(RateLimit(1, None, 60)))
     slow, other = world.come(), world.come()
     world.send(slow)
@@ -135,20 +135,20 @@ def test_request_counts_from_response_time_at_most_one_second_late() -> None:
     assert third.may_go
 
 
-def test_slot_is_occupied_until_request_ends() -> None:
+def test_concurrency_slot_is_occupied_until_request_ends() -> None:
     world = World(ConcurrencyLimit(2))
     first, second, third, fourth = (world.come() for _ in range(4))
     assert [each.may_go for each in (first, second, third, fourth)] == [True, True, False, False]
     assert third.told == [math.inf]
     world.send(first)
     assert not third.may_go
-    world.end(second)  # It was never sent.
+    world.end(second)  # The request was never sent.
     assert third.may_go
     world.end(first)
     assert fourth.may_go
 
 
-def test_second_gate_preserves_order_of_first_gate() -> None:
+def test_requests_pass_second_limit_in_order_of_first_limit() -> None:
     window = SlidingWindow(RateLimit(1, None, 60))
     world = World(ConcurrencyLimit(2), window)
     senders = [world.come() for _ in range(5)]
@@ -163,7 +163,7 @@ def test_second_gate_preserves_order_of_first_gate() -> None:
     assert senders[3].may_go
 
 
-def test_waiters_after_cancelled_waiter_move_up() -> None:
+def test_queued_requests_after_cancelled_request_move_up() -> None:
     world = World(ConcurrencyLimit(1))
     senders = [world.come() for _ in range(5)]
     world.end(senders[1])
@@ -174,7 +174,7 @@ def test_waiters_after_cancelled_waiter_move_up() -> None:
     assert senders[4].may_go
 
 
-def test_unreachable_waiter_is_removed_from_queue() -> None:
+def test_unreachable_queued_request_is_removed_from_queue() -> None:
     world = World(ConcurrencyLimit(1), SlidingWindow(RateLimit(1, None, 60)))
     holder = world.come()
     lost = QueuedRequest(world.gates)
@@ -188,7 +188,7 @@ def test_unreachable_waiter_is_removed_from_queue() -> None:
     assert behind.may_go
 
 
-def test_waiter_ended_before_admission_occupies_no_slot() -> None:
+def test_queued_request_ended_before_admission_occupies_no_slot() -> None:
     world = World(ConcurrencyLimit(1))
     turn = QueuedRequest(world.gates)
     turn.is_finished = True
@@ -243,7 +243,7 @@ def test_request_larger_than_token_limit_is_sent_when_window_is_empty() -> None:
     assert behind.may_go
 
 
-def test_request_that_expires_early_does_not_admit_others() -> None:
+def test_request_that_leaves_window_early_does_not_admit_other_requests() -> None:
     world = World(SlidingWindow(RateLimit(None, 1000, 60)))
     unanswered = world.come(0, 400)
     world.send(unanswered)
@@ -268,7 +268,7 @@ LIMITS = st.builds(
 
 @settings(max_examples=300, deadline=None)
 @given(LIMITS, st.none() | st.integers(1, 4), st.integers(0, 2**32), st.integers(1, 120))
-def test_window_never_exceeds_limit_and_preserves_order(
+def test_window_never_exceeds_limit_and_preserves_order_of_arrival(
     limit: RateLimit, slots: int | None, seed: int, moves: int
 ) -> None:
     chance = random.Random(seed)

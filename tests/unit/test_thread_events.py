@@ -116,7 +116,7 @@ def test_event_with_mixed_spellings_is_parsed() -> None:
     assert found == [ToolCallEvent(tool_name="look", tool_call_id="c1", run_id="r", branch="b")]
 
 
-def test_original_spelling_replaces_snake_case_spelling() -> None:
+def test_original_spelling_is_preferred_over_snake_case_spelling() -> None:
     events: Any = parse_events([{"type": "tool_call", "toolName": "a", "tool_name": "b", "toolCallId": "c"}])
     assert events[0].tool_name == "a"
     for camel in (True, False):

@@ -1,1 +1,1 @@
-"""One file per framework, with the tasks as its users would write them."""
+"""One file for each framework, with programs in the style of its documentation."""

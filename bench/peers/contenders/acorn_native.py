@@ -1,4 +1,4 @@
-"""acorn on its own lane."""
+"""acorn on its native OpenAI lane."""
 
 from __future__ import annotations
 

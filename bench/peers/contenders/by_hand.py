@@ -1,4 +1,4 @@
-"""What the raw contenders share: the loop of a program without a framework."""
+"""The agent loop of a program without a framework, which all raw contenders share."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def all_at_once(ask: Callable[[dict[str, Any]], Awaitable[Message]], count
 
 
 def delta_in(line: str) -> str:
-    """Return the piece of the answer in one line of the stream, if it has one."""
+    """Return the answer text in one line of the stream, or "" if the line contains no text."""
     if not line.startswith("data: {"):
         return ""
     choices = json.loads(line[6:])["choices"]

@@ -53,7 +53,7 @@ def loop(url: str, steps: int) -> Callable[[], Answer]:
 
 
 def many(url: str, count: int) -> Callable[[], Coroutine[Any, Any, list[Answer]]]:
-    # One of its models opens at most a hundred connections.
+    # A model of DSPy opens at most 100 connections.
     made, program = [model(url) for _ in range(0, count, 100)], dspy.Predict(Looking)
 
     async def one(number: int) -> Answer:

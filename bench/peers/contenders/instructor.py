@@ -1,4 +1,4 @@
-"""instructor with the openai SDK, in its default way for OpenAI: a tool call."""
+"""instructor with the openai SDK and its default mode for OpenAI, which uses a tool call."""
 
 from __future__ import annotations
 

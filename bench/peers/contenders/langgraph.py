@@ -52,7 +52,7 @@ def parallel(url: str, calls: int) -> Run:
 
 
 def stream(url: str, watch: Watch) -> Run:
-    # Partials are dicts here, if the schema is given as JSON Schema; the end is validated by hand.
+    # With a JSON Schema, LangGraph streams dicts. The code below validates the complete answer.
     made = model(url).with_structured_output(Report.model_json_schema(), method="function_calling")
 
     async def run() -> Any:

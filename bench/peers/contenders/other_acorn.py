@@ -19,7 +19,7 @@ from peers import async_tools
 from peers.tasks import PROMPT, Answer, question
 
 FINISH = "__finish__"
-acorn: Any = importlib.import_module("acorn")  # A type checker would take it for this package.
+acorn: Any = importlib.import_module("acorn")  # A type checker would resolve the import to this package.
 PACKAGES = ["acorn", "litellm"]
 CANNOT = {"stream": "its partials show a field only when it is whole"}
 Run = Callable[[], Coroutine[Any, Any, Any]]
@@ -63,13 +63,13 @@ def parallel(url: str, calls: int) -> Run:
 
 
 def many(url: str, count: int) -> Run:
-    # LiteLLM's own client opens at most a hundred connections here.
+    # The default client of LiteLLM opens at most 100 connections.
     client = httpx.AsyncClient(limits=httpx.Limits(max_connections=None, max_keepalive_connections=20), timeout=60)
 
     async def run() -> list[Any]:
         litellm.aclient_session = client
         try:
-            # An instance keeps its conversation, so each run has its own instance.
+            # An instance stores its conversation, so each run needs a new instance.
             return await asyncio.gather(*(asking(Looker(url), at)() for at in range(count)))
         finally:
             litellm.aclient_session = None

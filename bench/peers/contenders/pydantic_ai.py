@@ -27,7 +27,7 @@ class PartialItem(TypedDict, total=False):
 
 
 class PartialReport(TypedDict, total=False):
-    """Its documentation streams dicts: a class shows nothing while an item is incomplete."""
+    """The streamed type, a TypedDict as in the documentation; a class yields nothing while an item is incomplete."""
 
     name: str
     items: list[PartialItem]

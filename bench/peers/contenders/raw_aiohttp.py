@@ -12,7 +12,7 @@ from peers.tasks import Answer, Report
 
 FINISH = "__finish__"
 PACKAGES = ["aiohttp"]
-PARTIALS = False  # It joins the deltas and parses the whole.
+PARTIALS = False  # This program joins the deltas and parses only the complete answer.
 Run = Callable[[], Coroutine[Any, Any, Answer]]
 
 

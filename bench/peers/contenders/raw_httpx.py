@@ -12,7 +12,7 @@ from peers.tasks import Answer, Report
 
 FINISH = "__finish__"
 PACKAGES = ["httpx"]
-PARTIALS = False  # It joins the deltas and parses the whole.
+PARTIALS = False  # This program joins the deltas and parses only the complete answer.
 
 
 def asking(url: str) -> Callable[[dict[str, Any]], by_hand.Message]:
@@ -50,7 +50,7 @@ def stream(url: str, watch: object) -> Callable[[], Report]:
 
 
 def many(url: str, count: int) -> Callable[[], Coroutine[Any, Any, list[Answer]]]:
-    # The pool looks at every idle connection for each request: it is much cheaper with few connections.
+    # For each request, the pool checks every idle connection, so few connections are much faster.
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=20)
     client = httpx.AsyncClient(limits=limits, timeout=60)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # It would fetch a price list.
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # Without this variable, LiteLLM would download a price list.
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -16,7 +16,7 @@ from peers.tasks import Answer, Report
 
 FINISH = "__finish__"
 PACKAGES = ["litellm"]
-PARTIALS = False  # It joins the deltas and parses the whole.
+PARTIALS = False  # This program joins the deltas and parses only the complete answer.
 litellm.telemetry = False
 litellm.suppress_debug_info = True
 

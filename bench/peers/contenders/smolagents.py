@@ -42,7 +42,7 @@ def parallel(url: str, calls: int) -> Callable[[], Answer]:
 
 
 def many(url: str, count: int) -> Callable[[], Coroutine[Any, Any, list[Answer]]]:
-    # It has no async calls; its documentation recommends threads. An agent keeps its run, so each run has its own.
+    # smolagents has no async calls and recommends threads. An agent stores its run, so each run needs a new agent.
     made = [agent(url) for _ in range(count)]
     pool = ThreadPoolExecutor(count)
 

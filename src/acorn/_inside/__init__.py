@@ -186,7 +186,10 @@ def is_agent(value: object) -> TypeGuard[AgentOrClass]:
 
 
 def is_instance(value: object) -> TypeGuard[Agent]:
-    """Return whether a value is an instance of a module class. Type checkers then infer `module[Any, Any]`."""
+    """Return whether a value is an instance of a module class.
+
+    Unlike `isinstance`, this function lets type checkers infer `module[Any, Any]`.
+    """
     return isinstance(value, module)
 
 
@@ -246,7 +249,7 @@ class StoredInstance(NamedTuple):
     file: str | None
     """The path of the Python file that defines the class, if the store has the path."""
     settings: JsonObject
-    """The settings that the instance does not share with its class, for `using`. A model object is left out."""
+    """The settings that differ between the instance and its class. A model object is omitted, as stores lack it."""
 
 
 def stored_instance(stored: StoredRun) -> StoredInstance:
@@ -300,9 +303,10 @@ def find_secrets(declaration: object = None) -> set[str]:
 
 
 def new_tool(function: Callable[..., object], where: str) -> Tool:
-    """Create a tool from a function that `acorn.tool` has marked. `where` describes the tool's origin in errors.
+    """Create a tool from a function that `acorn.tool` has marked.
 
-    Raises `DeclarationError` if acorn cannot check arguments against the tool's schema.
+    `where` describes the origin of the tool in errors. Raises `DeclarationError` if acorn cannot check arguments
+    against the schema of the tool.
     """
     options = _options_of(function)
     assert options is not None

@@ -76,7 +76,7 @@ def main(words: Sequence[str] | None = None) -> int:
     streams = Streams()
     try:
         raise_on_interrupt()
-        return _perform((sys.argv[1:] if words is None else list(words)) or ["--help"], streams)
+        return _run_command((sys.argv[1:] if words is None else list(words)) or ["--help"], streams)
     except OutputClosedError:
         return SUCCESS
     except KeyboardInterrupt:
@@ -88,9 +88,9 @@ def main(words: Sequence[str] | None = None) -> int:
             streams.restore()
 
 
-def _perform(words: Sequence[str], streams: Streams) -> int:
+def _run_command(words: Sequence[str], streams: Streams) -> int:
     try:
-        code = _app(words)(args=list(words), prog_name="acorn", standalone_mode=False, obj=streams)
+        code = _build_app(words)(args=list(words), prog_name="acorn", standalone_mode=False, obj=streams)
         return code if isinstance(code, int) else SUCCESS
     except CommandError as error:
         return print_error(error)
@@ -123,7 +123,7 @@ def _usage_text(error: Exception, words: Sequence[str]) -> str:
     return f"{message}{'' if message[-1:] in '.?!' else '.'} Use `{command} --help` for help."
 
 
-def _app(words: Sequence[str]) -> typer.Typer:
+def _build_app(words: Sequence[str]) -> typer.Typer:
     """Return the parser for all commands, or for only one command if the first word is its name.
 
     A parser for one command starts faster.
@@ -134,14 +134,14 @@ def _app(words: Sequence[str]) -> typer.Typer:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": _HELP},
     )
-    app.callback(invoke_without_command=True)(_top)
+    app.callback(invoke_without_command=True)(_root_command)
     for name in words[:1] if words[0] in COMMANDS else COMMANDS:
         command, settings = COMMANDS[name]
         app.command(name, context_settings={"help_option_names": _HELP, **settings})(command)
     return app
 
 
-def _top(
+def _root_command(
     version: Annotated[bool, typer.Option("--version", help="Print the version of acorn.")] = False,
 ) -> None:
     """LLM agents as typed Python classes."""

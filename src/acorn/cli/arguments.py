@@ -40,7 +40,7 @@ _BOOLEAN_TEXTS = ("true", "false", "yes", "no", "on", "off", "1", "0")
 class ParsedArguments:
     """The parsed arguments after the target of a command: acorn's options, and the texts of the field options."""
 
-    own: AcornOptions
+    acorn_options: AcornOptions
     options: dict[ValuePath, tuple[Option, list[str | bool]]] = field(
         default_factory=dict[ValuePath, tuple[Option, list[str | bool]]]
     )
@@ -58,20 +58,20 @@ class ParsedArguments:
         self.last_flag = option.flag if isinstance(text, bool) else None
         self.last_text = option.flag if self.last_flag is None and option.node.accepts_any_text else None
 
-    def add_own(self, name: str, value: str | bool, flag: str) -> None:
-        if name in VALUE_NAMES and getattr(self.own, name) is not None:
+    def add_acorn_option(self, name: str, value: str | bool, flag: str) -> None:
+        if name in VALUE_NAMES and getattr(self.acorn_options, name) is not None:
             raise CommandError(f"`{flag}` occurs twice, but it accepts only one value. Remove one of them.")
         changes: JsonObject = {name: value}
-        self.own = replace(self.own, **changes)
+        self.acorn_options = replace(self.acorn_options, **changes)
         self.last_flag, self.last_text = (None if name in VALUE_NAMES else flag), None
 
 
-def parse_arguments(words: Sequence[str], options: Options, own: AcornOptions) -> ParsedArguments:
+def parse_arguments(words: Sequence[str], options: Options, acorn_options: AcornOptions) -> ParsedArguments:
     """Parse command-line words into field options and acorn's options.
 
-    `own` holds the values of acorn's options that were parsed before. Raises a `CommandError` for an unknown word.
+    `acorn_options` holds the values of acorn's options before the target. Raises a `CommandError` for an unknown word.
     """
-    parsed = ParsedArguments(own)
+    parsed = ParsedArguments(acorn_options)
     remaining = list(words)
     while remaining:
         word = remaining.pop(0)
@@ -80,7 +80,7 @@ def parse_arguments(words: Sequence[str], options: Options, own: AcornOptions) -
                 _add_positional(parsed, options, text)
             break
         if word == "-h":  # `-h` prints the help even if the input has a field `help`.
-            parsed.add_own("help", True, word)
+            parsed.add_acorn_option("help", True, word)
         elif word.startswith("--"):
             _add_option(parsed, options, word, remaining)
         elif word.startswith("-") and len(word) > 1 and not _is_number(word):
@@ -93,7 +93,7 @@ def parse_arguments(words: Sequence[str], options: Options, own: AcornOptions) -
 def _add_positional(parsed: ParsedArguments, options: Options, text: str) -> None:
     option = options.positional
     if option is None:
-        raise _stray_word(parsed, options, text)
+        raise _unexpected_argument(parsed, options, text)
     if option.path in parsed.options and not option.node.is_repeatable:
         raise CommandError(
             f"Unexpected argument `{shorten(text, 80)}`: the input accepts only one argument. If the argument contains "
@@ -102,31 +102,31 @@ def _add_positional(parsed: ParsedArguments, options: Options, text: str) -> Non
     parsed.add(option, text)
 
 
-def _stray_word(parsed: ParsedArguments, options: Options, text: str) -> CommandError:
+def _unexpected_argument(parsed: ParsedArguments, options: Options, text: str) -> CommandError:
     """Return the error about an argument that does not belong to any option."""
-    flag, stray = parsed.last_flag, f"Unexpected argument `{shorten(text, 80)}`"
+    flag, start = parsed.last_flag, f"Unexpected argument `{shorten(text, 80)}`"
     if flag is not None:
         option = options.find(flag[2:])
         if option is not None and option.node.is_flag and text.lower() in _BOOLEAN_TEXTS:
             return CommandError(f"`{flag}` does not accept a value. Use `{flag}` or `--no-{option.name}`.")
-        return CommandError(f"{stray} after `{flag}`, which does not accept a value. Remove the argument.")
+        return CommandError(f"{start} after `{flag}`, which does not accept a value. Remove the argument.")
     if parsed.last_text is not None:
-        return CommandError(f"{stray}. If it is part of the value of `{parsed.last_text}`, put the value in quotes.")
+        return CommandError(f"{start}. If it is part of the value of `{parsed.last_text}`, put the value in quotes.")
     first = next((option for option in options.all if not option.node.is_flag), None)
     hint = f"Did you mean `{first.flag} {quote(shorten(text, 40))}`?" if first else "The module has no input."
-    return CommandError(f"{stray}. {hint}")
+    return CommandError(f"{start}. {hint}")
 
 
 def _add_option(parsed: ParsedArguments, options: Options, word: str, remaining: list[str]) -> None:
     name, has_value, text = word[2:].partition("=")
-    own = _acorn_option(name, options)
-    if own is not None:
+    acorn_name = _acorn_option(name, options)
+    if acorn_name is not None:
         value: str | bool = True
-        if own in VALUE_NAMES:
+        if acorn_name in VALUE_NAMES:
             value = text if has_value else _pop_value(word, remaining, options)
         elif has_value:
             raise CommandError(f"`--{name}` does not accept a value. Remove `=` and the text after it.")
-        parsed.add_own(own, value, f"--{name}")
+        parsed.add_acorn_option(acorn_name, value, f"--{name}")
         return
     option, is_off = options.find(name), False
     if option is None and name.startswith("no-"):

@@ -88,23 +88,23 @@ def draw_run(branch: BranchRow, tree: Tree, pen: Pen, *, last: int | None = None
 
     `last` is the maximum number of rows: older rows are omitted. `answers` is false if the answer is printed elsewhere.
     """
-    parts = branch.parts
+    rows = branch.rows
     if not pen.is_full:
-        parts = [part for part in parts if not isinstance(part, LineRow) or part.kind == "completion"]
+        rows = [row for row in rows if not isinstance(row, LineRow) or row.kind == "completion"]
     parent, step = tree, 0
-    for part in parts if last is None else parts[-last:]:
-        if pen.is_full and part.step and part.step != step:
-            step = part.step
+    for row in rows if last is None else rows[-last:]:
+        if pen.is_full and row.step and row.step != step:
+            step = row.step
             heading = f"step {step}" if branch.has_step(step) else "answer"
             parent = tree.add(Text(heading, style="bold cyan"))
-        match part:
+        match row:
             case TurnRow():
-                _draw_turn(part, branch, parent, pen, last, answers)
+                _draw_turn(row, branch, parent, pen, last, answers)
             case BranchRow():
-                _draw_branch(part, parent, pen, last)
+                _draw_branch(row, parent, pen, last)
             case LineRow():
                 if pen.is_full:
-                    parent.add(_draw_line(part))
+                    parent.add(_draw_line(row))
                 elif answers:
                     _add_lines(parent, answer_lines(branch.output, (), replace(pen, redact=str), is_growing=False))
 
@@ -125,7 +125,7 @@ def _draw_turn(turn: TurnRow, branch: BranchRow, tree: Tree, pen: Pen, last: int
         return
     if turn.was_rejected:
         retry = ", requested again" if not is_newest else ""
-        tree.add(_unwrapped(Text(f"the answer did not validate{retry}", "yellow")))
+        tree.add(_prevent_wrapping(Text(f"the answer did not validate{retry}", "yellow")))
     elif turn.answer_chunk is not None and is_newest and answers and not branch.is_finished:
         chunk, is_growing = turn.answer_chunk, not turn.is_complete
         _add_lines(tree, answer_lines(chunk.partial, chunk.completed, pen, is_growing=is_growing))
@@ -148,22 +148,24 @@ def _draw_call(call: CallRow, tree: Tree, pen: Pen, last: int | None) -> None:
     time = pen.time(call)
     limit = _MAX_TEXT if pen.is_full else max(8, pen.width - len(time) - 2)
     text = call_text(call.name, call.arguments, limit)
-    node = tree.add(_fit(Text.assemble((f"{mark} ", style), (text, "bold"), (time, "dim")), pen))
+    node = tree.add(_cut_unless_full(Text.assemble((f"{mark} ", style), (text, "bold"), (time, "dim")), pen))
     for branch in call.branches:
         if branch.is_call:
             draw_run(branch, node, pen.indented, last=last)
         else:
             _draw_branch(branch, node, pen.indented, last)
-    has_answer = any(branch.is_call for branch in call.branches)  # The answer of the branch is the result.
+    has_answer = any(
+        branch.is_call for branch in call.branches
+    )  # The result repeats the answer, which `draw_run` has drawn.
     _draw_result(call, node, pen.indented, has_answer=has_answer)
 
 
 def _draw_branch(branch: BranchRow, tree: Tree, pen: Pen, last: int | None) -> None:
-    """Draw a branch that the user's code started."""
+    """Draw a branch that the user's code started, and not a call of the model."""
     mark, style = pen.mark(branch) if branch.is_over or not pen.is_over else ("", "")
     name = f"branch {one_line(branch.title)}"
     heading = Text.assemble((f"{mark} " if mark else "", style), (name, "bold"), (pen.time(branch), "dim"))
-    node = tree.add(_fit(heading, pen))
+    node = tree.add(_cut_unless_full(heading, pen))
     draw_run(branch, node, pen.indented, last=last)
     _draw_result(branch, node, pen.indented, has_answer=True)
 
@@ -173,7 +175,7 @@ def _draw_result(task: TaskRow, tree: Tree, pen: Pen, *, has_answer: bool) -> No
     if result is not None:
         text = one_line(result, pen.limit(2))
         style = "dim" if task.error is None else "red"
-        tree.add(_fit(Text.assemble((f"{pen.arrow} ", "dim"), (text, style)), pen))
+        tree.add(_cut_unless_full(Text.assemble((f"{pen.arrow} ", "dim"), (text, style)), pen))
 
 
 def _is_output(call: CallRow, branch: BranchRow) -> bool:
@@ -231,11 +233,11 @@ def _add_lines(tree: Tree, lines: Iterator[Text]) -> None:
         tree.add(line)
 
 
-def _fit(text: Text, pen: Pen) -> Text:
-    return text if pen.is_full else _unwrapped(text)
+def _cut_unless_full(text: Text, pen: Pen) -> Text:
+    return text if pen.is_full else _prevent_wrapping(text)
 
 
-def _unwrapped(text: Text) -> Text:
+def _prevent_wrapping(text: Text) -> Text:
     """Set a text to be cut at the width of the terminal instead of wrapped."""
     text.no_wrap, text.overflow = True, "ellipsis"
     return text

@@ -44,7 +44,7 @@ def make_input(arguments: ParsedArguments, options: Options) -> BaseModel:
 
     Raises a `CommandError` that describes each wrong option.
     """
-    source = arguments.own.input
+    source = arguments.acorn_options.input
     values = {} if source is None else _rename_aliases(_read_input_file(source, options), options)
     names_in_file = set(values)
     alternatives: dict[ValuePath, Any] = {}
@@ -58,24 +58,24 @@ def make_input(arguments: ParsedArguments, options: Options) -> BaseModel:
     schema = options.shape.schema
     unknown = [name for name in values if name not in options.shape.accepted_names]
     if unknown and not options.shape.allows_extra:
-        known = _quote_all(schema.model_fields)
+        field_names = _quote_names(schema.model_fields)
         raise CommandError(
-            f"{_source_name(source)} contains unknown fields: {_quote_all(unknown)}. "
-            f"The input has these fields: {known}."
+            f"{_source_name(source)} contains unknown fields: {_quote_names(unknown)}. "
+            f"The input has these fields: {field_names}."
         )
     try:
         return _validate(schema, values, alternatives)
     except ValidationError as error:
         names_in_options = {str(path[0]) for path in arguments.options}
-        texts_of_problems = [
+        problem_texts = [
             _describe_problem(problem, names_in_file - names_in_options, source, options)
             for problem in options.shape.find_problems(error, values)
         ]
-        raise CommandError(" ".join(texts_of_problems)) from error
+        raise CommandError(" ".join(problem_texts)) from error
     except (Exception, SystemExit) as error:  # A user's validator can raise any exception.
-        where = _find_culprit(schema, values, type(error), options)
+        where = _find_failing_option(schema, values, type(error), options)
         raise CommandError(
-            f"{user_code_line(error)}Cannot validate {where}: {error_text(error)}", debug=arguments.own.debug
+            f"{user_code_line(error)}Cannot validate {where}: {error_text(error)}", debug=arguments.acorn_options.debug
         ) from error
 
 
@@ -88,18 +88,16 @@ def _sort_by_path(
     """
     ranks: dict[str, int] = {}
     for path in options:
-        for part in path:
-            if isinstance(part, str):
-                ranks.setdefault(part, len(ranks))
-    return sorted(
-        options.items(), key=lambda item: [ranks[part] if isinstance(part, str) else part for part in item[0]]
-    )
+        for key in path:
+            if isinstance(key, str):
+                ranks.setdefault(key, len(ranks))
+    return sorted(options.items(), key=lambda item: [ranks[key] if isinstance(key, str) else key for key in item[0]])
 
 
 def _validate(schema: type[BaseModel], values: JsonObject, alternatives: Mapping[ValuePath, Any]) -> BaseModel:
-    """Validate the input, and try the alternative values if Pydantic rejects the first ones.
+    """Validate the input, and replace values that Pydantic rejects with their alternatives.
 
-    `alternatives` is a dict that maps paths to second readings of ambiguous texts.
+    `alternatives` is a dict that maps paths to the second meaning of ambiguous texts.
     """
     try:
         return schema.model_validate(values, by_alias=True, by_name=True)
@@ -115,12 +113,14 @@ def _validate(schema: type[BaseModel], values: JsonObject, alternatives: Mapping
         return schema.model_validate(values, by_alias=True, by_name=True)
 
 
-def _find_culprit(schema: type[BaseModel], values: JsonObject, kind: type[BaseException], options: Options) -> str:
+def _find_failing_option(
+    schema: type[BaseModel], values: JsonObject, kind: type[BaseException], options: Options
+) -> str:
     """Return the option of the field whose validator raised an exception, or `the input` if no single field fails."""
     if _raises(schema, {}, kind):
         return "the input"
     return next(
-        (_name_option([name], options) for name in values if _raises(schema, {name: values[name]}, kind)), "the input"
+        (_option_text([name], options) for name in values if _raises(schema, {name: values[name]}, kind)), "the input"
     )
 
 
@@ -168,7 +168,7 @@ def _rename_aliases(values: JsonObject, options: Options) -> JsonObject:
 
 
 def _text_aliases(info: FieldInfo) -> list[str]:
-    """Return the aliases of a field without `AliasPath`s, which lead into other values."""
+    """Return the aliases of a field that are names, and not paths into another value (`AliasPath`)."""
     alias = info.validation_alias if info.validation_alias is not None else info.alias
     choices = [alias] if isinstance(alias, str) else getattr(alias, "choices", [])
     return [choice for choice in choices if isinstance(choice, str)]
@@ -180,7 +180,7 @@ def _text_aliases(info: FieldInfo) -> list[str]:
 def _describe_problem(problem: Problem, names_in_file: set[str], source: str | None, options: Options) -> str:
     path = problem["path"].split(".") if problem["path"] else []
     is_in_file = bool(path) and path[0] in names_in_file
-    where = f"`{problem['path']}` in {_source_name(source)}" if is_in_file else _name_option(path, options)
+    where = f"`{problem['path']}` in {_source_name(source)}" if is_in_file else _option_text(path, options)
     if problem["received"] == "missing":
         return f"{where} is missing ({problem['expected']})."
     if problem["expected_is_message"]:
@@ -188,7 +188,7 @@ def _describe_problem(problem: Problem, names_in_file: set[str], source: str | N
     return f"{where} must be {problem['expected']}, got {problem['excerpt']}."
 
 
-def _name_option(path: list[str], options: Options) -> str:
+def _option_text(path: list[str], options: Options) -> str:
     """Return the text that error messages use for the wrong value at a path."""
     if not path:
         return "the input"
@@ -198,15 +198,15 @@ def _name_option(path: list[str], options: Options) -> str:
     option = max(matching, key=lambda option: len(option.path))
     if options.is_positional:
         return "the argument"
-    part = path[len(option.path) :]
-    return f"`{option.flag}`" if not part else f"`{'.'.join(part)}` of `{option.flag}`"
+    inner_path = path[len(option.path) :]
+    return f"`{option.flag}`" if not inner_path else f"`{'.'.join(inner_path)}` of `{option.flag}`"
 
 
 def _source_name(source: str | None) -> str:
     return "standard input" if source == "-" else f"`{source}`"
 
 
-def _quote_all(names: Iterable[str]) -> str:
+def _quote_names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names) or "none"
 
 
@@ -214,7 +214,7 @@ def _quote_all(names: Iterable[str]) -> str:
 
 
 def read_piped_text(values: Mapping[str, Any], options: Options) -> tuple[Option, str] | None:
-    """Return the option that receives piped text, and the text. Return None if there is no piped text."""
+    """Return the option that receives piped text, and the text, or None if there is no piped text."""
     if options.shape.is_empty or not _is_piped():
         return None
     fields = [option for option in options.all if options.is_field(option) and is_text(option)]
@@ -255,12 +255,12 @@ def is_text(option: Option) -> bool:
 
 def _has_value(values: Mapping[str, Any], option: Option) -> bool:
     value: Any = values
-    for part in option.path:
+    for key in option.path:
         if not is_json_object(value):
             return True  # A value without fields was set above the path, so the option has a value.
-        if part not in value:
+        if key not in value:
             return False
-        value = value[part]
+        value = value[key]
     return True
 
 
@@ -298,9 +298,10 @@ def _read_text() -> str:
 
 
 def parse_texts(texts: Sequence[str | bool], node: SchemaNode, flag: str) -> list[Any]:
-    """Parse the texts of an option, which may occur several times, into its value.
+    """Parse the texts of an option into the value of the option.
 
-    Returns a list with the value. If the text is ambiguous, the list has a second, alternative value.
+    An option that occurs several times has several texts. Returns a list with the value. If the text is ambiguous, the
+    list has a second, alternative value.
     """
     if node.is_repeatable and (len(texts) > 1 or node.is_only_list):
         return [_parse_list(texts, node, flag)]
@@ -346,7 +347,10 @@ _MEDIA_CLASSES: dict[str, type[Image | Audio | File]] = {"image": Image, "audio"
 
 
 def read_media(text: str, node: SchemaNode, flag: str) -> Image | Audio | File | str | None:
-    """Load the file at the path in an option's text. A URL is returned unchanged for Pydantic to validate."""
+    """Load the image, audio or file at the path in an option's text.
+
+    A URL is returned unchanged, and Pydantic validates it.
+    """
     if re.match(r"(?i)(data:|https?://)", text):
         return text
     if text == "null" and "null" in node.kinds and not Path(text).exists():
@@ -373,7 +377,7 @@ def _parse_choice(text: str, node: SchemaNode) -> Any:
 
 
 def _parse_scalar(text: str, node: SchemaNode) -> Any:
-    """Return a number, a boolean or None if the text is one and the field does not mean the text itself."""
+    """Return the number, the boolean or None that a text stands for, if the field is not meant to hold the text."""
     value = _parse_json(text)
     if value is None:
         return None if "null" in node.kinds and not node.accepts_any_text else _MISSING
@@ -413,27 +417,27 @@ def _parse_json(text: str, opening: str = "") -> Any:
 def set_value(values: JsonObject, path: Sequence[str | int], value: object, flag: str) -> None:
     """Set the value at a path of the input, and create the dicts and lists that the path needs."""
     container: Any = values
-    for part, next_part in pairwise(path):
-        inner, needs_list = _get(container, part), isinstance(next_part, int)
+    for key, next_key in pairwise(path):
+        inner, needs_list = _get_item(container, key), isinstance(next_key, int)
         if not (is_json_list(inner) if needs_list else is_json_object(inner)):
             inner = list[Any]() if needs_list else JsonObject()
-            _set(container, part, inner, flag)
+            _set_item(container, key, inner, flag)
         container = inner
-    _set(container, path[-1], value, flag)
+    _set_item(container, path[-1], value, flag)
 
 
-def _get(container: Any, part: str | int) -> Any:
+def _get_item(container: Any, key: str | int) -> Any:
     if is_json_object(container):
-        return container.get(part) if isinstance(part, str) else None
-    return container[part] if isinstance(part, int) and part < len(container) else None
+        return container.get(key) if isinstance(key, str) else None
+    return container[key] if isinstance(key, int) and key < len(container) else None
 
 
-def _set(container: object, part: str | int, value: object, flag: str) -> None:
-    if is_json_list(container) and isinstance(part, int) and part >= len(container):
-        if part > len(container):
+def _set_item(container: object, key: str | int, value: object, flag: str) -> None:
+    if is_json_list(container) and isinstance(key, int) and key >= len(container):
+        if key > len(container):
             raise CommandError(
                 f"`{flag}` needs an item {len(container)} before it. Number the list items from 0, without gaps."
             )
         container.append(value)
     else:
-        cast(Any, container)[part] = value
+        cast(Any, container)[key] = value

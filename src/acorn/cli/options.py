@@ -170,9 +170,10 @@ def _match_name(name: str, names: Iterable[str]) -> str | None:
 
 
 def _descend(node: SchemaNode, parts: list[str]) -> tuple[int, str | int, str, SchemaNode] | None:
-    """Follow the first parts of an option name one level into a value, or return None if they lead nowhere.
+    """Follow the first parts of an option name one level into a value.
 
-    Returns the number of used parts, the key or list index of the inner value, its option name, and its schema.
+    Returns None if the value has no such field, key or index. Otherwise returns the number of used parts, the key or
+    list index of the inner value, its option name, and its schema.
     """
     fields = node.fields
     field_name = _match_name(parts[0], fields)
@@ -235,7 +236,7 @@ _ALIASES = "acorn-aliases"
 
 
 class SchemaNode:
-    """The JSON Schema of one value (the input, a field or a list item), with the questions that the parser asks."""
+    """The JSON Schema of one value (the input, a field or a list item), with properties that the parser needs."""
 
     def __init__(self, schema: JsonSchema, root: JsonSchema) -> None:
         self.schema = schema
@@ -295,7 +296,7 @@ class SchemaNode:
 
     @property
     def fields(self) -> dict[str, SchemaNode]:
-        """A dict that maps field names to their schemas. A union has the fields of all its alternatives."""
+        """A dict that maps field names to their schemas, from all alternatives of a union."""
         schemas_by_name: dict[str, list[JsonSchema]] = {}
         for member in self.members:
             for name, schema in member.get("properties", {}).items():

@@ -34,7 +34,7 @@ from acorn.types import is_json_list, is_json_object
 
 # Text for a terminal
 
-# The pattern matches complete escape sequences. `_CONTROL` removes the first character of incomplete ones.
+# The pattern matches a complete escape sequence. `_CONTROL` removes the first character of an incomplete sequence.
 _ESCAPE_SEQUENCE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)|\x1b[@-Z\\^_]"
 )
@@ -45,7 +45,7 @@ _CONTROL_IN_JSON = re.compile("[\x7f-\x9f\u200e\u200f\u2028\u2029\u202a-\u202e\u
 
 
 def clean(text: str) -> str:
-    """Return a text without the characters that a terminal interprets. Line breaks are preserved."""
+    """Return a text without the characters that a terminal interprets, except line breaks."""
     text = _ESCAPE_SEQUENCE.sub("", text.replace("\r\n", "\n").replace("\r", "\n"))
     return _CONTROL.sub("", text.replace("\t", "    ").replace("\u2028", "\n").replace("\u2029", "\n"))
 
@@ -101,7 +101,7 @@ def totals_text(steps: int, tokens: int, cost: float | None, seconds: float, sep
 
 
 def json_text(value: object, *, indent: int | None = None, encoding: str = "utf-8") -> str:
-    """Return JSON text. Characters that a terminal interprets or that the encoding lacks are escaped."""
+    """Return a value as JSON text, with escapes for characters that a terminal interprets or the encoding lacks."""
     data = replace_surrogates(_replace_non_finite(to_json_data(value)))
     separators = (",", ": ") if indent else (",", ":")
     text = json.dumps(data, ensure_ascii=False, indent=indent, separators=separators)
@@ -138,7 +138,7 @@ TERMINATED = 143
 
 
 class CommandError(Exception):
-    """An error that ends a command. Its text is printed as one line for the user."""
+    """An error that ends a command and whose text is printed for the user, on one line."""
 
     def __init__(
         self, message: str, code: int = USAGE_ERROR, *, debug: bool = False, secrets: Iterable[str] = ()
@@ -152,7 +152,7 @@ class CommandError(Exception):
 
 
 class OutputClosedError(Exception):
-    """The program that reads the output of the command has closed the pipe, as in `acorn runs | head -1`."""
+    """An error that ends a command because the reader of its output closed the pipe, as in `acorn runs | head -1`."""
 
 
 def write(stream: TextIO, text: str) -> None:

@@ -42,7 +42,7 @@ class Saver:
         self._has_new_entries = False
         """Whether the journal has entries that the file may lack."""
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="acorn-save", daemon=True)
+        self._thread = threading.Thread(target=self._save_repeatedly, name="acorn-save", daemon=True)
 
     def start(self) -> None:
         if self._target.can_change:
@@ -62,7 +62,7 @@ class Saver:
             return CommandError(f"Cannot write `{self._file}`: {error.strerror or error}", FAILED)
         return None
 
-    def _watch(self) -> None:
+    def _save_repeatedly(self) -> None:
         pause = _MIN_PAUSE
         while not self._is_over.wait(pause):
             if not self._has_new_entries:
@@ -98,12 +98,12 @@ def find_save_target(file: str, stdout: int | None = None) -> SaveTarget:
     `stdout` is the file descriptor of the real standard output.
     """
     try:
-        return _find(file, stdout)
+        return _choose_target(file, stdout)
     except OSError as error:
         raise CommandError(f"Cannot write `--save {file}`: {error.strerror or error}") from error
 
 
-def _find(file: str, stdout: int | None) -> SaveTarget:
+def _choose_target(file: str, stdout: int | None) -> SaveTarget:
     if match := _DESCRIPTOR.fullmatch(file):
         number = match["dev"] or match["proc"] or {"stdout": "1", "stderr": "2"}[match["name"]]
         return _DescriptorTarget(stdout if number == "1" and stdout is not None else int(number))

@@ -69,10 +69,10 @@ def _load_file(file: Path, debug: bool, once: bool) -> ModuleType:
     file = file.resolve()
     sys.path.insert(0, str(file.parent))
     # Use the name of the file, so that the other files in its directory can import it. Never replace another module.
-    name = f"acorn_run_{file.stem}" if _is_taken(file) else file.stem
-    known = sys.modules.get(name)
-    if once and known is not None and known.__file__ == str(file):
-        return known
+    name = f"acorn_run_{file.stem}" if _is_name_taken(file) else file.stem
+    loaded_before = sys.modules.get(name)
+    if once and loaded_before is not None and loaded_before.__file__ == str(file):
+        return loaded_before
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise CommandError(
@@ -94,9 +94,11 @@ def _suggest_file(file: Path) -> str:
     return f" Did you mean `{file.with_name(similar[0])}`?" if similar else ""
 
 
-def _is_taken(file: Path) -> bool:
-    known = sys.modules.get(file.stem)
-    return not file.stem.isidentifier() or (known is not None and getattr(known, "__file__", None) != str(file))
+def _is_name_taken(file: Path) -> bool:
+    loaded_before = sys.modules.get(file.stem)
+    return not file.stem.isidentifier() or (
+        loaded_before is not None and getattr(loaded_before, "__file__", None) != str(file)
+    )
 
 
 def _load_module(name: str, debug: bool) -> ModuleType:
@@ -114,13 +116,13 @@ def _load_module(name: str, debug: bool) -> ModuleType:
         raise
 
 
-def _run_user_code(act: Callable[[], T], loaded: ModuleType | None, failure: str, debug: bool) -> T:
+def _run_user_code(function: Callable[[], T], loaded: ModuleType | None, failure: str, debug: bool) -> T:
     """Call a function that runs the user's code, and raise a `CommandError` with the file and line of an error.
 
     `failure` is the beginning of the error message.
     """
     try:
-        return act()
+        return function()
     except SystemExit as error:
         raise CommandError(
             f"{user_code_line(error, loaded)}{failure}: the code ends the program. "
@@ -137,7 +139,7 @@ def _run_user_code(act: Callable[[], T], loaded: ModuleType | None, failure: str
 
 
 def _module_classes(loaded: ModuleType) -> list[type[Agent]]:
-    """Return the agent classes that a Python module defines. If there are none, return its imported agent classes."""
+    """Return the agent classes that a Python module defines, or its imported agent classes if it defines none."""
     classes = list(dict.fromkeys(value for value in vars(loaded).values() if _is_module_class(value)))
     return [cls for cls in classes if cls.__module__ == loaded.__name__] or classes
 
@@ -201,7 +203,10 @@ def choose_store(option: str | None, declared: Any = None) -> Any:
 
 
 def open_chosen_store(option: str | None) -> Store:
-    """Open the store for a command that reads stored runs. Raises a `CommandError` if the store does not exist."""
+    """Open the store for a command that reads stored runs.
+
+    Raises a `CommandError` if the store does not exist.
+    """
     chosen = choose_store(option)
     if chosen is None:
         raise CommandError(
@@ -212,18 +217,18 @@ def open_chosen_store(option: str | None) -> Store:
         raise CommandError(
             f"There is no store `{chosen}`. To create it, start a run: `acorn run agent.py --store {chosen}`."
         )
-    return _open(chosen)
+    return _open_store(chosen)
 
 
 def open_checked_store(chosen: str | Path | Store) -> Store:
     """Open the store for a server and read from the store, so that errors are reported before the first run."""
-    store = _open(chosen)
+    store = _open_store(chosen)
     with as_usage_error():
         store.list(limit=1)
     return store
 
 
-def _open(chosen: str | Path | Store) -> Store:
+def _open_store(chosen: str | Path | Store) -> Store:
     try:
         return open_store(chosen, "`--store`")
     except AcornError as error:
@@ -251,14 +256,14 @@ def find_run_id(store: Store, prefix: str) -> str:
 
 
 def short_id(run_id: str) -> str:
-    """Return the first 8 characters of an id that acorn generated. Return any other id unchanged."""
+    """Return the first 8 characters of an id that acorn generated, or any other id unchanged."""
     return run_id[:8] if _GENERATED_ID.fullmatch(run_id) else run_id
 
 
 def load_stored_agent(stored: StoredRun, store: Store, target: str | None, debug: bool) -> Agent:
     """Load the agent of a stored run with the stored settings.
 
-    `target` is the new place of the class if the class has moved, otherwise None.
+    `target` is the new file and class of the agent if the class has moved, otherwise None.
     """
     source, _, name = stored.header.agent.partition(":")
     file, settings = stored_instance(stored)

@@ -137,7 +137,7 @@ class BranchRow(TaskRow):
     run_id: str | None = None
     is_call: bool = False
     """Whether a call of the model started the branch. The result of the branch is then the result of the call."""
-    parts: list[TurnRow | LineRow | BranchRow] = field(default_factory=list["TurnRow | LineRow | BranchRow"])
+    rows: list[TurnRow | LineRow | BranchRow] = field(default_factory=list["TurnRow | LineRow | BranchRow"])
     """The rows of the run in order. Branches that belong to a call are in `CallRow.branches` instead."""
     last_turn: TurnRow | None = None
     calls: dict[str, CallRow] = field(default_factory=dict[str, CallRow])
@@ -149,13 +149,13 @@ class BranchRow(TaskRow):
 
     def has_step(self, number: int) -> bool:
         """Return whether a number is the number of a step and not of the turn with the answer."""
-        if any(part.step > number for part in self.parts):
+        if any(row.step > number for row in self.rows):
             return True
-        parts = [part for part in self.parts if part.step == number]
-        calls = [call for part in parts if isinstance(part, TurnRow) for call in part.calls]
-        lines = [part for part in parts if isinstance(part, LineRow)]
+        rows = [row for row in self.rows if row.step == number]
+        calls = [call for row in rows if isinstance(row, TurnRow) for call in row.calls]
+        lines = [row for row in rows if isinstance(row, LineRow)]
         did_something = any(not call.is_answer and not call.was_skipped for call in calls) or any(
-            isinstance(part, BranchRow) for part in parts
+            isinstance(row, BranchRow) for row in rows
         )
         was_reminded = any(message_kind(line.text) == "reminder" for line in lines)
         has_end = any(call.is_answer for call in calls) or any(line.kind in ("completion", "error") for line in lines)
@@ -167,7 +167,10 @@ CompletedRows = list[tuple[BranchRow, TurnRow | CallRow | BranchRow]]
 
 
 class RunTree:
-    """The tree of one run, built entry by entry. The first entry must belong to the root run."""
+    """The tree of one run, built entry by entry.
+
+    The first entry must belong to the root run.
+    """
 
     def __init__(self, redact: Callable[[str], str] = str) -> None:
         self.root = BranchRow(started=0.0)
@@ -187,7 +190,7 @@ class RunTree:
         if branch is None:  # An agent that a tool calls like a function is a separate run.
             return []
         if branch.was_interrupted:  # The run was resumed, so remove the row of the interruption.
-            branch.parts.pop()
+            branch.rows.pop()
             branch.was_interrupted = False
         match entry:
             case RunStarted() | HistoryEdited():
@@ -195,7 +198,7 @@ class RunTree:
             case MessagesAdded():
                 for message in entry.messages[entry.inherited :]:
                     text = self._text(message.get("content"))
-                    branch.parts.append(LineRow(entry.step, str(message.get("role")), text))
+                    branch.rows.append(LineRow(entry.step, str(message.get("role")), text))
                 return []
             case ModelRequested():
                 return _start_turn(branch, entry.step, is_forced=entry.forced is not None)
@@ -218,19 +221,19 @@ class RunTree:
             case Compacted():
                 self._count(entry.usage, entry.cost)
                 if entry.summary:
-                    branch.parts.append(LineRow(entry.step, "summary", self._redact(entry.summary)))
+                    branch.rows.append(LineRow(entry.step, "summary", self._redact(entry.summary)))
                 return []
             case InputRequested():
-                branch.parts.append(LineRow(entry.step, "human_input_requested", self._redact(entry.question)))
+                branch.rows.append(LineRow(entry.step, "human_input_requested", self._redact(entry.question)))
                 return []
             case InputReceived():
-                branch.parts.append(LineRow(entry.step, "human_input_received", self._redact(entry.answer)))
+                branch.rows.append(LineRow(entry.step, "human_input_received", self._redact(entry.answer)))
                 return []
             case RunPaused():
                 return _complete_text_turn(branch)
             case RunFailed() | RunInterrupted():
                 completed = _complete_text_turn(branch) + self._add_results(branch, entry.step, entry.results)
-                branch.parts.append(LineRow(entry.step, "error", self._redact(entry.error)))
+                branch.rows.append(LineRow(entry.step, "error", self._redact(entry.error)))
                 branch.was_interrupted = isinstance(entry, RunInterrupted)
                 return completed
             case _:
@@ -299,7 +302,7 @@ class RunTree:
             error = text.removeprefix(TOOL_ERROR) if message.form in ("error", "skipped", "stopped") else None
             call = branch.calls.get(str(message.call_id or ""))  # A hook may have changed the id to any value.
             if call is None:
-                branch.parts.append(LineRow(step, "result", text) if error is None else LineRow(step, "error", error))
+                branch.rows.append(LineRow(step, "result", text) if error is None else LineRow(step, "error", error))
                 continue
             if not call.is_over and not call.is_answer:
                 completed.append((branch, call))
@@ -330,7 +333,7 @@ class RunTree:
         if branch.is_call:
             _start_call(call, started)
         if call is None:
-            parent.parts.append(branch)
+            parent.rows.append(branch)
         else:
             call.branches.append(branch)
 
@@ -346,7 +349,7 @@ class RunTree:
     def _finish_run(self, branch: BranchRow, entry: RunFinished) -> CompletedRows:
         text = self._redact(entry.content)
         completed = _complete_text_turn(branch, is_step=entry.stop_reason == "step")
-        branch.parts.append(LineRow(entry.step, "error" if entry.form == "error" else "completion", text))
+        branch.rows.append(LineRow(entry.step, "error" if entry.form == "error" else "completion", text))
         branch.is_finished, branch.output = True, _parse_output(text) if entry.form == "json" else text
         return completed
 
@@ -359,9 +362,9 @@ def _start_turn(branch: BranchRow, step: int, *, is_forced: bool = False) -> Com
     before = branch.last_turn
     completed = _complete_text_turn(branch, is_step=before is not None and step > before.step)
     if before is not None and not before.is_complete:
-        branch.parts.remove(before)  # The request was interrupted and is sent again.
+        branch.rows.remove(before)  # The request was interrupted and is sent again.
     branch.last_turn = TurnRow(step, is_forced=is_forced)
-    branch.parts.append(branch.last_turn)
+    branch.rows.append(branch.last_turn)
     return [*completed, (branch, before)] if before is not None and before.was_rejected else completed
 
 

@@ -35,7 +35,10 @@ class View(Protocol):
     """A view of a run in progress, which receives journal entries and the chunks of incomplete responses."""
 
     def add_past(self, entries: Sequence[Entry], *, were_shown: bool) -> None:
-        """Add the earlier entries of a resumed run. `were_shown` is true if this command has already shown them."""
+        """Add the earlier entries of a resumed run.
+
+        `were_shown` is true if this command has already shown these entries.
+        """
         ...
 
     def add_chunk(self, chunk: StreamChunk, run: Run | None) -> None: ...
@@ -111,7 +114,7 @@ class LiveView:
                 self._tree.add_entry(entry)
                 self._started = time.monotonic() - entry.at
             if were_shown:
-                self._tree.root.parts.clear()
+                self._tree.root.rows.clear()
                 self._tree.root.was_interrupted = False
 
     def add_chunk(self, chunk: StreamChunk, run: Run | None) -> None:
@@ -219,7 +222,7 @@ class PlainView:
                 return [f"{self._label(branch, branch.last_turn)}branch {one_line(row.title)}{_result_text(row)}"]
 
     def _label(self, branch: BranchRow, turn: TurnRow | None) -> str:
-        """Return the start of a line: the step number of a turn, or `answer: ` if the turn did not start a step."""
+        """Return the start of a line, with the step number of a turn or with `answer: ` if the turn is not a step."""
         if turn is None:
             return ""
         if not turn.is_step:

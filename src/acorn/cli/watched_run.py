@@ -73,23 +73,23 @@ class WatchedRun:
         self,
         agent: Agent,
         description: AgentDescription,
-        own: AcornOptions,
+        options: AcornOptions,
         out: TextIO,
         *,
         prints_text: bool = False,
     ) -> None:
         self.agent = agent
         self.description = description
-        self.own = own
+        self.options = options
         self.out = out
         self.prints_text = prints_text
         """Whether to print an output that is text without JSON quotes, as in a chat."""
         self.secrets = find_secrets(agent.model)
         self.runs: Sequence[Run] = ()
         self.saver: Saver | None = None
-        if own.save is not None:
-            target = find_save_target(own.save, descriptor_of(out))
-            self.saver = Saver(target, own.save, lambda: self.run)
+        if options.save is not None:
+            target = find_save_target(options.save, descriptor_of(out))
+            self.saver = Saver(target, options.save, lambda: self.run)
 
     @property
     def run(self) -> Run | None:
@@ -139,7 +139,7 @@ class WatchedRun:
         try:
             return None if self.saver is None else self.saver.finish()
         except KeyboardInterrupt:  # For example, the reader of a pipe does not read, and the user presses Ctrl-C.
-            return CommandError(f"Cannot write `{self.own.save}`: Ctrl-C interrupted the command.", INTERRUPTED)
+            return CommandError(f"Cannot write `{self.options.save}`: Ctrl-C interrupted the command.", INTERRUPTED)
 
     def _start(self, start: Start) -> Chunks:
         try:
@@ -222,14 +222,14 @@ class WatchedRun:
             self._print_json_error({"type": "Unfinished", "message": message, "content": run.output.content})
             raise CommandError(message, FAILED)
         if isinstance(run.output, Paused):
-            if self.own.json:
+            if self.options.json:
                 print_json(run_report(run), self.out)
             if not _has_terminal():
                 self._print_requests(run.output)
             return WAITING
         text = single_text(run.output) if self.prints_text else None
         if text is None:
-            print_json(run_report(run) if self.own.json else run.output, self.out)
+            print_json(run_report(run) if self.options.json else run.output, self.out)
         else:
             write(self.out, f"{clean(text)}\n")
         return SUCCESS
@@ -239,7 +239,7 @@ class WatchedRun:
     @property
     def _resume_command(self) -> str:
         assert self.run is not None
-        store = self.own.store or (self.agent.store if self.agent.store != choose_store(None) else None)
+        store = self.options.store or (self.agent.store if self.agent.store != choose_store(None) else None)
         option = f" --store {quote(str(store))}" if isinstance(store, str | Path) else ""
         return f"acorn resume {quote(short_id(self.run.id))}{option}"
 
@@ -274,7 +274,7 @@ class WatchedRun:
 
         If the JSON cannot be written, the command still prints the error message to standard error.
         """
-        if not self.own.json:
+        if not self.options.json:
             return
         try:
             print_json(run_report(self.run, error), self.out)
@@ -284,7 +284,7 @@ class WatchedRun:
             pass
 
     def _error(self, message: str, code: int) -> CommandError:
-        return CommandError(message, code, debug=self.own.debug, secrets=self.secrets)
+        return CommandError(message, code, debug=self.options.debug, secrets=self.secrets)
 
     def _redact(self, text: str) -> str:
         return redact_text(text, self.secrets)
@@ -298,7 +298,7 @@ def _all_entries(run: Run | None) -> list[Entry]:
 
 
 def single_text(output: object) -> str | None:
-    """Return the output if it is text, or the text of its only field. Return None for any other output."""
+    """Return the text of an output that is text or that has one text field, or None for any other output."""
     data: object = to_json_data(output)
     if is_json_object(data) and len(data) == 1:
         (data,) = data.values()

@@ -1,1 +1,1 @@
-"""The functions of the commands. Each file has the commands of one subject."""
+"""The functions of the commands, with one file for each subject."""

@@ -63,8 +63,8 @@ def chat(
         opened_store = open_store(chosen_store, "`--store`")
     except AcornError as error:
         raise CommandError(error_message(error), debug=debug) from error
-    own = AcornOptions(store=store, debug=debug)
-    conversation = Chat(agent, opened_store, f"chat {id or secrets.token_hex(3)}", own, out)
+    acorn_options = AcornOptions(store=store, debug=debug)
+    conversation = Chat(agent, opened_store, f"chat {id or secrets.token_hex(3)}", acorn_options, out)
     write_line(f"{conversation.name} (/help lists the commands)")
     while (line := _read_line()) is not None:
         try:
@@ -83,9 +83,9 @@ def chat(
 class Chat:
     """A conversation with an agent, whose runs are stored as the items of one batch."""
 
-    def __init__(self, agent: Agent, store: Store, name: str, own: AcornOptions, out: TextIO) -> None:
+    def __init__(self, agent: Agent, store: Store, name: str, acorn_options: AcornOptions, out: TextIO) -> None:
         self.name = name
-        self._agent, self._store, self._own, self._out = agent, store, own, out
+        self._agent, self._store, self._options, self._out = agent, store, acorn_options, out
         self._field = _text_field(agent)
         with as_usage_error():
             earlier = store.list(batch=name, limit=None)
@@ -96,7 +96,7 @@ class Chat:
         self._last_line: str | None = None
 
     def handle(self, line: str) -> bool:
-        """Run a command such as `/help`, or send the line to the agent. Return whether the chat continues."""
+        """Run a command such as `/help` or send the line to the agent, and return whether the chat continues."""
         command, _, argument = line.strip().partition(" ")
         match command:
             case "":
@@ -124,7 +124,7 @@ class Chat:
         in_batch(agent, self.name, self._count)
         self._count += 1
         self._last_line = line
-        watched = WatchedRun(agent, describe_agent(agent), self._own, self._out, prints_text=True)
+        watched = WatchedRun(agent, describe_agent(agent), self._options, self._out, prints_text=True)
         if watched.perform(partial(agent.stream, self._input(line))) == SUCCESS and watched.run is not None:
             self._runs.append(watched.run)
 

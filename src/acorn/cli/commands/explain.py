@@ -68,15 +68,15 @@ def explain(
         open = True
         words.remove("--open")
     arguments = parse_arguments(words, options, AcornOptions(None, input, json, None, None, debug))
-    if arguments.own.help:
+    if arguments.acorn_options.help:
         show_help(agent, description, options, target, out)
         return SUCCESS
     for name in ("model", "save", "store"):
-        if getattr(arguments.own, name) is not None:
+        if getattr(arguments.acorn_options, name) is not None:
             raise CommandError(
                 f"`--{name}` is an option of `acorn run`, and `acorn explain` does not start a run. Remove `--{name}`."
             )
-    is_example = not arguments.options and arguments.own.input is None and not description.input.is_empty
+    is_example = not arguments.options and arguments.acorn_options.input is None and not description.input.is_empty
     try:
         values = None
         if not is_example:
@@ -97,7 +97,7 @@ def explain(
     )
     if is_example:
         explanation.notes.insert(0, "The input is an example, because the command has no input.")
-    if arguments.own.json:
+    if arguments.acorn_options.json:
         print_json(explanation.to_json(), out)
     else:
         _show(explanation, out)
@@ -139,7 +139,7 @@ def _print(explanation: Explanation, console: Console) -> None:
 
 
 def _content_texts(content: object) -> list[str]:
-    """Return the texts of a message's content. Parts that are not text, such as images, become JSON."""
+    """Return the texts of a message's content, with JSON for parts that are not text, such as images."""
     if not is_json_list(content):
         return [content if isinstance(content, str) else to_json_text(content)]
     return [part["text"] if part.get("type") == "text" else to_json_text(part) for part in content]

@@ -77,10 +77,13 @@ def run(
     agent = load_agent(target, debug=debug)
     description, options = describe_target(agent, debug)
     arguments = parse_arguments(words, options, AcornOptions(model, input, json, save, store, debug))
-    if arguments.own.help:
+    if arguments.acorn_options.help:
         show_help(agent, description, options, target, out)
         return SUCCESS
-    changes = {"model": arguments.own.model, "store": choose_store(arguments.own.store, agent.store)}
+    changes = {
+        "model": arguments.acorn_options.model,
+        "store": choose_store(arguments.acorn_options.store, agent.store),
+    }
     try:
         agent = agent.using(**{name: value for name, value in changes.items() if value is not None})
     except AcornError as error:
@@ -92,13 +95,14 @@ def run(
         write_line(
             f"warning: `{name}` is too small for tools. It may call tools at random for minutes. Use another `--model`."
         )
-    return WatchedRun(agent, description, arguments.own, out).perform(lambda: agent.stream(*values))
+    return WatchedRun(agent, description, arguments.acorn_options, out).perform(lambda: agent.stream(*values))
 
 
 def describe_target(agent: Agent, debug: bool) -> tuple[AgentDescription, Options]:
     """Return the declaration of an agent and the options for its input.
 
-    Raises a `CommandError` if the declaration is wrong. `__init__` may have changed it, so it is checked here again.
+    Raises a `CommandError` if the declaration is wrong. The check is necessary because `__init__` may have changed the
+    declaration.
     """
     try:
         description = describe_agent(agent)
@@ -160,8 +164,8 @@ def resume(
     stored_agent = load_stored_agent(root, opened_store, agent, debug)
     if model is not None:
         stored_agent = stored_agent.using(model=model)
-    own = AcornOptions(model, None, json, save, store, debug)
-    watched = WatchedRun(stored_agent, describe_agent(stored_agent), own, out)
+    acorn_options = AcornOptions(model, None, json, save, store, debug)
+    watched = WatchedRun(stored_agent, describe_agent(stored_agent), acorn_options, out)
     return watched.perform(lambda: resume_stream(stored_agent, run_id, answers), read_stored_entries(past))
 
 
@@ -241,7 +245,10 @@ def fork(
 def _load_source(
     source: str, option: str | None, target: str | None, debug: bool
 ) -> tuple[list[AgentEvent], Run | None, Agent]:
-    """Return the events to fork, the run, and the agent. The run is None if the source is a file with events only."""
+    """Return the events to fork, the run, and the agent.
+
+    The run is None if the source is a file that contains only events.
+    """
     if not Path(source).is_file():
         if choose_store(option) is None:
             raise missing_source(source)
@@ -294,9 +301,12 @@ def _load_agent_of_file(source: str, run: Run | None, option: str | None, target
 
 
 def _edit_results(events: list[AgentEvent], edits: list[str], before: int) -> None:
-    """Change the tool results in the list of events. `edits` are the values of `--edit`, such as `search=nothing`."""
-    kept = [event for event in events if event.branch is None and event.iteration < before]
-    calls = {event.tool_call_id: event.tool_name for event in kept if isinstance(event, ToolCallEvent)}
+    """Replace tool results in the list of events.
+
+    `edits` are the values of `--edit`, such as `search=nothing`.
+    """
+    kept_events = [event for event in events if event.branch is None and event.iteration < before]
+    calls = {event.tool_call_id: event.tool_name for event in kept_events if isinstance(event, ToolCallEvent)}
     for edit in edits:
         id_or_tool, equals, text = edit.partition("=")
         if not equals:
@@ -304,9 +314,9 @@ def _edit_results(events: list[AgentEvent], edits: list[str], before: int) -> No
         is_id = id_or_tool in calls
         ids = [id_or_tool] if is_id else [call_id for call_id, tool in calls.items() if tool == id_or_tool]
         if not ids:
-            known = ", ".join(f"`{call_id}` ({tool})" for call_id, tool in calls.items()) or "none"
+            call_list = ", ".join(f"`{call_id}` ({tool})" for call_id, tool in calls.items()) or "none"
             raise CommandError(
-                f"There is no call `{id_or_tool}` before step {before}. The calls before it are: {known}."
+                f"There is no call `{id_or_tool}` before step {before}. The calls before it are: {call_list}."
             )
         if len(ids) > 1:
             listed = ", ".join(f"`{call_id}`" for call_id in ids)
@@ -314,7 +324,11 @@ def _edit_results(events: list[AgentEvent], edits: list[str], before: int) -> No
                 f"`{id_or_tool}` was called {len(ids)} times before step {before}. Use one of these ids: {listed}."
             )
         for index, event in enumerate(events):
-            if isinstance(event, ToolResultEvent | ErrorEvent) and event in kept and event.tool_call_id == ids[0]:
+            if (
+                isinstance(event, ToolResultEvent | ErrorEvent)
+                and event in kept_events
+                and event.tool_call_id == ids[0]
+            ):
                 edited = ToolResultEvent(iteration=event.iteration, tool_call_id=ids[0], result=parse_value(text))
                 edited.timestamp = event.timestamp
                 events[index] = edited
@@ -322,8 +336,8 @@ def _edit_results(events: list[AgentEvent], edits: list[str], before: int) -> No
 
 def _print_plan(name: str, events: list[AgentEvent], before: int, description: AgentDescription) -> None:
     """Print the kept steps of a fork and the tools that the fork may call."""
-    kept = "only the input" if before == 1 else "step 1" if before == 2 else f"steps 1 to {before - 1}"
-    write_line(f"fork of {one_line(name)}: keeps {kept} and continues at step {before}")
+    kept_steps = "only the input" if before == 1 else "step 1" if before == 2 else f"steps 1 to {before - 1}"
+    write_line(f"fork of {one_line(name)}: keeps {kept_steps} and continues at step {before}")
     tools = [f"`{tool.name}`" for tool in description.tools] + [f"`{name}`" for name in description.branches]
     if description.source_count:
         tools.append(f"the tools of {plural(description.source_count, 'source')}")

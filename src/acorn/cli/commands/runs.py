@@ -148,8 +148,8 @@ def _print_fleet(store: Store, *, json: bool) -> int:
     with as_usage_error():
         workers, agents = cast("PostgresStore", store).fleet()
     if json:
-        shown = [{**worker._asdict(), "started": worker.started.isoformat()} for worker in workers]
-        print_json({"workers": shown, "agents": [agent._asdict() for agent in agents]}, sys.stdout)
+        worker_data = [{**worker._asdict(), "started": worker.started.isoformat()} for worker in workers]
+        print_json({"workers": worker_data, "agents": [agent._asdict() for agent in agents]}, sys.stdout)
         return SUCCESS
     if not workers:
         write_line(f"No worker is running. To start one: acorn work FILE:CLASS --store {store.name}")
@@ -206,7 +206,10 @@ def answer(
     value: Annotated[str, typer.Argument(metavar="VALUE", help="The answer, as JSON such as `true` or as text.")],
     store: StoreOption = None,
 ) -> int:
-    """Answer a request for human input. The run continues after a worker or `acorn resume` resumes it."""
+    """Answer a request for human input.
+
+    The run continues after a worker or `acorn resume` resumes it.
+    """
     opened_store = open_chosen_store(store)
     with as_usage_error():
         matching = [other for other in opened_store.requests() if other.id.startswith(request)]
@@ -224,7 +227,10 @@ def answer(
 
 
 def cancel(run: RunArgument, store: StoreOption = None) -> int:
-    """Cancel a run. A paused run ends immediately. A run in progress ends at its next step."""
+    """Cancel a run.
+
+    A paused run ends immediately. A run in progress ends at its next step.
+    """
     opened_store = open_chosen_store(store)
     with as_usage_error():
         opened_store.cancel(find_run_id(opened_store, run))
@@ -418,7 +424,10 @@ def missing_source(source: str) -> CommandError:
 
 
 def read_run_file(file: str) -> tuple[list[AgentEvent], Run | None]:
-    """Return the events in a file, and the run. The run is None if the file contains only events."""
+    """Return the events in a file, and the run.
+
+    The run is None if the file contains only events.
+    """
     try:
         text = Path(file).read_bytes()
         if text.lstrip().startswith(b"{"):  # A complete run is a JSON object. Events are a JSON array.

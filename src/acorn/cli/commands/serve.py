@@ -93,8 +93,8 @@ def serve(
     if not timeout > 0:
         raise CommandError(f"`--timeout` must be a number of seconds greater than 0, got {timeout:g}.")
     is_loopback = host in _LOOPBACK
-    given_keys = _read_keys(key or [], is_off=no_key, is_loopback=is_loopback)
-    keys = given_keys or ([] if no_key else [secrets.token_urlsafe(32)])
+    configured_keys = _read_keys(key or [], is_off=no_key, is_loopback=is_loopback)
+    keys = configured_keys or ([] if no_key else [secrets.token_urlsafe(32)])
     agent = _load_service_agent(target, model, store, debug)
     try:
         served = service.Service(agent, keys, timeout, concurrency)
@@ -111,7 +111,7 @@ def serve(
             f"warning: other machines can reach {host}. The service accepts requests to {', '.join(names)} with a key. "
             f"The connection is not encrypted. Put a proxy with TLS in front of the service."
         )
-    if keys and not given_keys:
+    if keys and not configured_keys:
         write_line(f"key: {keys[0]}")
     write_line("Press Ctrl-C to stop.")
     logger = logging.getLogger("acorn")
@@ -264,9 +264,10 @@ def _load_page_agent(targets: Sequence[str], model: str | None, debug: bool) -> 
 
 
 def _page_store(option: str | None, agent: Agent | None) -> Store | str:
-    """Return the store of the page. If there is no store, create the directory of the default store.
+    """Return the store of the page.
 
-    Without an agent, the store must already exist, because the page then adds no runs.
+    If there is no store, create the directory of the default store. Without an agent, the store must already exist,
+    because the page then adds no runs.
     """
     chosen_store = choose_store(option, None if agent is None else agent.store)
     if chosen_store is not None:

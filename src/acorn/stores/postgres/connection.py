@@ -235,8 +235,8 @@ class Database:
                 )
         elif isinstance(error, psycopg.errors.InsufficientPrivilege):
             text = (
-                f"The user of {self.name} lacks a permission ({reason}). Allow the user to create and write the schemas "
-                f"`acorn` and `acorn_jobs`."
+                f"The user of {self.name} lacks a permission ({reason}). Allow the user to create and write the "
+                f"schemas `acorn` and `acorn_jobs`."
             )
         else:
             text = f"PostgreSQL reported an error for {self.name} ({reason})."

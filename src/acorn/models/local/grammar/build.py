@@ -1,8 +1,9 @@
-"""Translation of a JSON schema into a grammar: every text that the grammar allows is valid for the schema.
+"""Conversion of a JSON schema to a grammar, which allows only texts that are valid for the schema.
 
-Strings, lists and recursion are limited, since a weak model may never stop by itself. A grammar cannot express `not`,
-`contains`, dependencies, unique items from an unknown set, and patterns with lookaround. The validation of the response
-checks those. The discriminator of a union is always written, and the keys of an object are always strings.
+The grammar limits strings, lists and recursion, since a weak model may never stop by itself. A grammar cannot express
+`not`, `contains`, dependencies, unique items of an unknown set, and patterns with lookaround. The validation of the
+response checks these keywords. The grammar always requires the discriminator of a union, and object keys are always
+strings.
 """
 
 from __future__ import annotations
@@ -19,46 +20,48 @@ from acorn.models.local.grammar.schema import FORMATS, NAIVE, NOTES, Definitions
 from acorn.types import JsonObject, JsonValue
 
 _CHARACTER = r'[^"\\\x7F\x00-\x1F] | "\\" ["\\nt]'
+"""The rule for one character of a JSON string."""
 _MAX_KEY = 40
 """The maximum length of a key that the schema does not restrict."""
 _DECLARED_LENGTH, _DECLARED_ITEMS = 4000, 200
-"""The highest limits of a schema that are respected."""
+"""The maximum values that acorn uses for `maxLength` and for `maxItems` of a schema."""
 _COUNT = 1000
-"""The highest repetition count in the grammar. The engine rejects more than twice as many."""
+"""The maximum repetition count in the grammar. The engine rejects counts that are more than twice as high."""
 _STATES = 4000
-"""The maximum number of rules for a selection of items."""
+"""The maximum number of rules with which the grammar selects distinct items."""
 
 
 @dataclass(frozen=True)
 class GrammarLimits:
-    """Limits for strings, lists and recursion that the schema does not limit."""
+    """The limits of a grammar for strings, lists and recursion that the schema does not limit."""
 
     string: int = 400
-    """The characters of a string without `maxLength`. Each list around it reduces them to a quarter."""
+    """The maximum characters of a string without `maxLength`. Each enclosing list reduces them to a quarter."""
     items: int = 8
-    """The items of a list without `maxItems`. Each list around it halves them."""
+    """The maximum items of a list without `maxItems`. Each enclosing list reduces them to a half."""
     depth: int = 3
-    """The number of times that a recursive schema may contain itself."""
+    """The maximum number of times that a recursive schema may contain itself."""
 
 
 @dataclass(frozen=True)
 class _Position:
-    """The position of a value within the schema."""
+    """The nesting of a value in the schema, which determines the limits of the value."""
 
     depth: int
-    """The number of recursions that are left."""
+    """The number of further recursions that are allowed."""
     level: int = 0
-    """The number of lists and repeated definitions around the value."""
+    """The number of enclosing lists and repeated definitions."""
 
 
 class NoValidValueError(ValueError):
-    """No value fits the schema."""
+    """An error for a schema that allows no value."""
 
 
 def grammar(options: JsonObject | bool, limits: GrammarLimits, *, is_named: bool) -> str:
-    """Return the grammar of a schema, or with `is_named` of an object that names one of several schemas.
+    """Return the grammar of a schema, or of an object with the name of a tool and its arguments.
 
-    Raise `UnreadableError` if a schema is not valid.
+    If `is_named` is true, `options` is a dict that maps tool names to schemas. Raise `InvalidSchemaError` if a schema
+    is not valid, and `NoValidValueError` if a schema allows no value.
     """
     builder = _Builder(limits)
     if not is_named or isinstance(options, bool):
@@ -77,26 +80,33 @@ def grammar(options: JsonObject | bool, limits: GrammarLimits, *, is_named: bool
 
 
 class _Builder:
-    """The rules of a grammar. Its methods return the name or text of a rule, or None if no value is valid."""
+    """The rules of a grammar, with methods that add the rules of a schema.
+
+    The methods return the name or the text of a rule, or None if the schema allows no value.
+    """
 
     def __init__(self, limits: GrammarLimits) -> None:
         self.rules: dict[str, str] = {}
         self._limits = limits
         self._names: dict[str, str] = {}
-        self._known: dict[tuple[str, str, _Position], str | None] = {}
+        self._reference_rules: dict[tuple[str, str, _Position], str | None] = {}
+        """A dict that maps a reference, its other keywords and its position to its rule."""
         self._definitions = Definitions({})
 
     def value_of(self, declared: object) -> str:
-        """Return the rule of a schema."""
+        """Return the rule of a schema, or raise `NoValidValueError` if the schema allows no value."""
         schema = normalize(declared)
-        self._definitions, self._known = Definitions(schema), {}
+        self._definitions, self._reference_rules = Definitions(schema), {}
         rule = self._value(schema, _Position(self._limits.depth))
         if rule is None:
-            raise NoValidValueError("no value fits the schema")
+            raise NoValidValueError("the schema allows no value")
         return rule
 
     def _rule(self, text: str) -> str:
-        """Return the name of the rule with this text. A short text is returned unchanged."""
+        """Add a rule with this text, if it does not exist, and return its name.
+
+        If the text is already the name of a rule, the result is the text.
+        """
         if len(text) < 12 and text.isalnum():
             return text
         if text not in self._names:
@@ -116,7 +126,7 @@ class _Builder:
         if "enum" in schema:
             return self._one_of(map(json_literal, schema["enum"]))
         if "allOf" in schema:
-            return self._value(self._definitions.merged(schema), at)
+            return self._value(self._definitions.merge_all_of(schema), at)
         for union in ("anyOf", "oneOf"):
             if union in schema:
                 return self._union(self._options(schema, union), at)
@@ -144,17 +154,17 @@ class _Builder:
                 return self._anything(at, 1)
 
     def _one_of(self, options: Iterable[str | None]) -> str | None:
-        known = [option for option in options if option is not None]
-        return self._rule(choice(known)) if known else None
+        rules = [option for option in options if option is not None]
+        return self._rule(choice(rules)) if rules else None
 
     def _options(self, schema: Schema, union: str) -> list[Schema | bool]:
-        """Return the options of a union, each with the keywords that apply to all of them."""
+        """Return the schemas of a union's options, each with the keywords that the union itself has."""
         shared = {key: value for key, value in schema.items() if key != union and key not in NOTES}
         tag = schema.get("discriminator")
         if isinstance(tag, Mapping) and "propertyName" in tag:
-            # The tag is required even if it has a default, since the validation selects the option by it.
+            # The tag is required even if it has a default, since the validation uses it to select the option.
             shared["required"] = [*shared.get("required", ()), tag["propertyName"]]
-        return [self._definitions.beside(shared, option) for option in schema[union]]
+        return [self._definitions.add_shared(shared, option) for option in schema[union]]
 
     def _union(self, options: Sequence[Schema | bool], at: _Position) -> str | None:
         pairs = {index: decimal(*pair) for index, pair in enumerate(pairwise(options))}
@@ -179,34 +189,35 @@ class _Builder:
         if self._definitions.is_recursive(reference):
             if at.depth == 0:
                 return None
-            is_again = at.depth < self._limits.depth
-            at = _Position(at.depth - 1, at.level + is_again)
-        known = (reference, json.dumps(others, default=repr), at)
-        if known not in self._known:
-            self._known[known] = self._value(self._definitions.both(others, self._definitions.target(reference)), at)
-        return self._known[known]
+            is_repeated = at.depth < self._limits.depth
+            at = _Position(at.depth - 1, at.level + is_repeated)
+        key = (reference, json.dumps(others, default=repr), at)
+        if key not in self._reference_rules:
+            target = self._definitions.combine(others, self._definitions.target(reference))
+            self._reference_rules[key] = self._value(target, at)
+        return self._reference_rules[key]
 
     # Strings
 
     def _string(self, schema: Schema, at: _Position) -> str | None:
         low, most = schema.get("minLength", 0), schema.get("maxLength")
-        high = min(most, max(_DECLARED_LENGTH, low)) if most is not None else max(low, self._longest(at))
+        high = min(most, max(_DECLARED_LENGTH, low)) if most is not None else max(low, self._max_length(at))
         if low > high:
             return None
-        known = FORMATS.get(schema.get("format", ""))
-        if (regex := schema.get("pattern")) == NAIVE and known:
-            return self._quoted(without_zone(known))
+        format_rule = FORMATS.get(schema.get("format", ""))
+        if (regex := schema.get("pattern")) == NAIVE and format_rule:
+            return self._quoted(without_zone(format_rule))
         if regex:
             try:
                 rule = pattern(regex, low, high, self._repeated, is_strict=most is not None)
                 return None if rule is None else self._quoted(rule)
             except UnsupportedPatternError:
                 pass
-        elif known:
-            return self._quoted(known)
+        elif format_rule:
+            return self._quoted(format_rule)
         return self._quoted(self._repeated(self._character(), low, high))
 
-    def _longest(self, at: _Position) -> int:
+    def _max_length(self, at: _Position) -> int:
         return max(40, self._limits.string >> 2 * at.level)
 
     def _character(self) -> str:
@@ -214,7 +225,7 @@ class _Builder:
         return "char"
 
     def _repeated(self, text: str, low: int, high: int) -> str:
-        """Repeat a text, in blocks if the count is too high for the engine."""
+        """Return the rule for a repeated text, divided into blocks if the count is too high for the engine."""
         item = self._rule(text)
         if high <= _COUNT:
             return repeat(item, low, high)
@@ -236,12 +247,12 @@ class _Builder:
 
     # Lists
 
-    def _most(self, at: _Position) -> int:
+    def _max_items(self, at: _Position) -> int:
         return max(1, self._limits.items >> at.level - 1)
 
     def _array(self, schema: Schema, at: _Position) -> str | None:
         low, most = schema.get("minItems", 0), schema.get("maxItems")
-        high = max(low, self._most(at)) if most is None else min(most, max(_DECLARED_ITEMS, low))
+        high = max(low, self._max_items(at)) if most is None else min(most, max(_DECLARED_ITEMS, low))
         if low > high:
             return None
         first = schema.get("prefixItems", [])[:high]
@@ -260,27 +271,27 @@ class _Builder:
         return sequence(literal(opening), inner if low else f"({inner})?", literal(closing))
 
     def _tuple(self, first: Sequence[Any], schema: Schema, low: int, high: int, at: _Position) -> str | None:
-        known: list[str] = []
-        for part in first:
-            value = self._value(part, at)
-            if value is None:  # The list ends before a part that has no valid value.
-                high = len(known)
+        values: list[str] = []
+        for item_schema in first:
+            value = self._value(item_schema, at)
+            if value is None:  # The list ends before an item that has no valid value.
+                high = len(values)
                 break
-            known.append(value)
-        if low > high or not known:
+            values.append(value)
+        if low > high or not values:
             return self._rule('"[]"') if low == 0 else None
         is_counted = "maxItems" in schema or "minItems" in schema
-        more = schema.get("items", low > len(known)) if is_counted else False
-        item = self._value(more, at) if high > len(known) else None
-        if item is None and low > len(known):
+        further_schema = schema.get("items", low > len(values)) if is_counted else False
+        item = self._value(further_schema, at) if high > len(values) else None
+        if item is None and low > len(values):
             return None
-        rest = ""
+        further_items = ""
         if item is not None:
-            rest = self._repeated(sequence('", "', item), max(0, low - len(known)), high - len(known))
-        return self._rule(sequence('"["', ' ", " '.join(known), rest, '"]"'))
+            further_items = self._repeated(sequence('", "', item), max(0, low - len(values)), high - len(values))
+        return self._rule(sequence('"["', ' ", " '.join(values), further_items, '"]"'))
 
     def _values(self, schema: Schema | bool) -> list[Any]:
-        """Return all values that a schema of items allows, or [] if they are not enumerated."""
+        """Return all values that a schema allows, or [] if the schema does not list its values."""
         if isinstance(schema, bool):
             return []
         if "$ref" in schema:
@@ -297,28 +308,32 @@ class _Builder:
         return None if inner is None else self._rule(sequence('"["', inner, '"]"'))
 
     def _some_of(self, items: Sequence[str], low: int, high: int) -> str | None:
-        """Select from `low` to `high` items, each at most once and in their order, separated by commas."""
+        """Return the rule for `low` to `high` of the items, in their order, without repetition, separated by commas."""
         if low > min(high, len(items)):
             return None
         is_limited = high < len(items)
-        most = high if is_limited else max(1, low)  # Beyond that, the count makes no difference.
+        most = high if is_limited else max(1, low)  # Higher counts of selected items all have the same rules.
         if len(items) * most > _STATES:
             return self._one_of_each(items, low, min(high, len(items), _DECLARED_ITEMS))
-        # From the last item to the first: the possible continuations by the number of items that were taken before.
+        # The loop goes from the last item to the first item. `after` has one rule for each number of items that were
+        # already selected: the rule for the remaining items.
         after: list[str | None] = [None if taken < low else '""' for taken in range(most + 1)]
         for item in reversed(items):
             before: list[str | None] = []
             for taken, skipped in enumerate(after):
                 is_full = is_limited and taken == most
-                rest = None if is_full else after[min(taken + 1, most)]
+                following = None if is_full else after[min(taken + 1, most)]
                 comma = '", "' if taken else ""
-                with_it = None if rest is None else sequence(comma, item, rest if rest != '""' else "")
-                before.append(self._one_of([with_it, skipped]))
+                selected = None if following is None else sequence(comma, item, following if following != '""' else "")
+                before.append(self._one_of([selected, skipped]))
             after = before
         return after[0]
 
     def _one_of_each(self, items: Sequence[str], low: int, high: int) -> str:
-        """Select at most one item of each group, if there are too many items to count."""
+        """Return a rule that selects at most one item of each group of items.
+
+        It replaces the rule of `_some_of` if that rule would need too many states.
+        """
         edges = [len(items) * index // high for index in range(high + 1)]
         groups = [items[start:end] for start, end in pairwise(edges)]
         return self._members([(self._rule(choice(group)), index < low) for index, group in enumerate(groups)])
@@ -343,48 +358,51 @@ class _Builder:
         return self._rule(sequence('"{"', self._members(members), '"}"'))
 
     def _members(self, members: Sequence[tuple[str, bool]]) -> str:
-        """Return the rule for the members of an object in their order. Members that are not required may be omitted."""
+        """Return the rule for the members of an object in their order.
+
+        Each member is a rule with a boolean that is true if the member is required.
+        """
         first = next((index for index, (_, is_required) in enumerate(members) if is_required), None)
         if first is not None:
             before = [f'({member} ", ")?' for member, _ in members[:first]]
             after = [f'", " {member}' if needed else f'(", " {member})?' for member, needed in members[first + 1 :]]
             return sequence(*before, members[first][0], *after)
         rows: list[str] = []
-        rest = ""
+        following = ""
         for member, _ in reversed(members):
-            rows.append(sequence(member, rest))
-            rest = self._rule(sequence(f'(", " {member})?', rest))
+            rows.append(sequence(member, following))
+            following = self._rule(sequence(f'(", " {member})?', following))
         return f"{self._rule(choice(reversed(rows)))}?" if rows else ""
 
     def _dict(self, schema: Schema, at: _Position) -> str | None:
         low, most = schema.get("minProperties", 0), schema.get("maxProperties")
-        named: Schema | bool = schema.get("propertyNames", True)
-        if named is False:
+        key_schema: Schema | bool = schema.get("propertyNames", True)
+        if key_schema is False:
             return self._rule('"{}"') if low == 0 else None
-        named = {} if named is True else named
+        key_schema = {} if key_schema is True else key_schema
         value_schema = schema.get("additionalProperties", "properties" not in schema)
         if by_pattern := schema.get("patternProperties"):
             regex, value_schema = next(iter(by_pattern.items()))
-            named = {"type": "string", "pattern": regex}
+            key_schema = {"type": "string", "pattern": regex}
         inner = replace(at, level=at.level + 1)
-        names = [_key(name) for name in self._values(named)]
+        names = [_key(name) for name in self._values(key_schema)]
         if names:
             value = self._value(value_schema, at)
             members = [] if value is None else [self._rule(sequence(literal(f"{name}: "), value)) for name in names]
             some = self._some_of(members, low, len(names) if most is None else most)
             return None if some is None else self._rule(sequence('"{"', some, '"}"'))
-        high = max(low, self._most(inner)) if most is None else min(most, max(_DECLARED_ITEMS, low))
+        high = max(low, self._max_items(inner)) if most is None else min(most, max(_DECLARED_ITEMS, low))
         value = self._value(value_schema, inner) if high else None
         if value is None or low > high:
             return self._rule('"{}"') if low == 0 else None
-        lengths = {} if "pattern" in named else {"minLength": 1, "maxLength": _MAX_KEY}
-        key = self._value({**lengths, **named, "type": "string"}, inner)
+        lengths = {} if "pattern" in key_schema else {"minLength": 1, "maxLength": _MAX_KEY}
+        key = self._value({**lengths, **key_schema, "type": "string"}, inner)
         if key is None:
             return self._rule('"{}"') if low == 0 else None
         return self._rule(self._listed("{", self._rule(sequence(key, '": "', value)), low, high, "}"))
 
     def _anything(self, at: _Position, nesting: int) -> str:
-        """Allow any JSON value with little nesting."""
+        """Return the rule for any JSON value with at most `nesting` levels of lists and objects."""
         text = self._string({}, at) or ""
         options = [text, self._rule(number({}, is_whole=False) or ""), '"true"', '"false"', '"null"']
         if nesting:
@@ -399,12 +417,12 @@ class _Builder:
 
 
 def _key(name: object) -> str:
-    """Return a key as a JSON string, whatever its type is."""
+    """Return an object key as a JSON string, also if the key is a number or another JSON value."""
     return json.dumps(name if isinstance(name, str) else json.dumps(name), ensure_ascii=False)
 
 
 def _kind(schema: Schema) -> str:
-    """Return the type that the keywords of a schema without `type` imply, or ""."""
+    """Return the type that the keywords of a schema without `type` imply, or "" if they imply no type."""
     for kind, keywords in _KEYWORDS.items():
         if any(keyword in schema for keyword in keywords):
             return kind
@@ -417,3 +435,4 @@ _KEYWORDS = {
     "string": ("pattern", "format", "minLength", "maxLength"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 }
+"""A dict that maps a type to the keywords that imply it."""

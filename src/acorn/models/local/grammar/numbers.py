@@ -1,8 +1,8 @@
-"""GBNF notation, and the rules of numbers within bounds.
+"""Basic rules in GBNF notation, and rules for numbers with bounds.
 
-The rules restrict a number digit by digit, so that every prefix can still become a valid number. A `Decimal` has a
-schema that is a union of a number and a string. The number has the bounds, and the pattern of the string limits the
-digits before and after the point.
+A rule restricts a number digit by digit, so that every prefix of the number can still become a valid number. The schema
+of a `Decimal` is a union of a number and a string. The number has the bounds. The pattern of the string limits the
+digits before and after the decimal point.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from acorn.types import JsonObject
 
 
 def literal(text: str) -> str:
-    """Return the rule for exactly this text."""
+    """Return the rule for a fixed text."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'
 
 
 def json_literal(value: object) -> str:
-    """Return the rule for exactly this JSON value."""
+    """Return the rule for a fixed JSON value."""
     return literal(json.dumps(value, ensure_ascii=False))
 
 
 def choice(options: Iterable[str]) -> str:
-    """Return the rule for one of these options, without duplicates."""
+    """Return the rule for one of several options, without duplicates."""
     unique = list(dict.fromkeys(options))
     return unique[0] if len(unique) == 1 else f"({' | '.join(unique)})"
 
@@ -44,37 +44,43 @@ def repeat(item: str, low: int, high: int) -> str:
 
 
 def sequence(*parts: str) -> str:
-    """Return the rule for a sequence, without its empty parts."""
+    """Return the rule for consecutive parts, without the empty parts."""
     return " ".join(part for part in parts if part) or '""'
 
 
 _PLACES = 6
-"""The decimal places of a number whose bounds do not need more."""
-_MOST_PLACES = 100
+"""The number of decimal places, unless the bounds of a schema need more."""
+_MAX_PLACES = 100
+"""The maximum number of decimal places."""
 _LIMIT = Decimal(10) ** 15 - 1
-"""The largest number if the schema sets no bound. A double represents it exactly."""
+"""The maximum number if the schema has no bounds. A double represents it exactly."""
 _FAR = Decimal(10) ** 30
-"""The largest number if a smaller one is valid too."""
+"""The maximum number if the bounds of the schema also allow a smaller number."""
 _LARGEST = Decimal(repr(math.nextafter(math.inf, 0)))
-"""The largest double. It also limits the digits of integers."""
+"""The largest finite double, which also limits the digits of integers."""
 _PRECISION = 1000
+"""The number of digits with which this module computes."""
 _MULTIPLES = 200
-"""The maximum number of multiples for a `multipleOf`."""
+"""The maximum number of values for a schema with `multipleOf`."""
 
 Range = tuple[Decimal | None, Decimal | None]
+"""A minimum and a maximum number. None means no bound."""
 
 
 def number(
-    schema: JsonObject, *, is_whole: bool, most_places: int | None = None, within: Range = (None, None)
+    schema: JsonObject, *, is_whole: bool, max_places: int | None = None, within: Range = (None, None)
 ) -> str | None:
-    """Return the rule for numbers within the bounds of a schema and `within`, or None if there are none."""
+    """Return the rule for numbers in the bounds of a schema and in the range `within`.
+
+    Return None if no number is valid.
+    """
     with localcontext(prec=_PRECISION):
-        places = 0 if is_whole else _places_of(schema, _MOST_PLACES if most_places is None else most_places)
+        places = 0 if is_whole else _places_of(schema, _MAX_PLACES if max_places is None else max_places)
         low, high = _bounds(schema, places, within)
         if low > high:
             return None
         if step := schema.get("multipleOf"):
-            return _multiples(_exact(step), low, high, places if is_whole or most_places is not None else None)
+            return _multiples(_exact(step), low, high, places if is_whole or max_places is not None else None)
         return _between_bounds(low, high, places)
 
 
@@ -94,7 +100,7 @@ def _exact(value: Any) -> Decimal:
 
 
 def _places_of(schema: JsonObject, most: int) -> int:
-    """Return the number of decimal places to write."""
+    """Return the maximum number of decimal places of a number that is valid for a schema."""
     exponents = [int(_exact(schema[key]).as_tuple().exponent) for key in _BOUNDS if _is_number(schema.get(key))]
     return min(most, max([_PLACES, *(1 - exponent for exponent in exponents)]))
 
@@ -130,7 +136,10 @@ def _is_number(value: object) -> bool:
 
 
 def _next_after(bound: Any, unit: Decimal, direction: int) -> Decimal:
-    """Return the next valid number after an exclusive bound. As a double it must differ from the bound."""
+    """Return the next valid number after an exclusive bound.
+
+    The number must differ from the bound after both are converted to doubles.
+    """
     nearest = _exact(bound) + direction * unit / 2
     if isinstance(bound, float):
         following = Decimal(math.nextafter(bound, direction * math.inf))
@@ -139,7 +148,7 @@ def _next_after(bound: Any, unit: Decimal, direction: int) -> Decimal:
 
 
 def _rounded(value: Decimal, unit: Decimal, how: str) -> Decimal:
-    if value.adjusted() > _PRECISION // 2:  # Larger than any number that is written.
+    if value.adjusted() > _PRECISION // 2:  # The value is larger than any number that the grammar allows.
         return value
     return (value / unit).to_integral_value(how) * unit
 
@@ -151,12 +160,12 @@ def _multiples(step: Decimal, low: Decimal, high: Decimal, places: int | None) -
     counts = range(int(start), int(min(last, start + _MULTIPLES)) + 1)
     values = [count * step for count in counts]
     fitting = [value for value in values if places is None or value.scaleb(places) % 1 == 0]
-    known = [int(value) if value == int(value) else float(value) for value in fitting]
-    return choice(map(json_literal, known)) if known else None
+    numbers = [int(value) if value == int(value) else float(value) for value in fitting]
+    return choice(map(json_literal, numbers)) if numbers else None
 
 
 def _from_zero(low: Decimal, high: Decimal, places: int) -> str:
-    """Return the rule for numbers from `low` to `high`, which are not negative."""
+    """Return the rule for numbers from `low` to `high`. Both bounds must be at least 0."""
     first, last = int(low), int(high)
     if places == 0:
         return _whole(first, last)
@@ -177,7 +186,7 @@ def _decimals(value: Decimal, places: int) -> str:
 
 
 def _whole(low: int, high: int) -> str:
-    """Return the rule for integers from `low` to `high`, which are not negative, without leading zeros."""
+    """Return the rule for integers from `low` to `high`, without leading zeros. Both bounds must be at least 0."""
     parts: list[str] = []
     if low == 0:
         parts.append('"0"')
@@ -197,7 +206,7 @@ def _whole(low: int, high: int) -> str:
 
 
 def _between(low: str, high: str) -> str:
-    """Return the rule for digits from `low` to `high`, which have the same length."""
+    """Return the rule for digit sequences from `low` to `high`. Both bounds must have the same length."""
     if not low:
         return ""
     length = len(low) - 1
@@ -218,13 +227,16 @@ def _between(low: str, high: str) -> str:
 
 
 def _fraction(low: str, high: str) -> str:
-    """Return the rule for the point and decimal places from `low` to `high`. They are optional if `low` is zero."""
+    """Return the rule for a decimal point and the decimal places from `low` to `high`.
+
+    The point and the places are optional if `low` is zero.
+    """
     digits = sequence('"."', _places(low, high))
     return f"({digits})?" if not low.strip("0") else digits
 
 
 def _places(low: str, high: str) -> str:
-    """Return the rule for one or more decimal places. Omitted ones are zeros."""
+    """Return the rule for one or more decimal places from `low` to `high`. An omitted decimal place is a zero."""
     length = len(low)
     zeros, nines = "0" * (length - 1), "9" * (length - 1)
     if not low.strip("0") and not high.strip("9"):
@@ -254,12 +266,16 @@ _PATTERN_OPTION = re.compile(
     r"(?P<before>0|\\d\+|\\d\{1,(?P<whole>\d+)\})"
     r"(?P<after>\(\\\.(\\d\+|\\d\{1,(?P<places>\d+)\})\)\?|\\\.\\d\{1,(?P<needed>\d+)\})?"
 )
+"""One option of the patterns that Pydantic creates for a `Decimal`."""
 _EXACT = 15
-"""The digits that a JSON number preserves."""
+"""The number of digits that a JSON number preserves."""
 
 
 def decimal(bounds: JsonObject | bool, text: JsonObject | bool) -> list[str] | None:
-    """Return the rules for numbers that fit both schemas, or None if they are not those of a `Decimal`."""
+    """Return the rules for numbers that are valid for both schemas of a `Decimal`.
+
+    Return None if the two schemas are not the schemas of a `Decimal`.
+    """
     if isinstance(bounds, bool) or isinstance(text, bool) or bounds.get("type") != "number":
         return None
     regex = str(text.get("pattern", ""))
@@ -271,15 +287,15 @@ def decimal(bounds: JsonObject | bool, text: JsonObject | bool) -> list[str] | N
 
 
 def _numbers(bounds: JsonObject, row: re.Match[str]) -> Iterator[str]:
-    """Yield the rules for numbers with the digits that one option of the pattern allows."""
+    """Yield the rules for the numbers that one option of a `Decimal` pattern allows."""
     whole = 0 if row["before"] == "0" else min(int(row["whole"] or _EXACT), _EXACT)
     digits = row["places"] or row["needed"]
     places = min(int(digits), _EXACT) if digits else None if row["after"] else 0
     limit = Decimal(10) ** whole - Decimal(1).scaleb(-(places or 0))
     ranges = [(-limit, limit)]
-    if row["needed"]:  # The pattern allows no digit before the point, not even a zero.
+    if row["needed"]:  # The pattern does not allow a digit before the decimal point, not even a zero.
         ranges = [(Decimal(1).scaleb(-(places or 0)), limit), (-limit, -Decimal(1).scaleb(-(places or 0)))]
     for low, high in ranges if row["whole"] or row["before"] == "0" else [(None, None)]:
-        rule = number(bounds, is_whole=places == 0, most_places=places, within=(low, high))
+        rule = number(bounds, is_whole=places == 0, max_places=places, within=(low, high))
         if rule is not None:
             yield rule

@@ -1,7 +1,8 @@
-"""Translation of the `pattern` of a schema into a grammar, as JSON text between the quotes.
+"""Conversion of the `pattern` of a schema to a rule for the text between the quotes of a JSON string.
 
-It supports choices, sequences and limited repetitions in the dialect of Pydantic. Lookaround, backreferences, word
-boundaries, nested classes and script names raise `UnsupportedPatternError`, and the grammar ignores the pattern.
+This module supports choices, sequences and repetitions in Pydantic's dialect of regular expressions. Lookaround,
+backreferences, word boundaries, nested classes and script names raise `UnsupportedPatternError`. The grammar then
+ignores the pattern.
 """
 
 from __future__ import annotations
@@ -14,35 +15,42 @@ from dataclasses import dataclass, replace
 from acorn.models.local.grammar.numbers import choice, literal, repeat, sequence
 
 _ENDLESS = 10**9
-_DEEPEST, _STACKED = 40, 4
-"""The maximum nesting of groups, and the maximum number of repetitions after one part."""
-_MOST = 20_000
-"""The highest minimum length of a text. No response is as long."""
+"""The maximum count of a repetition without a limit, such as `*`."""
+_MAX_DEPTH, _MAX_QUANTIFIERS = 40, 4
+"""The maximum nesting depth of groups, and the maximum number of quantifiers after one part."""
+_MAX_SHORTEST = 20_000
+"""The maximum length of the shortest text that matches a pattern. No response is longer."""
 
 
 class UnsupportedPatternError(ValueError):
-    """A pattern that the grammar cannot express."""
+    """An error for a pattern that the grammar cannot express."""
 
 
 @dataclass(frozen=True)
 class _Chars:
-    """One of several characters."""
+    """A part of a pattern that matches one of several characters."""
 
     allowed: frozenset[str]
 
 
 @dataclass(frozen=True)
 class _Sequence:
+    """A part of a pattern that consists of consecutive parts."""
+
     parts: tuple[_Node, ...]
 
 
 @dataclass(frozen=True)
 class _Choice:
+    """A part of a pattern that matches one of several options."""
+
     options: tuple[_Node, ...]
 
 
 @dataclass(frozen=True)
 class _Repeat:
+    """A part of a pattern that is repeated from `low` to `high` times."""
+
     part: _Node
     low: int
     high: int
@@ -51,7 +59,7 @@ class _Repeat:
 _Node = _Chars | _Sequence | _Choice | _Repeat
 
 _ANY = frozenset(map(chr, range(0x20, 0x7F))) | frozenset("äöüéèàçñßøå")
-"""The characters of `.` and of negated classes, which any tokenizer can write."""
+"""The characters that `.` and negated classes may match. Every tokenizer can generate these characters."""
 _DIGITS = frozenset("0123456789")
 _WORD = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_") | _DIGITS
 _LETTERS = frozenset(sign for sign in _ANY if sign.isalpha())
@@ -78,22 +86,25 @@ _NAMED = {
     "word": _WORD,
     "xdigit": frozenset("0123456789abcdefABCDEF"),
 }
-"""Named classes such as `[:alpha:]`, which occur within another class."""
+"""A dict that maps the names of classes such as `[:alpha:]`, which occur in another class, to their characters."""
 _FLAGS = re.compile(r"\?([imsuU]+)(:|\))")
 _CONTROLS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "0": "\0"}
 
 
 Repeated = Callable[[str, int, int], str]
-"""A function that writes the repetition of a part, from a minimum to a maximum count."""
+"""A function that returns the rule for a repeated part.
+
+Its arguments are the rule of the part, the minimum count and the maximum count.
+"""
 
 
 def pattern(
     regex: str, shortest: int, longest: int, repeated: Repeated = repeat, *, is_strict: bool = True
 ) -> str | None:
-    """Return the rule for texts that match a regular expression and the lengths, or None if there are none.
+    """Return the rule for texts that match a regular expression, or None if no text has a valid length.
 
-    `longest` is only a preference unless `is_strict`. For some expressions the lengths cannot be guaranteed for every
-    text.
+    `shortest` and `longest` are the lengths of the text. If `is_strict` is false, a text may be longer than `longest`.
+    For some expressions, the rule cannot guarantee the lengths for every text.
     """
     options: list[_Node] = []
     for node, has_start, has_end in _PatternReader(regex).read():
@@ -101,7 +112,7 @@ def pattern(
         if most < shortest and not (has_start and has_end):
             anything = _Repeat(_Chars(_ANY), 0, _ENDLESS)
             options.append(_Sequence((anything, node) if has_end else (node, anything)))
-        elif most >= shortest and (least <= longest or (not is_strict and least <= _MOST)):
+        elif most >= shortest and (least <= longest or (not is_strict and least <= _MAX_SHORTEST)):
             options.append(node)
     if not options:
         return None
@@ -121,7 +132,10 @@ class _PatternReader:
         self._has_end = False
 
     def read(self) -> list[tuple[_Node, bool, bool]]:
-        """Return the top-level options, each with whether it is anchored at the start and at the end of the text."""
+        """Return a list of the top-level options.
+
+        Each item contains the option, whether it is anchored at the start, and whether it is anchored at the end.
+        """
         options: list[tuple[_Node, bool, bool]] = []
         while not options or self._take("|"):
             self._has_start = self._has_end = False
@@ -164,11 +178,14 @@ class _PatternReader:
         return parts[0] if len(parts) == 1 else _Sequence(tuple(parts))
 
     def _is_at_end(self) -> bool:
-        """Return whether the current row ends here."""
+        """Return whether the current option of a choice ends at this position."""
         return self._at >= len(self._regex) or self._peek("|") or self._peek(")")
 
     def _flags(self) -> bool:
-        """Read flags. Of these, only case-insensitivity matters, and only for negated classes."""
+        """Parse flags such as `(?i)`, and return whether there were any.
+
+        Only the flag for case-insensitivity has an effect, and only for negated classes.
+        """
         match = _FLAGS.match(self._regex, self._at + 1) if self._peek("(?") else None
         if match is None or match[2] == ":":
             return False
@@ -199,7 +216,7 @@ class _PatternReader:
         elif self._peek("?") and not self._take("?:"):
             raise UnsupportedPatternError(self._regex)
         self._depth += 1
-        if self._depth > _DEEPEST:
+        if self._depth > _MAX_DEPTH:
             raise UnsupportedPatternError(self._regex)
         inner = self._choice()
         if not self._take(")"):
@@ -218,12 +235,12 @@ class _PatternReader:
         if sign in "pP":
             members = self._category(self._enclosed() or self._next())
             return _ANY - members if sign == "P" else members
-        if sign.isalnum():  # \b, \B, \1
+        if sign.isalnum():  # The grammar supports neither word boundaries (`\b`) nor backreferences (`\1`).
             raise UnsupportedPatternError(self._regex)
         return frozenset(sign)
 
     def _enclosed(self) -> str:
-        """Return the text between braces, or "" if there are none."""
+        """Return the text between braces, or "" if the next character is not an opening brace."""
         if not self._take("{"):
             return ""
         start, end = self._at, self._regex.find("}", self._at)
@@ -233,7 +250,7 @@ class _PatternReader:
         return self._regex[start:end]
 
     def _code(self, length: int) -> str:
-        """Return the character with a hexadecimal code."""
+        """Parse a hexadecimal code, and return its character."""
         digits = self._enclosed()
         if not digits:
             digits, self._at = self._regex[self._at : self._at + length], self._at + length
@@ -243,7 +260,7 @@ class _PatternReader:
             raise UnsupportedPatternError(self._regex) from None
 
     def _category(self, name: str) -> frozenset[str]:
-        """Return the characters of a Unicode category, by its short name."""
+        """Return the characters of the Unicode category with a short name such as `Lu`."""
         members = frozenset(sign for sign in _ANY if unicodedata.category(sign).startswith(name))
         if not members or len(name) > 2:
             raise UnsupportedPatternError(self._regex)
@@ -255,7 +272,7 @@ class _PatternReader:
         has_words = False
         while not self._take("]"):
             has_words |= self._peek("\\w")
-            if any(map(self._peek, ("&&", "--", "~~"))):  # Set operations on classes.
+            if any(map(self._peek, ("&&", "--", "~~"))):  # The grammar does not support set operations on classes.
                 raise UnsupportedPatternError(self._regex)
             first = self._member()
             if self._peek("-") and not self._peek("-]") and not self._peek("--"):
@@ -267,7 +284,7 @@ class _PatternReader:
             members |= first
         if not is_negated:
             return members
-        excluded = members | _LETTERS if has_words else members  # `\\w` includes more letters than `_WORD`.
+        excluded = members | _LETTERS if has_words else members  # `\\w` matches more letters than `_WORD` contains.
         return _ANY - excluded - (_in_both_cases(excluded) if self._is_caseless else frozenset())
 
     def _member(self) -> frozenset[str]:
@@ -287,9 +304,9 @@ class _PatternReader:
         low, high = self._count()
         if (low, high) == (1, 1):
             return part
-        if stacked > _STACKED:
+        if stacked > _MAX_QUANTIFIERS:
             raise UnsupportedPatternError(self._regex)
-        self._take("?")  # A lazy repetition matches the same texts.
+        self._take("?")  # A lazy repetition matches the same texts as a greedy repetition.
         if isinstance(part, _Repeat) and part.low < 2 and high == part.high == _ENDLESS:
             return self._repeated(replace(part, low=part.low * low), stacked + 1)
         return self._repeated(_Repeat(part, low, high), stacked + 1)
@@ -319,7 +336,7 @@ def _in_both_cases(signs: Iterable[str]) -> frozenset[str]:
 
 
 def _range(first: str, last: str) -> Iterator[int]:
-    """Return the codes of a range. Of a large range, the start is enough."""
+    """Return the character codes of a range. The result for a large range contains only its start."""
     return iter(range(ord(first), min(ord(last), ord(first) + 0x250) + 1))
 
 
@@ -327,7 +344,7 @@ def _range(first: str, last: str) -> Iterator[int]:
 
 
 def _fit(node: _Node, shortest: int, longest: int) -> _Node:
-    """Limit the repetitions so that no text is too long, and extend them so that none is too short."""
+    """Return a node whose repetition counts are changed so that no text is too long or too short."""
     slack = longest
     limited = _limit(node, slack)
     while slack and _length(limited)[1] > longest:
@@ -349,7 +366,7 @@ def _limit(node: _Node, slack: int) -> _Node:
 
 
 def _extend(node: _Node, missing: int) -> _Node:
-    """Add at least `missing` characters, as far as the repetitions allow."""
+    """Return a node whose shortest text is `missing` characters longer, if its repetitions allow it."""
     if missing <= 0:
         return node
     match node:
@@ -371,7 +388,7 @@ def _extend(node: _Node, missing: int) -> _Node:
 
 
 def _length(node: _Node) -> tuple[int, int]:
-    """Return the minimum and maximum length of a text."""
+    """Return the minimum and the maximum length of a text that matches a node."""
     match node:
         case _Chars():
             return 1, 1
@@ -403,15 +420,15 @@ _ESCAPED = {'"': '\\"', "\\": "\\\\", "\n": "\\n", "\t": "\\t", "\r": "\\r", "\f
 
 
 def _one_of(allowed: frozenset[str]) -> str:
-    """Return the rule for one of these characters in JSON."""
+    """Return the rule for one of several characters in a JSON string."""
     unescaped = sorted(sign for sign in allowed if sign not in _ESCAPED and ord(sign) >= 0x20 and ord(sign) != 0x7F)
     unescaped = [sign for sign in unescaped if not 0xD800 <= ord(sign) <= 0xDFFF]
     options = [f"[{''.join(map(_in_class, unescaped))}]"] if unescaped else []
-    # If other characters are possible, omit quotes and line breaks: a small model gets lost in escapes.
+    # Quotes and line breaks are omitted if other characters are possible, since a small model misuses escapes.
     if not unescaped:
         options = [literal(_ESCAPED[sign]) for sign in sorted(allowed) if sign in _ESCAPED]
     if not options:
-        raise UnsupportedPatternError("the character cannot be written in JSON")
+        raise UnsupportedPatternError("The pattern requires a character that JSON text cannot contain.")
     return choice(options)
 
 

@@ -1,8 +1,8 @@
 """JSON schemas for the grammar: normalization, references and string formats.
 
-Schemas may come from any source. Other notations, of older drafts (`items` as a list) or other languages (`2.0` for a
-count), are normalized. A value that is not a schema raises an `UnreadableError` with its path. The code after this
-module therefore need not check the types of keywords.
+A schema may have any source. `normalize` converts the notations of older drafts (`items` as a list) and of other
+languages (`2.0` for a count). A value that is not a valid schema raises `InvalidSchemaError` with its path. The other
+modules of this folder therefore do not check the types of keywords.
 """
 
 from __future__ import annotations
@@ -17,23 +17,26 @@ from acorn.types import JsonObject, is_json_list, is_mapping
 Schema = JsonObject
 
 _MAX_DEPTH = 60
-"""The maximum nesting of schemas, so that reading them ends."""
+"""The maximum nesting depth of a schema, so that `normalize` also ends for a schema that contains itself."""
 _MAX_MINIMUM = 20_000
-"""The highest minimum length of a string or a list. No response is as long."""
+"""The maximum value of `minLength` and `minItems`. No response is longer."""
 
 
 class InvalidSchemaError(ValueError):
-    """A value is not a valid schema."""
+    """An error for a value that is not a valid JSON schema."""
 
 
 def normalize(schema: object, path: str = "#", depth: int = 0) -> Schema | bool:
-    """Return a schema and its subschemas in a uniform notation."""
+    """Return a schema and its subschemas in a uniform notation.
+
+    `path` is the position of the schema for error messages.
+    """
     if isinstance(schema, bool):
         return schema
     if not is_mapping(schema):
-        raise InvalidSchemaError(f"`{path}` must be a schema, got {_shorten(schema)}")
+        raise InvalidSchemaError(f"`{path}` must be a schema, but it is {_shorten(schema)}")
     if depth > _MAX_DEPTH:
-        raise InvalidSchemaError(f"`{path}` is nested too deeply")
+        raise InvalidSchemaError(f"the schema `{path}` is nested too deeply, with more than {_MAX_DEPTH} levels")
     normal = {key: _value(key, value, f"{path}/{key}", depth) for key, value in schema.items()}
     if isinstance(normal.get("items"), list):
         normal["prefixItems"], normal["items"] = normal["items"], normal.pop("additionalItems", True)
@@ -49,13 +52,16 @@ def _value(key: str, value: Any, path: str, depth: int) -> Any:
         return {str(name): normalize(item, f"{path}/{name}", depth + 1) for name, item in value.items()}
     expected, is_valid = _EXPECTED.get(key, ("", _accept_any))
     if not is_valid(value):
-        raise InvalidSchemaError(f"`{path}` must be {expected}, got {_shorten(value)}")
+        raise InvalidSchemaError(f"`{path}` must be {expected}, but it is {_shorten(value)}")
     return int(value) if key in _COUNTS else value
 
 
 _SCHEMA = ("items", "additionalItems", "additionalProperties", "propertyNames")
+"""Keywords whose value is a schema."""
 _SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
+"""Keywords whose value is a list of schemas."""
 _NAMED = ("properties", "patternProperties", "$defs", "definitions")
+"""Keywords whose value is a dict that maps names to schemas."""
 _COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
@@ -65,7 +71,7 @@ def _accept_any(value: object) -> bool:
 
 
 def _accept_none(value: object) -> bool:
-    """Reject every value, since valid ones were handled before."""
+    """Reject every value, since `_value` has already handled all valid values."""
     return False
 
 
@@ -85,7 +91,7 @@ def _is_count(value: Any) -> bool:
     return _is_number(value) and not isinstance(value, bool) and value >= 0 and value == int(value)
 
 
-def _is_least(value: Any) -> bool:
+def _is_minimum(value: Any) -> bool:
     return _is_count(value) and value <= _MAX_MINIMUM
 
 
@@ -107,21 +113,19 @@ def _is_list(value: object) -> bool:
 
 _EXPECTED: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(_SCHEMAS, ("a list of schemas", _accept_none)),
-    **dict.fromkeys(_NAMED, ("schemas by name", _accept_none)),
-    **dict.fromkeys(_COUNTS, ("a whole number from 0", _is_count)),
-    **dict.fromkeys(
-        ("minLength", "minItems", "minProperties"), (f"a whole number from 0 to {_MAX_MINIMUM}", _is_least)
-    ),
+    **dict.fromkeys(_NAMED, ("an object that maps names to schemas", _accept_none)),
+    **dict.fromkeys(_COUNTS, ("an integer of at least 0", _is_count)),
+    **dict.fromkeys(("minLength", "minItems", "minProperties"), (f"an integer from 0 to {_MAX_MINIMUM}", _is_minimum)),
     **dict.fromkeys(_BOUNDS, ("a number", _is_number)),
-    "multipleOf": ("a number above 0", _is_step),
+    "multipleOf": ("a number greater than 0", _is_step),
     **dict.fromkeys(("pattern", "format", "$ref"), ("a string", _is_text)),
     "required": ("a list of names", _is_texts),
-    "type": ("the name of a type, or a list of them", lambda value: _is_text(value) or _is_texts(value)),
+    "type": ("the name of a type or a list of type names", lambda value: _is_text(value) or _is_texts(value)),
     "enum": ("a list of values", _is_list),
-    "const": ("a value of JSON", _is_json),
+    "const": ("a JSON value", _is_json),
     "uniqueItems": ("true or false", lambda value: isinstance(value, bool)),
 }
-"""The expected value of each keyword, as a text and as a check."""
+"""A dict that maps a keyword to a description of its value and to a function that checks its value."""
 
 
 def _shorten(value: object) -> str:
@@ -133,11 +137,11 @@ NOTES = {
     *("title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly"),
     *("discriminator", "$defs"),
 }
-"""The keywords that do not affect validity."""
+"""The keywords that do not affect which values are valid."""
 
 
 class Definitions:
-    """The definitions of a schema, and the combination of schemas."""
+    """A root schema that resolves references and combines subschemas."""
 
     def __init__(self, root: Schema | bool) -> None:
         self._root = root
@@ -145,7 +149,10 @@ class Definitions:
         self._recursive: dict[str, bool] = {}
 
     def target(self, reference: str) -> Schema | bool:
-        """Return the schema that a reference points to. A reference without a target allows anything."""
+        """Return the schema that a reference points to.
+
+        If the target does not exist, the result is an empty schema, which allows every value.
+        """
         if reference not in self._targets:
             target: object = self._root
             for part in filter(None, reference.lstrip("#").split("/")):
@@ -154,7 +161,7 @@ class Definitions:
         return self._targets[reference]
 
     def is_recursive(self, reference: str) -> bool:
-        """Return whether a reference leads back to itself."""
+        """Return whether the target of a reference contains the same reference, directly or indirectly."""
         if reference not in self._recursive:
             self._recursive[reference] = self._leads_back(reference)
         return self._recursive[reference]
@@ -171,23 +178,24 @@ class Definitions:
                 pending += _references(self.target(current))
         return False
 
-    def both(self, one: Schema, other: Schema | bool, taken: set[str] | None = None) -> Schema | bool:
-        """Combine two schemas. If both have a keyword, the narrower value or the second one is used.
+    def combine(self, one: Schema, other: Schema | bool, followed: set[str] | None = None) -> Schema | bool:
+        """Return a schema with the keywords of two schemas.
 
-        `taken` has the references that were followed. A repeated one adds nothing.
+        If both schemas have a keyword, the result has the narrower value, or else the value of the second schema.
+        `followed` contains the references that were already resolved and that are not resolved again.
         """
         if isinstance(other, bool):
             return one if other else False
         if not one:
             return other
         if "$ref" in other:
-            taken = set() if taken is None else taken
+            followed = set() if followed is None else followed
             reference, siblings = other["$ref"], {key: value for key, value in other.items() if key != "$ref"}
-            combined = self.both(one, siblings, taken)
-            if isinstance(combined, bool) or reference in taken:
+            combined = self.combine(one, siblings, followed)
+            if isinstance(combined, bool) or reference in followed:
                 return combined
-            taken.add(reference)
-            return self.both(combined, self.target(reference), taken)
+            followed.add(reference)
+            return self.combine(combined, self.target(reference), followed)
         merged = {**one, **other}
         if "allOf" in one and "allOf" in other:
             merged["allOf"] = [*one["allOf"], *other["allOf"]]
@@ -200,22 +208,25 @@ class Definitions:
                 merged[key] = choose(one[key], other[key])
         return merged
 
-    def beside(self, shared: Schema, option: Schema | bool) -> Schema | bool:
-        """Add the shared keywords to an option. A reference stays a reference, so that recursion is detected."""
+    def add_shared(self, shared: Schema, option: Schema | bool) -> Schema | bool:
+        """Return an option of a union with the keywords that all options share.
+
+        The result contains the reference of the option unchanged, so that the grammar detects recursion.
+        """
         if isinstance(option, bool) or "$ref" not in option or not shared:
-            return self.both(shared, option)
-        combined = self.both(shared, {key: value for key, value in option.items() if key != "$ref"})
+            return self.combine(shared, option)
+        combined = self.combine(shared, {key: value for key, value in option.items() if key != "$ref"})
         return combined if isinstance(combined, bool) else {**combined, "$ref": option["$ref"]}
 
-    def merged(self, schema: Schema) -> Schema | bool:
-        """Merge the parts of `allOf` into the schema."""
+    def merge_all_of(self, schema: Schema) -> Schema | bool:
+        """Return a schema without `allOf`, combined with the schemas in its `allOf`."""
         combined: Schema | bool = schema
-        taken: set[str] = set()
+        followed: set[str] = set()
         while not isinstance(combined, bool) and "allOf" in combined:
             parts = combined["allOf"]
             combined = {key: value for key, value in combined.items() if key != "allOf"}
             for part in parts:
-                combined = combined if isinstance(combined, bool) else self.both(combined, part, taken)
+                combined = combined if isinstance(combined, bool) else self.combine(combined, part, followed)
         return combined
 
 
@@ -234,7 +245,7 @@ def _member(container: object, name: str) -> object:
 
 
 def _references(schema: object) -> Iterator[str]:
-    """Yield every `$ref` within a schema."""
+    """Yield every `$ref` in a schema and its subschemas."""
     if is_mapping(schema):
         if isinstance(schema.get("$ref"), str):
             yield schema["$ref"]
@@ -257,7 +268,7 @@ _TIME = '([01] [0-9] | "2" [0-3]) ":" [0-5] [0-9] ":" [0-5] [0-9]'
 _OCTET = '("25" [0-5] | "2" [0-4] [0-9] | "1" [0-9] [0-9] | [1-9]? [0-9])'
 _LABEL = "[a-z0-9]{1,20}"
 _DOMAIN = f'{_LABEL} ("-" {_LABEL})? ("." {_LABEL})? "." [a-z]{{2,3}}'
-"""The last part is short, since names such as `.test` and `.local` are not valid addresses."""
+"""The rule for a domain name. Its last part has at most 3 letters, since `.test` and `.local` are not valid."""
 _PATH = '("/" [A-Za-z0-9._-]{1,30}){0,4}'
 _GROUP = f"{_HEX}{{1,4}}"
 
@@ -268,7 +279,7 @@ def _uuid(version: str) -> str:
 
 _ZONE = ' "Z"'
 NAIVE = r"^[^Zz+]*$"
-"""The pattern of times without a zone, as acorn's schemas have it besides the format."""
+"""The pattern that acorn's schemas contain, besides the format, for a time without a time zone."""
 
 FORMATS = {
     "date": _DATE,
@@ -291,9 +302,12 @@ FORMATS = {
     **dict.fromkeys(("base64", "base64url"), "([A-Za-z0-9]{4,4}){1,40}"),
     "json-string": '([1-9] [0-9]{0,8} | "true" | "false" | "null")',
 }
-"""The text between the quotes by the `format` of a schema. All are ASCII without characters to escape."""
+"""A dict that maps a `format` to the rule for the text between the quotes.
+
+Each rule allows only ASCII characters that JSON does not escape.
+"""
 
 
-def without_zone(known: str) -> str:
-    """Return a format of a time without its zone."""
-    return known.removesuffix(_ZONE)
+def without_zone(rule: str) -> str:
+    """Return the rule of a time format without its time zone."""
+    return rule.removesuffix(_ZONE)

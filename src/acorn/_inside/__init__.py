@@ -287,8 +287,8 @@ def message_kind(content: object) -> MessageKind | None:
     return "validation_error" if content.startswith(_VALIDATION_ERROR) else None
 
 
-# Redaction. `cli/output.py`, `web/redact.py`, `mcp/address.py` and `mcp/server.py` each combine these functions. A shared
-# redactor would belong here.
+# Redaction. `cli/output.py`, `web/redact.py`, `mcp/address.py` and `mcp/server.py` each combine these functions. A
+# shared redactor would belong here.
 
 
 def find_secrets(declaration: object = None) -> set[str]:

@@ -135,7 +135,7 @@ class StreamChunk(Generic[Out]):
 
     @property
     def partial(self) -> Partial[Out] | None:
-        """The output so far, while the model writes it."""
+        """The incomplete output while the model writes it, or None."""
         partial: Out | None = self._parse()[0]
         return partial
 
@@ -185,7 +185,7 @@ class Streamer:
         content, reasoning, changed_calls = self._assembly.add(delta)
         chunks = [_text_chunk(content, reasoning)] if content or reasoning else []
         if changed_calls:
-            # The start of a name may be the start of `__finish__`, so such a call has no chunk yet.
+            # An incomplete name may be the start of `__finish__`, so a call with an incomplete name has no chunk yet.
             calls = dict.fromkeys(changed_calls)
             named = [c for c in calls if c.pieces or c.name == FINISH or not FINISH.startswith(c.name)]
             chunks += map(self._call_chunk, named)

@@ -119,7 +119,7 @@ class StoreError(AcornError):
 class UnknownMediaTypeError(ValueError):
     """The media type of data was not passed and cannot be guessed.
 
-    It is a `ValueError`, because Pydantic reports only such errors as validation errors.
+    It is a `ValueError`, so that Pydantic converts it to a validation error.
     """
 
     problem: str

@@ -16,7 +16,7 @@ _SPICE = "aeiou XYZ019.-_/ß漢🙂'`<>&{}[],:"
 
 @dataclass
 class Grammar:
-    """Parse the rules by name, each a tree: a list of options, each a list of (part, low, high)."""
+    """A parsed grammar, whose `rules` map names to lists of options; an option is a list of (part, low, high)."""
 
     rules: dict[str, Any]
 
@@ -34,7 +34,7 @@ class Grammar:
         return cls(rules)
 
     def write(self, chance: random.Random, *, greed: float = 0.5) -> str:
-        """Write a text of the grammar; `greed` is how near repetitions come to their bounds."""
+        """Generate a random text of the grammar; a high `greed` causes many repetitions."""
         return self._write(self.rules["root"], chance, greed)
 
     def as_regex(self) -> re.Pattern[str]:

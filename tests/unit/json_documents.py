@@ -242,7 +242,7 @@ class Empty(BaseModel):
 
 
 def put(template: str, *parts: str) -> str:
-    """Return the template with each `<>` filled in."""
+    """Replace each `<>` in the template with a value."""
     for part in parts:
         template = template.replace("<>", part, 1)
     return template
@@ -393,7 +393,7 @@ def _by_hand() -> list[tuple[type[BaseModel], str]]:
 
 
 class Maker:
-    """Random schemas and documents, equal for the same seed."""
+    """A generator of random schemas and documents, which are equal for the same seed."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -430,7 +430,7 @@ class Maker:
         return rng.choice(make)()
 
     def _write(self, kind: Any) -> str:
-        if self.rng.random() < 0.02:  # Something else.
+        if self.rng.random() < 0.02:  # Sometimes generate a value of a wrong type.
             kind = self.rng.choice([str, int, bool, list[int], dict[str, str], Item, None])
         kind = getattr(kind, "__supertype__", kind)
         for test, write in self._writers:
@@ -473,7 +473,7 @@ class Maker:
         rng = self.rng
         kind.model_rebuild()
         fields: list[tuple[str, Any]] = [(name, info.annotation) for name, info in kind.model_fields.items()]
-        if kind in (Tree, Ping, Report) and rng.random() < 0.5:  # End it.
+        if kind in (Tree, Ping, Report) and rng.random() < 0.5:  # Sometimes end the recursion.
             fields = fields[:1]
         if rng.random() < 0.3:
             rng.shuffle(fields)
@@ -515,5 +515,5 @@ class Maker:
 
 
 def documents(made: int) -> list[tuple[type[BaseModel], str]]:
-    """Return the documents chosen by hand, and a number of random ones."""
+    """Return the hand-written documents and some random documents."""
     return _by_hand() + [Maker(seed).document() for seed in range(made)]

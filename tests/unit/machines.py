@@ -39,7 +39,7 @@ class Request(NamedTuple):
 
 
 class Clock:
-    """What happens when."""
+    """A simulated clock that calls functions at their scheduled times."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -57,7 +57,7 @@ class Clock:
 
 
 class Book:
-    """The slices of a limit, as a store has them."""
+    """A simulated store that grants slices of a shared limit."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -80,7 +80,7 @@ class Book:
 
 
 class Machine:
-    """A process, and its senders of consecutive requests."""
+    """A simulated process whose senders send requests one after another."""
 
     def __init__(
         self, clock: Clock, book: Book, limit: RateLimit, chance: Random, slow: float, sent: list[Sent]
@@ -91,7 +91,7 @@ class Machine:
         self._alarm = 0
 
     def begin(self, senders: int, request: Request, pause: float) -> None:
-        """Let senders send endlessly, with a pause after each response."""
+        """Start senders that send requests without end, with a pause after each response."""
         for _ in range(senders):
             self._clock.later(self._delay(), lambda: self._ask(request, pause))
 
@@ -142,7 +142,7 @@ class Machine:
         self._set_alarm()
 
     def _set_alarm(self) -> None:
-        """Wait for the next time of the queue, unless something new happens before."""
+        """Schedule a call for the next time at which the queue may send a request."""
         self._alarm = alarm = self._alarm + 1
 
         def ring() -> None:
@@ -166,7 +166,7 @@ def run(
     pause: Sequence[float] = 8 * (0.0,),
     longest: int = 50,
 ) -> list[Sent]:
-    """Return what machines with these senders send in a number of windows."""
+    """Simulate machines for a number of windows and return all requests that they send."""
     clock, sent, chance = Clock(), list[Sent](), Random(0)
     book, request = Book(clock), Request(size=800, longest=longest, tokens=100, seconds=0.05)
     for number, seconds in zip(senders, pause, strict=True):

@@ -70,7 +70,7 @@ NAMES = ("name", "age", "title", "tags", "items", "city", "note", "kind", "size"
 
 
 def schema(chance: random.Random, depth: int = 3) -> dict[str, Any]:
-    """Return the schema of a tool's parameters."""
+    """Return a random schema for the parameters of a tool."""
     made = _object(chance, depth)
     made["$defs"] = {
         "Color": {"enum": ["red", "green", "blue"], "type": "string"},
@@ -106,7 +106,7 @@ def hostile(chance: random.Random, depth: int = 4) -> Any:
 
 
 def _right(chance: random.Random, key: str, depth: int) -> Any:
-    """Return a value for the keyword."""
+    """Return a random value whose type fits the keyword."""
     if key in ("properties", "patternProperties", "$defs", "definitions"):
         return {name: hostile(chance, depth - 1) for name in chance.sample("xyab", 2)}
     if key in ("anyOf", "oneOf", "allOf", "prefixItems", "items"):

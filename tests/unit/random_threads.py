@@ -38,7 +38,7 @@ def some_text(rng: random.Random) -> str:
 
 
 def some_json(rng: random.Random, depth: int = 3) -> Any:
-    """Any JSON value."""
+    """Return a random JSON value."""
     kind = rng.randrange(6 if depth else 4)
     if kind < 2:
         return some_text(rng)
@@ -56,7 +56,7 @@ def some_object(rng: random.Random, depth: int = 2) -> dict[str, Any]:
 
 
 def some_event(rng: random.Random) -> AgentEvent:
-    """An event of any kind, with and without optional fields, and with unknown fields."""
+    """Return a random event of any kind, with random optional fields and unknown fields."""
     more: dict[str, Any] = {}
     if rng.random() < 0.3:
         more["timestamp"] = rng.choice([0, 1721900000000, 1721900000000.5])

@@ -77,7 +77,7 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One signature, its schema, and arguments as JSON texts."""
+    """One signature with its expected schema and with arguments as JSON texts."""
 
     name: str
     function: Callable[..., Any]
@@ -139,7 +139,7 @@ def signature(
     description: str | None = None,
     name: str = "",
 ) -> Callable[[F], F]:
-    """A row for any callable; `name` names one without a name."""
+    """Return a row for any callable; `name` is the name of the row if the callable has no name."""
 
     def add(function: F) -> F:
         ROWS.append(

@@ -52,7 +52,7 @@ def schema_of(function: Any) -> Schema:
 
 
 def complaint(function: Any, arguments: str) -> str | None:
-    """Return the error about the arguments, if any."""
+    """Return the error message about the arguments, or None if they are valid."""
     try:
         tool_of(function).bind(arguments)
     except ArgumentError as error:

@@ -37,13 +37,13 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 def written(wanted: Any, rounds: int = 40, limits: GrammarLimits | None = None) -> list[str]:
-    """Return texts that the grammar of a schema allows."""
+    """Return random texts that the grammar of a schema allows."""
     made = Grammar.read(grammar(wanted, limits or GrammarLimits(), is_named=False))
     return [made.write(random.Random(number)) for number in range(rounds)]
 
 
 def values(wanted: Any, rounds: int = 40, limits: GrammarLimits | None = None) -> list[Any]:
-    """Return the values of these texts, each of them valid."""
+    """Parse random texts of a schema and return their values, after checking that each value is valid."""
     validator = Draft202012Validator(wanted, format_checker=Draft202012Validator.FORMAT_CHECKER)
     found: list[Any] = []
     for text in written(wanted, rounds, limits):
@@ -501,7 +501,7 @@ class Tree(RootModel[int | list["Tree"]]):
 
 
 def assert_read(kind: Any, rounds: int = 60) -> None:
-    """Check that every text for a type, as acorn describes it, is read as that type."""
+    """Check that Pydantic accepts every text of the grammar for a type as a value of this type."""
     adapter = TypeAdapter[Any](kind)
     for text in written(schema_of(adapter), rounds):
         adapter.validate_json(text)

@@ -12,7 +12,7 @@ from acorn.models.lanes.http_response import ChunkParser, FastHTTPResponse, read
 
 
 class Line:
-    """A socket that has sent all its data."""
+    """A fake socket that contains all data of a response."""
 
     def __init__(self, said: bytes) -> None:
         self._said = said

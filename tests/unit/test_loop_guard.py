@@ -19,7 +19,7 @@ def digest(calls: list[ToolCall], results: list[ToolResult], repeatable: tuple[s
 
 
 def step(*calls: tuple[str, dict[str, Any], str | None, Any], repeatable: tuple[str, ...] = ()) -> tuple[str, str]:
-    """Return the mark of a step: name, arguments, error and output of each call."""
+    """Return the digest of a step with the given calls: name, arguments, error and output of each call."""
     made = [ToolCall(f"{at}", name, given) for at, (name, given, _, _) in enumerate(calls)]
     came = [ToolResult(f"{at}", name, output, error) for at, (name, _, error, output) in enumerate(calls)]
     return digest(made, came, repeatable)

@@ -51,7 +51,7 @@ def essay(text: str = LONG) -> Any:
 
 
 def is_held(instance: Any, name: str) -> bool:
-    """Return whether a field is not built yet."""
+    """Return whether the value of a field has not been created yet."""
     return name not in vars(BaseModel)["__dict__"].__get__(instance)
 
 

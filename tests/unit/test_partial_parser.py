@@ -71,15 +71,15 @@ _HALF_PAIR = re.compile(r"(?<!\\)((?:\\\\)*)\\u[dD][89abAB][0-9a-fA-F]{2}\Z")
 
 
 class Pairs(list[tuple[str, Any]]):
-    """An object with its keys as written, including repeated ones."""
+    """A JSON object as a list of pairs, including repeated keys."""
 
 
 class Number(str):
-    """A number as written."""
+    """The text of a JSON number."""
 
 
 def closed(text: str) -> Iterator[tuple[str, int]]:
-    """Return each prefix as complete JSON, and the number of its open containers."""
+    """Yield pairs of (prefix completed to valid JSON, number of open containers) for all prefixes."""
     yield "", 0
     done, stack, last, rest = "", "", "", ""
     for token in _TOKEN.findall(text):
@@ -98,7 +98,7 @@ def closed(text: str) -> Iterator[tuple[str, int]]:
 
 
 def half(token: str, is_key: bool) -> str:
-    """Return the completion of a started token."""
+    """Return the text that completes an incomplete token."""
     if not token.startswith('"'):
         return PENDING_TEXT
     body = _HALF_PAIR.sub(r"\1", _HALF_ESCAPE.sub(r"\1", token[1:]))
@@ -122,7 +122,7 @@ def read(text: str) -> Any:
 
 
 def seen(kind: Any, node: Any, depth: int = 0) -> Any:
-    """Return the visible part of a value, as a dump, or HIDDEN."""
+    """Return the dump of the visible part of a value, or HIDDEN if no part is visible."""
     form, inner = form_of(kind)
     if node.__class__ is str:
         if node[:1] == PENDING:
@@ -223,7 +223,7 @@ def seen_of_union(kind: Any, members: tuple[Any, ...], node: Any, depth: int) ->
 
 
 def seen_of_models(kind: Any, models: list[Any], node: Pairs, depth: int) -> Any:
-    """Choose the member by keys, or by values of literals, as soon as only one is left."""
+    """Return the visible part of a union of classes, as soon as the keys or literals select one class."""
     keys: list[str] = []
     values: list[tuple[str, Any]] = []
     for key, child, below in children(node, depth):
@@ -248,7 +248,7 @@ def agrees(kind: Any, node: Any) -> bool:
 
 
 def judged(kind: Any, node: Any) -> Any:
-    """Return a complete value as Pydantic reads it, or HIDDEN."""
+    """Validate a complete value with Pydantic and return it, or return HIDDEN if it is invalid."""
     return judged_text(kind, written(node))
 
 
@@ -261,7 +261,7 @@ def judged_text(kind: Any, text: str) -> Any:
 
 
 def spread(value: Any) -> Any:
-    """Return a dump in which a field that was not written is None."""
+    """Return a dump with None for each field that the document does not contain."""
     if isinstance(value, BaseModel) and not isinstance(value, RootModel):
         return {name: spread(item) if name in value.model_fields_set else None for name, item in value}
     if type(value) is list:
@@ -348,7 +348,7 @@ def adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 class Shown:
-    """Return the expected dump and its text, because texts compare faster."""
+    """An expected dump and its JSON text, because texts can be compared faster."""
 
     def __init__(self, value: Any) -> None:
         self.value = None if value is NOT_READY else value
@@ -360,7 +360,7 @@ def expected_of(model: type[BaseModel], text: str) -> list[Shown]:
     found: list[Shown] = []
     for prefix, depth in closed(text):
         made = Shown(seen(model, read(prefix), depth))
-        # Most prefixes show the same as the previous one.
+        # Most prefixes have the same dump as the previous prefix.
         found.append(found[-1] if found and found[-1].text == made.text else made)
     return found
 

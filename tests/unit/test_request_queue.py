@@ -18,7 +18,7 @@ from acorn.models.limits.request_queue import ConcurrencyLimit, Limit, QueuedReq
 
 @dataclass(eq=False)
 class Sender:
-    """A waiter: what it was told, and its outcome."""
+    """A fake sender that records the calls of the queue and the outcome of its request."""
 
     turn: QueuedRequest
     told: list[float] = field(default_factory=list[float])
@@ -142,7 +142,7 @@ def test_concurrency_slot_is_occupied_until_request_ends() -> None:
     assert third.told == [math.inf]
     world.send(first)
     assert not third.may_go
-    world.end(second)  # It was never sent.
+    world.end(second)  # The request was never sent.
     assert third.may_go
     world.end(first)
     assert fourth.may_go

@@ -116,7 +116,7 @@ def test_earlier_failure_is_not_context_of_later_failure(ask: Ask) -> None:
 
 
 def hear(retrying: RetryingModel, heard: list[Delta], way: str) -> None:
-    """Collect every piece up to the break of the stream."""
+    """Return all deltas of a stream until the stream fails."""
 
     async def main() -> None:
         async for delta in retrying.astream(request()):

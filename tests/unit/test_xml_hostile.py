@@ -197,7 +197,7 @@ def oracle(name: str, value: Any, around: tuple[int, ...] = ()) -> Tree:
 
 
 def children(value: Any) -> list[tuple[str, Any]] | None:
-    """Return the parts of a container by name, or None for a value without parts."""
+    """Return the children of a container with their names, or None if the value is not a container."""
     if type(value) in TAGS:
         held = vars(value) if hasattr(value, "__dict__") else {f.name: getattr(value, f.name) for f in fields(value)}
         extra = getattr(value, "__pydantic_extra__", None) or {}
@@ -231,7 +231,7 @@ def key_text(key: Any) -> str:
 
 
 def words(value: Any) -> str:
-    """Return a scalar as Pydantic writes it in JSON, without quotes."""
+    """Return the JSON text of a scalar without quotes."""
     if isinstance(type(value), enum.EnumMeta):
         value = value.value
     if value is None:
@@ -296,7 +296,7 @@ def some_value(rng: random.Random, size: int) -> Any:
 
 
 def some_instance(rng: random.Random, inner: list[Any]) -> Any:
-    """A model or dataclass whose fields hold anything."""
+    """Return a random instance of a Pydantic class or dataclass with random field values."""
     cls = rng.choice(CLASSES)
     is_model = issubclass(cls, BaseModel)
     names = list(cls.model_fields) if is_model else [field.name for field in fields(cls)]
@@ -317,7 +317,7 @@ def circle(rng: random.Random, inner: list[Any]) -> Any:
 
 
 def read_back(document: str) -> Tree:
-    """Return the elements of a document with their text, as two parsers see them."""
+    """Parse a document with two XML parsers, and return its elements with their texts."""
     data = document.encode()
     expat.ParserCreate().Parse(data, True)
     return as_tree(etree.fromstring(data, etree.XMLParser(resolve_entities=False, no_network=True)))
@@ -585,7 +585,7 @@ class Negate(BaseModel):
 
 
 def tower(low: type[BaseModel], high: type[BaseModel], *values: Any) -> Any:
-    """Return instances of two classes in turn, sixty levels deep."""
+    """Return instances of two alternating classes that are nested sixty levels deep."""
     node: Any = None if values else "x"
     for level in range(60):
         fields = {"value": values[level % 2]} if values else {}

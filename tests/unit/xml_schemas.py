@@ -25,7 +25,7 @@ from typing_extensions import TypedDict
 
 from acorn._formats.schema.shape import RESULT, Shape, shape_of
 
-# Reasons why a value may not survive.
+# Reasons why a round trip may change a value.
 READS_AS_OTHER = "text in a union that reads as a number, a truth value or nothing"
 EMPTY = "emptiness in a union that holds more than one kind of it"
 NONE_WRITTEN = "None that is written, where emptiness is something else"
@@ -61,7 +61,7 @@ IF_WRITTEN = ", if None is written"
 
 @dataclass(frozen=True)
 class Made:
-    """A value, and the reason why it might not survive."""
+    """A value, and the reason why a round trip may change it."""
 
     value: Any
     reasons: frozenset[str] = frozenset()
@@ -69,7 +69,7 @@ class Made:
 
 @dataclass(frozen=True)
 class Kind:
-    """A type annotation, with a way to make values of it."""
+    """A type annotation, and a function that creates values of this type."""
 
     hint: Any
     make: Callable[[random.Random], Made]
@@ -210,7 +210,7 @@ def either(members: Sequence[Kind]) -> Kind:
 
 
 def union_reasons(members: Sequence[Kind], value: Any) -> Iterator[str]:
-    """Return why a value may be taken for one of another member."""
+    """Return the reasons why a value may be decoded as a value of another union member."""
     value = unwrapped(value)
     inside = list(leaves(value))
     is_choice = sum(member is not NOTHING for member in members) > 1
@@ -357,7 +357,7 @@ def some_typed_dict(rng: random.Random, depth: int, names: list[str]) -> Kind:
 
 
 def some_tree(rng: random.Random, depth: int, names: list[str]) -> Kind:
-    """A class that holds itself, singly and in a list."""
+    """Return a class with fields that contain the class itself, as a value and in a list."""
     value = rng.choice(SCALARS)
     fields: Any = {
         "value": (value.hint, Field(description=rng.choice(DESCRIPTIONS))),
@@ -414,7 +414,7 @@ def contents(value: Any) -> dict[str, Any]:
 
 
 def clean(value: Any) -> Any:
-    """Return the value as XML holds it: characters that XML forbids are U+FFFD."""
+    """Replace the characters that XML forbids with U+FFFD in a value."""
     if isinstance(value, enum.Enum):
         return value
     if isinstance(value, str):
@@ -436,7 +436,7 @@ def clean(value: Any) -> Any:
 
 
 def some_shape(rng: random.Random) -> tuple[Shape, Callable[[random.Random], Made]]:
-    """A schema as a user declares it, and a way to make instances of its class."""
+    """Return a random declared schema and a function that creates instances of its class."""
     kind = some_object(rng, 2) if rng.random() < 0.7 else some_kind(rng, 3)
     shape = shape_of(kind.hint, "Test", "final_output")
 

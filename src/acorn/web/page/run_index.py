@@ -164,8 +164,7 @@ class StoreRunIndex:
                 searched += 1
                 if facts.id in candidates and self._contains(facts, query, redactor):
                     matches.append({**_facts_header(facts), **self._summary(facts)})
-                conditions = conditions._replace(before=facts.started)
-                following = batch[number : number + 1]
+                conditions, following = conditions._replace(before=facts.started), batch[number : number + 1]
                 if (following and following[0].started == facts.started) or (is_last and not following):
                     continue
                 if len(matches) >= PAGE_SIZE or time.monotonic() > deadline:
